@@ -1,0 +1,95 @@
+# Every job of the project; `make help` lists them. Targets that need the packages install them first.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= python3
+RANKS ?= 1
+ANNOTATED_RUN ?= laptop
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+SCRIPT := the_annotated_transformer.py
+NOTEBOOK := build/the_annotated_transformer.ipynb
+EXECUTED := build/the_annotated_transformer.executed.ipynb
+
+# A sentence may hold quotes, dollars and umlauts: it reaches the program through the environment, where
+# neither make nor the shell reads it.
+override TEXT := $(value TEXT)
+export TEXT
+
+.PHONY: help setup notebook py execute lab html blog test test-all lint format train translate evaluate clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Build the virtual environment .venv (TORCH_INDEX=… names another index for torch)
+
+$(READY): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is missing or older than Python 3.11: name another one, as in make setup PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "no virtual environment could be made: on Debian and Ubuntu install the package python3-venv"; exit 1; }
+ifneq ($(TORCH_INDEX),)
+	$(PY) -m pip install --index-url $(TORCH_INDEX) $$(sed -n 's/^\(torch==[^ #]*\).*/\1/p' requirements.txt)
+endif
+	$(PY) -m pip install -r requirements.txt
+	@touch $@
+
+notebook: $(READY) ## Write build/the_annotated_transformer.ipynb, which stands alone
+	$(PY) docs/notebook.py to-notebook $(SCRIPT) $(NOTEBOOK)
+
+py: $(READY) ## Bring edits of that notebook back into the script
+	$(PY) docs/notebook.py to-script $(NOTEBOOK) $(SCRIPT)
+
+execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke, laptop or full; default laptop)
+	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) docs/notebook.py execute $(NOTEBOOK) $(EXECUTED)
+
+# JUPYTER_CONFIG_PATH adds one setting, "open a script as a notebook", to those of the user, and changes
+# none of them. Kernels are looked for in the virtual environment first.
+lab: $(READY) ## Open the script itself as a notebook in JupyterLab
+	@$(PY) -m jupytext_config --settings-file build/lab/labconfig/default_setting_overrides.json set-default-viewer python
+	env -u JUPYTER_PATH JUPYTER_PREFER_ENV_PATH=1 \
+	  JUPYTER_CONFIG_PATH="$(CURDIR)/build/lab$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+	  $(PY) -m jupyterlab $(ARGS) $(SCRIPT)
+
+html: execute ## Run the notebook and write the page build/index.html
+	$(PY) docs/build_page.py $(EXECUTED) build/index.html
+
+blog: execute ## Run the notebook and publish the page docs/index.html (needs a finished model)
+	$(PY) docs/build_page.py $(EXECUTED) build/blog.html --publish
+	mv build/blog.html docs/index.html
+
+test: $(READY) ## Run the tests that are not slow
+	$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-all: $(READY) ## Run every test
+	$(PY) -m pytest $(ARGS)
+
+lint: $(READY) ## Check style and layout of the code
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: $(READY) ## Put style and layout right
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+train: $(READY) ## Train a translator (RANKS=2 uses two processes, ARGS="…" passes options on)
+ifeq ($(RANKS),1)
+	$(PY) $(SCRIPT) train $(ARGS)
+else
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m torch.distributed.run --standalone --nproc-per-node=$(RANKS) -- $(SCRIPT) train $(ARGS)
+endif
+
+translate: $(READY) ## Translate TEXT="…", or standard input line by line
+	@if [ -n "$$TEXT" ]; then printf '%s\n' "$$TEXT" | $(PY) $(SCRIPT) translate $(ARGS); else $(PY) $(SCRIPT) translate $(ARGS); fi
+
+evaluate: $(READY) ## Score the trained model on the test sets
+	$(PY) $(SCRIPT) evaluate $(ARGS)
+
+clean: ## Remove what was built; keeps .venv, .data and runs
+	rm -rf build .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,397 @@
+"""The house around the script: targets, packages, notebook and way back, rhythm of the text."""
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import notebook as tool
+import pytest
+import rhythm
+
+PROJECT = Path(__file__).resolve().parent.parent
+SCRIPT = PROJECT / "the_annotated_transformer.py"
+TARGETS = (
+    "setup notebook py execute lab html blog test test-all lint format train translate evaluate "
+    "clean help"
+).split()
+
+SMALL = """\
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# <a id="top"></a>
+# # A small text
+#
+# A sum, $a + b$, and a drawing:
+#
+# ![A circle](images/circle.svg)
+#
+# **Figure 1.** Look at the edge.
+
+# %% tags=["hide-input"]
+import sys
+
+
+# %%
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+# %%
+print("one")
+print("two", file=sys.stderr)
+print(add)
+add(1, 2)
+"""
+CIRCLE = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="80" height="80" viewBox="0 0 80 80">
+<style>svg { --ink: #c00000 } circle { fill: var(--ink) }</style>
+<circle cx="40" cy="40" r="40"/></svg>
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A project of one small script with one drawing; the notebook's place is build/small.ipynb."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "circle.svg").write_text(CIRCLE)
+    (tmp_path / "small.py").write_text(SMALL)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def script() -> str:
+    return SCRIPT.read_bytes().decode()
+
+
+def notebook_command(*arguments: object, **options: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, PROJECT / "docs" / "notebook.py", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
+
+
+def tracked(*patterns: str) -> list[Path]:
+    if not (PROJECT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns], cwd=PROJECT, capture_output=True, text=True
+    )
+    return [PROJECT / name for name in listed.stdout.split("\0") if (PROJECT / name).is_file()]
+
+
+# Targets and packages ---------------------------------------------------------------------------
+
+
+def make(*arguments: str, **environment: str) -> str:
+    if not shutil.which("make"):
+        pytest.skip("make is not installed")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=PROJECT,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_help_lists_every_target_with_a_line():
+    lines = dict(re.findall(r"^ +make ([a-z-]+) +(\S.*)$", make("help"), flags=re.M))
+    assert sorted(lines) == sorted(TARGETS)
+
+
+@pytest.mark.parametrize(
+    "sentence", ["Ein „Hund“ läuft für 5 $ weg.", """it's "$HOME" `id` $(id) \\n #""", "-x; true"]
+)
+def test_a_sentence_reaches_the_program_as_it_was_typed(tmp_path, sentence):
+    echo = tmp_path / "echo.py"
+    echo.write_text("import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())")
+    # READY= : nothing is installed; PY and SCRIPT: our echo takes the program's place.
+    replaced = ("translate", "READY=", f"PY={sys.executable}", f"SCRIPT={echo}")
+    assert make(*replaced, f"TEXT={sentence}") == sentence + "\n"
+    assert make(*replaced, TEXT=sentence) == sentence + "\n"
+
+
+def test_several_processes_are_started_by_torchrun():
+    replaced = ("train", "-n", "READY=", "PY=python", "ARGS=--epochs 1")
+    assert make(*replaced).strip() == "python the_annotated_transformer.py train --epochs 1"
+    command = make(*replaced, "RANKS=2")
+    assert "--nproc-per-node=2 -- the_annotated_transformer.py train --epochs 1" in command
+    assert "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}" in command
+
+
+def requirements() -> dict[str, str]:
+    text = (PROJECT / "requirements.txt").read_text()
+    lines = [line.partition("#")[0].strip() for line in text.split("\n")]
+    pins = [re.fullmatch(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.]+)", line) for line in lines if line]
+    assert all(pins), "every requirement is an exact pin"
+    return {pin[1]: pin[2] for pin in pins}
+
+
+def test_requirements_are_exact_pins_of_what_is_installed():
+    pins = requirements()
+    asked = "torch torchtext spacy altair pandas jupytext jupyterlab GPUtil".split()
+    assert set(asked) <= set(pins)
+    installed = {name: importlib.metadata.version(name).partition("+")[0] for name in pins}
+    assert installed == pins
+
+
+def test_the_script_installs_the_versions_of_the_requirements(script):
+    pins = requirements()
+    named = dict(re.findall(r'"([A-Za-z0-9_-]+)==([0-9a-z.]+)"', script))
+    assert named == {name: pins[name] for name in named}
+    assert "torch" not in named
+
+
+def test_files_speak_of_the_project_only():
+    words = re.compile("/" + "work/|" + r"\b" + "sess" + r"ions?\b", flags=re.I)
+    files = tracked(
+        "*.py", "*.md", "*.toml", "*.txt", "*.cff", "*.yml", "*.json", "*.svg", "Makefile", ".ci"
+    )
+    found = {
+        f"{path.relative_to(PROJECT)}: {match[0]}"
+        for path in files
+        if "vendor" not in path.parts
+        for match in words.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert not found
+
+
+# The notebook and its way back ------------------------------------------------------------------
+
+
+def edit(notebook: Path, cell: int, old: str, new: str) -> None:
+    content = nbformat.read(notebook, as_version=4)
+    assert old in content.cells[cell].source
+    content.cells[cell].source = content.cells[cell].source.replace(old, new)
+    content.cells[cell].metadata["colab"] = {"base_uri": "of no interest"}
+    nbformat.write(content, notebook)
+
+
+def test_the_notebook_stands_alone_and_is_the_same_each_time(small):
+    notebook = small / "build" / "small.ipynb"
+    tool.make_notebook(small / "small.py", notebook)
+    first = notebook.read_text()
+    assert "images/" not in first
+    source = nbformat.reads(first, as_version=4).cells[0].source
+    assert "![A circle][circle.svg]" in source
+    assert re.search(r'^\[circle\.svg\]: data:image/png;base64,\S+ "circle\.svg"$', source, re.M)
+    tool.make_notebook(small / "small.py", notebook)
+    assert notebook.read_text() == first
+
+
+def test_a_drawing_keeps_its_colours(small):
+    from io import BytesIO
+
+    from PIL import Image
+
+    image = Image.open(BytesIO(tool.png_of(small / "images" / "circle.svg"))).convert("RGB")
+    assert image.getpixel((60, 60)) == (192, 0, 0)
+    assert image.getpixel((1, 1)) == (255, 255, 255)
+
+
+def test_a_missing_image_is_an_error(small):
+    (small / "images" / "circle.svg").unlink()
+    result = notebook_command("to-notebook", small / "small.py", small / "build" / "small.ipynb")
+    assert result.returncode == 1 and "images/circle.svg" in result.stderr
+    assert not (small / "build").exists()
+
+
+def test_an_unedited_notebook_gives_the_same_script(small):
+    for odd in (
+        SMALL,
+        SMALL.replace("# %%\nprint", "# %%  \n\n\nprint"),
+        SMALL.split("---\n\n")[1],
+    ):
+        notebook = tool.to_notebook(odd, small)
+        assert tool.to_script(notebook, odd) == odd
+
+
+def test_edits_of_the_notebook_come_back_and_nothing_else(small):
+    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    tool.make_notebook(path, notebook)
+    edit(notebook, 0, "the edge", "the *whole* edge")
+    edit(notebook, 2, "a + b", "b + a  # für alle")
+    tool.make_script(notebook, path)
+    edited = SMALL.replace("the edge", "the *whole* edge").replace(
+        "n a + b\n", "n b + a  # für alle\n"
+    )
+    assert path.read_text() == edited
+    edit(notebook, 3, '"one"', '"three"')  # once more, without making the notebook anew
+    tool.make_script(notebook, path)
+    assert path.read_text() == edited.replace('"one"', '"three"')
+
+
+def test_an_edit_on_either_side_is_never_overwritten(small):
+    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    tool.make_notebook(path, notebook)
+    edit(notebook, 3, '"one"', '"three"')
+    unsaved = notebook.read_text()
+    with pytest.raises(tool.NotebookError, match="make py"):
+        tool.make_notebook(path, notebook)
+    path.write_text(SMALL.replace("small", "short"))
+    with pytest.raises(tool.NotebookError, match="both edited"):
+        tool.make_script(notebook, path)
+    assert (path.read_text(), notebook.read_text()) == (SMALL.replace("small", "short"), unsaved)
+
+
+def test_a_script_that_is_newer_than_an_unedited_notebook_stays(small):
+    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    tool.make_notebook(path, notebook)
+    path.write_text(SMALL.replace("one", "four"))
+    tool.make_script(notebook, path)
+    assert path.read_text() == SMALL.replace("one", "four")
+
+
+def test_a_pasted_image_is_refused(small):
+    notebook = nbformat.reads(tool.to_notebook(SMALL, small), as_version=4)
+    notebook.cells[0]["attachments"] = {"image.png": {"image/png": ""}}
+    with pytest.raises(tool.NotebookError, match="cell 1 has a pasted image"):
+        tool.to_script(nbformat.writes(notebook), SMALL)
+
+
+def test_the_tutorial_goes_to_a_notebook_and_back(script, tmp_path):
+    notebook = tool.to_notebook(script, PROJECT)
+    assert "](images/" not in notebook
+    assert tool.to_script(notebook, script) == script
+    content = nbformat.reads(notebook, as_version=4)
+    assert len({cell["id"] for cell in content.cells}) == len(content.cells)
+    content.cells[0].source += "\n\nOne more sentence."
+    back = tool.to_script(nbformat.writes(content), script)
+    assert back == script.replace("\n\n# %%", "\n#\n# One more sentence.\n\n# %%", 2).replace(
+        "\n#\n# One more sentence.\n\n# %%", "\n\n# %%", 1
+    )
+
+
+# Execution --------------------------------------------------------------------------------------
+
+
+def test_execution_gives_the_same_bytes_each_time(small):
+    notebook, executed = small / "small.ipynb", [small / "a.ipynb", small / "b.ipynb"]
+    tool.make_notebook(small / "small.py", notebook)
+    for path in executed:
+        result = notebook_command("execute", notebook, path, "--folder", small)
+        assert result.returncode == 0, result.stderr
+    assert "[4/4] print" in result.stderr
+    text = executed[0].read_text()
+    assert text == executed[1].read_text()
+    assert text == json.dumps(json.loads(text), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    last = json.loads(text)["cells"][-1]
+    assert [o["output_type"] for o in last["outputs"]] == ["stream", "stream", "execute_result"]
+    assert last["outputs"][-1]["execution_count"] == last["execution_count"] == 3
+    assert any("at 0x…" in line for line in last["outputs"][0]["text"])
+
+
+def test_outputs_are_merged_and_cleaned():
+    def stream(name: str, text: str) -> nbformat.NotebookNode:
+        return nbformat.v4.new_output("stream", name=name, text=text)
+
+    cell = nbformat.v4.new_code_cell("x", execution_count=7)
+    cell.outputs = [
+        stream("stdout", "0 %\r50 %\r"),
+        stream("stdout", "100 %\ndone\r\n"),
+        stream("stderr", "/tmp/ipykernel_12/345.py:3: UserWarning"),
+        stream("stdout", "last"),
+    ]
+    tool.tidy(nbformat.v4.new_notebook(cells=[cell]))
+    assert [(o.name, o.text) for o in cell.outputs] == [
+        ("stdout", "100 %\ndone\n"),
+        ("stderr", "<cell>:3: UserWarning"),
+        ("stdout", "last"),
+    ]
+    assert cell.execution_count == 1
+
+
+def test_a_failing_cell_is_named_and_the_old_output_stays(small):
+    (small / "small.py").write_text(SMALL + "\n\n# %%\nvalue = 3\nvalue / 0\n")
+    tool.make_notebook(small / "small.py", small / "small.ipynb")
+    (small / "out.ipynb").write_text("old")
+    result = notebook_command(
+        "execute", small / "small.ipynb", small / "out.ipynb", "--folder", small
+    )
+    assert result.returncode == 1
+    assert "cell 5 of 5: value = 3" in result.stderr
+    assert "ZeroDivisionError: division by zero" in result.stderr and "\x1b" not in result.stderr
+    assert "notebook.py" not in result.stderr, "a reader needs no traceback of the tool"
+    assert (small / "out.ipynb").read_text() == "old"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
+    (tmp_path / "alone.ipynb").write_text(tool.to_notebook(script, PROJECT))
+    environment = {k: v for k, v in os.environ.items() if k not in ("MULTI30K_DIR", "RUNS_DIR")}
+    result = notebook_command(
+        "execute", "alone.ipynb", "done.ipynb", "--folder", tmp_path,
+        cwd=tmp_path, env={**environment, "ANNOTATED_RUN": "smoke"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-5000:]
+    executed = nbformat.read(tmp_path / "done.ipynb", as_version=4)
+    outputs = [o for cell in executed.cells for o in cell.get("outputs", [])]
+    assert any("✓" in o.get("text", "") for o in outputs if o.output_type == "stream")
+    assert any("application/vnd.vegalite.v5+json" in o.get("data", {}) for o in outputs)
+
+
+# The text ---------------------------------------------------------------------------------------
+
+
+def test_the_measure_of_rhythm():
+    code = '# %%\n"""Of no weight."""\nx = 1\n\ny = 2\n'
+    text = "# %% [markdown]\n# one $a + b$ two\n# | a | b |\n"
+    measured = rhythm.measure(code + text + "# %%\nz = 3\n# %% tags=[]\nz = 3\nz = 4\nz = 5\n")
+    assert measured == rhythm.Rhythm(2, 3, 3, 4, 3 / 6)
+
+
+def test_the_rhythm_of_the_tutorial(script):
+    measured = rhythm.measure(script)
+    assert measured.median <= 12
+    assert measured.nine_in_ten <= 25
+    assert measured.longest <= 40
+    assert measured.longest_run <= 40
+    assert 5 <= measured.words <= 12
+
+
+def test_lines_of_code_fit(script):
+    long = [
+        line for c in rhythm.cells(script) if not c.prose for line in c.lines if len(line) > 100
+    ]
+    assert not long
+
+
+def prose(script: str) -> str:
+    return "\n".join(line for cell in rhythm.cells(script) if cell.prose for line in cell.lines)
+
+
+def test_every_internal_link_has_its_anchor(script):
+    text = prose(script)
+    anchors = re.findall(r'<a id="([^"]+)">', script)
+    assert len(anchors) == len(set(anchors)), "an anchor serves once"
+    tables = "\n".join(re.findall(r"(?m)^# \|.*$", script))
+    links = re.findall(r"\]\(#([^)]+)\)|href=[\"']#([^\"']+)", text + tables)
+    assert {a or b for a, b in links} <= set(anchors)
+
+
+def test_figures_are_numbered_in_order(script):
+    numbers = [int(n) for n in re.findall(r"\*\*Figure (\d+)\.\*\*", prose(script))]
+    assert numbers == list(range(1, len(numbers) + 1)) and numbers
+    named = {int(n) for n in re.findall(r"\bfigures? (\d+)", prose(script), flags=re.I)}
+    assert named <= set(numbers)
+
+
+def test_every_image_is_there_and_described(script):
+    images = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", prose(script))
+    assert images
+    for alt, path in images:
+        assert len(alt) > 10 and (PROJECT / path).is_file()
