@@ -193,7 +193,9 @@ def make_script(notebook: Path, script: Path) -> None:
 
 
 def first_line(cell: NotebookNode) -> str:
-    return next((line for line in cell.source.splitlines() if line.strip()), "")
+    """The line that names the cell: its first one that says more than a decorator does."""
+    lines = [line for line in cell.source.splitlines() if line.strip()]
+    return next((line for line in lines if not line.startswith("@")), "")
 
 
 def run_cells(notebook: NotebookNode, folder: Path) -> None:

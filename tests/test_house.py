@@ -340,7 +340,8 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
     assert result.returncode == 0, result.stderr[-5000:]
     executed = nbformat.read(tmp_path / "done.ipynb", as_version=4)
     outputs = [o for cell in executed.cells for o in cell.get("outputs", [])]
-    assert any("✓" in o.get("text", "") for o in outputs if o.output_type == "stream")
+    texts = [o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in outputs]
+    assert any("✓" in text for text in texts)
     assert any("application/vnd.vegalite.v5+json" in o.get("data", {}) for o in outputs)
 
 
