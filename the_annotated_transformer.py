@@ -5,7 +5,7 @@
 #       extension: .py
 #       format_name: percent
 #   kernelspec:
-#     display_name: Python 3
+#     display_name: Python 3 (ipykernel)
 #     language: python
 #     name: python3
 # ---
@@ -77,27 +77,33 @@ if IN_NOTEBOOK and (missing := missing_packages(NEEDED)):
 # spaCy) is imported where it is used, so that `import the_annotated_transformer` stays quick and quiet.
 
 # %% tags=["hide-input"]
+import argparse
+import collections
 import contextlib
 import copy
 import dataclasses
 import functools
 import gzip
 import hashlib
+import http.client
 import io
 import itertools
 import json
 import math
 import os
+import platform
 import random
 import re
+import shutil
 import signal
 import time
-import urllib.error
 import urllib.request
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -133,7 +139,10 @@ def example(function: Callable) -> Callable:
     if IN_NOTEBOOK:
         result = run()
         title = function.__name__.removeprefix("check_").replace("_", " ")
-        display(f"✓ {title}", raw=False) if result is None else display(result)  # noqa: F821
+        if result is None:
+            print(f"✓ {title}")
+        else:
+            display(result)
     return run
 
 
@@ -163,6 +172,7 @@ def require(condition: bool, message: str) -> None:
 # %% [markdown]
 # Figures are made with Altair. The renderer below puts into the notebook both an interactive chart and a
 # small picture, so that a figure can be seen where no script may run, and no network is asked.
+
 
 # %% tags=["hide-input"]
 def portable_chart(spec: dict) -> dict:
@@ -241,14 +251,13 @@ if IN_NOTEBOOK:
 # decoder writes the target one symbol at a time. At each step it sees the memory and what it has written so
 # far, and nothing else.
 #
-# ![The Transformer. Left: the encoder, N layers of self-attention and a feed-forward network over the source.
-# Right: the decoder, N layers of masked self-attention, cross-attention over the memory, and a feed-forward
-# network, then the generator.](images/architecture.svg)
+# ![Encoder and decoder stacks. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 1.** The whole model, in the form that this text uses by default. Follow one sentence from the lower
-# left to the upper right. The shape of every tensor stands on its arrow; inside both stacks it never changes.
+# **Figure 1.** The whole model, in the form that this text uses by default. Follow a sentence from the top: left through
+# the encoder, then across to the decoder. The shape of every tensor stands on its arrow; inside both stacks it never changes.
 #
 # We build it from the outside in: first the frame, then what fills it.
+
 
 # %%
 class EncoderDecoder(nn.Module):
@@ -291,6 +300,7 @@ class EncoderDecoder(nn.Module):
 # makes probabilities of the scores. We keep logarithms: products of many probabilities underflow, sums of their
 # logarithms do not.
 
+
 # %%
 class Generator(nn.Module):
     """Linear map and log-softmax (§3.4): states (..., D) -> log-probabilities (..., V).
@@ -318,6 +328,7 @@ class Generator(nn.Module):
 #
 # A stack holds $N$ layers of the same shape. `copy.deepcopy` gives the shape, but also the same initial numbers in
 # every copy. So each copy draws its own.
+
 
 # %%
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
@@ -354,6 +365,7 @@ def check_clones_differ_in_weights_and_biases():
 # $$\mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \qquad
 # \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2$$
 
+
 # %%
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
     """The formula, step by step: (..., D) -> (..., D)."""
@@ -384,6 +396,7 @@ class LayerNorm(nn.Module):
 # %% [markdown]
 # The function shows what happens; the module calls PyTorch's fused kernel, which does the same in one pass over
 # memory. This pair, a form to read and a form to run, returns with attention. Each form has its check:
+
 
 # %%
 @example
@@ -418,6 +431,7 @@ def check_layer_norm_module_equals_the_formula():
 # while the code that its authors published soon after, and most models since, normalise before the sub-layer:
 #
 # $$x + \mathrm{Sublayer}\bigl(\mathrm{LayerNorm}(x)\bigr).$$
+
 
 # %%
 def make_dropout(rate: float) -> nn.Dropout:
@@ -473,11 +487,11 @@ class SublayerConnection(nn.Module):
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
 #
-# ![Scaled dot-product attention: queries and keys are multiplied, divided by the root of the head width, masked,
-# and turned into weights by a softmax; the weights mix the values.](images/attention.svg)
+# ![Scaled dot-product attention: queries times keys, divided by the root of K, give scores; the mask closes some; a softmax over each row gives weights, which average the values.](images/attention.svg)
 #
 # **Figure 2.** One head at work. The scores form a table with a row for each query and a column for each key; the
 # mask closes cells of this table, and the softmax runs along its rows.
+
 
 # %%
 def attention(
@@ -510,6 +524,7 @@ def attention(
 #
 # PyTorch's kernel is the oracle: the same queries, keys and values under a random mask, one row of which is closed.
 
+
 # %%
 def random_attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Queries (2, 4, 3, 8), keys and values (2, 4, 5, 8), a mask (2, 1, 3, 5) with an empty row."""
@@ -536,6 +551,7 @@ def check_attention_equals_torch():
 # far apart, the softmax would put nearly all weight on one key, and its gradient would vanish. Dividing by
 # $\sqrt{K}$ brings the variance back to one.
 
+
 # %%
 @example
 def check_the_variance_of_a_dot_product_is_its_width():
@@ -550,7 +566,9 @@ def scaling_keeps_the_softmax_soft():
     rows = {}
     for width in (4, 64, 512):
         scores = (torch.randn(1000, 1, width) * torch.randn(1000, 10, width)).sum(-1)
-        plain, scaled = (s.softmax(-1).amax(-1).mean().item() for s in (scores, scores / width**0.5))
+        plain, scaled = (
+            s.softmax(-1).amax(-1).mean().item() for s in (scores, scores / width**0.5)
+        )
         rows[f"K = {width}"] = {"without": round(plain, 2), "with": round(scaled, 2)}
     return rows
 
@@ -565,6 +583,7 @@ def scaling_keeps_the_softmax_soft():
 # The form above stores a table of $T \times S$ weights for each head and sentence. A fused kernel goes through the
 # same arithmetic block by block and never stores the table. It returns no weights. So we use it whenever nobody
 # asks for them.
+
 
 # %%
 def fast_attention(
@@ -584,6 +603,7 @@ def check_the_fast_form_equals_the_form_to_read():
 
 # %% [markdown]
 # A query with nothing to attend to must be harmless in both forms: no output, no gradient.
+
 
 # %%
 @example
@@ -608,11 +628,11 @@ def check_an_empty_row_gives_zero_output_and_gradient():
 # $$\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \qquad
 # \mathrm{head}_i = \mathrm{Attention}(QW_i^Q, KW_i^K, VW_i^V)$$
 #
-# ![Multi-head attention: three linear maps, a split into H heads, attention in each head, heads joined again, and a
-# last linear map.](images/multi-head.svg)
+# ![Multi-head attention: three linear maps for queries, keys and values, each split into H heads; attention in every head; the heads joined, and an output linear map.](images/multi-head.svg)
 #
 # **Figure 3.** Multi-head attention. The H small projections of each kind are one matrix product of width D, cut into
 # H slices afterwards.
+
 
 # %%
 class MultiHeadedAttention(nn.Module):
@@ -656,6 +676,7 @@ class MultiHeadedAttention(nn.Module):
 #
 # With the same weights, PyTorch's own module must give the same output, for queries and keys of different lengths:
 
+
 # %%
 def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) -> None:
     """Give PyTorch's module our weights. It keeps the first three maps in one matrix."""
@@ -683,6 +704,7 @@ def check_multi_head_attention_equals_torch():
 # > same order under another shape. The numbers of one position lie together, so the last axis can be cut into H
 # > pieces of K. To bring the head axis before the time axis, numbers must change places, and that is what `transpose`
 # > is for. Viewing straight to (B, H, T, K) runs without complaint and mixes positions:
+
 
 # %%
 @example
@@ -722,6 +744,7 @@ def a_view_straight_to_heads_mixes_positions():
 # (§3.1) While training, the decoder receives the whole target at once. Position $t$ must not look at later
 # positions, or it would read the word that it has to predict.
 
+
 # %%
 def subsequent_mask(size: int) -> Tensor:
     """Boolean (1, size, size): query t (row) may see key s (column) where s <= t."""
@@ -729,24 +752,35 @@ def subsequent_mask(size: int) -> Tensor:
 
 
 # %% tags=["hide-input"]
-def heat_map(frame, x: str, y: str, value: str, description: str, scale: str, size=(220, 220)):
-    """A heat map of a table: columns `x` and `y` name the axes, `value` the colour.
-
-    `scale` is "N" for names, "Q" for quantities of one sign, "±" for quantities around zero.
-    """
+def heat_map(frame, x: str, y: str, value: str, description: str, scheme: str, size=(220, 220)):
+    """A heat map of a table: columns `x` and `y` name the axes, `value` the colour."""
     import altair as alt
 
-    schemes = {"N": alt.Scale(range=["#e3e8ef", "#2f6db5"]), "Q": alt.Scale(scheme="blues"),
-               "±": alt.Scale(scheme="redblue", domainMid=0)}
-    step = max(1, len(set(frame[x])) // 16)
-    axis = alt.Axis(labelAngle=0, labelExpr=f"datum.value % {step} == 0 ? datum.label : ''", ticks=False)
-    axis = axis if frame[x].dtype.kind == "i" else alt.Axis(ticks=False)
-    return alt.Chart(frame, description=description, width=size[0], height=size[1]).mark_rect().encode(
+    names, few = scheme == "yes or no", len(set(frame[x])) <= 16
+    colours = alt.Scale(range=["#e3e8ef", "#2f6db5"]) if names else alt.Scale(scheme=scheme)
+    label = "datum.label" if few else "datum.value % 8 ? '' : datum.label"
+    axis = alt.Axis(
+        ticks=False, labelAngle=0 if frame[x].dtype.kind == "i" else -45, labelExpr=label
+    )
+    chart = alt.Chart(frame, description=description, width=size[0], height=size[1])
+    return chart.mark_rect().encode(
         x=alt.X(f"{x}:O", sort=None, axis=axis),
-        y=alt.Y(f"{y}:O", sort=None, axis=axis),
-        color=alt.Color(f"{value}:{'N' if scale == 'N' else 'Q'}", scale=schemes[scale]),
+        y=alt.Y(f"{y}:O", sort=None, axis=alt.Axis(ticks=False, labelExpr=label)),
+        color=alt.Color(f"{value}:{'N' if names else 'Q'}", scale=colours),
         tooltip=list(frame.columns),
     )
+
+
+# %% tags=["hide-input"]
+def line_chart(frame, x: str, y: str, description: str, group: str = "", points=False, width=420):
+    """Lines through the columns `x` and `y` of a table, one for each value of `group`."""
+    import altair as alt
+
+    chart = alt.Chart(frame, description=description, width=width, height=240)
+    encoding = {"x": f"{x}:Q", "y": f"{y}:Q", "tooltip": list(frame.columns)}
+    if group:
+        encoding["color"] = alt.Color(f"{group}:N", sort=None, title=None)
+    return chart.mark_line(point=points).encode(**encoding)
 
 
 # %%
@@ -760,7 +794,7 @@ def causal_mask_figure():
         for t, s in itertools.product(range(8), range(8))
     )
     text = "The causal mask for eight positions: each query may look at itself and at earlier keys."
-    return heat_map(frame, "key", "query", "may look", text, "N")
+    return heat_map(frame, "key", "query", "may look", text, "yes or no")
 
 
 # %% [markdown]
@@ -774,6 +808,7 @@ def causal_mask_figure():
 # alone: widen, cut off what is negative, narrow again.
 #
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
+
 
 # %%
 class PositionwiseFeedForward(nn.Module):
@@ -792,6 +827,7 @@ class PositionwiseFeedForward(nn.Module):
 # %% [markdown]
 # The paper remarks that this is the same as two convolutions of kernel size 1. It is:
 
+
 # %%
 @example
 def check_feed_forward_equals_two_convolutions():
@@ -807,6 +843,7 @@ def check_feed_forward_equals_two_convolutions():
 # ## Embeddings
 #
 # (§3.4) A word enters as an index and leaves as a row of a learnt matrix, multiplied by $\sqrt{D}$.
+
 
 # %%
 class Embeddings(nn.Module):
@@ -846,23 +883,30 @@ def check_embeddings_start_with_unit_variance():
 #
 # $$PE_{(p, 2i)} = \sin\!\left(p / 10000^{2i/D}\right), \qquad PE_{(p, 2i+1)} = \cos\!\left(p / 10000^{2i/D}\right)$$
 
+
 # %%
 class PositionalEncoding(nn.Module):
     """Adds sinusoids of the position (§3.5), then dropout: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, d_model: int, dropout: float, max_len: int = 5000):
         super().__init__()
-        require(d_model > 0 and d_model % 2 == 0, f"d_model must be even and positive, got {d_model}")
+        require(
+            d_model > 0 and d_model % 2 == 0, f"d_model must be even and positive, got {d_model}"
+        )
         require(max_len > 0, f"max_len must be positive, got {max_len}")
         self.dropout = make_dropout(dropout)
         position = torch.arange(max_len).unsqueeze(1)  # (max_len, 1)
-        frequency = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10_000.0) / d_model))  # (D/2,)
+        frequency = torch.exp(
+            torch.arange(0, d_model, 2) * (-math.log(10_000.0) / d_model)
+        )  # (D/2,)
         waves = torch.stack([torch.sin(position * frequency), torch.cos(position * frequency)], -1)
-        self.register_buffer("pe", waves.flatten(1).unsqueeze(0), persistent=False)  # (1, max_len, D)
+        self.register_buffer(
+            "pe", waves.flatten(1).unsqueeze(0), persistent=False
+        )  # (1, max_len, D)
 
     def forward(self, x: Tensor) -> Tensor:
         T, limit = x.size(1), self.pe.size(1)
-        require(T <= limit, f"a sequence of {T} tokens does not fit {limit} positions")
+        require(limit >= T, f"a sequence of {T} tokens does not fit {limit} positions")
         return self.dropout(x + self.pe[:, :T])
 
 
@@ -884,6 +928,7 @@ def check_positional_encoding_is_the_formula():
 # > it must move to the GPU with the model. It follows from a formula, so it is not saved
 # > (`persistent=False`). **Why a leading dimension of one?** So that it adds to every sentence of a batch.
 
+
 # %%
 @example
 def sinusoids_figure():
@@ -895,7 +940,7 @@ def sinusoids_figure():
         for p, d in itertools.product(range(60), range(64))
     )
     text = "Positional encoding of 60 positions in 64 features: fast waves on the left, slow ones on the right."
-    return heat_map(frame, "feature", "position", "value", text, "±", size=(384, 300))
+    return heat_map(frame, "feature", "position", "value", text, "redblue", size=(384, 300))
 
 
 # %% [markdown]
@@ -905,6 +950,7 @@ def sinusoids_figure():
 # (§3.5) The paper chose waves because a shift is then easy to express: for every distance $k$ there is one matrix
 # that turns $PE_p$ into $PE_{p+k}$, whatever $p$ is. It rotates each pair of sine and cosine by the angle that
 # belongs to $k$:
+
 
 # %%
 @example
@@ -921,6 +967,7 @@ def check_a_shift_is_a_linear_map():
 # ## Layers and stacks
 #
 # (§3.1) An encoder layer is self-attention and a feed-forward network, each inside a residual connection.
+
 
 # %%
 class EncoderLayer(nn.Module):
@@ -941,6 +988,7 @@ class EncoderLayer(nn.Module):
 # A decoder layer has a third sub-layer between the two: cross-attention over the memory. When weights are
 # recorded, it appends two entries, its self-attention first.
 
+
 # %%
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention and feed-forward (§3.1): (B, T, D) -> (B, T, D)."""
@@ -960,6 +1008,7 @@ class DecoderLayer(nn.Module):
 # %% [markdown]
 # The stacks repeat their layer $N$ times. Only with the norm before the sub-layer do they end with a norm of their
 # own; after the paper's order there is nothing left to normalise.
+
 
 # %%
 class Encoder(nn.Module):
@@ -993,6 +1042,7 @@ class Decoder(nn.Module):
 # %% [markdown]
 # Are they right? PyTorch has both layers too. We copy our weights into its layers and compare, in both orders of
 # the norm, with padding in the source and the future hidden in the target.
+
 
 # %%
 def copy_layer(ours: EncoderLayer | DecoderLayer, theirs: nn.Module) -> None:
@@ -1049,11 +1099,21 @@ def check_decoder_layer_equals_torch():
 # (§3, §3.4) `make_model` puts the pieces together. Matrices start by the rule of Glorot and Bengio, which keeps the
 # variance of a signal about the same through a linear map. Embeddings keep the start they gave themselves.
 
+
 # %%
 def make_model(
-    src_vocab: int, tgt_vocab: int, N: int = 6, d_model: int = 512, d_ff: int = 2048, h: int = 8,
-    dropout: float = 0.1, *, attention_dropout: float | None = None, norm_first: bool = True,
-    share_embeddings: bool = False, max_len: int = 5000,
+    src_vocab: int,
+    tgt_vocab: int,
+    N: int = 6,
+    d_model: int = 512,
+    d_ff: int = 2048,
+    h: int = 8,
+    dropout: float = 0.1,
+    *,
+    attention_dropout: float | None = None,
+    norm_first: bool = True,
+    share_embeddings: bool = False,
+    max_len: int = 5000,
 ) -> EncoderDecoder:
     """A Transformer with fresh weights; the defaults are the base model of Table 3.
 
@@ -1069,7 +1129,8 @@ def make_model(
     model = EncoderDecoder(
         Encoder(EncoderLayer(d_model, attn, ff, dropout, norm_first), N),
         Decoder(DecoderLayer(d_model, attn, copy.deepcopy(attn), ff, dropout, norm_first), N),
-        nn.Sequential(source, positions), nn.Sequential(target, copy.deepcopy(positions)),
+        nn.Sequential(source, positions),
+        nn.Sequential(target, copy.deepcopy(positions)),
         Generator(d_model, tgt_vocab),
     )
     for module in model.modules():
@@ -1116,6 +1177,7 @@ def check_shared_embeddings_are_one_parameter():
 # One argument reaches all four, and 0 switches all of them off. Attention weights can have a rate of their own
 # (`attention_dropout`): at rate 0 the fused kernel stays usable while training on a CPU.
 
+
 # %%
 @example
 def check_dropout_reaches_every_dropout():
@@ -1129,12 +1191,21 @@ def check_dropout_reaches_every_dropout():
 # %%
 @example
 def check_bad_sizes_are_refused():
-    bad = [({"d_model": 9, "h": 3}, "even"), ({"d_model": 8, "h": 3}, "divisible"), ({"N": -1}, "-1"),
-           ({"dropout": 1.0}, "1.0"), ({"d_ff": 0}, "0"), ({"max_len": 0}, "0")]
+    bad = [
+        ({"d_model": 9, "h": 3}, "even"),
+        ({"d_model": 8, "h": 3}, "divisible"),
+        ({"N": -1}, "-1"),
+        ({"dropout": 1.0}, "1.0"),
+        ({"d_ff": 0}, "0"),
+        ({"max_len": 0}, "0"),
+    ]
     for change, word in bad:
-        with contextlib.suppress(ValueError):
+        try:
             make_model(11, 13, **{"N": 1, "d_model": 8, "d_ff": 16, "h": 2} | change)
-            raise AssertionError(f"{change} was accepted ({word} expected in the error)")
+        except ValueError as error:
+            assert word in str(error)
+        else:
+            raise AssertionError(f"{change} was accepted")
 
 
 # %% [markdown]
@@ -1143,6 +1214,7 @@ def check_bad_sizes_are_refused():
 #
 # Some properties follow from the design alone, whatever the weights are. A mistake in a mask or an axis breaks at
 # least one of them. First: what is written now must not depend on what comes later.
+
 
 # %%
 def tiny_model(**changes) -> EncoderDecoder:
@@ -1165,6 +1237,7 @@ def check_a_future_token_changes_no_earlier_output():
 # %% [markdown]
 # Second: a short sentence must come out the same, alone or padded to the length of a neighbour.
 
+
 # %%
 @example
 def check_padding_changes_no_real_output():
@@ -1179,6 +1252,7 @@ def check_padding_changes_no_real_output():
 
 # %% [markdown]
 # Third: without positions the encoder cannot know about order. Permuted words give permuted outputs, nothing else.
+
 
 # %%
 @example
@@ -1200,6 +1274,7 @@ def check_without_positions_the_encoder_is_permutation_equivariant():
 # (§6.2, Table 3) The paper gives 65 million for the base model and 213 million for the big one, with about 37,000 symbols
 # shared by both languages. We build both on PyTorch's `meta` device, which keeps shapes but no numbers.
 
+
 # %%
 def count_parameters(model: nn.Module) -> int:
     """Number of trainable values; a shared matrix counts once."""
@@ -1212,7 +1287,10 @@ def parameters_beside_table_3():
 
     sizes = {"base": {}, "big": {"d_model": 1024, "d_ff": 4096, "h": 16}}
     with torch.device("meta"):
-        models = {name: make_model(37_000, 37_000, share_embeddings=True, **s) for name, s in sizes.items()}
+        models = {
+            name: make_model(37_000, 37_000, share_embeddings=True, **s)
+            for name, s in sizes.items()
+        }
     ours = [f"{count_parameters(model) / 1e6:.1f} M" for model in models.values()]
     return pd.DataFrame({"paper": ["65 M", "213 M"], "ours": ours}, index=list(models))
 
@@ -1226,6 +1304,7 @@ def parameters_beside_table_3():
 #
 # The untrained model already runs. It reads ten symbols and, step by step, writes the one it finds most likely. The
 # result means nothing yet.
+
 
 # %%
 @example
@@ -1242,3 +1321,2863 @@ def an_untrained_model_speaks():
     return written[0].tolist()
 
 
+# %% [markdown]
+# <a id="training"></a>
+# # Part 3. Training
+#
+# <a id="batches"></a>
+# ## Batches and masks
+#
+# (§5.1) Sentences differ in length, tensors do not. So the sentences of a batch are filled up with a padding symbol, and
+# masks make sure that it counts for nothing. Four symbols have a meaning of their own and come first in every
+# vocabulary.
+
+# %%
+SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
+START, END, PAD, UNKNOWN = range(len(SPECIALS))
+
+
+class Batch:
+    """Sentences of a batch with their masks, ready for the model.
+
+    src (B, S) and tgt (B, T + 1) are ids filled up with `pad`. Holds src, src_mask (B, 1, S) and,
+    where there is a target, tgt (B, T), tgt_y (B, T), tgt_mask (B, T, T) and ntokens, the number of
+    real symbols in tgt_y.
+    """
+
+    def __init__(self, src: Tensor, tgt: Tensor | None = None, pad: int = PAD):
+        self.src, self.src_mask = src, (src != pad).unsqueeze(1)
+        self.tgt = self.tgt_y = self.tgt_mask = None
+        self.ntokens = 0
+        if tgt is not None:
+            self.tgt, self.tgt_y = tgt[:, :-1], tgt[:, 1:]
+            causal = subsequent_mask(self.tgt.size(1)).to(tgt.device)
+            self.tgt_mask = (self.tgt != pad).unsqueeze(1) & causal
+            self.ntokens = int((self.tgt_y != pad).sum())
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on another device."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device, non_blocking=True))
+        return moved
+
+
+# %%
+def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
+    """Lists of ids -> one tensor (B, longest), filled up with padding."""
+    rows = [torch.tensor(ids, dtype=torch.long) for ids in sentences]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+
+
+# %% [markdown]
+# > **What exactly are `src_mask` and `tgt_mask`?** Tables that say which key each query may see. For the source one row
+# > per sentence is enough, (B, 1, S): padding is closed to every query alike. The target needs a whole table per sentence,
+# > (B, T, T), since the future differs from query to query. Both are broadcast over the heads. A boolean takes one
+# > byte: at 100 sentences of 30 words the target mask has 90 kB.
+# >
+# > **Should rows of padded queries be masked as well?** No need. What a padded position computes is read by nobody: as a
+# > key it is closed, and in the loss it does not count. Closing its row would only create rows with nothing to attend to.
+# >
+# > **Shift right.** The decoder reads `tgt[:, :-1]`, which begins with `<s>`, and is asked for `tgt[:, 1:]`, which ends
+# > with `</s>`. At each position it sees the words before and predicts the next. In training these are the true words
+# > (*teacher forcing*), so all positions are computed at once. In use they are its own, one step at a time.
+
+
+# %%
+@example
+def masks_of_a_batch_figure():
+    import altair as alt
+    import pandas as pd
+
+    sentences = [
+        "<s> A dog runs . </s>".split(),
+        "<s> Two children play in the snow . </s>".split(),
+    ]
+    width = max(map(len, sentences))
+    words = [sentence + ["<blank>"] * (width - len(sentence)) for sentence in sentences]
+    tgt = torch.tensor(
+        [[PAD if word == "<blank>" else len(SPECIALS) for word in row] for row in words]
+    )
+    batch, charts = Batch(tgt, tgt), []
+    for mask, row in zip(batch.tgt_mask, words, strict=True):
+        labels = [f"{number} {word}" for number, word in enumerate(row[:-1])]
+        frame = pd.DataFrame(
+            {"query": labels[t], "key": labels[s], "may look": "yes" if mask[t, s] else "no"}
+            for t, s in itertools.product(range(len(labels)), repeat=2)
+        )
+        charts.append(heat_map(frame, "key", "query", "may look", "", "yes or no"))
+    text = "Target masks of a batch of two sentences, the first of them padded."
+    return alt.hconcat(*charts).properties(description=text)
+
+
+# %% [markdown]
+# **Figure 6.** `tgt_mask` for a batch of two sentences. In the first, the columns of the padding are closed for
+# everyone; the triangle is the causal mask of Figure 4.
+#
+# <a id="label-smoothing"></a>
+# ## Loss and label smoothing
+#
+# (§5.4) The plain loss asks for probability one on the right word. No finite score ever gives that, so the model is pushed
+# to be ever more certain. Label smoothing asks for less: the right word gets $1 - \epsilon$, and $\epsilon = 0.1$ is
+# spread evenly over all the others. Padding, which is never a right answer, gets nothing, so each of the
+# $V - 2$ others receives $\epsilon/(V-2)$.
+#
+# The loss is the Kullback–Leibler divergence from the model's distribution $p$ to this target $t$, summed over the real
+# positions of a batch:
+#
+# $$\mathrm{KL}(t \,\|\, p) = \sum_{v} t_v \log t_v - \sum_{v} t_v \log p_v .$$
+
+
+# %%
+class LabelSmoothing(nn.Module):
+    """KL divergence to the smoothed target (§5.4), summed over real positions.
+
+    log_probs (..., size) and target ids (...) -> scalar. Rows whose target is `padding_idx`
+    cost nothing. ValueError unless 0 <= smoothing < (size - 2) / (size - 1).
+    """
+
+    def __init__(self, size: int, padding_idx: int, smoothing: float = 0.0):
+        super().__init__()
+        require(size > 2, f"label smoothing needs more than two symbols, got {size}")
+        require(0 <= padding_idx < size, f"padding_idx must be in [0, {size}), got {padding_idx}")
+        limit = (size - 2) / (
+            size - 1
+        )  # beyond it a wrong word would be wanted more than the right one
+        require(0 <= smoothing < limit, f"smoothing must be in [0, {limit:.3g}), got {smoothing}")
+        self.size, self.padding_idx, self.smoothing = size, padding_idx, smoothing
+        self.share = smoothing / (size - 2)  # of each word that is neither right nor padding
+
+    def distribution(self, target: Tensor) -> Tensor:
+        """The target distribution, to look at: ids (tokens,) -> (tokens, size)."""
+        wanted = torch.full((len(target), self.size), self.share)
+        wanted[torch.arange(len(target)), target] = 1 - self.smoothing
+        wanted[:, self.padding_idx] = 0.0
+        return wanted.masked_fill((target == self.padding_idx).unsqueeze(1), 0.0)
+
+    def entropy(self) -> float:
+        """Entropy of the target at a real position: the floor of the cross-entropy."""
+        shares = [1 - self.smoothing] + [self.share] * (self.size - 2)
+        return -sum(t * math.log(t) for t in shares if t > 0)
+
+    def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
+        log_probs, target = log_probs.reshape(-1, self.size), target.reshape(-1)
+        right = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)  # (tokens,)
+        cross_entropy = -(1 - self.smoothing - self.share) * right
+        if self.smoothing > 0:
+            before, after = log_probs[:, : self.padding_idx], log_probs[:, self.padding_idx + 1 :]
+            cross_entropy = cross_entropy - self.share * (before.sum(-1) + after.sum(-1))
+        return (cross_entropy - self.entropy())[target != self.padding_idx].sum()
+
+
+# %% [markdown]
+# `distribution` shows the target. `forward` never builds it: a table of tokens × V would be the largest tensor of the
+# whole training, and its rows hold only three different numbers. So the sum is written out: the right word once,
+# every other word by its share, and the padding column left aside.
+
+
+# %%
+@example
+def smoothed_targets_figure():
+    import pandas as pd
+
+    target = torch.tensor([4, 3, 6, PAD, 5])
+    wanted = LabelSmoothing(7, PAD, 0.4).distribution(target)
+    frame = pd.DataFrame(
+        {"position": t, "word": v, "probability": round(wanted[t, v].item(), 3)}
+        for t, v in itertools.product(range(5), range(7))
+    )
+    text = "Smoothed targets for five positions over seven words; word 2 is padding."
+    return heat_map(frame, "word", "position", "probability", text, "blues", size=(280, 200))
+
+
+# %% [markdown]
+# **Figure 7.** Targets for five positions and seven words, with an exaggerated $\epsilon = 0.4$. One dark cell in each row
+# is the right word. Column 2 is padding and stays empty. So does row 3, whose target is padding.
+#
+# Now the checks. The written-out sum is the divergence that PyTorch computes from the full table. With the entropy of the
+# target added it is the cross-entropy with soft targets. And it finds its relative among PyTorch's own options
+# only at a second look: `F.cross_entropy(label_smoothing=…)` spreads its mass over *all* words, the right one and
+# the padding included. Take the padding away and enlarge $\epsilon$ a little, and the two agree.
+
+
+# %%
+def random_loss_inputs() -> tuple[Tensor, Tensor]:
+    """Logits (6, 9) in double precision and targets (6,), one of them padding."""
+    return torch.randn(6, 9, dtype=torch.double), torch.tensor([4, 8, PAD, 0, 3, 3])
+
+
+@example
+def check_label_smoothing_is_the_divergence():
+    logits, target = random_loss_inputs()
+    criterion, log_probs = LabelSmoothing(9, PAD, 0.3), logits.log_softmax(-1)
+    wanted, real = criterion.distribution(target).double(), target != PAD
+    divergence = F.kl_div(log_probs, wanted, reduction="sum")
+    torch.testing.assert_close(criterion(log_probs, target), divergence, rtol=1e-6, atol=1e-6)
+    soft = F.cross_entropy(logits[real], wanted[real], reduction="sum")
+    torch.testing.assert_close(divergence + 5 * criterion.entropy(), soft, rtol=1e-6, atol=1e-6)
+
+
+@example
+def check_label_smoothing_beside_the_option_of_cross_entropy():
+    logits, target = random_loss_inputs()
+    logits[:, PAD] = -torch.inf  # no probability on padding, so that both see the same p
+    criterion, eps, real = LabelSmoothing(9, PAD, 0.3), 0.3 * 8 / 7, target != PAD
+    ours = criterion(logits.log_softmax(-1), target) + 5 * criterion.entropy()
+    without_padding = torch.cat([logits[:, :PAD], logits[:, PAD + 1 :]], 1)[real]
+    shifted = target[real] - (target[real] > PAD).long()
+    theirs = F.cross_entropy(without_padding, shifted, label_smoothing=eps, reduction="sum")
+    torch.testing.assert_close(ours, theirs)
+    same_eps = F.cross_entropy(without_padding, shifted, label_smoothing=0.3, reduction="sum")
+    assert not torch.isclose(ours, same_eps)
+
+
+# %% [markdown]
+# A probability of exactly zero must cost nothing where the target asks for nothing, and must cost everything where
+# it asks for something. And the gradient must be the one that finite differences measure.
+
+
+# %%
+@example
+def check_label_smoothing_at_probability_zero():
+    logits, target = random_loss_inputs()
+    logits[:, PAD] = -torch.inf
+    assert LabelSmoothing(9, PAD, 0.3)(logits.log_softmax(-1), target).isfinite()
+    logits[1, 7] = -torch.inf
+    assert LabelSmoothing(9, PAD, 0.3)(logits.log_softmax(-1), target) == torch.inf
+    assert LabelSmoothing(9, PAD, 0.0)(logits.log_softmax(-1), target).isfinite()
+
+
+@example
+def check_the_gradient_of_label_smoothing():
+    logits, target = random_loss_inputs()
+    criterion = LabelSmoothing(9, PAD, 0.3)
+    loss_of = lambda x: criterion(x.log_softmax(-1), target)  # noqa: E731
+    assert torch.autograd.gradcheck(loss_of, logits.requires_grad_())
+
+
+# %% [markdown]
+# What does smoothing do to a model that is nearly sure? Let it give probability $p$ to the right word and share the rest
+# evenly.
+
+
+# %%
+@example
+def penalty_on_over_confidence_figure():
+    import pandas as pd
+
+    rows, V = [], 9
+    for smoothing, number in itertools.product((0.0, 0.1, 0.3), range(1, 400)):
+        p = 1 / (1 + math.exp(4 - number / 33))  # from 0.02 to 0.9997
+        probabilities = torch.full((1, V), (1 - p) / (V - 2))
+        probabilities[0, 4], probabilities[0, PAD] = p, 0.0
+        loss = LabelSmoothing(V, PAD, smoothing)(probabilities.log(), torch.tensor([4]))
+        row = {
+            "probability of the right word": p,
+            "loss": loss.item(),
+            "smoothing": f"ε = {smoothing}",
+        }
+        rows.append(row)
+    text = "Loss against the probability of the right word, for three amounts of smoothing."
+    frame = pd.DataFrame(rows)
+    return line_chart(frame, "probability of the right word", "loss", text, "smoothing")
+
+
+# %% [markdown]
+# **Figure 8.** The price of certainty. Without smoothing the loss falls all the way to $p = 1$. With smoothing it is lowest
+# at $p = 1 - \epsilon$ and rises again after it: a model that is too sure pays.
+#
+# > **Why KL divergence, and what is the floor of the loss?** KL divergence and cross-entropy differ by the entropy of the
+# > target, a constant, so their gradients agree. The divergence has the nicer floor: zero, reached when the model says exactly
+# > what the target asks. The cross-entropy stops at the entropy, which is not zero once we smooth.
+# >
+# > **Why does smoothing hurt perplexity and help BLEU?** Perplexity counts the probability of the right word, and the model
+# > has been told not to give more than 0.9. BLEU counts the words that are chosen. Being less sure of single words
+# > leaves them in the right order and makes the model less bound to accidents of the training data. The paper reports
+# > both effects (§5.4).
+#
+# <a id="schedule"></a>
+# ## Optimizer and schedule
+#
+# (§5.3) The optimizer is Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. Its learning rate first
+# rises in a straight line, for `warmup` steps, and then falls with the root of the step:
+#
+# $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
+# \mathit{warmup}^{-3/2}\bigr)$$
+
+
+# %%
+def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
+    """Learning rate at a step, counted from 1 (§5.3, Eq. 3); step 0 is taken as 1."""
+    step = max(step, 1)
+    return factor * model_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int):
+    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
+    require(warmup > 0, f"warmup must be at least 1 step, got {warmup}")
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
+    schedule = functools.partial(rate, model_size=model_size, factor=factor, warmup=warmup)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: schedule(done + 1))
+
+
+# %%
+@example
+def check_the_rate_peaks_at_the_end_of_warm_up():
+    rates = [rate(step, 512, 1.0, 4000) for step in range(1, 20_001)]
+    assert rates.index(max(rates)) + 1 == 4000
+    assert math.isclose(max(rates), 1 / math.sqrt(512 * 4000))
+    assert math.isclose(rates[1999], max(rates) / 2) and math.isclose(rates[15_999], max(rates) / 2)
+
+
+# %%
+@example
+def three_schedules_figure():
+    import pandas as pd
+
+    rows = []
+    for size, warmup in ((512, 4000), (512, 8000), (256, 4000)):
+        for step in range(1, 20_001, 100):
+            name = f"D {size}, warm-up {warmup}"
+            rows.append(
+                {"step": step, "learning rate": rate(step, size, 1.0, warmup), "model": name}
+            )
+    text = "Learning rate against the step for three settings: a straight rise, then a slow fall."
+    return line_chart(pd.DataFrame(rows), "step", "learning rate", text, "model")
+
+
+# %% [markdown]
+# **Figure 9.** Three schedules. A longer warm-up gives a lower and later peak. A narrower model gets higher rates
+# throughout.
+#
+# > **Why warm-up, what is `factor`, is it needed with pre-norm?** Adam divides each step by a running estimate of the size of
+# > the gradient. After a few steps this estimate rests on a handful of values, and a full step may go anywhere. The warm-up
+# > keeps steps short until the estimate is sound. It also carries the paper's norm order through its large early gradients.
+# > With the norm first it is less critical, but still helps. `factor` scales the whole curve. The paper
+# > uses 1 and 4,000 steps; small models and short trainings want a higher factor and fewer steps.
+#
+# <a id="loop"></a>
+# ## The training loop
+#
+# An update takes one or more *micro-batches*: when a batch does not fit into memory it is cut, and gradients
+# accumulate. Several processes may work on one update, each with its own micro-batches. Whatever the cut, the result must be
+# the same. So the loss is **summed** over tokens everywhere, and divided once, by the number of target tokens of the
+# whole step.
+#
+# > **What is `ntokens` for?** It is this number. Dividing by the number of sentences would make a word in a long sentence
+# > weigh more than one in a short sentence. Taking the mean in each micro-batch first, and then the mean of the means, would make
+# > a word in a small micro-batch weigh more. Under accumulation and DDP the count runs over all micro-batches and all ranks. One
+# > of them may have no tokens, at the end of an epoch for instance. If the whole step has none, something is wrong.
+#
+# Model and loss form one module, because DDP prepares gradients for what happens inside one `forward`. `autocast` lets matrix
+# products run in bf16 where the device gains from it; the loss itself is always computed in fp32.
+
+
+# %%
+class SummedLoss(nn.Module):
+    """Model and criterion as one module: a batch -> the sum of its loss, a scalar."""
+
+    def __init__(self, model: EncoderDecoder, criterion: LabelSmoothing, autocast=None):
+        super().__init__()
+        self.model, self.criterion, self.autocast = model, criterion, autocast
+
+    def forward(self, src, tgt, src_mask, tgt_mask, tgt_y) -> Tensor:
+        with mixed_precision(src.device, self.autocast):
+            log_probs = self.model.generator(self.model(src, tgt, src_mask, tgt_mask))  # (B, T, V)
+        return self.criterion(log_probs, tgt_y)
+
+
+# %%
+def mixed_precision(device: torch.device, dtype: torch.dtype | None):
+    """Autocast to `dtype` inside this context; None changes nothing."""
+    if dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=dtype)
+
+
+def total_over_ranks(*values: float) -> list[float]:
+    """Each value summed over all processes; unchanged where there is only one."""
+    if not dist.is_initialized():
+        return list(values)
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    total = torch.tensor(values, dtype=torch.double, device=device)
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+# %% [markdown]
+# How far the training has come is kept in one small record. It is saved with every checkpoint.
+
+
+# %%
+@dataclass
+class TrainState:
+    """Progress of a training: updates made, and what they consumed on all ranks."""
+
+    step: int = 0  # updates
+    epoch: int = 0  # full passes over the data
+    position: int = 0  # updates inside the present epoch
+    samples: int = 0  # sentences
+    tokens: int = 0  # real target tokens
+
+
+# %% [markdown]
+# One update, in five moves: sum the gradients of all micro-batches; count tokens over all ranks; divide; look whether the
+# result is a number; step. DDP *averages* gradients over the ranks, so the division takes the number of ranks back.
+
+
+# %%
+def train_step(loss_model, batches: Sequence[Batch], optimizer, scheduler) -> dict[str, float]:
+    """One update from micro-batches; returns loss per token, tokens, samples and gradient norm.
+
+    ValueError when no rank has a target token; FloatingPointError when the gradient is not finite,
+    before any parameter has changed.
+    """
+    loss_sum = 0.0
+    for number, batch in enumerate(batches, 1):
+        waits = isinstance(loss_model, nn.parallel.DistributedDataParallel) and number < len(
+            batches
+        )
+        with loss_model.no_sync() if waits else contextlib.nullcontext():
+            loss = loss_model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask, batch.tgt_y)
+            loss.backward()
+        loss_sum += loss.item()
+    counts = (
+        sum(batch.ntokens for batch in batches),
+        sum(len(batch.src) for batch in batches if batch.ntokens),
+    )
+    loss_sum, tokens, samples = total_over_ranks(loss_sum, *counts)
+    require(tokens > 0, "a step without a single target token: are all targets empty?")
+    gradients = [p.grad for p in loss_model.parameters() if p.grad is not None]
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    torch._foreach_mul_(gradients, ranks / tokens)
+    norm = nn.utils.get_total_norm(gradients).item()
+    if not math.isfinite(norm) or not math.isfinite(loss_sum):
+        raise FloatingPointError(f"loss {loss_sum / tokens}, gradient norm {norm}")
+    optimizer.step()
+    scheduler.step()
+    optimizer.zero_grad(set_to_none=True)
+    return {"loss": loss_sum / tokens, "tokens": tokens, "samples": samples, "grad_norm": norm}
+
+
+# %% [markdown]
+# An epoch groups micro-batches into updates. The last group may be smaller than the others: it is used, not dropped, and
+# does not leak into the next epoch.
+
+
+# %%
+def grouped(items: Iterable, size: int) -> Iterator[list]:
+    """Lists of `size` items, the last one perhaps shorter."""
+    iterator = iter(items)
+    while group := list(itertools.islice(iterator, size)):
+        yield group
+
+
+def run_epoch(
+    batches: Iterable[Batch],
+    loss_model,
+    optimizer,
+    scheduler,
+    state: TrainState,
+    accumulate: int = 1,
+    on_update: Callable[[dict], bool | None] = lambda report: None,
+) -> float:
+    """Train on all batches, `accumulate` to an update; returns the mean loss per token.
+
+    `on_update` receives the report of each update and may return True to stop early.
+    """
+    require(accumulate > 0, f"accumulate must be at least 1, got {accumulate}")
+    loss_model.train()
+    loss_sum = tokens = 0.0
+    for group in grouped(batches, accumulate):
+        try:
+            report = train_step(loss_model, group, optimizer, scheduler)
+        except FloatingPointError as error:
+            raise FloatingPointError(
+                f"training diverged at step {state.step + 1}: {error}"
+            ) from None
+        state.step, state.position = state.step + 1, state.position + 1
+        state.samples, state.tokens = (
+            state.samples + int(report["samples"]),
+            state.tokens + int(report["tokens"]),
+        )
+        loss_sum, tokens = loss_sum + report["loss"] * report["tokens"], tokens + report["tokens"]
+        if on_update(report | {"step": state.step, "lr": optimizer.param_groups[0]["lr"]}):
+            break
+    return loss_sum / max(tokens, 1.0)
+
+
+# %% [markdown]
+# The promise was: however a step is cut, the result is the same. We cut six sentences of different lengths into one, two and
+# four micro-batches and compare the parameters after the update.
+
+
+# %%
+@example
+def check_accumulation_equals_one_large_batch():
+    sentences = [[START, *range(4, 5 + n), END] for n in range(6)]
+    start, results = tiny_model(dropout=0.0).double(), []
+    for size in (6, 3, 2):
+        model = copy.deepcopy(start)
+        loss_model = SummedLoss(model, LabelSmoothing(13, PAD, 0.1))
+        optimizer, scheduler = make_optimizer(model, 16, 1.0, 10)
+        state = TrainState()
+        cut = [Batch(pad_ids(part), pad_ids(part)) for part in grouped(sentences, size)]
+        run_epoch(cut, loss_model, optimizer, scheduler, state, accumulate=len(cut))
+        assert state == TrainState(1, 0, 1, 6, sum(len(s) - 1 for s in sentences))
+        results.append(nn.utils.parameters_to_vector(model.generator.parameters()))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=1e-9)
+
+
+# %% [markdown]
+# <a id="evaluation"></a>
+# ### Evaluation
+#
+# Judged is the model, not the loss that trained it: no smoothing, no dropout, no gradients. We report the mean negative
+# log-likelihood of a true word, in nats, and its exponential, the *perplexity*: among how many equally likely words the
+# model hesitates, so to speak.
+
+
+# %%
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside: eval mode, no gradients. Afterwards the model is in the mode that it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def evaluate_loss(
+    model: EncoderDecoder, batches: Iterable[Batch], autocast=None
+) -> dict[str, float]:
+    """Negative log-likelihood per real target token, over all ranks, and perplexity."""
+    nll_sum = tokens = 0.0
+    with evaluating(model):
+        for batch in batches:
+            with mixed_precision(batch.src.device, autocast):
+                states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+                log_probs = model.generator(states).flatten(0, 1)
+            nll = F.nll_loss(log_probs, batch.tgt_y.flatten(), ignore_index=PAD, reduction="sum")
+            nll_sum, tokens = nll_sum + nll.item(), tokens + batch.ntokens
+    nll_sum, tokens = total_over_ranks(nll_sum, tokens)
+    require(tokens > 0, "nothing to evaluate: no target token in any batch")
+    return {"nll": nll_sum / tokens, "perplexity": math.exp(min(nll_sum / tokens, 100.0))}
+
+
+# %%
+@example
+def check_a_model_without_opinion_has_perplexity_v():
+    model = tiny_model().train()
+    nn.init.zeros_(model.generator.proj.weight)
+    nn.init.zeros_(model.generator.proj.bias)
+    src = pad_ids([[5, 6, END], [7, END]])
+    scores = evaluate_loss(model, [Batch(src, src)])
+    assert model.training and math.isclose(scores["perplexity"], 13, rel_tol=1e-5)
+
+
+# %% [markdown]
+# <a id="checkpoints"></a>
+# ### Checkpoints
+#
+# A training of an hour must survive a power cut. So the file is written under another name, forced to disk, and renamed: at
+# every moment the old or the new checkpoint is whole. And a file that was damaged must be noticed: `torch.load` overlooks
+# many a flipped bit. So the first line holds a SHA-256 sum of all that follows.
+
+# %%
+CHECKPOINT_MAGIC = b"annotated-transformer-1 "
+
+
+def save_checkpoint(path: Path, content: dict) -> None:
+    """Write tensors and plain values to `path`, in one piece or not at all."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    payload = buffer.getvalue()
+    checksum = hashlib.sha256(payload).hexdigest().encode()
+    write_atomically(path, CHECKPOINT_MAGIC + checksum + b"\n" + payload)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file beside `path`, sync it, rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+# %%
+def load_checkpoint(path: Path) -> dict:
+    """Read what `save_checkpoint` wrote; nothing in the file is ever executed.
+
+    FileNotFoundError, or ValueError when the file is something else, cut short or damaged.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no checkpoint at {path}: train one with `make train`, or name another"
+        )
+    first, _, payload = path.read_bytes().partition(b"\n")
+    require(
+        first.startswith(CHECKPOINT_MAGIC),
+        f"{path} is not a checkpoint of this program; it was not loaded",
+    )
+    checksum = first.removeprefix(CHECKPOINT_MAGIC).decode(errors="replace")
+    whole = hashlib.sha256(payload).hexdigest() == checksum
+    require(
+        whole, f"{path} is damaged or was cut short: its checksum does not fit; take an older one"
+    )
+    return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
+
+
+# %%
+@example
+def check_a_checkpoint_survives_and_damage_is_noticed():
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.pt"
+        save_checkpoint(path, {"weights": torch.arange(5), "step": 7})
+        assert torch.equal(load_checkpoint(path)["weights"], torch.arange(5))
+        good = path.read_bytes()
+        for bad in (good[:-9], good[:300] + bytes([good[300] ^ 1]) + good[301:], b"pickle" + good):
+            path.write_bytes(bad)
+            try:
+                load_checkpoint(path)
+            except ValueError:
+                continue
+            raise AssertionError("a damaged checkpoint was loaded")
+
+
+# %% [markdown]
+# <a id="copy-task"></a>
+# # Part 4. A first example
+#
+# <a id="copy-data"></a>
+# ## The copy task
+#
+# Before real sentences, a task that a broken model cannot solve and a sound one learns in about a minute: read a sequence of
+# random symbols, write the same sequence. There is no grammar to guess and nothing to memorise. The decoder must
+# find the right position in the source at every step, which is what cross-attention is for.
+
+
+# %%
+def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
+    """Batches of random sequences whose target is the source.
+
+    Symbols run from the first that is not special to V - 1. Source (B, length), target
+    (B, length + 2) with start and end.
+    """
+    require(len(SPECIALS) + 1 < V, f"V must be at least {len(SPECIALS) + 2}, got {V}")
+    for _ in range(nbatches):
+        src = torch.randint(len(SPECIALS), V, (batch_size, length))
+        yield Batch(src, F.pad(F.pad(src, (1, 0), value=START), (0, 1), value=END))
+
+
+# %% [markdown]
+# <a id="greedy-decoding"></a>
+# ## Greedy decoding
+#
+# The simplest way to use a model: write the most likely symbol, add it to what is written, ask again. We do it for a
+# whole batch. A sentence that has ended leaves the batch, so it costs nothing while the others go on.
+
+
+# %%
+def greedy_decode(
+    model: EncoderDecoder,
+    src: Tensor,
+    src_mask: Tensor,
+    max_len: int,
+    start_symbol: int,
+    end_symbol: int | None = END,
+) -> Tensor:
+    """The most likely next symbol, again and again: src (B, S) -> ids (B, at most max_len).
+
+    Row for row: start symbol, symbols, end symbol, then padding. Stops at the end symbol (never,
+    where that is None) or at `max_len` symbols, the start included. Dropout is off meanwhile.
+    """
+    require(max_len > 0, f"max_len must be at least 1, got {max_len}")
+    with evaluating(model):
+        memory = model.encode(src, src_mask)
+        written = torch.full((len(src), 1), start_symbol, device=src.device)
+        active = torch.arange(len(src), device=src.device)  # sentences that have not ended
+        while written.size(1) < max_len and len(active):
+            causal = subsequent_mask(written.size(1)).to(src.device)
+            states = model.decode(memory[active], src_mask[active], written[active], causal)
+            following = model.generator(states[:, -1]).argmax(-1)  # (active,)
+            written = F.pad(written, (0, 1), value=PAD)
+            written[active, -1] = following
+            if end_symbol is not None:
+                active = active[following != end_symbol]
+    return written
+
+
+# %% [markdown]
+# A batch must not change what a sentence gets. And an untrained model, which hardly ever says "end", must stop at the limit.
+
+
+# %%
+@example
+def check_greedy_decoding_in_a_batch_equals_one_by_one():
+    model, sentences = tiny_model(), [[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]
+    batch = Batch(pad_ids(sentences))
+    together = greedy_decode(model, batch.src, batch.src_mask, 12, START)
+    assert together.size(1) <= 12
+    for row, sentence in zip(together, sentences, strict=True):
+        single = Batch(torch.tensor([sentence]))
+        alone = greedy_decode(model, single.src, single.src_mask, 12, START)[0]
+        assert torch.equal(row[: len(alone)], alone) and row[len(alone) :].eq(PAD).all()
+
+
+# %% [markdown]
+# <a id="copy-training"></a>
+# ## Training it
+#
+# Two layers of width 64 are enough. After every hundred updates the model decodes a validation set. When each of its sequences is
+# copied exactly, training ends. **Cost: about a minute on two CPU cores, 90 seconds at most.**
+
+# %%
+COPY_SYMBOLS = 15  # four special ones and eleven to copy
+
+
+def copied_exactly(model: EncoderDecoder, batch: Batch) -> int:
+    """How many sequences of the batch come out of greedy decoding as they went in."""
+    T = batch.tgt.size(1) + 1
+    written = greedy_decode(model, batch.src, batch.src_mask, T, START)
+    wanted = torch.cat([batch.tgt, batch.tgt_y[:, -1:]], dim=1)  # (B, T)
+    return int((F.pad(written, (0, T - written.size(1)), value=PAD) == wanted).all(dim=1).sum())
+
+
+# %%
+@dataclass(frozen=True)
+class CopyRun:
+    """A trained copy model with its history."""
+
+    model: EncoderDecoder
+    losses: list[float] = field(repr=False)  # one for each update
+    exact: list[int]  # of 200 validation sequences, after each 100 updates
+    seconds: float
+
+
+@functools.cache
+def copy_model(limit: float = 90.0) -> CopyRun:
+    """Train the copy task until validation is perfect, for `limit` seconds at most."""
+    torch.manual_seed(0)
+    begin, losses, exact = time.perf_counter(), [], []
+    model = make_model(COPY_SYMBOLS, COPY_SYMBOLS, N=2, d_model=64, d_ff=256, h=4, dropout=0.0)
+    loss_model = SummedLoss(model, LabelSmoothing(COPY_SYMBOLS, PAD, 0.0))
+    optimizer, scheduler = make_optimizer(model, 64, 0.5, 200)
+    validation, state = next(data_gen(COPY_SYMBOLS, 200, 1)), TrainState()
+    while time.perf_counter() - begin < limit and exact[-1:] != [200]:
+        batches = data_gen(COPY_SYMBOLS, 64, 100)
+        run_epoch(
+            batches,
+            loss_model,
+            optimizer,
+            scheduler,
+            state,
+            on_update=lambda report: losses.append(report["loss"]),
+        )
+        exact.append(copied_exactly(model, validation))
+    return CopyRun(model, losses, exact, time.perf_counter() - begin)
+
+
+# %%
+@example
+def train_the_copy_task():
+    run = copy_model()
+    return {"updates": len(run.losses), "exact of 200": run.exact, "seconds": round(run.seconds)}
+
+
+# %% [markdown]
+# <a id="copy-result"></a>
+# ## What it learnt
+#
+# One hundred sequences that it has never seen, from a generator of another seed:
+
+
+# %%
+@example
+def copies_of_unseen_sequences():
+    torch.manual_seed(2017)
+    run, unseen = copy_model(), next(data_gen(COPY_SYMBOLS, 100, 1))
+    shown = greedy_decode(run.model, unseen.src[:1], unseen.src_mask[:1], 12, START)[0]
+    print("read ", unseen.src[0].tolist())
+    print("wrote", shown[1:-1].tolist())
+    return f"{copied_exactly(run.model, unseen)} of 100 unseen sequences copied exactly"
+
+
+@example
+def copy_loss_figure():
+    import pandas as pd
+
+    means = [sum(ten) / len(ten) for ten in grouped(copy_model().losses, 10)]
+    frame = pd.DataFrame({"update": range(10, 10 * len(means) + 1, 10), "loss per token": means})
+    text = "Loss of the copy task, means of ten updates: slow at first, then a fall to nearly zero."
+    return line_chart(frame, "update", "loss per token", text)
+
+
+# %% [markdown]
+# **Figure 10.** Loss of the copy task. It starts at the logarithm of the number of symbols, where every symbol is equally
+# likely. The fall comes when cross-attention finds the position to copy from.
+#
+# <a id="real-data"></a>
+# # Part 5. Real data
+#
+# <a id="corpus"></a>
+# ## A corpus
+#
+# (§5.1) The paper trains on 4.5 million sentence pairs. We take Multi30k: 29,000 descriptions of photographs in English,
+# with German translations. It is small enough for a laptop, and real: compounds, verbs at the end of the clause,
+# misspelt words.
+#
+# It is looked for in the folder that `MULTI30K_DIR` names, then in `.data/`, then it is downloaded from a pinned commit of its
+# public repository. Each file is checked against its SHA-256 sum. Where it cannot be had, a small built-in corpus takes its
+# place, and every table and figure says so.
+
+# %%
+Pair = tuple[str, str]  # a source sentence and its translation
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs by split: "train", "val" and one or more whose name begins with "test"."""
+
+    name: str
+    languages: tuple[str, str]  # codes of source and target, such as ("de", "en")
+    splits: dict[str, list[Pair]] = field(repr=False)
+
+    def tests(self) -> list[str]:
+        return [split for split in self.splits if split.startswith("test")]
+
+
+# %% [markdown]
+# Reading text has traps, and each gets an error that names file and line. Python's `splitlines` also cuts at rarer characters,
+# such as U+2028: here lines end at `\n` and nowhere else. A file that was cut short in a download must not pass for a
+# smaller corpus. And a checksum tells the published file from one that somebody has improved.
+
+
+# %%
+class CorpusError(ValueError):
+    """A corpus that cannot be used: the message names the file, the fault and the way out."""
+
+
+def read_lines(path: Path, checksum: str | None = None) -> list[str]:
+    """Lines of a UTF-8 text file, gzipped or not; `checksum` is of the text as plain bytes.
+
+    CorpusError for a missing, truncated, altered or wrongly encoded file.
+    """
+    try:
+        data = path.read_bytes()
+        text = gzip.decompress(data) if path.suffix == ".gz" else data
+    except FileNotFoundError:
+        raise CorpusError(f"{path} is missing") from None
+    except (EOFError, OSError, zlib.error) as error:
+        raise CorpusError(f"{path} cannot be read ({error}): fetch it again") from None
+    if checksum is not None and hashlib.sha256(text).hexdigest() != checksum:
+        raise CorpusError(f"{path} is not the published file (its SHA-256 differs): fetch it again")
+    try:
+        return text.decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        line = text[: error.start].count(b"\n") + 1
+        raise CorpusError(f"{path}, line {line}: not UTF-8; convert the file first") from None
+
+
+# %% [markdown]
+# A split is two files, and line $n$ of one belongs to line $n$ of the other. If their lengths differ, every pair after the missing
+# line is wrong, and training on it would teach nonsense without any further sign.
+
+
+# %%
+def find_text(folder: Path, name: str) -> Path:
+    """`name` in `folder`, plain or gzipped."""
+    plain, zipped = folder / name, folder / f"{name}.gz"
+    return plain if plain.is_file() or not zipped.is_file() else zipped
+
+
+def read_split(folder: Path, split: str, languages: tuple[str, str], sums=None) -> list[Pair]:
+    """Sentence pairs of one split; `sums` maps names such as train.de to checksums."""
+    names = [f"{split}.{language}" for language in languages]
+    texts = [read_lines(find_text(folder, name), (sums or {}).get(name)) for name in names]
+    if len(texts[0]) != len(texts[1]):
+        counts = " and ".join(f"{len(t)} lines in {n}" for t, n in zip(texts, names, strict=True))
+        raise CorpusError(f"{folder}: {counts}; line n of both must be the same sentence")
+    return [(source.strip(), target.strip()) for source, target in zip(*texts, strict=True)]
+
+
+# %%
+def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
+    """A reader's own corpus: train, val and test files of two languages, such as train.de."""
+    if not folder.is_dir():
+        wanted = f"train, val and test files, such as train.{languages[0]}"
+        raise CorpusError(f"no folder {folder}: it should hold {wanted}")
+    tests = sorted({path.name.split(".")[0] for path in folder.glob("test*.*")}) or ["test"]
+    splits = {split: read_split(folder, split, languages) for split in ["train", "val", *tests]}
+    return Corpus(folder.resolve().name, languages, splits)
+
+
+# %% [markdown]
+# The download is tried three times. A file appears in the cache whole and checked, or not at all.
+
+# %% tags=["hide-input"]
+MULTI30K_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
+MULTI30K_URL = (
+    f"https://raw.githubusercontent.com/multi30k/dataset/{MULTI30K_COMMIT}/data/task1/raw"
+)
+MULTI30K_SPLITS = ("train", "val", "test_2016_flickr", "test_2017_flickr")
+MULTI30K_SUMS = {  # SHA-256 of the unzipped files
+    "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
+    "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
+    "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
+    "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
+    "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
+    "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
+    "test_2017_flickr.de": "c3078bc3b36808bf9d20eb2347ed6137016179ef59ec0d2b9b8ecc3fb2880081",
+    "test_2017_flickr.en": "ce1450ddc5ab0834502579d77a170849952e15a2938b34cc503bdc25ebb4fb98",
+}
+
+
+# %%
+def fetch(url: str, path: Path, attempts: int = 3, pause: float = 1.0) -> None:
+    """Download a file to `path`; CorpusError with URL and reason when no attempt succeeds."""
+    for attempt in range(1, attempts + 1):
+        try:
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                return write_atomically(path, answer.read())
+        except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+            reason = error
+        if attempt < attempts:
+            time.sleep(pause * attempt)
+    raise CorpusError(f"{url} could not be fetched in {attempts} attempts: {reason}")
+
+
+# %%
+def download_multi30k(folder: Path, url: str = MULTI30K_URL, pause: float = 1.0) -> None:
+    """Fetch what is missing of Multi30k into `folder`; a file with a wrong checksum is removed."""
+    for name, checksum in MULTI30K_SUMS.items():
+        path = folder / f"{name}.gz"
+        if find_text(folder, name).is_file():
+            continue
+        fetch(f"{url}/{name}.gz", path, pause=pause)
+        try:
+            read_lines(path, checksum)
+        except CorpusError:
+            path.unlink()
+            raise
+
+
+def read_multi30k(folder: Path, languages: tuple[str, str] = ("de", "en")) -> Corpus:
+    """Multi30k from a folder that has its files."""
+    read = functools.partial(read_split, folder, languages=languages, sums=MULTI30K_SUMS)
+    return Corpus("Multi30k", languages, {split: read(split) for split in MULTI30K_SPLITS})
+
+
+# %% [markdown]
+# <a id="built-in-captions"></a>
+# ### A corpus that needs no download
+#
+# A program that cannot reach its data should still run from its first line to its last. So we carry a small corpus with
+# us: not a file, but a grammar that writes captions in German and in English at once. It serves when there is no network,
+# and in the tests. It is a toy: a model that does well here has learnt this grammar, not German, and a score on it says
+# nothing about Multi30k.
+#
+# Still, the toy asks for real work. A noun in German has one of three *genders* (m, f, n), and articles and adjectives
+# change with it, with *number*, and with *case*, the mark of a noun's role in the sentence. One English "the" stands for
+# six German forms, one "red" for four. The nouns below are sorted by kind, so that people read newspapers and bags do not.
+# Each entry gives gender, singular and plural, then the English word (with its plural where "s" is not the answer).
+# Four nouns, such as *Junge*, take an ending in the singular too, in every case but the first.
+
+# %% tags=["hide-input"]
+CAPTION_NOUNS = {
+    "child": "n Kind Kinder child/children, m Junge/Jungen Jungen boy, n Mädchen Mädchen girl,"
+    "m Schüler Schüler pupil",
+    "adult": "m Mann Männer man/men, f Frau Frauen woman/women, m Lehrer Lehrer teacher,"
+    "f Tänzerin Tänzerinnen dancer, m Polizist/Polizisten Polizisten policeman/policemen,"
+    "f Kellnerin Kellnerinnen waitress/waitresses, m Gärtner Gärtner gardener",
+    "animal": "m Hund Hunde dog, f Katze Katzen cat, n Kätzchen Kätzchen kitten, f Ziege Ziegen goat,"
+    "m Welpe/Welpen Welpen puppy/puppies, m Affe/Affen Affen monkey",
+    "thing": "m Ball Bälle ball, f Tasche Taschen bag, n Kissen Kissen pillow, m Korb Körbe basket,"
+    "f Decke Decken blanket, m Drachen Drachen kite, f Flasche Flaschen bottle",
+    "text": "n Buch Bücher book, f Zeitung Zeitungen newspaper, m Brief Briefe letter,"
+    "n Heft Hefte notebook",
+    "clothes": "m Hut Hüte hat, f Jacke Jacken jacket, n Hemd Hemden shirt, m Mantel Mäntel coat,"
+    "f Mütze Mützen cap, m Schal Schals scarf/scarves",
+    "food": "m Apfel Äpfel apple, f Birne Birnen pear, n Brötchen Brötchen roll,"
+    "m Kuchen Kuchen cake, f Banane Bananen banana",
+    "vehicle": "n Auto Autos car, n Fahrrad Fahrräder bicycle, m Roller Roller scooter,"
+    "m Traktor Traktoren tractor",
+    "nature": "m Park Parks park, m Garten Gärten garden, m Wald Wälder forest, m See Seen lake,"
+    "f Wiese Wiesen meadow, m Baum Bäume tree",
+    "building": "n Haus Häuser house, f Kirche Kirchen church, f Schule Schulen school,"
+    "f Brücke Brücken bridge, f Mauer Mauern wall, m Brunnen Brunnen fountain, n Zelt Zelte tent,"
+    "f Bank Bänke bench/benches, f Straße Straßen street, n Dorf Dörfer village, n Tor Tore gate",
+}
+
+# %% [markdown]
+# Which adjectives suit a noun depends on its kind, and so does the English word: *klein* is "little" for a child and
+# "small" for a bag, *groß* is "tall" for a woman and "big" for a dog. A place comes with a preposition, and here German says
+# with the case what English says with another word. *Im Park* is the dative, and means "in the park"; *in den Park*
+# is the accusative, and means "into the park". The last table holds articles and endings of adjectives: one row for a
+# determiner and a case, one column each for the three genders and the plural.
+
+# %% tags=["hide-input"]
+CAPTION_ADJECTIVES = {
+    "child": "klein little, fröhlich cheerful, müde tired, neugierig curious, hungrig hungry, blond blond",
+    "adult": "jung young, alt old, groß tall, müde tired, fröhlich cheerful, freundlich friendly",
+    "animal": "klein little, groß big, müde tired, neugierig curious, hungrig hungry, schwarz black,"
+    "weiß white, braun brown",
+    "thing": "klein small, groß big, alt old, neu new, rot red, blau blue, grün green, gelb yellow",
+    "text": "alt old, neu new, dünn thin, interessant interesting",
+    "clothes": "alt old, neu new, rot red, blau blue, grün green, warm warm, schwarz black",
+    "food": "klein small, groß big, süß sweet, frisch fresh",
+    "vehicle": "alt old, neu new, rot red, blau blue, grün green, schwarz black",
+    "nature": "klein small, groß big, schön beautiful",
+    "building": "klein small, alt old, schön beautiful",
+}
+CAPTION_PLACES = """in dat in: Park Garten Wald Dorf Zelt; auf dat on: Wiese Straße Brücke Bank;
+vor dat in front of: Haus Kirche Schule Zelt Baum; hinter dat behind: Haus Mauer Baum Schule;
+neben dat next to: Bank Brunnen Auto Baum; unter dat under: Baum Brücke; an dat by: See Brunnen Tor;
+zwischen dat between: Baum Haus Bank Auto; in acc into: Park Garten Wald Haus; um acc around: Haus See Baum;
+durch acc through: Park Wald Garten Dorf; über acc across: Wiese Straße Brücke; auf acc onto: Wiese Straße"""
+CAPTION_ARTICLES = {
+    "a nom": "ein-er eine-e ein-es", "a acc": "einen-en eine-e ein-es", "a dat": "einem-en einer-en einem-en",
+    "the nom": "der-e die-e das-e die-en", "the acc": "den-en die-e das-e die-en",
+    "the dat": "dem-en der-en dem-en den-en",
+    "two nom": "zwei-e", "two acc": "zwei-e", "two dat": "zwei-en",
+    "three nom": "drei-e", "three acc": "drei-e", "three dat": "drei-en",
+    " nom": "-e", " acc": "-e", " dat": "-en",
+}  # fmt: skip
+
+# %% [markdown]
+# The verbs come next, sorted by what they ask for: a place, a direction, an object in one case or the other, or a recipient
+# and an object. An entry names who may do it, the German forms for one and for many, and what it may be done to. A third
+# German word is a particle, and such a verb is *separable*: in a main clause the particle goes to the far end
+# (*hebt … auf*), in a subordinate clause it returns to its verb (*aufhebt*). *Trägt* is "wearing" with clothes and "carrying"
+# with things, so here too a word alone does not settle its translation. English always uses the progressive form, so that each German caption
+# has one English answer and no other.
+
+# %% tags=["hide-input"]
+CAPTION_VERBS = {
+    "place": """child adult animal: schläft schlafen = sleeping; child adult animal: wartet warten = waiting;
+    child adult animal: liegt liegen = lying; child adult animal: sitzt sitzen = sitting;
+    child adult animal: steht stehen = standing; child animal: spielt spielen = playing;
+    adult: arbeitet arbeiten = working; child adult: singt singen = singing; child adult: tanzt tanzen = dancing;
+    child adult animal: wacht wachen auf = waking up; child animal: läuft laufen herum = running around""",
+    "direction": """child adult animal: rennt rennen = running; child adult: geht gehen = walking;
+    child animal: hüpft hüpfen = hopping; child adult animal: schleicht schleichen = sneaking""",
+    "reaction": """child adult: lacht lachen = laughing; child adult: lächelt lächeln = smiling;
+    child adult: klatscht klatschen = clapping; child adult: jubelt jubeln = cheering""",
+    "acc": """child adult: hebt heben auf = picking up = thing text clothes food;
+    child adult: zieht ziehen an = putting on = clothes; child adult: zieht ziehen aus = taking off = clothes;
+    child adult: probiert probieren an = trying on = clothes; child adult: trägt tragen = wearing = clothes;
+    child adult: trägt tragen = carrying = thing text; child adult: liest lesen = reading = text;
+    child adult: schaut schauen an = looking at = child adult animal thing vehicle clothes;
+    adult: wirft werfen weg = throwing away = thing text food; animal: jagt jagen = chasing = animal;
+    child adult: packt packen ein = packing up = thing text food; child adult: isst essen = eating = food;
+    animal: frisst fressen = eating = food; child adult: streichelt streicheln = petting = animal;
+    child adult: füttert füttern = feeding = animal; adult: repariert reparieren = repairing = vehicle;
+    child adult: wäscht waschen = washing = vehicle; child adult: schiebt schieben = pushing = vehicle;
+    child adult: umarmt umarmen = hugging = child adult; adult: kauft kaufen = buying = thing text clothes food;
+    child adult: sucht suchen = looking for = child animal thing text""",
+    "dat": """child adult: hilft helfen = helping = child adult; child adult: dankt danken = thanking = adult child;
+    child adult animal: folgt folgen = following = child adult animal;
+    child adult: winkt winken zu = waving at = child adult; child adult: hört hören zu = listening to = adult child;
+    child adult animal: schaut schauen zu = watching = child adult animal""",
+    "give": """child adult: gibt geben = giving = thing text food; adult: liest lesen vor = reading = text;
+    child adult: zeigt zeigen = showing = thing text vehicle animal; adult: verkauft verkaufen = selling = thing food;
+    child adult: bringt bringen = bringing = thing text food""",
+}
+
+# %% [markdown]
+# A phrase keeps its words as they stand in the dictionary, and each language dresses them by its own rules. This is the
+# whole trick of a *synchronous* grammar: choose the meaning once, then write it down twice. German asks for the case and
+# finds article and ending in the table; English needs only the plural and the choice between "a" and "an". A phrase also
+# lists its pairs of words, here the adjective with its noun. We shall use them to decide what goes into training.
+
+
+# %% tags=["hide-input"]
+class CaptionPhrase(NamedTuple):
+    """A noun with what stands around it, in both languages at once."""
+
+    determiner: str  # "a", "the", "two", "three" or "" for a bare plural
+    adjective: tuple[str, str]  # German without ending, English; empty strings for none
+    noun: tuple[str, str, list[str], str, list[str]]  # kind, gender, singular, plural, English
+    plural: bool
+
+    def german(self, case: str) -> str:
+        """The phrase in the case "nom", "acc" or "dat"."""
+        _, gender, singular, plural, _ = self.noun
+        forms = CAPTION_ARTICLES[f"{self.determiner} {case}"].split()
+        article, ending = forms[-1 if self.plural else "mfn".index(gender)].split("-")
+        noun = singular[0 if case == "nom" else -1]
+        if self.plural:
+            noun = plural + ("n" if case == "dat" and plural[-1] not in "ns" else "")
+        adjective = self.adjective[0] and self.adjective[0].removesuffix("e") + ending
+        return " ".join(filter(None, [article, adjective, noun]))
+
+    def english(self) -> str:
+        """The same phrase in English."""
+        words = [self.adjective[1], self.noun[4][self.plural]]
+        first = words[0] or words[1]
+        article = "an" if self.determiner == "a" and first[0] in "aeiou" else self.determiner
+        return " ".join(filter(None, [article, *words]))
+
+    def pairs(self) -> set[tuple[str, str]]:
+        """The adjective with its noun, as English dictionary words; empty without an adjective."""
+        return {(self.adjective[1], self.noun[4][0])} if self.adjective[1] else set()
+
+
+# %% [markdown]
+# The tables are text, because text is easy to read and to extend. These few lines cut them up.
+
+
+# %% tags=["hide-input"]
+class CaptionVerb(NamedTuple):
+    """A verb: how it builds its sentence, who may do it, its forms, and to what it may be done."""
+
+    frame: str  # "place", "direction", "reaction", "acc", "dat" or "give"
+    doers: list[str]  # kinds of nouns
+    german: list[str]  # for one, for many, and perhaps a particle
+    english: str
+    objects: list[str]  # kinds of nouns
+
+
+@functools.cache
+def caption_nouns() -> dict[str, list[tuple]]:
+    """Nouns by kind: (kind, gender, singular forms, plural, English forms)."""
+    nouns = {}
+    for kind, text in CAPTION_NOUNS.items():
+        for entry in text.split(","):
+            gender, singular, plural, english = entry.split()
+            forms = english.split("/") if "/" in english else [english, english + "s"]
+            nouns.setdefault(kind, []).append((kind, gender, singular.split("/"), plural, forms))
+    return nouns
+
+
+@functools.cache
+def caption_verbs() -> list[CaptionVerb]:
+    """All verbs."""
+    verbs = []
+    for frame, text in CAPTION_VERBS.items():
+        for entry in text.split(";"):
+            doers, rest = entry.split(":")
+            german, english, objects = (*rest.split("="), "")[:3]
+            words = doers.split(), german.split(), english.strip(), objects.split()
+            verbs.append(CaptionVerb(frame, *words))
+    return verbs
+
+
+# %% [markdown]
+# Now choices are made: a phrase for a kind of noun, and a place for a case. German draws a preposition and the article
+# after it together, *in dem* to *im*.
+
+
+# %% tags=["hide-input"]
+def caption_phrase(
+    rng: random.Random, kinds: list[str], determiners: str = "a the two three "
+) -> CaptionPhrase:
+    """A random phrase about one of the kinds of noun."""
+    noun = rng.choice(caption_nouns()[rng.choice(kinds)])
+    determiner = rng.choice(determiners.split(" "))
+    adjectives = [tuple(pair.split()) for pair in CAPTION_ADJECTIVES[noun[0]].split(",")]
+    adjective = rng.choice(adjectives) if rng.random() < 0.5 else ("", "")
+    plural = determiner not in ("a", "the") or (determiner == "the" and rng.random() < 0.3)
+    return CaptionPhrase(determiner, adjective, noun, plural)
+
+
+def caption_place(rng: random.Random, case: str) -> tuple[str, str]:
+    """A place in German and English."""
+    entries = [entry.split(":") for entry in CAPTION_PLACES.split(";")]
+    head, names = rng.choice([entry for entry in entries if entry[0].split()[1] == case])
+    preposition, _, english = head.split(maxsplit=2)
+    known = {noun[2][0]: noun for nouns in caption_nouns().values() for noun in nouns}
+    chosen = rng.sample(names.split(), 2 if english == "between" else 1)
+    determiner = rng.choice(["a", "the", "the"])
+    phrases = [CaptionPhrase(determiner, ("", ""), known[name], False) for name in chosen]
+    german = f"{preposition} {' und '.join(phrase.german(case) for phrase in phrases)}"
+    for long, short in (("in dem ", "im "), ("an dem ", "am "), ("in das ", "ins ")):
+        german = german.replace(long, short)
+    return german, f"{english} {' and '.join(phrase.english() for phrase in phrases)}"
+
+
+# %% [markdown]
+# A clause is a verb with all it asks for. English has one order for it. German has two: in a main clause the verb stands
+# second and its particle last; in a subordinate clause both stand together at the end.
+
+
+# %% tags=["hide-input"]
+class CaptionClause(NamedTuple):
+    """A subject, its verb, and what lies between, in both languages."""
+
+    subject: CaptionPhrase
+    verb: CaptionVerb
+    german: str  # objects and place
+    english: str
+    pairs: set[tuple[str, str]]
+
+    def main(self) -> str:
+        verb, *particle = self.verb.german[self.subject.plural], *self.verb.german[2:]
+        return " ".join(filter(None, [self.subject.german("nom"), verb, self.german, *particle]))
+
+    def subordinate(self, subject: str) -> str:
+        verb = "".join(self.verb.german[2:]) + self.verb.german[self.subject.plural]
+        return " ".join(filter(None, [subject, self.german, verb]))
+
+    def progressive(self) -> str:
+        return f"{'are' if self.subject.plural else 'is'} {self.english}"
+
+
+def caption_clause(
+    rng: random.Random, frames: str, determiners: str = "a the two three "
+) -> CaptionClause:
+    """A random clause whose verb has one of the frames."""
+    verb = rng.choice([v for v in caption_verbs() if v.frame in frames.split()])
+    subject = caption_phrase(rng, verb.doers, determiners)
+    german, english, phrases = "", verb.english, [subject]
+    if verb.frame in ("place", "direction"):
+        german, place = caption_place(rng, "dat" if verb.frame == "place" else "acc")
+        english = f"{english} {place}"
+    elif verb.frame in ("acc", "dat"):
+        thing = caption_phrase(rng, verb.objects)
+        german, english = thing.german(verb.frame), f"{english} {thing.english()}"
+        phrases.append(thing)
+    elif verb.frame == "give":
+        receiver, thing = caption_phrase(rng, ["child", "adult"]), caption_phrase(rng, verb.objects)
+        german = f"{receiver.german('dat')} {thing.german('acc')}"
+        english = f"{english} {thing.english()} to {receiver.english()}"
+        phrases += [receiver, thing]
+    nouns = [phrase.noun[4][0] for phrase in phrases]
+    pairs = set().union(*(phrase.pairs() for phrase in phrases)) | {
+        (noun, verb.english) for noun in nouns
+    }
+    return CaptionClause(
+        subject, verb, german, english, pairs if len(set(nouns)) == len(nouns) else set()
+    )
+
+
+# %% [markdown]
+# Captions have three shapes: a clause alone; two clauses, the second with its verb at the end; and a clause inside another, behind
+# a relative pronoun.
+
+
+# %% tags=["hide-input"]
+def caption(rng: random.Random) -> tuple[str, str, set[tuple[str, str]]]:
+    """A caption in German and English, with the pairs of words that it combines."""
+    shape = rng.choice(["alone", "alone", "two", "relative"])
+    if shape == "relative":
+        clause = caption_clause(rng, "place direction acc dat", "the")
+        clause = clause._replace(subject=clause.subject._replace(adjective=("", "")))
+        subject, kind = clause.subject, clause.subject.noun[0]
+        german, english = rng.choice(CAPTION_ADJECTIVES[kind].split(",")).split()
+        pronoun = "die" if subject.plural else {"m": "der", "f": "die", "n": "das"}[subject.noun[1]]
+        be, sind = ("are", "sind") if subject.plural else ("is", "ist")
+        first = f"{subject.german('nom')}, {clause.subordinate(pronoun)}, {sind} {german}"
+        who = "that" if kind == "animal" else "who"
+        second = f"{subject.english()} {who} {clause.progressive()} {be} {english}"
+        pairs = clause.pairs | {(english, subject.noun[4][0])} if clause.pairs else set()
+    else:
+        clause = caption_clause(
+            rng, "reaction" if shape == "two" else "place direction acc dat give"
+        )
+        first, second = clause.main(), f"{clause.subject.english()} {clause.progressive()}"
+        pairs = clause.pairs
+        if shape == "two":
+            other = caption_clause(rng, "place direction acc dat")
+            link, english = rng.choice([("weil", "because"), ("während", "while")])
+            first += f", {link} {other.subordinate(other.subject.german('nom'))}"
+            second += f" {english} {other.subject.english()} {other.progressive()}"
+            pairs = pairs | other.pairs if other.pairs else set()
+    return first[0].upper() + first[1:] + ".", second[0].upper() + second[1:] + ".", pairs
+
+
+# %% [markdown]
+# Last, the splits. A random part of all pairs, such as *hungry* with *goat* or *dancer* with *reading*, is held out: training
+# has none of them, and each held-out caption has at least one. The model has met all the words, three times or more, but
+# not together. So the held-out captions ask whether it has learnt the rule or the examples.
+
+
+# %% tags=["hide-input"]
+@functools.cache
+def builtin_corpus() -> dict[str, list[tuple[str, str]]]:
+    """The built-in captions: 3,000 pairs for training, 200 each in val and test, of new combinations."""
+    rng, captions = random.Random(2017), {}
+    while len(captions) < 8000:
+        german, english, pairs = caption(rng)
+        if pairs:
+            captions[german] = (english, pairs)
+    every = sorted(set().union(*(pairs for _, pairs in captions.values())))
+    held_out = set(rng.sample(every, len(every) // 12))
+    train = [(g, e) for g, (e, pairs) in captions.items() if not pairs & held_out][:3000]
+    words = lambda text: re.findall(r"\w+", text)  # noqa: E731
+    counts = collections.Counter(
+        itertools.chain.from_iterable(words(g) + words(e) for g, e in train)
+    )
+    new = [(g, e) for g, (e, pairs) in captions.items() if pairs & held_out]
+    new = [pair for pair in new if all(counts[word] >= 3 for text in pair for word in words(text))]
+    return {"train": train, "val": new[:200], "test": new[200:400]}
+
+
+# %%
+BUILTIN = "built-in captions"
+
+
+def read_builtin(languages: tuple[str, str] = ("de", "en")) -> Corpus:
+    """The built-in captions, in either direction."""
+    if set(languages) != {"de", "en"}:
+        raise CorpusError(f"the {BUILTIN} are German and English, not {' and '.join(languages)}")
+    way = 1 if languages == ("de", "en") else -1
+    splits = {s: [pair[::way] for pair in pairs] for s, pairs in builtin_corpus().items()}
+    return Corpus(BUILTIN, languages, splits)
+
+
+# %% [markdown]
+# <a id="finding-a-corpus"></a>
+# ### Finding one
+#
+# Now the order in which a corpus is looked for. Whoever asks for Multi30k by name gets it, or an error that says what to do.
+# Whoever leaves the choice open gets the built-in captions where Multi30k is out of reach, and is told.
+
+
+# %%
+def find_multi30k(languages=("de", "en"), cache: Path = Path(".data/multi30k")) -> Corpus:
+    """Multi30k from MULTI30K_DIR, the cache or the network; CorpusError where all fail."""
+    if folder := os.environ.get("MULTI30K_DIR"):
+        return read_multi30k(Path(folder), languages)
+    try:
+        download_multi30k(cache)
+        return read_multi30k(cache, languages)
+    except CorpusError as error:
+        files = f"{', '.join(MULTI30K_SPLITS)} (.de.gz and .en.gz) from {MULTI30K_URL}"
+        way_out = f"put {files} into a folder and name it in MULTI30K_DIR"
+        raise CorpusError(f"Multi30k is out of reach: {error}. The way out: {way_out}") from None
+
+
+@functools.cache
+def find_corpus(name: str = "auto", languages: tuple[str, str] = ("de", "en")) -> Corpus:
+    """A corpus by name: "multi30k", "builtin", "auto" (the first, else the second) or a folder."""
+    if name == "builtin":
+        return read_builtin(languages)
+    if name not in ("auto", "multi30k"):
+        return read_corpus(Path(name), languages)
+    try:
+        return find_multi30k(languages)
+    except CorpusError as error:
+        if name == "multi30k" or os.environ.get("MULTI30K_DIR"):
+            raise
+        print(f"{error}.\nThe {BUILTIN} are used instead.", file=sys.stderr)
+        return read_builtin(languages)
+
+
+# %%
+def corpus_name() -> str:
+    """What this page asks `find_corpus` for: at level `smoke` always the built-in captions."""
+    return "builtin" if run_level() == "smoke" else "auto"
+
+
+def corpus_at_hand() -> Corpus:
+    """The corpus of this page."""
+    return find_corpus(corpus_name())
+
+
+# %%
+@example
+def the_corpus_at_hand():
+    import pandas as pd
+
+    corpus = corpus_at_hand()
+    print(f"corpus: {corpus.name}, {' to '.join(corpus.languages)}")
+    rows = {}
+    for split, pairs in corpus.splits.items():
+        rows[split] = {"pairs": len(pairs)}
+        for language, side in zip(corpus.languages, zip(*pairs, strict=True), strict=True):
+            mean = sum(len(text.split()) for text in side) / len(side)
+            rows[split][f"words a sentence, {language}"] = f"{mean:.1f}"
+    return pd.DataFrame(rows).T
+
+
+# %% [markdown]
+# <a id="tokens"></a>
+# ## Tokens
+#
+# A tokenizer cuts a sentence into words and punctuation. spaCy has one for many languages, made of rules, so nothing has to
+# be downloaded: `spacy.blank("de")` is enough.
+#
+# Cutting loses one thing: where there was a space. Without it a translation cannot be put together again: is it `dog .` or
+# `dog.`? So a token that was not preceded by a space carries a mark, `‿`, and putting together is exact.
+
+# %%
+JOIN = "‿"  # "glued to the token before"
+NOT_TEXT = re.compile(
+    f"[{JOIN}\\x00-\\x08\\x0e-\\x1f\\x7f\\ud800-\\udfff]"
+)  # control characters and the like
+
+
+@functools.cache
+def load_tokenizer(language: str):
+    """spaCy's rule-based tokenizer of a language code; ValueError where there is none."""
+    import spacy
+
+    try:
+        return spacy.blank(language).tokenizer
+    except (ImportError, ValueError) as error:
+        raise ValueError(
+            f"spaCy cannot tokenize language {language!r}: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def load_tokenizers(languages: Sequence[str] = ("de", "en")) -> tuple:
+    """Tokenizers of source and target language."""
+    return tuple(load_tokenizer(language) for language in languages)
+
+
+# %%
+def tokenize(text: str, tokenizer) -> list[str]:
+    """Tokens of a sentence; those glued to the token before begin with `‿`."""
+    tokens, glued = [], False
+    for token in tokenizer(NOT_TEXT.sub(" ", text)):
+        if token.text.isspace():
+            glued = False
+            continue
+        tokens.append(JOIN + token.text if glued else token.text)
+        glued = not token.whitespace_
+    return tokens
+
+
+def detokenize(tokens: Iterable[str]) -> str:
+    """The text that `tokenize` cut up, with single spaces."""
+    return " ".join(tokens).replace(f" {JOIN}", "").removeprefix(JOIN)
+
+
+# %%
+@example
+def tokens_of_a_sentence():
+    return tokenize("Der Hund, der (laut) bellt, gehört Frau Meier-Lenz.", load_tokenizer("de"))
+
+
+@example
+def check_every_sentence_can_be_put_together_again():
+    corpus = corpus_at_hand()
+    for pairs in corpus.splits.values():
+        sides = zip(*pairs[:500], strict=True)
+        for texts, tokenizer in zip(sides, load_tokenizers(corpus.languages), strict=True):
+            for text in texts:
+                assert detokenize(tokenize(text, tokenizer)) == " ".join(text.split())
+
+
+# %% [markdown]
+# <a id="vocabularies"></a>
+# ## Vocabularies
+#
+# Each language gets a list of words, from the **training split alone**. A word of the test set that was never seen in
+# training must be unknown: otherwise the test would not tell how the model fares on new text. Words seen only once become
+# unknown too. This is how the model learns what to do with unknown words.
+
+
+# %%
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words by id, the special symbols first."""
+
+    words: tuple[str, ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @functools.cached_property
+    def index(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
+    def ids(self, tokens: Iterable[str]) -> list[int]:
+        """Ids of tokens; unknown ones get UNKNOWN. Special symbols in a text are ordinary words."""
+        found = (self.index.get(token, UNKNOWN) for token in tokens)
+        return [number if number >= len(SPECIALS) else UNKNOWN for number in found]
+
+    def fingerprint(self) -> str:
+        """A short name for this very list."""
+        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:16]
+
+
+# %% [markdown]
+# torchtext counts and sorts. The words go into a list of our own, because looking up an unknown word in torchtext's table adds it
+# there without a word.
+
+
+# %%
+def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> Vocabulary:
+    """Words that occur at least `min_freq` times in tokenized sentences, frequent ones first."""
+    from torchtext.vocab import Vocab
+
+    counts = collections.Counter(itertools.chain.from_iterable(sentences))
+    for symbol in SPECIALS:
+        counts.pop(symbol, None)  # in a text they are not special
+    return Vocabulary(tuple(Vocab(counts, min_freq=min_freq, specials=list(SPECIALS)).itos))
+
+
+# %% [markdown]
+# Tokens become ids once, before training, not in every epoch again. The source ends with `</s>`, so that the model sees where it
+# ends. The target has `<s>` before and `</s>` after it.
+
+# %%
+IdPair = tuple[list[int], list[int]]
+
+
+def tokenized(corpus: Corpus, split: str) -> list[tuple[list[str], list[str]]]:
+    """A split as tokens: (source, target) for each pair."""
+    tokenizers = load_tokenizers(corpus.languages)
+    cut = lambda pair: tuple(map(tokenize, pair, tokenizers))  # noqa: E731
+    return [cut(pair) for pair in corpus.splits[split]]
+
+
+def to_ids(pairs, vocabularies: tuple[Vocabulary, Vocabulary]) -> list[IdPair]:
+    """Tokenized pairs as ids, with start and end."""
+    source, target = vocabularies
+    return [([*source.ids(a), END], [START, *target.ids(b), END]) for a, b in pairs]
+
+
+def encode_pairs(corpus: Corpus, split: str, vocabularies) -> list[IdPair]:
+    """A split as ids."""
+    return to_ids(tokenized(corpus, split), vocabularies)
+
+
+# %% [markdown]
+# Pairs that are empty on a side, or longer than the model has positions, cannot be learnt from. They are left out, and how many they
+# are is said.
+
+
+# %%
+@dataclass(frozen=True)
+class Encoded:
+    """A corpus without what cannot be used, its vocabularies, and train and val as ids."""
+
+    corpus: Corpus
+    vocabularies: tuple[Vocabulary, Vocabulary]
+    splits: dict[str, list[IdPair]] = field(repr=False)
+
+
+def encode_corpus(name: str, languages: tuple[str, str], min_freq: int, max_len: int) -> Encoded:
+    """Vocabularies from the training split, and ids of train and val; tests stay as they are."""
+    corpus = find_corpus(name, languages)
+    train = tokenized(corpus, "train")
+    vocabularies = tuple(build_vocabulary(side, min_freq) for side in zip(*train, strict=True))
+    encoded = {
+        "train": to_ids(train, vocabularies),
+        "val": encode_pairs(corpus, "val", vocabularies),
+    }
+    texts = dict(corpus.splits)
+    for split, pairs in encoded.items():
+        fits = [1 < len(src) <= max_len and 2 < len(tgt) <= max_len for src, tgt in pairs]
+        encoded[split] = list(itertools.compress(pairs, fits))
+        texts[split] = list(itertools.compress(corpus.splits[split], fits))
+        if left_out := len(pairs) - sum(fits):
+            print(f"{split}: {left_out} pairs are empty or too long, left out", file=sys.stderr)
+        require(any(fits), f"corpus {corpus.name}: not one pair of {split} can be used")
+    return Encoded(dataclasses.replace(corpus, splits=texts), vocabularies, encoded)
+
+
+# %%
+@functools.cache
+def encoded_at_hand() -> Encoded:
+    """The corpus of this page as ids."""
+    return encode_corpus(corpus_name(), ("de", "en"), min_freq=2, max_len=256)
+
+
+@example
+def vocabularies_at_hand():
+    corpus, vocabularies = encoded_at_hand().corpus, encoded_at_hand().vocabularies
+    split, facts = corpus.tests()[0], {}
+    ids = zip(*encode_pairs(corpus, split, vocabularies), strict=True)
+    for language, vocabulary, side in zip(corpus.languages, vocabularies, ids, strict=True):
+        flat = list(itertools.chain.from_iterable(side))
+        unknown = f"{flat.count(UNKNOWN) / len(flat):.1%}"
+        facts[language] = {"words": len(vocabulary), f"unknown in {split}": unknown}
+    return facts
+
+
+# %% [markdown]
+# <a id="token-budget"></a>
+# ## Batches by token budget
+#
+# (§5.1) The paper counts a batch in tokens, not in sentences, and puts sentences of about the same length together. A batch
+# of short sentences then holds many of them, one of long sentences few; each costs about the same, and little of it is padding.
+#
+# torchtext's `pool` does most of the work. It cuts the shuffled corpus into pools of a hundred batches, sorts each pool by
+# length, cuts it into batches, and shuffles these. We count a batch as what it occupies: its number of sentences times
+# its longest side.
+
+
+# %%
+def padded_size(lengths: tuple[int, int, int], count: int, sofar: int) -> int:
+    """Positions that a batch occupies with one more sentence; a rule as torchtext wants it."""
+    longest = sofar // (count - 1) if count > 1 else 0
+    return max(longest, *lengths[:2]) * count
+
+
+def pooled_batches(lengths: Sequence[tuple[int, int]], budget: int, order: random.Random | None):
+    """Lists of sentence numbers, alike in length, at most `budget` positions each.
+
+    `lengths` has (source, target) for each sentence; with None as `order` nothing is shuffled.
+    """
+    from torchtext.data.iterator import pool
+    from torchtext.data.utils import RandomShuffler
+
+    rows = [(*length, number) for number, length in enumerate(lengths)]
+    shuffler = RandomShuffler(order.getstate()) if order else None
+    rows = shuffler(rows) if order else sorted(rows)
+    settings = {
+        "shuffle": order is not None,
+        "sort_within_batch": True,
+        "random_shuffler": shuffler,
+    }
+    key = lambda row: (max(row[:2]), sum(row[:2]))  # noqa: E731
+    batches = pool(rows, budget, key, batch_size_fn=padded_size, **settings)
+    return [[row[2] for row in batch] for batch in batches if batch]
+
+
+# %% [markdown]
+# A sampler hands these lists out. Under DDP every rank builds the same lists from the same seed and takes its share of them: with
+# two ranks, every second one. All ranks must get the same number, since each update needs all of them. So the last batch of a
+# rank may be empty.
+
+
+# %%
+class TokenBudget(torch.utils.data.Sampler):
+    """The batches of one rank, as lists of sentence numbers; see `pooled_batches`.
+
+    `set_epoch` chooses the order. The first `skip` batches of the next pass are left out, to
+    resume in the middle of an epoch.
+    """
+
+    def __init__(self, lengths, budget: int, rank=0, ranks=1, seed=0, shuffle=True):
+        require(budget > 0, f"the token budget must be positive, got {budget}")
+        self.lengths, self.budget, self.rank, self.ranks = lengths, budget, rank, ranks
+        self.seed, self.shuffle, self.skip = seed, shuffle, 0
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        order = random.Random(f"{self.seed} {epoch}") if self.shuffle else None
+        batches = pooled_batches(self.lengths, self.budget, order)
+        batches += [[]] * (-len(batches) % self.ranks)
+        self.batches = batches[self.rank :: self.ranks]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first, self.skip = self.skip, 0
+        return iter(self.batches[first:])
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+# %% [markdown]
+# PyTorch's `DataLoader` does the rest: it fetches the sentences of a batch and pads them. A rank that has no batch left
+# gets one without target tokens, which takes part in the update and adds nothing.
+
+
+# %%
+def collate(pairs: Sequence[IdPair]) -> Batch:
+    """Pairs of ids -> a padded batch; none at all -> a batch without a target token."""
+    sources, targets = zip(*pairs, strict=True) if pairs else (([END],), ([START, PAD],))
+    return Batch(pad_ids(sources), pad_ids(targets))
+
+
+def create_dataloaders(encoded: Encoded, budget: int, rank: int = 0, ranks: int = 1, seed: int = 0):
+    """Loaders of the training split, shuffled, and of the validation split, in order of length."""
+    loaders = []
+    for split in ("train", "val"):
+        pairs = encoded.splits[split]
+        lengths = [(len(source), len(target) - 1) for source, target in pairs]
+        sampler = TokenBudget(lengths, budget, rank, ranks, seed, shuffle=split == "train")
+        load = functools.partial(torch.utils.data.DataLoader, collate_fn=collate)
+        loaders.append(load(pairs, batch_sampler=sampler))
+    return tuple(loaders)
+
+
+# %% [markdown]
+# Is the padding worth the trouble? We count the positions of one epoch. For comparison: the same sentences in the order of the
+# corpus, 64 at a time.
+
+
+# %%
+def padding_share(batches: Iterable[Batch]) -> float:
+    """Share of all positions, source and target, that are padding."""
+    real = total = 0
+    for batch in batches:
+        real += int((batch.src != PAD).sum() + (batch.tgt_y != PAD).sum())
+        total += batch.src.numel() + batch.tgt_y.numel()
+    return 1 - real / total
+
+
+@example
+def padding_of_the_training_batches():
+    train, _ = create_dataloaders(encoded_at_hand(), budget=2048)
+    unsorted = map(collate, grouped(encoded_at_hand().splits["train"], 64))
+    shares = {f"{len(train)} batches by token budget": padding_share(train)}
+    shares["64 sentences in the order of the corpus"] = padding_share(unsorted)
+    return {name: f"{share:.1%} padding" for name, share in shares.items()}
+
+
+# %% [markdown]
+# <a id="settings"></a>
+# ## Settings
+#
+# Everything that defines a run stands in one frozen record. It is written as JSON beside the checkpoints, so that a
+# number can always be traced to the settings that made it. A small corpus wants a small model: three layers of 256 and
+# much dropout. The base model of the paper has room to learn our 29,000 pairs by heart, and would.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Settings of a training; `batch_tokens` counts positions of one micro-batch on one rank."""
+
+    corpus: str = "auto"
+    languages: tuple[str, str] = ("de", "en")
+    N: int = 3
+    d_model: int = 256
+    d_ff: int = 1024
+    h: int = 8
+    dropout: float = 0.25
+    attention_dropout: float = 0.0  # keeps the fused kernel usable on CPUs
+    norm_first: bool = True
+    max_len: int = 256
+    min_freq: int = 2
+    smoothing: float = 0.1
+    batch_tokens: int = 1280
+    accumulate: int = 1
+    warmup: int = 1000
+    factor: float = 1.5
+    epochs: int = 40
+    patience: int = 4  # epochs without a better validation BLEU
+    seed: int = 1
+
+
+# %% [markdown]
+# Three presets: `words` is the model of this page, `demo` a small one that learns something within minutes, and `smoke`
+# serves the tests.
+
+# %%
+SMALL = Config(
+    N=2, d_model=128, d_ff=512, h=4, dropout=0.1, batch_tokens=1024, warmup=200, factor=2.0
+)
+PRESETS = {
+    "words": Config(),
+    "demo": SMALL,
+    "smoke": dataclasses.replace(SMALL, corpus="builtin", N=1, batch_tokens=2048, epochs=3),
+}
+
+
+def model_from(config: Config, vocabularies: tuple[Vocabulary, Vocabulary]) -> EncoderDecoder:
+    """A fresh model of the configured sizes."""
+    sizes = config.N, config.d_model, config.d_ff, config.h, config.dropout
+    names = ("attention_dropout", "norm_first", "max_len")
+    return make_model(*map(len, vocabularies), *sizes, **{n: getattr(config, n) for n in names})
+
+
+# %% [markdown]
+# <a id="workers"></a>
+# ## One process or many
+#
+# With *distributed data parallelism* (DDP) every process holds the whole model and its own share of the batches. During the
+# backward pass the processes average their gradients, so all of them make the same update and their models stay equal.
+# Nothing else is exchanged. `torchrun` starts the processes and tells each its rank through environment variables.
+# Without `torchrun` there is one process, and the code path is the same.
+#
+# Two ranks of one thread each are also the better way to use two CPU cores: one process with two threads must wait for both
+# at every small operation, two processes wait for each other once per update.
+
+
+# %%
+@dataclass(frozen=True)
+class Worker:
+    """This process among all that train together, and the device it uses."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+    autocast: torch.dtype | None  # bf16 where the device gains from it
+
+
+def choose_device(local_rank: int = 0) -> torch.device:
+    """A GPU of this machine where there is one, Apple's MPS, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+# %% [markdown]
+# *Mixed precision* computes matrix products in bf16, which has the range of fp32 and a third of its digits, and keeps weights,
+# sums and losses in fp32. It pays only where the processor has instructions for it. Newer GPUs do, and so do some CPUs.
+# Elsewhere the products would be emulated, at a loss.
+
+
+# %%
+def gains_from_bf16(device: torch.device) -> bool:
+    """True where matrix products are faster in bf16: newer GPUs, CPUs with instructions for it."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
+@contextlib.contextmanager
+def join_workers() -> Iterator[Worker]:
+    """Join the process group that torchrun describes, and leave it at the end, come what may."""
+    ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    device = choose_device(int(os.environ.get("LOCAL_RANK", 0)))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    elif ranks > 1:
+        device = torch.device("cpu")  # Gloo knows no MPS
+    if ranks > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Worker(rank, ranks, device, torch.bfloat16 if gains_from_bf16(device) else None)
+    finally:
+        if ranks > 1:
+            dist.destroy_process_group()
+
+
+# %% [markdown]
+# <a id="log"></a>
+# ### A log
+#
+# A run keeps a log, one line of JSON for each report: loss, perplexity, BLEU, learning rate, gradient norm and, by GPUtil,
+# the load of each GPU. Where there is no GPU the list is empty. A GPU that is busy half of the time tells that the data come
+# too slowly, or that the batches are too small.
+
+
+# %%
+def gpu_loads() -> list[int]:
+    """Load of each NVIDIA GPU in percent, by GPUtil; an empty list where there is none."""
+    import GPUtil
+
+    return [round(100 * gpu.load) for gpu in GPUtil.getGPUs()]
+
+
+def write_log(folder: Path, **entry) -> None:
+    """Append an entry to the log of a run."""
+    with open(folder / "log.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def read_log(folder: Path) -> list[dict]:
+    """All entries of a run's log."""
+    return [json.loads(line) for line in read_lines(folder / "log.jsonl") if line]
+
+
+# %% [markdown]
+# <a id="stopping"></a>
+# ### Stopping
+#
+# Ctrl-C must not cost an hour. The signal only raises a flag. The loop looks at the flag between updates, when model and
+# optimizer agree with each other. All ranks decide together, since a rank that went on alone would wait for the others for
+# ever. A limit of time works by the same flag.
+
+
+# %%
+class StopRequest:
+    """Turns SIGINT and SIGTERM into a flag while inside; `minutes` sets a limit of time."""
+
+    def __init__(self, minutes: float | None = None):
+        self.asked, self.deadline = False, time.monotonic() + 60 * (minutes or math.inf)
+        self.previous = {}
+
+    def __enter__(self) -> "StopRequest":
+        with contextlib.suppress(ValueError):  # handlers can be set in the main thread only
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.previous[number] = signal.signal(number, self.ask)
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+
+    def ask(self, *_) -> None:
+        self.asked = True
+
+    def due(self) -> bool:
+        """True on all ranks as soon as one of them was asked, or its time is up."""
+        late = time.monotonic() > self.deadline
+        asked, late = total_over_ranks(float(self.asked), float(late))
+        self.asked = asked > 0
+        return self.asked or late > 0
+
+
+# %% [markdown]
+# <a id="train-model"></a>
+# ## Training
+#
+# A `Training` holds what changes during a run: the weights, the two moments that Adam keeps for each of them, the place in the
+# schedule, and how far we are. Every rank builds one from the same seed, so all start from the same weights. Then each
+# seeds its own dropout.
+
+
+# %%
+class Training:
+    """Model, optimizer, schedule and progress of one run, on one rank."""
+
+    def __init__(self, config: Config, encoded: Encoded, worker: Worker, folder: Path):
+        torch.manual_seed(config.seed)
+        self.config, self.encoded, self.worker, self.folder = config, encoded, worker, folder
+        self.model = model_from(config, encoded.vocabularies).to(worker.device)
+        criterion = LabelSmoothing(len(encoded.vocabularies[1]), PAD, config.smoothing)
+        self.loss_model = SummedLoss(self.model, criterion, worker.autocast)
+        if worker.ranks > 1:
+            ddp = nn.parallel.DistributedDataParallel
+            self.loss_model = ddp(self.loss_model, gradient_as_bucket_view=True)
+        schedule = config.d_model, config.factor, config.warmup
+        self.optimizer, self.scheduler = make_optimizer(self.model, *schedule)
+        share = config.batch_tokens, worker.rank, worker.ranks, config.seed
+        self.train_loader, self.val_loader = create_dataloaders(encoded, *share)
+        self.state, self.best, self.since_best, self.seconds = TrainState(), -1.0, 0, 0.0
+        torch.manual_seed(1000 * config.seed + worker.rank)  # dropout differs from rank to rank
+
+
+# %% [markdown]
+# Two files hold a run. `best.pt` has the weights with the best validation BLEU and what is needed to use them: settings and
+# vocabularies. `last.pt` has besides what is needed to *go on*: optimizer, schedule, progress, and the random state of
+# every rank. It is written after each epoch and when the run stops.
+
+
+# %%
+def description(training: Training) -> dict:
+    """What makes a checkpoint usable: settings, vocabularies, weights, progress."""
+    words = [list(vocabulary.words) for vocabulary in training.encoded.vocabularies]
+    progress = {name: getattr(training, name) for name in ("best", "since_best", "seconds")}
+    return progress | {
+        "config": dataclasses.asdict(training.config),
+        "corpus": training.encoded.corpus.name,
+        "vocabularies": words,
+        "state": dataclasses.asdict(training.state),
+        "ranks": training.worker.ranks,
+        "model": training.model.state_dict(),
+    }
+
+
+def gather(value, worker: Worker) -> list:
+    """The value of every rank, on every rank."""
+    values = [value] * worker.ranks
+    if worker.ranks > 1:
+        dist.all_gather_object(values, value)
+    return values
+
+
+def save_training(training: Training) -> None:
+    """Write `last.pt`; rank 0 does, with the random state of every rank."""
+    random_states = gather(torch.get_rng_state(), training.worker)
+    if training.worker.rank == 0:
+        moving = {name: getattr(training, name).state_dict() for name in ("optimizer", "scheduler")}
+        moving["random_states"] = random_states
+        save_checkpoint(training.folder / "last.pt", description(training) | moving)
+
+
+# %% [markdown]
+# Going on is allowed with the same settings and the same words only. A run whose learning rate changed in the middle belongs
+# to no setting, and with another vocabulary every row of the embedding would stand for another word.
+
+
+# %%
+def resume_training(training: Training) -> None:
+    """Continue from `last.pt`; ValueError when settings or vocabulary differ from the run's."""
+    path = training.folder / "last.pt"
+    content = load_checkpoint(path)
+    now, then = json.loads(json.dumps(description(training)["config"])), content["config"]
+    changed = [k for k in now if now[k] != json.loads(json.dumps(then.get(k)))]
+    other = [f"{k}: {then.get(k)} there, {now[k]} here" for k in changed]
+    other = [text for text in other if not text.startswith(("epochs:", "patience:"))]
+    way_out = "use the same, or another folder"
+    require(not other, f"{path} was made with other settings ({'; '.join(other)}): {way_out}")
+    words = [list(vocabulary.words) for vocabulary in training.encoded.vocabularies]
+    same = words == content["vocabularies"]
+    require(same, f"{path} was made with another vocabulary ({content['corpus']}): {way_out}")
+    for name in ("model", "optimizer", "scheduler"):
+        getattr(training, name).load_state_dict(content[name])
+    training.state = TrainState(**content["state"])
+    for name in ("best", "since_best", "seconds"):
+        setattr(training, name, content[name])
+    if len(content["random_states"]) == training.worker.ranks:
+        torch.set_rng_state(content["random_states"][training.worker.rank])
+
+
+# %% [markdown]
+# After each epoch the validation split is scored twice: by the likelihood of the true words, and by the BLEU of what the model
+# itself writes. The two do not always agree, and it is the second that a reader of translations notices. BLEU is explained
+# [below](#bleu).
+
+
+# %%
+def words_of(ids: Iterable[int], vocabulary: Vocabulary) -> list[str]:
+    """Words of decoded ids up to the end symbol, without start and padding."""
+    until_end = itertools.takewhile(lambda number: number != END, ids)
+    return [vocabulary.words[number] for number in until_end if number not in (START, PAD)]
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """BLEU of detokenized text by sacreBLEU, and the signature that says how it was computed."""
+    from sacrebleu.metrics import BLEU
+
+    metric = BLEU()
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return score, str(metric.get_signature())
+
+
+# %% [markdown]
+# Each rank translates its share of the sentences. The shares are then put together by the number of the sentence, and every
+# rank computes the same score.
+
+
+# %%
+def validate(training: Training) -> dict[str, float]:
+    """Negative log-likelihood, perplexity and greedy BLEU of the validation split, over all ranks."""
+    worker, limit, rows = training.worker, training.config.max_len, []
+    batches = [batch.to(worker.device) for batch in training.val_loader if batch.ntokens]
+    scores = evaluate_loss(training.model, batches, worker.autocast)
+    with mixed_precision(worker.device, worker.autocast):
+        for batch in batches:
+            cap = min(batch.src.size(1) + 50, limit)
+            rows += greedy_decode(training.model, batch.src, batch.src_mask, cap, START).tolist()
+    numbers = itertools.chain.from_iterable(training.val_loader.batch_sampler.batches)
+    target = training.encoded.vocabularies[1]
+    share = {n: detokenize(words_of(row, target)) for n, row in zip(numbers, rows, strict=True)}
+    written = {n: text for part in gather(share, worker) for n, text in part.items()}
+    pairs = training.encoded.corpus.splits["val"]
+    bleu, _ = corpus_bleu(list(written.values()), [pairs[n][1] for n in written])
+    return scores | {"bleu": bleu}
+
+
+# %% [markdown]
+# Now one epoch. The sampler is told which epoch it is, and how many batches were used before a stop. Log and progress bar belong
+# to rank 0; the question whether to stop belongs to all.
+
+
+# %%
+def train_one_epoch(training: Training, stop: StopRequest) -> bool:
+    """Train to the end of the present epoch; False when it was cut short by a request to stop."""
+    from tqdm import tqdm
+
+    config, state, first_rank = training.config, training.state, training.worker.rank == 0
+    sampler = training.train_loader.batch_sampler
+    sampler.set_epoch(state.epoch)
+    sampler.skip = state.position * config.accumulate
+    updates = math.ceil(len(sampler) / config.accumulate)
+    begin, stopped = time.perf_counter() - training.seconds, False
+    settings = {"initial": state.position, "disable": not first_rank, "leave": False}
+    bar = tqdm(total=updates, desc=f"epoch {state.epoch + 1}", mininterval=2, **settings)
+
+    def report(update: dict) -> bool:
+        nonlocal stopped
+        training.seconds = time.perf_counter() - begin
+        bar.update()
+        bar.set_postfix(loss=f"{update['loss']:.2f}", refresh=False)
+        if first_rank and (update["step"] % 50 == 0 or update["step"] == 1):
+            update = {k: round(v, 6) for k, v in update.items()} | {"gpu": gpu_loads()}
+            seconds = round(training.seconds, 1)
+            write_log(training.folder, kind="train", epoch=state.epoch, seconds=seconds, **update)
+        stopped = stop.due()
+        return stopped
+
+    batches = (batch.to(training.worker.device) for batch in training.train_loader)
+    parts = training.loss_model, training.optimizer, training.scheduler, state
+    with bar:
+        run_epoch(batches, *parts, config.accumulate, report)
+    return state.position == updates or not stopped
+
+
+# %%
+def judge(training: Training) -> None:
+    """Validate, log, and keep the weights in `best.pt` where BLEU is higher than ever."""
+    begin = time.perf_counter()
+    state, scores = training.state, validate(training)
+    training.seconds += time.perf_counter() - begin
+    better = scores["bleu"] > training.best
+    training.best = max(training.best, scores["bleu"])
+    training.since_best = 0 if better else training.since_best + 1
+    if training.worker.rank > 0:
+        return
+    if better:
+        save_checkpoint(training.folder / "best.pt", description(training))
+    entry = {name: round(value, 4) for name, value in scores.items()}
+    entry |= {"epoch": state.epoch, "step": state.step, "seconds": round(training.seconds, 1)}
+    write_log(training.folder, kind="validation", **entry)
+    line = "epoch {epoch}: validation perplexity {perplexity:.2f}, BLEU {bleu:.1f}".format(**entry)
+    print(f"{line}, {training.seconds / 60:.1f} min{', best so far' if better else ''}", flush=True)
+
+
+# %% [markdown]
+# `train_model` joins all of it, and is the same on one CPU, on a GPU, and in each process of a DDP run. A second call with the
+# same folder goes on where the first one stopped.
+
+
+# %%
+def train_model(config: Config, folder: Path | str, minutes: float | None = None) -> str:
+    """Train until validation stops improving; returns "finished" or "stopped".
+
+    The run lives in `folder`: config.json, log.jsonl, last.pt, best.pt, summary.json. `minutes`
+    bounds the time; a stopped run resumes from where it was.
+    """
+    folder, plan = Path(folder), (config.languages, config.min_freq, config.max_len)
+    encoded = encode_corpus(config.corpus, *plan)
+    with join_workers() as worker, StopRequest(minutes) as stop:
+        training = Training(config, encoded, worker, folder)
+        begin_run(training)
+        state = training.state
+        while not (done := is_done(training)) and not stop.due():
+            if train_one_epoch(training, stop):
+                state.epoch, state.position = state.epoch + 1, 0
+                judge(training)
+                save_training(training)
+        if state.position and not stop.asked:
+            judge(training)  # out of time inside an epoch: what was learnt since counts too
+        save_training(training)
+        write_summary(training, status := "finished" if done else "stopped")
+    return status
+
+
+def is_done(training: Training) -> bool:
+    """True when the epochs are used up, or validation has stopped improving."""
+    config = training.config
+    return training.state.epoch >= config.epochs or training.since_best >= config.patience
+
+
+# %% [markdown]
+# At the end of a run its summary tells which corpus, which settings, how long, and on which machine. Published numbers carry it
+# with them.
+
+
+# %%
+def begin_run(training: Training) -> None:
+    """Resume the run of the folder, or start a new one with its settings on file."""
+    folder = training.folder
+    if (folder / "last.pt").is_file():
+        resume_training(training)
+    elif training.worker.rank == 0:
+        settings = json.dumps(dataclasses.asdict(training.config), indent=1)
+        write_atomically(folder / "config.json", settings.encode())
+        (folder / "log.jsonl").write_text("")
+
+
+def circumstances() -> dict[str, str]:
+    """Date, machine, versions and commit, to stand beside every published number."""
+    commit = "unknown"
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+    cuda = torch.cuda.is_available()
+    processor = torch.cuda.get_device_name() if cuda else platform.machine()
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{processor}, {os.cpu_count()} CPU cores",
+        "versions": f"Python {platform.python_version()}, torch {torch.__version__}",
+        "commit": commit,
+    }
+
+
+def write_summary(training: Training, status: str) -> None:
+    """`summary.json` of a run: how it ended and under which circumstances; rank 0 writes it."""
+    if training.worker.rank > 0:
+        return
+    summary = {"status": status, "validation_bleu": round(training.best, 2)}
+    summary |= {name: value for name, value in description(training).items() if name == "corpus"}
+    summary |= {"languages": list(training.config.languages), "epochs": training.state.epoch}
+    summary |= {"updates": training.state.step, "minutes": round(training.seconds / 60, 1)}
+    summary |= {"ranks": training.worker.ranks, "bf16": training.worker.autocast is not None}
+    summary |= {"parameters": count_parameters(training.model), **circumstances()}
+    summary["settings"] = dataclasses.asdict(training.config)
+    write_atomically(training.folder / "summary.json", json.dumps(summary, indent=1).encode())
+
+
+# %% [markdown]
+# <a id="demonstration"></a>
+# ### A demonstration
+#
+# In a notebook, training runs in processes of its own where the script lies beside the notebook: two ranks on a CPU, one per
+# GPU elsewhere. Without the script it runs in the notebook's own process. **Cost: three minutes at most.** The
+# demonstration model is small, and on Multi30k three minutes are too short for good translations. At level `full` the
+# real model is trained instead, in about an hour on two CPU cores.
+
+# %%
+SCRIPT = Path("the_annotated_transformer.py")
+
+
+def runs_folder() -> Path:
+    """Where runs live: RUNS_DIR, or `runs`."""
+    return Path(os.environ.get("RUNS_DIR") or "runs").expanduser()
+
+
+def launch_training(preset: str, folder: Path, minutes: float | None = None) -> None:
+    """Train a preset, by torchrun where the script is at hand and several processes make sense."""
+    ranks = torch.cuda.device_count() or min(2, os.cpu_count() or 1)
+    if ranks == 1 or not SCRIPT.is_file():
+        train_model(PRESETS[preset], folder, minutes)
+        return
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node".split()
+    train = [str(SCRIPT), "train", "--preset", preset, "--folder", str(folder)]
+    train += [] if minutes is None else ["--minutes", str(minutes)]
+    command = [sys.executable, *torchrun, str(ranks), "--", *train]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        for line in process.stdout:
+            print(line, end="")
+    if process.returncode:
+        raise RuntimeError(f"training ended with exit status {process.returncode}, see above")
+
+
+# %% [markdown]
+# Which model does the rest of this page use? At level `full` the real one. Otherwise the demonstration, unless a finished model
+# on the same corpus lies in `RUNS_DIR`. Either way the page says which.
+
+
+# %%
+def finished_run(corpus: str) -> Path | None:
+    """The finished run on a corpus with the highest validation BLEU, if there is one."""
+    found = []
+    for path in runs_folder().glob("*/summary.json"):
+        summary = json.loads(path.read_text())
+        is_real = "demonstration" not in path.parent.name and (path.parent / "best.pt").is_file()
+        if is_real and (summary["status"], summary["corpus"]) == ("finished", corpus):
+            found.append((summary["validation_bleu"], path.parent))
+    return max(found)[1] if found else None
+
+
+@functools.cache
+def trained_run() -> Path:
+    """The run whose model the rest of this page uses; trained here where that is needed."""
+    if run_level() == "full":
+        launch_training("words", runs_folder() / "words-de-en")
+        return runs_folder() / "words-de-en"
+    preset, minutes = ("smoke", 1.0) if run_level() == "smoke" else ("demo", 2.5)
+    demonstration = runs_folder() / f"{preset}-demonstration"
+    shutil.rmtree(demonstration, ignore_errors=True)
+    launch_training(preset, demonstration, minutes)
+    return finished_run(corpus_at_hand().name) or demonstration
+
+
+# %%
+@example
+def train_or_take_a_model():
+    run = trained_run()
+    summary = json.loads((run / "summary.json").read_text())
+    told = ("corpus", "status", "epochs", "minutes", "ranks", "parameters", "validation_bleu")
+    return {"run": run.name} | {name: summary[name] for name in told}
+
+
+# %%
+@example
+def training_curves_figure():
+    import altair as alt
+    import pandas as pd
+
+    log = [entry for entry in read_log(trained_run()) if entry["kind"] == "validation"]
+    frame = pd.DataFrame(log)[["seconds", "perplexity", "bleu"]]
+    frame = frame.rename(columns={"bleu": "BLEU"}).assign(minutes=frame["seconds"] / 60)
+    text = f"Validation perplexity and BLEU of the run {trained_run().name} against minutes."
+    charts = [
+        line_chart(frame, "minutes", y, text, points=True, width=280)
+        for y in ("perplexity", "BLEU")
+    ]
+    return alt.hconcat(*charts).properties(description=text)
+
+
+# %% [markdown]
+# **Figure 11.** Validation after each epoch of the model at hand. Perplexity falls quickly and then hardly moves, while BLEU still
+# climbs. The model that is kept is the one at the highest point of the right-hand curve.
+#
+# <a id="trained-model"></a>
+# ## A model to use
+#
+# `load_trained_model` turns a checkpoint into something that translates: the model in eval mode, with the words and the tokenizer
+# that belong to it. If the parts of a file do not fit together, that is an error, and not a bad translation.
+
+
+# %%
+@dataclass(frozen=True)
+class Translator:
+    """A trained model with everything that a sentence needs on its way."""
+
+    name: str
+    model: EncoderDecoder = field(repr=False)
+    config: Config
+    corpus: str
+    vocabularies: tuple[Vocabulary, Vocabulary]
+    device: torch.device
+
+
+def load_trained_model(path: Path | str, device: torch.device | None = None) -> Translator:
+    """A translator from a run's folder or a checkpoint file, in eval mode.
+
+    FileNotFoundError where nothing is; ValueError where the file is damaged, of another kind, or
+    does not fit itself.
+    """
+    file = Path(path) / "best.pt" if Path(path).is_dir() else Path(path)
+    content, device = load_checkpoint(file), device or choose_device()
+    lacking = {"config", "corpus", "vocabularies", "model"} - set(content)
+    require(not lacking, f"{file} lacks {', '.join(sorted(lacking))}: it holds no translator")
+    settings = content["config"] | {"languages": tuple(content["config"]["languages"])}
+    vocabularies = tuple(Vocabulary(tuple(words)) for words in content["vocabularies"])
+    model = model_from(Config(**settings), vocabularies)
+    try:
+        model.load_state_dict(content["model"])
+    except RuntimeError as error:
+        raise ValueError(f"{file}: weights do not fit settings and vocabulary: {error}") from None
+    model = model.to(device).eval()
+    return Translator(
+        file.parent.name, model, Config(**settings), content["corpus"], vocabularies, device
+    )
+
+
+# %% [markdown]
+# <a id="translate"></a>
+# ## Translating
+#
+# A reader may hand in anything: a blank line, an emoji, a whole chapter without a full stop. As many lines come out as went in. A
+# blank line stays blank. A line longer than the model's positions is cut into pieces, with a warning, and the translations of
+# the pieces are joined.
+
+
+# %%
+def source_pieces(translator: Translator, sentences: Sequence[str]) -> list[tuple[int, list[int]]]:
+    """(number of the sentence, ids with END) for each piece to decode; blank sentences have none."""
+    tokenizer, limit = load_tokenizer(translator.config.languages[0]), translator.config.max_len - 1
+    pieces = []
+    for number, sentence in enumerate(sentences):
+        ids = translator.vocabularies[0].ids(tokenize(sentence, tokenizer))
+        cut = [ids[at : at + limit] for at in range(0, len(ids), limit)]
+        if len(cut) > 1:
+            text = (
+                f"line {number + 1} has {len(ids)} tokens, more than {limit}: cut into {len(cut)}"
+            )
+            warnings.warn(text, stacklevel=3)
+        pieces += [(number, [*piece, END]) for piece in cut]
+    return pieces
+
+
+# %% [markdown]
+# Pieces are sorted by length, decoded in batches, and put back in their order.
+
+
+# %%
+def translate(translator: Translator, sentences: Sequence[str], batch_size: int = 50) -> list[str]:
+    """Greedy translations, one for each sentence, in order."""
+    pieces, target = source_pieces(translator, sentences), translator.vocabularies[1]
+    order = sorted(range(len(pieces)), key=lambda n: len(pieces[n][1]))
+    texts = [""] * len(pieces)
+    for group in grouped(order, batch_size):
+        batch = Batch(pad_ids([pieces[n][1] for n in group])).to(translator.device)
+        limit = min(batch.src.size(1) + 50, translator.config.max_len)
+        rows = greedy_decode(translator.model, batch.src, batch.src_mask, limit, START)
+        for n, row in zip(group, rows.tolist(), strict=True):
+            texts[n] = detokenize(words_of(row, target))
+    joined = [[] for _ in sentences]
+    for (number, _), text in zip(pieces, texts, strict=True):
+        joined[number].append(text)
+    return [" ".join(parts) for parts in joined]
+
+
+# %%
+@functools.cache
+def translator_at_hand() -> Translator:
+    """The model of `trained_run`, loaded once."""
+    return load_trained_model(trained_run())
+
+
+def table(rows: list, columns: list[str]):
+    """A table without row numbers, its text unshortened."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns).style.hide(axis="index")
+
+
+@example
+def translate_a_few_sentences():
+    sentences = [
+        "Ein Hund rennt durch den Schnee.",
+        "Zwei Frauen sitzen auf einer Bank, weil sie müde sind.",
+        "Ein Mann hebt den roten Ball auf.",
+        "Ein Xylophonist spielt.",
+        "",
+    ]
+    translations = translate(translator_at_hand(), sentences)
+    return table(list(zip(sentences, translations, strict=True)), ["source", "translation"])
+
+
+# %% [markdown]
+# The fourth sentence has a word that the training text does not contain. It enters as `<unk>`. If the model says `<unk>` in turn,
+# that is what is printed: a model of whole words has no way to spell what it does not know. The blank line stays blank.
+#
+# <a id="bleu"></a>
+# ## How good is it?
+#
+# (§6.1) Translations are compared with a human's by BLEU. It counts the runs of one, two, three and four words that occur in the
+# reference as well, takes the geometric mean of the four shares, and lowers it when the translation is shorter than the
+# reference. 100 would be the reference itself; two good translators seldom reach 60 against each other.
+#
+# The number depends on details such as case and tokenization, and scores that differ in them cannot be compared. We score
+# detokenized, cased text with sacreBLEU and print its signature, which fixes the details.
+
+
+# %%
+def evaluate(translator: Translator, corpus: Corpus) -> dict[str, dict]:
+    """Greedy BLEU with signature, and perplexity, on every test split."""
+    results, limit = {}, translator.config.max_len
+    for split in corpus.tests():
+        sources, references = zip(*corpus.splits[split], strict=True)
+        bleu, signature = corpus_bleu(translate(translator, sources), references)
+        encoded = encode_pairs(corpus, split, translator.vocabularies)
+        fits = sorted((p for p in encoded if max(map(len, p)) <= limit), key=lambda p: len(p[1]))
+        batches = (collate(group).to(translator.device) for group in grouped(fits, 50))
+        perplexity = evaluate_loss(translator.model, batches)["perplexity"]
+        numbers = {"BLEU": round(bleu, 2), "perplexity": round(perplexity, 2)}
+        results[split] = {"sentences": len(sources), **numbers, "signature": signature}
+    return results
+
+
+@functools.cache
+def scores_at_hand() -> dict[str, dict]:
+    """Scores of the model at hand on the test splits of its corpus, computed once."""
+    return evaluate(translator_at_hand(), corpus_at_hand())
+
+
+# %%
+@example
+def scores_of_the_model_at_hand():
+    import pandas as pd
+
+    translator, scores = translator_at_hand(), scores_at_hand()
+    print(f"model {translator.name}, corpus {translator.corpus}, greedy decoding")
+    print("signature:", next(iter(scores.values()))["signature"])
+    return pd.DataFrame(scores).T.drop(columns="signature")
+
+
+# %% tags=["hide-input"]
+@example
+def what_this_page_was_made_from():
+    translator = translator_at_hand()
+    finished = "demonstration" not in translator.name
+    facts = {"corpus": translator.corpus, "model": translator.name, "finished_model": finished}
+    facts["level"] = run_level()
+    if not IN_NOTEBOOK:
+        return facts
+    # The tool that publishes the page reads the metadata, and refuses toy results.
+    display({"text/plain": json.dumps(facts)}, raw=True, metadata={"annotated": facts})
+    return None
+
+
+# %% [markdown]
+# Ten sentences, not chosen by us: every hundredth of the first test split (every twentieth of a smaller one). They stand as they
+# come, good and bad.
+
+
+# %%
+@example
+def ten_fixed_test_sentences():
+    corpus, model = corpus_at_hand(), translator_at_hand()
+    split = corpus.tests()[0]
+    pairs = corpus.splits[split]
+    pairs = pairs[:: max(1, len(pairs) // 10)][:10]
+    written = translate(model, [source for source, _ in pairs])
+    rows = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
+    caption = f"{corpus.name}, {split}; model {model.name}"
+    return table(rows, ["source", "reference", "translation"]).set_caption(caption)
+
+
+# %% [markdown]
+# Where a translation and its reference differ, look twice. Often the model has found other words for the same picture, and BLEU
+# does not know that they mean the same. Sometimes it has lost an adjective or made up a colour. And a rare word that it
+# has never seen in training leaves a hole.
+#
+# <a id="looking-inside"></a>
+# # Part 8. Looking inside
+#
+# <a id="attention-maps"></a>
+# ## Attention of a sentence
+#
+# Which words does the model look at? We let it translate a sentence, give it its own translation as target, and ask every
+# attention for its weights. The model is in eval mode: dropout would punch holes into the picture. Rows are
+# queries, columns are keys, and the labels are read off the same ids that the model read.
+
+
+# %%
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Attention of one sentence: by kind, (layers, H, queries, keys), with the tokens of both axes."""
+
+    weights: dict[str, Tensor] = field(repr=False)
+    tokens: dict[str, tuple[list[str], list[str]]]  # by kind: of the queries, of the keys
+
+
+KINDS = ("encoder self-attention", "decoder self-attention", "cross-attention")
+
+
+def attention_maps(translator: Translator, sentence: str) -> AttentionMaps:
+    """All attention weights for a sentence and the model's own translation of it."""
+    pieces, model = source_pieces(translator, [sentence]), translator.model
+    require(len(pieces) == 1, f"one sentence that fits the model is needed, got {sentence[:40]!r}")
+    src = torch.tensor([pieces[0][1]], device=translator.device)
+    src_mask, inside, crossing = Batch(src).src_mask, [], []
+    limit = min(src.size(1) + 50, translator.config.max_len)
+    written = greedy_decode(model, src, src_mask, limit, START)
+    tgt = written[:, :-1] if written[0, -1] == END else written  # what the decoder has read
+    with evaluating(model):
+        memory = model.encode(src, src_mask, inside)
+        causal = subsequent_mask(tgt.size(1)).to(src.device)
+        model.decode(memory, src_mask, tgt, causal, crossing)
+    pairs = zip(translator.vocabularies, (src, tgt), strict=True)
+    source, target = ([v.words[n] for n in ids[0].tolist()] for v, ids in pairs)
+    recorded = (inside, crossing[0::2], crossing[1::2])
+    weights = {kind: torch.cat(each).cpu() for kind, each in zip(KINDS, recorded, strict=True)}
+    sides = (source, source), (target, target), (target, source)
+    return AttentionMaps(weights, dict(zip(KINDS, sides, strict=True)))
+
+
+# %% [markdown]
+# Our sentence has a separable verb: *hebt … auf*, "picks up", whose second half stands at the very end. Whoever translates
+# "picks" must look at both ends of the German clause.
+#
+# Before we look, a check that these are what they should be: each row adds up to one, and no target word looks ahead.
+
+# %%
+SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
+
+
+@functools.cache
+def maps_at_hand() -> AttentionMaps:
+    """Maps of the sentence above, from the model at hand."""
+    return attention_maps(translator_at_hand(), SENTENCE)
+
+
+@example
+def check_maps_are_distributions_and_hide_the_future():
+    maps, config = maps_at_hand(), translator_at_hand().config
+    for kind, weights in maps.weights.items():
+        assert weights.shape == (config.N, config.h, *map(len, maps.tokens[kind]))
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert maps.weights["decoder self-attention"].triu(1).eq(0).all()
+
+
+# %% [markdown]
+# <a id="explorer"></a>
+# ### An explorer
+#
+# A model of three layers with eight heads has 72 maps for a sentence. One chart holds them all. Each map is one short string of
+# integers, thousandths of a weight, and Vega unpacks the string that is chosen: this keeps all maps together smaller
+# than a photograph. First the table of strings:
+
+
+# %%
+def map_table(maps: AttentionMaps):
+    """A row for each kind, layer and head, with its weights and tokens as strings."""
+    import pandas as pd
+
+    rows = []
+    for kind, weights in maps.weights.items():
+        sides = zip(("queries", "keys"), maps.tokens[kind], strict=True)
+        labels = {
+            name: "\t".join(f"{n} {t}" for n, t in enumerate(side, 1)) for name, side in sides
+        }
+        for layer, head in itertools.product(*map(range, weights.shape[:2])):
+            values = (1000 * weights[layer, head]).round().int().flatten().tolist()
+            place = {"kind": kind, "layer": layer + 1, "head": head + 1, "width": weights.size(3)}
+            rows.append(place | labels | {"numbers": " ".join(map(str, values))})
+    return pd.DataFrame(rows)
+
+
+# %% [markdown]
+# Then the chart: choose a row, split its string, give every number its query and its key, and draw.
+
+
+# %%
+def attention_explorer(maps: AttentionMaps, title: str):
+    """A chart of one map, with choosers for the kind, the layer and the head."""
+    import altair as alt
+
+    frame = map_table(maps)
+    layers, heads = int(frame["layer"].max()), int(frame["head"].max())
+    choice = {
+        "kind": (KINDS[2], alt.binding_select(options=list(KINDS), name="attention ")),
+        "layer": (layers, alt.binding_range(min=1, max=layers, step=1, name="layer ")),
+        "head": (1, alt.binding_range(min=1, max=heads, step=1, name="head ")),
+    }
+    chosen = [alt.param(f"chosen_{name}", value=v, bind=bind) for name, (v, bind) in choice.items()]
+    query, key = (
+        alt.Axis(title=name, ticks=False, labelAngle=angle)
+        for name, angle in (("query", 0), ("key", -45))
+    )
+    text = f"Attention weights as a heat map, queries as rows and keys as columns. {title}"
+    chart = alt.Chart(frame, description=text, title=title, width=420, height=380).mark_rect()
+    return (
+        unpack_map(chart, choice)
+        .add_params(*chosen)
+        .encode(
+            x=alt.X("key:N", sort=None, axis=key),
+            y=alt.Y("query:N", sort=None, axis=query),
+            color=alt.Color("weight:Q", scale=alt.Scale(scheme="blues", domain=[0, 1])),
+            tooltip=["query:N", "key:N", "weight:Q"],
+        )
+    )
+
+
+# %% tags=["hide-input"]
+def unpack_map(chart, choice: Iterable[str]):
+    """The chosen row, its string of numbers split into cells with query, key and weight."""
+    cell = "(datum.number - 1)"
+    return (
+        chart.transform_filter(" && ".join(f"datum.{name} == chosen_{name}" for name in choice))
+        .transform_calculate(cell="split(datum.numbers, ' ')")
+        .transform_flatten(["cell"])
+        .transform_window(number="row_number()")
+        .transform_calculate(
+            weight="toNumber(datum.cell) / 1000",
+            query=f"split(datum.queries, '\\t')[floor({cell} / datum.width)]",
+            key=f"split(datum.keys, '\\t')[{cell} % datum.width]",
+        )
+    )
+
+
+# %%
+@example
+def attention_explorer_figure():
+    translator, (split, scores) = translator_at_hand(), next(iter(scores_at_hand().items()))
+    origin = f"model {translator.name}, corpus {translator.corpus}"
+    return attention_explorer(maps_at_hand(), f"{origin}, BLEU {scores['BLEU']:.1f} on {split}")
+
+
+# %% [markdown]
+# **Figure 12.** Attention of the model at hand. Choose the kind, the layer and the head. In the cross-attention each row is
+# a word that the decoder has just read, and the dark cells are the source words it looks at to write the next one. In the
+# decoder's self-attention the upper triangle is empty: the future is hidden.
+#
+# To see another sentence in your notebook, run
+# `attention_explorer(attention_maps(translator_at_hand(), "…"), "title")`.
+#
+# > **What do the brightest columns mean?** Often they belong to the full stop or to the end symbol, which say little about the
+# > word in question. A softmax must spend its weight somewhere. A head that has nothing to contribute parks it on a
+# > position that occurs in every sentence and whose value does little. So a bright column is not always a finding.
+#
+# How much weight goes there? We compare, over the first fifty validation sentences, the mean weight on the last two source
+# positions (as a rule the full stop and the end symbol) with what equal weights would give.
+
+
+# %%
+@example
+def weight_on_the_last_two_positions():
+    import pandas as pd
+
+    pairs, rows = corpus_at_hand().splits["val"][:50], {}
+    all_maps = [attention_maps(translator_at_hand(), source) for source, _ in pairs]
+    for kind in ("encoder self-attention", "cross-attention"):
+        weights = [maps.weights[kind] for maps in all_maps]
+        layers = torch.stack([w[..., -2:].sum(-1).mean(dim=(1, 2)) for w in weights]).mean(0)
+        rows[kind] = {f"layer {n}": f"{share:.0%}" for n, share in enumerate(layers.tolist(), 1)}
+        rows[kind]["equal weights"] = f"{sum(2 / w.size(-1) for w in weights) / len(weights):.0%}"
+    return pd.DataFrame(rows).T
+
+
+# %% [markdown]
+# <a id="afterword"></a>
+# # Afterword
+#
+# <a id="differences"></a>
+# ## Where we differ from the paper
+#
+# | Matter | Paper | Here | Where |
+# | --- | --- | --- | --- |
+# | order of the norm | after the sum | before the sub-layer; the other by `norm_first=False` | [Residual connections](#residual) |
+# | dropout | sub-layers and embeddings | also attention weights and feed-forward, as in the authors' code | [Dropout](#dropout) |
+# | symbols | pieces of words, shared | words, a list for each language | [Vocabularies](#vocabularies) |
+# | one matrix for embeddings and output | yes | by `share_embeddings=True`; off where lists differ | [The whole model](#make-model) |
+# | corpus | 4.5 million pairs | 29,000 pairs | [A corpus](#corpus) |
+# | size | 6 layers of 512 | 3 layers of 256 | [Settings](#settings) |
+# | batch | about 25,000 source and 25,000 target tokens | 1,280 positions a rank | [Batches](#token-budget) |
+# | schedule | 4,000 warm-up steps, factor 1 | 1,000 steps, factor 1.5 | [Schedule](#schedule) |
+# | decoding | beam of 4, averaged checkpoints | greedy, one checkpoint | [Greedy decoding](#greedy-decoding) |
+#
+# <a id="failures"></a>
+# ## Common failures
+#
+# Each of these has cost somebody a day.
+#
+# | Symptom | Usual cause |
+# | --- | --- |
+# | loss falls below what seems possible, translations are nonsense | the future leaks: causal mask missing or transposed |
+# | loss stays at log V | learning rate far too small, or warm-up counted in micro-batches |
+# | loss becomes NaN | a row with nothing to attend to and −∞; log of zero; fp16 without care |
+# | good loss, every translation stops at once or never | start and end symbols confused, or target not shifted |
+# | translations change from call to call | dropout is on: `model.eval()` was forgotten |
+# | a sentence translates differently inside a batch | padding is not masked |
+# | two GPUs give a worse model than one | loss divided by each rank's own token count |
+# | BLEU far above the published figures | scored on tokenized or lower-cased text, or test words in the vocabulary |
+#
+# <a id="exercises"></a>
+# ## Exercises
+#
+# 1. Set `norm_first=False` and a warm-up of one step, and train the copy task. What happens, and which of the two matters?
+# 2. Train the copy task on length 10 and decode sequences of length 15. Why does it fail? Which kind of position
+#    would help?
+# 3. Remove the division by $\sqrt{K}$ and compare the first hundred losses at D = 64 and D = 512.
+# 4. Let `Batch` forget the padding in `src_mask`. Which check of Part 1 or 3 notices?
+# 5. Replace `min_freq=2` by 1. The model never sees `<unk>` in training. What does it write for an unknown word?
+#
+# <a id="changelog"></a>
+# ## Changelog
+#
+# - **2018**: the first *Annotated Transformer*, for PyTorch 0.3, by Alexander Rush at Harvard.
+# - **2022**: revised for PyTorch 1.11 by Austin Huang, Suraj Subramanian, Jonathan Sum, Khalid Almubarak, Stella Biderman and
+#   Alexander Rush.
+# - **2026**: written afresh, with checks beside every piece, for PyTorch 2.13.
+#
+# <a id="command-line"></a>
+# ## The command line
+#
+# The same file is a program with three commands, each with `--help`. `train` takes a preset, and every setting of a `Config` is
+# an option that overrides it. It also takes your own parallel text: `--data FOLDER --languages fr-en`.
+
+
+# %% tags=["hide-input"]
+def train_options(parser: argparse.ArgumentParser) -> None:
+    """A preset, any setting of it changed, and where the run lives."""
+    parser.add_argument("--preset", choices=PRESETS, default="words")
+    parser.add_argument(
+        "--data", dest="corpus", help="your own corpus: a folder with train, val, test"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="the run (default: RUNS_DIR/PRESET-SOURCE-TARGET)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="stop after this time; the run can go on later"
+    )
+    for setting in dataclasses.fields(Config):
+        option, default = f"--{setting.name.replace('_', '-')}", setting.default
+        if isinstance(default, bool):
+            parser.add_argument(option, action=argparse.BooleanOptionalAction)
+        else:
+            kind = str if isinstance(default, tuple) else type(default)
+            shown = "-".join(default) if isinstance(default, tuple) else default
+            parser.add_argument(option, type=kind, help=f"{shown} in the preset words")
+
+
+def run_train(options: argparse.Namespace) -> None:
+    given = {setting.name: getattr(options, setting.name) for setting in dataclasses.fields(Config)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if "languages" in given:
+        codes = tuple(given["languages"].split("-"))
+        message = f"--languages needs two codes, such as de-en, got {options.languages!r}"
+        require(len(codes) == 2 and all(codes), message)
+        given["languages"] = codes
+    config = dataclasses.replace(PRESETS[options.preset], **given)
+    folder = options.folder or runs_folder() / "-".join([options.preset, *config.languages])
+    status = train_model(config, folder, options.minutes)
+    if int(os.environ.get("RANK", 0)) == 0:
+        hint = "" if status == "finished" else " (the same command goes on from here)"
+        print(f"{status}: {folder}{hint}")
+
+
+# %% [markdown]
+# `translate` reads its arguments or standard input, one sentence a line. `evaluate` scores a model and, on request, writes the
+# scores with log and circumstances into a file: this is where published numbers come from.
+
+
+# %% tags=["hide-input"]
+def model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, help="run or checkpoint (default: best finished run)")
+
+
+def translate_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sentences", nargs="*", help="without any, lines of standard input")
+    model_options(parser)
+
+
+def evaluate_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", help="multi30k, builtin or a folder (default: as in training)")
+    parser.add_argument("--results", type=Path, help="write scores, log and circumstances here")
+    model_options(parser)
+
+
+def chosen_model(path: Path | None) -> Path:
+    """The named model, else the best finished run, Multi30k first."""
+    found = path or finished_run("Multi30k") or finished_run(BUILTIN)
+    if found is None:
+        way_out = "`make train` makes one, or name one with --model"
+        raise FileNotFoundError(f"no finished run in {runs_folder()}: {way_out}")
+    return found
+
+
+def run_translate(options: argparse.Namespace) -> None:
+    translator = load_trained_model(chosen_model(options.model))
+    if options.sentences:
+        print("\n".join(translate(translator, options.sentences)))
+        return
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+    lines = (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
+    for group in grouped(lines, 1 if sys.stdin.isatty() else 200):
+        print("\n".join(translate(translator, group)), flush=True)
+
+
+# %% [markdown]
+# A result without its circumstances is a rumour: the file that `evaluate` writes has the scores together with the run's summary and
+# its validation log.
+
+
+# %% tags=["hide-input"]
+def run_evaluate(options: argparse.Namespace) -> None:
+    run = chosen_model(options.model)
+    translator = load_trained_model(run)
+    languages = translator.config.languages
+    corpus = find_corpus(options.data or translator.config.corpus, languages)
+    scores = evaluate(translator, corpus)
+    print(f"model {run.name}, trained on {translator.corpus}, scored on {corpus.name}, greedy")
+    for split, score in scores.items():
+        print(
+            f"{split}: BLEU {score['BLEU']}, perplexity {score['perplexity']}, {score['signature']}"
+        )
+    if options.results:
+        write_results(options.results, run, corpus, scores)
+
+
+def write_results(path: Path, run: Path, corpus: Corpus, scores: dict) -> None:
+    """Scores, circumstances and the validation log of a run, as one JSON file."""
+    require(corpus.name != BUILTIN, "scores on the built-in captions are not kept as results")
+    summary = json.loads((run / "summary.json").read_text())
+    content = {"run": run.name, "corpus": corpus.name, "decoding": "greedy", "scores": scores}
+    content |= {"scored": circumstances(), "training": summary}
+    content["validation"] = [entry for entry in read_log(run) if entry["kind"] == "validation"]
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    write_atomically(path, f"{text}\n".encode())
+
+
+# %% [markdown]
+# Errors that a user can cause end with one line that says what to do, not with a traceback. In a notebook none of this runs.
+
+# %% tags=["hide-input"]
+COMMANDS = {
+    "train": ("train a translator, or go on with a run", train_options, run_train),
+    "translate": ("translate arguments or standard input", translate_options, run_translate),
+    "evaluate": ("BLEU and perplexity on the test splits", evaluate_options, run_evaluate),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog=SCRIPT.name, description="A Transformer that translates.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, (text, add_options, _) in COMMANDS.items():
+        add_options(commands.add_parser(name, help=text, description=text))
+    options = parser.parse_args(arguments)
+    try:
+        COMMANDS[options.command][2](options)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, FileNotFoundError, FloatingPointError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__" and not IN_NOTEBOOK:
+    sys.exit(main())
