@@ -14,20 +14,22 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# In 2017 eight researchers proposed to translate with attention alone: no recurrence, no convolution.
-# Their paper, [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), takes fifteen pages. This
-# text takes it section by section and turns it into a program. Each idea is followed by the few lines that
-# implement it. Each claim is followed by a check that would fail if the claim were wrong.
+# In 2017 eight researchers proposed to translate with attention alone: no recurrence, no
+# convolution. Their paper, [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), takes
+# fifteen pages. This text takes it section by section and turns it into a program. Each idea is
+# followed by the few lines that implement it. Each claim is followed by a check that would fail
+# if the claim were wrong.
 #
-# You can read it as an article, run it cell by cell, import it as a module, or train with it from the
-# command line. All four are the same file.
+# You can read it as an article, run it cell by cell, import it as a module, or train with it from
+# the command line. All four are the same file.
 #
 # <a id="start"></a>
 # # Start here
 #
-# **What you will build.** A complete Transformer in PyTorch; the loss, optimizer and schedule that train
-# it; a model that copies sequences, trained while you read; and a German–English translator that trains on
-# one processor, on one GPU, or on several. At the end you will look at what its attention attends to.
+# **What you will build.** A complete Transformer in PyTorch; the loss, optimizer and schedule
+# that train it; a model that copies sequences, trained while you read; and a German–English
+# translator that trains on one processor, on one GPU, or on several. At the end you will look at
+# what its attention attends to.
 #
 # **What you need.** Python, some linear algebra, and a little PyTorch. No GPU is needed.
 #
@@ -39,14 +41,25 @@
 # | [5. Real data](#real-data) | German to English | three minutes for a demonstration, an hour for the real model |
 # | [8. Looking inside](#looking-inside) | attention, layer by layer and head by head | seconds |
 #
-# Parts 2, 6 and 7 are not written yet: the cost of self-attention, the rest of the paper's recipe, and a
-# table of results. The numbers are kept free for them.
+# Parts 2, 6 and 7 are not written yet: the cost of self-attention, the rest of the paper's
+# recipe, and a table of results. The numbers are kept free for them.
+#
+# **How to read it.** Prose comes first, then a short cell, then a check or a figure, then a
+# sentence that says what came out. Text set apart like this
+#
+# > **Is this the paper's opinion?** No: remarks and answers to questions that readers ask are
+# > ours, and stand in such blocks.
+#
+# is commentary. Everything else restates the paper, and names its section. A *check* compares our
+# code with an *oracle*: something that gives the right answer and was not written by us, such as
+# PyTorch's own module or a closed formula. The sizes in a check are all different, so that two
+# axes which changed places cannot pass unnoticed.
 #
 # <a id="setup"></a>
 # ## Set-up
 #
-# In Colab a few packages are missing, and the next cell installs them. It never touches PyTorch, and it does
-# nothing where all is there.
+# In Colab a few packages are missing, and the next cell installs them. It never touches PyTorch,
+# and it does nothing where all is there.
 
 # %% tags=["hide-input"]
 import importlib.util
@@ -73,8 +86,9 @@ if IN_NOTEBOOK and (missing := missing_packages(NEEDED)):
     subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
 
 # %% [markdown]
-# Only the standard library and PyTorch are imported at the top. What a single section needs (pandas, Altair,
-# spaCy) is imported where it is used, so that `import the_annotated_transformer` stays quick and quiet.
+# Only the standard library and PyTorch are imported at the top. What a single section needs
+# (pandas, Altair, spaCy) is imported where it is used, so that `import the_annotated_transformer`
+# stays quick and quiet.
 
 # %% tags=["hide-input"]
 import argparse
@@ -113,9 +127,9 @@ from torch import Tensor, nn
 # %% [markdown]
 # ### Examples and checks
 #
-# Many cells below show something or prove something. All of them are functions under one decorator. In a
-# notebook it runs the function and displays the result; elsewhere it files the function away, and the
-# test suite runs it. A check that raises nothing has passed, and says so.
+# Many cells below show something or prove something. All of them are functions under one
+# decorator. In a notebook it runs the function and displays the result; elsewhere it files the
+# function away, and the test suite runs it. A check that raises nothing has passed, and says so.
 
 # %%
 EXAMPLES: dict[str, Callable] = {}
@@ -147,9 +161,9 @@ def example(function: Callable) -> Callable:
 
 
 # %% [markdown]
-# How much is run is decided by one environment variable, `ANNOTATED_RUN`. At `laptop`, the default, demonstrations
-# are bounded and finished models are used where there are any. At `full` everything on this page is trained.
-# At `smoke` the tests run it all on toy data within minutes.
+# How much is run is decided by one environment variable, `ANNOTATED_RUN`. At `laptop`, the
+# default, demonstrations are bounded and finished models are used where there are any. At `full`
+# everything on this page is trained. At `smoke` the tests run it all on toy data within minutes.
 
 # %%
 LEVELS = ("smoke", "laptop", "full")
@@ -170,8 +184,9 @@ def require(condition: bool, message: str) -> None:
 
 
 # %% [markdown]
-# Figures are made with Altair. The renderer below puts into the notebook both an interactive chart and a
-# small picture, so that a figure can be seen where no script may run, and no network is asked.
+# Figures are made with Altair. The renderer below puts into the notebook both an interactive
+# chart and a small picture, so that a figure can be seen where no script may run, and no network
+# is asked.
 
 
 # %% tags=["hide-input"]
@@ -212,14 +227,25 @@ if IN_NOTEBOOK:
 # <a id="problem"></a>
 # ## The problem
 #
-# (§1, §2) A translator reads a sequence of words and writes another. Before 2017 the best systems read with a
-# recurrent network: one word after the other, each step waiting for the step before. Such a chain cannot be
-# computed in parallel, and a word that was read forty steps ago has passed through forty updates before it can
-# matter. Convolutions removed the chain, but two distant words still met only after many layers.
+# (§1, §2) A translator reads a sequence of words and writes another. Before 2017 the best systems
+# read with a recurrent network: one word after the other, each step waiting for the step before.
+# Such a chain cannot be computed in parallel, and a word that was read forty steps ago has passed
+# through forty updates before it can matter. Convolutions removed the chain, but two distant
+# words still met only after many layers.
 #
-# Attention lets any two positions meet in one step. It had been used as an addition to recurrent networks. The
-# paper drops the rest and keeps the addition: every layer lets each position look at every other one, all at
-# the same time.
+# Attention lets any two positions meet in one step. It had been used as an addition to recurrent
+# networks. The paper drops the rest and keeps the addition: every layer lets each position look
+# at every other one, all at the same time.
+#
+# What the model learns is a probability: that of a target sentence $y_1 \dots y_T$, given a
+# source $x$. By the chain rule it is a product of small questions, each about one word, given the
+# words before it:
+#
+# $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
+#
+# Training answers all these questions of a sentence at once, since the true words before are
+# known. Translating must ask them one after the other. Nearly everything in the design of the
+# decoder follows from this difference.
 #
 # <a id="notation"></a>
 # ## Notation
@@ -239,22 +265,22 @@ if IN_NOTEBOOK:
 # | `N` | layers in a stack | 6 | $N$ |
 #
 # **Masks** are boolean everywhere, and `True` means *may be attended to*.
-
-# %% [markdown]
+#
 # <a id="model"></a>
 # # Part 1. Model
 #
 # <a id="encoder-decoder"></a>
 # ## An encoder and a decoder
 #
-# (§3) The encoder reads the whole source and leaves one vector for each of its positions: the *memory*. The
-# decoder writes the target one symbol at a time. At each step it sees the memory and what it has written so
-# far, and nothing else.
+# (§3) The encoder reads the whole source and leaves one vector for each of its positions: the
+# *memory*. The decoder writes the target one symbol at a time. At each step it sees the memory
+# and what it has written so far, and nothing else.
 #
 # ![Encoder and decoder stacks. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 1.** The whole model, in the form that this text uses by default. Follow a sentence from the top: left through
-# the encoder, then across to the decoder. The shape of every tensor stands on its arrow; inside both stacks it never changes.
+# **Figure 1.** The whole model, in the form that this text uses by default. Follow a sentence
+# from the top: left through the encoder, then across to the decoder. The shape of every tensor
+# stands on its arrow; inside both stacks it never changes.
 #
 # We build it from the outside in: first the frame, then what fills it.
 
@@ -286,19 +312,20 @@ class EncoderDecoder(nn.Module):
 
 
 # %% [markdown]
-# The argument `record` is how attention weights leave the model. Whoever wants to see them passes an empty list,
-# and each attention appends its own. Usually nobody does, and then the weights are never stored at all.
+# The argument `record` is how attention weights leave the model. Whoever wants to see them passes
+# an empty list, and each attention appends its own. Usually nobody does, and then the weights are
+# never stored at all.
 #
-# > **Why keep attention weights at all?** To look at them, in [Part 8](#looking-inside). Training has no use for
-# > them. A model that stored them on itself at each call would hold the memory of the last batch for nothing,
-# > and would show a stale picture to whoever asks later.
+# > **Why keep attention weights at all?** To look at them, in [Part 8](#looking-inside). Training
+# > has no use for them. A model that stored them on itself at each call would hold the memory of
+# > the last batch for nothing, and would show a stale picture to whoever asks later.
 #
 # <a id="generator"></a>
 # ### From states to words
 #
-# (§3.4) The last step maps a state of width $D$ to one score for each word of the vocabulary, and a softmax
-# makes probabilities of the scores. We keep logarithms: products of many probabilities underflow, sums of their
-# logarithms do not.
+# (§3.4) The last step maps a state of width $D$ to one score for each word of the vocabulary, and
+# a softmax makes probabilities of the scores. We keep logarithms: products of many probabilities
+# underflow, sums of their logarithms do not.
 
 
 # %%
@@ -319,15 +346,16 @@ class Generator(nn.Module):
 
 
 # %% [markdown]
-# > **Why is the generator outside `forward`?** Because it is the widest layer by far, and the two users of the
-# > model want different things of it. Training needs it at every position. Decoding needs it at the last one only:
-# > there, running it inside `forward` would score every earlier position again, for nothing.
+# > **Why is the generator outside `forward`?** Because it is the widest layer by far, and the two
+# > users of the model want different things of it. Training needs it at every position. Decoding
+# > needs it at the last one only: there, running it inside `forward` would score every earlier
+# > position again, for nothing.
 #
 # <a id="clones"></a>
 # ### Copies that differ
 #
-# A stack holds $N$ layers of the same shape. `copy.deepcopy` gives the shape, but also the same initial numbers in
-# every copy. So each copy draws its own.
+# A stack holds $N$ layers of the same shape. `copy.deepcopy` gives the shape, but also the same
+# initial numbers in every copy. So each copy draws its own.
 
 
 # %%
@@ -350,17 +378,17 @@ def check_clones_differ_in_weights_and_biases():
 
 
 # %% [markdown]
-# > **Do cloned layers share their initial weights?** In many implementations they do, biases above all, because
-# > only matrices are drawn again afterwards. Training would pull such twins apart in time. There is no reason
-# > to begin with them.
+# > **Do cloned layers share their initial weights?** In many implementations they do, biases
+# > above all, because only matrices are drawn again afterwards. Training would pull such twins
+# > apart in time. There is no reason to begin with them.
 #
 # <a id="layer-norm"></a>
 # ## Layer normalisation
 #
-# (§3.1) Before we stack layers, we need what keeps a deep stack stable. Layer normalisation
-# ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) takes the vector of one position, shifts it to mean
-# zero and scales it to variance one. No other position and no other sentence has a part in it, so a word is
-# treated the same in any batch.
+# (§3.1) Before we stack layers, we need what keeps a deep stack stable. Layer normalisation ([Ba
+# et al., 2016](https://arxiv.org/abs/1607.06450)) takes the vector of one position, shifts it to
+# mean zero and scales it to variance one. No other position and no other sentence has a part in
+# it, so a word is treated the same in any batch.
 #
 # $$\mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \qquad
 # \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2$$
@@ -374,6 +402,13 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
     return scale * centred / (variance + eps).sqrt() + shift
 
 
+# %% [markdown]
+# The module keeps $\gamma$ and $\beta$ as parameters, under the plain names `scale` and `shift`.
+# It calls PyTorch's fused kernel, which does the same as the function above in one pass over
+# memory. This pair, a form to read and a form to run, returns with attention.
+
+
+# %%
 class LayerNorm(nn.Module):
     """Layer normalisation with a learnt scale and shift: (..., features) -> (..., features)."""
 
@@ -394,8 +429,9 @@ class LayerNorm(nn.Module):
 
 
 # %% [markdown]
-# The function shows what happens; the module calls PyTorch's fused kernel, which does the same in one pass over
-# memory. This pair, a form to read and a form to run, returns with attention. Each form has its check:
+# The function shows what happens; the module calls PyTorch's fused kernel, which does the same in
+# one pass over memory. This pair, a form to read and a form to run, returns with attention. Each
+# form has its check:
 
 
 # %%
@@ -407,6 +443,12 @@ def check_layer_norm_equals_torch():
     torch.testing.assert_close(layer_norm(x, theirs.weight, theirs.bias, 1e-6), theirs(x))
 
 
+# %% [markdown]
+# The first check compares the form to read with PyTorch's module, which we did not write. The
+# second compares the form to run with the form to read. Together they prove both.
+
+
+# %%
 @example
 def check_layer_norm_module_equals_the_formula():
     x, ours = 3 + 2 * torch.randn(2, 5, 8), LayerNorm(8)
@@ -416,19 +458,21 @@ def check_layer_norm_module_equals_the_formula():
 
 
 # %% [markdown]
-# > **Why learn a scale and a shift?** Without them every position of every layer would be forced onto the
-# > same sphere. With them a feature can be made loud, quiet or constant, whatever the layer above can use. They
-# > start at one and zero, so at first they change nothing.
+# > **Why learn a scale and a shift?** Without them every position of every layer would be forced
+# > onto the same sphere. With them a feature can be made loud, quiet or constant, whatever the
+# > layer above can use. They start at one and zero, so at first they change nothing.
 #
 # <a id="residual"></a>
 # ## Residual connections
 #
-# (§3.1) Each sub-layer only adds to its input: $x + \mathrm{Sublayer}(x)$. A signal, and a gradient, can then
-# travel through the whole stack untouched. The paper normalises after the addition,
+# (§3.1) Each sub-layer only adds to its input: $x + \mathrm{Sublayer}(x)$. A signal, and a
+# gradient, can then travel through the whole stack untouched. The paper normalises after the
+# addition,
 #
 # $$\mathrm{LayerNorm}\bigl(x + \mathrm{Sublayer}(x)\bigr),$$
 #
-# while the code that its authors published soon after, and most models since, normalise before the sub-layer:
+# while the code that its authors published soon after, and most models since, normalise before
+# the sub-layer:
 #
 # $$x + \mathrm{Sublayer}\bigl(\mathrm{LayerNorm}(x)\bigr).$$
 
@@ -460,37 +504,39 @@ class SublayerConnection(nn.Module):
 
 
 # %% [markdown]
-# > **Why is the norm before the sub-layer when the paper puts it after?** With the norm after the sum, the path
-# > from the loss to the first layer crosses every norm on the way, and gradients near the output are large at the
-# > start. Such a stack needs a careful warm-up, and deep ones may fail to train. With the norm inside the branch,
-# > the residual path is a plain sum from bottom to top ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)). We
-# > take the safe order as default; `norm_first=False` gives the paper's.
+# > **Why is the norm before the sub-layer when the paper puts it after?** With the norm after the
+# > sum, the path from the loss to the first layer crosses every norm on the way, and gradients
+# > near the output are large at the start. Such a stack needs a careful warm-up, and deep ones
+# > may fail to train. With the norm inside the branch, the residual path is a plain sum from
+# > bottom to top ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)). We take the safe order
+# > as default; `norm_first=False` gives the paper's.
 # >
-# > **And the extra norm at the top of a stack?** It belongs to the first order. A plain sum of many branches grows
-# > with depth, and nobody has normalised the last one; so one norm closes the stack. After the paper's order the
-# > output is normalised already.
+# > **And the extra norm at the top of a stack?** It belongs to the first order. A plain sum of
+# > many branches grows with depth, and nobody has normalised the last one; so one norm closes the
+# > stack. After the paper's order the output is normalised already.
 #
-# Dropout acts on the output of each sub-layer, before the addition (§5.4). [Below](#dropout) is a list of all the
-# places where the model drops.
+# Dropout acts on the output of each sub-layer, before the addition (§5.4). [Below](#dropout) is a
+# list of all the places where the model drops.
 #
 # <a id="attention"></a>
 # ## Attention
 #
-# (§3.2) Attention is a lookup that can be differentiated. Each position asks a *query*. Each position that may be
-# looked at offers a *key* and a *value*. The better a key fits the query, the more of its value goes into
-# the answer, which is a weighted mean of all values.
+# (§3.2) Attention is a lookup that can be differentiated. Each position asks a *query*. Each
+# position that may be looked at offers a *key* and a *value*. The better a key fits the query,
+# the more of its value goes into the answer, which is a weighted mean of all values.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ### Scaled dot-product attention
 #
-# (§3.2.1) "Fits" means a large inner product. A softmax turns the fits of one query into weights that sum to one:
+# (§3.2.1) "Fits" means a large inner product. A softmax turns the fits of one query into weights
+# that sum to one:
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
 #
 # ![Scaled dot-product attention: queries times keys, divided by the root of K, give scores; the mask closes some; a softmax over each row gives weights, which average the values.](images/attention.svg)
 #
-# **Figure 2.** One head at work. The scores form a table with a row for each query and a column for each key; the
-# mask closes cells of this table, and the softmax runs along its rows.
+# **Figure 2.** One head at work. The scores form a table with a row for each query and a column
+# for each key; the mask closes cells of this table, and the softmax runs along its rows.
 
 
 # %%
@@ -515,14 +561,16 @@ def attention(
 
 
 # %% [markdown]
-# > **Why a large negative number, and not $-\infty$?** For any row with at least one open cell both give the same
-# > weights: $e^{-10^{38}}$ is zero in every format. A row with no open cell tells them apart. With $-\infty$ the
-# > softmax divides zero by zero, and NaN spreads through the batch. With a constant such as $-10^9$ the row gets
-# > equal weights on everything it must not see, and in fp16, which ends at 65,504, the constant itself overflows. We
-# > take the lowest number of the format at hand and then set closed cells to exactly zero. The empty row gives
+# > **Why a large negative number, and not $-\infty$?** For any row with at least one open cell
+# > both give the same weights: $e^{-10^{38}}$ is zero in every format. A row with no open cell
+# > tells them apart. With $-\infty$ the softmax divides zero by zero, and NaN spreads through the
+# > batch. With a constant such as $-10^9$ the row gets equal weights on everything it must not
+# > see, and in fp16, which ends at 65,504, the constant itself overflows. We take the lowest
+# > number of the format at hand and then set closed cells to exactly zero. The empty row gives
 # > zero, forward and backward, on every device.
 #
-# PyTorch's kernel is the oracle: the same queries, keys and values under a random mask, one row of which is closed.
+# PyTorch's kernel is the oracle: the same queries, keys and values under a random mask, one row
+# of which is closed.
 
 
 # %%
@@ -546,10 +594,10 @@ def check_attention_equals_torch():
 # <a id="why-scale"></a>
 # ### Why divide by the root of the width?
 #
-# (§3.2.1, footnote 4) Let the entries of $q$ and $k$ be independent with mean zero and variance one. Each product
-# $q_i k_i$ then has variance one, and the sum of $K$ of them has variance $K$. Scores of a wide head would lie
-# far apart, the softmax would put nearly all weight on one key, and its gradient would vanish. Dividing by
-# $\sqrt{K}$ brings the variance back to one.
+# (§3.2.1, footnote 4) Let the entries of $q$ and $k$ be independent with mean zero and variance
+# one. Each product $q_i k_i$ then has variance one, and the sum of $K$ of them has variance $K$.
+# Scores of a wide head would lie far apart, the softmax would put nearly all weight on one key,
+# and its gradient would vanish. Dividing by $\sqrt{K}$ brings the variance back to one.
 
 
 # %%
@@ -560,6 +608,13 @@ def check_the_variance_of_a_dot_product_is_its_width():
         assert abs((query * key).sum(-1).var() / width - 1) < 0.03
 
 
+# %% [markdown]
+# So much for the variance. Now the consequence: draw a query and ten keys at random, and look how
+# large the largest of the ten weights is, on average over a thousand queries. Equal weights would
+# give 0.1.
+
+
+# %%
 @example
 def scaling_keeps_the_softmax_soft():
     """The largest of ten weights on average, without and with the scale."""
@@ -574,15 +629,15 @@ def scaling_keeps_the_softmax_soft():
 
 
 # %% [markdown]
-# Without the scale, a head of width 512 gives nearly everything to one of ten keys before it has learnt anything.
-# With it, the width no longer matters.
+# Without the scale, a head of width 512 gives nearly everything to one of ten keys before it has
+# learnt anything. With it, the width no longer matters.
 #
 # <a id="fast-attention"></a>
 # ### The form to run
 #
-# The form above stores a table of $T \times S$ weights for each head and sentence. A fused kernel goes through the
-# same arithmetic block by block and never stores the table. It returns no weights. So we use it whenever nobody
-# asks for them.
+# The form above stores a table of $T \times S$ weights for each head and sentence. A fused kernel
+# goes through the same arithmetic block by block and never stores the table. It returns no
+# weights. So we use it whenever nobody asks for them.
 
 
 # %%
@@ -593,6 +648,12 @@ def fast_attention(
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
 
 
+# %% [markdown]
+# Both forms must agree. The mask of the test has a row with no open cell, so this case is
+# compared as well.
+
+
+# %%
 @example
 def check_the_fast_form_equals_the_form_to_read():
     query, key, value, mask = random_attention_inputs()
@@ -621,17 +682,17 @@ def check_an_empty_row_gives_zero_output_and_gradient():
 # <a id="multi-head-attention"></a>
 # ### Several heads
 #
-# (§3.2.2) One softmax gives one weighted mean. A word often needs several things at once: its adjective, its verb,
-# the word it refers to. So the paper runs $H$ attentions side by side, each in a space of its own of width $K = D/H$,
-# and mixes their answers with one more linear map:
+# (§3.2.2) One softmax gives one weighted mean. A word often needs several things at once: its
+# adjective, its verb, the word it refers to. So the paper runs $H$ attentions side by side, each
+# in a space of its own of width $K = D/H$, and mixes their answers with one more linear map:
 #
 # $$\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \qquad
 # \mathrm{head}_i = \mathrm{Attention}(QW_i^Q, KW_i^K, VW_i^V)$$
 #
 # ![Multi-head attention: three linear maps for queries, keys and values, each split into H heads; attention in every head; the heads joined, and an output linear map.](images/multi-head.svg)
 #
-# **Figure 3.** Multi-head attention. The H small projections of each kind are one matrix product of width D, cut into
-# H slices afterwards.
+# **Figure 3.** Multi-head attention. The H small projections of each kind are one matrix product
+# of width D, cut into H slices afterwards.
 
 
 # %%
@@ -669,12 +730,14 @@ class MultiHeadedAttention(nn.Module):
 
 
 # %% [markdown]
-# > **Why four linear maps, and how do they meet q, k and v?** The first three let a head choose what to compare and
-# > what to pass on: without them every head would do the same with the same vectors. The fourth mixes the heads,
-# > which would otherwise keep to their own slices of the output for good. In the code the maps meet their inputs in
-# > order: first query, second key, third value, fourth the joined result.
+# > **Why four linear maps, and how do they meet q, k and v?** The first three let a head choose
+# > what to compare and what to pass on: without them every head would do the same with the same
+# > vectors. The fourth mixes the heads, which would otherwise keep to their own slices of the
+# > output for good. In the code the maps meet their inputs in order: first query, second key,
+# > third value, fourth the joined result.
 #
-# With the same weights, PyTorch's own module must give the same output, for queries and keys of different lengths:
+# With the same weights, PyTorch's own module must give the same output, for queries and keys of
+# different lengths:
 
 
 # %%
@@ -686,6 +749,12 @@ def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) ->
     theirs.out_proj.load_state_dict(ours.linears[3].state_dict())
 
 
+# %% [markdown]
+# Four heads, three queries, five keys, and in the second sentence two keys are closed. We compare
+# the outputs and, asking with `record`, the weights of every head.
+
+
+# %%
 @example
 def check_multi_head_attention_equals_torch():
     ours = MultiHeadedAttention(4, 8, dropout=0.0)
@@ -700,10 +769,11 @@ def check_multi_head_attention_equals_torch():
 
 
 # %% [markdown]
-# > **Why `view` and then `transpose`: can one view straight to heads?** No. `view` only reads the same numbers in the
-# > same order under another shape. The numbers of one position lie together, so the last axis can be cut into H
-# > pieces of K. To bring the head axis before the time axis, numbers must change places, and that is what `transpose`
-# > is for. Viewing straight to (B, H, T, K) runs without complaint and mixes positions:
+# > **Why `view` and then `transpose`: can one view straight to heads?** No. `view` only reads the
+# > same numbers in the same order under another shape. The numbers of one position lie together,
+# > so the last axis can be cut into H pieces of K. To bring the head axis before the time axis,
+# > numbers must change places, and that is what `transpose` is for. Viewing straight to (B, H, T,
+# > K) runs without complaint and mixes positions:
 
 
 # %%
@@ -716,12 +786,13 @@ def a_view_straight_to_heads_mixes_positions():
 
 
 # %% [markdown]
-# The first position holds 0 to 3, the second 10 to 13. The right head 0 holds the first half of both. The wrong one
-# holds the whole first position and nothing of the second.
+# The first position holds 0 to 3, the second 10 to 13. The right head 0 holds the first half of
+# both. The wrong one holds the whole first position and nothing of the second.
 #
-# > **Why several heads instead of one wide one?** The cost is the same: H heads of width D/H take as many
-# > multiplications as one of width D. But one head has one set of weights for each query, and must average over all it
-# > needs. Four heads can look at four places and keep the answers apart.
+# > **Why several heads instead of one wide one?** The cost is the same: H heads of width D/H take
+# > as many multiplications as one of width D. But one head has one set of weights for each query,
+# > and must average over all it needs. Four heads can look at four places and keep the answers
+# > apart.
 #
 # <a id="three-uses"></a>
 # ### Three uses of attention
@@ -734,15 +805,16 @@ def a_view_straight_to_heads_mixes_positions():
 # | decoder self-attention | target | target | padding and the future of the target |
 # | cross-attention | target | memory | padding of the source |
 #
-# > **Which of q, k and v comes from the encoder, and why from its last layer only?** Keys and values do. The decoder
-# > asks, the encoder answers. All decoder layers read the same memory: the last layer of the encoder has seen what
-# > the earlier ones computed, since every layer adds to the same stream.
+# > **Which of q, k and v comes from the encoder, and why from its last layer only?** Keys and
+# > values do. The decoder asks, the encoder answers. All decoder layers read the same memory: the
+# > last layer of the encoder has seen what the earlier ones computed, since every layer adds to
+# > the same stream.
 #
 # <a id="causal-mask"></a>
 # ### The mask over the future
 #
-# (§3.1) While training, the decoder receives the whole target at once. Position $t$ must not look at later
-# positions, or it would read the word that it has to predict.
+# (§3.1) While training, the decoder receives the whole target at once. Position $t$ must not look
+# at later positions, or it would read the word that it has to predict.
 
 
 # %%
@@ -798,14 +870,14 @@ def causal_mask_figure():
 
 
 # %% [markdown]
-# **Figure 4.** The causal mask. Query 0 sees only itself. The open cells form a lower triangle: row by row, each
-# position sees one more.
+# **Figure 4.** The causal mask. Query 0 sees only itself. The open cells form a lower triangle:
+# row by row, each position sees one more.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
 #
-# (§3.3) Attention moves information between positions. The second half of each layer works on every position
-# alone: widen, cut off what is negative, narrow again.
+# (§3.3) Attention moves information between positions. The second half of each layer works on
+# every position alone: widen, cut off what is negative, narrow again.
 #
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
 
@@ -842,7 +914,8 @@ def check_feed_forward_equals_two_convolutions():
 # <a id="embeddings"></a>
 # ## Embeddings
 #
-# (§3.4) A word enters as an index and leaves as a row of a learnt matrix, multiplied by $\sqrt{D}$.
+# (§3.4) A word enters as an index and leaves as a row of a learnt matrix, multiplied by
+# $\sqrt{D}$.
 
 
 # %%
@@ -869,17 +942,19 @@ def check_embeddings_start_with_unit_variance():
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** Because one matrix may serve two masters. As the last linear map it should start
-# > small, with entries around $D^{-1/2}$, so that the first scores are of order one. As an embedding it will be added to
-# > a positional encoding with entries between −1 and 1, and should not drown in it. The factor brings the entries
-# > from $D^{-1/2}$ to about one. The paper gives no reason; this is the usual one.
+# > **Why multiply by $\sqrt{D}$?** Because one matrix may serve two masters. As the last linear
+# > map it should start small, with entries around $D^{-1/2}$, so that the first scores are of
+# > order one. As an embedding it will be added to a positional encoding with entries between −1
+# > and 1, and should not drown in it. The factor brings the entries from $D^{-1/2}$ to about one.
+# > The paper gives no reason; this is the usual one.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
 #
-# (§3.5) Attention treats its input as a set: shuffle the words, and the answers are shuffled with them. Word order
-# must be told to the model. The paper adds to each embedding a vector that depends on the position alone. Its
-# entries are sines and cosines whose wavelengths grow from $2\pi$ to $10000 \cdot 2\pi$:
+# (§3.5) Attention treats its input as a set: shuffle the words, and the answers are shuffled with
+# them. Word order must be told to the model. The paper adds to each embedding a vector that
+# depends on the position alone. Its entries are sines and cosines whose wavelengths grow from
+# $2\pi$ to $10000 \cdot 2\pi$:
 #
 # $$PE_{(p, 2i)} = \sin\!\left(p / 10000^{2i/D}\right), \qquad PE_{(p, 2i+1)} = \cos\!\left(p / 10000^{2i/D}\right)$$
 
@@ -921,12 +996,14 @@ def check_positional_encoding_is_the_formula():
 
 
 # %% [markdown]
-# > **Why exp and log?** $10000^{-2i/D} = e^{-(2i/D)\ln 10000}$. Both are the same number; the second form is one
-# > exponential of a straight line, and stays in floating point throughout. **Interleaved or concatenated?** The
-# > formula interleaves sines and cosines, so we do. All sines first and then all cosines would be a fixed permutation of
-# > the features, which the first linear map can learn to undo. **Why `register_buffer`?** The table is not learnt, but
-# > it must move to the GPU with the model. It follows from a formula, so it is not saved
-# > (`persistent=False`). **Why a leading dimension of one?** So that it adds to every sentence of a batch.
+# > **Why exp and log?** $10000^{-2i/D} = e^{-(2i/D)\ln 10000}$. Both are the same number; the
+# > second form is one exponential of a straight line, and stays in floating point throughout.
+# > **Interleaved or concatenated?** The formula interleaves sines and cosines, so we do. All
+# > sines first and then all cosines would be a fixed permutation of the features, which the first
+# > linear map can learn to undo. **Why `register_buffer`?** The table is not learnt, but it must
+# > move to the GPU with the model. It follows from a formula, so it is not saved
+# > (`persistent=False`). **Why a leading dimension of one?** So that it adds to every sentence of
+# > a batch.
 
 
 # %%
@@ -939,17 +1016,18 @@ def sinusoids_figure():
         {"position": p, "feature": d, "value": round(pe[p, d].item(), 3)}
         for p, d in itertools.product(range(60), range(64))
     )
-    text = "Positional encoding of 60 positions in 64 features: fast waves on the left, slow ones on the right."
+    text = "Positional encoding of 60 positions in 64 features: fast waves left, slow ones right."
     return heat_map(frame, "feature", "position", "value", text, "redblue", size=(384, 300))
 
 
 # %% [markdown]
-# **Figure 5.** Sinusoids for D = 64. Read a row: it is the signature of one position. Read a column: it is one
-# wave. The columns at the left tell neighbours apart; those at the right hardly move within a sentence.
+# **Figure 5.** Sinusoids for D = 64. Read a row: it is the signature of one position. Read a
+# column: it is one wave. The columns at the left tell neighbours apart; those at the right hardly
+# move within a sentence.
 #
-# (§3.5) The paper chose waves because a shift is then easy to express: for every distance $k$ there is one matrix
-# that turns $PE_p$ into $PE_{p+k}$, whatever $p$ is. It rotates each pair of sine and cosine by the angle that
-# belongs to $k$:
+# (§3.5) The paper chose waves because a shift is then easy to express: for every distance $k$
+# there is one matrix that turns $PE_p$ into $PE_{p+k}$, whatever $p$ is. It rotates each pair of
+# sine and cosine by the angle that belongs to $k$:
 
 
 # %%
@@ -966,7 +1044,8 @@ def check_a_shift_is_a_linear_map():
 # <a id="layers"></a>
 # ## Layers and stacks
 #
-# (§3.1) An encoder layer is self-attention and a feed-forward network, each inside a residual connection.
+# (§3.1) An encoder layer is self-attention and a feed-forward network, each inside a residual
+# connection.
 
 
 # %%
@@ -985,8 +1064,8 @@ class EncoderLayer(nn.Module):
 
 
 # %% [markdown]
-# A decoder layer has a third sub-layer between the two: cross-attention over the memory. When weights are
-# recorded, it appends two entries, its self-attention first.
+# A decoder layer has a third sub-layer between the two: cross-attention over the memory. When
+# weights are recorded, it appends two entries, its self-attention first.
 
 
 # %%
@@ -1006,8 +1085,8 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# The stacks repeat their layer $N$ times. Only with the norm before the sub-layer do they end with a norm of their
-# own; after the paper's order there is nothing left to normalise.
+# The stacks repeat their layer $N$ times. Only with the norm before the sub-layer do they end
+# with a norm of their own; after the paper's order there is nothing left to normalise.
 
 
 # %%
@@ -1025,6 +1104,12 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
+# %% [markdown]
+# The decoder differs in one thing only: each of its layers receives the memory too. The memory is
+# the same for all of them.
+
+
+# %%
 class Decoder(nn.Module):
     """N decoder layers, then a norm where the layers normalise first: (B, T, D) -> (B, T, D)."""
 
@@ -1040,8 +1125,8 @@ class Decoder(nn.Module):
 
 
 # %% [markdown]
-# Are they right? PyTorch has both layers too. We copy our weights into its layers and compare, in both orders of
-# the norm, with padding in the source and the future hidden in the target.
+# Are they right? PyTorch has both layers too. We copy our weights into its layers and compare, in
+# both orders of the norm, with padding in the source and the future hidden in the target.
 
 
 # %%
@@ -1075,6 +1160,11 @@ def check_encoder_layer_equals_torch():
         torch.testing.assert_close(ours(x, mask), expected)
 
 
+# %% [markdown]
+# PyTorch's masks say the opposite of ours: there `True` means *closed*. Hence the `~` in the two
+# checks. It is one of the easiest ways to get a model that trains and is worthless.
+
+
 # %%
 @example
 def check_decoder_layer_equals_torch():
@@ -1096,8 +1186,9 @@ def check_decoder_layer_equals_torch():
 # <a id="make-model"></a>
 # ## The whole model
 #
-# (§3, §3.4) `make_model` puts the pieces together. Matrices start by the rule of Glorot and Bengio, which keeps the
-# variance of a signal about the same through a linear map. Embeddings keep the start they gave themselves.
+# (§3, §3.4) `make_model` puts the pieces together. Matrices start by the rule of Glorot and
+# Bengio, which keeps the variance of a signal about the same through a linear map. Embeddings
+# keep the start they gave themselves.
 
 
 # %%
@@ -1150,6 +1241,12 @@ def share_weights(model: EncoderDecoder) -> None:
     source.weight = model.generator.proj.weight = target.weight
 
 
+# %% [markdown]
+# Sharing is done by assignment: three modules then hold the same `Parameter` object. The
+# optimizer sees it once, and its gradient is the sum of what comes from the three uses.
+
+
+# %%
 @example
 def check_shared_embeddings_are_one_parameter():
     model = make_model(11, 11, N=1, d_model=8, d_ff=16, h=2, share_embeddings=True)
@@ -1159,10 +1256,11 @@ def check_shared_embeddings_are_one_parameter():
 
 
 # %% [markdown]
-# > **What does sharing weights mean when the vocabularies differ?** Nothing: a row must stand for the same symbol in
-# > all three places. The paper splits both languages into pieces of words and keeps one list of pieces for both, so one
-# > matrix fits. With one list of words for each language, as in [Part 5](#real-data), source and target
-# > cannot share, and `share_embeddings=True` ends with an error unless both lists have one length.
+# > **What does sharing weights mean when the vocabularies differ?** Nothing: a row must stand for
+# > the same symbol in all three places. The paper splits both languages into pieces of words and
+# > keeps one list of pieces for both, so one matrix fits. With one list of words for each
+# > language, as in [Part 5](#real-data), source and target cannot share, and
+# > `share_embeddings=True` ends with an error unless both lists have one length.
 #
 # <a id="dropout"></a>
 # ### Where the model drops
@@ -1174,8 +1272,9 @@ def check_shared_embeddings_are_one_parameter():
 # | attention weights | no, in the authors' code |
 # | inside the feed-forward network, after the ReLU | no, in the authors' code |
 #
-# One argument reaches all four, and 0 switches all of them off. Attention weights can have a rate of their own
-# (`attention_dropout`): at rate 0 the fused kernel stays usable while training on a CPU.
+# One argument reaches all four, and 0 switches all of them off. Attention weights can have a rate
+# of their own (`attention_dropout`): at rate 0 the fused kernel stays usable while training on a
+# CPU.
 
 
 # %%
@@ -1184,8 +1283,14 @@ def check_dropout_reaches_every_dropout():
     for rate in (0.0, 0.3):
         model = make_model(11, 13, N=2, d_model=8, d_ff=16, h=2, dropout=rate)
         rates = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
-        # 2 encoder layers with 2 sub-layers + attention + feed-forward, 2 decoder layers with 3 + 2 + 1, 2 positions
+        # an encoder layer has 2 sub-layers + 2, a decoder layer 3 + 3; then the positions
         assert rates == [rate] * (2 * 4 + 2 * 6 + 2)
+
+
+# %% [markdown]
+# Sizes that cannot work are refused at once, with the value and the limit in the message. A head
+# of width 2.67 would otherwise show itself much later, as a reshape that fails somewhere deep
+# inside.
 
 
 # %%
@@ -1212,8 +1317,9 @@ def check_bad_sizes_are_refused():
 # <a id="behaviour"></a>
 # ### Does it behave?
 #
-# Some properties follow from the design alone, whatever the weights are. A mistake in a mask or an axis breaks at
-# least one of them. First: what is written now must not depend on what comes later.
+# Some properties follow from the design alone, whatever the weights are. A mistake in a mask or
+# an axis breaks at least one of them. First: what is written now must not depend on what comes
+# later.
 
 
 # %%
@@ -1251,7 +1357,8 @@ def check_padding_changes_no_real_output():
 
 
 # %% [markdown]
-# Third: without positions the encoder cannot know about order. Permuted words give permuted outputs, nothing else.
+# Third: without positions the encoder cannot know about order. Permuted words give permuted
+# outputs, nothing else.
 
 
 # %%
@@ -1266,13 +1373,15 @@ def check_without_positions_the_encoder_is_permutation_equivariant():
 
 
 # %% [markdown]
-# The last line of the check adds the positions back, and the property is gone: order matters again.
+# The last line of the check adds the positions back, and the property is gone: order matters
+# again.
 #
 # <a id="parameter-count"></a>
 # ### How many parameters?
 #
-# (§6.2, Table 3) The paper gives 65 million for the base model and 213 million for the big one, with about 37,000 symbols
-# shared by both languages. We build both on PyTorch's `meta` device, which keeps shapes but no numbers.
+# (§6.2, Table 3) The paper gives 65 million for the base model and 213 million for the big one,
+# with about 37,000 symbols shared by both languages. We build both on PyTorch's `meta` device,
+# which keeps shapes but no numbers.
 
 
 # %%
@@ -1296,14 +1405,15 @@ def parameters_beside_table_3():
 
 
 # %% [markdown]
-# Ours are a little below and a little above. The paper says "about" 37,000 symbols and does not say which biases it has, so an exact match is
-# not to be expected. The matrices inside the layers are fixed by the paper, and they are the same.
+# Ours are a little below and a little above. The paper says "about" 37,000 symbols and does not
+# say which biases it has, so an exact match is not to be expected. The matrices inside the layers
+# are fixed by the paper, and they are the same.
 #
 # <a id="untrained"></a>
 # ### A first forward pass
 #
-# The untrained model already runs. It reads ten symbols and, step by step, writes the one it finds most likely. The
-# result means nothing yet.
+# The untrained model already runs. It reads ten symbols and, step by step, writes the one it
+# finds most likely. The result means nothing yet.
 
 
 # %%
@@ -1325,12 +1435,18 @@ def an_untrained_model_speaks():
 # <a id="training"></a>
 # # Part 3. Training
 #
+# A model is a function with some millions of numbers in it. Training finds the numbers. It needs
+# four things: batches of examples, a loss that says how wrong an answer is, an optimizer that
+# makes it a little less wrong, and a loop around them. None of them is special to translation,
+# and each has a detail that is easy to get wrong without noticing: the model then still trains,
+# only worse than it should.
+#
 # <a id="batches"></a>
 # ## Batches and masks
 #
-# (§5.1) Sentences differ in length, tensors do not. So the sentences of a batch are filled up with a padding symbol, and
-# masks make sure that it counts for nothing. Four symbols have a meaning of their own and come first in every
-# vocabulary.
+# (§5.1) Sentences differ in length, tensors do not. So the sentences of a batch are filled up
+# with a padding symbol, and masks make sure that it counts for nothing. Four symbols have a
+# meaning of their own and come first in every vocabulary.
 
 # %%
 SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
@@ -1372,17 +1488,20 @@ def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
 
 
 # %% [markdown]
-# > **What exactly are `src_mask` and `tgt_mask`?** Tables that say which key each query may see. For the source one row
-# > per sentence is enough, (B, 1, S): padding is closed to every query alike. The target needs a whole table per sentence,
-# > (B, T, T), since the future differs from query to query. Both are broadcast over the heads. A boolean takes one
-# > byte: at 100 sentences of 30 words the target mask has 90 kB.
+# > **What exactly are `src_mask` and `tgt_mask`?** Tables that say which key each query may see.
+# > For the source one row per sentence is enough, (B, 1, S): padding is closed to every query
+# > alike. The target needs a whole table per sentence, (B, T, T), since the future differs from
+# > query to query. Both are broadcast over the heads. A boolean takes one byte: at 100 sentences
+# > of 30 words the target mask has 90 kB.
 # >
-# > **Should rows of padded queries be masked as well?** No need. What a padded position computes is read by nobody: as a
-# > key it is closed, and in the loss it does not count. Closing its row would only create rows with nothing to attend to.
+# > **Should rows of padded queries be masked as well?** No need. What a padded position computes
+# > is read by nobody: as a key it is closed, and in the loss it does not count. Closing its row
+# > would only create rows with nothing to attend to.
 # >
-# > **Shift right.** The decoder reads `tgt[:, :-1]`, which begins with `<s>`, and is asked for `tgt[:, 1:]`, which ends
-# > with `</s>`. At each position it sees the words before and predicts the next. In training these are the true words
-# > (*teacher forcing*), so all positions are computed at once. In use they are its own, one step at a time.
+# > **Shift right.** The decoder reads `tgt[:, :-1]`, which begins with `<s>`, and is asked for
+# > `tgt[:, 1:]`, which ends with `</s>`. At each position it sees the words before and predicts
+# > the next. In training these are the true words (*teacher forcing*), so all positions are
+# > computed at once. In use they are its own, one step at a time.
 
 
 # %%
@@ -1413,19 +1532,20 @@ def masks_of_a_batch_figure():
 
 
 # %% [markdown]
-# **Figure 6.** `tgt_mask` for a batch of two sentences. In the first, the columns of the padding are closed for
-# everyone; the triangle is the causal mask of Figure 4.
+# **Figure 6.** `tgt_mask` for a batch of two sentences. In the first, the columns of the padding
+# are closed for everyone; the triangle is the causal mask of Figure 4.
 #
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
 #
-# (§5.4) The plain loss asks for probability one on the right word. No finite score ever gives that, so the model is pushed
-# to be ever more certain. Label smoothing asks for less: the right word gets $1 - \epsilon$, and $\epsilon = 0.1$ is
-# spread evenly over all the others. Padding, which is never a right answer, gets nothing, so each of the
-# $V - 2$ others receives $\epsilon/(V-2)$.
+# (§5.4) The plain loss asks for probability one on the right word. No finite score ever gives
+# that, so the model is pushed to be ever more certain. Label smoothing asks for less: the right
+# word gets $1 - \epsilon$, and $\epsilon = 0.1$ is spread evenly over all the others. Padding,
+# which is never a right answer, gets nothing, so each of the $V - 2$ others receives
+# $\epsilon/(V-2)$.
 #
-# The loss is the Kullback–Leibler divergence from the model's distribution $p$ to this target $t$, summed over the real
-# positions of a batch:
+# The loss is the Kullback–Leibler divergence from the model's distribution $p$ to this target
+# $t$, summed over the real positions of a batch:
 #
 # $$\mathrm{KL}(t \,\|\, p) = \sum_{v} t_v \log t_v - \sum_{v} t_v \log p_v .$$
 
@@ -1472,9 +1592,10 @@ class LabelSmoothing(nn.Module):
 
 
 # %% [markdown]
-# `distribution` shows the target. `forward` never builds it: a table of tokens × V would be the largest tensor of the
-# whole training, and its rows hold only three different numbers. So the sum is written out: the right word once,
-# every other word by its share, and the padding column left aside.
+# `distribution` shows the target. `forward` never builds it: a table of tokens × V would be the
+# largest tensor of the whole training, and its rows hold only three different numbers. So the sum
+# is written out: the right word once, every other word by its share, and the padding column left
+# aside.
 
 
 # %%
@@ -1493,13 +1614,15 @@ def smoothed_targets_figure():
 
 
 # %% [markdown]
-# **Figure 7.** Targets for five positions and seven words, with an exaggerated $\epsilon = 0.4$. One dark cell in each row
-# is the right word. Column 2 is padding and stays empty. So does row 3, whose target is padding.
+# **Figure 7.** Targets for five positions and seven words, with an exaggerated $\epsilon = 0.4$.
+# One dark cell in each row is the right word. Column 2 is padding and stays empty. So does row 3,
+# whose target is padding.
 #
-# Now the checks. The written-out sum is the divergence that PyTorch computes from the full table. With the entropy of the
-# target added it is the cross-entropy with soft targets. And it finds its relative among PyTorch's own options
-# only at a second look: `F.cross_entropy(label_smoothing=…)` spreads its mass over *all* words, the right one and
-# the padding included. Take the padding away and enlarge $\epsilon$ a little, and the two agree.
+# Now the checks. The written-out sum is the divergence that PyTorch computes from the full table.
+# With the entropy of the target added it is the cross-entropy with soft targets. And it finds its
+# relative among PyTorch's own options only at a second look: `F.cross_entropy(label_smoothing=…)`
+# spreads its mass over *all* words, the right one and the padding included. Take the padding away
+# and enlarge $\epsilon$ a little, and the two agree.
 
 
 # %%
@@ -1508,6 +1631,12 @@ def random_loss_inputs() -> tuple[Tensor, Tensor]:
     return torch.randn(6, 9, dtype=torch.double), torch.tensor([4, 8, PAD, 0, 3, 3])
 
 
+# %% [markdown]
+# First, the written-out sum against the full table, and against the cross-entropy with soft
+# targets.
+
+
+# %%
 @example
 def check_label_smoothing_is_the_divergence():
     logits, target = random_loss_inputs()
@@ -1519,6 +1648,14 @@ def check_label_smoothing_is_the_divergence():
     torch.testing.assert_close(divergence + 5 * criterion.entropy(), soft, rtol=1e-6, atol=1e-6)
 
 
+# %% [markdown]
+# Second, the relative. We give padding a score of $-\infty$, so that it has no probability, and
+# cut its column out for PyTorch. With the same $\epsilon$ the two still differ. With
+# $\epsilon\,(V-1)/(V-2)$ they agree, because PyTorch gives the right word a share of the mass as
+# well.
+
+
+# %%
 @example
 def check_label_smoothing_beside_the_option_of_cross_entropy():
     logits, target = random_loss_inputs()
@@ -1534,8 +1671,9 @@ def check_label_smoothing_beside_the_option_of_cross_entropy():
 
 
 # %% [markdown]
-# A probability of exactly zero must cost nothing where the target asks for nothing, and must cost everything where
-# it asks for something. And the gradient must be the one that finite differences measure.
+# A probability of exactly zero must cost nothing where the target asks for nothing, and must cost
+# everything where it asks for something. And the gradient must be the one that finite differences
+# measure.
 
 
 # %%
@@ -1549,6 +1687,12 @@ def check_label_smoothing_at_probability_zero():
     assert LabelSmoothing(9, PAD, 0.0)(logits.log_softmax(-1), target).isfinite()
 
 
+# %% [markdown]
+# `gradcheck` moves each logit a little up and down, in double precision, and compares the change
+# of the loss with the gradient that backpropagation gives.
+
+
+# %%
 @example
 def check_the_gradient_of_label_smoothing():
     logits, target = random_loss_inputs()
@@ -1558,8 +1702,8 @@ def check_the_gradient_of_label_smoothing():
 
 
 # %% [markdown]
-# What does smoothing do to a model that is nearly sure? Let it give probability $p$ to the right word and share the rest
-# evenly.
+# What does smoothing do to a model that is nearly sure? Let it give probability $p$ to the right
+# word and share the rest evenly.
 
 
 # %%
@@ -1585,23 +1729,26 @@ def penalty_on_over_confidence_figure():
 
 
 # %% [markdown]
-# **Figure 8.** The price of certainty. Without smoothing the loss falls all the way to $p = 1$. With smoothing it is lowest
-# at $p = 1 - \epsilon$ and rises again after it: a model that is too sure pays.
+# **Figure 8.** The price of certainty. Without smoothing the loss falls all the way to $p = 1$.
+# With smoothing it is lowest at $p = 1 - \epsilon$ and rises again after it: a model that is too
+# sure pays.
 #
-# > **Why KL divergence, and what is the floor of the loss?** KL divergence and cross-entropy differ by the entropy of the
-# > target, a constant, so their gradients agree. The divergence has the nicer floor: zero, reached when the model says exactly
-# > what the target asks. The cross-entropy stops at the entropy, which is not zero once we smooth.
+# > **Why KL divergence, and what is the floor of the loss?** KL divergence and cross-entropy
+# > differ by the entropy of the target, a constant, so their gradients agree. The divergence has
+# > the nicer floor: zero, reached when the model says exactly what the target asks. The
+# > cross-entropy stops at the entropy, which is not zero once we smooth.
 # >
-# > **Why does smoothing hurt perplexity and help BLEU?** Perplexity counts the probability of the right word, and the model
-# > has been told not to give more than 0.9. BLEU counts the words that are chosen. Being less sure of single words
-# > leaves them in the right order and makes the model less bound to accidents of the training data. The paper reports
-# > both effects (§5.4).
+# > **Why does smoothing hurt perplexity and help BLEU?** Perplexity counts the probability of the
+# > right word, and the model has been told not to give more than 0.9. BLEU counts the words that
+# > are chosen. Being less sure of single words leaves them in the right order and makes the model
+# > less bound to accidents of the training data. The paper reports both effects (§5.4).
 #
 # <a id="schedule"></a>
 # ## Optimizer and schedule
 #
-# (§5.3) The optimizer is Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. Its learning rate first
-# rises in a straight line, for `warmup` steps, and then falls with the root of the step:
+# (§5.3) The optimizer is Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$.
+# Its learning rate first rises in a straight line, for `warmup` steps, and then falls with the
+# root of the step:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
@@ -1648,30 +1795,35 @@ def three_schedules_figure():
 
 
 # %% [markdown]
-# **Figure 9.** Three schedules. A longer warm-up gives a lower and later peak. A narrower model gets higher rates
-# throughout.
+# **Figure 9.** Three schedules. A longer warm-up gives a lower and later peak. A narrower model
+# gets higher rates throughout.
 #
-# > **Why warm-up, what is `factor`, is it needed with pre-norm?** Adam divides each step by a running estimate of the size of
-# > the gradient. After a few steps this estimate rests on a handful of values, and a full step may go anywhere. The warm-up
-# > keeps steps short until the estimate is sound. It also carries the paper's norm order through its large early gradients.
-# > With the norm first it is less critical, but still helps. `factor` scales the whole curve. The paper
-# > uses 1 and 4,000 steps; small models and short trainings want a higher factor and fewer steps.
+# > **Why warm-up, what is `factor`, is it needed with pre-norm?** Adam divides each step by a
+# > running estimate of the size of the gradient. After a few steps this estimate rests on a
+# > handful of values, and a full step may go anywhere. The warm-up keeps steps short until the
+# > estimate is sound. It also carries the paper's norm order through its large early gradients.
+# > With the norm first it is less critical, but still helps. `factor` scales the whole curve. The
+# > paper uses 1 and 4,000 steps; small models and short trainings want a higher factor and fewer
+# > steps.
 #
 # <a id="loop"></a>
 # ## The training loop
 #
-# An update takes one or more *micro-batches*: when a batch does not fit into memory it is cut, and gradients
-# accumulate. Several processes may work on one update, each with its own micro-batches. Whatever the cut, the result must be
-# the same. So the loss is **summed** over tokens everywhere, and divided once, by the number of target tokens of the
-# whole step.
+# An update takes one or more *micro-batches*: when a batch does not fit into memory it is cut,
+# and gradients accumulate. Several processes may work on one update, each with its own
+# micro-batches. Whatever the cut, the result must be the same. So the loss is **summed** over
+# tokens everywhere, and divided once, by the number of target tokens of the whole step.
 #
-# > **What is `ntokens` for?** It is this number. Dividing by the number of sentences would make a word in a long sentence
-# > weigh more than one in a short sentence. Taking the mean in each micro-batch first, and then the mean of the means, would make
-# > a word in a small micro-batch weigh more. Under accumulation and DDP the count runs over all micro-batches and all ranks. One
-# > of them may have no tokens, at the end of an epoch for instance. If the whole step has none, something is wrong.
+# > **What is `ntokens` for?** It is this number. Dividing by the number of sentences would make a
+# > word in a long sentence weigh more than one in a short sentence. Taking the mean in each
+# > micro-batch first, and then the mean of the means, would make a word in a small micro-batch
+# > weigh more. Under accumulation and DDP the count runs over all micro-batches and all ranks.
+# > One of them may have no tokens, at the end of an epoch for instance. If the whole step has
+# > none, something is wrong.
 #
-# Model and loss form one module, because DDP prepares gradients for what happens inside one `forward`. `autocast` lets matrix
-# products run in bf16 where the device gains from it; the loss itself is always computed in fp32.
+# Model and loss form one module, because DDP prepares gradients for what happens inside one
+# `forward`. `autocast` lets matrix products run in bf16 where the device gains from it; the loss
+# itself is always computed in fp32.
 
 
 # %%
@@ -1696,6 +1848,13 @@ def mixed_precision(device: torch.device, dtype: torch.dtype | None):
     return torch.autocast(device.type, dtype=dtype)
 
 
+# %% [markdown]
+# Sums over all processes are needed in several places: for tokens, for the loss, and for the
+# question whether to stop. One function does it. Where there is only one process it has nothing
+# to do.
+
+
+# %%
 def total_over_ranks(*values: float) -> list[float]:
     """Each value summed over all processes; unchanged where there is only one."""
     if not dist.is_initialized():
@@ -1723,8 +1882,9 @@ class TrainState:
 
 
 # %% [markdown]
-# One update, in five moves: sum the gradients of all micro-batches; count tokens over all ranks; divide; look whether the
-# result is a number; step. DDP *averages* gradients over the ranks, so the division takes the number of ranks back.
+# One update, in five moves: sum the gradients of all micro-batches; count tokens over all ranks;
+# divide; look whether the result is a number; step. DDP *averages* gradients over the ranks, so
+# the division takes the number of ranks back.
 
 
 # %%
@@ -1762,8 +1922,8 @@ def train_step(loss_model, batches: Sequence[Batch], optimizer, scheduler) -> di
 
 
 # %% [markdown]
-# An epoch groups micro-batches into updates. The last group may be smaller than the others: it is used, not dropped, and
-# does not leak into the next epoch.
+# An epoch groups micro-batches into updates. The last group may be smaller than the others: it is
+# used, not dropped, and does not leak into the next epoch.
 
 
 # %%
@@ -1774,6 +1934,14 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
         yield group
 
 
+# %% [markdown]
+# The function that runs an epoch knows nothing of files, logs or progress bars. It reports each
+# update to whoever called it, and stops when the answer is `True`. When an update fails because
+# the loss is no longer a number, the error names the step. Nothing has been changed then: the
+# check stands before the optimizer.
+
+
+# %%
 def run_epoch(
     batches: Iterable[Batch],
     loss_model,
@@ -1809,8 +1977,9 @@ def run_epoch(
 
 
 # %% [markdown]
-# The promise was: however a step is cut, the result is the same. We cut six sentences of different lengths into one, two and
-# four micro-batches and compare the parameters after the update.
+# The promise was: however a step is cut, the result is the same. We cut six sentences of
+# different lengths into one, two and four micro-batches and compare the parameters after the
+# update.
 
 
 # %%
@@ -1835,9 +2004,9 @@ def check_accumulation_equals_one_large_batch():
 # <a id="evaluation"></a>
 # ### Evaluation
 #
-# Judged is the model, not the loss that trained it: no smoothing, no dropout, no gradients. We report the mean negative
-# log-likelihood of a true word, in nats, and its exponential, the *perplexity*: among how many equally likely words the
-# model hesitates, so to speak.
+# Judged is the model, not the loss that trained it: no smoothing, no dropout, no gradients. We
+# report the mean negative log-likelihood of a true word, in nats, and its exponential, the
+# *perplexity*: among how many equally likely words the model hesitates, so to speak.
 
 
 # %%
@@ -1853,6 +2022,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
+# %% [markdown]
+# Likelihoods are summed over all real tokens and divided once, exactly as in training. A mean of
+# the means of batches would depend on how the sentences were batched.
+
+
+# %%
 def evaluate_loss(
     model: EncoderDecoder, batches: Iterable[Batch], autocast=None
 ) -> dict[str, float]:
@@ -1885,9 +2060,10 @@ def check_a_model_without_opinion_has_perplexity_v():
 # <a id="checkpoints"></a>
 # ### Checkpoints
 #
-# A training of an hour must survive a power cut. So the file is written under another name, forced to disk, and renamed: at
-# every moment the old or the new checkpoint is whole. And a file that was damaged must be noticed: `torch.load` overlooks
-# many a flipped bit. So the first line holds a SHA-256 sum of all that follows.
+# A training of an hour must survive a power cut. So the file is written under another name,
+# forced to disk, and renamed: at every moment the old or the new checkpoint is whole. And a file
+# that was damaged must be noticed: `torch.load` overlooks many a flipped bit. So the first line
+# holds a SHA-256 sum of all that follows.
 
 # %%
 CHECKPOINT_MAGIC = b"annotated-transformer-1 "
@@ -1902,6 +2078,14 @@ def save_checkpoint(path: Path, content: dict) -> None:
     write_atomically(path, CHECKPOINT_MAGIC + checksum + b"\n" + payload)
 
 
+# %% [markdown]
+# Why the detour through another name? Because writing is not one event. A process that dies
+# between the first and the last byte leaves half a file, and if that file had the name of the
+# checkpoint, the good one would be gone. `os.replace` is one event: the name points to the old
+# bytes before it and to the new ones after it.
+
+
+# %%
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file beside `path`, sync it, rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -1939,6 +2123,13 @@ def load_checkpoint(path: Path) -> dict:
     return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
 
 
+# %% [markdown]
+# `weights_only=True` matters. A pickle, the format behind `torch.save`, may contain instructions,
+# and a plain load would follow them. Here nothing is loaded but tensors and plain values. The
+# check cuts a checkpoint short, flips one bit of it, and puts something else in its place; each
+# must be refused.
+
+
 # %%
 @example
 def check_a_checkpoint_survives_and_damage_is_noticed():
@@ -1965,9 +2156,10 @@ def check_a_checkpoint_survives_and_damage_is_noticed():
 # <a id="copy-data"></a>
 # ## The copy task
 #
-# Before real sentences, a task that a broken model cannot solve and a sound one learns in about a minute: read a sequence of
-# random symbols, write the same sequence. There is no grammar to guess and nothing to memorise. The decoder must
-# find the right position in the source at every step, which is what cross-attention is for.
+# Before real sentences, a task that a broken model cannot solve and a sound one learns in about a
+# minute: read a sequence of random symbols, write the same sequence. There is no grammar to guess
+# and nothing to memorise. The decoder must find the right position in the source at every step,
+# which is what cross-attention is for.
 
 
 # %%
@@ -1984,11 +2176,16 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 
 
 # %% [markdown]
+# The symbols run from the first that is not special, in training and in the test alike. It sounds
+# too plain to be said. But a copy task that trains with one range of symbols and is tested with
+# another fails for a reason that has nothing to do with the model.
+#
 # <a id="greedy-decoding"></a>
 # ## Greedy decoding
 #
-# The simplest way to use a model: write the most likely symbol, add it to what is written, ask again. We do it for a
-# whole batch. A sentence that has ended leaves the batch, so it costs nothing while the others go on.
+# The simplest way to use a model: write the most likely symbol, add it to what is written, ask
+# again. We do it for a whole batch. A sentence that has ended leaves the batch, so it costs
+# nothing while the others go on.
 
 
 # %%
@@ -2022,7 +2219,8 @@ def greedy_decode(
 
 
 # %% [markdown]
-# A batch must not change what a sentence gets. And an untrained model, which hardly ever says "end", must stop at the limit.
+# A batch must not change what a sentence gets. And an untrained model, which hardly ever says
+# "end", must stop at the limit.
 
 
 # %%
@@ -2042,8 +2240,9 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
 # <a id="copy-training"></a>
 # ## Training it
 #
-# Two layers of width 64 are enough. After every hundred updates the model decodes a validation set. When each of its sequences is
-# copied exactly, training ends. **Cost: about a minute on two CPU cores, 90 seconds at most.**
+# Two layers of width 64 are enough. After every hundred updates the model decodes a validation
+# set. When each of its sequences is copied exactly, training ends. **Cost: about a minute on two
+# CPU cores, 90 seconds at most.**
 
 # %%
 COPY_SYMBOLS = 15  # four special ones and eleven to copy
@@ -2068,6 +2267,13 @@ class CopyRun:
     seconds: float
 
 
+# %% [markdown]
+# A function with a cache trains the model at the first call and hands out the same one
+# afterwards. In a notebook, in a test and in a program this is the same, and no cell depends on a
+# variable that another cell has left behind.
+
+
+# %%
 @functools.cache
 def copy_model(limit: float = 90.0) -> CopyRun:
     """Train the copy task until validation is perfect, for `limit` seconds at most."""
@@ -2116,6 +2322,11 @@ def copies_of_unseen_sequences():
     return f"{copied_exactly(run.model, unseen)} of 100 unseen sequences copied exactly"
 
 
+# %% [markdown]
+# And the way there:
+
+
+# %%
 @example
 def copy_loss_figure():
     import pandas as pd
@@ -2127,8 +2338,9 @@ def copy_loss_figure():
 
 
 # %% [markdown]
-# **Figure 10.** Loss of the copy task. It starts at the logarithm of the number of symbols, where every symbol is equally
-# likely. The fall comes when cross-attention finds the position to copy from.
+# **Figure 10.** Loss of the copy task. It starts at the logarithm of the number of symbols, where
+# every symbol is equally likely. The fall comes when cross-attention finds the position to copy
+# from.
 #
 # <a id="real-data"></a>
 # # Part 5. Real data
@@ -2136,13 +2348,14 @@ def copy_loss_figure():
 # <a id="corpus"></a>
 # ## A corpus
 #
-# (§5.1) The paper trains on 4.5 million sentence pairs. We take Multi30k: 29,000 descriptions of photographs in English,
-# with German translations. It is small enough for a laptop, and real: compounds, verbs at the end of the clause,
-# misspelt words.
+# (§5.1) The paper trains on 4.5 million sentence pairs. We take Multi30k: 29,000 descriptions of
+# photographs in English, with German translations. It is small enough for a laptop, and real:
+# compounds, verbs at the end of the clause, misspelt words.
 #
-# It is looked for in the folder that `MULTI30K_DIR` names, then in `.data/`, then it is downloaded from a pinned commit of its
-# public repository. Each file is checked against its SHA-256 sum. Where it cannot be had, a small built-in corpus takes its
-# place, and every table and figure says so.
+# It is looked for in the folder that `MULTI30K_DIR` names, then in `.data/`, then it is
+# downloaded from a pinned commit of its public repository. Each file is checked against its
+# SHA-256 sum. Where it cannot be had, a small built-in corpus takes its place, and every table
+# and figure says so.
 
 # %%
 Pair = tuple[str, str]  # a source sentence and its translation
@@ -2161,9 +2374,10 @@ class Corpus:
 
 
 # %% [markdown]
-# Reading text has traps, and each gets an error that names file and line. Python's `splitlines` also cuts at rarer characters,
-# such as U+2028: here lines end at `\n` and nowhere else. A file that was cut short in a download must not pass for a
-# smaller corpus. And a checksum tells the published file from one that somebody has improved.
+# Reading text has traps, and each gets an error that names file and line. Python's `splitlines`
+# also cuts at rarer characters, such as U+2028: here lines end at `\n` and nowhere else. A file
+# that was cut short in a download must not pass for a smaller corpus. And a checksum tells the
+# published file from one that somebody has improved.
 
 
 # %%
@@ -2171,6 +2385,12 @@ class CorpusError(ValueError):
     """A corpus that cannot be used: the message names the file, the fault and the way out."""
 
 
+# %% [markdown]
+# The reader below takes plain or gzipped text. The checksum is taken over the text itself, so
+# that it does not matter which of the two a folder holds.
+
+
+# %%
 def read_lines(path: Path, checksum: str | None = None) -> list[str]:
     """Lines of a UTF-8 text file, gzipped or not; `checksum` is of the text as plain bytes.
 
@@ -2193,8 +2413,9 @@ def read_lines(path: Path, checksum: str | None = None) -> list[str]:
 
 
 # %% [markdown]
-# A split is two files, and line $n$ of one belongs to line $n$ of the other. If their lengths differ, every pair after the missing
-# line is wrong, and training on it would teach nonsense without any further sign.
+# A split is two files, and line $n$ of one belongs to line $n$ of the other. If their lengths
+# differ, every pair after the missing line is wrong, and training on it would teach nonsense
+# without any further sign.
 
 
 # %%
@@ -2275,6 +2496,12 @@ def download_multi30k(folder: Path, url: str = MULTI30K_URL, pause: float = 1.0)
             raise
 
 
+# %% [markdown]
+# From here on it is a corpus like any other, except that its checksums are known. It has two test
+# splits, of 2016 and 2017, and both are scored.
+
+
+# %%
 def read_multi30k(folder: Path, languages: tuple[str, str] = ("de", "en")) -> Corpus:
     """Multi30k from a folder that has its files."""
     read = functools.partial(read_split, folder, languages=languages, sums=MULTI30K_SUMS)
@@ -2285,16 +2512,19 @@ def read_multi30k(folder: Path, languages: tuple[str, str] = ("de", "en")) -> Co
 # <a id="built-in-captions"></a>
 # ### A corpus that needs no download
 #
-# A program that cannot reach its data should still run from its first line to its last. So we carry a small corpus with
-# us: not a file, but a grammar that writes captions in German and in English at once. It serves when there is no network,
-# and in the tests. It is a toy: a model that does well here has learnt this grammar, not German, and a score on it says
-# nothing about Multi30k.
+# A program that cannot reach its data should still run from its first line to its last. So we
+# carry a small corpus with us: not a file, but a grammar that writes captions in German and in
+# English at once. It serves when there is no network, and in the tests. It is a toy: a model that
+# does well here has learnt this grammar, not German, and a score on it says nothing about
+# Multi30k.
 #
-# Still, the toy asks for real work. A noun in German has one of three *genders* (m, f, n), and articles and adjectives
-# change with it, with *number*, and with *case*, the mark of a noun's role in the sentence. One English "the" stands for
-# six German forms, one "red" for four. The nouns below are sorted by kind, so that people read newspapers and bags do not.
-# Each entry gives gender, singular and plural, then the English word (with its plural where "s" is not the answer).
-# Four nouns, such as *Junge*, take an ending in the singular too, in every case but the first.
+# Still, the toy asks for real work. A noun in German has one of three *genders* (m, f, n), and
+# articles and adjectives change with it, with *number*, and with *case*, the mark of a noun's
+# role in the sentence. One English "the" stands for six German forms, one "red" for four. The
+# nouns below are sorted by kind, so that people read newspapers and bags do not. Each entry gives
+# gender, singular and plural, then the English word (with its plural where "s" is not the
+# answer). Four nouns, such as *Junge*, take an ending in the singular too, in every case but the
+# first.
 
 # %% tags=["hide-input"]
 CAPTION_NOUNS = {
@@ -2303,8 +2533,8 @@ CAPTION_NOUNS = {
     "adult": "m Mann Männer man/men, f Frau Frauen woman/women, m Lehrer Lehrer teacher,"
     "f Tänzerin Tänzerinnen dancer, m Polizist/Polizisten Polizisten policeman/policemen,"
     "f Kellnerin Kellnerinnen waitress/waitresses, m Gärtner Gärtner gardener",
-    "animal": "m Hund Hunde dog, f Katze Katzen cat, n Kätzchen Kätzchen kitten, f Ziege Ziegen goat,"
-    "m Welpe/Welpen Welpen puppy/puppies, m Affe/Affen Affen monkey",
+    "animal": "m Hund Hunde dog, f Katze Katzen cat, n Kätzchen Kätzchen kitten,"
+    "f Ziege Ziegen goat,m Welpe/Welpen Welpen puppy/puppies, m Affe/Affen Affen monkey",
     "thing": "m Ball Bälle ball, f Tasche Taschen bag, n Kissen Kissen pillow, m Korb Körbe basket,"
     "f Decke Decken blanket, m Drachen Drachen kite, f Flasche Flaschen bottle",
     "text": "n Buch Bücher book, f Zeitung Zeitungen newspaper, m Brief Briefe letter,"
@@ -2323,18 +2553,20 @@ CAPTION_NOUNS = {
 }
 
 # %% [markdown]
-# Which adjectives suit a noun depends on its kind, and so does the English word: *klein* is "little" for a child and
-# "small" for a bag, *groß* is "tall" for a woman and "big" for a dog. A place comes with a preposition, and here German says
-# with the case what English says with another word. *Im Park* is the dative, and means "in the park"; *in den Park*
-# is the accusative, and means "into the park". The last table holds articles and endings of adjectives: one row for a
-# determiner and a case, one column each for the three genders and the plural.
+# Which adjectives suit a noun depends on its kind, and so does the English word: *klein* is
+# "little" for a child and "small" for a bag, *groß* is "tall" for a woman and "big" for a dog. A
+# place comes with a preposition, and here German says with the case what English says with
+# another word. *Im Park* is the dative, and means "in the park"; *in den Park* is the accusative,
+# and means "into the park". The last table holds articles and endings of adjectives: one row for
+# a determiner and a case, one column each for the three genders and the plural.
 
 # %% tags=["hide-input"]
 CAPTION_ADJECTIVES = {
-    "child": "klein little, fröhlich cheerful, müde tired, neugierig curious, hungrig hungry, blond blond",
+    "child": "klein little, fröhlich cheerful, müde tired, neugierig curious, hungrig hungry,"
+    "blond blond",
     "adult": "jung young, alt old, groß tall, müde tired, fröhlich cheerful, freundlich friendly",
-    "animal": "klein little, groß big, müde tired, neugierig curious, hungrig hungry, schwarz black,"
-    "weiß white, braun brown",
+    "animal": "klein little, groß big, müde tired, neugierig curious, hungrig hungry,"
+    "schwarz black,weiß white, braun brown",
     "thing": "klein small, groß big, alt old, neu new, rot red, blau blue, grün green, gelb yellow",
     "text": "alt old, neu new, dünn thin, interessant interesting",
     "clothes": "alt old, neu new, rot red, blau blue, grün green, warm warm, schwarz black",
@@ -2343,13 +2575,15 @@ CAPTION_ADJECTIVES = {
     "nature": "klein small, groß big, schön beautiful",
     "building": "klein small, alt old, schön beautiful",
 }
-CAPTION_PLACES = """in dat in: Park Garten Wald Dorf Zelt; auf dat on: Wiese Straße Brücke Bank;
-vor dat in front of: Haus Kirche Schule Zelt Baum; hinter dat behind: Haus Mauer Baum Schule;
-neben dat next to: Bank Brunnen Auto Baum; unter dat under: Baum Brücke; an dat by: See Brunnen Tor;
-zwischen dat between: Baum Haus Bank Auto; in acc into: Park Garten Wald Haus; um acc around: Haus See Baum;
-durch acc through: Park Wald Garten Dorf; über acc across: Wiese Straße Brücke; auf acc onto: Wiese Straße"""
+CAPTION_PLACES = """in dat in: Park Garten Wald Dorf Zelt; auf dat on: Wiese Straße Brücke Bank; vor dat in front
+of: Haus Kirche Schule Zelt Baum; hinter dat behind: Haus Mauer Baum Schule; neben dat next to:
+Bank Brunnen Auto Baum; unter dat under: Baum Brücke; an dat by: See Brunnen Tor; zwischen dat
+between: Baum Haus Bank Auto; in acc into: Park Garten Wald Haus; um acc around: Haus See Baum;
+durch acc through: Park Wald Garten Dorf; über acc across: Wiese Straße Brücke; auf acc onto:
+Wiese Straße"""
 CAPTION_ARTICLES = {
-    "a nom": "ein-er eine-e ein-es", "a acc": "einen-en eine-e ein-es", "a dat": "einem-en einer-en einem-en",
+    "a nom": "ein-er eine-e ein-es", "a acc": "einen-en eine-e ein-es",
+    "a dat": "einem-en einer-en einem-en",
     "the nom": "der-e die-e das-e die-en", "the acc": "den-en die-e das-e die-en",
     "the dat": "dem-en der-en dem-en den-en",
     "two nom": "zwei-e", "two acc": "zwei-e", "two dat": "zwei-en",
@@ -2358,50 +2592,57 @@ CAPTION_ARTICLES = {
 }  # fmt: skip
 
 # %% [markdown]
-# The verbs come next, sorted by what they ask for: a place, a direction, an object in one case or the other, or a recipient
-# and an object. An entry names who may do it, the German forms for one and for many, and what it may be done to. A third
-# German word is a particle, and such a verb is *separable*: in a main clause the particle goes to the far end
-# (*hebt … auf*), in a subordinate clause it returns to its verb (*aufhebt*). *Trägt* is "wearing" with clothes and "carrying"
-# with things, so here too a word alone does not settle its translation. English always uses the progressive form, so that each German caption
-# has one English answer and no other.
+# The verbs come next, sorted by what they ask for: a place, a direction, an object in one case or
+# the other, or a recipient and an object. An entry names who may do it, the German forms for one
+# and for many, and what it may be done to. A third German word is a particle, and such a verb is
+# *separable*: in a main clause the particle goes to the far end (*hebt … auf*), in a subordinate
+# clause it returns to its verb (*aufhebt*). *Trägt* is "wearing" with clothes and "carrying" with
+# things, so here too a word alone does not settle its translation. English always uses the
+# progressive form, so that each German caption has one English answer and no other.
 
 # %% tags=["hide-input"]
 CAPTION_VERBS = {
-    "place": """child adult animal: schläft schlafen = sleeping; child adult animal: wartet warten = waiting;
-    child adult animal: liegt liegen = lying; child adult animal: sitzt sitzen = sitting;
-    child adult animal: steht stehen = standing; child animal: spielt spielen = playing;
-    adult: arbeitet arbeiten = working; child adult: singt singen = singing; child adult: tanzt tanzen = dancing;
-    child adult animal: wacht wachen auf = waking up; child animal: läuft laufen herum = running around""",
-    "direction": """child adult animal: rennt rennen = running; child adult: geht gehen = walking;
-    child animal: hüpft hüpfen = hopping; child adult animal: schleicht schleichen = sneaking""",
-    "reaction": """child adult: lacht lachen = laughing; child adult: lächelt lächeln = smiling;
-    child adult: klatscht klatschen = clapping; child adult: jubelt jubeln = cheering""",
-    "acc": """child adult: hebt heben auf = picking up = thing text clothes food;
-    child adult: zieht ziehen an = putting on = clothes; child adult: zieht ziehen aus = taking off = clothes;
-    child adult: probiert probieren an = trying on = clothes; child adult: trägt tragen = wearing = clothes;
-    child adult: trägt tragen = carrying = thing text; child adult: liest lesen = reading = text;
-    child adult: schaut schauen an = looking at = child adult animal thing vehicle clothes;
-    adult: wirft werfen weg = throwing away = thing text food; animal: jagt jagen = chasing = animal;
-    child adult: packt packen ein = packing up = thing text food; child adult: isst essen = eating = food;
-    animal: frisst fressen = eating = food; child adult: streichelt streicheln = petting = animal;
-    child adult: füttert füttern = feeding = animal; adult: repariert reparieren = repairing = vehicle;
-    child adult: wäscht waschen = washing = vehicle; child adult: schiebt schieben = pushing = vehicle;
-    child adult: umarmt umarmen = hugging = child adult; adult: kauft kaufen = buying = thing text clothes food;
-    child adult: sucht suchen = looking for = child animal thing text""",
-    "dat": """child adult: hilft helfen = helping = child adult; child adult: dankt danken = thanking = adult child;
-    child adult animal: folgt folgen = following = child adult animal;
-    child adult: winkt winken zu = waving at = child adult; child adult: hört hören zu = listening to = adult child;
-    child adult animal: schaut schauen zu = watching = child adult animal""",
-    "give": """child adult: gibt geben = giving = thing text food; adult: liest lesen vor = reading = text;
-    child adult: zeigt zeigen = showing = thing text vehicle animal; adult: verkauft verkaufen = selling = thing food;
-    child adult: bringt bringen = bringing = thing text food""",
+    "place": """child adult animal: schläft schlafen = sleeping; child adult animal: wartet
+    warten = waiting; child adult animal: liegt liegen = lying; child adult animal: sitzt
+    sitzen = sitting; child adult animal: steht stehen = standing; child animal: spielt spielen
+    = playing; adult: arbeitet arbeiten = working; child adult: singt singen = singing; child
+    adult: tanzt tanzen = dancing; child adult animal: wacht wachen auf = waking up; child
+    animal: läuft laufen herum = running around""",
+    "direction": """child adult animal: rennt rennen = running; child adult: geht gehen =
+    walking; child animal: hüpft hüpfen = hopping; child adult animal: schleicht schleichen =
+    sneaking""",
+    "reaction": """child adult: lacht lachen = laughing; child adult: lächelt lächeln =
+    smiling; child adult: klatscht klatschen = clapping; child adult: jubelt jubeln = cheering""",
+    "acc": """child adult: hebt heben auf = picking up = thing text clothes food; child adult:
+    zieht ziehen an = putting on = clothes; child adult: zieht ziehen aus = taking off =
+    clothes; child adult: probiert probieren an = trying on = clothes; child adult: trägt
+    tragen = wearing = clothes; child adult: trägt tragen = carrying = thing text; child adult:
+    liest lesen = reading = text; child adult: schaut schauen an = looking at = child adult
+    animal thing vehicle clothes; adult: wirft werfen weg = throwing away = thing text food;
+    animal: jagt jagen = chasing = animal; child adult: packt packen ein = packing up = thing
+    text food; child adult: isst essen = eating = food; animal: frisst fressen = eating = food;
+    child adult: streichelt streicheln = petting = animal; child adult: füttert füttern =
+    feeding = animal; adult: repariert reparieren = repairing = vehicle; child adult: wäscht
+    waschen = washing = vehicle; child adult: schiebt schieben = pushing = vehicle; child
+    adult: umarmt umarmen = hugging = child adult; adult: kauft kaufen = buying = thing text
+    clothes food; child adult: sucht suchen = looking for = child animal thing text""",
+    "dat": """child adult: hilft helfen = helping = child adult; child adult: dankt danken =
+    thanking = adult child; child adult animal: folgt folgen = following = child adult animal;
+    child adult: winkt winken zu = waving at = child adult; child adult: hört hören zu =
+    listening to = adult child; child adult animal: schaut schauen zu = watching = child adult
+    animal""",
+    "give": """child adult: gibt geben = giving = thing text food; adult: liest lesen vor =
+    reading = text; child adult: zeigt zeigen = showing = thing text vehicle animal; adult:
+    verkauft verkaufen = selling = thing food; child adult: bringt bringen = bringing = thing
+    text food""",
 }
 
 # %% [markdown]
-# A phrase keeps its words as they stand in the dictionary, and each language dresses them by its own rules. This is the
-# whole trick of a *synchronous* grammar: choose the meaning once, then write it down twice. German asks for the case and
-# finds article and ending in the table; English needs only the plural and the choice between "a" and "an". A phrase also
-# lists its pairs of words, here the adjective with its noun. We shall use them to decide what goes into training.
+# A phrase keeps its words as they stand in the dictionary, and each language dresses them by its
+# own rules. This is the whole trick of a *synchronous* grammar: choose the meaning once, then
+# write it down twice. German asks for the case and finds article and ending in the table; English
+# needs only the plural and the choice between "a" and "an". A phrase also lists its pairs of
+# words, here the adjective with its noun. We shall use them to decide what goes into training.
 
 
 # %% tags=["hide-input"]
@@ -2451,6 +2692,12 @@ class CaptionVerb(NamedTuple):
     objects: list[str]  # kinds of nouns
 
 
+# %% [markdown]
+# A verb with a particle has three German forms, all others two. Entries of nouns are padded in
+# the same way: whoever is not told a plural in English gets an "s".
+
+
+# %% tags=["hide-input"]
 @functools.cache
 def caption_nouns() -> dict[str, list[tuple]]:
     """Nouns by kind: (kind, gender, singular forms, plural, English forms)."""
@@ -2468,7 +2715,7 @@ def caption_verbs() -> list[CaptionVerb]:
     """All verbs."""
     verbs = []
     for frame, text in CAPTION_VERBS.items():
-        for entry in text.split(";"):
+        for entry in " ".join(text.split()).split(";"):
             doers, rest = entry.split(":")
             german, english, objects = (*rest.split("="), "")[:3]
             words = doers.split(), german.split(), english.strip(), objects.split()
@@ -2477,8 +2724,8 @@ def caption_verbs() -> list[CaptionVerb]:
 
 
 # %% [markdown]
-# Now choices are made: a phrase for a kind of noun, and a place for a case. German draws a preposition and the article
-# after it together, *in dem* to *im*.
+# Now choices are made: a phrase for a kind of noun, and a place for a case. German draws a
+# preposition and the article after it together, *in dem* to *im*.
 
 
 # %% tags=["hide-input"]
@@ -2494,9 +2741,15 @@ def caption_phrase(
     return CaptionPhrase(determiner, adjective, noun, plural)
 
 
+# %% [markdown]
+# For a place the noun comes first, and is looked up by its German name. "Between" needs two of
+# them.
+
+
+# %% tags=["hide-input"]
 def caption_place(rng: random.Random, case: str) -> tuple[str, str]:
     """A place in German and English."""
-    entries = [entry.split(":") for entry in CAPTION_PLACES.split(";")]
+    entries = [entry.split(":") for entry in " ".join(CAPTION_PLACES.split()).split(";")]
     head, names = rng.choice([entry for entry in entries if entry[0].split()[1] == case])
     preposition, _, english = head.split(maxsplit=2)
     known = {noun[2][0]: noun for nouns in caption_nouns().values() for noun in nouns}
@@ -2510,8 +2763,9 @@ def caption_place(rng: random.Random, case: str) -> tuple[str, str]:
 
 
 # %% [markdown]
-# A clause is a verb with all it asks for. English has one order for it. German has two: in a main clause the verb stands
-# second and its particle last; in a subordinate clause both stand together at the end.
+# A clause is a verb with all it asks for. English has one order for it. German has two: in a main
+# clause the verb stands second and its particle last; in a subordinate clause both stand together
+# at the end.
 
 
 # %% tags=["hide-input"]
@@ -2536,6 +2790,13 @@ class CaptionClause(NamedTuple):
         return f"{'are' if self.subject.plural else 'is'} {self.english}"
 
 
+# %% [markdown]
+# Which words may stand together is now a matter of looking up kinds. What is combined is noted as
+# pairs, for the splits. A clause in which the same noun appears twice is thrown away: *a girl is
+# helping a girl* is grammatical, and not a caption.
+
+
+# %% tags=["hide-input"]
 def caption_clause(
     rng: random.Random, frames: str, determiners: str = "a the two three "
 ) -> CaptionClause:
@@ -2565,8 +2826,8 @@ def caption_clause(
 
 
 # %% [markdown]
-# Captions have three shapes: a clause alone; two clauses, the second with its verb at the end; and a clause inside another, behind
-# a relative pronoun.
+# Captions have three shapes: a clause alone; two clauses, the second with its verb at the end;
+# and a clause inside another, behind a relative pronoun.
 
 
 # %% tags=["hide-input"]
@@ -2600,15 +2861,16 @@ def caption(rng: random.Random) -> tuple[str, str, set[tuple[str, str]]]:
 
 
 # %% [markdown]
-# Last, the splits. A random part of all pairs, such as *hungry* with *goat* or *dancer* with *reading*, is held out: training
-# has none of them, and each held-out caption has at least one. The model has met all the words, three times or more, but
-# not together. So the held-out captions ask whether it has learnt the rule or the examples.
+# Last, the splits. A random part of all pairs, such as *hungry* with *goat* or *dancer* with
+# *reading*, is held out: training has none of them, and each held-out caption has at least one.
+# The model has met all the words, three times or more, but not together. So the held-out captions
+# ask whether it has learnt the rule or the examples.
 
 
 # %% tags=["hide-input"]
 @functools.cache
 def builtin_corpus() -> dict[str, list[tuple[str, str]]]:
-    """The built-in captions: 3,000 pairs for training, 200 each in val and test, of new combinations."""
+    """The built-in captions: 3,000 training pairs, 200 each in val and test, of new combinations."""
     rng, captions = random.Random(2017), {}
     while len(captions) < 8000:
         german, english, pairs = caption(rng)
@@ -2643,8 +2905,9 @@ def read_builtin(languages: tuple[str, str] = ("de", "en")) -> Corpus:
 # <a id="finding-a-corpus"></a>
 # ### Finding one
 #
-# Now the order in which a corpus is looked for. Whoever asks for Multi30k by name gets it, or an error that says what to do.
-# Whoever leaves the choice open gets the built-in captions where Multi30k is out of reach, and is told.
+# Now the order in which a corpus is looked for. Whoever asks for Multi30k by name gets it, or an
+# error that says what to do. Whoever leaves the choice open gets the built-in captions where
+# Multi30k is out of reach, and is told.
 
 
 # %%
@@ -2661,6 +2924,11 @@ def find_multi30k(languages=("de", "en"), cache: Path = Path(".data/multi30k")) 
         raise CorpusError(f"Multi30k is out of reach: {error}. The way out: {way_out}") from None
 
 
+# %% [markdown]
+# The last step decides by name. It is cached, so that a notebook reads its corpus once.
+
+
+# %%
 @functools.cache
 def find_corpus(name: str = "auto", languages: tuple[str, str] = ("de", "en")) -> Corpus:
     """A corpus by name: "multi30k", "builtin", "auto" (the first, else the second) or a folder."""
@@ -2688,6 +2956,12 @@ def corpus_at_hand() -> Corpus:
     return find_corpus(corpus_name())
 
 
+# %% [markdown]
+# Here is what this page was made with. German sentences have fewer words than English ones,
+# because German writes compounds as one word. Each of these words is rarer, and a word-level
+# vocabulary feels it.
+
+
 # %%
 @example
 def the_corpus_at_hand():
@@ -2705,14 +2979,20 @@ def the_corpus_at_hand():
 
 
 # %% [markdown]
+# The captions were written by people who described a photograph in one sentence, and the German
+# ones by translators. So the sentences are short, in the present tense, and about the same few
+# hundred things: men, women, dogs, water, streets, clothes. This is why so small a corpus can
+# teach so much. It is also why a model trained on it is lost in a newspaper.
+#
 # <a id="tokens"></a>
 # ## Tokens
 #
-# A tokenizer cuts a sentence into words and punctuation. spaCy has one for many languages, made of rules, so nothing has to
-# be downloaded: `spacy.blank("de")` is enough.
+# A tokenizer cuts a sentence into words and punctuation. spaCy has one for many languages, made
+# of rules, so nothing has to be downloaded: `spacy.blank("de")` is enough.
 #
-# Cutting loses one thing: where there was a space. Without it a translation cannot be put together again: is it `dog .` or
-# `dog.`? So a token that was not preceded by a space carries a mark, `‿`, and putting together is exact.
+# Cutting loses one thing: where there was a space. Without it a translation cannot be put
+# together again: is it `dog .` or `dog.`? So a token that was not preceded by a space carries a
+# mark, `‿`, and putting together is exact.
 
 # %%
 JOIN = "‿"  # "glued to the token before"
@@ -2734,6 +3014,13 @@ def load_tokenizer(language: str):
         ) from None
 
 
+# %% [markdown]
+# Source and target have a tokenizer each. The rules matter more than one might think: English
+# cuts *don't* into two tokens, German keeps *geht's* in one, and both must know that the full
+# stop of *Dr.* ends nothing.
+
+
+# %%
 def load_tokenizers(languages: Sequence[str] = ("de", "en")) -> tuple:
     """Tokenizers of source and target language."""
     return tuple(load_tokenizer(language) for language in languages)
@@ -2752,6 +3039,11 @@ def tokenize(text: str, tokenizer) -> list[str]:
     return tokens
 
 
+# %% [markdown]
+# The way back is one line: join with spaces, then remove each space that stands before a mark.
+
+
+# %%
 def detokenize(tokens: Iterable[str]) -> str:
     """The text that `tokenize` cut up, with single spaces."""
     return " ".join(tokens).replace(f" {JOIN}", "").removeprefix(JOIN)
@@ -2763,6 +3055,12 @@ def tokens_of_a_sentence():
     return tokenize("Der Hund, der (laut) bellt, gehört Frau Meier-Lenz.", load_tokenizer("de"))
 
 
+# %% [markdown]
+# The comma, the brackets and the full stop carry the mark; the words do not. Is the way back
+# exact for real sentences? We try five hundred of each split and language.
+
+
+# %%
 @example
 def check_every_sentence_can_be_put_together_again():
     corpus = corpus_at_hand()
@@ -2777,9 +3075,10 @@ def check_every_sentence_can_be_put_together_again():
 # <a id="vocabularies"></a>
 # ## Vocabularies
 #
-# Each language gets a list of words, from the **training split alone**. A word of the test set that was never seen in
-# training must be unknown: otherwise the test would not tell how the model fares on new text. Words seen only once become
-# unknown too. This is how the model learns what to do with unknown words.
+# Each language gets a list of words, from the **training split alone**. A word of the test set
+# that was never seen in training must be unknown: otherwise the test would not tell how the model
+# fares on new text. Words seen only once become unknown too. This is how the model learns what to
+# do with unknown words.
 
 
 # %%
@@ -2807,8 +3106,8 @@ class Vocabulary:
 
 
 # %% [markdown]
-# torchtext counts and sorts. The words go into a list of our own, because looking up an unknown word in torchtext's table adds it
-# there without a word.
+# torchtext counts and sorts. The words go into a list of our own, because looking up an unknown
+# word in torchtext's table adds it there without a word.
 
 
 # %%
@@ -2823,8 +3122,8 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
 
 
 # %% [markdown]
-# Tokens become ids once, before training, not in every epoch again. The source ends with `</s>`, so that the model sees where it
-# ends. The target has `<s>` before and `</s>` after it.
+# Tokens become ids once, before training, not in every epoch again. The source ends with `</s>`,
+# so that the model sees where it ends. The target has `<s>` before and `</s>` after it.
 
 # %%
 IdPair = tuple[list[int], list[int]]
@@ -2837,6 +3136,12 @@ def tokenized(corpus: Corpus, split: str) -> list[tuple[list[str], list[str]]]:
     return [cut(pair) for pair in corpus.splits[split]]
 
 
+# %% [markdown]
+# What comes out are plain lists of integers. The text is not needed again until a translation has
+# to be compared with it.
+
+
+# %%
 def to_ids(pairs, vocabularies: tuple[Vocabulary, Vocabulary]) -> list[IdPair]:
     """Tokenized pairs as ids, with start and end."""
     source, target = vocabularies
@@ -2849,8 +3154,8 @@ def encode_pairs(corpus: Corpus, split: str, vocabularies) -> list[IdPair]:
 
 
 # %% [markdown]
-# Pairs that are empty on a side, or longer than the model has positions, cannot be learnt from. They are left out, and how many they
-# are is said.
+# Pairs that are empty on a side, or longer than the model has positions, cannot be learnt from.
+# They are left out, and how many they are is said.
 
 
 # %%
@@ -2863,6 +3168,12 @@ class Encoded:
     splits: dict[str, list[IdPair]] = field(repr=False)
 
 
+# %% [markdown]
+# The vocabularies see `train` and nothing else. Note the order: first tokens, then vocabularies
+# from the tokens of the training split, then ids for training and validation.
+
+
+# %%
 def encode_corpus(name: str, languages: tuple[str, str], min_freq: int, max_len: int) -> Encoded:
     """Vocabularies from the training split, and ids of train and val; tests stay as they are."""
     corpus = find_corpus(name, languages)
@@ -2890,6 +3201,13 @@ def encoded_at_hand() -> Encoded:
     return encode_corpus(corpus_name(), ("de", "en"), min_freq=2, max_len=256)
 
 
+# %% [markdown]
+# How large are the vocabularies, and how much of an unseen text do they miss? The share of
+# unknown words is a ceiling that no training can lift: the model cannot translate what it cannot
+# read.
+
+
+# %%
 @example
 def vocabularies_at_hand():
     corpus, vocabularies = encoded_at_hand().corpus, encoded_at_hand().vocabularies
@@ -2906,12 +3224,13 @@ def vocabularies_at_hand():
 # <a id="token-budget"></a>
 # ## Batches by token budget
 #
-# (§5.1) The paper counts a batch in tokens, not in sentences, and puts sentences of about the same length together. A batch
-# of short sentences then holds many of them, one of long sentences few; each costs about the same, and little of it is padding.
+# (§5.1) The paper counts a batch in tokens, not in sentences, and puts sentences of about the
+# same length together. A batch of short sentences then holds many of them, one of long sentences
+# few; each costs about the same, and little of it is padding.
 #
-# torchtext's `pool` does most of the work. It cuts the shuffled corpus into pools of a hundred batches, sorts each pool by
-# length, cuts it into batches, and shuffles these. We count a batch as what it occupies: its number of sentences times
-# its longest side.
+# torchtext's `pool` does most of the work. It cuts the shuffled corpus into pools of a hundred
+# batches, sorts each pool by length, cuts it into batches, and shuffles these. We count a batch
+# as what it occupies: its number of sentences times its longest side.
 
 
 # %%
@@ -2921,6 +3240,13 @@ def padded_size(lengths: tuple[int, int, int], count: int, sofar: int) -> int:
     return max(longest, *lengths[:2]) * count
 
 
+# %% [markdown]
+# The rule is called with one sentence more each time, and says how much the batch would then
+# occupy. Sorting by the longer of the two sides keeps both sides of a batch about equally long.
+# Sorting by the target alone leaves more padding in the source.
+
+
+# %%
 def pooled_batches(lengths: Sequence[tuple[int, int]], budget: int, order: random.Random | None):
     """Lists of sentence numbers, alike in length, at most `budget` positions each.
 
@@ -2943,9 +3269,9 @@ def pooled_batches(lengths: Sequence[tuple[int, int]], budget: int, order: rando
 
 
 # %% [markdown]
-# A sampler hands these lists out. Under DDP every rank builds the same lists from the same seed and takes its share of them: with
-# two ranks, every second one. All ranks must get the same number, since each update needs all of them. So the last batch of a
-# rank may be empty.
+# A sampler hands these lists out. Under DDP every rank builds the same lists from the same seed
+# and takes its share of them: with two ranks, every second one. All ranks must get the same
+# number, since each update needs all of them. So the last batch of a rank may be empty.
 
 
 # %%
@@ -2977,8 +3303,9 @@ class TokenBudget(torch.utils.data.Sampler):
 
 
 # %% [markdown]
-# PyTorch's `DataLoader` does the rest: it fetches the sentences of a batch and pads them. A rank that has no batch left
-# gets one without target tokens, which takes part in the update and adds nothing.
+# PyTorch's `DataLoader` does the rest: it fetches the sentences of a batch and pads them. A rank
+# that has no batch left gets one without target tokens, which takes part in the update and adds
+# nothing.
 
 
 # %%
@@ -3001,8 +3328,8 @@ def create_dataloaders(encoded: Encoded, budget: int, rank: int = 0, ranks: int 
 
 
 # %% [markdown]
-# Is the padding worth the trouble? We count the positions of one epoch. For comparison: the same sentences in the order of the
-# corpus, 64 at a time.
+# Is the padding worth the trouble? We count the positions of one epoch. For comparison: the same
+# sentences in the order of the corpus, 64 at a time.
 
 
 # %%
@@ -3015,6 +3342,12 @@ def padding_share(batches: Iterable[Batch]) -> float:
     return 1 - real / total
 
 
+# %% [markdown]
+# The number counts both sides, and the decoder's side without its last position, as the model
+# sees it.
+
+
+# %%
 @example
 def padding_of_the_training_batches():
     train, _ = create_dataloaders(encoded_at_hand(), budget=2048)
@@ -3028,9 +3361,10 @@ def padding_of_the_training_batches():
 # <a id="settings"></a>
 # ## Settings
 #
-# Everything that defines a run stands in one frozen record. It is written as JSON beside the checkpoints, so that a
-# number can always be traced to the settings that made it. A small corpus wants a small model: three layers of 256 and
-# much dropout. The base model of the paper has room to learn our 29,000 pairs by heart, and would.
+# Everything that defines a run stands in one frozen record. It is written as JSON beside the
+# checkpoints, so that a number can always be traced to the settings that made it. A small corpus
+# wants a small model: three layers of 256 and much dropout. The base model of the paper has room
+# to learn our 29,000 pairs by heart, and would.
 
 
 # %%
@@ -3060,8 +3394,8 @@ class Config:
 
 
 # %% [markdown]
-# Three presets: `words` is the model of this page, `demo` a small one that learns something within minutes, and `smoke`
-# serves the tests.
+# Three presets: `words` is the model of this page, `demo` a small one that learns something
+# within minutes, and `smoke` serves the tests.
 
 # %%
 SMALL = Config(
@@ -3074,6 +3408,12 @@ PRESETS = {
 }
 
 
+# %% [markdown]
+# A configuration and two vocabularies are all it takes to build the model again, on another
+# machine or in another year.
+
+
+# %%
 def model_from(config: Config, vocabularies: tuple[Vocabulary, Vocabulary]) -> EncoderDecoder:
     """A fresh model of the configured sizes."""
     sizes = config.N, config.d_model, config.d_ff, config.h, config.dropout
@@ -3085,13 +3425,15 @@ def model_from(config: Config, vocabularies: tuple[Vocabulary, Vocabulary]) -> E
 # <a id="workers"></a>
 # ## One process or many
 #
-# With *distributed data parallelism* (DDP) every process holds the whole model and its own share of the batches. During the
-# backward pass the processes average their gradients, so all of them make the same update and their models stay equal.
-# Nothing else is exchanged. `torchrun` starts the processes and tells each its rank through environment variables.
-# Without `torchrun` there is one process, and the code path is the same.
+# With *distributed data parallelism* (DDP) every process holds the whole model and its own share
+# of the batches. During the backward pass the processes average their gradients, so all of them
+# make the same update and their models stay equal. Nothing else is exchanged. `torchrun` starts
+# the processes and tells each its rank through environment variables. Without `torchrun` there is
+# one process, and the code path is the same.
 #
-# Two ranks of one thread each are also the better way to use two CPU cores: one process with two threads must wait for both
-# at every small operation, two processes wait for each other once per update.
+# Two ranks of one thread each are also the better way to use two CPU cores: one process with two
+# threads must wait for both at every small operation, two processes wait for each other once per
+# update.
 
 
 # %%
@@ -3105,6 +3447,11 @@ class Worker:
     autocast: torch.dtype | None  # bf16 where the device gains from it
 
 
+# %% [markdown]
+# On one machine with several GPUs the local rank chooses among them.
+
+
+# %%
 def choose_device(local_rank: int = 0) -> torch.device:
     """A GPU of this machine where there is one, Apple's MPS, else the CPU."""
     if torch.cuda.is_available():
@@ -3113,9 +3460,10 @@ def choose_device(local_rank: int = 0) -> torch.device:
 
 
 # %% [markdown]
-# *Mixed precision* computes matrix products in bf16, which has the range of fp32 and a third of its digits, and keeps weights,
-# sums and losses in fp32. It pays only where the processor has instructions for it. Newer GPUs do, and so do some CPUs.
-# Elsewhere the products would be emulated, at a loss.
+# *Mixed precision* computes matrix products in bf16, which has the range of fp32 and a third of
+# its digits, and keeps weights, sums and losses in fp32. It pays only where the processor has
+# instructions for it. Newer GPUs do, and so do some CPUs. Elsewhere the products would be
+# emulated, at a loss.
 
 
 # %%
@@ -3127,6 +3475,14 @@ def gains_from_bf16(device: torch.device) -> bool:
     return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
+# %% [markdown]
+# Joining the group and leaving it belong together. If a process ends without leaving, the others
+# wait; so the leaving stands in a `finally`. The backend follows from the device: NCCL moves
+# tensors between GPUs, Gloo between CPUs. Address and port come from `torchrun`, and none is
+# written into the code.
+
+
+# %%
 @contextlib.contextmanager
 def join_workers() -> Iterator[Worker]:
     """Join the process group that torchrun describes, and leave it at the end, come what may."""
@@ -3146,12 +3502,18 @@ def join_workers() -> Iterator[Worker]:
 
 
 # %% [markdown]
+# What does it cost? After each backward pass every rank must receive the sum of all gradients: as
+# many numbers as the model has parameters. Inside one machine this takes a small part of a step.
+# It becomes the bottleneck when the network between machines is slow and the batches are small,
+# and then accumulation helps: several backward passes, one exchange.
+#
 # <a id="log"></a>
 # ### A log
 #
-# A run keeps a log, one line of JSON for each report: loss, perplexity, BLEU, learning rate, gradient norm and, by GPUtil,
-# the load of each GPU. Where there is no GPU the list is empty. A GPU that is busy half of the time tells that the data come
-# too slowly, or that the batches are too small.
+# A run keeps a log, one line of JSON for each report: loss, perplexity, BLEU, learning rate,
+# gradient norm and, by GPUtil, the load of each GPU. Where there is no GPU the list is empty. A
+# GPU that is busy half of the time tells that the data come too slowly, or that the batches are
+# too small.
 
 
 # %%
@@ -3177,9 +3539,9 @@ def read_log(folder: Path) -> list[dict]:
 # <a id="stopping"></a>
 # ### Stopping
 #
-# Ctrl-C must not cost an hour. The signal only raises a flag. The loop looks at the flag between updates, when model and
-# optimizer agree with each other. All ranks decide together, since a rank that went on alone would wait for the others for
-# ever. A limit of time works by the same flag.
+# Ctrl-C must not cost an hour. The signal only raises a flag. The loop looks at the flag between
+# updates, when model and optimizer agree with each other. All ranks decide together, since a rank
+# that went on alone would wait for the others for ever. A limit of time works by the same flag.
 
 
 # %%
@@ -3215,9 +3577,9 @@ class StopRequest:
 # <a id="train-model"></a>
 # ## Training
 #
-# A `Training` holds what changes during a run: the weights, the two moments that Adam keeps for each of them, the place in the
-# schedule, and how far we are. Every rank builds one from the same seed, so all start from the same weights. Then each
-# seeds its own dropout.
+# A `Training` holds what changes during a run: the weights, the two moments that Adam keeps for
+# each of them, the place in the schedule, and how far we are. Every rank builds one from the same
+# seed, so all start from the same weights. Then each seeds its own dropout.
 
 
 # %%
@@ -3242,9 +3604,10 @@ class Training:
 
 
 # %% [markdown]
-# Two files hold a run. `best.pt` has the weights with the best validation BLEU and what is needed to use them: settings and
-# vocabularies. `last.pt` has besides what is needed to *go on*: optimizer, schedule, progress, and the random state of
-# every rank. It is written after each epoch and when the run stops.
+# Two files hold a run. `best.pt` has the weights with the best validation BLEU and what is needed
+# to use them: settings and vocabularies. `last.pt` has besides what is needed to *go on*:
+# optimizer, schedule, progress, and the random state of every rank. It is written after each
+# epoch and when the run stops.
 
 
 # %%
@@ -3262,6 +3625,13 @@ def description(training: Training) -> dict:
     }
 
 
+# %% [markdown]
+# Random states are part of it. Dropout draws random numbers at every step, and a resumed run that
+# drew other ones would be another run. With them, a run that was stopped and resumed ends with
+# the same weights, bit for bit, as one that was not.
+
+
+# %%
 def gather(value, worker: Worker) -> list:
     """The value of every rank, on every rank."""
     values = [value] * worker.ranks
@@ -3280,8 +3650,9 @@ def save_training(training: Training) -> None:
 
 
 # %% [markdown]
-# Going on is allowed with the same settings and the same words only. A run whose learning rate changed in the middle belongs
-# to no setting, and with another vocabulary every row of the embedding would stand for another word.
+# Going on is allowed with the same settings and the same words only. A run whose learning rate
+# changed in the middle belongs to no setting, and with another vocabulary every row of the
+# embedding would stand for another word.
 
 
 # %%
@@ -3308,9 +3679,9 @@ def resume_training(training: Training) -> None:
 
 
 # %% [markdown]
-# After each epoch the validation split is scored twice: by the likelihood of the true words, and by the BLEU of what the model
-# itself writes. The two do not always agree, and it is the second that a reader of translations notices. BLEU is explained
-# [below](#bleu).
+# After each epoch the validation split is scored twice: by the likelihood of the true words, and
+# by the BLEU of what the model itself writes. The two do not always agree, and it is the second
+# that a reader of translations notices. BLEU is explained [below](#bleu).
 
 
 # %%
@@ -3320,6 +3691,12 @@ def words_of(ids: Iterable[int], vocabulary: Vocabulary) -> list[str]:
     return [vocabulary.words[number] for number in until_end if number not in (START, PAD)]
 
 
+# %% [markdown]
+# Text goes back to text before it is scored: the marks are taken off, and sacreBLEU applies its
+# own tokenization, the same for every system that is scored with it.
+
+
+# %%
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
     """BLEU of detokenized text by sacreBLEU, and the signature that says how it was computed."""
     from sacrebleu.metrics import BLEU
@@ -3330,13 +3707,13 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[f
 
 
 # %% [markdown]
-# Each rank translates its share of the sentences. The shares are then put together by the number of the sentence, and every
-# rank computes the same score.
+# Each rank translates its share of the sentences. The shares are then put together by the number
+# of the sentence, and every rank computes the same score.
 
 
 # %%
 def validate(training: Training) -> dict[str, float]:
-    """Negative log-likelihood, perplexity and greedy BLEU of the validation split, over all ranks."""
+    """Negative log-likelihood, perplexity and greedy BLEU of validation, over all ranks."""
     worker, limit, rows = training.worker, training.config.max_len, []
     batches = [batch.to(worker.device) for batch in training.val_loader if batch.ntokens]
     scores = evaluate_loss(training.model, batches, worker.autocast)
@@ -3354,8 +3731,8 @@ def validate(training: Training) -> dict[str, float]:
 
 
 # %% [markdown]
-# Now one epoch. The sampler is told which epoch it is, and how many batches were used before a stop. Log and progress bar belong
-# to rank 0; the question whether to stop belongs to all.
+# Now one epoch. The sampler is told which epoch it is, and how many batches were used before a
+# stop. Log and progress bar belong to rank 0; the question whether to stop belongs to all.
 
 
 # %%
@@ -3391,6 +3768,12 @@ def train_one_epoch(training: Training, stop: StopRequest) -> bool:
     return state.position == updates or not stopped
 
 
+# %% [markdown]
+# Then the judgement. Validation decides which weights are kept and when training ends. The test
+# splits have no say in it: a model that was chosen on the test set has been trained on it, a
+# little.
+
+
 # %%
 def judge(training: Training) -> None:
     """Validate, log, and keep the weights in `best.pt` where BLEU is higher than ever."""
@@ -3412,8 +3795,8 @@ def judge(training: Training) -> None:
 
 
 # %% [markdown]
-# `train_model` joins all of it, and is the same on one CPU, on a GPU, and in each process of a DDP run. A second call with the
-# same folder goes on where the first one stopped.
+# `train_model` joins all of it, and is the same on one CPU, on a GPU, and in each process of a
+# DDP run. A second call with the same folder goes on where the first one stopped.
 
 
 # %%
@@ -3441,6 +3824,12 @@ def train_model(config: Config, folder: Path | str, minutes: float | None = None
     return status
 
 
+# %% [markdown]
+# A limit of time may fall into the middle of an epoch. Then the model is judged where it stands.
+# The place is remembered, and the next call goes on with the very next batch.
+
+
+# %%
 def is_done(training: Training) -> bool:
     """True when the epochs are used up, or validation has stopped improving."""
     config = training.config
@@ -3448,8 +3837,8 @@ def is_done(training: Training) -> bool:
 
 
 # %% [markdown]
-# At the end of a run its summary tells which corpus, which settings, how long, and on which machine. Published numbers carry it
-# with them.
+# At the end of a run its summary tells which corpus, which settings, how long, and on which
+# machine. Published numbers carry it with them.
 
 
 # %%
@@ -3464,6 +3853,12 @@ def begin_run(training: Training) -> None:
         (folder / "log.jsonl").write_text("")
 
 
+# %% [markdown]
+# A number without its circumstances cannot be checked. They are gathered here, and written at the
+# end of each run.
+
+
+# %%
 def circumstances() -> dict[str, str]:
     """Date, machine, versions and commit, to stand beside every published number."""
     commit = "unknown"
@@ -3479,6 +3874,12 @@ def circumstances() -> dict[str, str]:
     }
 
 
+# %% [markdown]
+# The summary also says how long the run took in all, over all its interruptions, and with how
+# many ranks.
+
+
+# %%
 def write_summary(training: Training, status: str) -> None:
     """`summary.json` of a run: how it ended and under which circumstances; rank 0 writes it."""
     if training.worker.rank > 0:
@@ -3494,13 +3895,21 @@ def write_summary(training: Training, status: str) -> None:
 
 
 # %% [markdown]
+# A word on the settings. The paper's base model drops one value in ten. With 29,000 sentences we
+# drop one in four: a model that sees the same sentences twenty times begins to remember them, and
+# a memory is of no use for a new sentence. Watch the perplexity of the validation split in the
+# log. When it stops falling while the training loss still does, the model has begun to remember.
+# BLEU may go on climbing for a while, since it asks only which word is the likeliest, and not how
+# likely. So we stop by BLEU, and keep the weights of its best epoch.
+#
 # <a id="demonstration"></a>
 # ### A demonstration
 #
-# In a notebook, training runs in processes of its own where the script lies beside the notebook: two ranks on a CPU, one per
-# GPU elsewhere. Without the script it runs in the notebook's own process. **Cost: three minutes at most.** The
-# demonstration model is small, and on Multi30k three minutes are too short for good translations. At level `full` the
-# real model is trained instead, in about an hour on two CPU cores.
+# In a notebook, training runs in processes of its own where the script lies beside the notebook:
+# two ranks on a CPU, one per GPU elsewhere. Without the script it runs in the notebook's own
+# process. **Cost: three minutes at most.** The demonstration model is small, and on Multi30k
+# three minutes are too short for good translations. At level `full` the real model is trained
+# instead, in about an hour on two CPU cores.
 
 # %%
 SCRIPT = Path("the_annotated_transformer.py")
@@ -3511,6 +3920,12 @@ def runs_folder() -> Path:
     return Path(os.environ.get("RUNS_DIR") or "runs").expanduser()
 
 
+# %% [markdown]
+# `torchrun` is started as a module of the same Python. Its own options end at `--`; without that,
+# it would read abbreviations of its options out of ours.
+
+
+# %%
 def launch_training(preset: str, folder: Path, minutes: float | None = None) -> None:
     """Train a preset, by torchrun where the script is at hand and several processes make sense."""
     ranks = torch.cuda.device_count() or min(2, os.cpu_count() or 1)
@@ -3530,8 +3945,9 @@ def launch_training(preset: str, folder: Path, minutes: float | None = None) -> 
 
 
 # %% [markdown]
-# Which model does the rest of this page use? At level `full` the real one. Otherwise the demonstration, unless a finished model
-# on the same corpus lies in `RUNS_DIR`. Either way the page says which.
+# Which model does the rest of this page use? At level `full` the real one. Otherwise the
+# demonstration, unless a finished model on the same corpus lies in `RUNS_DIR`. Either way the
+# page says which.
 
 
 # %%
@@ -3546,6 +3962,12 @@ def finished_run(corpus: str) -> Path | None:
     return max(found)[1] if found else None
 
 
+# %% [markdown]
+# A run counts as finished when its validation stopped improving, or its epochs were used up. A
+# demonstration is never taken for a finished model.
+
+
+# %%
 @functools.cache
 def trained_run() -> Path:
     """The run whose model the rest of this page uses; trained here where that is needed."""
@@ -3568,6 +3990,10 @@ def train_or_take_a_model():
     return {"run": run.name} | {name: summary[name] for name in told}
 
 
+# %% [markdown]
+# The log has kept how it got there:
+
+
 # %%
 @example
 def training_curves_figure():
@@ -3586,14 +4012,16 @@ def training_curves_figure():
 
 
 # %% [markdown]
-# **Figure 11.** Validation after each epoch of the model at hand. Perplexity falls quickly and then hardly moves, while BLEU still
-# climbs. The model that is kept is the one at the highest point of the right-hand curve.
+# **Figure 11.** Validation after each epoch of the model at hand. Perplexity falls quickly and
+# then hardly moves, while BLEU still climbs. The model that is kept is the one at the highest
+# point of the right-hand curve.
 #
 # <a id="trained-model"></a>
 # ## A model to use
 #
-# `load_trained_model` turns a checkpoint into something that translates: the model in eval mode, with the words and the tokenizer
-# that belong to it. If the parts of a file do not fit together, that is an error, and not a bad translation.
+# `load_trained_model` turns a checkpoint into something that translates: the model in eval mode,
+# with the words and the tokenizer that belong to it. If the parts of a file do not fit together,
+# that is an error, and not a bad translation.
 
 
 # %%
@@ -3609,6 +4037,12 @@ class Translator:
     device: torch.device
 
 
+# %% [markdown]
+# Loading repeats what training began with: the same sizes, the same words, then the weights on
+# top. `load_state_dict` compares names and shapes one by one, and we pass its complaint on.
+
+
+# %%
 def load_trained_model(path: Path | str, device: torch.device | None = None) -> Translator:
     """A translator from a run's folder or a checkpoint file, in eval mode.
 
@@ -3633,17 +4067,21 @@ def load_trained_model(path: Path | str, device: torch.device | None = None) -> 
 
 
 # %% [markdown]
+# The file says which corpus it was trained on, and every table below repeats it. A score without
+# the name of its corpus means nothing: on the built-in captions a tiny model can reach a BLEU
+# that no system has ever had on real text.
+#
 # <a id="translate"></a>
 # ## Translating
 #
-# A reader may hand in anything: a blank line, an emoji, a whole chapter without a full stop. As many lines come out as went in. A
-# blank line stays blank. A line longer than the model's positions is cut into pieces, with a warning, and the translations of
-# the pieces are joined.
+# A reader may hand in anything: a blank line, an emoji, a whole chapter without a full stop. As
+# many lines come out as went in. A blank line stays blank. A line longer than the model's
+# positions is cut into pieces, with a warning, and the translations of the pieces are joined.
 
 
 # %%
 def source_pieces(translator: Translator, sentences: Sequence[str]) -> list[tuple[int, list[int]]]:
-    """(number of the sentence, ids with END) for each piece to decode; blank sentences have none."""
+    """(number of the sentence, ids with END) of each piece to decode; none of a blank sentence."""
     tokenizer, limit = load_tokenizer(translator.config.languages[0]), translator.config.max_len - 1
     pieces = []
     for number, sentence in enumerate(sentences):
@@ -3694,6 +4132,12 @@ def table(rows: list, columns: list[str]):
     return pd.DataFrame(rows, columns=columns).style.hide(axis="index")
 
 
+# %% [markdown]
+# Five lines to try: a plain sentence, a subordinate clause, a separable verb, a rare word, and
+# nothing at all.
+
+
+# %%
 @example
 def translate_a_few_sentences():
     sentences = [
@@ -3708,18 +4152,21 @@ def translate_a_few_sentences():
 
 
 # %% [markdown]
-# The fourth sentence has a word that the training text does not contain. It enters as `<unk>`. If the model says `<unk>` in turn,
-# that is what is printed: a model of whole words has no way to spell what it does not know. The blank line stays blank.
+# The fourth sentence has a word that the training text does not contain. It enters as `<unk>`. If
+# the model says `<unk>` in turn, that is what is printed: a model of whole words has no way to
+# spell what it does not know. The blank line stays blank.
 #
 # <a id="bleu"></a>
 # ## How good is it?
 #
-# (§6.1) Translations are compared with a human's by BLEU. It counts the runs of one, two, three and four words that occur in the
-# reference as well, takes the geometric mean of the four shares, and lowers it when the translation is shorter than the
-# reference. 100 would be the reference itself; two good translators seldom reach 60 against each other.
+# (§6.1) Translations are compared with a human's by BLEU. It counts the runs of one, two, three
+# and four words that occur in the reference as well, takes the geometric mean of the four shares,
+# and lowers it when the translation is shorter than the reference. 100 would be the reference
+# itself; two good translators seldom reach 60 against each other.
 #
-# The number depends on details such as case and tokenization, and scores that differ in them cannot be compared. We score
-# detokenized, cased text with sacreBLEU and print its signature, which fixes the details.
+# The number depends on details such as case and tokenization, and scores that differ in them
+# cannot be compared. We score detokenized, cased text with sacreBLEU and print its signature,
+# which fixes the details.
 
 
 # %%
@@ -3738,6 +4185,11 @@ def evaluate(translator: Translator, corpus: Corpus) -> dict[str, dict]:
     return results
 
 
+# %% [markdown]
+# Scoring takes a while, so the result is kept for the tables and titles below.
+
+
+# %%
 @functools.cache
 def scores_at_hand() -> dict[str, dict]:
     """Scores of the model at hand on the test splits of its corpus, computed once."""
@@ -3770,8 +4222,8 @@ def what_this_page_was_made_from():
 
 
 # %% [markdown]
-# Ten sentences, not chosen by us: every hundredth of the first test split (every twentieth of a smaller one). They stand as they
-# come, good and bad.
+# Ten sentences, not chosen by us: every hundredth of the first test split (every twentieth of a
+# smaller one). They stand as they come, good and bad.
 
 
 # %%
@@ -3788,9 +4240,9 @@ def ten_fixed_test_sentences():
 
 
 # %% [markdown]
-# Where a translation and its reference differ, look twice. Often the model has found other words for the same picture, and BLEU
-# does not know that they mean the same. Sometimes it has lost an adjective or made up a colour. And a rare word that it
-# has never seen in training leaves a hole.
+# Where a translation and its reference differ, look twice. Often the model has found other words
+# for the same picture, and BLEU does not know that they mean the same. Sometimes it has lost an
+# adjective or made up a colour. And a rare word that it has never seen in training leaves a hole.
 #
 # <a id="looking-inside"></a>
 # # Part 8. Looking inside
@@ -3798,15 +4250,16 @@ def ten_fixed_test_sentences():
 # <a id="attention-maps"></a>
 # ## Attention of a sentence
 #
-# Which words does the model look at? We let it translate a sentence, give it its own translation as target, and ask every
-# attention for its weights. The model is in eval mode: dropout would punch holes into the picture. Rows are
-# queries, columns are keys, and the labels are read off the same ids that the model read.
+# Which words does the model look at? We let it translate a sentence, give it its own translation
+# as target, and ask every attention for its weights. The model is in eval mode: dropout would
+# punch holes into the picture. Rows are queries, columns are keys, and the labels are read off
+# the same ids that the model read.
 
 
 # %%
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Attention of one sentence: by kind, (layers, H, queries, keys), with the tokens of both axes."""
+    """Attention of one sentence: by kind, (layers, H, queries, keys), and the tokens of both axes."""
 
     weights: dict[str, Tensor] = field(repr=False)
     tokens: dict[str, tuple[list[str], list[str]]]  # by kind: of the queries, of the keys
@@ -3815,6 +4268,14 @@ class AttentionMaps:
 KINDS = ("encoder self-attention", "decoder self-attention", "cross-attention")
 
 
+# %% [markdown]
+# The decoder's input is what it wrote itself, without the last symbol, exactly as it stood before
+# the last step. One pass over encoder and decoder with a list as `record` then gives all weights
+# at once. A decoder layer appends its self-attention first and its cross-attention second, so the
+# two kinds alternate in the list.
+
+
+# %%
 def attention_maps(translator: Translator, sentence: str) -> AttentionMaps:
     """All attention weights for a sentence and the model's own translation of it."""
     pieces, model = source_pieces(translator, [sentence]), translator.model
@@ -3837,10 +4298,11 @@ def attention_maps(translator: Translator, sentence: str) -> AttentionMaps:
 
 
 # %% [markdown]
-# Our sentence has a separable verb: *hebt … auf*, "picks up", whose second half stands at the very end. Whoever translates
-# "picks" must look at both ends of the German clause.
+# Our sentence has a separable verb: *hebt … auf*, "picks up", whose second half stands at the
+# very end. Whoever translates "picks" must look at both ends of the German clause.
 #
-# Before we look, a check that these are what they should be: each row adds up to one, and no target word looks ahead.
+# Before we look, a check that these are what they should be: each row adds up to one, and no
+# target word looks ahead.
 
 # %%
 SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
@@ -3862,12 +4324,26 @@ def check_maps_are_distributions_and_hide_the_future():
 
 
 # %% [markdown]
+# How is such a map read? Take a row, a query, and look along it. The weights in the row add up to
+# one: they are the shares that each key has in what this position receives from this head. A row
+# with one dark cell copies from one place. A row of even grey takes the mean of everything. A
+# dark diagonal means that each position looks at itself, one beside the diagonal that it looks at
+# its neighbour. In the cross-attention a staircase from the upper left to the lower right is an
+# alignment, word for word, and each place where the staircase jumps is a place where the two
+# languages order their words differently.
+#
+# Two warnings. A weight says how much of a value is taken, not how much the value matters: a long
+# vector with a small weight may outweigh a short one with a large weight. And a position in an
+# upper layer is no longer one word. It has already taken in parts of others, so "looks at *Ball*"
+# means "looks at what has gathered at the place of *Ball*".
+#
 # <a id="explorer"></a>
 # ### An explorer
 #
-# A model of three layers with eight heads has 72 maps for a sentence. One chart holds them all. Each map is one short string of
-# integers, thousandths of a weight, and Vega unpacks the string that is chosen: this keeps all maps together smaller
-# than a photograph. First the table of strings:
+# A model of three layers with eight heads has 72 maps for a sentence. One chart holds them all.
+# Each map is one short string of integers, thousandths of a weight, and Vega unpacks the string
+# that is chosen: this keeps all maps together smaller than a photograph. First the table of
+# strings:
 
 
 # %%
@@ -3889,7 +4365,8 @@ def map_table(maps: AttentionMaps):
 
 
 # %% [markdown]
-# Then the chart: choose a row, split its string, give every number its query and its key, and draw.
+# Then the chart: choose a row, split its string, give every number its query and its key, and
+# draw.
 
 
 # %%
@@ -3940,6 +4417,11 @@ def unpack_map(chart, choice: Iterable[str]):
     )
 
 
+# %% [markdown]
+# The title names the model, its corpus and its score. An attention map of a model that cannot
+# translate shows nothing but its inability.
+
+
 # %%
 @example
 def attention_explorer_figure():
@@ -3949,19 +4431,22 @@ def attention_explorer_figure():
 
 
 # %% [markdown]
-# **Figure 12.** Attention of the model at hand. Choose the kind, the layer and the head. In the cross-attention each row is
-# a word that the decoder has just read, and the dark cells are the source words it looks at to write the next one. In the
-# decoder's self-attention the upper triangle is empty: the future is hidden.
+# **Figure 12.** Attention of the model at hand. Choose the kind, the layer and the head. In the
+# cross-attention each row is a word that the decoder has just read, and the dark cells are the
+# source words it looks at to write the next one. In the decoder's self-attention the upper
+# triangle is empty: the future is hidden.
 #
 # To see another sentence in your notebook, run
 # `attention_explorer(attention_maps(translator_at_hand(), "…"), "title")`.
 #
-# > **What do the brightest columns mean?** Often they belong to the full stop or to the end symbol, which say little about the
-# > word in question. A softmax must spend its weight somewhere. A head that has nothing to contribute parks it on a
-# > position that occurs in every sentence and whose value does little. So a bright column is not always a finding.
+# > **What do the brightest columns mean?** Often they belong to the full stop or to the end
+# > symbol, which say little about the word in question. A softmax must spend its weight
+# > somewhere. A head that has nothing to contribute parks it on a position that occurs in every
+# > sentence and whose value does little. So a bright column is not always a finding.
 #
-# How much weight goes there? We compare, over the first fifty validation sentences, the mean weight on the last two source
-# positions (as a rule the full stop and the end symbol) with what equal weights would give.
+# How much weight goes there? We compare, over the first fifty validation sentences, the mean
+# weight on the last two source positions (as a rule the full stop and the end symbol) with what
+# equal weights would give.
 
 
 # %%
@@ -4014,29 +4499,37 @@ def weight_on_the_last_two_positions():
 # | two GPUs give a worse model than one | loss divided by each rank's own token count |
 # | BLEU far above the published figures | scored on tokenized or lower-cased text, or test words in the vocabulary |
 #
+# If the symptom is not among them, make the task smaller. Can the model learn a single batch by
+# heart? If not, the fault is in model or loss, and the checks of Part 1 and 3 will find it faster
+# than a training on real data. Can it learn the copy task? If so, the model is sound, and the
+# fault is in the data: print a batch, turn its ids back into words, and read it.
+#
 # <a id="exercises"></a>
 # ## Exercises
 #
-# 1. Set `norm_first=False` and a warm-up of one step, and train the copy task. What happens, and which of the two matters?
-# 2. Train the copy task on length 10 and decode sequences of length 15. Why does it fail? Which kind of position
-#    would help?
+# 1. Set `norm_first=False` and a warm-up of one step, and train the copy task. What happens, and
+#    which of the two matters?
+# 2. Train the copy task on length 10 and decode sequences of length 15. Why does it fail? Which
+#    kind of position would help?
 # 3. Remove the division by $\sqrt{K}$ and compare the first hundred losses at D = 64 and D = 512.
 # 4. Let `Batch` forget the padding in `src_mask`. Which check of Part 1 or 3 notices?
-# 5. Replace `min_freq=2` by 1. The model never sees `<unk>` in training. What does it write for an unknown word?
+# 5. Replace `min_freq=2` by 1. The model never sees `<unk>` in training. What does it write for
+#    an unknown word?
 #
 # <a id="changelog"></a>
 # ## Changelog
 #
 # - **2018**: the first *Annotated Transformer*, for PyTorch 0.3, by Alexander Rush at Harvard.
-# - **2022**: revised for PyTorch 1.11 by Austin Huang, Suraj Subramanian, Jonathan Sum, Khalid Almubarak, Stella Biderman and
-#   Alexander Rush.
+# - **2022**: revised for PyTorch 1.11 by Austin Huang, Suraj Subramanian, Jonathan Sum, Khalid
+#   Almubarak, Stella Biderman and Alexander Rush.
 # - **2026**: written afresh, with checks beside every piece, for PyTorch 2.13.
 #
 # <a id="command-line"></a>
 # ## The command line
 #
-# The same file is a program with three commands, each with `--help`. `train` takes a preset, and every setting of a `Config` is
-# an option that overrides it. It also takes your own parallel text: `--data FOLDER --languages fr-en`.
+# The same file is a program with three commands, each with `--help`. `train` takes a preset, and
+# every setting of a `Config` is an option that overrides it. It also takes your own parallel
+# text: `--data FOLDER --languages fr-en`.
 
 
 # %% tags=["hide-input"]
@@ -4062,6 +4555,11 @@ def train_options(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(option, type=kind, help=f"{shown} in the preset words")
 
 
+# %% [markdown]
+# A preset gives all values, and whatever was named on the command line replaces its own.
+
+
+# %% tags=["hide-input"]
 def run_train(options: argparse.Namespace) -> None:
     given = {setting.name: getattr(options, setting.name) for setting in dataclasses.fields(Config)}
     given = {name: value for name, value in given.items() if value is not None}
@@ -4079,8 +4577,9 @@ def run_train(options: argparse.Namespace) -> None:
 
 
 # %% [markdown]
-# `translate` reads its arguments or standard input, one sentence a line. `evaluate` scores a model and, on request, writes the
-# scores with log and circumstances into a file: this is where published numbers come from.
+# `translate` reads its arguments or standard input, one sentence a line. `evaluate` scores a
+# model and, on request, writes the scores with log and circumstances into a file: this is where
+# published numbers come from.
 
 
 # %% tags=["hide-input"]
@@ -4108,6 +4607,12 @@ def chosen_model(path: Path | None) -> Path:
     return found
 
 
+# %% [markdown]
+# Standard input is read as UTF-8, whatever the terminal believes. Bytes that are none become the
+# replacement character; a line is never lost.
+
+
+# %% tags=["hide-input"]
 def run_translate(options: argparse.Namespace) -> None:
     translator = load_trained_model(chosen_model(options.model))
     if options.sentences:
@@ -4120,8 +4625,8 @@ def run_translate(options: argparse.Namespace) -> None:
 
 
 # %% [markdown]
-# A result without its circumstances is a rumour: the file that `evaluate` writes has the scores together with the run's summary and
-# its validation log.
+# A result without its circumstances is a rumour: the file that `evaluate` writes has the scores
+# together with the run's summary and its validation log.
 
 
 # %% tags=["hide-input"]
@@ -4152,7 +4657,8 @@ def write_results(path: Path, run: Path, corpus: Corpus, scores: dict) -> None:
 
 
 # %% [markdown]
-# Errors that a user can cause end with one line that says what to do, not with a traceback. In a notebook none of this runs.
+# Errors that a user can cause end with one line that says what to do, not with a traceback. In a
+# notebook none of this runs.
 
 # %% tags=["hide-input"]
 COMMANDS = {
