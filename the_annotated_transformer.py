@@ -2575,12 +2575,12 @@ CAPTION_ADJECTIVES = {
     "nature": "klein small, groß big, schön beautiful",
     "building": "klein small, alt old, schön beautiful",
 }
-CAPTION_PLACES = """in dat in: Park Garten Wald Dorf Zelt; auf dat on: Wiese Straße Brücke Bank; vor dat in front
-of: Haus Kirche Schule Zelt Baum; hinter dat behind: Haus Mauer Baum Schule; neben dat next to:
-Bank Brunnen Auto Baum; unter dat under: Baum Brücke; an dat by: See Brunnen Tor; zwischen dat
-between: Baum Haus Bank Auto; in acc into: Park Garten Wald Haus; um acc around: Haus See Baum;
-durch acc through: Park Wald Garten Dorf; über acc across: Wiese Straße Brücke; auf acc onto:
-Wiese Straße"""
+CAPTION_PLACES = """in dat in: Park Garten Wald Dorf Zelt; auf dat on: Wiese Straße Brücke
+Bank; vor dat in front of: Haus Kirche Schule Zelt Baum; hinter dat behind: Haus Mauer Baum
+Schule; neben dat next to: Bank Brunnen Auto Baum; unter dat under: Baum Brücke; an dat by: See
+Brunnen Tor; zwischen dat between: Baum Haus Bank Auto; in acc into: Park Garten Wald Haus; um
+acc around: Haus See Baum; durch acc through: Park Wald Garten Dorf; über acc across: Wiese
+Straße Brücke; auf acc onto: Wiese Straße"""
 CAPTION_ARTICLES = {
     "a nom": "ein-er eine-e ein-es", "a acc": "einen-en eine-e ein-es",
     "a dat": "einem-en einer-en einem-en",
@@ -2870,7 +2870,7 @@ def caption(rng: random.Random) -> tuple[str, str, set[tuple[str, str]]]:
 # %% tags=["hide-input"]
 @functools.cache
 def builtin_corpus() -> dict[str, list[tuple[str, str]]]:
-    """The built-in captions: 3,000 training pairs, 200 each in val and test, of new combinations."""
+    """The built-in captions: 3,000 training pairs; 200 each in val and test, combined anew."""
     rng, captions = random.Random(2017), {}
     while len(captions) < 8000:
         german, english, pairs = caption(rng)
@@ -4259,7 +4259,7 @@ def ten_fixed_test_sentences():
 # %%
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Attention of one sentence: by kind, (layers, H, queries, keys), and the tokens of both axes."""
+    """Attention of one sentence: by kind, (layers, H, queries, keys), with the tokens of both."""
 
     weights: dict[str, Tensor] = field(repr=False)
     tokens: dict[str, tuple[list[str], list[str]]]  # by kind: of the queries, of the keys
