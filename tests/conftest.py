@@ -1,0 +1,107 @@
+"""What every test stands on: toy data, runs in a folder of their own, one thread, no network.
+
+Set before anything of ours is imported, so that processes which the tests start inherit it.
+"""
+
+import atexit
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+OUTSIDE = "OUTSIDE_MULTI30K_DIR"  # the reader's MULTI30K_DIR, for the tests that ask for it
+NOWHERE = "http://127.0.0.1:9"  # nothing listens at the port for discarding
+
+os.environ["ANNOTATED_RUN"] = "smoke"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the same device on every machine
+if folder := os.environ.pop("MULTI30K_DIR", None):
+    os.environ[OUTSIDE] = str(Path(folder).resolve())
+os.environ["RUNS_DIR"] = tempfile.mkdtemp(prefix="runs-")
+atexit.register(shutil.rmtree, os.environ["RUNS_DIR"], ignore_errors=True)
+for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+    os.environ[name] = NOWHERE
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch):
+    """The script looks for itself in the present folder."""
+    monkeypatch.chdir(PROJECT)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread():
+    """Small tensors gain nothing from threads, and sums in another order would differ."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="package")
+def at() -> ModuleType:
+    """The script as a module."""
+    import the_annotated_transformer
+
+    return the_annotated_transformer
+
+
+@pytest.fixture
+def multi30k() -> str:
+    """The folder of Multi30k that MULTI30K_DIR named outside."""
+    if OUTSIDE not in os.environ:
+        pytest.skip("MULTI30K_DIR is not set")
+    return os.environ[OUTSIDE]
+
+
+@pytest.fixture
+def fresh_corpora(at):
+    """`find_corpus` remembers; a test that changes what it could find must not see that."""
+    at.find_corpus.cache_clear()
+    yield
+    at.find_corpus.cache_clear()
+
+
+def write_pairs(folder: Path, languages: tuple[str, str], **splits: list[tuple[str, str]]) -> Path:
+    """Write splits as a reader would: one file for each split and language, one sentence a line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, pairs in splits.items():
+        for language, side in zip(languages, zip(*pairs, strict=True), strict=True):
+            path = folder / f"{split}.{language}"
+            path.write_text("".join(f"{text}\n" for text in side), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="package")
+def small_corpus(at, tmp_path_factory) -> Path:
+    """A folder with 120 German–English captions to train on, 12 for validation, 12 to test."""
+    pairs = {tuple(at.caption(rng)[:2]) for rng in map(random.Random, range(200))}
+    pairs = sorted(pairs)[:144]
+    random.Random(0).shuffle(pairs)
+    splits = {"train": pairs[:120], "val": pairs[120:132], "test": pairs[132:]}
+    return write_pairs(tmp_path_factory.mktemp("corpus"), ("de", "en"), **splits)
+
+
+@pytest.fixture(scope="package")
+def small_config(at, small_corpus):
+    """Settings of a training that takes a second."""
+    return at.Config(
+        corpus=str(small_corpus), N=1, d_model=16, d_ff=32, h=2, dropout=0.1, attention_dropout=0.1,
+        max_len=16, min_freq=1, batch_tokens=256, accumulate=2, warmup=10, factor=1.0, epochs=2,
+        patience=100,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="package")
+def small_run(at, small_config, tmp_path_factory) -> Path:
+    """The folder of a finished run of one epoch, with 16 positions."""
+    import dataclasses
+
+    folder = tmp_path_factory.mktemp("finished") / "small"
+    at.train_model(dataclasses.replace(small_config, epochs=1), folder)
+    return folder

@@ -1,0 +1,158 @@
+"""Every example and check of the tutorial, run in order; and that importing it does nothing."""
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import altair as alt
+import pytest
+import vl_convert
+from conftest import PROJECT
+
+import the_annotated_transformer as tutorial
+
+
+def nulls(value) -> int:
+    """How many nulls a chart's data hold; Altair writes NaN and infinity as null."""
+    if isinstance(value, dict):
+        return sum(map(nulls, value.values()))
+    return sum(map(nulls, value)) if isinstance(value, list) else value is None
+
+
+def assert_is_readable(chart: alt.TopLevelMixin) -> None:
+    """A chart that compiles, says what it shows, and misses no value."""
+    spec = chart.to_dict()
+    assert len(spec.get("description", "")) > 20
+    tables = list(spec["datasets"].values())
+    assert tables and all(tables), "a chart without data"
+    assert nulls(tables) == 0
+    assert vl_convert.vegalite_to_vega(spec)["marks"]
+
+
+@pytest.fixture
+def fair_clock(monkeypatch):
+    """Bounds of time count the processor's time: a busy machine must not decide what is learnt."""
+    monkeypatch.setattr(time, "perf_counter", time.process_time)
+
+
+@pytest.mark.parametrize("name", tutorial.EXAMPLES)
+def test_example(name, fair_clock):
+    result = tutorial.EXAMPLES[name]()
+    if name.startswith("check_"):
+        assert result is None
+    else:
+        assert result is not None
+    if name.endswith("_figure"):
+        assert isinstance(result, alt.TopLevelMixin)
+        assert_is_readable(result)
+
+
+def test_charts_without_description_or_with_holes_are_noticed():
+    import pandas as pd
+
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": [1.0, float("nan")]})
+    described = "A line through two points, one of which is missing."
+    for rows, text in ((frame, described), (frame.fillna(0.0), "")):
+        with pytest.raises(AssertionError):
+            assert_is_readable(tutorial.line_chart(rows, "x", "y", text))
+    assert_is_readable(tutorial.line_chart(frame.fillna(0.0), "x", "y", described))
+
+
+def test_the_copy_task_is_learnt(fair_clock):
+    assert tutorial.train_the_copy_task()["exact of 200"][-1] == 200
+    assert tutorial.copies_of_unseen_sequences().startswith("100 of 100 ")
+
+
+def test_a_portable_chart_has_a_picture_a_spec_and_words():
+    spec = tutorial.causal_mask_figure().to_dict()
+    bundle = tutorial.portable_chart(spec)
+    assert bundle["application/vnd.vegalite.v5+json"] == spec
+    assert bundle["text/plain"] == spec["description"]
+    assert bundle["image/png"].startswith("iVBORw0KGgo")
+
+
+def test_the_explorer_shows_the_right_weight_at_every_cell():
+    """What Vega draws, cell for cell: keys along x, queries along y, the chosen layer and head."""
+    import torch
+
+    torch.manual_seed(0)
+    queries, keys = ["<s>", "A", "dog"], ["Ein", "Hund", "‿.", "</s>"]
+    weights = {kind: torch.rand(2, 2, 3, 4) for kind in tutorial.KINDS}
+    tokens = {kind: (queries, keys) for kind in tutorial.KINDS}
+    maps = tutorial.AttentionMaps(weights, tokens)
+    svg = vl_convert.vegalite_to_svg(tutorial.attention_explorer(maps, "title").to_dict())
+    labels = map(html.unescape, re.findall(r'aria-label="(key: [^"]*)"', svg))
+    cells = [dict(part.split(": ", 1) for part in label.split("; ")) for label in labels]
+    shown = {(c["query"], c["key"]): float(c["weight"]) for c in cells}
+    wanted = weights["cross-attention"][1, 0]  # what is chosen at first: last layer, first head
+    rows = [f"{n} {token}" for n, token in enumerate(queries, 1)]
+    columns = [f"{n} {token}" for n, token in enumerate(keys, 1)]
+    assert len(shown) == 12
+    for r, row in enumerate(rows):
+        for c, column in enumerate(columns):
+            assert abs(shown[row, column] - wanted[r, c].item()) <= 0.00051
+
+
+def test_a_name_serves_once():
+    def check_clones_differ_in_weights_and_biases():
+        pass
+
+    with pytest.raises(ValueError, match="check_clones_differ"):
+        tutorial.example(check_clones_differ_in_weights_and_biases)
+
+
+def test_every_example_starts_from_the_same_seed(monkeypatch):
+    import random
+
+    import torch
+
+    monkeypatch.setattr(tutorial, "EXAMPLES", {})
+    run = tutorial.example(lambda: (torch.rand(()).item(), random.random()))
+    torch.manual_seed(5)
+    random.seed(5)
+    assert run() == run()
+
+
+def test_an_unknown_level_is_refused(monkeypatch):
+    monkeypatch.setenv("ANNOTATED_RUN", "fast")
+    with pytest.raises(ValueError, match="smoke, laptop, full, got 'fast'"):
+        tutorial.run_level()
+
+
+WATCHED_IMPORT = """\
+import json, sys, time
+import torch, torch.distributed
+seen = []
+def watch(event, arguments):
+    if event.startswith(("socket.", "subprocess.", "os.system", "os.mkdir", "os.rename", "shutil.")):
+        seen.append(event)
+    if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+        seen.append(f"{event} {arguments[0]} {arguments[1]}")
+random_state, before = torch.get_rng_state(), set(sys.modules)
+sys.addaudithook(watch)
+begin = time.process_time()
+import the_annotated_transformer
+seconds = time.process_time() - begin
+packages = "spacy torchtext pandas altair sacrebleu tqdm GPUtil vl_convert PIL matplotlib".split()
+heavy = [name for name in packages if name in set(sys.modules) - before]
+same = torch.equal(random_state, torch.get_rng_state())
+print("\\n" + json.dumps({"seen": seen, "seconds": seconds, "heavy": heavy, "same": same}))
+"""
+
+
+def test_importing_the_script_is_quick_and_does_nothing(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(PROJECT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED_IMPORT],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    printed, _, report = done.stdout.rstrip("\n").rpartition("\n")
+    facts = json.loads(report)
+    assert (printed, done.stderr) == ("", "")
+    assert facts["seen"] == [] and facts["heavy"] == [] and facts["same"]
+    assert facts["seconds"] < 3, "seconds of the processor, beyond those of importing torch"
+    assert list(tmp_path.iterdir()) == []
