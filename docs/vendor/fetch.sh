@@ -1,0 +1,29 @@
+#!/bin/sh
+# Fetch the vendored files again, in the versions that VERSIONS names. Needs npm; a build does not.
+# KaTeX runs while the page is built; its fonts and the text fonts are inlined into the page. Of Vega
+# only the licence is kept here: its code comes with the vl-convert-python package.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+cd "$tmp"
+mkdir -p "$here/katex/fonts" "$here/fonts" "$here/vega"
+while read -r package version; do
+    archive=$(npm pack --silent "$package@$version")
+    rm -rf package
+    tar xzf "$archive"
+    case $package in
+    katex)
+        cp package/LICENSE package/dist/katex.min.js package/dist/katex.min.css "$here/katex/"
+        cp package/dist/fonts/*.woff2 "$here/katex/fonts/" ;;
+    @fontsource-variable/*)
+        family=${package#*/}
+        cp package/LICENSE "$here/fonts/LICENSE-$family"
+        cp package/files/"$family"-latin-wght-normal.woff2 "$here/fonts/"
+        # Only running text is ever set in italics.
+        if [ "$family" = source-serif-4 ] || [ "$family" = source-sans-3 ]; then
+            cp package/files/"$family"-latin-wght-italic.woff2 "$here/fonts/"
+        fi ;;
+    vega) cp package/LICENSE "$here/vega/" ;;
+    esac
+done <"$here/VERSIONS"
