@@ -37,8 +37,8 @@
 # | --- | --- | --- |
 # | [1. Model](#model) | every layer, checked against PyTorch's own | seconds |
 # | [3. Training](#training) | batches, loss, optimizer, schedule, loop | seconds |
-# | [4. A first example](#copy-task) | a model learns to copy | about a minute |
-# | [5. Real data](#real-data) | German to English | three minutes for a demonstration, an hour for the real model |
+# | [4. A first example](#copy-task) | a model learns to copy | under a minute |
+# | [5. Real data](#real-data) | German to English | three minutes for a demonstration, under an hour for the real model |
 # | [8. Looking inside](#looking-inside) | attention, layer by layer and head by head | seconds |
 #
 # Parts 2, 6 and 7 are not written yet: the cost of self-attention, the rest of the paper's
@@ -224,9 +224,9 @@ if IN_NOTEBOOK:
 # <a id="results-so-far"></a>
 # ### Results so far
 #
-# Published scores come from files that `make evaluate` writes, each with its date, machine, seed and
-# settings. They lie in `docs/results/`, beside the script. A notebook that travels alone does not
-# have them.
+# Published scores come from files that `make evaluate` writes, each with its date, machine, seed
+# and settings. They lie in `docs/results/`, beside the script. A notebook that travels alone does
+# not have them.
 
 
 # %%
@@ -2265,8 +2265,8 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
 # ## Training it
 #
 # Two layers of width 64 are enough. After every hundred updates the model decodes a validation
-# set. When each of its sequences is copied exactly, training ends. **Cost: about a minute on two
-# CPU cores, 90 seconds at most.**
+# set. When each of its sequences is copied exactly, training ends. **Cost: a quarter of a minute
+# on two free CPU cores, 90 seconds at most.**
 
 # %%
 COPY_SYMBOLS = 15  # four special ones and eleven to copy

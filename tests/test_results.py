@@ -1,0 +1,46 @@
+"""Published numbers: README and results files must say the same."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parent.parent
+FILES = sorted((PROJECT / "docs" / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_results_file_tells_its_circumstances(path):
+    result = json.loads(path.read_text(encoding="utf-8"))
+    assert result["corpus"] == "Multi30k"
+    for part in (result["scored"], result["training"]):
+        assert (
+            re.fullmatch(r"\d{4}-\d\d-\d\d", part["date"]) and part["machine"] and part["versions"]
+        )
+        assert re.fullmatch(r"[0-9a-f]{40}", part["commit"])
+    assert isinstance(result["training"]["settings"]["seed"], int)
+    for score in result["scores"].values():
+        assert "case:mixed" in score["signature"] and "tok:13a" in score["signature"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_best_epoch_of_the_log_is_the_one_reported(path):
+    result = json.loads(path.read_text(encoding="utf-8"))
+    best = max(entry["bleu"] for entry in result["validation"])
+    assert best == pytest.approx(result["training"]["validation_bleu"], abs=0.01)
+
+
+def test_the_table_in_the_readme_is_that_of_the_results_file():
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    name, rows = re.search(r"<!-- results: (\S+) -->\n(.*?)<!-- end", readme, re.S).groups()
+    result = json.loads((PROJECT / name).read_text(encoding="utf-8"))
+    numbers = [cell.strip() for cell in rows.strip().split("\n")[-1].strip("|").split("|")]
+    training, scores = result["training"], result["scores"]
+    settings = training["settings"]
+    assert f"{settings['N']} + {settings['N']} layers of {settings['d_model']}" in numbers[0]
+    assert numbers[1] == f"{training['parameters'] / 1e6:.1f} M"
+    assert numbers[2] == f"{scores['test_2016_flickr']['BLEU']:.1f}"
+    assert numbers[3] == f"{scores['test_2017_flickr']['BLEU']:.1f}"
+    assert numbers[4].startswith(f"{training['minutes']:.0f} minutes")
+    assert scores["test_2016_flickr"]["signature"] in readme
