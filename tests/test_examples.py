@@ -128,7 +128,7 @@ import json, sys, time
 import torch, torch.distributed
 seen = []
 def watch(event, arguments):
-    if event.startswith(("socket.", "subprocess.", "os.system", "os.mkdir", "os.rename", "shutil.")):
+    if event.startswith(("socket.", "subprocess.", "os.mkdir", "os.rename", "shutil.")):
         seen.append(event)
     if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
         seen.append(f"{event} {arguments[0]} {arguments[1]}")
