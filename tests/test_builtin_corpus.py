@@ -1,302 +1,271 @@
-"""The built-in captions: split as promised, and right in both languages.
+"""The built-in captions: their splits, and whether their German and English are right.
 
-Genders, plurals and endings are written down here once more: a slip in the grammar of the script
-must not excuse itself.
+The tables here repeat words of the grammar on purpose: a slip in one place must not excuse itself.
 """
 
 import hashlib
-import itertools
 import os
 import random
 import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
-from conftest import PROJECT
 
-import the_annotated_transformer as tutorial
+from the_annotated_transformer import builtin_corpus, caption_held_out, caption_sentence
 
-TRAIN, VAL, TEST = (tutorial.builtin_corpus()[split] for split in ("train", "val", "test"))
-EVERY = TRAIN + VAL + TEST
-
-NOUNS = """Kind n Kinder child children; Junge m Jungen boy boys; Mädchen n Mädchen girl girls;
-Schüler m Schüler pupil pupils; Mann m Männer man men; Frau f Frauen woman women;
-Lehrer m Lehrer teacher teachers; Tänzerin f Tänzerinnen dancer dancers;
-Polizist m Polizisten policeman policemen; Kellnerin f Kellnerinnen waitress waitresses;
-Gärtner m Gärtner gardener gardeners; Hund m Hunde dog dogs; Katze f Katzen cat cats;
-Kätzchen n Kätzchen kitten kittens; Ziege f Ziegen goat goats; Welpe m Welpen puppy puppies;
-Affe m Affen monkey monkeys; Ball m Bälle ball balls; Tasche f Taschen bag bags;
-Kissen n Kissen pillow pillows; Korb m Körbe basket baskets; Decke f Decken blanket blankets;
-Drachen m Drachen kite kites; Flasche f Flaschen bottle bottles; Buch n Bücher book books;
-Zeitung f Zeitungen newspaper newspapers; Brief m Briefe letter letters;
-Heft n Hefte notebook notebooks; Hut m Hüte hat hats; Jacke f Jacken jacket jackets;
-Hemd n Hemden shirt shirts; Mantel m Mäntel coat coats; Mütze f Mützen cap caps;
-Schal m Schals scarf scarves; Apfel m Äpfel apple apples; Birne f Birnen pear pears;
-Brötchen n Brötchen roll rolls; Kuchen m Kuchen cake cakes; Banane f Bananen banana bananas;
-Auto n Autos car cars; Fahrrad n Fahrräder bicycle bicycles; Roller m Roller scooter scooters;
-Traktor m Traktoren tractor tractors; Park m Parks park parks; Garten m Gärten garden gardens;
-Wald m Wälder forest forests; See m Seen lake lakes; Wiese f Wiesen meadow meadows;
-Baum m Bäume tree trees; Haus n Häuser house houses; Kirche f Kirchen church churches;
-Schule f Schulen school schools; Brücke f Brücken bridge bridges; Mauer f Mauern wall walls;
-Brunnen m Brunnen fountain fountains; Zelt n Zelte tent tents; Bank f Bänke bench benches;
-Straße f Straßen street streets; Dorf n Dörfer village villages; Tor n Tore gate gates"""
-# These take an ending in the singular too, in every case but the nominative.
-WEAK = {"Junge", "Polizist", "Welpe", "Affe"}
-SINGULAR = {  # by gender and case: pairs of an article and the ending of an adjective after it
-    "m": {
-        "nom": "ein er, der e",
-        "acc": "einen en, den en",
-        "dat": "einem en, dem en, im en, am en",
-    },
-    "f": {"nom": "eine e, die e", "acc": "eine e, die e", "dat": "einer en, der en"},
-    "n": {"nom": "ein es, das e", "acc": "ein es, das e, ins e"},
+GENDER = {
+    "m": "Junge Jungen Mann Lehrer Gärtner Hund Welpe Welpen Affe Affen Ball Korb Drachen Brief Hut"
+    " Mantel Schal Apfel Kuchen Roller Traktor Park Garten Wald See Baum Brunnen",
+    "f": "Frau Tänzerin Kellnerin Katze Ziege Tasche Decke Flasche Zeitung Jacke Mütze Birne Orange"
+    " Banane Wiese Kirche Schule Brücke Mauer Straße Bank",
+    "n": "Kind Mädchen Kätzchen Kissen Buch Heft Hemd Brötchen Auto Fahrrad Haus Zelt Tor Dorf",
+    "plural": "Jungen Männer Lehrer Gärtner Hunde Welpen Affen Bälle Körbe Drachen Briefe Hüte"
+    " Mäntel Schals Äpfel Kuchen Roller Traktoren Bäume Frauen Tänzerinnen Kellnerinnen Katzen"
+    " Ziegen Taschen Decken Flaschen Zeitungen Jacken Mützen Birnen Orangen Bananen Bänke Kinder"
+    " Mädchen Kätzchen Kissen Bücher Hefte Hemden Brötchen Autos Fahrräder Häuser",
+    "dative plural": "Jungen Männern Lehrern Gärtnern Hunden Welpen Affen Bäumen Frauen Katzen"
+    " Tänzerinnen Kellnerinnen Ziegen Bänken Kindern Mädchen Kätzchen Autos Häusern",
 }
-SINGULAR["n"]["dat"] = SINGULAR["m"]["dat"]
-PLURAL = {
-    "nom": "zwei e, drei e, die en",
-    "acc": "zwei e, drei e, die en",
-    "dat": "zwei en, drei en, den en",
-}
-SEPARABLE = {  # verbs by their particle
-    "auf": "hebt heben wacht wachen", "an": "zieht ziehen schaut schauen probiert probieren",
-    "aus": "zieht ziehen", "ein": "packt packen", "weg": "wirft werfen", "vor": "liest lesen",
-    "zu": "winkt winken hört hören schaut schauen", "herum": "läuft laufen",
+NOUNS = {gender: set(words.split()) for gender, words in GENDER.items()}
+ALL_NOUNS = set().union(*NOUNS.values())
+WEAK = {"Junge": "Jungen", "Welpe": "Welpen", "Affe": "Affen"}  # nominative, other cases
+# After each article: which nouns may follow, and the ending of an adjective before each of them.
+AGREEMENT = {
+    "ein": {"m": "er", "n": "es"}, "eine": {"f": "e"}, "einen": {"m": "en"},
+    "einem": {"m": "en", "n": "en"}, "einer": {"f": "en"},
+    "der": {"m": "e", "f": "en"}, "die": {"f": "e", "plural": "en"}, "das": {"n": "e"},
+    "den": {"m": "en", "dative plural": "en"}, "dem": {"m": "en", "n": "en"},
+    "im": {"m": "en", "n": "en"}, "am": {"m": "en", "n": "en"}, "ins": {"n": "e"},
+    "zwei": {"plural": "e", "dative plural": "en"}, "drei": {"plural": "e", "dative plural": "en"},
 }  # fmt: skip
-ARTICLES = "ein eine einen einem einer der die das den dem zwei drei im am ins".split()
-
-
-def allowed(cases: str = "nom acc dat") -> dict[str, set[tuple[str, str]]]:
-    """For each form of a noun: the articles and endings that may stand before it."""
-    fitting = {}
-    for noun, gender, plural, *_ in map(str.split, NOUNS.split(";")):
-        for case in cases.split():
-            pairs = SINGULAR[gender][case]
-            form = noun + "n" * (noun[-1] == "e") + "en" * (noun[-1] == "t")
-            form = form if noun in WEAK and case != "nom" else noun
-            fitting.setdefault(form, set()).update(tuple(p.split()) for p in pairs.split(","))
-            pairs = PLURAL[case]
-            form = plural + "n" * (case == "dat" and plural[-1] not in "ns")
-            fitting.setdefault(form, set()).update(tuple(p.split()) for p in pairs.split(","))
-    return fitting
+PLURALS = {"child": "children", "man": "men", "woman": "women", "puppy": "puppies"}
+PLURALS |= {"waitress": "waitresses", "bench": "benches", "scarf": "scarves"}
+SEPARABLE = {
+    "auf": "hebt heben wacht wachen isst essen", "an": "zieht ziehen schaut schauen probiert",
+    "aus": "zieht ziehen", "ein": "packt packen", "weg": "wirft werfen", "mit": "bringt bringen",
+    "vor": "liest lesen", "zu": "winkt winken hört hören schaut schauen", "herum": "läuft laufen",
+}  # fmt: skip
+TRAIN = builtin_corpus()["train"]
+HELD_OUT = builtin_corpus()["val"] + builtin_corpus()["test"]
+EVERY = TRAIN + HELD_OUT
 
 
 def tokens(text: str) -> list[str]:
-    return re.findall(r"\w+|[,.]", text[0].lower() + text[1:])
+    return re.findall(r"\w+|[^\w\s]", text)
 
 
-def phrases(german: str):
-    """(article, adjectives, noun). After a comma stands a pronoun; before one, a particle."""
-    words = tokens(german)
-    for number, word in enumerate(words[:-1]):
-        pronoun, particle = words[number - 1 : number] == [","], words[number + 1] in ",."
-        if word in ARTICLES and not pronoun and not particle:
-            noun = next(w for w in words[number + 1 :] if w[0].isupper())
-            between = words[number + 1 : words.index(noun, number)]
-            yield word, between, noun
+def forms(noun: str) -> str:
+    return f"(?:{noun}|{PLURALS.get(noun, noun + 's')})"
 
 
-# Splits -----------------------------------------------------------------------------------------
+def has_pair(english: str, word: str, noun: str) -> bool:
+    """Does the adjective belong to the noun, or the noun to the verb as its object? By words."""
+    if not word.split()[0].endswith("ing") or word == "interesting":
+        described = rf"^The {forms(noun)} (?:who|that) .* (?:is|are) {word}\.$"
+        return bool(re.search(rf"\b{word} {forms(noun)}\b|{described}", english, re.IGNORECASE))
+    verb = rf"\b{word}\b(?! (?:up|along)\b)"
+    direct = rf"{verb} (?:(?:an?|the|two|three) )?(?:\w+ )?{forms(noun)}\b"
+    relative = rf"^The {forms(noun)} that (?:(?!\b(?:is|are)\b).)+ (?:is|are) {verb}"
+    return bool(re.search(rf"{direct}|{relative}", english))
 
 
-def test_sizes_and_no_source_twice():
-    assert len(TRAIN) >= 2000 and len(VAL) + len(TEST) >= 200 and min(len(VAL), len(TEST)) >= 100
-    assert len({german for german, _ in EVERY}) == len(EVERY)
+def test_sizes():
+    sizes = {split: len(pairs) for split, pairs in builtin_corpus().items()}
+    assert sizes == {"train": 3000, "val": 200, "test": 200}
 
 
-def test_it_is_the_same_each_time_and_leaves_the_generators_alone():
+def test_every_caption_is_one_tidy_sentence_of_bounded_length():
+    for text in (text for pair in EVERY for text in pair):
+        assert re.fullmatch(r"[A-ZÄÖÜ][a-zäöüß]*(,? [A-Za-zÄÖÜäöüß]+)*\.", text), text
+        assert 5 <= len(tokens(text)) <= 16, text
+
+
+def test_it_is_made_anew_alike_and_leaves_the_generator_alone():
     state = random.getstate()
-    assert tutorial.builtin_corpus.__wrapped__() == tutorial.builtin_corpus()
+    assert builtin_corpus.__wrapped__() == builtin_corpus()
     assert random.getstate() == state
 
 
 def test_it_does_not_depend_on_the_order_of_sets():
-    digest = "hashlib.sha256(repr(builtin_corpus()).encode()).hexdigest()"
-    script = f"import hashlib; from the_annotated_transformer import *; print({digest})"
-    other = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
-    done = subprocess.run(
+    script = (
+        "import hashlib, the_annotated_transformer as t;"
+        "print(hashlib.sha256(repr(t.builtin_corpus()).encode()).hexdigest())"
+    )
+    root = Path(__file__).resolve().parent.parent
+    other = {"0": "1"}.get(os.environ.get("PYTHONHASHSEED", ""), "0")
+    result = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=PROJECT, env=os.environ | {"PYTHONHASHSEED": other},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    ours = hashlib.sha256(repr(tutorial.builtin_corpus()).encode()).hexdigest()
-    assert done.stdout.strip() == ours
+        cwd=root,
+        env=os.environ | {"PYTHONHASHSEED": other},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == hashlib.sha256(repr(builtin_corpus()).encode()).hexdigest()
 
 
-def test_every_caption_is_one_tidy_sentence():
-    for text in itertools.chain.from_iterable(EVERY):
-        assert re.fullmatch(r"[A-ZÄÖÜ][a-zäöüß]*(,? [A-Za-zÄÖÜäöüß]+)*\.", text), text
+def test_no_source_occurs_twice():
+    assert len({german for german, _ in EVERY}) == len(EVERY)
 
 
-def test_one_german_caption_has_one_english_caption():
-    rng, known = random.Random(1), {}
-    for _ in range(20_000):
-        german, english, _ = tutorial.caption(rng)
+@pytest.mark.parametrize("seed", range(3))
+def test_one_german_caption_has_one_english_caption(seed):
+    rng, known = random.Random(seed), {}
+    for _ in range(10_000):
+        german, english, _ = caption_sentence(rng)
         assert known.setdefault(german, english) == english
 
 
-@pytest.mark.parametrize("side", [0, 1], ids=["German", "English"])
-def test_every_held_out_word_occurs_three_times_in_training(side):
-    counts = Counter(word for pair in TRAIN for word in re.findall(r"\w+", pair[side]))
-    assert not {w for p in VAL + TEST for w in re.findall(r"\w+", p[side]) if counts[w] < 3}
+def test_only_things_are_described_as_objects():
+    """In "die Frau, die das Kind umarmt" nobody can tell who hugs: it has two translations."""
+    animals = "dog|cat|kitten|goat|puppy|puppie|monkey"
+    for _, english in EVERY:
+        assert not re.search(rf"(\bwho|\b(?:{animals})s? that) (?!is |are )", english), english
 
 
-def combinations() -> dict[str, set[tuple[str, str]]]:
-    """The pairs of words of each caption, from the generator that made the corpus."""
-    rng, found, wanted = random.Random(2017), {}, {german for german, _ in EVERY}
-    while not wanted <= set(found):
-        for _ in range(1000):
-            german, _, pairs = tutorial.caption(rng)
-            if pairs:
-                found[german] = pairs
-    return found
+def test_every_held_out_word_occurs_three_times_in_training():
+    for language in (0, 1):
+        counts = Counter(word for pair in TRAIN for word in tokens(pair[language]))
+        rare = {w for pair in HELD_OUT for w in tokens(pair[language]) if counts[w] < 3}
+        assert not rare
 
 
-def test_every_held_out_caption_combines_words_anew():
-    found = combinations()
-    known = set().union(*(found[german] for german, _ in TRAIN))
-    new = [found[german] - known for german, _ in VAL + TEST]
-    assert all(new)
-    assert len(set().union(*new)) > 50, "not the same few over and over"
-    words = {word for pair in known for word in pair}
-    assert {word for pairs in new for pair in pairs for word in pair} <= words
+def test_the_words_find_a_pair_where_it_is_and_nowhere_else():
+    assert has_pair("Two red balls are new.", "red", "ball")
+    assert has_pair("The balls that a dog is bringing to a boy are red.", "red", "ball")
+    assert has_pair("A man is picking up three red balls in a park.", "picking up", "ball")
+    assert has_pair("The men that two dogs are following are old.", "following", "man")
+    assert not has_pair("A red ball is new.", "new", "car")
+    assert not has_pair("The child who is eating up rolls is tired.", "eating", "roll")
+    assert not has_pair("The ball that a man is looking for is red.", "looking at", "ball")
 
 
-def test_new_adjectives_with_nouns_are_nowhere_in_the_english_training_text():
-    """The same, by looking at the text: no adjective of a new pair stands before its noun."""
-    found, text = combinations(), " ".join(english.lower() for _, english in TRAIN)
-    forms = {one: f"(?:{one}|{many})" for *_, one, many in map(str.split, NOUNS.split(";"))}
-    known = set().union(*(found[german] for german, _ in TRAIN))
-    new = set().union(*(found[german] for german, _ in VAL + TEST)) - known
-    described = [(adjective, noun) for adjective, noun in new if noun in forms]
-    done = [(noun, verb) for noun, verb in new if noun in forms and " " not in noun]
-    assert len(described) > 10 and len(done) > 30
-    for adjective, noun in described:
-        assert not re.search(rf"\b{adjective} {forms[noun]}\b", text), (adjective, noun)
-    for noun, verb in done:  # as subject of a clause without a relative pronoun, and as object
-        subject = rf"\b{forms[noun]} (?:is|are) {verb}\b(?! (?:up|at|for|on|off|away|to|around)\b)"
-        assert not re.search(subject, text), (noun, verb)
+def test_held_out_pairs_are_absent_from_training_and_present_elsewhere():
+    held_out = caption_held_out()
+    leaks = [(e, pair) for _, e in TRAIN for pair in held_out if has_pair(e, *pair)]
+    assert not leaks
+    found = [{pair for pair in held_out if has_pair(e, *pair)} for _, e in HELD_OUT]
+    assert all(found)
+    assert len(set().union(*found)) > 0.8 * len(held_out)  # not a few pairs over and over
 
 
-# Language ---------------------------------------------------------------------------------------
-
-
-def agrees(article: str, between: list[str], noun: str, cases: str = "nom acc dat") -> bool:
-    """Whether some case allows this article and this ending before this form."""
-    endings = {ending for known, ending in allowed(cases).get(noun, ()) if known == article}
-    if not between:
-        return bool(endings)
-    stem = re.sub("(?:er|es|en|e)$", "", between[0])
-    return len(between) == 1 and between[0].removeprefix(stem) in endings
-
-
-def test_article_adjective_and_noun_agree():
-    seen, checked = Counter(), {}
-    for german, _ in EVERY:
-        for number, (article, between, noun) in enumerate(phrases(german)):
-            cases = "nom acc dat" if number or not german.startswith(article.title()) else "nom"
-            phrase = (article, *between, noun, cases)
-            if phrase not in checked:
-                checked[phrase] = agrees(article, between, noun, cases)
-            assert checked[phrase], f"{german}: {article} {between} {noun}"
-            seen[article, bool(between)] += 1
-    assert all(seen[article, False] >= 3 for article in ARTICLES)
-    short = ("im", "am", "ins")  # places come without adjectives
-    assert all(seen[article, True] >= 3 for article in ARTICLES if article not in short)
+def test_words_of_held_out_pairs_are_known_from_other_pairs():
+    text = " ".join(english for _, english in TRAIN)
+    for word, noun in caption_held_out():
+        assert len(re.findall(rf"\b{word}\b", text)) >= 3
+        assert len(re.findall(rf"\b{forms(noun)}\b", text)) >= 3
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    ["Der Frau lacht.", "Ein kleine Hund lacht.", "Einen Junge sucht.", "Dem Hunde hilft.",
-     "Die roter Birne liegt.", "Zwei Kindern lachen.", "Der Jungen lacht."],
-)  # fmt: skip
-def test_the_check_of_agreement_notices(wrong):
-    ((article, between, noun),) = phrases(wrong)
-    assert not agrees(article, between, noun, "nom")
-
-
-def test_nouns_and_numbers_say_the_same_in_both_languages():
-    english_of = {}
-    for noun, _, plural, one, many in map(str.split, NOUNS.split(";")):
-        for form in (noun, f"{noun}n", f"{noun}en") if noun in WEAK else (noun,):
-            english_of.setdefault(form, set()).add(one)
-        for form in {plural, f"{plural}n"}:
-            english_of.setdefault(form, set()).add(many)
-    for german, english in EVERY:
-        words = re.findall(r"\w+", english.lower())
-        nouns = [word for word in tokens(german) if word[0].isupper()]
-        for noun in nouns:
-            assert english_of[noun] & set(words), f"{german} {noun}: {english}"
-        for number in ("zwei two", "drei three"):
-            ours, theirs = number.split()
-            assert tokens(german).count(ours) == words.count(theirs), german
-
-
-def test_subject_and_verb_agree():
-    for german, english in EVERY:
-        first = german.split()[0]
-        if first in ("Ein", "Eine", "Zwei", "Drei"):
-            number = "is" if first in ("Ein", "Eine") else "are"
-            assert re.search(r"\b(is|are)\b", english)[1] == number, english
-            clause = tokens(german.split(",")[0])
-            noun = next(n for n, word in enumerate(clause) if word[0].isupper())
-            assert re.search("t$" if number == "is" else "n$", clause[noun + 1]), german
+    "german, english",
+    [
+        (r" hebt .* auf\.$", "is picking up"),  # separable, particle at the end of a main clause
+        (r" aufhebt(,|\.$)", "is picking up"),  # and before its verb in a subordinate clause
+        (r", weil .* \w+(t|en)\.$", "because"),  # verb last
+        (r", während .* \w+(t|en)\.$", " while "),
+        (r"^Während .*(t|en), \w+(t|en) ", "^While "),  # verb first after a clause
+        (r"^(Im|In|Am|An|Auf|Unter|Vor) .*? (schläft|sitzt|wartet|steht) (ein|der|die|das) ", ", "),
+        (r"^Der \w+, der ", " (who|that) is "),
+        (r"^Der \w+, den .* ist \w+\.$", "^The .* that "),  # object of the relative clause
+        (r"^Das \w+, das (ein|der) ", "^The .* that "),
+        (r" (hilft|helfen) (einem|einer|der|dem) ", "help"),  # dative after a verb
+        (r" (zwei|drei|den) (\w+en )?Kindern\b", "children"),  # dative plural
+        (r" (den|einen) Jungen\b", " boy"),  # an ending in the singular
+        (r" gibt (einem|einer|dem|der) .* (einen|eine|ein) ", " giving .* to "),
+        (r" im (\w+en )?Park\b", " in the "),  # place: dative
+        (r" in den (\w+en )?Park\b", " into the "),  # direction: accusative
+        (r" ins ", " into the "),
+        (r" am ", " by the "),
+        (r" zwischen ", " between "),
+        (r" trägt .*(Hut|Jacke|Mantel|Mütze)", "wearing"),  # one verb, two translations
+        (r" trägt .*(Ball|Korb|Buch)", "carrying"),
+        (r"\bkleine\w* (Kind|Junge|Mädchen)", "little"),  # one adjective, two translations
+        (r"\bkleine\w* (Ball|Tasche|Haus)", "small"),
+        (r"\bgroße\w* (Mann|Frau)", "tall"),
+        (r"\bgroße\w* (Hund|Haus)", "big"),
+        (r" (lesen|tragen|essen) ", " are (reading|wearing|carrying|eating) "),
+        (r" einen \w+en Apfel", " a (small|big|sweet|fresh) apple"),
+        (r" einen Apfel", " an apple"),
+    ],
+)
+def test_phenomenon(german, english):
+    both = [e for g, e in TRAIN if re.search(german, g) and re.search(english, e, re.IGNORECASE)]
+    assert len(both) >= 3
 
 
 @pytest.mark.parametrize("particle", SEPARABLE)
 def test_separable_verbs_occur_in_two_pieces_and_in_one(particle):
     text = "\n".join(german for german, _ in EVERY)
     verbs = "|".join(SEPARABLE[particle].split())
-    assert len(re.findall(rf"\b(?:{verbs})\b [^,.\n]*\b{particle}\b[,.]", text)) >= 3
-    joined = len(re.findall(rf"\b{particle}(?:{verbs})\b[,.]", text))
-    assert joined >= 3 or particle == "vor"  # giving and its like stand in main clauses only
+    assert re.search(rf"\b(?:{verbs})\b [^,.]*\b{particle}\b[,.]", text)
+    assert re.search(rf"\b{particle}(?:{verbs})\b[,.]", text)
 
 
 def test_a_particle_ends_its_clause():
-    for german, _ in EVERY:  # the other particles are prepositions or articles too
-        for _, after in re.findall(r"\b(weg|zu|aus|herum)\b(.)", german):
-            assert after in ",.", german
+    only_particles = "weg|mit|zu|aus|herum"  # the others are prepositions or articles too
+    for german, _ in EVERY:
+        for found in re.finditer(rf"\b({only_particles})\b(.)", german):
+            assert found[2] in ",.", german
 
 
-def test_all_nouns_occur_and_no_others():
-    known = set(allowed())
-    seen = {word for german, _ in EVERY for word in tokens(german) if word[0].isupper()}
-    assert seen <= known
-    for noun, _, plural, *_ in map(str.split, NOUNS.split(";")):
-        assert {noun, plural} & seen, noun
+def agreements(german: str):
+    """Article, adjective or nothing, noun; a word after a comma is a pronoun and no article."""
+    words = tokens(german[0].lower() + german[1:])
+    for i, word in enumerate(words):
+        if word in AGREEMENT and (i == 0 or words[i - 1] != ","):
+            rest = words[i + 1 : i + 3]
+            if rest[0] in ALL_NOUNS:
+                yield word, "", rest[0]
+            elif rest[0].isalpha() and rest[-1] in ALL_NOUNS:
+                yield word, *rest
 
 
-def test_english_articles():
+def test_article_adjective_and_noun_agree():
+    seen = Counter()
+    for german, _ in EVERY:
+        for article, adjective, noun in agreements(german):
+            fitting = {
+                kind: ending for kind, ending in AGREEMENT[article].items() if noun in NOUNS[kind]
+            }
+            assert fitting, german
+            stem = re.sub("(er|es|en|e)$", "", adjective) if adjective else ""
+            assert not adjective or adjective.removeprefix(stem) in fitting.values(), german
+            seen[article, bool(adjective)] += 1
+            if article in ("ein", "der") and noun in WEAK.values():
+                raise AssertionError(f"{german}: {noun} is no nominative singular")
+            if article in ("einen", "einem", "dem"):
+                assert noun not in WEAK, german
+    assert all(seen[article, True] and seen[article, False] for article in AGREEMENT)
+
+
+def test_german_nouns_are_in_the_tables():
+    seen = set()
+    for german, _ in EVERY:
+        capitals = {word for word in tokens(german)[1:] if word[0].isupper()}
+        assert capitals <= ALL_NOUNS, german
+        seen |= capitals
+    assert NOUNS["m"] | NOUNS["f"] | NOUNS["n"] <= seen
+
+
+def test_english_articles_and_numbers():
+    singular = set(PLURALS) | {"man", "dog", "ball", "car"}
     for _, english in EVERY:
         assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", english, re.IGNORECASE), english
+        assert not re.search(rf"\b(?:two|three) (?:\w+ )?(?:{'|'.join(singular)})\b", english)
+        plural = "|".join([*PLURALS.values(), "dogs", "balls", "cars"])
+        assert not re.search(rf"\ban? (?:\w+ )?(?:{plural})\b", english, re.IGNORECASE), english
 
 
-@pytest.mark.parametrize(
-    "german, english",
-    [
-        (r", weil [^,]* \w+(t|en)\.$", r"because"),  # the verb last
-        (r", während [^,]* \w+(t|en)\.$", r"while"),
-        (r"^Der \w+, der [^,]* \w+t, ist \w+\.$", r"^The \w+ (who|that) is .* is \w+\.$"),
-        (r"^Die \w+, die [^,]* \w+n, sind \w+\.$", r"^The \w+ (who|that) are .* are \w+\.$"),
-        (r"\b(hebt|heben)\b [^,]* auf[,.]", r"picking up"),  # the particle at the end
-        (r"\b(packt|packen)\b [^,]* ein[,.]", r"packing up"),
-        (r"\b(hört|hören)\b [^,]* zu[,.]", r"listening to"),
-        (r"\baufhebt\b", r"is picking up"),  # the particle back at its verb
-        (r"\b(zwei|drei|den) (\w+en )?(Kindern|Männern|Hunden)\b", r"(children|men|dogs)"),
-        (r"^(Zwei|Drei|Die) (\w+ )?\w+ (warten|rennen) ", r"are (waiting|running)"),
-        (r"\b(hilft|helfen) (einem|einer|der|dem|den) ", r"helping"),  # the dative as object
-        (r"\b(gibt|geben) .*", r"giving .* to "),
-        (r"\bim ", r" in the "),
-        (r"\bin (den|einen) ", r" into "),
-        (r"\bträg\w* .*(Hut|Jacke|Mantel|Mütze)", r"wearing"),  # one verb, two translations
-        (r"\btr[äa]g\w* .*(Ball|Korb|Buch|Kissen|Tasche)", r"carrying"),
-        (r"\bkleine\w* (Kind|Junge|Mädchen)", r"little"),  # one adjective, two translations
-        (r"\bkleine\w* (Ball|Tasche|Korb|Kissen|Decke)", r"small"),
-        (r"\b(den|einen|dem|einem) (\w+ )?Jungen\b", r"boy\b"),  # an ending in the singular
-        (r" einen Apfel", r" an apple"),
-    ],
-)  # fmt: skip
-def test_phenomenon(german, english):
-    both = [g for g, e in TRAIN if re.search(german, g) and re.search(english, e)]
-    assert len(both) >= 3
+def test_subject_and_verb_agree_in_both_languages():
+    """A caption that begins with "ein" has a verb in -t and "is"; one with "zwei", -n and "are"."""
+    for german, english in EVERY:
+        start, sentence = german.split()[0], german.split(",")[0]
+        if "," in german or start not in ("Ein", "Eine", "Zwei", "Drei"):
+            continue
+        verb = re.match(r"\w+ (?:[a-zäöüß]+ )?[A-ZÄÖÜ]\w+ (\w+)", sentence)[1]
+        one = start in ("Ein", "Eine")
+        assert verb.endswith("t" if one else "n"), german
+        assert re.search(r"\bis\b" if one else r"\bare\b", english), english
