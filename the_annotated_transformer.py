@@ -106,6 +106,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import platform
 import random
 import re
@@ -2172,7 +2173,11 @@ def load_checkpoint(path: Path) -> dict:
     require(
         whole, f"{path} is damaged or was cut short: its checksum does not fit; take an older one"
     )
-    return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
+    try:
+        return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError:
+        message = f"{path} holds more than tensors and plain values; none of it was loaded"
+        raise ValueError(message) from None
 
 
 # %% [markdown]
@@ -2999,7 +3004,7 @@ def find_multi30k(languages=("de", "en"), cache: Path = Path(".data/multi30k")) 
         return read_multi30k(cache, languages)
     except CorpusError as error:
         files = f"{', '.join(MULTI30K_SPLITS)} (.de.gz and .en.gz) from {MULTI30K_URL}"
-        way_out = f"put {files} into a folder and name it in MULTI30K_DIR"
+        way_out = f"put {files} into {cache}, or into a folder that MULTI30K_DIR names"
         raise CorpusError(f"Multi30k is out of reach: {error}. The way out: {way_out}") from None
 
 
@@ -3404,8 +3409,9 @@ def create_dataloaders(encoded: Encoded, budget: int, rank: int = 0, ranks: int 
         pairs = encoded.splits[split]
         lengths = [(len(source), len(target) - 1) for source, target in pairs]
         sampler = TokenBudget(lengths, budget, rank, ranks, seed, shuffle=split == "train")
-        load = functools.partial(torch.utils.data.DataLoader, collate_fn=collate)
-        loaders.append(load(pairs, batch_sampler=sampler))
+        # A generator of its own: by default a loader draws from the one that dropout uses.
+        settings = {"collate_fn": collate, "generator": torch.Generator()}
+        loaders.append(torch.utils.data.DataLoader(pairs, batch_sampler=sampler, **settings))
     return tuple(loaders)
 
 
@@ -3477,6 +3483,10 @@ class Config:
     epochs: int = 40
     patience: int = 4  # epochs without a better validation BLEU
     seed: int = 1
+
+    def __post_init__(self):
+        for name in ("batch_tokens", "accumulate", "warmup", "epochs", "patience", "max_len"):
+            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
 
 
 # %% [markdown]
@@ -3644,7 +3654,8 @@ class StopRequest:
     """Turns SIGINT and SIGTERM into a flag while inside; `minutes` sets a limit of time."""
 
     def __init__(self, minutes: float | None = None):
-        self.asked, self.deadline = False, time.monotonic() + 60 * (minutes or math.inf)
+        limit = math.inf if minutes is None else 60 * minutes
+        self.asked, self.deadline = False, time.monotonic() + limit
         self.previous = {}
 
     def __enter__(self) -> "StopRequest":
@@ -3662,7 +3673,7 @@ class StopRequest:
 
     def due(self) -> bool:
         """True on all ranks as soon as one of them was asked, or its time is up."""
-        late = time.monotonic() > self.deadline
+        late = time.monotonic() >= self.deadline
         asked, late = total_over_ranks(float(self.asked), float(late))
         self.asked = asked > 0
         return self.asked or late > 0
@@ -4197,7 +4208,9 @@ def load_trained_model(path: Path | str, device: torch.device | None = None) -> 
 
 
 # %%
-def source_pieces(translator: Translator, sentences: Sequence[str]) -> list[tuple[int, list[int]]]:
+def source_pieces(
+    translator: Translator, sentences: Sequence[str], first_line: int = 1
+) -> list[tuple[int, list[int]]]:
     """(number of the sentence, ids with END) of each piece to decode; none of a blank sentence."""
     tokenizer, limit = load_tokenizer(translator.config.languages[0]), translator.config.max_len - 1
     pieces = []
@@ -4205,10 +4218,8 @@ def source_pieces(translator: Translator, sentences: Sequence[str]) -> list[tupl
         ids = translator.vocabularies[0].ids(tokenize(sentence, tokenizer))
         cut = [ids[at : at + limit] for at in range(0, len(ids), limit)]
         if len(cut) > 1:
-            text = (
-                f"line {number + 1} has {len(ids)} tokens, more than {limit}: cut into {len(cut)}"
-            )
-            warnings.warn(text, stacklevel=3)
+            line = f"line {first_line + number} has {len(ids)} tokens, more than {limit}"
+            warnings.warn(f"{line}: cut into {len(cut)} pieces", stacklevel=3)
         pieces += [(number, [*piece, END]) for piece in cut]
     return pieces
 
@@ -4218,9 +4229,12 @@ def source_pieces(translator: Translator, sentences: Sequence[str]) -> list[tupl
 
 
 # %%
-def translate(translator: Translator, sentences: Sequence[str], batch_size: int = 50) -> list[str]:
-    """Greedy translations, one for each sentence, in order."""
-    pieces, target = source_pieces(translator, sentences), translator.vocabularies[1]
+def translate(
+    translator: Translator, sentences: Sequence[str], batch_size: int = 50, first_line: int = 1
+) -> list[str]:
+    """Greedy translations, one for each sentence, in order; warnings count from `first_line`."""
+    pieces = source_pieces(translator, sentences, first_line)
+    target = translator.vocabularies[1]
     order = sorted(range(len(pieces)), key=lambda n: len(pieces[n][1]))
     texts = [""] * len(pieces)
     for group in grouped(order, batch_size):
@@ -4770,8 +4784,9 @@ def run_translate(options: argparse.Namespace) -> None:
         return
     sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
     lines = (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
-    for group in grouped(lines, 1 if sys.stdin.isatty() else 200):
-        print("\n".join(translate(translator, group)), flush=True)
+    size = 1 if sys.stdin.isatty() else 200
+    for number, group in enumerate(grouped(lines, size)):
+        print("\n".join(translate(translator, group, first_line=1 + number * size)), flush=True)
 
 
 # %% [markdown]
@@ -4798,6 +4813,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def write_results(path: Path, run: Path, corpus: Corpus, scores: dict) -> None:
     """Scores, circumstances and the validation log of a run, as one JSON file."""
     require(corpus.name != BUILTIN, "scores on the built-in captions are not kept as results")
+    run = run if run.is_dir() else run.parent
     summary = json.loads((run / "summary.json").read_text())
     content = {"run": run.name, "corpus": corpus.name, "decoding": "greedy", "scores": scores}
     content |= {"scored": circumstances(), "training": summary}
@@ -4825,11 +4841,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (text, add_options, _) in COMMANDS.items():
         add_options(commands.add_parser(name, help=text, description=text))
     options = parser.parse_args(arguments)
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         COMMANDS[options.command][2](options)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, FileNotFoundError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -5,7 +5,6 @@ Set before anything of ours is imported, so that processes which the tests start
 
 import atexit
 import os
-import random
 import shutil
 import tempfile
 from pathlib import Path

@@ -501,7 +501,7 @@ def test_order_and_number_are_kept(translator):
     alone = [tutorial.translate(translator, [sentence])[0] for sentence in sentences]
     for size in (1, 7, 50):
         assert tutorial.translate(translator, sentences, batch_size=size) == alone
-    assert len(set(alone)) > 3, "a model that always says the same would prove nothing"
+    assert len(set(alone)) >= 3, "a model that always says the same would prove nothing"
     assert tutorial.translate(translator, []) == []
 
 
