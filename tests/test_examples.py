@@ -63,7 +63,9 @@ def test_charts_without_description_or_with_holes_are_noticed():
 
 
 def test_the_copy_task_is_learnt(fair_clock):
-    assert tutorial.train_the_copy_task()["exact of 200"][-1] == 200
+    facts = tutorial.train_the_copy_task()
+    (name,) = (name for name in facts if name.startswith("exact of "))
+    assert facts[name][-1] == int(name.split()[-1]) >= 200
     assert tutorial.copies_of_unseen_sequences().startswith("100 of 100 ")
 
 

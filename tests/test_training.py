@@ -667,6 +667,21 @@ def test_handlers_of_signals_are_put_back():
         assert stop.due() and not stop.asked
 
 
+def test_a_signal_while_ranks_agree_is_not_lost(monkeypatch):
+    """A rank spends its time waiting for the others, so signals arrive there."""
+    total, stop = tutorial.total_over_ranks, tutorial.StopRequest()
+
+    def interrupted(*values):
+        answer = total(*values)
+        stop.ask()
+        return answer
+
+    monkeypatch.setattr(tutorial, "total_over_ranks", interrupted)
+    stop.due()
+    monkeypatch.setattr(tutorial, "total_over_ranks", total)
+    assert stop.due() and stop.asked
+
+
 def test_the_best_finished_run_is_chosen(tmp_path, monkeypatch, small_run):
     monkeypatch.setenv("RUNS_DIR", str(tmp_path))
     assert tutorial.finished_run("texts") is None
