@@ -3447,7 +3447,7 @@ def padding_of_the_training_batches():
 
 # %% [markdown]
 # By token budget about one position in thirteen is padding on Multi30k; in the order of the
-# corpus it is nearly half. This alone makes an epoch almost twice as fast.
+# corpus it is nearly half. The same sentences take little more than half the positions.
 #
 # <a id="settings"></a>
 # ## Settings
