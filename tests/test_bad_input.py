@@ -641,6 +641,7 @@ def test_help_is_there(capsys, command):
     assert caught.value.code == 0 and "usage:" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:line .* cut into")
 def test_toy_scores_are_no_results(capsys, small_run, tmp_path):
     given = ["--model", small_run, "--data", "builtin", "--results", tmp_path / "toy.json"]
     assert tutorial.main(list(map(str, ["evaluate", *given]))) == 1

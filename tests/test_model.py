@@ -188,6 +188,7 @@ def test_masks_of_a_batch():
         [True, False, True],
     ]
     assert other.ntokens == 4
+    assert tutorial.Batch(src, pad=6).src_mask[0].tolist() == [[True, False, True, True]]
     assert tutorial.Batch(src).tgt is None and tutorial.Batch(src).ntokens == 0
 
 
