@@ -1805,14 +1805,17 @@ def penalty_on_over_confidence_figure():
 
 # %%
 def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
-    """Learning rate at a step, counted from 1 (§5.3, Eq. 3); step 0 is taken as 1."""
+    """Learning rate at a step, counted from 1 (§5.3, Eq. 3); step 0 is taken as 1.
+
+    ValueError unless `warmup` is at least 1.
+    """
+    require(warmup > 0, f"warmup must be at least 1 step, got {warmup}")
     step = max(step, 1)
     return factor * model_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
 def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int):
     """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
-    require(warmup > 0, f"warmup must be at least 1 step, got {warmup}")
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
     schedule = functools.partial(rate, model_size=model_size, factor=factor, warmup=warmup)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: schedule(done + 1))
@@ -2491,6 +2494,8 @@ def read_split(folder: Path, split: str, languages: tuple[str, str], sums=None) 
     if len(texts[0]) != len(texts[1]):
         counts = " and ".join(f"{len(t)} lines in {n}" for t, n in zip(texts, names, strict=True))
         raise CorpusError(f"{folder}: {counts}; line n of both must be the same sentence")
+    if texts[0] == [""]:
+        raise CorpusError(f"{folder}: split {split} is empty; it needs one sentence a line")
     return [(source.strip(), target.strip()) for source, target in zip(*texts, strict=True)]
 
 
@@ -3655,7 +3660,8 @@ class StopRequest:
 
     def __init__(self, minutes: float | None = None):
         limit = math.inf if minutes is None else 60 * minutes
-        self.asked, self.deadline = False, time.monotonic() + limit
+        self.signalled = self.asked = False  # on this rank; on any rank, as last agreed
+        self.deadline = time.monotonic() + limit
         self.previous = {}
 
     def __enter__(self) -> "StopRequest":
@@ -3669,12 +3675,12 @@ class StopRequest:
             signal.signal(number, handler)
 
     def ask(self, *_) -> None:
-        self.asked = True
+        self.signalled = True
 
     def due(self) -> bool:
         """True on all ranks as soon as one of them was asked, or its time is up."""
         late = time.monotonic() >= self.deadline
-        asked, late = total_over_ranks(float(self.asked), float(late))
+        asked, late = total_over_ranks(float(self.signalled), float(late))
         self.asked = asked > 0
         return self.asked or late > 0
 
@@ -4083,10 +4089,16 @@ def finished_run(corpus: str) -> Path | None:
     """The finished run on a corpus with the highest validation BLEU, if there is one."""
     found = []
     for path in runs_folder().glob("*/summary.json"):
-        summary = json.loads(path.read_text())
+        try:
+            summary = json.loads(path.read_text())
+            fits = (summary["status"], summary["corpus"]) == ("finished", corpus)
+            candidate = summary["validation_bleu"], path.parent
+        except (ValueError, KeyError):
+            warnings.warn(f"{path} is damaged: this run is passed over", stacklevel=2)
+            continue
         is_real = "demonstration" not in path.parent.name and (path.parent / "best.pt").is_file()
-        if is_real and (summary["status"], summary["corpus"]) == ("finished", corpus):
-            found.append((summary["validation_bleu"], path.parent))
+        if fits and is_real:
+            found.append(candidate)
     return max(found)[1] if found else None
 
 

@@ -125,7 +125,7 @@ def faults(rank: int, ranks: int) -> dict[str, object]:
         found[f"{name}, parameters kept"] = all(same)
     with at.StopRequest() as stop:
         before = stop.due()
-        stop.asked = rank == 1
+        stop.signalled = rank == 1
         found["stop"] = [before, stop.due(), stop.asked]
     return found
 

@@ -217,6 +217,13 @@ def test_a_damaged_gzip_file(corpus):
     assert noticed > 4 * len(content)
 
 
+def test_an_empty_split(tmp_path):
+    for language in ("de", "en"):
+        (tmp_path / f"test.{language}.gz").write_bytes(gzip.compress(b""))
+    with pytest.raises(tutorial.CorpusError, match="split test is empty"):
+        tutorial.read_split(tmp_path, "test", ("de", "en"))
+
+
 def test_misaligned_files(corpus):
     (corpus / "val.en").write_text("A dog.\nTwo cows.\nThree owls.\n")
     with pytest.raises(tutorial.CorpusError, match=r"2 lines in val\.de and 3 lines in val\.en"):

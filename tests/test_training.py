@@ -682,6 +682,15 @@ def test_a_signal_while_ranks_agree_is_not_lost(monkeypatch):
     assert stop.due() and stop.asked
 
 
+def test_a_damaged_summary_is_passed_over(tmp_path, monkeypatch, small_run):
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path))
+    for name, text in {"a": "{", "b": "{}"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(text)
+        with pytest.warns(UserWarning, match="damaged"):
+            assert tutorial.finished_run("texts") is None
+
+
 def test_the_best_finished_run_is_chosen(tmp_path, monkeypatch, small_run):
     monkeypatch.setenv("RUNS_DIR", str(tmp_path))
     assert tutorial.finished_run("texts") is None
