@@ -3300,7 +3300,7 @@ def encoded_at_hand() -> Encoded:
 @example
 def vocabularies_at_hand():
     corpus, vocabularies = encoded_at_hand().corpus, encoded_at_hand().vocabularies
-    split, facts = corpus.tests()[0], {}
+    split, facts = corpus.tests()[0], {"corpus": corpus.name}
     ids = zip(*encode_pairs(corpus, split, vocabularies), strict=True)
     for language, vocabulary, side in zip(corpus.languages, vocabularies, ids, strict=True):
         flat = [n for ids in side for n in ids if n not in (START, END)]
@@ -3447,7 +3447,8 @@ def padding_of_the_training_batches():
     unsorted = map(collate, grouped(encoded_at_hand().splits["train"], 64))
     shares = {f"{len(train)} batches by token budget": padding_share(train)}
     shares["64 sentences in the order of the corpus"] = padding_share(unsorted)
-    return {name: f"{share:.1%} padding" for name, share in shares.items()}
+    told = {name: f"{share:.1%} padding" for name, share in shares.items()}
+    return {"corpus": encoded_at_hand().corpus.name} | told
 
 
 # %% [markdown]
@@ -4143,12 +4144,14 @@ def training_curves_figure():
     log = [entry for entry in read_log(trained_run()) if entry["kind"] == "validation"]
     frame = pd.DataFrame(log)[["seconds", "perplexity", "bleu"]]
     frame = frame.rename(columns={"bleu": "BLEU"}).assign(minutes=frame["seconds"] / 60)
-    text = f"Validation perplexity and BLEU of the run {trained_run().name} against minutes."
+    summary = json.loads((trained_run() / "summary.json").read_text())
+    title = f"run {trained_run().name}, corpus {summary['corpus']}, validation"
+    text = f"Perplexity and BLEU against minutes: {title}."
     charts = [
         line_chart(frame, "minutes", y, text, points=True, width=280)
         for y in ("perplexity", "BLEU")
     ]
-    return alt.hconcat(*charts).properties(description=text)
+    return alt.hconcat(*charts).properties(description=text, title=title)
 
 
 # %% [markdown]
@@ -4290,8 +4293,10 @@ def translate_a_few_sentences():
         "Ein Xylophonist spielt.",
         "",
     ]
-    translations = translate(translator_at_hand(), sentences)
-    return table(list(zip(sentences, translations, strict=True)), ["source", "translation"])
+    model = translator_at_hand()
+    rows = list(zip(sentences, translate(model, sentences), strict=True))
+    caption = f"model {model.name}, trained on {model.corpus}"
+    return table(rows, ["source", "translation"]).set_caption(caption)
 
 
 # %% [markdown]
