@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 import the_annotated_transformer as tutorial
 
 
