@@ -3607,6 +3607,8 @@ def join_workers() -> Iterator[Worker]:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Worker(rank, ranks, device, torch.bfloat16 if gains_from_bf16(device) else None)
+        if ranks > 1:
+            dist.barrier()  # nobody hangs up while another still listens
     finally:
         if ranks > 1:
             dist.destroy_process_group()
