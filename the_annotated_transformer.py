@@ -53,8 +53,7 @@
 # is commentary. Everything else restates the paper, and names its section. A *check* compares our
 # code with an *oracle*, something that gives the right answer and was not written by us, such as
 # PyTorch's own module or a closed formula; or it tries a property that must hold, whatever the
-# weights are. Lengths in a check differ, so that two axes which changed places cannot pass
-# unnoticed.
+# weights are. Lengths in a check differ: if two axes change places, the check fails.
 #
 # <a id="setup"></a>
 # ## Set-up
@@ -64,10 +63,15 @@
 
 # %% tags=["hide-input"]
 import importlib.util
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 IN_NOTEBOOK = "get_ipython" in globals()  # `__name__ == "__main__"` is true in a cell too
+SCRIPT = Path("the_annotated_transformer.py")
+if IN_NOTEBOOK and not SCRIPT.is_file() and Path("..", SCRIPT).is_file():
+    os.chdir("..")  # the notebook was opened in build/: work where the script lies
 NEEDED = {
     "torchtext": "torchtext==0.6.0",
     "spacy": "spacy==3.8.18",
@@ -105,7 +109,6 @@ import io
 import itertools
 import json
 import math
-import os
 import pickle
 import platform
 import random
@@ -118,7 +121,6 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -177,6 +179,11 @@ def run_level() -> str:
     if level not in LEVELS:
         raise ValueError(f"ANNOTATED_RUN must be one of {', '.join(LEVELS)}, got {level!r}")
     return level
+
+
+@example
+def level_of_this_run():
+    return run_level()
 
 
 def require(condition: bool, message: str) -> None:
@@ -312,7 +319,19 @@ def results_so_far():
 # from the top: left through the encoder, then across to the decoder. The shape of every tensor
 # stands on its arrow; inside both stacks it never changes.
 #
-# We build it from the outside in: first the frame, then what fills it.
+# One sentence through the model, in words. Text is cut into *tokens*, words and punctuation, and
+# each token becomes a number, its *id* (we also call it a symbol). An *embedding* turns each id
+# into a vector of width $D$, and a code for its position is added. From then on the sentence is a
+# table: a row for each *position*, a vector in each row. The encoder's layers change the table in
+# two ways, in turn: *attention* lets rows take something over from other rows, and a
+# *feed-forward* network works on each row alone. *Norms* keep the numbers in a good range. The
+# decoder does the same for what has been written so far, and its *cross-attention* also takes
+# over from the encoder's table. At the end each row of the decoder becomes a probability for
+# every word of the vocabulary: which one comes next? All of this is explained below, piece by
+# piece.
+#
+# We build it from the outside in: first the frame, then what fills it. You may want to come back
+# to the frame once you have seen the pieces.
 
 
 # %%
@@ -482,9 +501,9 @@ def check_layer_norm_module_equals_the_formula():
 
 
 # %% [markdown]
-# > **Why learn a scale and a shift?** Without them every position of every layer would be forced
-# > onto the same sphere. With them a feature can be made loud, quiet or constant, whatever the
-# > layer above can use. They start at one and zero, so at first they change nothing.
+# > **Why learn a scale and a shift?** Without them every vector would have the same length, and
+# > every feature the same range. With them a feature can be made loud, quiet or constant,
+# > whatever the layer above can use. They start at one and zero, so at first they change nothing.
 #
 # <a id="residual"></a>
 # ## Residual connections
@@ -539,8 +558,9 @@ class SublayerConnection(nn.Module):
 # > many branches grows with depth, and nobody has normalised the last one; so one norm closes the
 # > stack. After the paper's order the output is normalised already.
 #
-# Dropout acts on the output of each sub-layer, before the addition (§5.4). [Below](#dropout) is a
-# list of all the places where the model drops.
+# *Dropout* sets a random part of the numbers to zero while training, and nothing in use: no part
+# of the model can then rely on a single other one. It acts on the output of each sub-layer,
+# before the addition (§5.4). [Below](#dropout) is a list of all the places where the model drops.
 #
 # <a id="attention"></a>
 # ## Attention
@@ -589,11 +609,12 @@ def attention(
 # > (§3.2.3). For any row with at least one open cell both give the same weights: the exponential
 # > of the lowest number is zero in every format. A row with no open cell tells them apart. With
 # > $-\infty$ the softmax divides zero by zero, and NaN spreads through the batch. With a constant
-# > such as $-10^9$ the row gets equal weights on everything it must not see, and in fp16, which
-# > ends at 65,504, the constant itself overflows. We take the lowest number of the format at hand
-# > and then set closed cells to exactly zero. The empty row gives zero, forward and backward. The
-# > fused kernel below does the same on a CPU, as a check shows. On devices such as MPS kernels
-# > differ in just this case, and the form to read does not depend on them.
+# > such as $-10^9$ the row gets equal weights on everything it must not see, and in fp16, a
+# > format of 16 bits that ends at 65,504, the constant itself overflows. We take the lowest
+# > number of the format at hand and then set closed cells to exactly zero. The empty row gives
+# > zero, forward and backward. The fused kernel below does the same on a CPU, as a check shows.
+# > On devices such as MPS kernels differ in just this case, and the form to read does not depend
+# > on them.
 #
 # PyTorch's kernel is the oracle: the same queries, keys and values under a random mask, one row
 # of which is closed.
@@ -743,6 +764,8 @@ class MultiHeadedAttention(nn.Module):
         return x.view(B, T, self.h, D // self.h).transpose(1, 2)
 
     def forward(self, query, key, value, mask=None, record: list | None = None) -> Tensor:
+        boolean = mask is None or mask.dtype == torch.bool
+        require(boolean, "a mask must be boolean, True where attention is allowed")
         to_query, to_key, to_value, to_output = self.linears
         q, k, v = self.split(to_query(query)), self.split(to_key(key)), self.split(to_value(value))
         mask = None if mask is None else mask.unsqueeze(1)  # the same for every head
@@ -968,11 +991,11 @@ def check_embeddings_start_with_unit_variance():
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** Because one matrix may serve two masters. As the last linear
-# > map it should start small, with entries around $D^{-1/2}$, so that the first scores are of
-# > order one. As an embedding it will be added to a positional encoding with entries between −1
-# > and 1, and should not drown in it. The factor brings the entries from $D^{-1/2}$ to about one.
-# > The paper gives no reason; this is the usual one.
+# > **Why multiply by $\sqrt{D}$?** Because one matrix may be used in two places. As the last
+# > linear map it should start small, with entries around $D^{-1/2}$, so that the first scores are
+# > of order one. As an embedding it will be added to a positional encoding with entries between
+# > −1 and 1, and should not drown in it. The factor brings the entries from $D^{-1/2}$ to about
+# > one. The paper gives no reason; this is the usual one.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
@@ -1024,12 +1047,15 @@ def check_positional_encoding_is_the_formula():
 # %% [markdown]
 # > **Why exp and log?** $10000^{-2i/D} = e^{-(2i/D)\ln 10000}$. Both are the same number; the
 # > second form is one exponential of a straight line, and stays in floating point throughout.
+# >
 # > **Interleaved or concatenated?** The formula interleaves sines and cosines, so we do. All
 # > sines first and then all cosines would be a fixed permutation of the features. The embeddings
-# > are learnt, so they can take on the same permutation, and nothing else would change. **Why
-# > `register_buffer`?** The table is not learnt, but it must move to the GPU with the model. It
-# > follows from a formula, so it is not saved (`persistent=False`). **Why a leading dimension of
-# > one?** So that it adds to every sentence of a batch.
+# > are learnt, so they can take on the same permutation, and nothing else would change.
+# >
+# > **Why `register_buffer`?** The table is not learnt, but it must move to the GPU with the
+# > model. It follows from a formula, so it is not saved (`persistent=False`).
+# >
+# > **Why a leading dimension of one?** So that it adds to every sentence of a batch.
 
 
 # %%
@@ -1434,8 +1460,9 @@ def parameters_beside_table_3():
 
 # %% [markdown]
 # Ours are a little below and a little above. No single size of vocabulary gives both of the
-# paper's numbers, and biases are far too few to matter: we cannot explain the difference. The
-# matrices inside the layers are fixed by the paper, and they are the same.
+# paper's numbers, and biases are far too few to matter: we cannot explain the difference. That
+# nothing is missing is shown by the checks against PyTorch's layers. The matrices inside the
+# layers are fixed by the paper, and they are the same.
 #
 # <a id="untrained"></a>
 # ### A first forward pass
@@ -1668,10 +1695,10 @@ def smoothed_targets_figure():
 # so does row 3, whose target is padding.
 #
 # Now the checks. The written-out sum is the divergence that PyTorch computes from the full table.
-# With the entropy of the target added it is the cross-entropy with soft targets. And it finds its
-# relative among PyTorch's own options only at a second look: `F.cross_entropy(label_smoothing=…)`
-# spreads its mass over *all* words, the right one and the padding included. Take the padding away
-# and enlarge $\epsilon$ a little, and the two agree.
+# With the entropy of the target added it is the cross-entropy with soft targets. There is also a
+# relative among PyTorch's own options, and it is easily mistaken for a twin:
+# `F.cross_entropy(label_smoothing=…)` spreads its mass over *all* words, the right one and the
+# padding included. Take the padding away and enlarge $\epsilon$ a little, and the two agree.
 
 
 # %%
@@ -1787,9 +1814,10 @@ def penalty_on_over_confidence_figure():
 # > the nicer floor: zero, reached when the model says exactly what the target asks. The
 # > cross-entropy stops at the entropy, which is not zero once we smooth.
 # >
-# > **Why does smoothing hurt perplexity and help BLEU?** Perplexity counts the probability of the
-# > right word, and the model has been told not to give more than 0.9. BLEU counts the words that
-# > are chosen. Being less sure of single words leaves their ranking as it was and makes the model
+# > **Why does smoothing hurt perplexity and help BLEU?** (Both are explained later:
+# > [perplexity](#evaluation), [BLEU](#bleu).) Perplexity counts the probability of the right
+# > word, and the model has been told not to give more than 0.9. BLEU counts the words that are
+# > chosen. Being less sure of single words leaves their ranking as it was and makes the model
 # > less bound to accidents of the training data. The paper reports both effects (§5.4).
 #
 # <a id="schedule"></a>
@@ -1873,6 +1901,19 @@ def three_schedules_figure():
 # > weigh more. Under accumulation and DDP the count runs over all micro-batches and all ranks. A
 # > rank may have no tokens, at the end of an epoch for instance. If the whole step has none,
 # > something is wrong.
+#
+# Without any of this, an update is four lines:
+#
+# ```python
+# loss = loss_model(batch) / batch.ntokens
+# loss.backward()
+# optimizer.step()
+# optimizer.zero_grad()
+# ```
+#
+# Keep them in mind. What follows is these lines, for several micro-batches and several processes
+# (*ranks*, in the language of *distributed data parallelism*, DDP, which [Part 5](#workers)
+# explains).
 #
 # Model and loss form one module, because DDP prepares gradients for what happens inside one
 # `forward`. `autocast` lets matrix products run in bf16 where the device gains from it; the loss
@@ -2032,8 +2073,8 @@ def run_epoch(
 # %% [markdown]
 # The promise was: however a step is cut, the result is the same. We cut six sentences of
 # different lengths into one, two and three micro-batches and compare all parameters after the
-# update, except for the biases of the keys: a softmax does not feel them, so their gradient is
-# rounding noise.
+# update, except for the biases of the keys: they add the same number to all scores of a query,
+# which changes no weight, so their gradient is rounding noise.
 
 
 # %%
@@ -2061,8 +2102,8 @@ def check_accumulation_equals_one_large_batch():
 #
 # What is judged is the model, not the loss that trained it: no smoothing, no dropout, no
 # gradients. We report the mean negative log-likelihood of a true word, in nats, and its
-# exponential, the *perplexity*: among how many equally likely words the model hesitates, so to
-# speak.
+# exponential, the *perplexity*. A perplexity of 5 means: the model is as unsure as if it had to
+# choose among five equally likely words.
 
 
 # %%
@@ -2506,6 +2547,10 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
         wanted = f"train, val and test files, such as train.{languages[0]}"
         raise CorpusError(f"no folder {folder}: it should hold {wanted}")
     tests = sorted({path.name.split(".")[0] for path in folder.glob("test*.*")}) or ["test"]
+    for name in (f"{split}.{lang}" for split in ["train", "val", *tests] for lang in languages):
+        if not find_text(folder, name).is_file():
+            found = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+            raise CorpusError(f"{folder / name} is missing; the folder has {found} (--languages?)")
     splits = {split: read_split(folder, split, languages) for split in ["train", "val", *tests]}
     return Corpus(folder.resolve().name, languages, splits)
 
@@ -3042,7 +3087,7 @@ def corpus_name() -> str:
 
 def corpus_at_hand() -> Corpus:
     """The corpus of this page."""
-    return find_corpus(corpus_name())
+    return find_corpus(corpus_name(), ("de", "en"))
 
 
 # %% [markdown]
@@ -3487,7 +3532,7 @@ class Config:
     warmup: int = 1000
     factor: float = 1.5
     epochs: int = 40
-    patience: int = 4  # epochs without a better validation BLEU
+    patience: int = 4  # epochs without a better validation BLEU, once the warm-up is over
     seed: int = 1
 
     def __post_init__(self):
@@ -3777,9 +3822,9 @@ def save_training(training: Training) -> None:
 
 
 # %% [markdown]
-# Going on is allowed with the same settings and the same words only. A run whose learning rate
-# changed in the middle belongs to no setting, and with another vocabulary every row of the
-# embedding would stand for another word.
+# Going on is allowed with the same settings and the same words only, except for `epochs` and
+# `patience`, which say when to end. A run whose learning rate changed in the middle belongs to no
+# setting, and with another vocabulary every row of the embedding would stand for another word.
 
 
 # %%
@@ -3916,7 +3961,7 @@ def judge(training: Training, end_of_epoch: bool = True) -> None:
     training.seconds += time.perf_counter() - begin
     better = scores["bleu"] > training.best
     training.best = max(training.best, scores["bleu"])
-    if end_of_epoch:
+    if end_of_epoch and (better or state.step >= training.config.warmup):
         training.since_best = 0 if better else training.since_best + 1
     if training.worker.rank > 0:
         return
@@ -4048,10 +4093,8 @@ def write_summary(training: Training, status: str) -> None:
 # three minutes are too short for good translations. At level `full` the real model is trained
 # instead, which takes about three quarters of an hour on two CPU cores.
 
+
 # %%
-SCRIPT = Path("the_annotated_transformer.py")
-
-
 def runs_folder() -> Path:
     """Where runs live: RUNS_DIR, or `runs`."""
     return Path(os.environ.get("RUNS_DIR") or "runs").expanduser()
@@ -4088,13 +4131,13 @@ def launch_training(preset: str, folder: Path, minutes: float | None = None) -> 
 
 
 # %%
-def finished_run(corpus: str) -> Path | None:
-    """The finished run on a corpus with the highest validation BLEU, if there is one."""
+def finished_run(corpus: str | None = None) -> Path | None:
+    """The finished run with the highest validation BLEU, on a corpus or on any, or None."""
     found = []
     for path in runs_folder().glob("*/summary.json"):
         try:
             summary = json.loads(path.read_text())
-            fits = (summary["status"], summary["corpus"]) == ("finished", corpus)
+            fits = summary["status"] == "finished" and corpus in (None, summary["corpus"])
             candidate = summary["validation_bleu"], path.parent
         except (ValueError, KeyError):
             warnings.warn(f"{path} is damaged: this run is passed over", stacklevel=2)
@@ -4289,8 +4332,8 @@ def table(rows: list, columns: list[str]):
 @example
 def translate_a_few_sentences():
     sentences = [
-        "Ein Hund rennt durch den Schnee.",
-        "Zwei Frauen sitzen auf einer Bank, weil sie müde sind.",
+        "Ein Hund rennt durch den Park.",
+        "Zwei Frauen lachen, weil ein Kind tanzt.",
         "Ein Mann hebt den roten Ball auf.",
         "Ein Xylophonist spielt.",
         "",
@@ -4313,7 +4356,8 @@ def translate_a_few_sentences():
 # (§6.1) Translations are compared with a human's by BLEU. It counts the runs of one, two, three
 # and four words that occur in the reference as well (each no more often than there), takes the
 # geometric mean of the four shares, and lowers it when the translation is shorter than the
-# reference. 100 would be the reference itself, word for word, and no honest system comes near it.
+# reference. 100 would be the reference itself, word for word; on real text no honest system comes
+# near it.
 #
 # The number depends on details such as case and tokenization, and scores that differ in them
 # cannot be compared. We score detokenized, cased text with sacreBLEU and print its signature,
@@ -4403,7 +4447,7 @@ def ten_fixed_test_sentences():
 # Where a translation and its reference differ, look twice. Sometimes the model has found other
 # words for the same picture, and BLEU does not know that they mean the same. Where the source has
 # a word that it never learnt, the published model does not stop or ask: it invents something
-# fluent. *Coffee-Shop* and *Erfrischung* in the second sentence are two such words.
+# fluent. *Coffee-Shop* and *Erfrischung*, in its second sentence, are two such words.
 #
 # <a id="looking-inside"></a>
 # # Part 8. Looking inside
@@ -4502,10 +4546,10 @@ def check_maps_are_distributions_and_hide_the_future():
 # <a id="explorer"></a>
 # ### An explorer
 #
-# A model of three layers with eight heads has 72 maps for a sentence. One chart holds them all.
-# Each map is one short string of integers, thousandths of a weight, and Vega unpacks the string
-# that is chosen: this keeps all maps together smaller than a photograph. First the table of
-# strings:
+# The model of the published page has three layers with eight heads and three kinds of attention:
+# 72 maps for a sentence. One chart holds them all. Each map is stored as a string of integers, a
+# weight of 1 being 1000. The chart unpacks the one that is chosen. This keeps all maps together
+# smaller than a photograph. First the table of strings:
 
 
 # %%
@@ -4595,13 +4639,16 @@ def attention_explorer_figure():
 # source words it looks at to write the next one. In the decoder's self-attention the upper
 # triangle is empty: the future is hidden.
 #
-# To see another sentence in your notebook, run
+# The map shown first on the published page is the last layer's first head. Its dark cells run
+# ahead of the rows: *A* looks at *kleines*, *little* at *Mädchen*, *is* at *hebt*, *red* at
+# *Ball*. The head looks at the source word whose translation is to be written next. To see
+# another sentence in your notebook, run
 # `attention_explorer(attention_maps(translator_at_hand(), "…"), "title")`.
 #
-# > **What do the brightest columns mean?** In many models they belong to the full stop or to the
+# > **What do the strongest columns mean?** In many models they belong to the full stop or to the
 # > end symbol, which say little about the word in question. A softmax must spend its weight
 # > somewhere. A head that has nothing to contribute can park it on a position that occurs in
-# > every sentence and whose value does little. So a bright column is not always a finding.
+# > every sentence and whose value does little. So a strong column is not always a finding.
 #
 # Does ours do it? We compare, over the first fifty validation sentences, the mean weight on the
 # last two source positions (as a rule the full stop and the end symbol) with what equal weights
@@ -4626,7 +4673,7 @@ def weight_on_the_last_two_positions():
 # %% [markdown]
 # A share far above that of equal weights would be the habit of parking. The word-level model of
 # the published page stays at or below it in every layer, on average over its heads; a single head
-# may still park. On the whole its bright columns are worth a second look.
+# may still park. On the whole its strong columns are worth a second look.
 #
 # <a id="afterword"></a>
 # # Afterword
@@ -4643,7 +4690,7 @@ def weight_on_the_last_two_positions():
 # | corpus | 4.5 million pairs | 29,000 pairs | [A corpus](#corpus) |
 # | size | 6 layers of 512 | 3 layers of 256 | [Settings](#settings) |
 # | batch | about 25,000 source and 25,000 target tokens | 1,280 positions a rank | [Batches](#token-budget) |
-# | label smoothing | over all labels | not on padding, and none comes back to the right word | [Loss](#label-smoothing) |
+# | label smoothing | spread over all labels | spread over all but the right word and padding | [Loss](#label-smoothing) |
 # | schedule | 4,000 warm-up steps, factor 1 | 1,000 steps, factor 1.5 | [Schedule](#schedule) |
 # | updates | 100,000 (base), 300,000 (big) | until validation stops improving | [Training](#train-model) |
 # | hardware | 12 hours (base) on eight P100 GPUs (§5.2) | under an hour on two CPU cores | [Results](#results-so-far) |
@@ -4735,7 +4782,7 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         else:
             kind = str if isinstance(default, tuple) else type(default)
             shown = "-".join(default) if isinstance(default, tuple) else default
-            parser.add_argument(option, type=kind, help=f"{shown} in the preset words")
+            parser.add_argument(option, type=kind, help=f"default of the preset `words`: {shown}")
 
 
 # %% [markdown]
@@ -4755,7 +4802,8 @@ def run_train(options: argparse.Namespace) -> None:
     folder = options.folder or runs_folder() / "-".join([options.preset, *config.languages])
     status = train_model(config, folder, options.minutes)
     if int(os.environ.get("RANK", 0)) == 0:
-        hint = "" if status == "finished" else " (the same command goes on from here)"
+        more = "a larger --epochs or --patience goes on" if status == "finished" else ""
+        hint = f" ({more or 'the same command goes on from here'})"
         print(f"{status}: {folder}{hint}")
 
 
@@ -4782,10 +4830,11 @@ def evaluate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_model(path: Path | None) -> Path:
-    """The named model, else the best finished run, Multi30k first."""
-    found = path or finished_run("Multi30k") or finished_run(BUILTIN)
+    """The named model, else the best finished run: on Multi30k, on another corpus, on the toy."""
+    found = path or finished_run("Multi30k") or finished_run()
     if found is None:
-        way_out = "`make train` makes one, or name one with --model"
+        runs = ", ".join(sorted(p.parent.name for p in runs_folder().glob("*/best.pt"))) or "none"
+        way_out = f"`make train` makes one; --model names an unfinished one (here: {runs})"
         raise FileNotFoundError(f"no finished run in {runs_folder()}: {way_out}")
     return found
 
@@ -4798,6 +4847,7 @@ def chosen_model(path: Path | None) -> Path:
 # %% tags=["hide-input"]
 def run_translate(options: argparse.Namespace) -> None:
     translator = load_trained_model(chosen_model(options.model))
+    print(f"model {translator.name}, trained on {translator.corpus}", file=sys.stderr)
     if options.sentences:
         print("\n".join(translate(translator, options.sentences)))
         return
@@ -4866,7 +4916,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError, FloatingPointError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        if int(os.environ.get("RANK", 0)) == 0:  # all ranks meet the same error
+            print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
