@@ -44,3 +44,10 @@ def test_the_table_in_the_readme_is_that_of_the_results_file():
     assert numbers[3] == f"{scores['test_2017_flickr']['BLEU']:.1f}"
     assert numbers[4].startswith(f"{training['minutes']:.0f} minutes")
     assert scores["test_2016_flickr"]["signature"] in readme
+
+
+def test_the_example_in_the_readme_runs():
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", readme, re.S)[1], names)
+    assert names["states"].shape == (2, 5, 64) and names["log_probs"].shape == (2, 5, 1200)
