@@ -4345,10 +4345,11 @@ def translate_a_few_sentences():
 
 
 # %% [markdown]
-# The fourth sentence has a word that the training text does not contain. It enters as `<unk>`. If
-# the model says `<unk>` in turn, that is what is printed: a model of whole words has no way to
-# spell what it does not know. More often it guesses, and its guess reads well. The published
-# model turns the xylophonist into somebody else. The blank line stays blank.
+# In the third, the published model does not know what to do with the particle, and says *auf*
+# once more, as "on". The fourth sentence has a word that the training text does not contain. It
+# enters as `<unk>`. If the model says `<unk>` in turn, that is what is printed: a model of whole
+# words has no way to spell what it does not know. More often it guesses, and its guess reads
+# well. The published model turns the xylophonist into somebody else. The blank line stays blank.
 #
 # <a id="bleu"></a>
 # ## How good is it?
