@@ -4805,7 +4805,7 @@ def run_train(options: argparse.Namespace) -> None:
     if int(os.environ.get("RANK", 0)) == 0:
         more = "a larger --epochs or --patience goes on" if status == "finished" else ""
         hint = f" ({more or 'the same command goes on from here'})"
-        print(f"{status}: {folder}{hint}")
+        print(f"{status}: {str(folder).replace(str(Path.home()), '~', 1)}{hint}")
 
 
 # %% [markdown]
