@@ -3832,10 +3832,9 @@ def resume_training(training: Training) -> None:
     """Continue from `last.pt`; ValueError when settings or vocabulary differ from the run's."""
     path = training.folder / "last.pt"
     content = load_checkpoint(path)
-    now, then = json.loads(json.dumps(description(training)["config"])), content["config"]
-    changed = [k for k in now if now[k] != json.loads(json.dumps(then.get(k)))]
+    now, then = dataclasses.asdict(training.config), content["config"]
+    changed = [k for k in now if now[k] != then.get(k) and k not in ("epochs", "patience")]
     other = [f"{k}: {then.get(k)} there, {now[k]} here" for k in changed]
-    other = [text for text in other if not text.startswith(("epochs:", "patience:"))]
     way_out = "use the same, or another folder"
     require(not other, f"{path} was made with other settings ({'; '.join(other)}): {way_out}")
     words = [list(vocabulary.words) for vocabulary in training.encoded.vocabularies]
@@ -4067,7 +4066,7 @@ def write_summary(training: Training, status: str) -> None:
     if training.worker.rank > 0:
         return
     summary = {"status": status, "validation_bleu": round(training.best, 2)}
-    summary |= {name: value for name, value in description(training).items() if name == "corpus"}
+    summary["corpus"] = training.encoded.corpus.name
     summary |= {"languages": list(training.config.languages), "epochs": training.state.epoch}
     summary |= {"updates": training.state.step, "minutes": round(training.seconds / 60, 1)}
     summary |= {"ranks": training.worker.ranks, "bf16": training.worker.autocast is not None}
