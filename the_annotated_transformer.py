@@ -27,9 +27,10 @@
 # # Start here
 #
 # **What you will build.** A complete Transformer in PyTorch; the loss, optimizer and schedule
-# that train it; a model that copies sequences, trained while you read; and a German–English
+# that train it; a model that copies sequences, trained while you read; a German–English
 # translator that trains on one processor, on one GPU, or on several (so far it has been run on
-# CPUs only). At the end you will see where its attention goes.
+# CPUs only); and the rest of the paper's recipe, from pieces of words to beam search, with what
+# each step is worth. At the end you will see where the model's attention goes.
 #
 # **What you need.** Python, some linear algebra, and a little PyTorch. No GPU is needed.
 #
@@ -38,11 +39,12 @@
 # | [1. Model](#model) | every layer, with its check | seconds |
 # | [3. Training](#training) | batches, loss, optimizer, schedule, loop | seconds |
 # | [4. A first example](#copy-task) | a model learns to copy | under a minute |
-# | [5. Real data](#real-data) | German to English | three minutes for a demonstration, under an hour for the real model |
-# | [8. Looking inside](#looking-inside) | attention, layer by layer and head by head | seconds |
+# | [5. Real data](#real-data) | German to English | three minutes for a demonstration |
+# | [6. The rest of the recipe](#recipe) | pieces of words, one matrix, beam search, averaging | a minute; about an hour to train the real model |
+# | [7. Results](#results) | scores, step by step | a minute |
+# | [8. Looking inside](#looking-inside) | attention, layer by layer and head by head | minutes |
 #
-# Parts 2, 6 and 7 are not written yet: the cost of self-attention, the rest of the paper's
-# recipe, and a table of results. The numbers are kept free for them.
+# Part 2, the cost of self-attention, is not written yet. Its number is kept free for it.
 #
 # **How to read it.** Prose comes first, then a short cell, then a check or a figure, then a
 # sentence that says what came out. Text set apart like this
@@ -79,6 +81,8 @@ NEEDED = {
     "altair": "altair==6.3.0",
     "vl_convert": "vl-convert-python==1.9.0.post1",
     "GPUtil": "GPUtil==1.4.0",
+    "tokenizers": "tokenizers==0.23.3",
+    "safetensors": "safetensors==0.8.0",
 }
 
 
@@ -520,11 +524,40 @@ def check_layer_norm_module_equals_the_formula():
 # $$x + \mathrm{Sublayer}\bigl(\mathrm{LayerNorm}(x)\bigr).$$
 
 
+# %% [markdown]
+# *Dropout* sets a random part of the numbers to zero while training, and nothing in use: no part
+# of the model can then rely on a single other one. What is left is scaled up, so that sums keep
+# their size. PyTorch draws a random number for each value, and on a CPU this becomes a large part
+# of a training step. A random byte is enough to decide, and one draw gives eight of them.
+
+
 # %%
+class Dropout(nn.Dropout):
+    """nn.Dropout; on a CPU from random bytes, which is faster and rounds the rate to n/256."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0 or x.device.type != "cpu":
+            return super().forward(x)
+        closed = round(256 * self.p)  # of 256 values of a byte
+        words = torch.empty(-(-x.numel() // 8), dtype=torch.long).random_(-(2**63), None)
+        keep = words.view(torch.uint8)[: x.numel()].view(x.shape) >= closed
+        return x * keep.to(x.dtype).mul_(256 / (256 - closed))
+
+
 def make_dropout(rate: float) -> nn.Dropout:
     """Dropout, or ValueError where the rate is not in [0, 1)."""
     require(0 <= rate < 1, f"dropout must be in [0, 1), got {rate}")
-    return nn.Dropout(rate)
+    return Dropout(rate)
+
+
+# %%
+@example
+def check_dropout_keeps_the_share_and_the_mean():
+    drop, x = make_dropout(0.25), torch.ones(400, 501)
+    dropped = drop(x)
+    assert abs((dropped == 0).float().mean() - 0.25) < 0.005
+    assert abs(dropped.mean() - 1) < 0.005
+    assert torch.equal(drop.eval()(x), x)
 
 
 # %%
@@ -558,9 +591,8 @@ class SublayerConnection(nn.Module):
 # > many branches grows with depth, and nobody has normalised the last one; so one norm closes the
 # > stack. After the paper's order the output is normalised already.
 #
-# *Dropout* sets a random part of the numbers to zero while training, and nothing in use: no part
-# of the model can then rely on a single other one. It acts on the output of each sub-layer,
-# before the addition (§5.4). [Below](#dropout) is a list of all the places where the model drops.
+# Dropout acts on the output of each sub-layer, before the addition (§5.4). [Below](#dropout) is a
+# list of all the places where the model drops.
 #
 # <a id="attention"></a>
 # ## Attention
@@ -692,10 +724,18 @@ def fast_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
     """The output of `attention` from PyTorch's fused kernel; `dropout` is a rate."""
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    kernel = functools.partial(F.scaled_dot_product_attention, attn_mask=mask, dropout_p=dropout)
+    if query.device.type != "cpu" or query.dtype != torch.bfloat16:
+        return kernel(query, key, value)
+    with torch.autocast("cpu", enabled=False):
+        return kernel(query.float(), key.float(), value.float()).to(query.dtype)
 
 
 # %% [markdown]
+# > **Why fp32 on a CPU?** Under [mixed precision](#workers) queries arrive in bf16. On the
+# > processors that we tried, the backward pass of this kernel takes several times as long in bf16
+# > as in fp32, and a conversion costs next to nothing.
+#
 # Both forms must agree. The mask of the test has a row with no open cell, so this case is
 # compared as well.
 
@@ -1820,6 +1860,78 @@ def penalty_on_over_confidence_figure():
 # > chosen. Being less sure of single words leaves their ranking as it was and makes the model
 # > less bound to accidents of the training data. The paper reports both effects (§5.4).
 #
+# <a id="chunked-loss"></a>
+# ### The form to run
+#
+# Log-probabilities for every token and every word of the vocabulary are the largest table of a
+# training by far, and its gradient is as large again. Neither need ever exist as a whole. The
+# gradient of the loss with respect to the scores is known without any bookkeeping: it is the
+# model's distribution minus the target,
+#
+# $$\frac{\partial\, \mathrm{KL}(t \,\|\, p)}{\partial\, \text{score}_v} = p_v - t_v .$$
+#
+# So we take a few hundred tokens at a time, from states to loss and back to the gradient of the
+# states, and forget their scores before we go on. PyTorch lets a function bring its own gradient
+# along.
+
+
+# %%
+class ChunkedLoss(torch.autograd.Function):
+    """A generator and `LabelSmoothing` in one: states (tokens, D), real targets (tokens,) -> loss.
+
+    Products are computed in `dtype`, the loss in the format of the states.
+    """
+
+    @staticmethod
+    def forward(ctx, states, weight, bias, target, criterion, dtype):
+        rows = max(1, 2 ** (20 if states.device.type == "cpu" else 26) // len(weight))
+        total, share = states.new_zeros(()), criterion.share
+        gradients = [torch.zeros_like(tensor) for tensor in (states, weight, bias)]
+        narrow = weight.to(dtype)
+        for at in range(0, len(states), rows):
+            x, y = states[at : at + rows].to(dtype), target[at : at + rows].unsqueeze(1)
+            log_probs = (F.linear(x, narrow).to(states.dtype) + bias).log_softmax(-1)  # (rows, V)
+            total += criterion(log_probs, y)
+            wrong = log_probs.exp_().sub_(share)  # p - t, in its three cases
+            wrong[:, criterion.padding_idx] += share
+            wrong.scatter_add_(1, y, torch.full_like(wrong[:, :1], share + criterion.smoothing - 1))
+            gradients[2] += wrong.sum(0)
+            wrong = wrong.to(dtype)
+            gradients[0][at : at + rows] = wrong @ narrow
+            gradients[1] += wrong.T @ x
+        ctx.save_for_backward(*gradients)
+        return total
+
+    @staticmethod
+    def backward(ctx, scale):
+        return *(scale * gradient for gradient in ctx.saved_tensors), None, None, None
+
+
+# %% [markdown]
+# Loss and gradients must be those of the form to read, with and without smoothing. A vocabulary of
+# ten and double precision leave no room for excuses.
+
+
+# %%
+@example
+def check_the_loss_in_chunks_equals_the_form_to_read():
+    for smoothing in (0.0, 0.3):
+        criterion, proj = LabelSmoothing(10, PAD, smoothing), nn.Linear(4, 10).double()
+        states, target = (
+            torch.randn(7, 4).double().requires_grad_(),
+            torch.tensor([4, 9, 3, 0, 5, 5, 1]),
+        )
+        inputs = states, proj.weight, proj.bias
+        read = criterion(proj(states).log_softmax(-1), target)
+        run = ChunkedLoss.apply(*inputs, target, criterion, torch.double)
+        torch.testing.assert_close(run, read)
+        for ours, theirs in zip(
+            torch.autograd.grad(run, inputs), torch.autograd.grad(read, inputs), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs)
+
+
+# %% [markdown]
 # <a id="schedule"></a>
 # ## Optimizer and schedule
 #
@@ -1842,11 +1954,35 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
     return factor * model_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int):
-    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
-    schedule = functools.partial(rate, model_size=model_size, factor=factor, warmup=warmup)
+def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int, total: int = 0):
+    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update.
+
+    With `total` updates given, the rate falls in a straight line to zero after the warm-up.
+    """
+    settings = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
+    optimizer = torch.optim.Adam(model.parameters(), **settings)
+    plan = {"model_size": model_size, "factor": factor, "warmup": warmup}
+    schedule = (
+        functools.partial(linear_rate, total=total, **plan)
+        if total
+        else functools.partial(rate, **plan)
+    )
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: schedule(done + 1))
+
+
+# %% [markdown]
+# The paper's curve knows nothing of the end of a training. Where the number of updates is known
+# beforehand, a straight line down to zero is a common choice today: the last, small steps settle
+# what the large ones have left unsettled. Rise and peak are the same. Which of the two our models
+# use has been measured ([Part 7](#choices)).
+
+
+# %%
+def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
+    """The same rise and the same peak, then a straight line to zero after `total` steps."""
+    require(total > warmup, f"{total} updates in all leave nothing after a warm-up of {warmup}")
+    peak = rate(warmup, model_size, factor, warmup)
+    return peak * max(0.0, min(step / warmup, (total - step) / (total - warmup)))
 
 
 # %%
@@ -1930,8 +2066,11 @@ class SummedLoss(nn.Module):
 
     def forward(self, src, tgt, src_mask, tgt_mask, tgt_y) -> Tensor:
         with mixed_precision(src.device, self.autocast):
-            log_probs = self.model.generator(self.model(src, tgt, src_mask, tgt_mask))  # (B, T, V)
-        return self.criterion(log_probs, tgt_y)
+            states = self.model(src, tgt, src_mask, tgt_mask)  # (B, T, D)
+            real, proj = tgt_y != self.criterion.padding_idx, self.model.generator.proj
+            states, dtype = states[real], self.autocast or states.dtype
+            inputs = states, proj.weight, proj.bias, tgt_y[real]  # (tokens, D) ... (tokens,)
+            return ChunkedLoss.apply(*inputs, self.criterion, dtype)
 
 
 # %%
@@ -3238,6 +3377,26 @@ class Vocabulary:
         """A short name for this very list."""
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:16]
 
+    def encode(self, texts: Sequence[str], language: str) -> list[list[int]]:
+        """Ids of each text, without start and end."""
+        tokenizer = load_tokenizer(language)
+        return [self.ids(tokenize(text, tokenizer)) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids up to the end symbol, without start and padding."""
+        return detokenize(self.words[number] for number in symbols_of_text(ids))
+
+    def saved(self) -> list[str]:
+        """What a checkpoint keeps."""
+        return list(self.words)
+
+
+# %%
+def symbols_of_text(ids: Iterable[int]) -> list[int]:
+    """What is text in decoded ids: nothing from the end symbol on, neither start nor padding."""
+    until_end = itertools.takewhile(lambda number: number != END, ids)
+    return [number for number in until_end if number not in (START, PAD)]
+
 
 # %% [markdown]
 # torchtext counts and sorts. The words go into a list of our own, because looking up an unknown
@@ -3255,36 +3414,30 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
     return Vocabulary(tuple(Vocab(counts, min_freq=min_freq, specials=list(SPECIALS)).itos))
 
 
+def learn_words(corpus: Corpus, min_freq: int) -> tuple[Vocabulary, Vocabulary]:
+    """Vocabularies of both languages from the training split."""
+    sides = zip(corpus.languages, zip(*corpus.splits["train"], strict=True), strict=True)
+    cut = ((tokenize(text, load_tokenizer(language)) for text in side) for language, side in sides)
+    return tuple(build_vocabulary(tokens, min_freq) for tokens in cut)
+
+
 # %% [markdown]
 # Tokens become ids once, before training, not in every epoch again. The source ends with `</s>`,
-# so that the model sees where it ends. The target has `<s>` before and `</s>` after it.
+# so that the model sees where it ends. The target has `<s>` before and `</s>` after it. What
+# comes out are plain lists of integers. The text is not needed again until a translation has to
+# be compared with it.
 
 # %%
 IdPair = tuple[list[int], list[int]]
 
 
-def tokenized(corpus: Corpus, split: str) -> list[tuple[list[str], list[str]]]:
-    """A split as tokens: (source, target) for each pair."""
-    tokenizers = load_tokenizers(corpus.languages)
-    cut = lambda pair: tuple(map(tokenize, pair, tokenizers))  # noqa: E731
-    return [cut(pair) for pair in corpus.splits[split]]
-
-
-# %% [markdown]
-# What comes out are plain lists of integers. The text is not needed again until a translation has
-# to be compared with it.
-
-
-# %%
-def to_ids(pairs, vocabularies: tuple[Vocabulary, Vocabulary]) -> list[IdPair]:
-    """Tokenized pairs as ids, with start and end."""
-    source, target = vocabularies
-    return [([*source.ids(a), END], [START, *target.ids(b), END]) for a, b in pairs]
-
-
 def encode_pairs(corpus: Corpus, split: str, vocabularies) -> list[IdPair]:
-    """A split as ids."""
-    return to_ids(tokenized(corpus, split), vocabularies)
+    """A split as ids, with start and end."""
+    sides = zip(
+        vocabularies, zip(*corpus.splits[split], strict=True), corpus.languages, strict=True
+    )
+    encoded = (vocabulary.encode(texts, language) for vocabulary, texts, language in sides)
+    return [([*a, END], [START, *b, END]) for a, b in zip(*encoded, strict=True)]
 
 
 # %% [markdown]
@@ -3303,20 +3456,19 @@ class Encoded:
 
 
 # %% [markdown]
-# The vocabularies see `train` and nothing else. Note the order: first tokens, then vocabularies
-# from the tokens of the training split, then ids for training and validation.
+# The vocabularies see `train` and nothing else; then training and validation split become ids.
+# With `pieces` the words are cut further, by a list that both languages share: that is a matter
+# of [Part 6](#byte-pairs).
 
 
 # %%
-def encode_corpus(name: str, languages: tuple[str, str], min_freq: int, max_len: int) -> Encoded:
+def encode_corpus(
+    name: str, languages: tuple[str, str], min_freq: int, max_len: int, pieces: int = 0
+) -> Encoded:
     """Vocabularies from the training split, and ids of train and val; tests stay as they are."""
     corpus = find_corpus(name, languages)
-    train = tokenized(corpus, "train")
-    vocabularies = tuple(build_vocabulary(side, min_freq) for side in zip(*train, strict=True))
-    encoded = {
-        "train": to_ids(train, vocabularies),
-        "val": encode_pairs(corpus, "val", vocabularies),
-    }
+    vocabularies = learn_pieces(corpus, pieces) if pieces else learn_words(corpus, min_freq)
+    encoded = {split: encode_pairs(corpus, split, vocabularies) for split in ("train", "val")}
     texts = dict(corpus.splits)
     for split, pairs in encoded.items():
         fits = [1 < len(src) <= max_len and 2 < len(tgt) <= max_len for src, tgt in pairs]
@@ -3526,16 +3678,21 @@ class Config:
     norm_first: bool = True
     max_len: int = 256
     min_freq: int = 2
+    pieces: int = 0  # size of one list of pieces of words for both languages; 0: words
+    share_embeddings: bool = False
     smoothing: float = 0.1
     batch_tokens: int = 1280
     accumulate: int = 1
     warmup: int = 1000
     factor: float = 1.5
+    schedule: str = "root"  # after the warm-up: the paper's "root", or "linear" down to zero
     epochs: int = 40
     patience: int = 4  # epochs without a better validation BLEU, once the warm-up is over
+    keep: int = 0  # how many of the last epochs keep their weights, for averaging
     seed: int = 1
 
     def __post_init__(self):
+        require(self.schedule in ("root", "linear"), f"no schedule is called {self.schedule!r}")
         for name in ("batch_tokens", "accumulate", "warmup", "epochs", "patience", "max_len"):
             require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
 
@@ -3555,6 +3712,7 @@ SMALL = Config(
     warmup=200,
     factor=2.0,
     patience=10,
+    keep=3,
 )
 PRESETS = {
     "words": Config(),
@@ -3572,7 +3730,7 @@ PRESETS = {
 def model_from(config: Config, vocabularies: tuple[Vocabulary, Vocabulary]) -> EncoderDecoder:
     """A fresh model of the configured sizes."""
     sizes = config.N, config.d_model, config.d_ff, config.h, config.dropout
-    names = ("attention_dropout", "norm_first", "max_len")
+    names = ("attention_dropout", "norm_first", "share_embeddings", "max_len")
     return make_model(*map(len, vocabularies), *sizes, **{n: getattr(config, n) for n in names})
 
 
@@ -3746,19 +3904,22 @@ class StopRequest:
 class Training:
     """Model, optimizer, schedule and progress of one run, on one rank."""
 
-    def __init__(self, config: Config, encoded: Encoded, worker: Worker, folder: Path):
+    def __init__(self, config: Config, encoded: Encoded, worker: Worker, folder: Path, decode=None):
         torch.manual_seed(config.seed)
+        self.decode = decode or greedy_decode
         self.config, self.encoded, self.worker, self.folder = config, encoded, worker, folder
         self.model = model_from(config, encoded.vocabularies).to(worker.device)
         criterion = LabelSmoothing(len(encoded.vocabularies[1]), PAD, config.smoothing)
         self.loss_model = SummedLoss(self.model, criterion, worker.autocast)
+        share = config.batch_tokens, worker.rank, worker.ranks, config.seed
+        self.train_loader, self.val_loader = create_dataloaders(encoded, *share)
         if worker.ranks > 1:
             ddp = nn.parallel.DistributedDataParallel
             self.loss_model = ddp(self.loss_model, gradient_as_bucket_view=True)
+        updates = config.epochs * math.ceil(len(self.train_loader) / config.accumulate)
         schedule = config.d_model, config.factor, config.warmup
-        self.optimizer, self.scheduler = make_optimizer(self.model, *schedule)
-        share = config.batch_tokens, worker.rank, worker.ranks, config.seed
-        self.train_loader, self.val_loader = create_dataloaders(encoded, *share)
+        total = updates if config.schedule == "linear" else 0
+        self.optimizer, self.scheduler = make_optimizer(self.model, *schedule, total)
         self.state, self.best, self.since_best, self.seconds = TrainState(), -1.0, 0, 0.0
         torch.manual_seed(1000 * config.seed + worker.rank)  # dropout differs from rank to rank
 
@@ -3773,7 +3934,7 @@ class Training:
 # %%
 def description(training: Training) -> dict:
     """What makes a checkpoint usable: settings, vocabularies, weights, progress."""
-    words = [list(vocabulary.words) for vocabulary in training.encoded.vocabularies]
+    words = [vocabulary.saved() for vocabulary in training.encoded.vocabularies]
     progress = {name: getattr(training, name) for name in ("best", "since_best", "seconds")}
     return progress | {
         "config": dataclasses.asdict(training.config),
@@ -3833,11 +3994,13 @@ def resume_training(training: Training) -> None:
     path = training.folder / "last.pt"
     content = load_checkpoint(path)
     now, then = dataclasses.asdict(training.config), content["config"]
-    changed = [k for k in now if now[k] != then.get(k) and k not in ("epochs", "patience")]
+    then = dataclasses.asdict(Config()) | then  # an older run lacks newer settings
+    free = ("patience",) if training.config.schedule == "linear" else ("epochs", "patience")
+    changed = [k for k in now if now[k] != then.get(k) and k not in free]
     other = [f"{k}: {then.get(k)} there, {now[k]} here" for k in changed]
     way_out = "use the same, or another folder"
     require(not other, f"{path} was made with other settings ({'; '.join(other)}): {way_out}")
-    words = [list(vocabulary.words) for vocabulary in training.encoded.vocabularies]
+    words = [vocabulary.saved() for vocabulary in training.encoded.vocabularies]
     same = words == content["vocabularies"]
     require(same, f"{path} was made with another vocabulary ({content['corpus']}): {way_out}")
     for name in ("model", "optimizer", "scheduler"):
@@ -3861,12 +4024,6 @@ def resume_training(training: Training) -> None:
 def length_cap(source_length: int, max_len: int) -> int:
     """How long a translation may get (§6.1): 50 more than the source, as far as positions reach."""
     return min(source_length + 50, max_len)
-
-
-def words_of(ids: Iterable[int], vocabulary: Vocabulary) -> list[str]:
-    """Words of decoded ids up to the end symbol, without start and padding."""
-    until_end = itertools.takewhile(lambda number: number != END, ids)
-    return [vocabulary.words[number] for number in until_end if number not in (START, PAD)]
 
 
 # %% [markdown]
@@ -3898,10 +4055,10 @@ def validate(training: Training) -> dict[str, float]:
     with mixed_precision(worker.device, worker.autocast):
         for batch in batches:
             cap = length_cap(batch.src.size(1), limit)
-            rows += greedy_decode(training.model, batch.src, batch.src_mask, cap, START).tolist()
+            rows += training.decode(training.model, batch.src, batch.src_mask, cap, START).tolist()
     numbers = itertools.chain.from_iterable(training.val_loader.batch_sampler.batches)
     target = training.encoded.vocabularies[1]
-    share = {n: detokenize(words_of(row, target)) for n, row in zip(numbers, rows, strict=True)}
+    share = {n: target.decode(row) for n, row in zip(numbers, rows, strict=True)}
     written = {n: text for part in gather(share, worker) for n, text in part.items()}
     pairs = training.encoded.corpus.splits["val"]
     bleu, _ = corpus_bleu(list(written.values()), [pairs[n][1] for n in written])
@@ -3966,6 +4123,8 @@ def judge(training: Training, end_of_epoch: bool = True) -> None:
         return
     if better:
         save_checkpoint(training.folder / "best.pt", description(training))
+    if end_of_epoch and training.config.keep:
+        keep_epoch(training)
     entry = {name: round(value, 4) for name, value in scores.items()}
     entry |= {"epoch": state.epoch, "step": state.step, "seconds": round(training.seconds, 1)}
     write_log(training.folder, kind="validation", **entry)
@@ -3975,32 +4134,56 @@ def judge(training: Training, end_of_epoch: bool = True) -> None:
 
 
 # %% [markdown]
+# The weights of the last few epochs can be kept as well. [Part 6](#averaging) makes one model of
+# several.
+
+
+# %%
+def keep_epoch(training: Training) -> None:
+    """Write `epoch-NNN.pt`, and remove those that are older than the last `keep` epochs."""
+    save_checkpoint(training.folder / f"epoch-{training.state.epoch:03}.pt", description(training))
+    for path in sorted(training.folder.glob("epoch-*.pt"))[: -training.config.keep]:
+        path.unlink()
+
+
+# %% [markdown]
 # `train_model` joins all of it, and is the same on one CPU, on a GPU, and in each process of a
 # DDP run. A second call with the same folder goes on where the first one stopped.
 
 
 # %%
-def train_model(config: Config, folder: Path | str, minutes: float | None = None) -> str:
-    """Train until validation stops improving; returns "finished" or "stopped".
+def train_model(
+    config: Config,
+    folder: Path | str,
+    minutes: float | None = None,
+    until: float = math.inf,
+    decode: Callable = greedy_decode,
+) -> str:
+    """Train until validation stops improving, or reaches BLEU `until`; "finished" or "stopped".
 
     The run lives in `folder`: config.json, log.jsonl, last.pt, best.pt, summary.json. `minutes`
-    bounds the time; a stopped run resumes from where it was.
+    bounds the time; a stopped run resumes from where it was. `decode` writes the translations of
+    the validation split, greedily.
     """
-    folder, plan = Path(folder), (config.languages, config.min_freq, config.max_len)
+    plan = config.languages, config.min_freq, config.max_len, config.pieces
+    folder = Path(folder)
     encoded = encode_corpus(config.corpus, *plan)
     with join_workers() as worker, StopRequest(minutes) as stop:
-        training = Training(config, encoded, worker, folder)
+        training = Training(config, encoded, worker, folder, decode)
         begin_run(training)
-        state = training.state
-        while not (done := is_done(training)) and not stop.due():
+        state, before = training.state, training.state.step
+        while not (done := is_done(training, until)) and not stop.due():
             if train_one_epoch(training, stop):
                 state.epoch, state.position = state.epoch + 1, 0
                 judge(training)
                 save_training(training)
         if state.position and not stop.asked:
             judge(training, end_of_epoch=False)  # what was learnt since the last one counts too
-        save_training(training)
-        write_summary(training, status := "finished" if done else "stopped")
+        if state.position or state.step == 0:
+            save_training(training)
+        status = "finished" if done else "stopped"
+        if state.step > before or status != read_summary(folder).get("status"):
+            write_summary(training, status)
     return status
 
 
@@ -4012,10 +4195,12 @@ def train_model(config: Config, folder: Path | str, minutes: float | None = None
 
 
 # %%
-def is_done(training: Training) -> bool:
-    """True when the epochs are used up, or validation has stopped improving."""
-    config = training.config
-    return training.state.epoch >= config.epochs or training.since_best >= config.patience
+def is_done(training: Training, until: float = math.inf) -> bool:
+    """True when the epochs are used up, validation has stopped improving, or BLEU has reached `until`."""
+    config, reached = training.config, training.best >= until
+    return (
+        training.state.epoch >= config.epochs or training.since_best >= config.patience or reached
+    )
 
 
 # %% [markdown]
@@ -4094,6 +4279,12 @@ def write_summary(training: Training, status: str) -> None:
 
 
 # %%
+def read_summary(folder: Path) -> dict:
+    """The summary of a run; empty where it has none yet."""
+    path = folder / "summary.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
 def runs_folder() -> Path:
     """Where runs live: RUNS_DIR, or `runs`."""
     return Path(os.environ.get("RUNS_DIR") or "runs").expanduser()
@@ -4123,56 +4314,22 @@ def launch_training(preset: str, folder: Path, minutes: float | None = None) -> 
         raise RuntimeError(f"training ended with exit status {process.returncode}, see above")
 
 
-# %% [markdown]
-# Which model does the rest of this page use? At level `full` the real one. Otherwise the
-# demonstration, unless a finished model on the same corpus lies in `RUNS_DIR`. Either way the
-# page says which.
-
-
-# %%
-def finished_run(corpus: str | None = None) -> Path | None:
-    """The finished run with the highest validation BLEU, on a corpus or on any, or None."""
-    found = []
-    for path in runs_folder().glob("*/summary.json"):
-        try:
-            summary = json.loads(path.read_text())
-            fits = summary["status"] == "finished" and corpus in (None, summary["corpus"])
-            candidate = summary["validation_bleu"], path.parent
-        except (ValueError, KeyError):
-            warnings.warn(f"{path} is damaged: this run is passed over", stacklevel=2)
-            continue
-        is_real = "demonstration" not in path.parent.name and (path.parent / "best.pt").is_file()
-        if fits and is_real:
-            found.append(candidate)
-    return max(found)[1] if found else None
-
-
-# %% [markdown]
-# A run counts as finished when its validation stopped improving, or its epochs were used up. A
-# demonstration is never taken for a finished model.
-
-
 # %%
 @functools.cache
-def trained_run() -> Path:
-    """The run whose model the rest of this page uses; trained here where that is needed."""
-    if run_level() == "full":
-        launch_training("words", runs_folder() / "words-de-en")
-        return runs_folder() / "words-de-en"
+def demonstration_run() -> Path:
+    """The folder of the demonstration, trained at the first call."""
     preset, minutes = ("smoke", 1.0) if run_level() == "smoke" else ("demo", 2.5)
-    demonstration = runs_folder() / f"{preset}-demonstration"
-    shutil.rmtree(demonstration, ignore_errors=True)
-    launch_training(preset, demonstration, minutes)
-    return finished_run(corpus_at_hand().name) or demonstration
+    folder = runs_folder() / f"{preset}-demonstration"
+    shutil.rmtree(folder, ignore_errors=True)
+    launch_training(preset, folder, minutes)
+    return folder
 
 
-# %%
 @example
-def train_or_take_a_model():
-    run = trained_run()
-    summary = json.loads((run / "summary.json").read_text())
+def train_a_demonstration():
+    summary = read_summary(demonstration_run())
     told = ("corpus", "status", "epochs", "minutes", "ranks", "parameters", "validation_bleu")
-    return {"run": run.name} | {name: summary[name] for name in told}
+    return {name: summary[name] for name in told}
 
 
 # %% [markdown]
@@ -4185,11 +4342,11 @@ def training_curves_figure():
     import altair as alt
     import pandas as pd
 
-    log = [entry for entry in read_log(trained_run()) if entry["kind"] == "validation"]
+    log = [entry for entry in read_log(demonstration_run()) if entry["kind"] == "validation"]
     frame = pd.DataFrame(log)[["seconds", "perplexity", "bleu"]]
     frame = frame.rename(columns={"bleu": "BLEU"}).assign(minutes=frame["seconds"] / 60)
-    summary = json.loads((trained_run() / "summary.json").read_text())
-    title = f"run {trained_run().name}, corpus {summary['corpus']}, validation"
+    corpus = read_summary(demonstration_run())["corpus"]
+    title = f"demonstration, corpus {corpus}, validation"
     text = f"Perplexity and BLEU against minutes: {title}."
     charts = [
         line_chart(frame, "minutes", y, text, points=True, width=280)
@@ -4199,9 +4356,9 @@ def training_curves_figure():
 
 
 # %% [markdown]
-# **Figure 11.** Validation after each epoch of the model at hand. In the published run perplexity
-# is lowest at epoch 12 and then rises slowly; BLEU is best at epoch 14 and scatters by a point or
-# two. The model that is kept is the one at the highest point of the right-hand curve.
+# **Figure 11.** Validation after each epoch of the demonstration. Perplexity falls from the
+# start, while BLEU waits until whole phrases come out right. The model that is kept is the one at
+# the highest point of the right-hand curve.
 #
 # <a id="trained-model"></a>
 # ## A model to use
@@ -4230,6 +4387,26 @@ class Translator:
 
 
 # %%
+def translator_from(content: dict, name: str, device: torch.device | None = None) -> Translator:
+    """A translator from the content of a checkpoint; ValueError where it does not fit itself."""
+    lacking = {"config", "corpus", "vocabularies", "model"} - set(content)
+    require(not lacking, f"it lacks {', '.join(sorted(lacking))}: it holds no translator")
+    settings = content["config"] | {"languages": tuple(content["config"]["languages"])}
+    config, vocabularies = Config(**settings), restore_vocabularies(content["vocabularies"])
+    model, device = model_from(config, vocabularies), device or choose_device()
+    try:
+        model.load_state_dict(content["model"])
+    except RuntimeError as error:
+        raise ValueError(f"weights do not fit settings and vocabulary: {error}") from None
+    model = model.to(device).eval()
+    return Translator(name, model, config, content["corpus"], vocabularies, device)
+
+
+# %% [markdown]
+# The same from a file. Whoever names the folder of a run gets its best weights.
+
+
+# %%
 def load_trained_model(path: Path | str, device: torch.device | None = None) -> Translator:
     """A translator from a run's folder or a checkpoint file, in eval mode.
 
@@ -4237,20 +4414,11 @@ def load_trained_model(path: Path | str, device: torch.device | None = None) -> 
     does not fit itself.
     """
     file = Path(path) / "best.pt" if Path(path).is_dir() else Path(path)
-    content, device = load_checkpoint(file), device or choose_device()
-    lacking = {"config", "corpus", "vocabularies", "model"} - set(content)
-    require(not lacking, f"{file} lacks {', '.join(sorted(lacking))}: it holds no translator")
-    settings = content["config"] | {"languages": tuple(content["config"]["languages"])}
-    vocabularies = tuple(Vocabulary(tuple(words)) for words in content["vocabularies"])
-    model = model_from(Config(**settings), vocabularies)
+    content = load_checkpoint(file)
     try:
-        model.load_state_dict(content["model"])
-    except RuntimeError as error:
-        raise ValueError(f"{file}: weights do not fit settings and vocabulary: {error}") from None
-    model = model.to(device).eval()
-    return Translator(
-        file.parent.name, model, Config(**settings), content["corpus"], vocabularies, device
-    )
+        return translator_from(content, file.parent.name, device)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 # %% [markdown]
@@ -4271,10 +4439,9 @@ def source_pieces(
     translator: Translator, sentences: Sequence[str], first_line: int = 1
 ) -> list[tuple[int, list[int]]]:
     """(number of the sentence, ids with END) of each piece to decode; none of a blank sentence."""
-    tokenizer, limit = load_tokenizer(translator.config.languages[0]), translator.config.max_len - 1
-    pieces = []
-    for number, sentence in enumerate(sentences):
-        ids = translator.vocabularies[0].ids(tokenize(sentence, tokenizer))
+    limit, pieces = translator.config.max_len - 1, []
+    encoded = translator.vocabularies[0].encode(sentences, translator.config.languages[0])
+    for number, ids in enumerate(encoded):
         cut = [ids[at : at + limit] for at in range(0, len(ids), limit)]
         if len(cut) > 1:
             line = f"line {first_line + number} has {len(ids)} tokens, more than {limit}"
@@ -4289,9 +4456,13 @@ def source_pieces(
 
 # %%
 def translate(
-    translator: Translator, sentences: Sequence[str], batch_size: int = 50, first_line: int = 1
+    translator: Translator,
+    sentences: Sequence[str],
+    batch_size: int = 50,
+    first_line: int = 1,
+    decode: Callable = greedy_decode,
 ) -> list[str]:
-    """Greedy translations, one for each sentence, in order; warnings count from `first_line`."""
+    """Translations, one for each sentence, in order; warnings count from `first_line`."""
     pieces = source_pieces(translator, sentences, first_line)
     target = translator.vocabularies[1]
     order = sorted(range(len(pieces)), key=lambda n: len(pieces[n][1]))
@@ -4299,9 +4470,9 @@ def translate(
     for group in grouped(order, batch_size):
         batch = Batch(pad_ids([pieces[n][1] for n in group])).to(translator.device)
         limit = length_cap(batch.src.size(1), translator.config.max_len)
-        rows = greedy_decode(translator.model, batch.src, batch.src_mask, limit, START)
+        rows = decode(translator.model, batch.src, batch.src_mask, limit, START)
         for n, row in zip(group, rows.tolist(), strict=True):
-            texts[n] = detokenize(words_of(row, target))
+            texts[n] = target.decode(row)
     joined = [[] for _ in sentences]
     for (number, _), text in zip(pieces, texts, strict=True):
         joined[number].append(text)
@@ -4309,12 +4480,6 @@ def translate(
 
 
 # %%
-@functools.cache
-def translator_at_hand() -> Translator:
-    """The model of `trained_run`, loaded once."""
-    return load_trained_model(trained_run())
-
-
 def table(rows: list, columns: list[str]):
     """A table without row numbers, its text unshortened."""
     import pandas as pd
@@ -4326,29 +4491,826 @@ def table(rows: list, columns: list[str]):
 # Five lines to try: a plain sentence, a subordinate clause, a separable verb, a rare word, and
 # nothing at all.
 
-
 # %%
+TRY_THESE = (
+    "Ein Hund rennt durch den Park.",
+    "Zwei Frauen lachen, weil ein Kind tanzt.",
+    "Ein Mann hebt den roten Ball auf.",
+    "Ein Xylophonist spielt.",
+    "",
+)
+
+
 @example
-def translate_a_few_sentences():
-    sentences = [
-        "Ein Hund rennt durch den Park.",
-        "Zwei Frauen lachen, weil ein Kind tanzt.",
-        "Ein Mann hebt den roten Ball auf.",
-        "Ein Xylophonist spielt.",
-        "",
-    ]
-    model = translator_at_hand()
-    rows = list(zip(sentences, translate(model, sentences), strict=True))
-    caption = f"model {model.name}, trained on {model.corpus}"
+def what_the_demonstration_says():
+    model = load_trained_model(demonstration_run())
+    rows = list(zip(TRY_THESE, translate(model, TRY_THESE), strict=True))
+    caption = f"demonstration, minutes of training on {model.corpus}"
     return table(rows, ["source", "translation"]).set_caption(caption)
 
 
 # %% [markdown]
-# In the third, the published model does not know what to do with the particle, and says *auf*
-# once more, as "on". The fourth sentence has a word that the training text does not contain. It
-# enters as `<unk>`. If the model says `<unk>` in turn, that is what is printed: a model of whole
-# words has no way to spell what it does not know. More often it guesses, and its guess reads
-# well. The published model turns the xylophonist into somebody else. The blank line stays blank.
+# So much can be learnt in minutes. The fourth sentence has a word that the training text does not
+# contain. It enters as `<unk>`. If the model says `<unk>` in turn, that is what is printed: a
+# model of whole words has no way to spell what it does not know. More often it guesses, and its
+# guess reads well. The blank line stays blank.
+#
+# <a id="recipe"></a>
+# # Part 6. The rest of the recipe
+#
+# The model of Part 5 knows whole words, keeps three matrices for symbols, writes the likeliest
+# next word and forgets every state of its training but one. The paper does better in all four. It
+# cuts words into pieces (§5.1), keeps one matrix (§3.4), searches before it writes, and averages
+# its last checkpoints (§6.1). Each takes few lines. What each is worth on our data stands in
+# [Part 7](#results).
+#
+# <a id="byte-pairs"></a>
+# ## Pieces of words
+#
+# (§5.1) A list of words is never complete. German makes a new noun by writing two old ones
+# together, and the model of Part 5 reads it as `<unk>`. A list of letters is complete, but turns
+# a sentence into a hundred symbols. *Byte-pair encoding* ([Sennrich et al.,
+# 2016](https://arxiv.org/abs/1508.07909)) lies between: begin with letters, find the two symbols
+# that stand side by side most often in the training text, make them one new symbol, and repeat
+# until the list is as long as you like. Frequent words become one symbol. A rare word remains in
+# several pieces, and each of them has been seen before.
+#
+# One list serves both languages, as in the paper, which takes about 37,000 symbols. Names,
+# numbers and many stems are spelt alike in German and English, and so share their pieces.
+#
+# First by hand. A word is a tuple of pieces, and `words` says how often each word occurs.
+
+# %%
+Word = tuple[str, ...]
+
+
+def most_frequent_pair(words: dict[Word, int]) -> tuple[str, str]:
+    """The two neighbours that occur most often in words with their counts."""
+    counts = collections.Counter()
+    for word, count in words.items():
+        for pair in itertools.pairwise(word):
+            counts[pair] += count
+    return max(counts, key=counts.get)
+
+
+# %% [markdown]
+# A merge goes through a word from left to right and joins the pair wherever it stands.
+
+
+# %%
+def merge_pair(word: Word, pair: tuple[str, str]) -> Word:
+    """The word with each occurrence of the pair made one piece."""
+    merged, rest = [], list(word)
+    while rest:
+        size = 2 if tuple(rest[:2]) == pair else 1
+        merged.append("".join(rest[:size]))
+        rest = rest[size:]
+    return tuple(merged)
+
+
+def first_merges(words: dict[Word, int], number: int) -> list[tuple[str, str]]:
+    """The first merges that byte-pair encoding learns from words with their counts."""
+    merges = []
+    for _ in range(number):
+        merges.append(most_frequent_pair(words))
+        words = {merge_pair(word, merges[-1]): count for word, count in words.items()}
+    return merges
+
+
+# %%
+@example
+def merges_of_four_words():
+    words = {tuple("▁low"): 5, tuple("▁lower"): 2, tuple("▁newest"): 6, tuple("▁widest"): 3}
+    return [" + ".join(pair) for pair in first_merges(words, 6)]
+
+
+# %% [markdown]
+# The mark `▁` stands for the space before a word. After four rounds *est* is one piece, since two
+# words end in it. A new word such as *lowest* would now be cut into *▁low*, or what there is of
+# it, and *est*.
+#
+# For real text we take the library `tokenizers`, which does the same and is fast. It first cuts
+# text at spaces and sets punctuation apart, so that no piece ever joins a word with a comma. The
+# class below has the methods of `Vocabulary`, and everything of Part 5 works with either.
+
+
+# %%
+@dataclass(frozen=True)
+class Pieces:
+    """One list of pieces of words for both languages (§5.1); used as a `Vocabulary` is."""
+
+    settings: str = field(repr=False)  # all that the library learnt, as its JSON
+
+    @functools.cached_property
+    def tokenizer(self):
+        from tokenizers import Tokenizer
+
+        try:
+            tokenizer = Tokenizer.from_str(self.settings)
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"these are no settings of a tokenizer: {error}") from None
+        tokenizer.encode_special_tokens = True  # "<s>" in a text is text
+        return tokenizer
+
+    @functools.cached_property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.tokenizer.id_to_token(number) for number in range(len(self)))
+
+    def __len__(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.settings.encode()).hexdigest()[:16]
+
+    def encode(self, texts: Sequence[str], language: str = "") -> list[list[int]]:
+        """Ids of each text, without start and end; the language makes no difference."""
+        clean = [" ".join(NOT_TEXT.sub(" ", text).split()) for text in texts]
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(clean)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids up to the end symbol, without start and padding."""
+        return self.tokenizer.decode(symbols_of_text(ids), skip_special_tokens=False)
+
+    def saved(self) -> str:
+        return self.settings
+
+
+# %% [markdown]
+# Learning takes a second or two. Text is brought to one form of Unicode first (NFC), in which *ä*
+# is one letter and not an *a* with two dots. The four special symbols take the first four ids, as
+# in every vocabulary here.
+
+
+# %%
+def learn_pieces(corpus: Corpus, size: int) -> tuple[Pieces, Pieces]:
+    """One list of `size` pieces, learnt from both sides of the training split, for both."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
+    tokenizer.normalizer = normalizers.NFC()
+    cuts = [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    tokenizer.decoder = decoders.Metaspace()
+    settings = {"vocab_size": size, "special_tokens": list(SPECIALS), "show_progress": False}
+    texts = itertools.chain.from_iterable(corpus.splits["train"])
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(**settings))
+    shared = Pieces(tokenizer.to_str())
+    return shared, shared
+
+
+# %% [markdown]
+# A checkpoint of a model of words keeps two lists of words, one of a model of pieces keeps the
+# settings of the library. This tells them apart.
+
+
+# %%
+def restore_vocabularies(saved: Sequence) -> tuple:
+    """The vocabularies of a checkpoint, from what their `saved` returned."""
+    if all(isinstance(one, str) for one in saved):
+        return (Pieces(saved[0]),) * 2
+    return tuple(Vocabulary(tuple(words)) for words in saved)
+
+
+@functools.cache
+def pieces_at_hand() -> Pieces:
+    """2,000 pieces of the corpus of this page."""
+    return learn_pieces(corpus_at_hand(), 2000)[0]
+
+
+# %% [markdown]
+# Is it what we did by hand? We count the words of five hundred pairs, let the library cut them as
+# it does, and compare our first merges with those that it has learnt from the same text. (Later
+# ones may differ where two pairs are equally frequent.)
+
+
+# %%
+@example
+def check_our_first_merges_are_the_library_s():
+    corpus = corpus_at_hand()
+    few = dataclasses.replace(corpus, splits={"train": corpus.splits["train"][:500]})
+    library = learn_pieces(few, 300)[0].tokenizer
+    texts = itertools.chain.from_iterable(few.splits["train"])
+    cut = (library.pre_tokenizer.pre_tokenize_str(text) for text in texts)
+    words = collections.Counter(tuple(word) for parts in cut for word, _ in parts)
+    theirs = json.loads(library.to_str())["model"]["merges"][:12]
+    assert first_merges(words, 12) == [tuple(pair) for pair in theirs]
+
+
+# %% [markdown]
+# Nothing is lost, since the mark says where a space was. Every training sentence comes back,
+# letter for letter, up to the form of Unicode and doubled spaces.
+
+
+# %%
+@example
+def check_every_training_sentence_comes_back_from_its_pieces():
+    import unicodedata
+
+    pieces = pieces_at_hand()
+    for texts in zip(*corpus_at_hand().splits["train"], strict=True):
+        for text, ids in zip(texts, pieces.encode(texts), strict=True):
+            expected = " ".join(unicodedata.normalize("NFC", text).split())
+            assert pieces.decode([START, *ids, END, PAD]) == expected
+
+
+# %% [markdown]
+# How do words fall apart? Frequent ones stay whole. A compound is cut, not always where a grammar
+# would cut it.
+
+
+# %%
+@example
+def pieces_of_a_few_words():
+    words = "Hund Kinder Straßenbahn Schneeballschlacht Xylophonist snowball xylophonist".split()
+    pieces = pieces_at_hand()
+    rows = [(word, " ".join(pieces.words[n] for n in pieces.encode([word])[0])) for word in words]
+    caption = f"{len(pieces):,} pieces, learnt from the training split of {corpus_at_hand().name}"
+    return table(rows, ["word", "pieces"]).set_caption(caption)
+
+
+# %% [markdown]
+# Sentences become longer, and nothing is unknown any more, except for letters that training never
+# showed. The table compares words and pieces on the first test split.
+
+
+# %%
+@example
+def words_beside_pieces():
+    corpus, split = corpus_at_hand(), corpus_at_hand().tests()[0]
+    kinds = {"words": encoded_at_hand().vocabularies, "pieces": (pieces_at_hand(),) * 2}
+    rows = []
+    for kind, vocabularies in kinds.items():
+        for side, ids in enumerate(zip(*encode_pairs(corpus, split, vocabularies), strict=True)):
+            flat = [n for sentence in ids for n in sentence if n not in (START, END)]
+            unknown = f"{flat.count(UNKNOWN) / len(flat):.2%}"
+            mean = f"{len(flat) / len(ids):.1f}"
+            rows.append((kind, corpus.languages[side], len(vocabularies[side]), mean, unknown))
+    columns = ["symbols", "language", "size of the list", "symbols a sentence", "unknown"]
+    return table(rows, columns).set_caption(f"{corpus.name}, {split}")
+
+
+# %% [markdown]
+# > **How long should the list be?** A short list means long sentences of well-known pieces. A
+# > long one means short sentences with pieces that were seen a few times only, and a wide and
+# > slow output layer. The paper had 4.5 million pairs and took 37,000. For our 29,000 pairs a few
+# > thousand are enough: the choice stands in [Part 7](#choices).
+#
+# <a id="one-matrix"></a>
+# ## One matrix instead of three
+#
+# (§3.4) With one list for both languages a symbol has one meaning wherever it stands. Then it can
+# have one vector too: as input of the encoder, as input of the decoder, and as the row of the
+# output layer against which a state is compared. `share_embeddings=True` of [Part 1](#make-model)
+# does it. How many parameters does this save?
+
+
+# %%
+@example
+def parameters_saved_by_sharing():
+    import pandas as pd
+
+    models = {"base (§5.1)": (37_000, 6, 512, 2048), "recipe": (5000, 3, 256, 1024)}
+    rows = {}
+    for name, (V, *sizes) in models.items():
+        with torch.device("meta"):
+            apart, shared = (
+                count_parameters(make_model(V, V, *sizes, share_embeddings=share))
+                for share in (False, True)
+            )
+        millions = {"three matrices": apart / 1e6, "one matrix": shared / 1e6}
+        rows[name] = {key: f"{value:.1f} M" for key, value in millions.items()}
+        rows[name]["saved"] = f"{1 - shared / apart:.0%}"
+    return pd.DataFrame(rows).T
+
+
+# %% [markdown]
+# Part 1 has shown that the three uses hold the same parameter. Its gradient is the sum of three,
+# one from each use. To see it, we give a copy of the model three matrices of its own with the
+# same values, and add up what they receive.
+
+
+# %%
+@example
+def check_the_gradient_of_the_shared_matrix_is_the_sum_of_three():
+    shared = make_model(11, 11, 1, 8, 16, 2, 0.0, share_embeddings=True).double()
+    apart = make_model(11, 11, 1, 8, 16, 2, 0.0).double()
+    apart.load_state_dict(shared.state_dict())
+    batch = Batch(torch.randint(4, 11, (2, 5)), torch.randint(4, 11, (2, 4)))
+    for model in (shared, apart):
+        SummedLoss(model, LabelSmoothing(11, PAD, 0.1))(
+            batch.src, batch.tgt, batch.src_mask, batch.tgt_mask, batch.tgt_y
+        ).backward()
+    uses = apart.src_embed[0].lut, apart.tgt_embed[0].lut, apart.generator.proj
+    total = sum(use.weight.grad for use in uses)
+    torch.testing.assert_close(shared.tgt_embed[0].lut.weight.grad, total)
+
+
+# %% [markdown]
+# Under three names it is stored once. The checkpoint of a model with three matrices is larger by
+# two of them.
+
+
+# %%
+@example
+def check_the_shared_matrix_is_stored_once():
+    sizes = []
+    for share in (True, False):
+        buffer = io.BytesIO()
+        model = make_model(1000, 1000, 1, 8, 16, 2, share_embeddings=share)
+        torch.save(model.state_dict(), buffer)
+        sizes.append(len(buffer.getvalue()))
+    assert abs(sizes[1] - sizes[0] - 2 * 1000 * 8 * 4) < 2000  # bytes; names and zips differ
+
+
+# %% [markdown]
+# <a id="model-at-hand"></a>
+# ## The model from here on
+#
+# The demonstration knows little. From here on the page uses the best model that is at hand: the
+# one that lies in the repository, in `pretrained/`; else the best run that was trained here to
+# its end; else, in an empty folder, the demonstration after all. Every table and figure says
+# which. At level `full` the whole recipe is trained instead.
+
+
+# %%
+def finished_run(corpus: str | None = None) -> Path | None:
+    """The finished run with the highest validation BLEU, on a corpus or on any, or None."""
+    found = []
+    for path in runs_folder().glob("*/summary.json"):
+        try:
+            summary = json.loads(path.read_text())
+            fits = summary["status"] == "finished" and corpus in (None, summary["corpus"])
+            candidate = summary["validation_bleu"], path.parent
+        except (ValueError, KeyError):
+            warnings.warn(f"{path} is damaged: this run is passed over", stacklevel=2)
+            continue
+        is_real = "demonstration" not in path.parent.name and (path.parent / "best.pt").is_file()
+        if fits and is_real:
+            found.append(candidate)
+    return max(found)[1] if found else None
+
+
+# %% [markdown]
+# A run counts as finished when its validation stopped improving, or its epochs were used up. A
+# demonstration is never taken for a finished model.
+
+
+# %%
+@functools.cache
+def translator_at_hand() -> Translator:
+    """The model that the rest of this page uses."""
+    return load_trained_model(finished_run(corpus_at_hand().name) or demonstration_run())
+
+
+# %% [markdown]
+# <a id="cached-decoding"></a>
+# ## Decoding with a cache
+#
+# The plain loop of [Part 4](#greedy-decoding) computes the whole prefix again for each new
+# symbol. It need not. What a position has computed does not depend on later positions: this is
+# what the causal mask is for. So its keys and values can be kept, and each step needs the decoder
+# at one position only. The keys and values of the memory never change at all and are computed
+# once.
+#
+# The classes of Part 1 stay as they are. A small class walks through the same layers with the
+# same weights, one symbol at a time. Two functions cut multi-head attention in halves: one makes
+# keys and values, the other asks.
+
+
+# %%
+def keys_and_values(attn: MultiHeadedAttention, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What may be attended to: (B, S, D) -> keys and values (B, H, S, K)."""
+    return attn.split(attn.linears[1](x)), attn.split(attn.linears[2](x))
+
+
+def ask(attn: MultiHeadedAttention, x: Tensor, kept: tuple[Tensor, Tensor], mask=None) -> Tensor:
+    """The other half: queries from x (B, T, D) over kept keys and values -> (B, T, D)."""
+    heads = fast_attention(attn.split(attn.linears[0](x)), *kept, mask)
+    return attn.linears[3](heads.transpose(1, 2).flatten(2))
+
+
+# %%
+class CachedDecoder:
+    """The decoder of a model, one symbol at a time, with keys and values of the past kept.
+
+    memory (B, S, D), src_mask (B, 1, S). The model must be in eval mode.
+    """
+
+    def __init__(self, model: EncoderDecoder, memory: Tensor, src_mask: Tensor):
+        self.model, self.mask, self.length = model, src_mask.unsqueeze(1), 0
+        self.layers = model.decoder.layers
+        self.crossing = [keys_and_values(layer.src_attn, memory) for layer in self.layers]
+        nothing = memory[:, :0]
+        self.past = [keys_and_values(layer.self_attn, nothing) for layer in self.layers]
+
+    def look_back(self, number: int, x: Tensor) -> Tensor:
+        """Self-attention of a layer: the new position joins the past and looks at all of it."""
+        attn = self.layers[number].self_attn
+        pairs = zip(self.past[number], keys_and_values(attn, x), strict=True)
+        self.past[number] = tuple(torch.cat(pair, dim=2) for pair in pairs)  # (B, H, length, K)
+        return ask(attn, x, self.past[number])
+
+    def step(self, symbols: Tensor) -> Tensor:
+        """Symbols (B,) at the next position -> log-probabilities (B, V) of what follows."""
+        embedding, positions = self.model.tgt_embed
+        limit = positions.pe.size(1)
+        require(self.length < limit, f"a target longer than {limit} symbols does not fit the model")
+        x = embedding(symbols.unsqueeze(1)) + positions.pe[:, self.length]  # (B, 1, D)
+        self.length += 1
+        for number, layer in enumerate(self.layers):
+            cross = functools.partial(
+                ask, layer.src_attn, kept=self.crossing[number], mask=self.mask
+            )
+            x = layer.sublayer[0](x, functools.partial(self.look_back, number))
+            x = layer.sublayer[1](x, cross)
+            x = layer.sublayer[2](x, layer.feed_forward)
+        return self.model.generator(self.model.decoder.norm(x)).squeeze(1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, in this order; a row may occur twice."""
+        self.mask = self.mask[rows]
+        for caches in (self.crossing, self.past):
+            caches[:] = [tuple(part[rows] for part in kept) for kept in caches]
+
+
+# %% [markdown]
+# `keep` serves the search below: hypotheses end, and others branch. Now the check: step by step
+# with a cache, and all at once with a causal mask, in both orders of the norm.
+
+
+# %%
+@example
+def check_cached_and_plain_decoding_agree():
+    for norm_first in (True, False):
+        model, batch = tiny_model(norm_first=norm_first), Batch(pad_ids([[4, 5, 6, 7], [9, 4]]))
+        tgt = torch.randint(4, 13, (2, 6))
+        memory = model.encode(batch.src, batch.src_mask)
+        states = model.decode(memory, batch.src_mask, tgt, subsequent_mask(6))
+        decoder = CachedDecoder(model, memory, batch.src_mask)
+        steps = [decoder.step(symbols) for symbols in tgt.T]
+        torch.testing.assert_close(torch.stack(steps, dim=1), model.generator(states))
+
+
+# %% [markdown]
+# <a id="beam-search"></a>
+# ## Beam search
+#
+# (§6.1) The likeliest next symbol is not always the beginning of the likeliest sentence. Looking
+# at all sentences is out of the question. A *beam* keeps the few best beginnings, the
+# *hypotheses*, and continues all of them in every step: each with every symbol, and of all these
+# the best few are kept.
+#
+# Hypotheses of different lengths must be compared. Each symbol costs probability, so long
+# sentences lose by their length alone. The paper divides by a length penalty ([Wu et al.,
+# 2016](https://arxiv.org/abs/1609.08144)) with $\alpha = 0.6$:
+#
+# $$\mathrm{score}(y) = \frac{\log p(y \mid x)}{\mathrm{lp}(y)}, \qquad
+# \mathrm{lp}(y) = \left(\frac{5 + |y|}{6}\right)^{\alpha}$$
+
+
+# %%
+def length_penalty(length: Tensor | int, alpha: float):
+    """By what the log-probability of a target of so many symbols is divided (§6.1)."""
+    return ((5 + length) / 6) ** alpha
+
+
+# %% [markdown]
+# A hypothesis that has written its end symbol keeps its place in the beam and is not continued.
+# The others compete for the places that are left; they are all of one length, so their
+# log-probability decides.
+#
+# When may the search stop? A log-probability only falls, and the penalty is largest at the
+# longest length that is allowed. So no continuation of a hypothesis can ever score above
+# $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. As soon as an ended hypothesis reaches the best of
+# these bounds, it has won. The bound is *admissible*: it never ends a search too early.
+#
+# A whole batch of sentences is searched at once, each with a beam of its own. First what is known
+# about the hypotheses, and how they grow by one symbol.
+
+
+# %%
+@dataclass
+class Hypotheses:
+    """The beams of a batch of sentences."""
+
+    written: Tensor  # (B, beam, length + 1), the start symbol first
+    logp: Tensor  # (B, beam)
+    length: Tensor  # (B, beam), symbols without the start
+    ended: Tensor  # (B, beam)
+
+    def grow(self, log_probs: Tensor) -> Tensor:
+        """Take the best continuations by log_probs (B, beam, V); returns their origins (B, beam)."""
+        beam, V = log_probs.shape[1:]
+        ended = self.ended.unsqueeze(-1)
+        stays = ended & (torch.arange(V, device=ended.device) == PAD)  # in its place, as it is
+        total = self.logp.unsqueeze(-1) + log_probs.masked_fill(ended, 0.0)  # (B, beam, V)
+        rank = total.masked_fill(ended, -torch.inf).masked_fill(stays, torch.inf).flatten(1)
+        chosen = rank.topk(beam).indices  # (B, beam)
+        origin, symbol = chosen // V, chosen % V
+        self.logp = total.flatten(1).gather(1, chosen)
+        before = self.written.gather(1, origin.unsqueeze(-1).expand_as(self.written))
+        self.written = torch.cat([before, symbol.unsqueeze(-1)], dim=-1)
+        had_ended = self.ended.gather(1, origin)
+        self.length = self.length.gather(1, origin) + ~had_ended
+        self.ended = had_ended | (symbol == END)
+        return origin
+
+    def score(self, alpha: float) -> Tensor:
+        return self.logp / length_penalty(self.length, alpha)  # (B, beam)
+
+    def decided(self, alpha: float, longest: int) -> Tensor:
+        """(B,): True where no hypothesis that goes on can still beat the best that has ended."""
+        best = self.score(alpha).masked_fill(~self.ended, -torch.inf).amax(1)
+        going_on = self.logp.masked_fill(self.ended, -torch.inf).amax(1)
+        return best >= going_on / length_penalty(longest, alpha)
+
+
+# %% [markdown]
+# The search itself is a loop: continue, look which sentences are decided, hand out their best
+# hypothesis, and go on with the rest. At first each sentence has one hypothesis, which has
+# written nothing; the other places are filled with impossible ones, of probability zero.
+
+
+# %%
+def beam_search(
+    model: EncoderDecoder,
+    src: Tensor,
+    src_mask: Tensor,
+    max_len: int,
+    start_symbol: int = START,
+    beam: int = 4,
+    alpha: float = 0.6,
+    record: list | None = None,
+) -> Tensor:
+    """The best hypothesis of a beam (§6.1): src (B, S) -> ids (B, at most max_len).
+
+    Rows are as those of `greedy_decode`. ValueError unless `beam` is at least 1 and `alpha` a
+    number that is not negative. `record` receives origins and hypotheses of each step, to look at.
+    """
+    require(beam >= 1, f"a beam needs at least one hypothesis, got {beam}")
+    require(0 <= alpha < math.inf, f"alpha must be a number and not negative, got {alpha}")
+    require(max_len > 0, f"max_len must be at least 1, got {max_len}")
+    at = torch.arange(len(src), device=src.device)  # the sentences still searched
+    results = list(src.new_full((len(src), 1), start_symbol))
+    with evaluating(model):
+        rows = at.repeat_interleave(beam)
+        decoder = CachedDecoder(model, model.encode(src, src_mask)[rows], src_mask[rows])
+        logp = torch.full((len(src), beam), -torch.inf, device=src.device)
+        logp[:, 0] = 0.0
+        start = src.new_full((len(src), beam, 1), start_symbol)
+        found = Hypotheses(start, logp, torch.zeros_like(logp).long(), logp > 0)
+        for length in range(1, max_len):
+            log_probs = decoder.step(found.written[:, :, -1].flatten())
+            origin = found.grow(log_probs.view(len(at), beam, -1))
+            if record is not None:
+                record.append((origin, copy.copy(found)))
+            done = found.decided(alpha, max_len - 1) | (length == max_len - 1)
+            for n, best in zip(at[done].tolist(), found.score(alpha)[done].argmax(1), strict=True):
+                results[n] = found.written[at == n, best][0]
+            if done.all():
+                break
+            rows = (torch.arange(len(at), device=src.device).unsqueeze(1) * beam + origin)[~done]
+            decoder.keep(rows.flatten())
+            at, found = at[~done], Hypotheses(*(value[~done] for value in vars(found).values()))
+    return nn.utils.rnn.pad_sequence(results, batch_first=True, padding_value=PAD)
+
+
+# %% [markdown]
+# A beam of one is greedy decoding. An ended hypothesis keeps its only place, and the search is
+# over. This is also the check of the cache in use, in a batch of sentences that end at different
+# times: the plain loop of Part 4 knows no cache.
+
+# %%
+greedy_search = functools.partial(beam_search, beam=1)  # greedy, with a cache
+
+
+@example
+def check_a_beam_of_one_is_greedy():
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model, batch = tiny_model(), Batch(pad_ids([[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]))
+        greedy = greedy_decode(model, batch.src, batch.src_mask, 12, START)
+        assert torch.equal(greedy_search(model, batch.src, batch.src_mask, 12, START), greedy)
+
+
+# %% [markdown]
+# The oracle for the search is to look at everything. With seven symbols and at most three steps
+# there are few enough sequences to score them all, by one plain forward pass for each.
+
+
+# %%
+def score_of(model: EncoderDecoder, src: Tensor, written: Tensor, alpha: float) -> float:
+    """Score of one target, start symbol included, by a plain forward pass: src (1, S), (T,)."""
+    written = written[written != PAD]
+    batch = Batch(src, written.unsqueeze(0))
+    with evaluating(model):
+        states = model(
+            src, batch.tgt, batch.src_mask, subsequent_mask(len(written) - 1).to(src.device)
+        )
+        log_probs = model.generator(states)[0]  # (T, V)
+    logp = log_probs.gather(1, written[1:].unsqueeze(1)).sum()
+    return (logp / length_penalty(len(written) - 1, alpha)).item()
+
+
+# %% [markdown]
+# A beam that is wide enough to hold every prefix must find the best sequence of all. A narrower
+# one may miss it, but can never claim more than the best.
+
+
+# %%
+@example
+def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
+    sequences = {
+        s[: s.index(END) + 1] if END in s else s for s in itertools.product((1, 4, 5, 6), repeat=3)
+    }
+    for seed, alpha in itertools.product(range(3), (0.0, 0.6, 2.0)):
+        torch.manual_seed(seed)
+        model, src = make_model(7, 7, 1, 16, 32, 4).eval(), torch.tensor([[4, 6, 5, END]])
+        nn.init.constant_(model.generator.proj.bias[:4], -torch.inf)
+        model.generator.proj.bias.data[END] = 0.0
+        everything = [score_of(model, src, torch.tensor([START, *s]), alpha) for s in sequences]
+        for beam in (1, 2, 3, 7**3):
+            best = beam_search(model, src, Batch(src).src_mask, 4, START, beam, alpha)[0]
+            assert score_of(model, src, best, alpha) <= max(everything) + 1e-5
+        assert math.isclose(score_of(model, src, best, alpha), max(everything), abs_tol=1e-5)
+
+
+# %% [markdown]
+# > **Can a beam find something worse than greedy decoding does?** Yes. The hypothesis that greedy
+# > decoding follows may be pushed out of the beam by others which look better for a step or two,
+# > and whose continuations all disappoint. Then the greedy sentence has the higher score, and the
+# > beam has lost it. How often this happens on the validation split stands below.
+#
+# One search in full, from its record. A row for each place of each step says where it came from.
+
+
+# %%
+@functools.cache
+def one_search(sentence: str = "Zwei Kinder spielen mit einem Ball.", beam: int = 3):
+    """A recorded search as a table: step, place, the place it came from, symbol, score, path."""
+    import pandas as pd
+
+    translator, record, rows = translator_at_hand(), [], []
+    src = torch.tensor([source_pieces(translator, [sentence])[0][1]], device=translator.device)
+    cap = length_cap(src.size(1), translator.config.max_len)
+    beam_search(translator.model, src, Batch(src).src_mask, cap, START, beam, record=record)
+    best = record[-1][1].score(0.6)[0].argmax().item()
+    for step, (origins, found) in reversed(list(enumerate(record, 1))):  # so the best path is known
+        origin, scores = origins[0].tolist(), found.score(0.6)[0].tolist()
+        for place, score in enumerate(scores):
+            if not math.isfinite(score) or found.length[0, place] < step:
+                continue  # impossible, or ended before
+            symbol = translator.vocabularies[1].words[found.written[0, place, -1]]
+            row = {"step": step, "place": place + 1, "origin": origin[place] + 1, "symbol": symbol}
+            path = "best" if place == best else "other"
+            rows.append(row | {"score": round(score, 2), "path": path})
+        best = origin[best]
+    return pd.DataFrame(rows)
+
+
+# %%
+@example
+def one_search_figure():
+    import altair as alt
+
+    translator = translator_at_hand()
+    text = "A beam search as a tree: symbols by step and place, each joined to where it came from."
+    title = f"model {translator.name}, corpus {translator.corpus}; below each symbol its score"
+    chart = alt.Chart(one_search(), width=640, height=210, description=text, title=title)
+    chart = chart.transform_calculate(before="datum.step - 1")
+    colour = alt.Color("path:N", title=None, scale=alt.Scale(range=["#2f6db5", "#8a8f98"]))
+    step = alt.X("step:Q", axis=alt.Axis(grid=False, tickMinStep=1))
+    place = alt.Y("place:O", axis=alt.Axis(ticks=False, grid=False))
+    lines = chart.mark_rule().encode(x="before:Q", x2="step:Q", y="origin:O", y2="place:O")
+    told = ["step:Q", "place:O", "symbol:N", "score:Q", "path:N"]
+    names = chart.mark_text(dy=-9, fontSize=12).encode(
+        x=step, y=place, text="symbol:N", tooltip=told
+    )
+    scores = chart.mark_text(dy=9, fontSize=9).encode(x=step, y=place, text="score:Q")
+    return (lines.encode(color=colour) + names.encode(color=colour) + scores).resolve_scale(
+        y="shared"
+    )
+
+
+# %% [markdown]
+# **Figure 12.** One search with three places. Follow the lines from the left: each symbol grew
+# from the place to which it is joined, and a place without a line to its right was given up. The
+# path in blue has won. Scores fall with every symbol, and the loser of an early step may look
+# better than the winner for a while.
+#
+# How wide should the beam be, and how large $\alpha$? `make results` has tried both on the
+# validation split, with the model that this text publishes.
+
+
+# %%
+def kept_results(name: str) -> dict | None:
+    """A file of `docs/results`, or None where the notebook travels without them."""
+    path = Path("docs/results", f"{name}.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+# %% [markdown]
+# <a id="averaging"></a>
+# ## Averaging checkpoints
+#
+# (§6.1) Each update is computed from a small batch and overshoots a little, now here, now there.
+# The weights of the last epochs scatter around a place which none of them hits. Their mean lies
+# nearer to it. The paper averages the last five checkpoints of its base model, written ten
+# minutes apart, and the last twenty of the big one. It costs no training at all.
+#
+# The mean is taken as a stream: at any time only the mean so far and one model are in memory,
+# however many there are.
+
+
+# %%
+def mean_of_states(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Mean of state dicts, read one after the other; ValueError for none, or where shapes differ."""
+    mean: dict[str, Tensor] = {}
+    number = 0
+    for state in states:
+        number += 1  # noqa: SIM113 (`enumerate` would hold on to the one before)
+        mean = mean or {name: torch.zeros_like(value) for name, value in state.items()}
+        for name in sorted(mean.keys() | state.keys()):
+            shapes = [tuple(s[name].shape) if name in s else "nothing" for s in (mean, state)]
+            fits = shapes[0] == shapes[1]
+            require(fits, f"model {number} has {shapes[1]} as {name}, those before it {shapes[0]}")
+            mean[name] += (state[name] - mean[name]) / number
+        del state  # before the next one is loaded
+    require(bool(mean), "nothing to average: the list of models or checkpoints is empty")
+    return mean
+
+
+# %%
+def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
+    """Give `model` the mean of the parameters of `models`, which may be a stream."""
+    model.load_state_dict(mean_of_states(map(nn.Module.state_dict, models)))
+
+
+def average_checkpoints(paths: Sequence[Path]) -> dict:
+    """Content of a checkpoint with the mean weights of several; the rest is that of the last."""
+    paths = list(paths)
+    require(bool(paths), "nothing to average: the list of checkpoints is empty")
+    content = load_checkpoint(paths[-1])
+    del content["model"]
+
+    def state_of(path: Path) -> dict[str, Tensor]:
+        other = load_checkpoint(path)
+        same = other["vocabularies"] == content["vocabularies"]
+        require(same, f"{path} has another vocabulary than {paths[-1]}: no mean makes sense")
+        return other["model"]
+
+    return content | {"model": mean_of_states(map(state_of, paths))}
+
+
+# %%
+@example
+def check_the_average_is_the_mean():
+    first, second, third = (tiny_model() for _ in range(3))
+    mean = tiny_model()
+    average(mean, iter([first, second, third]))
+    for name, value in mean.state_dict().items():
+        parts = [model.state_dict()[name] for model in (first, second, third)]
+        torch.testing.assert_close(value, sum(parts) / 3)
+
+
+# %% [markdown]
+# Why should a mean of weights be a good model at all? A network is not linear, and the mean of
+# two unrelated models is worthless. But checkpoints of one run lie in the same valley. To see it,
+# walk in a straight line from the weights of one epoch through those of the next and beyond, and
+# measure the loss on the validation split. The demonstration of Part 5 has kept its last epochs.
+
+
+# %%
+@example
+def loss_along_the_line_figure():
+    import pandas as pd
+
+    paths = sorted(demonstration_run().glob("epoch-*.pt"))[-3::2]
+    if len(paths) < 2:
+        return "the demonstration was too short to keep two epochs"
+    translator, (first, last) = (
+        load_trained_model(paths[0]),
+        (load_checkpoint(p)["model"] for p in paths),
+    )
+    pairs = encode_pairs(corpus_at_hand(), "val", translator.vocabularies)[:300]
+    batches, rows = [collate(group).to(translator.device) for group in grouped(pairs, 50)], []
+    for tenth in range(-6, 17, 2):
+        between = {name: torch.lerp(first[name], last[name], tenth / 10) for name in first}
+        translator.model.load_state_dict(between)
+        loss = evaluate_loss(translator.model, batches)["nll"]
+        rows.append({"from the first to the last": tenth / 10, "loss per token": loss})
+    frame, x = pd.DataFrame(rows), "from the first to the last"
+    text = f"Validation loss on the line through two epochs of the demonstration: {corpus_at_hand().name}."
+    return line_chart(frame, x, "loss per token", text, points=True)
+
+
+# %% [markdown]
+# **Figure 13.** Loss on the line through the weights of two epochs, the first at 0 and the last
+# at
+# 1. TODO
+#
+# <a id="results"></a>
+# # Part 7. Results
 #
 # <a id="bleu"></a>
 # ## How good is it?
@@ -4365,12 +5327,14 @@ def translate_a_few_sentences():
 
 
 # %%
-def evaluate(translator: Translator, corpus: Corpus) -> dict[str, dict]:
-    """Greedy BLEU with signature, and perplexity, on every test split."""
+def evaluate(
+    translator: Translator, corpus: Corpus, splits: Sequence[str] = (), decode=beam_search
+) -> dict[str, dict]:
+    """BLEU with signature, and perplexity, on the splits named, or else on every test split."""
     results, limit = {}, translator.config.max_len
-    for split in corpus.tests():
+    for split in splits or corpus.tests():
         sources, references = zip(*corpus.splits[split], strict=True)
-        bleu, signature = corpus_bleu(translate(translator, sources), references)
+        bleu, signature = corpus_bleu(translate(translator, sources, decode=decode), references)
         encoded = encode_pairs(corpus, split, translator.vocabularies)
         fits = sorted((p for p in encoded if max(map(len, p)) <= limit), key=lambda p: len(p[1]))
         batches = (collate(group).to(translator.device) for group in grouped(fits, 50))
@@ -4381,14 +5345,17 @@ def evaluate(translator: Translator, corpus: Corpus) -> dict[str, dict]:
 
 
 # %% [markdown]
-# Scoring takes a while, so the result is kept for the tables and titles below.
+# Whoever scores a test split again and again, and keeps what scores best, has chosen on it. So
+# this page scores the validation split, as often as it likes. The test splits are scored by
+# `make results`, once for each row of the table below, and a log in `docs/results` keeps every
+# scoring.
 
 
 # %%
 @functools.cache
 def scores_at_hand() -> dict[str, dict]:
-    """Scores of the model at hand on the test splits of its corpus, computed once."""
-    return evaluate(translator_at_hand(), corpus_at_hand())
+    """Scores of the model at hand on the validation split of the corpus at hand."""
+    return evaluate(translator_at_hand(), corpus_at_hand(), ("val",))
 
 
 # %%
@@ -4397,16 +5364,9 @@ def scores_of_the_model_at_hand():
     import pandas as pd
 
     translator, scores = translator_at_hand(), scores_at_hand()
-    print(f"model {translator.name}, corpus {translator.corpus}, greedy decoding")
-    print("signature:", next(iter(scores.values()))["signature"])
+    print(f"model {translator.name}, trained on {translator.corpus}, beam of 4")
+    print(f"{corpus_at_hand().name}, signature {scores['val']['signature']}")
     return pd.DataFrame(scores).T.drop(columns="signature")
-
-
-# %% [markdown]
-# The captions of 2017 are harder than those of 2016: other photographs, described for another
-# task, and more words that training never showed. The perplexity counts each unknown word as the
-# one symbol `<unk>`, which is easy to guess. So it can be compared between models with the same
-# vocabulary only, and not with a model of pieces of words.
 
 
 # %% tags=["hide-input"]
@@ -4421,8 +5381,21 @@ class Facts(dict):
 def what_this_page_was_made_from():
     translator = translator_at_hand()
     finished = "demonstration" not in translator.name
-    facts = {"corpus": translator.corpus, "model": translator.name, "finished_model": finished}
+    facts = {"corpus": corpus_at_hand().name, "model": translator.name, "finished_model": finished}
     return Facts(facts, level=run_level())
+
+
+# %% [markdown]
+# The five lines of Part 5 once more, by the model at hand:
+
+
+# %%
+@example
+def what_the_model_at_hand_says():
+    model = translator_at_hand()
+    rows = list(zip(TRY_THESE, translate(model, TRY_THESE, decode=beam_search), strict=True))
+    caption = f"model {model.name}, trained on {model.corpus}"
+    return table(rows, ["source", "translation"]).set_caption(caption)
 
 
 # %% [markdown]
@@ -4437,7 +5410,7 @@ def ten_fixed_test_sentences():
     split = corpus.tests()[0]
     pairs = corpus.splits[split]
     pairs = pairs[:: max(1, len(pairs) // 10)][:10]
-    written = translate(model, [source for source, _ in pairs])
+    written = translate(model, [source for source, _ in pairs], decode=beam_search)
     rows = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
     caption = f"{corpus.name}, {split}; model {model.name}"
     return table(rows, ["source", "reference", "translation"]).set_caption(caption)
@@ -4445,9 +5418,7 @@ def ten_fixed_test_sentences():
 
 # %% [markdown]
 # Where a translation and its reference differ, look twice. Sometimes the model has found other
-# words for the same picture, and BLEU does not know that they mean the same. Where the source has
-# a word that it never learnt, the published model does not stop or ask: it invents something
-# fluent. *Coffee-Shop* and *Erfrischung*, in its second sentence, are two such words.
+# words for the same picture, and BLEU does not know that they mean the same.
 #
 # <a id="looking-inside"></a>
 # # Part 8. Looking inside
@@ -4685,8 +5656,8 @@ def weight_on_the_last_two_positions():
 # | --- | --- | --- | --- |
 # | order of the norm | after the sum | before the sub-layer; the other by `norm_first=False` | [Residual connections](#residual) |
 # | dropout | 0.1 on sub-layers and embeddings | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the presets | [Dropout](#dropout) |
-# | symbols | pieces of words, shared | words, a list for each language | [Vocabularies](#vocabularies) |
-# | one matrix for embeddings and output | yes | by `share_embeddings=True`; off where lists differ | [The whole model](#make-model) |
+# | symbols | 37,000 pieces of words, shared | 5,000 pieces, shared; words in the demonstration | [Pieces](#byte-pairs) |
+# | one matrix for embeddings and output | yes | yes; three in the demonstration | [One matrix](#one-matrix) |
 # | corpus | 4.5 million pairs | 29,000 pairs | [A corpus](#corpus) |
 # | size | 6 layers of 512 | 3 layers of 256 | [Settings](#settings) |
 # | batch | about 25,000 source and 25,000 target tokens | 1,280 positions a rank | [Batches](#token-budget) |
@@ -4694,8 +5665,9 @@ def weight_on_the_last_two_positions():
 # | schedule | 4,000 warm-up steps, factor 1 | 1,000 steps, factor 1.5 | [Schedule](#schedule) |
 # | updates | 100,000 (base), 300,000 (big) | until validation stops improving | [Training](#train-model) |
 # | hardware | 12 hours (base) on eight P100 GPUs (§5.2) | under an hour on two CPU cores | [Results](#results-so-far) |
-# | direction | English to German, English to French | German to English | [A corpus](#corpus) |
-# | decoding | beam of 4, averaged checkpoints | greedy, one checkpoint | [Greedy decoding](#greedy-decoding) |
+# | direction | English to German, English to French | German to English; English to German by one option | [Results](#results) |
+# | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same | [Beam search](#beam-search) |
+# | averaging | the last 5 checkpoints, ten minutes apart | the last epochs | [Averaging](#averaging) |
 #
 # <a id="failures"></a>
 # ## Common failures
@@ -4743,6 +5715,10 @@ def weight_on_the_last_two_positions():
 #   networks](https://proceedings.mlr.press/v9/glorot10a.html): initial weights.
 # - Kingma and Ba, 2015. [Adam](https://arxiv.org/abs/1412.6980).
 # - Elliott et al., 2016. [Multi30K](https://arxiv.org/abs/1605.00459): the corpus.
+# - Sennrich, Haddow and Birch, 2016. [Neural Machine Translation of Rare Words with Subword
+#   Units](https://arxiv.org/abs/1508.07909): byte-pair encoding.
+# - Wu et al., 2016. [Google's Neural Machine Translation
+#   System](https://arxiv.org/abs/1609.08144): the length penalty.
 # - Papineni et al., 2002. [BLEU](https://aclanthology.org/P02-1040/), and Post, 2018. [A Call for
 #   Clarity](https://arxiv.org/abs/1804.08771): sacreBLEU.
 #
@@ -4757,7 +5733,7 @@ def weight_on_the_last_two_positions():
 # <a id="command-line"></a>
 # ## The command line
 #
-# The same file is a program with three commands, each with `--help`. `train` takes a preset, and
+# The same file is a program with a few commands, each with `--help`. `train` takes a preset, and
 # every setting of a `Config` is an option that overrides it. It also takes your own parallel
 # text: `--data FOLDER --languages fr-en`.
 
@@ -4774,6 +5750,9 @@ def train_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--minutes", type=float, help="stop after this time; the run can go on later"
+    )
+    parser.add_argument(
+        "--until", type=float, default=math.inf, help="stop at this validation BLEU"
     )
     for setting in dataclasses.fields(Config):
         option, default = f"--{setting.name.replace('_', '-')}", setting.default
@@ -4800,7 +5779,7 @@ def run_train(options: argparse.Namespace) -> None:
         given["languages"] = codes
     config = dataclasses.replace(PRESETS[options.preset], **given)
     folder = options.folder or runs_folder() / "-".join([options.preset, *config.languages])
-    status = train_model(config, folder, options.minutes)
+    status = train_model(config, folder, options.minutes, options.until, greedy_search)
     if int(os.environ.get("RANK", 0)) == 0:
         more = "a larger --epochs or --patience goes on" if status == "finished" else ""
         hint = f" ({more or 'the same command goes on from here'})"
@@ -4818,15 +5797,29 @@ def model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="run or checkpoint (default: best finished run)")
 
 
+def search_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--beam", type=int, default=4, help="hypotheses kept; 1 is greedy (default: 4)"
+    )
+    parser.add_argument("--alpha", type=float, default=0.6, help="length penalty (default: 0.6)")
+
+
 def translate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sentences", nargs="*", help="without any, lines of standard input")
     model_options(parser)
+    search_options(parser)
 
 
 def evaluate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="multi30k, builtin or a folder (default: as in training)")
     parser.add_argument("--results", type=Path, help="write scores, log and circumstances here")
     model_options(parser)
+    search_options(parser)
+
+
+def average_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoints", nargs="+", type=Path, help="such as RUN/epoch-*.pt")
+    parser.add_argument("--output", type=Path, help="default: average.pt beside the first")
 
 
 def chosen_model(path: Path | None) -> Path:
@@ -4845,17 +5838,25 @@ def chosen_model(path: Path | None) -> Path:
 
 
 # %% tags=["hide-input"]
+def run_average(options: argparse.Namespace) -> None:
+    output = options.output or options.checkpoints[0].parent / "average.pt"
+    save_checkpoint(output, average_checkpoints(options.checkpoints))
+    print(f"{output}: the mean of {len(options.checkpoints)} checkpoints")
+
+
 def run_translate(options: argparse.Namespace) -> None:
     translator = load_trained_model(chosen_model(options.model))
+    decode = functools.partial(beam_search, beam=options.beam, alpha=options.alpha)
+    say = functools.partial(translate, translator, decode=decode)
     print(f"model {translator.name}, trained on {translator.corpus}", file=sys.stderr)
     if options.sentences:
-        print("\n".join(translate(translator, options.sentences)))
+        print("\n".join(say(options.sentences)))
         return
     sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
     lines = (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
     size = 1 if sys.stdin.isatty() else 200
     for number, group in enumerate(grouped(lines, size)):
-        print("\n".join(translate(translator, group, first_line=1 + number * size)), flush=True)
+        print("\n".join(say(group, first_line=1 + number * size)), flush=True)
 
 
 # %% [markdown]
@@ -4869,22 +5870,24 @@ def run_evaluate(options: argparse.Namespace) -> None:
     translator = load_trained_model(run)
     languages = translator.config.languages
     corpus = find_corpus(options.data or translator.config.corpus, languages)
-    scores = evaluate(translator, corpus)
-    print(f"model {run.name}, trained on {translator.corpus}, scored on {corpus.name}, greedy")
+    decode = functools.partial(beam_search, beam=options.beam, alpha=options.alpha)
+    scores = evaluate(translator, corpus, decode=decode)
+    decoding = f"beam {options.beam}, alpha {options.alpha}"
+    print(f"model {run.name}, trained on {translator.corpus}, scored on {corpus.name}, {decoding}")
     for split, score in scores.items():
         print(
             f"{split}: BLEU {score['BLEU']}, perplexity {score['perplexity']}, {score['signature']}"
         )
     if options.results:
-        write_results(options.results, run, corpus, scores)
+        write_results(options.results, run, corpus, scores, decoding)
 
 
-def write_results(path: Path, run: Path, corpus: Corpus, scores: dict) -> None:
+def write_results(path: Path, run: Path, corpus: Corpus, scores: dict, decoding: str) -> None:
     """Scores, circumstances and the validation log of a run, as one JSON file."""
     require(corpus.name != BUILTIN, "scores on the built-in captions are not kept as results")
     run = run if run.is_dir() else run.parent
     summary = json.loads((run / "summary.json").read_text())
-    content = {"run": run.name, "corpus": corpus.name, "decoding": "greedy", "scores": scores}
+    content = {"run": run.name, "corpus": corpus.name, "decoding": decoding, "scores": scores}
     content |= {"scored": circumstances(), "training": summary}
     content["validation"] = [entry for entry in read_log(run) if entry["kind"] == "validation"]
     text = json.dumps(content, indent=1, ensure_ascii=False)
@@ -4899,6 +5902,7 @@ def write_results(path: Path, run: Path, corpus: Corpus, scores: dict) -> None:
 COMMANDS = {
     "train": ("train a translator, or go on with a run", train_options, run_train),
     "translate": ("translate arguments or standard input", translate_options, run_translate),
+    "average": ("the mean of several checkpoints of a run", average_options, run_average),
     "evaluate": ("BLEU and perplexity on the test splits", evaluate_options, run_evaluate),
 }
 
