@@ -237,9 +237,18 @@ if IN_NOTEBOOK:
 # <a id="results-so-far"></a>
 # ### Results so far
 #
-# Published scores come from files that `make evaluate` writes, each with its date, machine, seed
+# Published scores come from files that `make results` writes, each with its date, machine, seeds
 # and settings. They lie in `docs/results/`, beside the script. A notebook that travels alone does
 # not have them.
+
+# %%
+NO_RESULTS = "no results beside this notebook: they lie in docs/results of the repository"
+
+
+def kept_results(name: str) -> dict | None:
+    """A file of `docs/results`, or None where the notebook travels without them."""
+    path = Path("docs/results", f"{name}.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 # %%
@@ -247,14 +256,15 @@ if IN_NOTEBOOK:
 def results_so_far():
     import pandas as pd
 
-    rows = []
-    for path in sorted(Path("docs/results").glob("*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        row = {"run": result["run"], "corpus": result["corpus"], "decoding": result["decoding"]}
-        row |= {f"BLEU {split}": score["BLEU"] for split, score in result["scores"].items()}
-        told = ("parameters", "minutes", "machine", "date")
-        rows.append(row | {name: result["training"][name] for name in told})
-    return pd.DataFrame(rows).set_index("run").T if rows else "no results beside this notebook"
+    if not (kept := kept_results("recipe")):
+        return NO_RESULTS
+    rows = {}
+    for row in kept["rows"]:
+        rows[row["step"]] = {
+            f"BLEU {s}": score["bleu"]["mean"] for s, score in row["splits"].items()
+        }
+        rows[row["step"]] |= {"parameters": row["parameters"], "minutes": row["minutes"]["mean"]}
+    return pd.DataFrame(rows).T
 
 
 # %% [markdown]
@@ -1980,7 +1990,8 @@ def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int
 # %%
 def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
     """The same rise and the same peak, then a straight line to zero after `total` steps."""
-    require(total > warmup, f"{total} updates in all leave nothing after a warm-up of {warmup}")
+    short = f"{total} updates in all leave nothing after a warm-up of {warmup}"
+    require(total > warmup, f"{short}: shorten it (--warmup), or train longer (--epochs)")
     peak = rate(warmup, model_size, factor, warmup)
     return peak * max(0.0, min(step / warmup, (total - step) / (total - warmup)))
 
@@ -3672,8 +3683,8 @@ class Config:
     N: int = 3
     d_model: int = 256
     d_ff: int = 1024
-    h: int = 8
-    dropout: float = 0.25
+    h: int = 4
+    dropout: float = 0.3
     attention_dropout: float = 0.0  # keeps the fused kernel usable on CPUs
     norm_first: bool = True
     max_len: int = 256
@@ -3685,10 +3696,10 @@ class Config:
     accumulate: int = 1
     warmup: int = 1000
     factor: float = 1.5
-    schedule: str = "root"  # after the warm-up: the paper's "root", or "linear" down to zero
-    epochs: int = 40
-    patience: int = 4  # epochs without a better validation BLEU, once the warm-up is over
-    keep: int = 0  # how many of the last epochs keep their weights, for averaging
+    schedule: str = "linear"  # after the warm-up: down to zero, or the paper's "root"
+    epochs: int = 50
+    patience: int = 10  # epochs without a better validation BLEU, once the warm-up is over
+    keep: int = 10  # how many of the last epochs keep their weights, for averaging
     seed: int = 1
 
     def __post_init__(self):
@@ -3698,24 +3709,31 @@ class Config:
 
 
 # %% [markdown]
-# Three presets: `words` is the model of this page, `demo` a small one that learns something
-# within minutes, and `smoke` serves the tests.
+# The presets: `recipe` is the model of this page and has all that [Part 6](#recipe) explains;
+# `pieces` and `words` are the steps before it, and differ from it in nothing else. `speedrun` is in
+# a hurry. `demo` is a small model of words that learns something within minutes, and `smoke` serves
+# the tests.
 
 # %%
+WORDS = Config()
+RECIPE = dataclasses.replace(WORDS, pieces=5000, share_embeddings=True)
 SMALL = Config(
     N=2,
     d_model=128,
     d_ff=512,
-    h=4,
     dropout=0.1,
     batch_tokens=1024,
     warmup=200,
     factor=2.0,
-    patience=10,
-    keep=3,
+    schedule="root",
+    epochs=40,
+    keep=2,
 )
 PRESETS = {
-    "words": Config(),
+    "recipe": RECIPE,
+    "pieces": dataclasses.replace(RECIPE, share_embeddings=False),
+    "words": WORDS,
+    "speedrun": dataclasses.replace(RECIPE, dropout=0.2, epochs=10, warmup=400, factor=1.0),
     "demo": SMALL,
     "smoke": dataclasses.replace(SMALL, corpus="builtin", N=1, batch_tokens=2048, epochs=3),
 }
@@ -4229,7 +4247,8 @@ def circumstances() -> dict[str, str]:
     """Date, machine, versions and commit, to stand beside every published number."""
     commit = "unknown"
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+        ask = ["git", "rev-parse", "HEAD"]
+        commit = subprocess.check_output(ask, text=True, stderr=subprocess.DEVNULL).strip()
     cuda = torch.cuda.is_available()
     processor = torch.cuda.get_device_name() if cuda else platform.machine()
     return {
@@ -4262,7 +4281,7 @@ def write_summary(training: Training, status: str) -> None:
 
 # %% [markdown]
 # A word on the settings. The paper's base model drops one value in ten. With 29,000 sentences we
-# drop one in four: a model that sees the same sentences twenty times begins to remember them, and
+# drop three in ten: a model that sees the same sentences fifty times begins to remember them, and
 # a memory is of no use for a new sentence. Watch the perplexity of the validation split in the
 # log. When it stops falling while the training loss still does, the model has begun to remember.
 # BLEU may go on climbing for a while, since it asks only which word is the likeliest, and not how
@@ -4274,8 +4293,8 @@ def write_summary(training: Training, status: str) -> None:
 # In a notebook, training runs in processes of its own where the script lies beside the notebook:
 # two ranks on a CPU, one per GPU elsewhere. Without the script it runs in the notebook's own
 # process. **Cost: three minutes at most.** The demonstration model is small, and on Multi30k
-# three minutes are too short for good translations. At level `full` the real model is trained
-# instead, which takes about three quarters of an hour on two CPU cores.
+# three minutes are too short for good translations. The real model comes in [Part
+# 6](#model-at-hand).
 
 
 # %%
@@ -4519,10 +4538,10 @@ def what_the_demonstration_says():
 # # Part 6. The rest of the recipe
 #
 # The model of Part 5 knows whole words, keeps three matrices for symbols, writes the likeliest
-# next word and forgets every state of its training but one. The paper does better in all four. It
-# cuts words into pieces (§5.1), keeps one matrix (§3.4), searches before it writes, and averages
-# its last checkpoints (§6.1). Each takes few lines. What each is worth on our data stands in
-# [Part 7](#results).
+# next word and forgets every state of its training but one. The paper does better in all four.
+# It cuts words into pieces (§5.1), keeps one matrix (§3.4), searches before it writes, and
+# averages its last checkpoints (§6.1). Each takes few lines. What each is worth on our data
+# stands in [Part 7](#results).
 #
 # <a id="byte-pairs"></a>
 # ## Pieces of words
@@ -4750,9 +4769,9 @@ def words_beside_pieces():
 
 
 # %% [markdown]
-# > **How long should the list be?** A short list means long sentences of well-known pieces. A
-# > long one means short sentences with pieces that were seen a few times only, and a wide and
-# > slow output layer. The paper had 4.5 million pairs and took 37,000. For our 29,000 pairs a few
+# > **How long should the list be?** A short list means long sentences of well-known pieces. A long
+# > one means short sentences with pieces that were seen a few times only, and a wide and slow
+# > output layer. The paper had 4.5 million pairs and took 37,000. For our 29,000 pairs a few
 # > thousand are enough: the choice stands in [Part 7](#choices).
 #
 # <a id="one-matrix"></a>
@@ -4760,8 +4779,8 @@ def words_beside_pieces():
 #
 # (§3.4) With one list for both languages a symbol has one meaning wherever it stands. Then it can
 # have one vector too: as input of the encoder, as input of the decoder, and as the row of the
-# output layer against which a state is compared. `share_embeddings=True` of [Part 1](#make-model)
-# does it. How many parameters does this save?
+# output layer against which a state is compared. `share_embeddings=True` of [Part
+# 1](#make-model) does it. How many parameters does this save?
 
 
 # %%
@@ -4785,8 +4804,8 @@ def parameters_saved_by_sharing():
 
 # %% [markdown]
 # Part 1 has shown that the three uses hold the same parameter. Its gradient is the sum of three,
-# one from each use. To see it, we give a copy of the model three matrices of its own with the
-# same values, and add up what they receive.
+# one from each use. To see it, we give a copy of the model three matrices of its own with the same
+# values, and add up what they receive.
 
 
 # %%
@@ -4823,13 +4842,188 @@ def check_the_shared_matrix_is_stored_once():
 
 
 # %% [markdown]
+# <a id="model-to-take-away"></a>
+# ## A model to take away
+#
+# A trained model should be at hand before anything is trained. So one lies beside this text, in
+# `pretrained/`, and it has to be small. Nearly all of its bytes are matrices, in fp32, four bytes
+# for each weight. We round them to *int8*, whole numbers from −127 to 127, one byte each. What a
+# number is worth is told by a *step*: the weight is the number times the step. Each row of a
+# matrix has a step of its own, its largest absolute value divided by 127. So a row of small
+# weights does not suffer from a large weight elsewhere.
+
+
+# %%
+def quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in int8, and a step for each: (rows, columns) -> (rows, columns), (rows,)."""
+    largest = matrix.abs().amax(dim=1)
+    require(bool(largest.isfinite().all()), "a matrix with NaN or infinity cannot be rounded")
+    steps = (largest / 127).clamp(min=torch.finfo(largest.dtype).tiny)  # a row may be all zeros
+    return (matrix / steps.unsqueeze(1)).round().to(torch.int8), steps
+
+
+def dequantise(numbers: Tensor, steps: Tensor) -> Tensor:
+    """The matrix that `quantise` was given, but for rounding."""
+    return numbers * steps.view(len(numbers), 1)
+
+
+# %% [markdown]
+# Rounding to the nearest whole number misses by half a step at most. The check takes rows whose
+# weights are very small, very large and all zero. Each must keep the promise with its own step,
+# and must use its numbers up: an idle 127 means that the step could have been smaller.
+
+
+# %%
+@example
+def check_rounding_misses_by_half_a_step_of_the_row_at_most():
+    sizes = torch.tensor([1e-6, 0.01, 1.0, 1000.0, 0.0])
+    matrix = torch.randn(5, 300) * sizes.unsqueeze(1)
+    numbers, steps = quantise(matrix)
+    error = (dequantise(numbers, steps) - matrix).abs().amax(dim=1)  # (5,)
+    assert numbers.dtype == torch.int8 and (error <= 0.5001 * steps).all()
+    assert numbers.abs().amax(dim=1).tolist() == [127, 127, 127, 127, 0]
+
+
+# %% [markdown]
+# Norms and biases are vectors. They are few, and stay as they are. `named_parameters` names a
+# shared matrix once, which is what we want: the file format refuses a tensor under two names. The
+# way back puts it into all three places. Sinusoids are not stored, since they follow from a
+# formula.
+
+# %%
+ONE_MATRIX = ("src_embed.0.lut.weight", "tgt_embed.0.lut.weight", "generator.proj.weight")
+
+
+def pack(model: EncoderDecoder) -> dict[str, Tensor]:
+    """Parameters by name for a file: matrices in int8 beside their steps, vectors unchanged."""
+    tensors = {}
+    for name, value in model.named_parameters():
+        tensors[name] = value.detach().cpu()
+        if value.dim() == 2:
+            tensors[name], tensors[f"{name}.steps"] = quantise(tensors[name])
+    return tensors
+
+
+def unpack(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of a model from what `pack` returned."""
+    state = {}
+    for name, value in tensors.items():
+        rounded = value.dtype == torch.int8
+        if not name.endswith(".steps"):
+            state[name] = dequantise(value, tensors[f"{name}.steps"]) if rounded else value
+    return dict.fromkeys(ONE_MATRIX, state[ONE_MATRIX[0]]) | state
+
+
+# %% [markdown]
+# What does it cost? The demonstration of [Part 5](#demonstration) can tell. We store it in three
+# formats and measure the loss of each on three hundred pairs of the validation split. The one in
+# the middle, bf16, is fp32 with the last two of its four bytes rounded away.
+
+
+# %%
+@example
+def loss_after_rounding():
+    translator = load_trained_model(demonstration_run())
+    model, pairs = translator.model, encode_pairs(corpus_at_hand(), "val", translator.vocabularies)
+    batches = [collate(group).to(translator.device) for group in grouped(pairs[:300], 50)]
+    state, rows = model.state_dict(), []
+    half = {name: value.bfloat16() for name, value in state.items()}
+    for name, tensors in {"fp32": state, "bf16": half, "int8": pack(model)}.items():
+        model.load_state_dict(unpack(tensors))
+        size = sum(value.nbytes for value in tensors.values()) / 1e6
+        rows.append((name, f"{size:.1f}", f"{evaluate_loss(model, batches)['nll']:.4f}"))
+    caption = f"demonstration, trained on {translator.corpus}"
+    return table(rows, ["format", "MB", "loss per token"]).set_caption(caption)
+
+
+# %% [markdown]
+# The file shrinks to about a quarter, and the loss hardly moves. Half a step is nothing beside
+# the noise of a training. What it costs the model of this repository in BLEU was measured, and
+# stands in the model's card, `pretrained/README.md`.
+#
+# A model needs three files. The weights go into a *safetensors* file: names and shapes, then the
+# plain numbers, and nothing that could be executed. The tokenizer is JSON already. The third file
+# holds the settings, and a SHA-256 sum of each part. With the sums damage is noticed, and so are
+# files of two models that got mixed.
+
+# %%
+PRETRAINED = Path("pretrained")
+
+
+def save_pretrained(translator: Translator, folder: Path) -> None:
+    """Write a model of pieces as three files; ValueError for a model of words."""
+    from safetensors.torch import save
+
+    pieces, settings = translator.vocabularies[0], dataclasses.asdict(translator.config)
+    message = f"{translator.name} knows words: only a model of pieces goes into these files"
+    require(isinstance(pieces, Pieces), f"{message}; train one with `--preset recipe`")
+    about = {"name": translator.name, "corpus": translator.corpus, "config": settings}
+    parts = {"config.json": json.dumps(about).encode(), "tokenizer.json": pieces.settings.encode()}
+    parts["model.safetensors"] = save(pack(translator.model))
+    about["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in parts.items()}
+    parts["config.json"] = f"{json.dumps(about, indent=1)}\n".encode()
+    for name, data in parts.items():
+        write_atomically(Path(folder, name), data)
+
+
+# %% [markdown]
+# Loading asks three questions. Is each file the one that was written? Does the tokenizer have a
+# piece for each row of the matrix, the special symbols first? Do the weights fit the settings?
+# The last one is asked by `translator_from`, as for any checkpoint.
+
+
+# %%
+def translator_from_parts(parts: dict[str, bytes], device: torch.device | None) -> Translator:
+    """A translator from the content of the three files, by name."""
+    from safetensors.torch import load
+
+    content = dict(json.loads(parts["config.json"]))
+    sums = dict(content.pop("sha256", {}))
+    for name, data in (parts | {"config.json": json.dumps(content).encode()}).items():
+        same = hashlib.sha256(data).hexdigest() == sums.get(name)
+        require(same, f"{name} is damaged or belongs to another model: its SHA-256 sum differs")
+    state, saved = unpack(load(parts["model.safetensors"])), parts["tokenizer.json"].decode()
+    pieces, rows = Pieces(saved), len(state[ONE_MATRIX[0]])
+    found = f"{len(pieces)} pieces, the first {' '.join(map(str, pieces.words[:4]))}"
+    fits = len(pieces) == rows and pieces.words[: len(SPECIALS)] == SPECIALS
+    require(fits, f"the tokenizer ({found}) does not fit the model ({rows} rows)")
+    content |= {"vocabularies": [saved], "model": state}
+    return translator_from(content, f"{content['name']}, int8", device)
+
+
+# %% [markdown]
+# Whatever is wrong, the error names the folder and the way out.
+
+
+# %%
+def load_pretrained(folder: Path = PRETRAINED, device: torch.device | None = None) -> Translator:
+    """A translator from what `save_pretrained` wrote, in eval mode.
+
+    FileNotFoundError where a file is missing; ValueError where one is damaged, belongs to another
+    model or does not fit.
+    """
+    from safetensors import SafetensorError
+
+    way_out = "`git checkout pretrained` brings back the model of the repository"
+    parts = {}
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not Path(folder, name).is_file():
+            raise FileNotFoundError(f"{Path(folder, name)} is missing; {way_out}")
+        parts[name] = Path(folder, name).read_bytes()
+    try:
+        return translator_from_parts(parts, device)
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{folder}: {error}; {way_out}") from None
+
+
+# %% [markdown]
 # <a id="model-at-hand"></a>
 # ## The model from here on
 #
 # The demonstration knows little. From here on the page uses the best model that is at hand: the
-# one that lies in the repository, in `pretrained/`; else the best run that was trained here to
-# its end; else, in an empty folder, the demonstration after all. Every table and figure says
-# which. At level `full` the whole recipe is trained instead.
+# one that lies in the repository, in `pretrained/`; else the best run that was trained here to its
+# end; else, in an empty folder, the demonstration after all. Every table and figure says which. At
+# level `full` the whole recipe is trained instead.
 
 
 # %%
@@ -4856,10 +5050,25 @@ def finished_run(corpus: str | None = None) -> Path | None:
 
 
 # %%
+def whole_recipe(languages: tuple[str, str] = ("de", "en")) -> Path:
+    """Train the recipe, or go on with it, and average its last epochs; returns the checkpoint."""
+    folder = runs_folder() / "-".join(["recipe", *languages])
+    launch_training("recipe", folder)
+    paths = sorted(folder.glob("epoch-*.pt"))
+    save_checkpoint(folder / "average.pt", average_checkpoints(paths))
+    return folder / "average.pt"
+
+
 @functools.cache
 def translator_at_hand() -> Translator:
     """The model that the rest of this page uses."""
-    return load_trained_model(finished_run(corpus_at_hand().name) or demonstration_run())
+    level = run_level()
+    if level == "full":
+        return load_trained_model(whole_recipe())
+    if level == "laptop" and PRETRAINED.is_dir():
+        return load_pretrained()
+    run = finished_run(corpus_at_hand().name) if level == "laptop" else None
+    return load_trained_model(run or demonstration_run())
 
 
 # %% [markdown]
@@ -4872,9 +5081,9 @@ def translator_at_hand() -> Translator:
 # at one position only. The keys and values of the memory never change at all and are computed
 # once.
 #
-# The classes of Part 1 stay as they are. A small class walks through the same layers with the
-# same weights, one symbol at a time. Two functions cut multi-head attention in halves: one makes
-# keys and values, the other asks.
+# The classes of Part 1 stay as they are. A small class walks through the same layers with the same
+# weights, one symbol at a time. Two functions cut multi-head attention in halves: one makes keys
+# and values, the other asks.
 
 
 # %%
@@ -4956,9 +5165,9 @@ def check_cached_and_plain_decoding_agree():
 # ## Beam search
 #
 # (§6.1) The likeliest next symbol is not always the beginning of the likeliest sentence. Looking
-# at all sentences is out of the question. A *beam* keeps the few best beginnings, the
-# *hypotheses*, and continues all of them in every step: each with every symbol, and of all these
-# the best few are kept.
+# at all sentences is out of the question. A *beam* keeps the few best beginnings, the *hypotheses*,
+# and continues all of them in every step: each with every symbol, and of all these the best few
+# are kept.
 #
 # Hypotheses of different lengths must be compared. Each symbol costs probability, so long
 # sentences lose by their length alone. The paper divides by a length penalty ([Wu et al.,
@@ -5026,9 +5235,22 @@ class Hypotheses:
 
 
 # %% [markdown]
+# At first each sentence has one hypothesis, which has written nothing. The other places are filled
+# with impossible ones, of probability zero.
+
+
+# %%
+def empty_hypotheses(src: Tensor, beam: int, start_symbol: int) -> Hypotheses:
+    """Beams of sentences src (B, S) before the first step."""
+    start = src.new_full((len(src), beam, 1), start_symbol)
+    logp = torch.full((len(src), beam), -torch.inf, device=src.device)
+    logp[:, 0] = 0.0
+    return Hypotheses(start, logp, torch.zeros_like(logp).long(), logp > 0)
+
+
+# %% [markdown]
 # The search itself is a loop: continue, look which sentences are decided, hand out their best
-# hypothesis, and go on with the rest. At first each sentence has one hypothesis, which has
-# written nothing; the other places are filled with impossible ones, of probability zero.
+# hypothesis, and go on with the rest.
 
 
 # %%
@@ -5055,10 +5277,7 @@ def beam_search(
     with evaluating(model):
         rows = at.repeat_interleave(beam)
         decoder = CachedDecoder(model, model.encode(src, src_mask)[rows], src_mask[rows])
-        logp = torch.full((len(src), beam), -torch.inf, device=src.device)
-        logp[:, 0] = 0.0
-        start = src.new_full((len(src), beam, 1), start_symbol)
-        found = Hypotheses(start, logp, torch.zeros_like(logp).long(), logp > 0)
+        found = empty_hypotheses(src, beam, start_symbol)
         for length in range(1, max_len):
             log_probs = decoder.step(found.written[:, :, -1].flatten())
             origin = found.grow(log_probs.view(len(at), beam, -1))
@@ -5168,6 +5387,10 @@ def one_search(sentence: str = "Zwei Kinder spielen mit einem Ball.", beam: int 
     return pd.DataFrame(rows)
 
 
+# %% [markdown]
+# From the table to a tree: a line joins each symbol to the one that it grew from.
+
+
 # %%
 @example
 def one_search_figure():
@@ -5179,9 +5402,14 @@ def one_search_figure():
     chart = alt.Chart(one_search(), width=640, height=210, description=text, title=title)
     chart = chart.transform_calculate(before="datum.step - 1")
     colour = alt.Color("path:N", title=None, scale=alt.Scale(range=["#2f6db5", "#8a8f98"]))
-    step = alt.X("step:Q", axis=alt.Axis(grid=False, tickMinStep=1))
-    place = alt.Y("place:O", axis=alt.Axis(ticks=False, grid=False))
-    lines = chart.mark_rule().encode(x="before:Q", x2="step:Q", y="origin:O", y2="place:O")
+    step = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickMinStep=1))
+    place = alt.Y("place:O", title="place", axis=alt.Axis(ticks=False, grid=False))
+    lines = chart.mark_rule().encode(
+        x=alt.X("before:Q", title="step"),
+        x2="step:Q",
+        y=alt.Y("origin:O", title="place"),
+        y2="place:O",
+    )
     told = ["step:Q", "place:O", "symbol:N", "score:Q", "path:N"]
     names = chart.mark_text(dy=-9, fontSize=12).encode(
         x=step, y=place, text="symbol:N", tooltip=told
@@ -5203,12 +5431,29 @@ def one_search_figure():
 
 
 # %%
-def kept_results(name: str) -> dict | None:
-    """A file of `docs/results`, or None where the notebook travels without them."""
-    path = Path("docs/results", f"{name}.json")
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+@example
+def beam_and_length_penalty_on_the_validation_split():
+    import pandas as pd
+
+    if not (kept := kept_results("beam")):
+        return NO_RESULTS
+    for found in kept["against_greedy"]:
+        print(
+            "beam {beam}, alpha {alpha}: score below greedy {below}, same {same}, above {above}".format(
+                **found
+            )
+        )
+    frame = pd.DataFrame(kept["sweep"]).pivot(index="beam", columns="alpha", values="bleu")
+    return (
+        frame.rename(columns=lambda alpha: f"α = {alpha}")
+        .map("{:.1f}".format, na_action="ignore")
+        .fillna("")
+    )
 
 
+# %% [markdown]
+# TODO-BEAM
+#
 # %% [markdown]
 # <a id="averaging"></a>
 # ## Averaging checkpoints
@@ -5274,10 +5519,11 @@ def check_the_average_is_the_mean():
 
 
 # %% [markdown]
-# Why should a mean of weights be a good model at all? A network is not linear, and the mean of
-# two unrelated models is worthless. But checkpoints of one run lie in the same valley. To see it,
-# walk in a straight line from the weights of one epoch through those of the next and beyond, and
-# measure the loss on the validation split. The demonstration of Part 5 has kept its last epochs.
+# Why should a mean of weights be a good model at all? A network is not linear, and the mean of two
+# unrelated models is worthless. But checkpoints of one run lie in the same valley. To see it, walk
+# in a straight line from the weights of one epoch through those of another and beyond, and measure
+# the loss on the validation split. `make results` has done this with two of the last epochs of the
+# published run, and has averaged more and more epochs.
 
 
 # %%
@@ -5285,29 +5531,34 @@ def check_the_average_is_the_mean():
 def loss_along_the_line_figure():
     import pandas as pd
 
-    paths = sorted(demonstration_run().glob("epoch-*.pt"))[-3::2]
-    if len(paths) < 2:
-        return "the demonstration was too short to keep two epochs"
-    translator, (first, last) = (
-        load_trained_model(paths[0]),
-        (load_checkpoint(p)["model"] for p in paths),
-    )
-    pairs = encode_pairs(corpus_at_hand(), "val", translator.vocabularies)[:300]
-    batches, rows = [collate(group).to(translator.device) for group in grouped(pairs, 50)], []
-    for tenth in range(-6, 17, 2):
-        between = {name: torch.lerp(first[name], last[name], tenth / 10) for name in first}
-        translator.model.load_state_dict(between)
-        loss = evaluate_loss(translator.model, batches)["nll"]
-        rows.append({"from the first to the last": tenth / 10, "loss per token": loss})
-    frame, x = pd.DataFrame(rows), "from the first to the last"
-    text = f"Validation loss on the line through two epochs of the demonstration: {corpus_at_hand().name}."
-    return line_chart(frame, x, "loss per token", text, points=True)
+    if not (kept := kept_results("averaging")):
+        return NO_RESULTS
+    x, y = "from the first epoch to the last", "loss per token"
+    frame = pd.DataFrame(kept["line"]["points"]).rename(columns={"at": x, "nll": y})
+    first, last = kept["line"]["epochs"]
+    text = f"Validation loss on the line through the weights of epochs {first} and {last}."
+    return line_chart(frame, x, y, text, points=True)
 
 
 # %% [markdown]
-# **Figure 13.** Loss on the line through the weights of two epochs, the first at 0 and the last
-# at
-# 1. TODO
+# **Figure 13.** Validation loss on the straight line through the weights of two epochs, the first
+# at 0 and the last at 1. TODO-LINE
+
+
+# %%
+@example
+def how_many_epochs_to_average():
+    if not (kept := kept_results("averaging")):
+        return NO_RESULTS
+    rows = [
+        (row["averaged"] or "best epoch", row["bleu"], row["perplexity"]) for row in kept["sweep"]
+    ]
+    caption = f"{kept['run']}, validation split, {kept['decoding']}"
+    return table(rows, ["last epochs averaged", "BLEU", "perplexity"]).set_caption(caption)
+
+
+# %% [markdown]
+# TODO-AVERAGING
 #
 # <a id="results"></a>
 # # Part 7. Results
@@ -5346,9 +5597,8 @@ def evaluate(
 
 # %% [markdown]
 # Whoever scores a test split again and again, and keeps what scores best, has chosen on it. So
-# this page scores the validation split, as often as it likes. The test splits are scored by
-# `make results`, once for each row of the table below, and a log in `docs/results` keeps every
-# scoring.
+# this page scores the validation split, as often as it likes. The test splits are scored by `make
+# results`, once for each row of the table below, and a log in `docs/results` keeps every scoring.
 
 
 # %%
@@ -5419,6 +5669,177 @@ def ten_fixed_test_sentences():
 # %% [markdown]
 # Where a translation and its reference differ, look twice. Sometimes the model has found other
 # words for the same picture, and BLEU does not know that they mean the same.
+#
+# <a id="step-by-step"></a>
+# ## Step by step
+#
+# (§6.1) What is each part of the recipe worth? The same model is trained with words, then with
+# pieces, then with one matrix. Then nothing more is trained: the same weights are decoded with a
+# beam, and at last averaged. All else stays as it is. First and last row are the mean of three
+# seeds, the others one seed.
+#
+# `make results` does all this and writes `docs/results/recipe.json`, with date, machine, versions,
+# commit and all settings. The table is read from there.
+
+# %%
+SCORES = {
+    "bleu": "BLEU",
+    "bleu_lower": "BLEU, lower-cased",
+    "chrf": "chrF",
+    "perplexity": "perplexity",
+}
+
+
+def with_range(numbers: dict[str, float]) -> str:
+    """A mean over seeds, with its range where there are several."""
+    several = numbers["min"] < numbers["max"]
+    extremes = f" ({numbers['min']:.1f}–{numbers['max']:.1f})" if several else ""
+    return f"{numbers['mean']:.1f}{extremes}"
+
+
+# %%
+@example
+def the_recipe_step_by_step():
+    if not (kept := kept_results("recipe")):
+        return NO_RESULTS
+    rows = []
+    for row in [*kept["rows"], kept["other_direction"]]:
+        for split, scores in row["splits"].items():
+            cells = {"row": row["step"], "split": split, "seeds": len(row["seeds"])}
+            cells |= {title: with_range(scores[name]) for name, title in SCORES.items()}
+            cells["parameters"] = f"{row['parameters'] / 1e6:.1f} M"
+            rows.append(list((cells | {"minutes": with_range(row["minutes"])}).values()))
+    columns = ["row", "split", "seeds", *SCORES.values(), "parameters", "minutes"]
+    made = kept["made"]
+    told = f"{kept['corpus']}; {made['machine']}, {made['versions']}, {made['date']}"
+    signature = kept["rows"][0]["splits"]["test_2016_flickr"]["signatures"]["bleu"]
+    return table(rows, columns).set_caption(f"{told}; BLEU {signature}")
+
+
+# %% [markdown]
+# The minutes are those of the training, on two CPU cores, with validation after each epoch. Three
+# of the rows share a training. Perplexity is counted per symbol. Words and pieces are different
+# symbols, so it can be compared between rows of pieces only.
+#
+# Is a step real, or would another seed have given as much? Two answers. The *range* says how far
+# apart seeds of the same row lie. The *paired bootstrap* ([Koehn,
+# 2004](https://aclanthology.org/W04-3250/)) draws a thousand new test sets from the old one,
+# sentence by sentence with replacement. It asks how often a gain as large as the one seen would
+# come about by the choice of sentences alone: this is $p$.
+
+
+# %%
+@example
+def which_steps_are_real():
+    if not (kept := kept_results("recipe")):
+        return NO_RESULTS
+    rows = []
+    for row, (split, scores) in itertools.product(
+        kept["rows"][1:], [*kept["range_of_seeds"].items()]
+    ):
+        step = row["splits"][split]["step"]
+        verdict = "smaller than the range of seeds" if step["smaller_than_seeds"] else "larger"
+        rows.append(
+            (
+                row["step"],
+                split,
+                f"{step['bleu']:+.2f}",
+                f"{step['p']:.3f}",
+                f"{scores:.2f}",
+                verdict,
+            )
+        )
+    columns = ["step", "split", "gain in BLEU", "p", "range of seeds", "verdict"]
+    return table(rows, columns).set_caption("each row against the one before it, first seed")
+
+
+# %% [markdown]
+# The same rows as a picture, with the range of the seeds:
+
+
+# %%
+@example
+def steps_figure():
+    import altair as alt
+    import pandas as pd
+
+    if not (kept := kept_results("recipe")):
+        return NO_RESULTS
+    rows = []
+    for row in kept["rows"]:
+        for split, scores in row["splits"].items():
+            place = {"row": row["step"], "split": split}
+            rows.append(place | {f"BLEU {name}": value for name, value in scores["bleu"].items()})
+    text = "BLEU of each row on both test splits, bars for the range of the seeds."
+    chart = alt.Chart(pd.DataFrame(rows), description=text, width=420, height=240)
+    chart = chart.encode(y=alt.Y("row:N", sort=None), color="split:N")
+    scale = alt.Scale(zero=False)
+    dots = chart.mark_point(filled=True, size=70).encode(
+        x=alt.X("BLEU mean:Q", scale=scale, title="BLEU"), tooltip=["row", "split", "BLEU mean"]
+    )
+    return dots + chart.mark_rule().encode(x="BLEU min:Q", x2="BLEU max:Q")
+
+
+# %% [markdown]
+# **Figure 14.** From words to the full recipe. Compare the width of a bar, which is chance, with
+# the way from one row to the next.
+#
+# > **How do these numbers compare with others?** Two are often quoted for Transformers trained on
+# > Multi30k alone. [Trevett's tutorial](https://github.com/bentrevett/pytorch-seq2seq) reports 36.5
+# > from German to English on test 2016, with 3 + 3 layers of 256, words, and greedy decoding. [Wu
+# > et al., 2021](https://arxiv.org/abs/2105.14462) report 41.0 from English to German, with 4 + 4
+# > layers of 128, 10,000 pieces, averaging and a beam of 5. Both score lower-cased, tokenized text,
+# > with a tokenizer of their own. The nearest of our numbers is the lower-cased BLEU, and it is not
+# > the same measure. For cased, detokenized text with a signature we found no published number.
+#
+# <a id="choices"></a>
+# ## Choices
+#
+# (§6.2, Table 3) Sizes, dropout, vocabulary, warm-up, batch and schedule were tried one at a time,
+# with one seed and a quarter of the updates, and judged by greedy BLEU on the validation split.
+
+
+# %%
+@example
+def trials_on_the_validation_split():
+    if not (kept := kept_results("trials")):
+        return NO_RESULTS
+    rows = []
+    for trial in kept["trials"]:
+        told = ", ".join(f"{name} {now}" for name, (_, now) in trial["changes"].items()) or "none"
+        final, millions = trial["final"], f"{trial['parameters'] / 1e6:.1f} M"
+        rows.append((told, f"{final['bleu']:.1f}", f"{final['perplexity']:.2f}", millions))
+    columns = ["change", "BLEU", "perplexity", "parameters"]
+    return table(rows, columns).set_caption(f"validation after {trial['final']['epoch']} epochs")
+
+
+# %% [markdown]
+# TODO-CHOICES
+#
+# <a id="speedrun"></a>
+# ## How fast can it go?
+#
+# How long does it take from raw text to a usable model? `make speedrun` starts a clock, learns the
+# pieces, trains on two ranks, validates after each epoch, and stops the clock at the first
+# checkpoint that reaches 38 BLEU on the validation split with greedy decoding.
+
+
+# %%
+@example
+def from_raw_text_to_a_translator():
+    if not (kept := kept_results("speedrun")):
+        return NO_RESULTS
+    rows = [
+        (run["seed"], run["minutes"], run["summary"]["epochs"], run["bleu"])
+        for run in kept["seeds"]
+    ]
+    mean = f"mean {kept['minutes']['mean']:.1f} minutes" if kept["minutes"] else "not all arrived"
+    made = f"{kept['made']['machine']}, {kept['made']['date']}"
+    return table(rows, ["seed", "minutes", "epochs", "BLEU"]).set_caption(f"{mean}; {made}")
+
+
+# %% [markdown]
+# TODO-SPEEDRUN
 #
 # <a id="looking-inside"></a>
 # # Part 8. Looking inside
@@ -5646,6 +6067,364 @@ def weight_on_the_last_two_positions():
 # the published page stays at or below it in every layer, on average over its heads; a single head
 # may still park. On the whole its strong columns are worth a second look.
 #
+# <a id="alignment"></a>
+# ## Attention against alignment
+#
+# An *alignment* says which words of two sentences are translations of each other. Older systems
+# needed it as a step of its own. This model was never told of it. Does its cross-attention find
+# it? To answer we need alignments that do not come from a model. Here are twenty sentences in the
+# style of the corpus, written for this page and aligned by hand. They have compounds, separable
+# verbs, subordinate clauses with the verb at the end, and main clauses that do not begin with the
+# subject.
+#
+# For each English word stand the numbers of its German words, counted from 1. A comma counts as a
+# word, too. `Er liest , während …` and `He reads while …` have `1 2 4`. Two words for one are
+# `3,6`, as in *zieht … an*, "puts on". A helping verb such as "is" goes with the verb that it
+# helps. Where we were not sure, and for punctuation, there is a dash. The full stop at the end is
+# left out here and added on both sides.
+
+# %% tags=["hide-input"]
+ALIGNED = """\
+Drei Männer sitzen auf einer Parkbank | Three men sit on a park bench | 1 2 3 4 5 6 6
+Ein Kind weint , weil es müde ist | A child cries because it is tired | 1 2 3 5 6 8 7
+Der Junge zieht seine Jacke an | The boy puts on his jacket | 1 2 3,6 3,6 4 5
+Ein Feuerwehrauto fährt die Straße entlang | A fire truck drives down the street | 1 2 2 3 6 4 5
+Er liest , während seine Schwester schläft | He reads while his sister sleeps | 1 2 4 5 6 7
+Im Schnee spielen zwei Hunde | Two dogs play in the snow | 4 5 3 1 1 2
+Ein Mann , der einen Hut trägt , lacht | A man who is wearing a hat laughs | 1 2 4 7 7 5 6 9
+Eine Frau will ein Foto machen | A woman wants to take a photo | 1 2 3 - 6 4 5
+Die Brücke wird von Arbeitern gebaut | The bridge is being built by workers | 1 2 3 3 6 4 5
+Ein Mädchen isst am Strand ein Eis | A girl is eating ice cream at the beach | 1 2 3 3 7 7 4 4 5
+Ein Hund springt , um den Ball zu fangen | A dog jumps to catch the ball | 1 2 3 5,8 9 6 7
+Leute stehen vor einem alten Haus | People stand in front of an old house | 1 2 3 3 3 4 5 6
+Nachts leuchten die Straßenlaternen | At night the street lamps glow | 1 1 3 4 4 2
+Ein kleiner Junge putzt sich die Zähne | A little boy brushes his teeth | 1 2 3 4 - 7
+In der Küche kocht ein Mann eine Suppe | A man cooks soup in the kitchen | 5 6 4 8 1 2 3
+Wenn es regnet , tanzt das Mädchen | When it rains , the girl dances | 1 2 3 - 6 7 5
+Kinder , die Fußball spielen , sind froh | Children who play soccer are happy | 1 3 5 4 7 8
+Das Licht geht an , als er aufwacht | The light comes on as he wakes up | 1 2 3,4 3,4 6 7 8 8
+Der Mann trägt keinen Helm | The man is not wearing a helmet | 1 2 3 4 3 4 5
+Sie hat den Ball ins Tor geworfen | She threw the ball into the goal | 1 2,7 3 4 5 5 6
+"""
+
+
+# %% [markdown]
+# Reading a line gives the words of both sides and a table of links, a row for each English word.
+# An error in such a list is easily made and hard to see. So a line that does not fit itself is
+# refused.
+
+
+# %%
+def parse_aligned(line: str) -> tuple[list[str], list[str], Tensor]:
+    """`Ein Hund | A dog | 1 2` -> both sides' words, with full stops; links (target, source)."""
+    parts = [part.split() for part in line.split("|")]
+    whole = len(parts) == 3 and len(parts[1]) == len(parts[2])
+    require(whole, f"not source | target | an entry (or -) for each target word: {line!r}")
+    source, target, entries = parts
+    links = torch.zeros(len(target) + 1, len(source) + 1, dtype=torch.bool)
+    for row, entry in zip(links[:-1], entries, strict=True):
+        for number in () if entry == "-" else entry.split(","):
+            known = number.isdecimal() and 0 < int(number) <= len(source)
+            require(known, f"{number!r} is not among words 1 to {len(source)} of {line!r}")
+            row[int(number) - 1] = True
+    return [*source, "."], [*target, "."], links
+
+
+# %% [markdown]
+# A model reads tokens, and a word may have several. Which ones are its own? The sentence is
+# encoded again and again, one word longer each time: the tokens that are added belong to the word
+# that was added. This works for pieces and for whole words alike.
+
+
+# %%
+def tokens_of_words(words: Sequence[str], vocabulary, language: str) -> tuple[list[int], Tensor]:
+    """Ids of the sentence that words make, and which of them belong to which word: (words, ids)."""
+    texts = itertools.accumulate(words, lambda a, b: f"{a}{b}" if b in ".," else f"{a} {b}")
+    encoded = vocabulary.encode(list(texts), language)
+    ends = torch.tensor([0, *map(len, encoded)])
+    place = torch.arange(len(encoded[-1]))
+    return encoded[-1], (ends[:-1, None] <= place) & (place < ends[1:, None])
+
+
+# %% [markdown]
+# This time the decoder is given the reference as its prefix, as in training. We ask what it looks
+# at when it writes a certain word, and so it has to write this one. The weights of all heads come
+# in one table, with one more "head" at the end that spreads its weight equally over all that it
+# may see. It tells what a head without any preference would score.
+
+
+# %%
+def recorded_attention(translator: Translator, batch: Batch) -> dict[str, Tensor]:
+    """Weights by kind, (B, N·H + 1, T, S), the heads layer by layer, and last, equal weights."""
+    model, inside, crossing = translator.model, [], []
+    with evaluating(model):
+        memory = model.encode(batch.src, batch.src_mask, inside)
+        model.decode(memory, batch.src_mask, batch.tgt, batch.tgt_mask, crossing)
+    recorded = inside, crossing[0::2], crossing[1::2]
+    masks, weights = (batch.src_mask, batch.tgt_mask, batch.src_mask), {}
+    for kind, each, mask in zip(KINDS, recorded, masks, strict=True):
+        equal = (mask / mask.sum(-1, keepdim=True)).unsqueeze(1).expand_as(each[0][:, :1])
+        weights[kind] = torch.cat([*each, equal], dim=1).cpu()
+    return weights
+
+
+# %% [markdown]
+# From tokens to words: the weights on all tokens of a German word are added up, since the word
+# has received them all. Over the tokens of an English word we take the mean. Now there are two
+# places at which we could ask for a word: where the decoder **is about to write** it, one
+# position earlier, and where it **has just read** it. We try both.
+
+
+# %%
+WRITING, READ = "about to write the word", "has just read it"
+
+
+def word_attention(translator: Translator, source, target) -> dict[str, Tensor]:
+    """Cross-attention between words: by the query's place, (N·H + 1, target, source)."""
+    sides = zip((source, target), translator.vocabularies, translator.config.languages, strict=True)
+    (src, keys), (tgt, queries) = (tokens_of_words(*side) for side in sides)
+    batch = collate([([*src, END], [START, *tgt, END])]).to(translator.device)
+    weights = recorded_attention(translator, batch)[KINDS[2]][0, :, :, :-1]  # END is no word
+    mean, total = queries / queries.sum(1, keepdim=True), keys.T.float()
+    return {WRITING: mean @ weights[:, :-1] @ total, READ: mean @ weights[:, 1:] @ total}
+
+
+@functools.cache
+def aligned_maps() -> tuple[dict[str, list[Tensor]], list[Tensor]]:
+    """Maps of the model at hand for the twenty sentences, by the query's place; their links."""
+    *words, links = zip(*map(parse_aligned, ALIGNED.splitlines()), strict=True)
+    maps = [word_attention(translator_at_hand(), *pair) for pair in zip(*words, strict=True)]
+    return {place: [each[place] for each in maps] for place in (WRITING, READ)}, list(links)
+
+
+# %% [markdown]
+# The alignment that a head proposes: each English word goes with the German word that gets the
+# most weight. We ask for the words that have a link by hand. The *alignment error rate* ([Och and
+# Ney, 2003](https://aclanthology.org/J03-1002)) compares the proposed links with the right ones.
+# It counts what is wrong and what is missing alike, and is 0 where all agree and 1 where nothing
+# does:
+#
+# $$\mathrm{AER} = 1 - \frac{2\,|\text{proposed and right}|}{|\text{proposed}| + |\text{right}|}$$
+
+
+# %%
+def alignment_error(maps: Iterable[Tensor], links: Iterable[Tensor]) -> Tensor:
+    """AER (X,) of the largest weights in the rows of maps (X, target, source)."""
+    hits = both = 0
+    for weights, right in zip(maps, links, strict=True):
+        proposed = F.one_hot(weights.argmax(-1), right.size(1)).bool()
+        hits = hits + (proposed & right).sum((-2, -1))
+        both = both + right.any(1).sum() + right.sum()  # words without a link are not asked for
+    return 1 - 2 * hits / both
+
+
+# %% [markdown]
+# The table has a row for each head, and one for the mean of the heads of each layer. Two more
+# rows give the scale. *Diagonal* knows no words at all and takes the German word at the same
+# relative place. *Right once* proposes one right link for each word. Nothing that proposes one
+# link a word can do better.
+
+
+# %%
+@example
+def alignment_of_each_head():
+    import pandas as pd
+
+    config, (by_place, links), columns = translator_at_hand().config, aligned_maps(), {}
+    names = [f"layer {n + 1}, head {m + 1}" for n in range(config.N) for m in range(config.h)]
+    names += [f"layer {n + 1}, mean of heads" for n in range(config.N)]
+    for place, maps in by_place.items():
+        rows = []
+        for weights, right in zip(maps, links, strict=True):
+            means = weights[:-1].unflatten(0, (config.N, config.h)).mean(1)
+            target, source = (torch.linspace(0, 1, size) for size in right.shape)
+            distance = (target.unsqueeze(1) - source).abs()
+            rows.append(torch.cat([weights[:-1], means, torch.stack([-distance, right])]))
+        columns[place] = alignment_error(rows, links).tolist()
+    frame = pd.DataFrame(columns, index=[*names, "diagonal", "right once"])
+    told = f"AER on {len(links)} sentences aligned by hand, model {translator_at_hand().name}"
+    caption = f"{told}, trained on {translator_at_hand().corpus}"
+    return frame.style.format("{:.2f}").set_caption(caption)
+
+
+# %% [markdown]
+# Lower is better. Where a head beats the diagonal clearly, it has found words and not places.
+# Compare also the mean of a layer with its best head: heads share the work, and a mean can blur
+# what one of them knows. TODO-LEAD (one or two sentences on what the published page shows: which
+# place fits better in which layer, the best head against the diagonal).
+#
+# > **Is attention then an explanation?** An aligned weight tells where a head reads. It does not
+# > tell what it takes from there, nor what the layers after it make of that. And the memory at
+# > the place of *zieht* may already hold what the encoder fetched from *an*. A head that looks at
+# > *an* would find it there as well. Some of what counts as an error here is such a detour.
+#
+# <a id="single-heads"></a>
+# ## What single heads do
+#
+# In the self-attentions some heads have a simpler habit: they look at the token before, at the
+# token after, or at the token itself. Such a habit shows as a diagonal in the explorer. One
+# sentence may deceive, so we measure it on many. The score of a head for a habit is the mean
+# weight that goes there. It is taken over all tokens that have such a neighbour.
+
+
+# %%
+def neighbour_scores(weights: Tensor, real: Tensor) -> dict[str, Tensor]:
+    """Mean weight on neighbours: weights (B, X, T, T), real (B, T) True on tokens -> (X,) each."""
+    scores = {}
+    for role, offset in {"previous token": -1, "same token": 0, "next token": 1}.items():
+        both = real[:, abs(offset) :].unsqueeze(1)  # where query and key are tokens
+        on_it = weights.diagonal(offset, -2, -1) * both  # (B, X, T - |offset|)
+        scores[role] = on_it.sum((0, 2)) / both.sum()
+    return scores
+
+
+# %% [markdown]
+# In the cross-attention queries and keys belong to two languages, and neighbours mean nothing.
+# There the habit to look for is alignment. Its score is the mean weight that goes to the German
+# words linked by hand when an English word is about to be written. The sentences are the first
+# two hundred of the validation split with their references, and for alignment our twenty.
+
+
+# %%
+@functools.cache
+def head_scores() -> dict[tuple[str, str], Tensor]:
+    """By kind and role, scores of all heads and, last, of equal weights: (N·H + 1,)."""
+    translator, scores = translator_at_hand(), {}
+    pairs = encode_pairs(corpus_at_hand(), "val", translator.vocabularies)
+    fits = [pair for pair in pairs if max(map(len, pair)) <= translator.config.max_len]
+    batch = collate(fits[:200])
+    weights = recorded_attention(translator, batch.to(translator.device))
+    # A shorter target keeps its END in `tgt`, where nothing follows: tgt_y is padding there.
+    for kind, ids in zip(KINDS[:2], (batch.src, batch.tgt_y), strict=True):
+        for role, values in neighbour_scores(weights[kind], ids != PAD).items():
+            scores[kind, role] = values
+    maps, links = aligned_maps()
+    linked = zip(maps[WRITING], links, strict=True)
+    shares = [(each * right).sum(-1)[:, right.any(1)] for each, right in linked]
+    return scores | {(KINDS[2], "alignment"): torch.cat(shares, dim=1).mean(1)}
+
+
+# %% [markdown]
+# The two best heads for each habit. (The decoder cannot look at the next token.)
+
+
+# %%
+@example
+def heads_by_what_they_do():
+    model, rows = translator_at_hand(), []
+    H = model.config.h
+    for (kind, role), scores in head_scores().items():
+        *heads, equal = scores.tolist()
+        best = sorted(range(len(heads)), key=heads.__getitem__, reverse=True)[: 2 if equal else 0]
+        for number in best:
+            place = (kind, number // H + 1, number % H + 1)
+            rows.append((*place, role, f"{heads[number]:.2f}", f"{equal:.2f}"))
+    columns = ["attention", "layer", "head", "looks at", "score", "equal weights"]
+    caption = f"model {model.name}, trained on {model.corpus}; scored on {corpus_at_hand().name}"
+    return table(rows, columns).set_caption(caption)
+
+
+# %% [markdown]
+# Compare the last two columns. A score near 1 is a head with one job. A score near that of equal
+# weights is no habit at all, and such a head stands in the table only because one has to be the
+# best. The name says what a head does most of the time. It does not say that it does nothing
+# else, nor what this is good for. TODO-LEAD (one sentence on what the published page shows).
+#
+# <a id="heads-off"></a>
+# ## Switching heads off
+#
+# What is a head good for? Take it away and look what gets worse. The output of multi-head
+# attention is a sum with one term for each head (and a bias): the head's K values times its own K
+# columns of the last projection. With these columns at zero, the term is gone and the others stay
+# as they were.
+
+
+# %%
+@contextlib.contextmanager
+def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
+    """Inside, one head (counted from 0) contributes nothing; afterwards all is as it was."""
+    require(0 <= head < attn.h, f"there are heads 0 to {attn.h - 1}, got {head}")
+    columns = attn.linears[3].weight.data.chunk(attn.h, dim=1)[head]  # (D, K), a view
+    kept = columns.clone()
+    columns.zero_()
+    try:
+        yield
+    finally:
+        columns.copy_(kept)
+
+
+# %% [markdown]
+# So we translate once with the whole model, and once more for every head without it. Sentences
+# and references come from the validation split.
+
+
+# %%
+def bleu_without_heads(translator: Translator, pairs, decode=greedy_search) -> tuple[float, list]:
+    """BLEU of the whole model, and (kind, layer, head, BLEU) with each head off in turn."""
+    sources, references = zip(*pairs, strict=True)
+
+    def bleu() -> float:
+        return corpus_bleu(translate(translator, sources, decode=decode), references)[0]
+
+    encoder, decoder = translator.model.encoder.layers, translator.model.decoder.layers
+    modules = [layer.self_attn for layer in (*encoder, *decoder)]
+    modules += [layer.src_attn for layer in decoder]
+    whole, rows = bleu(), []
+    for number, attn in enumerate(modules):
+        kind, layer = divmod(number, len(encoder))
+        for head in range(attn.h):
+            with without_head(attn, head):
+                rows.append((KINDS[kind], layer + 1, head + 1, bleu()))
+    return whole, rows
+
+
+# %% [markdown]
+# **Cost: TODO-LEAD seconds** for two hundred sentences, translated once for each head. At level
+# `smoke` there are twenty of them, at `full` the whole split.
+
+
+# %%
+@example
+def heads_switched_off_figure():
+    import altair as alt
+    import pandas as pd
+
+    number = {"smoke": 20, "laptop": 200}.get(run_level())  # at `full` all of them
+    pairs = corpus_at_hand().splits["val"][:number]
+    whole, rows = bleu_without_heads(translator_at_hand(), pairs)
+    frame = pd.DataFrame(rows, columns=["kind", "layer", "head", "BLEU"]).round(2)
+    frame["change"] = (frame["BLEU"] - whole).round(2)
+    limit = max(0.1, frame["change"].abs().max())
+    colours = alt.Scale(scheme="redblue", domain=[-limit, limit], domainMid=0)
+    origin = f"model {translator_at_hand().name}, BLEU {whole:.1f}"
+    title = f"{origin} on {len(pairs)} validation sentences of {corpus_at_hand().name}"
+    text = f"Heat maps of layers and heads: change in BLEU with one head switched off; {title}"
+    chart = alt.Chart(frame, title=title, description=text, width=170, height=130).mark_rect()
+    return chart.encode(
+        x=alt.X("head:O", axis=alt.Axis(labelAngle=0)),
+        y="layer:O",
+        color=alt.Color("change:Q", scale=colours, title="change in BLEU"),
+        column=alt.Column("kind:N", sort=list(KINDS), title=None),
+        tooltip=list(frame.columns),
+    )
+
+
+# %% [markdown]
+# **Figure N.** What is lost without one head. Each cell is the model with this head switched off:
+# the redder, the more BLEU it costs. White is no change, blue a gain, and a cell tells its
+# numbers when you point at it. Look first for the darkest cells and whether a panel or a layer
+# has more of them than the others. Then look up the heads of the table above. TODO-LEAD (a
+# sentence on the published page).
+#
+# Read it with caution. On two hundred sentences a change of one point, either way, may be chance:
+# the pale cells, red or blue, say little. A head whose loss costs nothing is not proven useless:
+# another may do the same and stand in for it, and only without both would we see it. Nor is a
+# head whose loss costs much proven important for what the table calls it. The other layers were
+# trained with it and rely on what it puts out, whatever that means. In large models, too, most
+# heads can be removed one at a time at almost no cost ([Michel et al.,
+# 2019](https://arxiv.org/abs/1905.10650)). When more and more of them are removed, those with a
+# recognisable habit are the last to go ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)).
+#
 # <a id="afterword"></a>
 # # Afterword
 #
@@ -5689,6 +6468,144 @@ def weight_on_the_last_two_positions():
 # heart? If not, the fault is in model or loss, and the checks of Part 1 and 3 will find it faster
 # than a training on real data. Can it learn the copy task? If so, the model is sound, and the
 # fault is in the data: print a batch, turn its ids back into words, and read it.
+#
+# <a id="older-checkpoints"></a>
+# ## Older checkpoints
+#
+# Have you trained a model with the code of 2018 or 2022? It can be read here. The architecture is
+# our default one: the norm before the sub-layer, and a final norm on both stacks. Most names are
+# the same too, such as `encoder.layers.0.self_attn.linears.0.weight` or `generator.proj.bias`.
+# The rest differs in five places.
+#
+# | | Older code | Here |
+# | --- | --- | --- |
+# | a norm's scale and shift | `a_2`, `b_2` | `scale`, `shift` |
+# | maps of the feed-forward network | `w_1`, `w_2` | `widen`, `narrow` |
+# | positions | stored, as `src_embed.1.pe` and `tgt_embed.1.pe` | computed, not stored |
+# | a norm divides by | deviation plus $10^{-6}$ | root of variance plus $\epsilon$ |
+# | the deviation averages over | $D - 1$ | $D$ |
+#
+# Names are a matter of a short list:
+
+
+# %%
+OLDER_NAMES = {"scale": "a_2", "shift": "b_2", "widen": "w_1", "narrow": "w_2"}
+
+
+def older_name(name: str) -> str:
+    """What the older code called a tensor: `encoder.norm.scale` -> `encoder.norm.a_2`."""
+    return ".".join(OLDER_NAMES.get(part, part) for part in name.split("."))
+
+
+# %% [markdown]
+# The sizes of the model can be read from the shapes of the tensors, and the number of layers from
+# the names. One size cannot: `h` cuts the same matrices into more or fewer heads, and leaves no
+# trace in them. You have to know it. A wrong `h` that divides $D$ gives a model that runs and
+# talks nonsense.
+
+
+# %%
+def older_sizes(state: dict[str, Tensor]) -> dict[str, int]:
+    """Sizes for `make_model` from an older state dict; ValueError where one is missing."""
+
+    def size(name: str, axis: int) -> int:
+        shape = getattr(state.get(name), "shape", ())
+        require(axis < len(shape), f"no older state dict: it lacks {name}, or that is no matrix")
+        return shape[axis]
+
+    return {
+        "src_vocab": size("src_embed.0.lut.weight", 0),
+        "tgt_vocab": size("generator.proj.weight", 0),
+        "N": len({name.split(".")[2] for name in state if name.startswith("encoder.layers.")}),
+        "d_model": size("src_embed.0.lut.weight", 1),
+        "d_ff": size("encoder.layers.0.feed_forward.w_1.weight", 0),
+        "max_len": size("src_embed.1.pe", 1),
+    }
+
+
+# %% [markdown]
+# The norm takes some arithmetic. With $s$ for the deviation that averages over $D - 1$, the older
+# formula is
+#
+# $$a \odot \frac{x - \mu}{s + 10^{-6}} + b, \qquad s = \sigma \sqrt{D / (D - 1)}.$$
+#
+# With $\gamma = a \sqrt{(D - 1) / D}$ it becomes ours, but for the two small constants. Theirs
+# makes the result smaller by a share of about $10^{-6}/\sigma$, ours by $\epsilon / 2\sigma^2$.
+# No single $\epsilon$ makes the two equal for every $\sigma$, so ours is set to next to nothing.
+# What remains is their share, at $\sigma = 0.1$ one part in a hundred thousand. Far below that,
+# the two results drift apart. Vectors in this model are hardly ever so flat: the code of a
+# position alone has several times that deviation.
+
+
+# %%
+def from_older_checkpoint(state: dict[str, Tensor], h: int = 8, eps=1e-12) -> EncoderDecoder:
+    """A model in eval mode with the weights of a state dict of the code of 2018 or 2022.
+
+    `h` is the number of heads it was trained with. ValueError names an entry that does not fit.
+    """
+    model = make_model(**older_sizes(state), h=h)
+    ours = {older_name(n): t for n, t in [*model.named_parameters(), *model.named_buffers()]}
+    for name in sorted(ours | state):
+        wanted = getattr(ours.get(name), "shape", "nothing")
+        found = getattr(state.get(name), "shape", "no tensor")
+        require(found == wanted, f"{name}: an older model has {wanted} here, this one {found}")
+        ours[name].detach().copy_(state[name])
+    for norm in model.modules():
+        if isinstance(norm, LayerNorm):
+            norm.scale.detach().mul_(math.sqrt(1 - 1 / norm.scale.numel()))
+            norm.eps = eps
+    return model.eval()
+
+
+# %% [markdown]
+# The check needs an older model. First its norm, from the formula:
+
+
+# %%
+class OlderNorm(nn.Module):
+    """Layer normalisation of the older code, with random weights: (..., D) -> (..., D)."""
+
+    def __init__(self, D: int):
+        super().__init__()
+        self.a_2, self.b_2 = nn.Parameter(torch.rand(D) + 0.5), nn.Parameter(torch.randn(D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        s, mean = torch.std_mean(x, dim=-1, keepdim=True)  # over D - 1
+        return (x - mean) / (s + 1e-6) * self.a_2 + self.b_2
+
+
+# %% [markdown]
+# It takes the place of each norm in a small model of ours. The state dict of that, with the older
+# names and the stored positions, is what a file would hold. Read back, it must give the same
+# log-probabilities to $10^{-4}$.
+
+
+# %%
+@example
+def check_an_older_checkpoint_gives_the_same_log_probabilities():
+    older = tiny_model()
+    for module in list(older.modules()):
+        if isinstance(getattr(module, "norm", None), LayerNorm):
+            module.norm = OlderNorm(16)
+    state = dict(older.named_parameters()) | dict(older.named_buffers())
+    state = {n.replace("widen", "w_1").replace("narrow", "w_2"): t for n, t in state.items()}
+    inputs = torch.randint(11, (2, 5)), torch.randint(13, (2, 3)), None, subsequent_mask(3)
+    models = older, from_older_checkpoint(state, h=4)
+    before, after = (model.generator(model(*inputs)) for model in models)
+    torch.testing.assert_close(after, before, atol=1e-4, rtol=0)
+
+
+# %% [markdown]
+# A file with a state dict is read by `torch.load(path, weights_only=True, map_location="cpu")`,
+# for the [reason](#checkpoints) that holds for our own files too. The files published in 2018
+# hold a whole pickled model, and this call refuses them. If you trust such a file, load it with
+# the code that wrote it, and save `model.state_dict()` instead.
+#
+# > **What is not in a state dict?** The number of heads and the dropout rate, which matters only
+# > if you train on (the model here has the default). The word lists, too: they lie in a file of
+# > their own, and they decide which ids stand for start, end and padding. Nor does a state dict
+# > of *ours* hold $\epsilon$. If you save the converted weights and load them into a fresh model,
+# > its norms have $10^{-6}$ again.
 #
 # <a id="exercises"></a>
 # ## Exercises
@@ -5741,7 +6658,7 @@ def weight_on_the_last_two_positions():
 # %% tags=["hide-input"]
 def train_options(parser: argparse.ArgumentParser) -> None:
     """A preset, any setting of it changed, and where the run lives."""
-    parser.add_argument("--preset", choices=PRESETS, default="words")
+    parser.add_argument("--preset", choices=PRESETS, default="recipe")
     parser.add_argument(
         "--data", dest="corpus", help="your own corpus: a folder with train, val, test"
     )
@@ -5761,7 +6678,7 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         else:
             kind = str if isinstance(default, tuple) else type(default)
             shown = "-".join(default) if isinstance(default, tuple) else default
-            parser.add_argument(option, type=kind, help=f"default of the preset `words`: {shown}")
+            parser.add_argument(option, type=kind, help=f"default in `words` and `recipe`: {shown}")
 
 
 # %% [markdown]
@@ -5794,7 +6711,8 @@ def run_train(options: argparse.Namespace) -> None:
 
 # %% tags=["hide-input"]
 def model_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, help="run or checkpoint (default: best finished run)")
+    text = "run, checkpoint or exported folder (default: best finished run, else pretrained/)"
+    parser.add_argument("--model", type=Path, help=text)
 
 
 def search_options(parser: argparse.ArgumentParser) -> None:
@@ -5817,19 +6735,31 @@ def evaluate_options(parser: argparse.ArgumentParser) -> None:
     search_options(parser)
 
 
+def export_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, required=True, help="run or checkpoint, of pieces")
+    parser.add_argument("--folder", type=Path, default=PRETRAINED, help="default: pretrained")
+
+
 def average_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoints", nargs="+", type=Path, help="such as RUN/epoch-*.pt")
     parser.add_argument("--output", type=Path, help="default: average.pt beside the first")
 
 
 def chosen_model(path: Path | None) -> Path:
-    """The named model, else the best finished run: on Multi30k, on another corpus, on the toy."""
-    found = path or finished_run("Multi30k") or finished_run()
+    """The named model, else the best finished run (Multi30k before others), else PRETRAINED."""
+    shipped = PRETRAINED if (PRETRAINED / "config.json").is_file() else None
+    found = path or finished_run("Multi30k") or finished_run() or shipped
     if found is None:
         runs = ", ".join(sorted(p.parent.name for p in runs_folder().glob("*/best.pt"))) or "none"
         way_out = f"`make train` makes one; --model names an unfinished one (here: {runs})"
-        raise FileNotFoundError(f"no finished run in {runs_folder()}: {way_out}")
+        raise FileNotFoundError(f"no finished run in {runs_folder()}, no {PRETRAINED}: {way_out}")
     return found
+
+
+def load_model(path: Path) -> Translator:
+    """A translator from a run, a checkpoint, or a folder that `export` wrote."""
+    exported = any((path / name).is_file() for name in ("model.safetensors", "tokenizer.json"))
+    return load_pretrained(path) if exported or path == PRETRAINED else load_trained_model(path)
 
 
 # %% [markdown]
@@ -5844,8 +6774,15 @@ def run_average(options: argparse.Namespace) -> None:
     print(f"{output}: the mean of {len(options.checkpoints)} checkpoints")
 
 
+def run_export(options: argparse.Namespace) -> None:
+    save_pretrained(load_trained_model(options.model), options.folder)
+    translator = load_pretrained(options.folder)  # what was written can be read
+    size = sum(path.stat().st_size for path in options.folder.iterdir()) / 1e6
+    print(f"{options.folder}: model {translator.name}, {size:.1f} MB")
+
+
 def run_translate(options: argparse.Namespace) -> None:
-    translator = load_trained_model(chosen_model(options.model))
+    translator = load_model(chosen_model(options.model))
     decode = functools.partial(beam_search, beam=options.beam, alpha=options.alpha)
     say = functools.partial(translate, translator, decode=decode)
     print(f"model {translator.name}, trained on {translator.corpus}", file=sys.stderr)
@@ -5867,7 +6804,7 @@ def run_translate(options: argparse.Namespace) -> None:
 # %% tags=["hide-input"]
 def run_evaluate(options: argparse.Namespace) -> None:
     run = chosen_model(options.model)
-    translator = load_trained_model(run)
+    translator = load_model(run)
     languages = translator.config.languages
     corpus = find_corpus(options.data or translator.config.corpus, languages)
     decode = functools.partial(beam_search, beam=options.beam, alpha=options.alpha)
@@ -5903,6 +6840,7 @@ COMMANDS = {
     "train": ("train a translator, or go on with a run", train_options, run_train),
     "translate": ("translate arguments or standard input", translate_options, run_translate),
     "average": ("the mean of several checkpoints of a run", average_options, run_average),
+    "export": ("write a model of pieces in int8, to give away", export_options, run_export),
     "evaluate": ("BLEU and perplexity on the test splits", evaluate_options, run_evaluate),
 }
 

@@ -90,7 +90,7 @@ def small_config(at, small_corpus):
     return at.Config(
         corpus=str(small_corpus), N=1, d_model=16, d_ff=32, h=2, dropout=0.1, attention_dropout=0.1,
         max_len=16, min_freq=1, batch_tokens=128, accumulate=2, warmup=10, factor=1.0, epochs=2,
-        patience=100,
+        schedule="root", patience=100,
     )  # fmt: skip
 
 

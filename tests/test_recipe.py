@@ -450,3 +450,64 @@ def test_linear_rate():
     assert rates[-1] == 0.0 and tutorial.linear_rate(1200, 256, 1.5, 100, 1000) == 0.0
     falls = [a - b for a, b in itertools.pairwise(rates[99:])]
     assert max(falls) == pytest.approx(min(falls))
+
+
+# Faster forms -----------------------------------------------------------------------------------
+
+
+def test_the_kernel_takes_bf16_through_fp32():
+    """Nearer to the exact result than products of bf16 would be, in output and gradient."""
+    query, key, value, mask = tutorial.random_attention_inputs()
+    short = [x.bfloat16().requires_grad_() for x in (query, key, value)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = tutorial.fast_attention(*short, mask)
+    exact = [x.detach().float().requires_grad_() for x in short]
+    expected, _ = tutorial.attention(*exact, mask)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output, expected.bfloat16())
+    output.float().square().sum().backward()
+    expected.square().sum().backward()
+    for ours, theirs in zip(short, exact, strict=True):
+        torch.testing.assert_close(ours.grad.float(), theirs.grad, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.3, 0.5, 0.9])
+def test_dropout_drops_its_share_and_scales_the_rest(rate):
+    torch.manual_seed(0)
+    x = torch.full((301, 333), 2.0, requires_grad=True)
+    dropped = tutorial.make_dropout(rate)(x)
+    assert (dropped == 0).float().mean().item() == pytest.approx(rate, abs=0.006)
+    left = dropped[dropped != 0].unique()
+    assert len(left) == 1 and left.item() == pytest.approx(2 / (1 - rate), rel=0.02)
+    dropped.sum().backward()
+    assert torch.equal(x.grad != 0, dropped.detach() != 0)
+
+
+def test_dropout_of_neighbours_is_independent():
+    torch.manual_seed(0)
+    kept = (tutorial.make_dropout(0.5)(torch.ones(1000, 160)) != 0).float()
+    for lag in (1, 7, 8, 16, 160):
+        flat = kept.flatten()
+        assert (flat[lag:] * flat[:-lag]).mean().item() == pytest.approx(0.25, abs=0.01)
+
+
+def test_dropout_follows_the_seed_and_the_mode():
+    drop, x = tutorial.make_dropout(0.4), torch.randn(5, 7)
+    first, second = (torch.manual_seed(3) and drop(x) for _ in range(2))
+    assert torch.equal(first, second) and torch.equal(drop.eval()(x), x)
+    assert torch.equal(tutorial.make_dropout(0.0)(x), x)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3, 700])
+def test_the_loss_in_chunks_for_any_number_of_tokens(tokens, monkeypatch):
+    torch.manual_seed(0)
+    criterion, proj = tutorial.LabelSmoothing(3001, PAD, 0.1), torch.nn.Linear(6, 3001).double()
+    states = torch.randn(tokens, 6).double().requires_grad_()
+    target = torch.randint(3, 3001, (tokens,))
+    inputs = states, proj.weight, proj.bias
+    run = tutorial.ChunkedLoss.apply(*inputs, target, criterion, torch.double)
+    read = criterion(proj(states).log_softmax(-1), target)
+    torch.testing.assert_close(run, read)
+    ours, theirs = (torch.autograd.grad(3 * loss, inputs) for loss in (run, read))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
