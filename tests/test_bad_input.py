@@ -682,7 +682,8 @@ def test_a_readers_own_french_corpus(tmp_path, capsys):
     splits = {"train": pairs[:30], "val": pairs[30:35], "test": pairs[35:]}
     data = write_pairs(tmp_path / "phrases", ("fr", "en"), **splits)
     run = tmp_path / "run"
-    sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --min-freq 1 --epochs 1 --batch-tokens 64 --seed 3 --warmup 1"
+    sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --min-freq 1 --epochs 1 --batch-tokens 64"
+    sizes += " --seed 3 --warmup 1 --preset words"
     given = ["--data", data, "--languages", "fr-en", "--folder", run, *sizes.split()]
     assert tutorial.main(list(map(str, ["train", *given]))) == 0
     assert "finished" in capsys.readouterr().out
