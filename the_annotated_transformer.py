@@ -4214,7 +4214,7 @@ def train_model(
 
 # %%
 def is_done(training: Training, until: float = math.inf) -> bool:
-    """True when the epochs are used up, validation has stopped improving, or BLEU has reached `until`."""
+    """True at the last epoch, when validation has stopped improving, or where BLEU is `until`."""
     config, reached = training.config, training.best >= until
     return (
         training.state.epoch >= config.epochs or training.since_best >= config.patience or reached
@@ -4906,11 +4906,10 @@ def pack(model: EncoderDecoder) -> dict[str, Tensor]:
 
 def unpack(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The state dict of a model from what `pack` returned."""
-    state = {}
-    for name, value in tensors.items():
-        rounded = value.dtype == torch.int8
-        if not name.endswith(".steps"):
-            state[name] = dequantise(value, tensors[f"{name}.steps"]) if rounded else value
+    state = {name: value for name, value in tensors.items() if not name.endswith(".steps")}
+    for name, value in state.items():
+        if value.dtype == torch.int8:
+            state[name] = dequantise(value, tensors[f"{name}.steps"])
     return dict.fromkeys(ONE_MATRIX, state[ONE_MATRIX[0]]) | state
 
 
@@ -4955,8 +4954,8 @@ def save_pretrained(translator: Translator, folder: Path) -> None:
     from safetensors.torch import save
 
     pieces, settings = translator.vocabularies[0], dataclasses.asdict(translator.config)
-    message = f"{translator.name} knows words: only a model of pieces goes into these files"
-    require(isinstance(pieces, Pieces), f"{message}; train one with `--preset recipe`")
+    message = f"{translator.name} is a model of words, not of pieces: `--preset recipe` trains one"
+    require(isinstance(pieces, Pieces), message)
     about = {"name": translator.name, "corpus": translator.corpus, "config": settings}
     parts = {"config.json": json.dumps(about).encode(), "tokenizer.json": pieces.settings.encode()}
     parts["model.safetensors"] = save(pack(translator.model))
@@ -4967,9 +4966,29 @@ def save_pretrained(translator: Translator, folder: Path) -> None:
 
 
 # %% [markdown]
-# Loading asks three questions. Is each file the one that was written? Does the tokenizer have a
-# piece for each row of the matrix, the special symbols first? Do the weights fit the settings?
-# The last one is asked by `translator_from`, as for any checkpoint.
+# Loading asks three questions. The first: is each file the one that was written? `config.json`
+# must stand the same test, for a setting that has changed, such as the order of the norms, need
+# not change any shape.
+
+
+# %%
+def checked_about(parts: dict[str, bytes]) -> dict:
+    """What config.json says, if all parts are as its sums say; ValueError names one that is not."""
+    try:
+        about = json.loads(parts["config.json"])
+        sums = dict(about.pop("sha256"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"config.json does not hold settings and sums ({error})") from None
+    for name, data in (parts | {"config.json": json.dumps(about).encode()}).items():
+        same = hashlib.sha256(data).hexdigest() == sums.get(name)
+        require(same, f"{name} is damaged or belongs to another model: its SHA-256 sum differs")
+    return about
+
+
+# %% [markdown]
+# The second: does the tokenizer have a piece for each row of the matrix, the special symbols
+# first? The third, whether the weights fit the settings, is asked by `translator_from`, as for any
+# checkpoint.
 
 
 # %%
@@ -4977,18 +4996,14 @@ def translator_from_parts(parts: dict[str, bytes], device: torch.device | None) 
     """A translator from the content of the three files, by name."""
     from safetensors.torch import load
 
-    content = dict(json.loads(parts["config.json"]))
-    sums = dict(content.pop("sha256", {}))
-    for name, data in (parts | {"config.json": json.dumps(content).encode()}).items():
-        same = hashlib.sha256(data).hexdigest() == sums.get(name)
-        require(same, f"{name} is damaged or belongs to another model: its SHA-256 sum differs")
-    state, saved = unpack(load(parts["model.safetensors"])), parts["tokenizer.json"].decode()
-    pieces, rows = Pieces(saved), len(state[ONE_MATRIX[0]])
-    found = f"{len(pieces)} pieces, the first {' '.join(map(str, pieces.words[:4]))}"
-    fits = len(pieces) == rows and pieces.words[: len(SPECIALS)] == SPECIALS
-    require(fits, f"the tokenizer ({found}) does not fit the model ({rows} rows)")
-    content |= {"vocabularies": [saved], "model": state}
-    return translator_from(content, f"{content['name']}, int8", device)
+    about, saved = checked_about(parts), parts["tokenizer.json"].decode()
+    state, pieces = unpack(load(parts["model.safetensors"])), Pieces(saved)
+    found = len(pieces), *pieces.words[: len(SPECIALS)]
+    rows = len(state[ONE_MATRIX[0]])
+    message = f"the tokenizer {found} does not fit the model {(rows, *SPECIALS)}"
+    require(found == (rows, *SPECIALS), message)
+    content = about | {"vocabularies": [saved], "model": state}
+    return translator_from(content, f"{about.get('name')}, int8", device)
 
 
 # %% [markdown]
@@ -5004,16 +5019,16 @@ def load_pretrained(folder: Path = PRETRAINED, device: torch.device | None = Non
     """
     from safetensors import SafetensorError
 
-    way_out = "`git checkout pretrained` brings back the model of the repository"
+    way_out = "fetch its files again (`git checkout pretrained`), or write them with `export`"
     parts = {}
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         if not Path(folder, name).is_file():
-            raise FileNotFoundError(f"{Path(folder, name)} is missing; {way_out}")
+            raise FileNotFoundError(f"{Path(folder, name)} is missing: {way_out}")
         parts[name] = Path(folder, name).read_bytes()
     try:
         return translator_from_parts(parts, device)
     except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{folder}: {error}; {way_out}") from None
+        raise ValueError(f"{folder} cannot be used: {error}; {way_out}") from None
 
 
 # %% [markdown]
@@ -5028,12 +5043,16 @@ def load_pretrained(folder: Path = PRETRAINED, device: torch.device | None = Non
 
 # %%
 def finished_run(corpus: str | None = None) -> Path | None:
-    """The finished run with the highest validation BLEU, on a corpus or on any, or None."""
-    found = []
+    """The finished run with the highest validation BLEU, or None.
+
+    With a corpus named, only runs on it that translate German into English count.
+    """
+    found, wanted = [], [corpus, ["de", "en"]]
     for path in runs_folder().glob("*/summary.json"):
         try:
             summary = json.loads(path.read_text())
-            fits = summary["status"] == "finished" and corpus in (None, summary["corpus"])
+            suits = corpus is None or [summary["corpus"], summary["languages"]] == wanted
+            fits = summary["status"] == "finished" and suits
             candidate = summary["validation_bleu"], path.parent
         except (ValueError, KeyError):
             warnings.warn(f"{path} is damaged: this run is passed over", stacklevel=2)
@@ -6700,7 +6719,8 @@ def run_train(options: argparse.Namespace) -> None:
     if int(os.environ.get("RANK", 0)) == 0:
         more = "a larger --epochs or --patience goes on" if status == "finished" else ""
         hint = f" ({more or 'the same command goes on from here'})"
-        print(f"{status}: {str(folder).replace(str(Path.home()), '~', 1)}{hint}")
+        shown = re.sub(f"^{re.escape(str(Path.home()))}/", "~/", str(folder))
+        print(f"{status}: {shown}{hint}")
 
 
 # %% [markdown]

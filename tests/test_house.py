@@ -18,7 +18,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 TARGETS = (
     "setup notebook py execute lab html blog test test-all lint format train translate evaluate "
-    "clean help"
+    "average export results trials speedrun clean help"
 ).split()
 
 SMALL = """\

@@ -34,11 +34,12 @@ def plan(monkeypatch, tmp_path):
         function.cache_clear()
 
 
-def finish(run: Path, corpus: str) -> None:
+def finish(run: Path, corpus: str, languages: list[str] | None = None) -> None:
     """A folder as a finished training leaves it."""
     run.mkdir()
     (run / "best.pt").write_bytes(b"")
     summary = {"status": "finished", "corpus": corpus, "validation_bleu": 9.0}
+    summary["languages"] = languages or ["de", "en"]
     (run / "summary.json").write_text(json.dumps(summary))
 
 
@@ -75,6 +76,7 @@ def test_laptop_takes_a_finished_model_of_the_same_corpus(plan, monkeypatch, tmp
     monkeypatch.setenv("ANNOTATED_RUN", "laptop")
     for run, corpus in {"mine": tutorial.BUILTIN, "other": "Multi30k"}.items():
         finish(tmp_path / run, corpus)
+    finish(tmp_path / "backwards", tutorial.BUILTIN, ["en", "de"])
     assert tutorial.translator_at_hand() == f"model of {tmp_path / 'mine'}"
     assert plan == []
 
