@@ -4402,7 +4402,17 @@ class Translator:
 
 # %% [markdown]
 # Loading repeats what training began with: the same sizes, the same words, then the weights on
-# top. `load_state_dict` compares names and shapes one by one, and we pass its complaint on.
+# top. `load_state_dict` compares names and shapes one by one, and we pass its complaint on. A model
+# of words keeps two lists of words, a model of pieces ([Part 6](#byte-pairs)) the text of its
+# tokenizer.
+
+
+# %%
+def restore_vocabularies(saved: Sequence) -> tuple:
+    """The vocabularies of a checkpoint, from what their `saved` returned."""
+    if all(isinstance(one, str) for one in saved):
+        return (Pieces(saved[0]),) * 2
+    return tuple(Vocabulary(tuple(words)) for words in saved)
 
 
 # %%
@@ -4677,19 +4687,7 @@ def learn_pieces(corpus: Corpus, size: int) -> tuple[Pieces, Pieces]:
     return shared, shared
 
 
-# %% [markdown]
-# A checkpoint of a model of words keeps two lists of words, one of a model of pieces keeps the
-# settings of the library. This tells them apart.
-
-
 # %%
-def restore_vocabularies(saved: Sequence) -> tuple:
-    """The vocabularies of a checkpoint, from what their `saved` returned."""
-    if all(isinstance(one, str) for one in saved):
-        return (Pieces(saved[0]),) * 2
-    return tuple(Vocabulary(tuple(words)) for words in saved)
-
-
 @functools.cache
 def pieces_at_hand() -> Pieces:
     """2,000 pieces of the corpus of this page."""
@@ -5227,7 +5225,7 @@ class Hypotheses:
     ended: Tensor  # (B, beam)
 
     def grow(self, log_probs: Tensor) -> Tensor:
-        """Take the best continuations by log_probs (B, beam, V); returns their origins (B, beam)."""
+        """Take the best continuations, by log_probs (B, beam, V); returns origins (B, beam)."""
         beam, V = log_probs.shape[1:]
         ended = self.ended.unsqueeze(-1)
         stays = ended & (torch.arange(V, device=ended.device) == PAD)  # in its place, as it is
@@ -5457,11 +5455,8 @@ def beam_and_length_penalty_on_the_validation_split():
     if not (kept := kept_results("beam")):
         return NO_RESULTS
     for found in kept["against_greedy"]:
-        print(
-            "beam {beam}, alpha {alpha}: score below greedy {below}, same {same}, above {above}".format(
-                **found
-            )
-        )
+        counts = ", ".join(f"{found[name]} {name}" for name in ("below", "same", "above"))
+        print(f"beam {found['beam']}, alpha {found['alpha']}, score against greedy: {counts}")
     frame = pd.DataFrame(kept["sweep"]).pivot(index="beam", columns="alpha", values="bleu")
     return (
         frame.rename(columns=lambda alpha: f"α = {alpha}")
@@ -5471,7 +5466,10 @@ def beam_and_length_penalty_on_the_validation_split():
 
 
 # %% [markdown]
-# TODO-BEAM
+# The counts above the table say how often a beam of four has lost a sentence that greedy decoding
+# finds. In the table a wider beam soon stops to help. A higher score is the model's opinion of a
+# sentence, and BLEU is a comparison with a human's: beyond some width the search finds what the
+# model likes too much.
 #
 # %% [markdown]
 # <a id="averaging"></a>
@@ -5488,7 +5486,7 @@ def beam_and_length_penalty_on_the_validation_split():
 
 # %%
 def mean_of_states(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Mean of state dicts, read one after the other; ValueError for none, or where shapes differ."""
+    """Mean of state dicts, read one by one; ValueError for none, or where shapes differ."""
     mean: dict[str, Tensor] = {}
     number = 0
     for state in states:
@@ -5561,7 +5559,8 @@ def loss_along_the_line_figure():
 
 # %% [markdown]
 # **Figure 13.** Validation loss on the straight line through the weights of two epochs, the first
-# at 0 and the last at 1. TODO-LINE
+# at 0 and the last at 1. If the curve is lowest between the two, their mean is better than
+# either. If it still falls at 1 and beyond, the run was on its way, and a mean holds it back.
 
 
 # %%
@@ -5577,7 +5576,9 @@ def how_many_epochs_to_average():
 
 
 # %% [markdown]
-# TODO-AVERAGING
+# > **Does averaging always help?** It does what a falling learning rate does by itself. With the
+# > paper's schedule the weights move to the very end, and their mean is a better place than any of
+# > them. On a straight line down to zero they come to rest, and there is less left to gain.
 #
 # <a id="results"></a>
 # # Part 7. Results
@@ -5833,7 +5834,9 @@ def trials_on_the_validation_split():
 
 
 # %% [markdown]
-# TODO-CHOICES
+# Two warnings. One change at a time says nothing about two at once. And a short training favours
+# what learns fast: little dropout above all, which a long training pays for. So dropout was chosen
+# with the length of the real training in mind.
 #
 # <a id="speedrun"></a>
 # ## How fast can it go?
@@ -5858,7 +5861,9 @@ def from_raw_text_to_a_translator():
 
 
 # %% [markdown]
-# TODO-SPEEDRUN
+# What makes it quick is a small vocabulary, batches with little padding, two ranks instead of two
+# threads, bf16 where the processor has it, a loss in chunks, a cache for validation, and a learning
+# rate that comes down in time.
 #
 # <a id="looking-inside"></a>
 # # Part 8. Looking inside
@@ -6045,7 +6050,7 @@ def attention_explorer_figure():
 
 
 # %% [markdown]
-# **Figure 12.** Attention of the model at hand. Choose the kind, the layer and the head. In the
+# **Figure 15.** Attention of the model at hand. Choose the kind, the layer and the head. In the
 # cross-attention each row is a word that the decoder has just read, and the dark cells are the
 # source words it looks at to write the next one. In the decoder's self-attention the upper
 # triangle is empty: the future is hidden.
@@ -6429,7 +6434,7 @@ def heads_switched_off_figure():
 
 
 # %% [markdown]
-# **Figure N.** What is lost without one head. Each cell is the model with this head switched off:
+# **Figure 16.** What is lost without one head. Each cell is the model with this head switched off:
 # the redder, the more BLEU it costs. White is no change, blue a gain, and a cell tells its
 # numbers when you point at it. Look first for the darkest cells and whether a panel or a layer
 # has more of them than the others. Then look up the heads of the table above. TODO-LEAD (a
