@@ -535,10 +535,11 @@ def check_layer_norm_module_equals_the_formula():
 
 
 # %% [markdown]
-# *Dropout* sets a random part of the numbers to zero while training, and nothing in use: no part
-# of the model can then rely on a single other one. What is left is scaled up, so that sums keep
-# their size. PyTorch draws a random number for each value, and on a CPU this becomes a large part
-# of a training step. A random byte is enough to decide, and one draw gives eight of them.
+# While the model trains, *dropout* sets a random part of the numbers to zero. In use it does
+# nothing. No part of the model can then rely on a single other one. What is left is scaled up, so
+# that sums keep their size. PyTorch draws a random number for each value, and on a CPU this
+# becomes a large part of a training step. A random byte is enough to decide, and one draw gives
+# eight of them. The rate becomes the nearest 256th: 0.1 becomes 0.102.
 
 
 # %%
@@ -548,7 +549,7 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0 or x.device.type != "cpu":
             return super().forward(x)
-        closed = round(256 * self.p)  # of 256 values of a byte
+        closed = min(255, round(256 * self.p))  # of 256 values of a byte
         words = torch.empty(-(-x.numel() // 8), dtype=torch.long).random_(-(2**63), None)
         keep = words.view(torch.uint8)[: x.numel()].view(x.shape) >= closed
         return x * keep.to(x.dtype).mul_(256 / (256 - closed))
@@ -1875,14 +1876,15 @@ def penalty_on_over_confidence_figure():
 #
 # Log-probabilities for every token and every word of the vocabulary are the largest table of a
 # training by far, and its gradient is as large again. Neither need ever exist as a whole. The
-# gradient of the loss with respect to the scores is known without any bookkeeping: it is the
-# model's distribution minus the target,
+# gradient of the loss of a token with respect to its scores is known without recording the
+# computation: it is the model's distribution minus the target,
 #
 # $$\frac{\partial\, \mathrm{KL}(t \,\|\, p)}{\partial\, \text{score}_v} = p_v - t_v .$$
 #
-# So we take a few hundred tokens at a time, from states to loss and back to the gradient of the
-# states, and forget their scores before we go on. PyTorch lets a function bring its own gradient
-# along.
+# since $\partial \log p_u / \partial\, \text{score}_v = [u = v] - p_v$ and the $t_u$ add up to
+# one. So we take, on a CPU, a few hundred tokens at a time, from states to loss and back to the
+# gradient of the states, and forget their scores before we go on. PyTorch lets a function bring
+# its own gradient along.
 
 
 # %%
@@ -1918,8 +1920,8 @@ class ChunkedLoss(torch.autograd.Function):
 
 
 # %% [markdown]
-# Loss and gradients must be those of the form to read, with and without smoothing. A vocabulary of
-# ten and double precision leave no room for excuses.
+# Loss and gradients must be those of the form to read, with and without smoothing. (Seven tokens
+# fit into one chunk. The test suite also tries several.)
 
 
 # %%
@@ -1983,8 +1985,8 @@ def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int
 # %% [markdown]
 # The paper's curve knows nothing of the end of a training. Where the number of updates is known
 # beforehand, a straight line down to zero is a common choice today: the last, small steps settle
-# what the large ones have left unsettled. Rise and peak are the same. Which of the two our models
-# use has been measured ([Part 7](#choices)).
+# what the large ones have left unsettled. Rise and peak are the same. Our models take the
+# straight line, the demonstration the paper's curve. Both were tried ([Part 7](#choices)).
 
 
 # %%
@@ -3710,9 +3712,9 @@ class Config:
 
 # %% [markdown]
 # The presets: `recipe` is the model of this page and has all that [Part 6](#recipe) explains;
-# `pieces` and `words` are the steps before it, and differ from it in nothing else. `speedrun` is in
-# a hurry. `demo` is a small model of words that learns something within minutes, and `smoke` serves
-# the tests.
+# `pieces` and `words` are the steps before it, and differ from it in nothing else. `speedrun` is
+# in a hurry. `demo` is a small model of words that learns something within minutes, and `smoke`
+# serves the tests.
 
 # %%
 WORDS = Config()
@@ -4001,9 +4003,10 @@ def save_training(training: Training) -> None:
 
 
 # %% [markdown]
-# Going on is allowed with the same settings and the same words only, except for `epochs` and
-# `patience`, which say when to end. A run whose learning rate changed in the middle belongs to no
-# setting, and with another vocabulary every row of the embedding would stand for another word.
+# Going on is allowed with the same settings and the same words only, except for `patience` and,
+# with the paper's schedule, `epochs`, which say when to end. (A straight line to zero depends on
+# its end.) A run whose learning rate changed in the middle belongs to no setting, and with
+# another vocabulary every row of the embedding would stand for another word.
 
 
 # %%
@@ -4402,9 +4405,9 @@ class Translator:
 
 # %% [markdown]
 # Loading repeats what training began with: the same sizes, the same words, then the weights on
-# top. `load_state_dict` compares names and shapes one by one, and we pass its complaint on. A model
-# of words keeps two lists of words, a model of pieces ([Part 6](#byte-pairs)) the text of its
-# tokenizer.
+# top. `load_state_dict` compares names and shapes one by one, and we pass its complaint on. A
+# model of words keeps two lists of words. A model of pieces ([Part 6](#byte-pairs)) keeps the
+# settings of its tokenizer.
 
 
 # %%
@@ -4548,10 +4551,10 @@ def what_the_demonstration_says():
 # # Part 6. The rest of the recipe
 #
 # The model of Part 5 knows whole words, keeps three matrices for symbols, writes the likeliest
-# next word and forgets every state of its training but one. The paper does better in all four.
-# It cuts words into pieces (§5.1), keeps one matrix (§3.4), searches before it writes, and
-# averages its last checkpoints (§6.1). Each takes few lines. What each is worth on our data
-# stands in [Part 7](#results).
+# next word and forgets every state of its training but one. The paper does better in all four. It
+# cuts words into pieces (§5.1), keeps one matrix (§3.4), searches before it writes, and averages
+# its last checkpoints (§6.1). Each takes few lines. What each is worth on our data stands in
+# [Part 7](#results).
 #
 # <a id="byte-pairs"></a>
 # ## Pieces of words
@@ -4560,12 +4563,13 @@ def what_the_demonstration_says():
 # together, and the model of Part 5 reads it as `<unk>`. A list of letters is complete, but turns
 # a sentence into a hundred symbols. *Byte-pair encoding* ([Sennrich et al.,
 # 2016](https://arxiv.org/abs/1508.07909)) lies between: begin with letters, find the two symbols
-# that stand side by side most often in the training text, make them one new symbol, and repeat
-# until the list is as long as you like. Frequent words become one symbol. A rare word remains in
-# several pieces, and each of them has been seen before.
+# that stand side by side inside a word most often, make them one new symbol, and repeat until the
+# list is as long as you like. Frequent words become one symbol. A rare word remains in several
+# pieces, and each of them has been seen before.
 #
-# One list serves both languages, as in the paper, which takes about 37,000 symbols. Names,
-# numbers and many stems are spelt alike in German and English, and so share their pieces.
+# One list serves both languages, as in the paper, which takes about 37,000 symbols for English
+# and German. Names, numbers and many stems are spelt alike in German and English, and so share
+# their pieces.
 #
 # First by hand. A word is a tuple of pieces, and `words` says how often each word occurs.
 
@@ -4614,9 +4618,9 @@ def merges_of_four_words():
 
 
 # %% [markdown]
-# The mark `▁` stands for the space before a word. After four rounds *est* is one piece, since two
-# words end in it. A new word such as *lowest* would now be cut into *▁low*, or what there is of
-# it, and *est*.
+# The mark `▁` stands for the space before a word. After two rounds *est* is one piece: two words
+# end in it, nine times in all. After five, *▁low* is one as well. A new word such as *lowest* is
+# now cut into *▁low* and *est*.
 #
 # For real text we take the library `tokenizers`, which does the same and is fast. It first cuts
 # text at spaces and sets punctuation apart, so that no piece ever joins a word with a comma. The
@@ -4731,8 +4735,9 @@ def check_every_training_sentence_comes_back_from_its_pieces():
 
 
 # %% [markdown]
-# How do words fall apart? Frequent ones stay whole. A compound is cut, not always where a grammar
-# would cut it.
+# How do words fall apart? These cells learn 2,000 pieces, so that words are cut more often; the
+# published model has 5,000. Frequent words stay whole. A compound is cut, not always where a
+# grammar would cut it.
 
 
 # %%
@@ -4767,9 +4772,9 @@ def words_beside_pieces():
 
 
 # %% [markdown]
-# > **How long should the list be?** A short list means long sentences of well-known pieces. A long
-# > one means short sentences with pieces that were seen a few times only, and a wide and slow
-# > output layer. The paper had 4.5 million pairs and took 37,000. For our 29,000 pairs a few
+# > **How long should the list be?** A short list means long sentences of well-known pieces. A
+# > long one means short sentences with pieces that were seen a few times only, and a wide and
+# > slow output layer. The paper had 4.5 million pairs and took 37,000. For our 29,000 pairs a few
 # > thousand are enough: the choice stands in [Part 7](#choices).
 #
 # <a id="one-matrix"></a>
@@ -4777,8 +4782,8 @@ def words_beside_pieces():
 #
 # (§3.4) With one list for both languages a symbol has one meaning wherever it stands. Then it can
 # have one vector too: as input of the encoder, as input of the decoder, and as the row of the
-# output layer against which a state is compared. `share_embeddings=True` of [Part
-# 1](#make-model) does it. How many parameters does this save?
+# output layer against which a state is compared. `share_embeddings=True` of [Part 1](#make-model)
+# does it. How many parameters does this save?
 
 
 # %%
@@ -4802,8 +4807,8 @@ def parameters_saved_by_sharing():
 
 # %% [markdown]
 # Part 1 has shown that the three uses hold the same parameter. Its gradient is the sum of three,
-# one from each use. To see it, we give a copy of the model three matrices of its own with the same
-# values, and add up what they receive.
+# one from each use. To see it, we give a copy of the model three matrices of its own with the
+# same values, and add up what they receive.
 
 
 # %%
@@ -4844,11 +4849,11 @@ def check_the_shared_matrix_is_stored_once():
 # ## A model to take away
 #
 # A trained model should be at hand before anything is trained. So one lies beside this text, in
-# `pretrained/`, and it has to be small. Nearly all of its bytes are matrices, in fp32, four bytes
-# for each weight. We round them to *int8*, whole numbers from −127 to 127, one byte each. What a
-# number is worth is told by a *step*: the weight is the number times the step. Each row of a
-# matrix has a step of its own, its largest absolute value divided by 127. So a row of small
-# weights does not suffer from a large weight elsewhere.
+# `pretrained/`, and it has to be small. Nearly all of its bytes are the weights of matrices:
+# fp32, four bytes each. For storing (not for computing) we round them to *int8*, whole numbers
+# from −127 to 127, one byte each. What a number is worth is told by a *step*: the weight is the
+# number times the step. Each row of a matrix has a step of its own, its largest absolute value
+# divided by 127. So a row of small weights does not suffer from a large weight elsewhere.
 
 
 # %%
@@ -4934,9 +4939,8 @@ def loss_after_rounding():
 
 
 # %% [markdown]
-# The file shrinks to about a quarter, and the loss hardly moves. Half a step is nothing beside
-# the noise of a training. What it costs the model of this repository in BLEU was measured, and
-# stands in the model's card, `pretrained/README.md`.
+# The file shrinks to about a quarter, and the loss hardly moves. What it costs the model of this
+# repository in BLEU was measured, and stands in the model's card, `pretrained/README.md`.
 #
 # A model needs three files. The weights go into a *safetensors* file: names and shapes, then the
 # plain numbers, and nothing that could be executed. The tokenizer is JSON already. The third file
@@ -4965,8 +4969,8 @@ def save_pretrained(translator: Translator, folder: Path) -> None:
 
 # %% [markdown]
 # Loading asks three questions. The first: is each file the one that was written? `config.json`
-# must stand the same test, for a setting that has changed, such as the order of the norms, need
-# not change any shape.
+# must stand the same test, for a setting that has changed, such as the number of heads, need not
+# change any shape.
 
 
 # %%
@@ -4985,8 +4989,8 @@ def checked_about(parts: dict[str, bytes]) -> dict:
 
 # %% [markdown]
 # The second: does the tokenizer have a piece for each row of the matrix, the special symbols
-# first? The third, whether the weights fit the settings, is asked by `translator_from`, as for any
-# checkpoint.
+# first? The third, whether the weights fit the settings, is asked by `translator_from`, as for
+# any checkpoint.
 
 
 # %%
@@ -5033,10 +5037,11 @@ def load_pretrained(folder: Path = PRETRAINED, device: torch.device | None = Non
 # <a id="model-at-hand"></a>
 # ## The model from here on
 #
-# The demonstration knows little. From here on the page uses the best model that is at hand: the
-# one that lies in the repository, in `pretrained/`; else the best run that was trained here to its
-# end; else, in an empty folder, the demonstration after all. Every table and figure says which. At
-# level `full` the whole recipe is trained instead.
+# The demonstration knows little. From here on the page uses a finished model: the one that lies
+# in the repository, in `pretrained/`; else the best run that was trained here to its end; else,
+# in an empty folder, the demonstration after all. Every table and figure says which. At level
+# `full` the whole recipe is trained instead. (The command line looks the other way round: your
+# own runs first.)
 
 
 # %%
@@ -5067,11 +5072,14 @@ def finished_run(corpus: str | None = None) -> Path | None:
 
 
 # %%
+AVERAGED = 6  # of the last epochs, as chosen in Part 7
+
+
 def whole_recipe(languages: tuple[str, str] = ("de", "en")) -> Path:
     """Train the recipe, or go on with it, and average its last epochs; returns the checkpoint."""
     folder = runs_folder() / "-".join(["recipe", *languages])
     launch_training("recipe", folder)
-    paths = sorted(folder.glob("epoch-*.pt"))
+    paths = sorted(folder.glob("epoch-*.pt"))[-AVERAGED:]
     save_checkpoint(folder / "average.pt", average_checkpoints(paths))
     return folder / "average.pt"
 
@@ -5092,15 +5100,15 @@ def translator_at_hand() -> Translator:
 # <a id="cached-decoding"></a>
 # ## Decoding with a cache
 #
-# The plain loop of [Part 4](#greedy-decoding) computes the whole prefix again for each new
-# symbol. It need not. What a position has computed does not depend on later positions: this is
-# what the causal mask is for. So its keys and values can be kept, and each step needs the decoder
-# at one position only. The keys and values of the memory never change at all and are computed
-# once.
+# The plain loop of [Part 4](#greedy-decoding) computes the whole *prefix*, all that is written so
+# far, again for each new symbol. It need not. What a position has computed does not depend on
+# later positions: this is what the causal mask is for. So its keys and values can be kept, and
+# each step needs the decoder at one position only. The keys and values of the memory never change
+# at all and are computed once.
 #
-# The classes of Part 1 stay as they are. A small class walks through the same layers with the same
-# weights, one symbol at a time. Two functions cut multi-head attention in halves: one makes keys
-# and values, the other asks.
+# The classes of Part 1 stay as they are. A small class walks through the same layers with the
+# same weights, one symbol at a time. Two functions cut multi-head attention into halves: one
+# makes keys and values, the other asks.
 
 
 # %%
@@ -5160,8 +5168,8 @@ class CachedDecoder:
 
 
 # %% [markdown]
-# `keep` serves the search below: hypotheses end, and others branch. Now the check: step by step
-# with a cache, and all at once with a causal mask, in both orders of the norm.
+# `keep` serves the search below, which drops some rows and doubles others. Now the check: step by
+# step with a cache, and all at once with a causal mask, in both orders of the norm.
 
 
 # %%
@@ -5182,9 +5190,12 @@ def check_cached_and_plain_decoding_agree():
 # ## Beam search
 #
 # (§6.1) The likeliest next symbol is not always the beginning of the likeliest sentence. Looking
-# at all sentences is out of the question. A *beam* keeps the few best beginnings, the *hypotheses*,
-# and continues all of them in every step: each with every symbol, and of all these the best few
-# are kept.
+# at all sentences is out of the question. A *beam* keeps the few best beginnings, the
+# *hypotheses*, and continues all of them in every step: each with every symbol, and of all these
+# the best few are kept.
+#
+# The paper keeps four hypotheses, lets a translation be 50 symbols longer than its source, and
+# stops early when it can.
 #
 # Hypotheses of different lengths must be compared. Each symbol costs probability, so long
 # sentences lose by their length alone. The paper divides by a length penalty ([Wu et al.,
@@ -5192,11 +5203,13 @@ def check_cached_and_plain_decoding_agree():
 #
 # $$\mathrm{score}(y) = \frac{\log p(y \mid x)}{\mathrm{lp}(y)}, \qquad
 # \mathrm{lp}(y) = \left(\frac{5 + |y|}{6}\right)^{\alpha}$$
+#
+# where $|y|$ counts the symbols of the target, the end symbol included and the start not.
 
 
 # %%
 def length_penalty(length: Tensor | int, alpha: float):
-    """By what the log-probability of a target of so many symbols is divided (§6.1)."""
+    """What the log-probability of a target is divided by (§6.1); its end counts, its start not."""
     return ((5 + length) / 6) ** alpha
 
 
@@ -5206,9 +5219,9 @@ def length_penalty(length: Tensor | int, alpha: float):
 # log-probability decides.
 #
 # When may the search stop? A log-probability only falls, and the penalty is largest at the
-# longest length that is allowed. So no continuation of a hypothesis can ever score above
-# $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. As soon as an ended hypothesis reaches the best of
-# these bounds, it has won. The bound is *admissible*: it never ends a search too early.
+# longest length that is allowed, $T_\mathrm{max}$. So no continuation of a hypothesis can ever
+# score above $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. As soon as an ended hypothesis reaches the
+# best of these bounds, it has won. The bound is *admissible*: it never ends a search too early.
 #
 # A whole batch of sentences is searched at once, each with a beam of its own. First what is known
 # about the hypotheses, and how they grow by one symbol.
@@ -5252,8 +5265,8 @@ class Hypotheses:
 
 
 # %% [markdown]
-# At first each sentence has one hypothesis, which has written nothing. The other places are filled
-# with impossible ones, of probability zero.
+# At first each sentence has one hypothesis, which has written nothing. The other places are
+# filled with impossible ones, of probability zero.
 
 
 # %%
@@ -5330,8 +5343,8 @@ def check_a_beam_of_one_is_greedy():
 
 
 # %% [markdown]
-# The oracle for the search is to look at everything. With seven symbols and at most three steps
-# there are few enough sequences to score them all, by one plain forward pass for each.
+# The oracle for the search is to look at everything. With three symbols, the end, and at most
+# three steps there are forty sequences, and each is scored by one plain forward pass.
 
 
 # %%
@@ -5439,9 +5452,10 @@ def one_search_figure():
 
 # %% [markdown]
 # **Figure 12.** One search with three places. Follow the lines from the left: each symbol grew
-# from the place to which it is joined, and a place without a line to its right was given up. The
-# path in blue has won. Scores fall with every symbol, and the loser of an early step may look
-# better than the winner for a while.
+# from the place to which it is joined. A place without a line to its right was given up, unless
+# its symbol is `</s>`: there a hypothesis has ended, and keeps its place. The path in blue has
+# won. The log-probability falls with every symbol. The score may rise, since the penalty grows
+# too.
 #
 # How wide should the beam be, and how large $\alpha$? `make results` has tried both on the
 # validation split, with the model that this text publishes.
@@ -5467,9 +5481,8 @@ def beam_and_length_penalty_on_the_validation_split():
 
 # %% [markdown]
 # The counts above the table say how often a beam of four has lost a sentence that greedy decoding
-# finds. In the table a wider beam soon stops to help. A higher score is the model's opinion of a
-# sentence, and BLEU is a comparison with a human's: beyond some width the search finds what the
-# model likes too much.
+# finds. In the table, look where a wider beam stops helping. A higher score is only the model's
+# opinion of a sentence. BLEU compares with a human's.
 #
 # %% [markdown]
 # <a id="averaging"></a>
@@ -5478,7 +5491,9 @@ def beam_and_length_penalty_on_the_validation_split():
 # (§6.1) Each update is computed from a small batch and overshoots a little, now here, now there.
 # The weights of the last epochs scatter around a place which none of them hits. Their mean lies
 # nearer to it. The paper averages the last five checkpoints of its base model, written ten
-# minutes apart, and the last twenty of the big one. It costs no training at all.
+# minutes apart, and the last twenty of the big one. It gives no reason; this is the usual one,
+# and it holds for a learning rate that stays large to the end. Averaging costs no training at
+# all.
 #
 # The mean is taken as a stream: at any time only the mean so far and one model are in memory,
 # however many there are.
@@ -5536,11 +5551,11 @@ def check_the_average_is_the_mean():
 
 
 # %% [markdown]
-# Why should a mean of weights be a good model at all? A network is not linear, and the mean of two
-# unrelated models is worthless. But checkpoints of one run lie in the same valley. To see it, walk
-# in a straight line from the weights of one epoch through those of another and beyond, and measure
-# the loss on the validation split. `make results` has done this with two of the last epochs of the
-# published run, and has averaged more and more epochs.
+# Why should a mean of weights be a good model at all? A network is not linear, and the mean of
+# two unrelated models is worthless. But checkpoints of one run lie in the same valley. To see it,
+# walk on a straight line through the weights of two epochs, from a little before the first to a
+# little beyond the second, and measure the loss on the validation split. `make results` has done
+# this with two of the last epochs of the published run, and has averaged more and more epochs.
 
 
 # %%
@@ -5559,8 +5574,9 @@ def loss_along_the_line_figure():
 
 # %% [markdown]
 # **Figure 13.** Validation loss on the straight line through the weights of two epochs, the first
-# at 0 and the last at 1. If the curve is lowest between the two, their mean is better than
-# either. If it still falls at 1 and beyond, the run was on its way, and a mean holds it back.
+# at 0 and the last at 1. At 0.5 is the mean of the two. Where the curve is lower there than at
+# both ends, the mean is better than either. Where it still falls at 1 and beyond, the run was on
+# its way, and a mean holds it back.
 
 
 # %%
@@ -5577,8 +5593,9 @@ def how_many_epochs_to_average():
 
 # %% [markdown]
 # > **Does averaging always help?** It does what a falling learning rate does by itself. With the
-# > paper's schedule the weights move to the very end, and their mean is a better place than any of
-# > them. On a straight line down to zero they come to rest, and there is less left to gain.
+# > paper's schedule the weights keep moving until the very end, and their mean is usually a
+# > better place than any of them. On a straight line down to zero they come to rest, and there is
+# > less left to gain.
 #
 # <a id="results"></a>
 # # Part 7. Results
@@ -5586,11 +5603,11 @@ def how_many_epochs_to_average():
 # <a id="bleu"></a>
 # ## How good is it?
 #
-# (§6.1) Translations are compared with a human's by BLEU. It counts the runs of one, two, three
-# and four words that occur in the reference as well (each no more often than there), takes the
-# geometric mean of the four shares, and lowers it when the translation is shorter than the
-# reference. 100 would be the reference itself, word for word; on real text no honest system comes
-# near it.
+# (§6.1) Translations are compared with a human's by BLEU. It takes all runs of one, two, three
+# and four words of the translations, asks what share of each kind occurs in the references (each
+# run no more often than there), takes the geometric mean of the four shares, and lowers it where
+# the translations are shorter than the references. All counts are over the whole split. 100 would
+# be the references themselves, word for word; on real text no honest system comes near it.
 #
 # The number depends on details such as case and tokenization, and scores that differ in them
 # cannot be compared. We score detokenized, cased text with sacreBLEU and print its signature,
@@ -5617,8 +5634,9 @@ def evaluate(
 
 # %% [markdown]
 # Whoever scores a test split again and again, and keeps what scores best, has chosen on it. So
-# this page scores the validation split, as often as it likes. The test splits are scored by `make
-# results`, once for each row of the table below, and a log in `docs/results` keeps every scoring.
+# this page scores the validation split, as often as it likes. The test splits are scored by
+# `make results`, once for each row and seed of the table below, and a log in `docs/results` keeps
+# every scoring.
 
 
 # %%
@@ -5693,13 +5711,14 @@ def ten_fixed_test_sentences():
 # <a id="step-by-step"></a>
 # ## Step by step
 #
-# (§6.1) What is each part of the recipe worth? The same model is trained with words, then with
-# pieces, then with one matrix. Then nothing more is trained: the same weights are decoded with a
-# beam, and at last averaged. All else stays as it is. First and last row are the mean of three
-# seeds, the others one seed.
+# What is each part of the recipe worth? The same model is trained with words, then with pieces,
+# then with one matrix. Then nothing more is trained. The same weights are decoded with a beam. At
+# last the mean of the last six epochs takes the place of the best epoch. All else stays as it is.
+# The rows *words* and *averaging* are means of three seeds, the others one seed. The last row is
+# the same recipe from English to German.
 #
-# `make results` does all this and writes `docs/results/recipe.json`, with date, machine, versions,
-# commit and all settings. The table is read from there.
+# `make results` does all this and writes `docs/results/recipe.json`, with date, machine,
+# versions, commit and all settings. The table is read from there.
 
 # %%
 SCORES = {
@@ -5738,14 +5757,16 @@ def the_recipe_step_by_step():
 
 # %% [markdown]
 # The minutes are those of the training, on two CPU cores, with validation after each epoch. Three
-# of the rows share a training. Perplexity is counted per symbol. Words and pieces are different
-# symbols, so it can be compared between rows of pieces only.
+# of the rows share a training. *chrF* ([Popović, 2015](https://aclanthology.org/W15-3049/))
+# compares runs of letters instead of words. Perplexity is counted per symbol. Words and pieces
+# are different symbols, so it can be compared between rows of pieces only.
 #
 # Is a step real, or would another seed have given as much? Two answers. The *range* says how far
-# apart seeds of the same row lie. The *paired bootstrap* ([Koehn,
-# 2004](https://aclanthology.org/W04-3250/)) draws a thousand new test sets from the old one,
-# sentence by sentence with replacement. It asks how often a gain as large as the one seen would
-# come about by the choice of sentences alone: this is $p$.
+# apart seeds of the same row lie, in the one of the two rows with three seeds where it is larger.
+# The *paired bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)) draws a thousand new
+# test sets from the old one, sentence by sentence with replacement. It asks how often a
+# difference as large, either way, would come about by the choice of sentences alone: this is $p$.
+# Larger than the range is no proof: three seeds are few.
 
 
 # %%
@@ -5801,22 +5822,25 @@ def steps_figure():
 
 
 # %% [markdown]
-# **Figure 14.** From words to the full recipe. Compare the width of a bar, which is chance, with
-# the way from one row to the next.
+# **Figure 14.** From words to the full recipe. Only the rows with three seeds have a bar. Compare
+# its width, which is chance, with the way from one row to the next.
 #
 # > **How do these numbers compare with others?** Two are often quoted for Transformers trained on
-# > Multi30k alone. [Trevett's tutorial](https://github.com/bentrevett/pytorch-seq2seq) reports 36.5
-# > from German to English on test 2016, with 3 + 3 layers of 256, words, and greedy decoding. [Wu
-# > et al., 2021](https://arxiv.org/abs/2105.14462) report 41.0 from English to German, with 4 + 4
-# > layers of 128, 10,000 pieces, averaging and a beam of 5. Both score lower-cased, tokenized text,
-# > with a tokenizer of their own. The nearest of our numbers is the lower-cased BLEU, and it is not
-# > the same measure. For cased, detokenized text with a signature we found no published number.
+# > Multi30k alone. [Trevett's
+# > tutorial](https://github.com/bentrevett/pytorch-seq2seq/blob/7faa64a895fe4b76cb87409d66a0ba349a78298e/6%20-%20Attention%20is%20All%20You%20Need.ipynb)
+# > reports 36.5 from German to English on test 2016, with 3 + 3 layers of 256, words, and greedy
+# > decoding. [Wu et al., 2021](https://arxiv.org/abs/2105.14462) report 41.0 from English to
+# > German, with 4 + 4 layers of 128, 10,000 merges, averaging and a beam of 5. Both score
+# > tokenized text, with a tokenizer of their own. The nearest of our numbers is the lower-cased
+# > BLEU, and it is not the same measure. For cased, detokenized text with a signature we found no
+# > published number.
 #
 # <a id="choices"></a>
 # ## Choices
 #
-# (§6.2, Table 3) Sizes, dropout, vocabulary, warm-up, batch and schedule were tried one at a time,
-# with one seed and a quarter of the updates, and judged by greedy BLEU on the validation split.
+# (§6.2, Table 3) Sizes, heads, dropout, vocabulary, warm-up, factor, batch and schedule were
+# tried one at a time (widths and their heads together), with one seed and a part of the updates.
+# Greedy BLEU on the validation split decides.
 
 
 # %%
@@ -5835,14 +5859,14 @@ def trials_on_the_validation_split():
 
 # %% [markdown]
 # Two warnings. One change at a time says nothing about two at once. And a short training favours
-# what learns fast: little dropout above all, which a long training pays for. So dropout was chosen
-# with the length of the real training in mind.
+# what learns fast: little dropout above all, which a long training pays for. So dropout was
+# chosen with the length of the real training in mind.
 #
 # <a id="speedrun"></a>
 # ## How fast can it go?
 #
-# How long does it take from raw text to a usable model? `make speedrun` starts a clock, learns the
-# pieces, trains on two ranks, validates after each epoch, and stops the clock at the first
+# How long does it take from raw text to a usable model? `make speedrun` starts a clock, learns
+# the pieces, trains on two ranks, validates after each epoch, and stops the clock at the first
 # checkpoint that reaches 38 BLEU on the validation split with greedy decoding.
 
 
@@ -5862,8 +5886,8 @@ def from_raw_text_to_a_translator():
 
 # %% [markdown]
 # What makes it quick is a small vocabulary, batches with little padding, two ranks instead of two
-# threads, bf16 where the processor has it, a loss in chunks, a cache for validation, and a learning
-# rate that comes down in time.
+# threads, bf16 where the processor has it, a loss in chunks, a cache for validation, and a
+# learning rate that comes down in time.
 #
 # <a id="looking-inside"></a>
 # # Part 8. Looking inside
@@ -5962,8 +5986,8 @@ def check_maps_are_distributions_and_hide_the_future():
 # <a id="explorer"></a>
 # ### An explorer
 #
-# The model of the published page has three layers with eight heads and three kinds of attention:
-# 72 maps for a sentence. One chart holds them all. Each map is stored as a string of integers, a
+# The model of the published page has three layers with four heads and three kinds of attention:
+# 36 maps for a sentence. One chart holds them all. Each map is stored as a string of integers, a
 # weight of 1 being 1000. The chart unpacks the one that is chosen. This keeps all maps together
 # smaller than a photograph. First the table of strings:
 
@@ -6103,9 +6127,9 @@ def weight_on_the_last_two_positions():
 #
 # For each English word stand the numbers of its German words, counted from 1. A comma counts as a
 # word, too. `Er liest , während …` and `He reads while …` have `1 2 4`. Two words for one are
-# `3,6`, as in *zieht … an*, "puts on". A helping verb such as "is" goes with the verb that it
-# helps. Where we were not sure, and for punctuation, there is a dash. The full stop at the end is
-# left out here and added on both sides.
+# `3,6`, as in *zieht … an*, "puts on". Where only English has a helping verb, such as "is", it
+# goes with the verb that it helps. Where we were not sure, and for punctuation, there is a dash.
+# The full stop at the end is left out here and added on both sides.
 
 # %% tags=["hide-input"]
 ALIGNED = """\
@@ -6223,10 +6247,11 @@ def aligned_maps() -> tuple[dict[str, list[Tensor]], list[Tensor]]:
 
 # %% [markdown]
 # The alignment that a head proposes: each English word goes with the German word that gets the
-# most weight. We ask for the words that have a link by hand. The *alignment error rate* ([Och and
-# Ney, 2003](https://aclanthology.org/J03-1002)) compares the proposed links with the right ones.
-# It counts what is wrong and what is missing alike, and is 0 where all agree and 1 where nothing
-# does:
+# most weight. We ask only for the words that have a link by hand. The *alignment error rate*
+# ([Och and Ney, 2003](https://aclanthology.org/J03-1002)) compares the proposed links with the
+# right ones. It counts what is wrong and what is missing alike, and is 0 where all agree and 1
+# where nothing does. Their formula also knows *possible* links. We have only sure ones, and it
+# becomes:
 #
 # $$\mathrm{AER} = 1 - \frac{2\,|\text{proposed and right}|}{|\text{proposed}| + |\text{right}|}$$
 
@@ -6272,15 +6297,15 @@ def alignment_of_each_head():
 
 
 # %% [markdown]
-# Lower is better. Where a head beats the diagonal clearly, it has found words and not places.
-# Compare also the mean of a layer with its best head: heads share the work, and a mean can blur
-# what one of them knows. TODO-LEAD (one or two sentences on what the published page shows: which
-# place fits better in which layer, the best head against the diagonal).
+# Lower is better. Where a head beats the diagonal clearly, it follows the words, and not only
+# their places. Compare also the mean of a layer with its best head: heads share the work, and a
+# mean can blur what one of them knows. TODO-LEAD (one or two sentences on what the published page
+# shows: which place fits better in which layer, the best head against the diagonal).
 #
 # > **Is attention then an explanation?** An aligned weight tells where a head reads. It does not
 # > tell what it takes from there, nor what the layers after it make of that. And the memory at
 # > the place of *zieht* may already hold what the encoder fetched from *an*. A head that looks at
-# > *an* would find it there as well. Some of what counts as an error here is such a detour.
+# > *an* would find it there as well. Some of what counts as an error here may be such a detour.
 #
 # <a id="single-heads"></a>
 # ## What single heads do
@@ -6349,10 +6374,10 @@ def heads_by_what_they_do():
 
 
 # %% [markdown]
-# Compare the last two columns. A score near 1 is a head with one job. A score near that of equal
-# weights is no habit at all, and such a head stands in the table only because one has to be the
-# best. The name says what a head does most of the time. It does not say that it does nothing
-# else, nor what this is good for. TODO-LEAD (one sentence on what the published page shows).
+# Compare the last two columns. With a score near 1, a head does hardly anything else. A score
+# near that of equal weights is no habit at all, and such a head stands in the table only because
+# one has to be the best. The name says where weight goes, and the score how much of it. Neither
+# says what this is good for. TODO-LEAD (one sentence on what the published page shows).
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
@@ -6378,8 +6403,8 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 
 
 # %% [markdown]
-# So we translate once with the whole model, and once more for every head without it. Sentences
-# and references come from the validation split.
+# So we translate once with the whole model, and then once for each head, with that head off.
+# Decoding is greedy. Sentences and references come from the validation split.
 
 
 # %%
@@ -6434,8 +6459,8 @@ def heads_switched_off_figure():
 
 
 # %% [markdown]
-# **Figure 16.** What is lost without one head. Each cell is the model with this head switched off:
-# the redder, the more BLEU it costs. White is no change, blue a gain, and a cell tells its
+# **Figure 16.** What is lost without one head. Each cell is the model with this head switched
+# off: the redder, the more BLEU it costs. White is no change, blue a gain, and a cell tells its
 # numbers when you point at it. Look first for the darkest cells and whether a panel or a layer
 # has more of them than the others. Then look up the heads of the table above. TODO-LEAD (a
 # sentence on the published page).
@@ -6458,19 +6483,19 @@ def heads_switched_off_figure():
 # | Matter | Paper | Here | Where |
 # | --- | --- | --- | --- |
 # | order of the norm | after the sum | before the sub-layer; the other by `norm_first=False` | [Residual connections](#residual) |
-# | dropout | 0.1 on sub-layers and embeddings | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the presets | [Dropout](#dropout) |
+# | dropout | 0.1 (base) on sub-layers and embeddings | 0.3, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the presets | [Dropout](#dropout) |
 # | symbols | 37,000 pieces of words, shared | 5,000 pieces, shared; words in the demonstration | [Pieces](#byte-pairs) |
 # | one matrix for embeddings and output | yes | yes; three in the demonstration | [One matrix](#one-matrix) |
 # | corpus | 4.5 million pairs | 29,000 pairs | [A corpus](#corpus) |
-# | size | 6 layers of 512 | 3 layers of 256 | [Settings](#settings) |
+# | size | 6 layers of 512, 8 heads | 3 layers of 256, 4 heads | [Settings](#settings) |
 # | batch | about 25,000 source and 25,000 target tokens | 1,280 positions a rank | [Batches](#token-budget) |
-# | label smoothing | spread over all labels | spread over all but the right word and padding | [Loss](#label-smoothing) |
-# | schedule | 4,000 warm-up steps, factor 1 | 1,000 steps, factor 1.5 | [Schedule](#schedule) |
-# | updates | 100,000 (base), 300,000 (big) | until validation stops improving | [Training](#train-model) |
-# | hardware | 12 hours (base) on eight P100 GPUs (§5.2) | under an hour on two CPU cores | [Results](#results-so-far) |
+# | label smoothing | ε = 0.1; over all labels in the work it cites | ε = 0.1, spread over all but the right word and padding | [Loss](#label-smoothing) |
+# | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
+# | updates | 100,000 (base), 300,000 (big) | 50 epochs, fewer if validation BLEU has not improved for ten | [Training](#train-model) |
+# | hardware | 12 hours (base) on eight P100 GPUs (§5.2) | about an hour on two CPU cores | [Results](#results-so-far) |
 # | direction | English to German, English to French | German to English; English to German by one option | [Results](#results) |
-# | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same | [Beam search](#beam-search) |
-# | averaging | the last 5 checkpoints, ten minutes apart | the last epochs | [Averaging](#averaging) |
+# | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same; an ended hypothesis keeps its place | [Beam search](#beam-search) |
+# | averaging | the last 5 checkpoints, ten minutes apart (base); the last 20 (big) | the last 6 epochs | [Averaging](#averaging) |
 #
 # <a id="failures"></a>
 # ## Common failures
@@ -6506,7 +6531,7 @@ def heads_switched_off_figure():
 # | a norm's scale and shift | `a_2`, `b_2` | `scale`, `shift` |
 # | maps of the feed-forward network | `w_1`, `w_2` | `widen`, `narrow` |
 # | positions | stored, as `src_embed.1.pe` and `tgt_embed.1.pe` | computed, not stored |
-# | a norm divides by | deviation plus $10^{-6}$ | root of variance plus $\epsilon$ |
+# | a norm divides by | deviation plus $10^{-6}$ | root of (variance plus $\epsilon$) |
 # | the deviation averages over | $D - 1$ | $D$ |
 #
 # Names are a matter of a short list:
@@ -6660,6 +6685,16 @@ def check_an_older_checkpoint_gives_the_same_log_probabilities():
 #   Units](https://arxiv.org/abs/1508.07909): byte-pair encoding.
 # - Wu et al., 2016. [Google's Neural Machine Translation
 #   System](https://arxiv.org/abs/1609.08144): the length penalty.
+# - Koehn, 2004. [Statistical Significance Tests for Machine Translation
+#   Evaluation](https://aclanthology.org/W04-3250/): the paired bootstrap.
+# - Och and Ney, 2003. [A Systematic Comparison of Various Statistical Alignment
+#   Models](https://aclanthology.org/J03-1002): the alignment error rate.
+# - Michel, Levy and Neubig, 2019. [Are Sixteen Heads Really Better than
+#   One?](https://arxiv.org/abs/1905.10650)
+# - Voita et al., 2019. [Analyzing Multi-Head Self-Attention](https://arxiv.org/abs/1905.09418).
+# - Z. Wu et al., 2021. [Good for Misconceived Reasons](https://arxiv.org/abs/2105.14462): text
+#   and pictures on Multi30k.
+# - Popović, 2015. [chrF](https://aclanthology.org/W15-3049/).
 # - Papineni et al., 2002. [BLEU](https://aclanthology.org/P02-1040/), and Post, 2018. [A Call for
 #   Clarity](https://arxiv.org/abs/1804.08771): sacreBLEU.
 #
@@ -6722,7 +6757,7 @@ def run_train(options: argparse.Namespace) -> None:
     folder = options.folder or runs_folder() / "-".join([options.preset, *config.languages])
     status = train_model(config, folder, options.minutes, options.until, greedy_search)
     if int(os.environ.get("RANK", 0)) == 0:
-        more = "a larger --epochs or --patience goes on" if status == "finished" else ""
+        more = "with --schedule root a larger --epochs goes on" if status == "finished" else ""
         hint = f" ({more or 'the same command goes on from here'})"
         shown = re.sub(f"^{re.escape(str(Path.home()))}/", "~/", str(folder))
         print(f"{status}: {shown}{hint}")
