@@ -58,12 +58,13 @@ class Row:
     runs: tuple[str, ...]
     beam: int = 1
     averaged: int = 0  # how many of the last epochs; 0: the epoch with the best validation BLEU
+    int8: bool = False  # rounded, as it lies in the folder pretrained/
 
     def use(self) -> dict:
         """How the weights are used, in words."""
         decoding = f"beam {self.beam}, alpha {ALPHA}" if self.beam > 1 else "greedy"
         weights = f"mean of the last {self.averaged} epochs" if self.averaged else "best epoch"
-        return {"decoding": decoding, "weights": weights}
+        return {"decoding": decoding, "weights": weights + ", in int8" * self.int8}
 
 
 ROWS = (
@@ -74,6 +75,7 @@ ROWS = (
     Row("recipe", "averaging", tuple(f"recipe-{seed}" for seed in SEEDS), BEAM, AVERAGED),
 )
 OTHER = Row("en-de", "the same, English to German", ("recipe-en-de",), BEAM, AVERAGED)
+SHIPPED = Row("int8", "the model of pretrained/", ("recipe-1",), BEAM, AVERAGED, int8=True)
 
 # Trials: one process, one thread, a quarter of the updates, one seed. Each changes the base.
 TRIAL_BASE = {
@@ -393,7 +395,8 @@ def score_once(row: Row, run: str, split: str, again: bool = False) -> dict:
     before = scoring_of(row, run, split)
     told = f"row {row.name}, run {run}, was scored on {split} on {before.get('date')}"
     at.require(again or not before, f"{told}: once is enough (--again does it, on record)")
-    translator = translator_of(run, row.averaged)
+    shipped = row.int8 and at.load_pretrained(at.PRETRAINED, torch.device("cpu"))
+    translator = shipped or translator_of(run, row.averaged)
     languages = translator.config.languages
     sources, references = sides(languages, split)
     hypotheses = at.translate(translator, sources, decode=decoder(row.beam))
@@ -412,9 +415,10 @@ def score_once(row: Row, run: str, split: str, again: bool = False) -> dict:
 
 def score(options: argparse.Namespace) -> None:
     """Score what has a finished run and no scoring; rows that are named must have both."""
-    rows = {row.name: row for row in (*ROWS, OTHER)}
+    rows = {row.name: row for row in (*ROWS, OTHER, SHIPPED)}
     at.require(bool(options.only) or not options.again, "--again needs rows: --only ROW --again")
-    for row in (rows[name] for name in chosen(options.only, list(rows), "row")):
+    names = chosen(options.only, list(rows), "row")
+    for row in (rows[name] for name in names if options.only or name != SHIPPED.name):
         for run in row.runs:
             if not options.only and not is_finished(at.runs_folder() / run, config_of(run)):
                 print(f"{row.name}: run {run} has not finished, passed over")
@@ -518,36 +522,33 @@ def megabytes(tensors: dict[str, torch.Tensor]) -> float:
     return round(sum(value.nbytes for value in tensors.values()) / 1e6, 2)
 
 
-def rounded_scores(translator: at.Translator, row: Row, split: str) -> dict:
-    """BLEU and perplexity on a split, in the form of `scorings.jsonl`."""
-    sources, references = sides(translator.config.languages, split)
-    written = at.translate(translator, sources, decode=decoder(row.beam))
-    return {**text_scores(written, references), **likelihood(translator, split)}
-
-
 def pretrained(options: argparse.Namespace) -> None:
     """Write the folder pretrained/ from the full recipe, and measure what int8 costs."""
-    row, cpu = ROWS[-1], torch.device("cpu")
-    whole = translator_of(row.runs[0], row.averaged)
+    row, run = ROWS[-1], SHIPPED.runs[0]
+    whole = translator_of(run, row.averaged)
     at.save_pretrained(whole, at.PRETRAINED)
-    rounded = at.load_pretrained(device=cpu)
-    facts = json.loads((at.PRETRAINED / "config.json").read_bytes())
-    if not differences(read_json(RESULTS / "pretrained.json"), {"sha256": facts["sha256"]}):
-        print("scored before: nothing has changed")
-        return
+    rounded = at.load_pretrained(at.PRETRAINED, torch.device("cpu"))
     tests = at.find_corpus(CORPUS, whole.config.languages).tests()
-    scores = {"fp32": {"val": rounded_scores(whole, row, "val")}}
-    scores["fp32"] |= {split: scorings_of(row, split)[0] for split in tests}
-    scores["int8"] = {split: rounded_scores(rounded, row, split) for split in ("val", *tests)}
     formats = {"fp32": {"MB": megabytes(dict(whole.model.named_parameters()))}}
     formats["int8"] = {"MB": megabytes(at.pack(whole.model))}
-    for name, by_split in scores.items():
-        for split, score in by_split.items():
-            formats[name][split] = {key: score[key] for key in ("bleu", "chrf", "perplexity")}
-    content = {"run": row.runs[0], "corpus": whole.corpus, **row.use(), "sha256": facts["sha256"]}
-    content["signature"] = scores["int8"]["val"]["signatures"]["bleu"]
+    for name, translator, scored in (("fp32", whole, row), ("int8", rounded, SHIPPED)):
+        bleu = validation_bleu(translator, row.beam)
+        formats[name]["val"] = {"bleu": bleu, **likelihood(translator, "val")}
+        for split in tests:
+            formats[name][split] = scored_as_it_is(scored, run, split, translator)
+    content = {"run": run, "corpus": whole.corpus, **SHIPPED.use()}
+    content["signature"] = formats["int8"][tests[0]]["signatures"]["bleu"]
     content["parameters"] = at.count_parameters(whole.model)
     write_json("pretrained.json", content | {"formats": formats})
+
+
+def scored_as_it_is(row: Row, run: str, split: str, translator: at.Translator) -> dict:
+    """The scores of these very weights on a test split, scored now if they never were."""
+    entry = scoring_of(row, run, split) or score_once(row, run, split)
+    same = entry["fingerprint"] == fingerprint(translator.model)
+    told = f"row {row.name} was scored on {split} with other weights"
+    at.require(same, f"{told}: `score --only {row.name} --again` scores these, on record")
+    return {name: entry[name] for name in ("bleu", "chrf", "perplexity", "signatures")}
 
 
 # The speedrun -----------------------------------------------------------------------------------

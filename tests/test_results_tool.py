@@ -33,7 +33,9 @@ def toy(at, tool, small_corpus, tmp_path, monkeypatch, fresh_corpora):
     words = tool.Row("words", "words", ("words-1", "words-2"))
     monkeypatch.setattr(tool, "ROWS", (words, tool.Row("pieces", "pieces", ("pieces-1",), 4, 2)))
     monkeypatch.setattr(tool, "OTHER", tool.Row("back", "back", ("back",), 4, 2))
+    monkeypatch.setattr(tool, "SHIPPED", tool.Row("int8", "int8", ("pieces-1",), 4, 2, int8=True))
     monkeypatch.setattr(tool, "AVERAGED", 2)
+    monkeypatch.setattr(at, "PRETRAINED", tmp_path / "pretrained")
     return tool
 
 
@@ -400,6 +402,35 @@ def test_scoring_all_scores_each_finished_run_once(at, toy_runs, capsys):
     assert [(entry["run"], entry["languages"]) for entry in log_of(toy_runs)][3:] == [
         ("back", "en-de")
     ]
+
+
+def test_the_model_to_take_away_is_scored_on_record_as_it_is(at, toy_runs, capsys):
+    assert toy_runs.main(["score"]) == 0
+    assert "int8" not in {entry["row"] for entry in log_of(toy_runs)}, "only by `pretrained`"
+    assert toy_runs.main(["pretrained"]) == 0
+    kept = json.loads((toy_runs.RESULTS / "pretrained.json").read_text())
+    scored = {entry["row"]: entry for entry in log_of(toy_runs)}
+    assert scored["int8"]["weights"].endswith(", in int8")
+    rounded = at.load_pretrained(at.PRETRAINED, torch.device("cpu")).model
+    assert scored["int8"]["fingerprint"] == toy_runs.fingerprint(rounded)
+    for name, row in (("int8", "int8"), ("fp32", "pieces")):
+        assert kept["formats"][name]["test"]["bleu"] == scored[row]["bleu"]
+        assert kept["formats"][name]["test"]["perplexity"] == scored[row]["perplexity"]
+    assert kept["formats"]["int8"]["MB"] < 0.5 * kept["formats"]["fp32"]["MB"]
+
+    number = len(log_of(toy_runs))
+    assert toy_runs.main(["pretrained"]) == 0
+    assert len(log_of(toy_runs)) == number, "nothing is scored twice"
+
+
+def test_other_weights_than_the_scored_ones_are_noticed(at, toy_runs, capsys):
+    assert toy_runs.main(["score"]) == 0 and toy_runs.main(["pretrained"]) == 0
+    path = at.runs_folder() / "pieces-1" / "epoch-003.pt"
+    content = at.load_checkpoint(path)
+    content["model"]["generator.proj.bias"] += 1.0
+    at.save_checkpoint(path, content)
+    message = failure(toy_runs, capsys, "pretrained")
+    assert "was scored on test with other weights" in message and "--again" in message
 
 
 def test_fingerprints_differ_with_any_weight(at, toy_runs):
