@@ -537,6 +537,7 @@ def pretrained(options: argparse.Namespace) -> None:
         for split in tests:
             formats[name][split] = scored_as_it_is(scored, run, split, translator)
     content = {"run": run, "corpus": whole.corpus, **SHIPPED.use()}
+    content["sha256"] = read_json(at.PRETRAINED / "config.json")["sha256"]
     content["signature"] = formats["int8"][tests[0]]["signatures"]["bleu"]
     content["parameters"] = at.count_parameters(whole.model)
     write_json("pretrained.json", content | {"formats": formats})
