@@ -46,9 +46,92 @@ def test_example(name, fair_clock):
         assert result is None
     else:
         assert result is not None
-    if name.endswith("_figure"):
+    if name.endswith("_figure") and result is not tutorial.NO_RESULTS:
         assert isinstance(result, alt.TopLevelMixin)
         assert_is_readable(result)
+
+
+# What is drawn from files of docs/results, from files made up here ------------------------------
+
+FROM_RESULTS = {
+    "results_so_far": "recipe",
+    "the_recipe_step_by_step": "recipe",
+    "which_steps_are_real": "recipe",
+    "steps_figure": "recipe",
+    "beam_and_length_penalty_on_the_validation_split": "beam",
+    "loss_along_the_line_figure": "averaging",
+    "how_many_epochs_to_average": "averaging",
+    "trials_on_the_validation_split": "trials",
+    "from_raw_text_to_a_translator": "speedrun",
+}
+MADE = {"date": "2030-01-02", "machine": "an abacus", "versions": "Python 3", "commit": "0" * 40}
+SPLITS = "test_2016_flickr", "test_2017_flickr"
+
+
+def made_up_row(number: int) -> dict:
+    """A row of recipe.json; the score tells which."""
+    bleu = {"mean": 30.0 + number, "min": 29.5 + number, "max": 30.5 + number}
+    same = dict.fromkeys(("mean", "min", "max"), 7.0)
+    scores = {"bleu": bleu, "bleu_lower": same, "chrf": same, "perplexity": same}
+    scores["signatures"] = {"bleu": "nrefs:1"}
+    scores["step"] = {"bleu": 1.0, "p": 0.02, "smaller_than_seeds": number == 1}
+    facts = {"step": f"step {number}", "seeds": [1], "parameters": 5_000_000, "minutes": same}
+    return facts | {"splits": {split: scores for split in SPLITS}}
+
+
+MADE_UP = {
+    "recipe": {
+        "corpus": "Multi30k",
+        "rows": [made_up_row(0), made_up_row(1), made_up_row(2)],
+        "range_of_seeds": dict.fromkeys(SPLITS, 0.6),
+        "other_direction": made_up_row(3),
+    },
+    "beam": {
+        "against_greedy": [{"beam": 4, "alpha": 0.6, "below": 28, "same": 372, "above": 614}],
+        "sweep": [
+            {"beam": 1, "alpha": 0.0, "bleu": 41.0},
+            {"beam": 4, "alpha": 0.0, "bleu": 42.0},
+            {"beam": 4, "alpha": 0.6, "bleu": 42.5},
+        ],
+    },
+    "averaging": {
+        "run": "recipe-1",
+        "decoding": "beam 4, alpha 0.6",
+        "sweep": [{"averaged": k, "bleu": 42.0 + k, "perplexity": 4.2} for k in range(3)],
+        "line": {"epochs": [3, 9], "points": [{"at": n / 4, "nll": 1.5 + n} for n in range(5)]},
+    },
+    "trials": {
+        "trials": [
+            {
+                "changes": changes,
+                "final": {"epoch": 8, "bleu": 36.0, "perplexity": 6.0},
+                "parameters": 5_000_000,
+            }
+            for changes in ({}, {"dropout": [0.2, 0.3]})
+        ]
+    },
+    "speedrun": {
+        "minutes": {"mean": 12.0, "min": 11.0, "max": 13.0},
+        "seeds": [{"seed": 1, "minutes": 12.0, "summary": {"epochs": 9}, "bleu": 38.1}],
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "file"), FROM_RESULTS.items())
+def test_results_are_shown_as_their_file_says(name, file, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert tutorial.EXAMPLES[name]() is tutorial.NO_RESULTS, "none travel with the notebook"
+    folder = tmp_path / "docs" / "results"
+    folder.mkdir(parents=True)
+    (folder / f"{file}.json").write_text(json.dumps(MADE_UP[file] | {"made": MADE}))
+    result = tutorial.EXAMPLES[name]()
+    if name.endswith("_figure"):
+        assert_is_readable(result)
+        shown = json.dumps(result.to_dict())
+    else:
+        shown = result.to_html()
+    telling = {"recipe": "step 2", "beam": "42.5", "averaging": "4", "trials": "dropout 0.3"}
+    assert telling.get(file, "38.1") in shown
 
 
 def test_charts_without_description_or_with_holes_are_noticed():

@@ -695,17 +695,20 @@ def test_the_best_finished_run_is_chosen(tmp_path, monkeypatch, small_run):
     monkeypatch.setenv("RUNS_DIR", str(tmp_path))
     assert tutorial.finished_run("texts") is None
     runs = {
-        "a": ("finished", 5.0, "texts"),
-        "b": ("finished", 7.0, "texts"),
-        "c": ("stopped", 9.0, "texts"),
-        "d": ("finished", 9.0, "others"),
-        "x-demonstration": ("finished", 9.0, "texts"),
+        "a": ("finished", 5.0, "texts", ["de", "en"]),
+        "b": ("finished", 7.0, "texts", ["de", "en"]),
+        "c": ("stopped", 9.0, "texts", ["de", "en"]),
+        "d": ("finished", 9.0, "others", ["de", "en"]),
+        "e": ("finished", 9.5, "texts", ["en", "de"]),
+        "x-demonstration": ("finished", 9.0, "texts", ["de", "en"]),
     }
-    for name, (status, bleu, corpus) in runs.items():
+    for name, (status, bleu, corpus, languages) in runs.items():
         shutil.copytree(small_run, tmp_path / name)
         summary = {"status": status, "validation_bleu": bleu, "corpus": corpus}
+        summary["languages"] = languages
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
     assert tutorial.finished_run("texts") == tmp_path / "b"
+    assert tutorial.finished_run() == tmp_path / "e"
     (tmp_path / "b" / "best.pt").unlink()
     assert tutorial.finished_run("texts") == tmp_path / "a"
 
