@@ -38,7 +38,7 @@ import the_annotated_transformer as at
 RESULTS = Path("docs/results")
 CORPUS = "multi30k"
 SEEDS = (1, 2, 3)
-BEAM, ALPHA, AVERAGED = 4, 0.6, 6  # AVERAGED: how many of the last epochs
+BEAM, ALPHA, AVERAGED = 4, 0.6, at.AVERAGED  # AVERAGED: how many of the last epochs
 
 # A run: its preset, and what is changed in it.
 RUNS: dict[str, tuple[str, dict]] = {
