@@ -5285,14 +5285,7 @@ def empty_hypotheses(src: Tensor, beam: int, start_symbol: int) -> Hypotheses:
 
 # %%
 def beam_search(
-    model: EncoderDecoder,
-    src: Tensor,
-    src_mask: Tensor,
-    max_len: int,
-    start_symbol: int = START,
-    beam: int = 4,
-    alpha: float = 0.6,
-    record: list | None = None,
+    model, src: Tensor, src_mask, max_len, start_symbol=START, beam: int = 4, alpha=0.6, record=None
 ) -> Tensor:
     """The best hypothesis of a beam (§6.1): src (B, S) -> ids (B, at most max_len).
 
