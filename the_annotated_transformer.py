@@ -245,19 +245,27 @@ if IN_NOTEBOOK:
 NO_RESULTS = "no results beside this notebook: they lie in docs/results of the repository"
 
 
-def kept_results(name: str) -> dict | None:
-    """A file of `docs/results`, or None where the notebook travels without them."""
-    path = Path("docs/results", f"{name}.json")
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def from_results(name: str) -> Callable:
+    """Hand a function that file of `docs/results`; without the file it answers NO_RESULTS."""
+
+    def decorate(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def read_and_run():
+            path = Path("docs/results", f"{name}.json")
+            known = path.is_file()
+            return function(json.loads(path.read_text(encoding="utf-8"))) if known else NO_RESULTS
+
+        return read_and_run
+
+    return decorate
 
 
 # %%
 @example
-def results_so_far():
+@from_results("recipe")
+def results_so_far(kept: dict):
     import pandas as pd
 
-    if not (kept := kept_results("recipe")):
-        return NO_RESULTS
     rows = {}
     for row in kept["rows"]:
         rows[row["step"]] = {
@@ -1973,12 +1981,8 @@ def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int
     """
     settings = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
     optimizer = torch.optim.Adam(model.parameters(), **settings)
-    plan = {"model_size": model_size, "factor": factor, "warmup": warmup}
-    schedule = (
-        functools.partial(linear_rate, total=total, **plan)
-        if total
-        else functools.partial(rate, **plan)
-    )
+    curve = functools.partial(linear_rate, total=total) if total else rate
+    schedule = functools.partial(curve, model_size=model_size, factor=factor, warmup=warmup)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: schedule(done + 1))
 
 
@@ -3325,6 +3329,19 @@ def tokenize(text: str, tokenizer) -> list[str]:
 
 
 # %% [markdown]
+# The training split is needed twice, for its words and for its ids. So the last two texts that
+# were cut, one of each language, are remembered.
+
+
+# %%
+@functools.lru_cache(maxsize=2)
+def tokens_of(texts: tuple[str, ...], language: str) -> list[list[str]]:
+    """Tokens of each text; not to be changed."""
+    tokenizer = load_tokenizer(language)
+    return [tokenize(text, tokenizer) for text in texts]
+
+
+# %% [markdown]
 # The way back is one line: join with spaces, then remove each space that stands before a mark.
 
 
@@ -3392,8 +3409,7 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str], language: str) -> list[list[int]]:
         """Ids of each text, without start and end."""
-        tokenizer = load_tokenizer(language)
-        return [self.ids(tokenize(text, tokenizer)) for text in texts]
+        return [self.ids(tokens) for tokens in tokens_of(tuple(texts), language)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids up to the end symbol, without start and padding."""
@@ -3430,8 +3446,7 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
 def learn_words(corpus: Corpus, min_freq: int) -> tuple[Vocabulary, Vocabulary]:
     """Vocabularies of both languages from the training split."""
     sides = zip(corpus.languages, zip(*corpus.splits["train"], strict=True), strict=True)
-    cut = ((tokenize(text, load_tokenizer(language)) for text in side) for language, side in sides)
-    return tuple(build_vocabulary(tokens, min_freq) for tokens in cut)
+    return tuple(build_vocabulary(tokens_of(side, language), min_freq) for language, side in sides)
 
 
 # %% [markdown]
@@ -3924,9 +3939,11 @@ class StopRequest:
 class Training:
     """Model, optimizer, schedule and progress of one run, on one rank."""
 
-    def __init__(self, config: Config, encoded: Encoded, worker: Worker, folder: Path, decode=None):
+    def __init__(
+        self, config: Config, encoded: Encoded, worker: Worker, folder: Path, decode=greedy_decode
+    ):
         torch.manual_seed(config.seed)
-        self.decode = decode or greedy_decode
+        self.decode = decode
         self.config, self.encoded, self.worker, self.folder = config, encoded, worker, folder
         self.model = model_from(config, encoded.vocabularies).to(worker.device)
         criterion = LabelSmoothing(len(encoded.vocabularies[1]), PAD, config.smoothing)
@@ -5053,7 +5070,7 @@ def finished_run(corpus: str | None = None) -> Path | None:
     found, wanted = [], [corpus, ["de", "en"]]
     for path in runs_folder().glob("*/summary.json"):
         try:
-            summary = json.loads(path.read_text())
+            summary = read_summary(path.parent)
             suits = corpus is None or [summary["corpus"], summary["languages"]] == wanted
             fits = summary["status"] == "finished" and suits
             candidate = summary["validation_bleu"], path.parent
@@ -5075,9 +5092,9 @@ def finished_run(corpus: str | None = None) -> Path | None:
 AVERAGED = 6  # of the last epochs, as chosen in Part 7
 
 
-def whole_recipe(languages: tuple[str, str] = ("de", "en")) -> Path:
+def whole_recipe() -> Path:
     """Train the recipe, or go on with it, and average its last epochs; returns the checkpoint."""
-    folder = runs_folder() / "-".join(["recipe", *languages])
+    folder = runs_folder() / "recipe-de-en"
     launch_training("recipe", folder)
     paths = sorted(folder.glob("epoch-*.pt"))[-AVERAGED:]
     save_checkpoint(folder / "average.pt", average_checkpoints(paths))
@@ -5346,9 +5363,7 @@ def score_of(model: EncoderDecoder, src: Tensor, written: Tensor, alpha: float) 
     written = written[written != PAD]
     batch = Batch(src, written.unsqueeze(0))
     with evaluating(model):
-        states = model(
-            src, batch.tgt, batch.src_mask, subsequent_mask(len(written) - 1).to(src.device)
-        )
+        states = model(src, batch.tgt, batch.src_mask, batch.tgt_mask)
         log_probs = model.generator(states)[0]  # (T, V)
     logp = log_probs.gather(1, written[1:].unsqueeze(1)).sum()
     return (logp / length_penalty(len(written) - 1, alpha)).item()
@@ -5455,11 +5470,10 @@ def one_search_figure():
 
 # %%
 @example
-def beam_and_length_penalty_on_the_validation_split():
+@from_results("beam")
+def beam_and_length_penalty_on_the_validation_split(kept: dict):
     import pandas as pd
 
-    if not (kept := kept_results("beam")):
-        return NO_RESULTS
     for found in kept["against_greedy"]:
         counts = ", ".join(f"{found[name]} {name}" for name in ("below", "same", "above"))
         print(f"beam {found['beam']}, alpha {found['alpha']}, score against greedy: {counts}")
@@ -5552,11 +5566,10 @@ def check_the_average_is_the_mean():
 
 # %%
 @example
-def loss_along_the_line_figure():
+@from_results("averaging")
+def loss_along_the_line_figure(kept: dict):
     import pandas as pd
 
-    if not (kept := kept_results("averaging")):
-        return NO_RESULTS
     x, y = "from the first epoch to the last", "loss per token"
     frame = pd.DataFrame(kept["line"]["points"]).rename(columns={"at": x, "nll": y})
     first, last = kept["line"]["epochs"]
@@ -5573,9 +5586,8 @@ def loss_along_the_line_figure():
 
 # %%
 @example
-def how_many_epochs_to_average():
-    if not (kept := kept_results("averaging")):
-        return NO_RESULTS
+@from_results("averaging")
+def how_many_epochs_to_average(kept: dict):
     rows = [
         (row["averaged"] or "best epoch", row["bleu"], row["perplexity"]) for row in kept["sweep"]
     ]
@@ -5730,9 +5742,8 @@ def with_range(numbers: dict[str, float]) -> str:
 
 # %%
 @example
-def the_recipe_step_by_step():
-    if not (kept := kept_results("recipe")):
-        return NO_RESULTS
+@from_results("recipe")
+def the_recipe_step_by_step(kept: dict):
     rows = []
     for row in [*kept["rows"], kept["other_direction"]]:
         for split, scores in row["splits"].items():
@@ -5763,9 +5774,8 @@ def the_recipe_step_by_step():
 
 # %%
 @example
-def which_steps_are_real():
-    if not (kept := kept_results("recipe")):
-        return NO_RESULTS
+@from_results("recipe")
+def which_steps_are_real(kept: dict):
     rows = []
     for row, (split, scores) in itertools.product(
         kept["rows"][1:], [*kept["range_of_seeds"].items()]
@@ -5792,12 +5802,11 @@ def which_steps_are_real():
 
 # %%
 @example
-def steps_figure():
+@from_results("recipe")
+def steps_figure(kept: dict):
     import altair as alt
     import pandas as pd
 
-    if not (kept := kept_results("recipe")):
-        return NO_RESULTS
     rows = []
     for row in kept["rows"]:
         for split, scores in row["splits"].items():
@@ -5838,9 +5847,8 @@ def steps_figure():
 
 # %%
 @example
-def trials_on_the_validation_split():
-    if not (kept := kept_results("trials")):
-        return NO_RESULTS
+@from_results("trials")
+def trials_on_the_validation_split(kept: dict):
     rows = []
     for trial in kept["trials"]:
         told = ", ".join(f"{name} {now}" for name, (_, now) in trial["changes"].items()) or "none"
@@ -5865,9 +5873,8 @@ def trials_on_the_validation_split():
 
 # %%
 @example
-def from_raw_text_to_a_translator():
-    if not (kept := kept_results("speedrun")):
-        return NO_RESULTS
+@from_results("speedrun")
+def from_raw_text_to_a_translator(kept: dict):
     rows = [
         (run["seed"], run["minutes"], run["summary"]["epochs"], run["bleu"])
         for run in kept["seeds"]
@@ -5907,10 +5914,31 @@ KINDS = ("encoder self-attention", "decoder self-attention", "cross-attention")
 
 
 # %% [markdown]
+# One pass over encoder and decoder with a list as `record` gives all weights at once. A decoder
+# layer appends its self-attention first and its cross-attention second, so the two kinds
+# alternate in the list. The heads of all layers come in one table, with one more "head" at the
+# end that spreads its weight equally over all that it may see. It will tell what a head without
+# any preference would score.
+
+
+# %%
+def recorded_attention(translator: Translator, batch: Batch) -> dict[str, Tensor]:
+    """Weights by kind, (B, N·H + 1, T, S), the heads layer by layer, and last, equal weights."""
+    model, inside, crossing = translator.model, [], []
+    with evaluating(model):
+        memory = model.encode(batch.src, batch.src_mask, inside)
+        model.decode(memory, batch.src_mask, batch.tgt, batch.tgt_mask, crossing)
+    recorded = inside, crossing[0::2], crossing[1::2]
+    masks, weights = (batch.src_mask, batch.tgt_mask, batch.src_mask), {}
+    for kind, each, mask in zip(KINDS, recorded, masks, strict=True):
+        equal = (mask / mask.sum(-1, keepdim=True)).unsqueeze(1).expand_as(each[0][:, :1])
+        weights[kind] = torch.cat([*each, equal], dim=1).cpu()
+    return weights
+
+
+# %% [markdown]
 # The decoder's input is what it wrote itself, without the last symbol, exactly as it stood before
-# the last step. One pass over encoder and decoder with a list as `record` then gives all weights
-# at once. A decoder layer appends its self-attention first and its cross-attention second, so the
-# two kinds alternate in the list.
+# the last step.
 
 
 # %%
@@ -5919,18 +5947,14 @@ def attention_maps(translator: Translator, sentence: str) -> AttentionMaps:
     pieces, model = source_pieces(translator, [sentence]), translator.model
     require(len(pieces) == 1, f"one sentence that fits the model is needed, got {sentence[:40]!r}")
     src = torch.tensor([pieces[0][1]], device=translator.device)
-    src_mask, inside, crossing = Batch(src).src_mask, [], []
     limit = length_cap(src.size(1), translator.config.max_len)
-    written = greedy_decode(model, src, src_mask, limit, START)
-    tgt = written[:, :-1] if written[0, -1] == END else written  # what the decoder has read
-    with evaluating(model):
-        memory = model.encode(src, src_mask, inside)
-        causal = subsequent_mask(tgt.size(1)).to(src.device)
-        model.decode(memory, src_mask, tgt, causal, crossing)
-    pairs = zip(translator.vocabularies, (src, tgt), strict=True)
+    written = greedy_decode(model, src, Batch(src).src_mask, limit, START)
+    ended = written[0, -1] == END
+    batch = Batch(src, written if ended else F.pad(written, (0, 1), value=END))
+    pairs = zip(translator.vocabularies, (src, batch.tgt), strict=True)
     source, target = ([v.words[n] for n in ids[0].tolist()] for v, ids in pairs)
-    recorded = (inside, crossing[0::2], crossing[1::2])
-    weights = {kind: torch.cat(each).cpu() for kind, each in zip(KINDS, recorded, strict=True)}
+    recorded, H = recorded_attention(translator, batch), translator.config.h
+    weights = {kind: each[0, :-1].unflatten(0, (-1, H)) for kind, each in recorded.items()}
     sides = (source, source), (target, target), (target, source)
     return AttentionMaps(weights, dict(zip(KINDS, sides, strict=True)))
 
@@ -6189,27 +6213,8 @@ def tokens_of_words(words: Sequence[str], vocabulary, language: str) -> tuple[li
 
 # %% [markdown]
 # This time the decoder is given the reference as its prefix, as in training. We ask what it looks
-# at when it writes a certain word, and so it has to write this one. The weights of all heads come
-# in one table, with one more "head" at the end that spreads its weight equally over all that it
-# may see. It tells what a head without any preference would score.
-
-
-# %%
-def recorded_attention(translator: Translator, batch: Batch) -> dict[str, Tensor]:
-    """Weights by kind, (B, N·H + 1, T, S), the heads layer by layer, and last, equal weights."""
-    model, inside, crossing = translator.model, [], []
-    with evaluating(model):
-        memory = model.encode(batch.src, batch.src_mask, inside)
-        model.decode(memory, batch.src_mask, batch.tgt, batch.tgt_mask, crossing)
-    recorded = inside, crossing[0::2], crossing[1::2]
-    masks, weights = (batch.src_mask, batch.tgt_mask, batch.src_mask), {}
-    for kind, each, mask in zip(KINDS, recorded, masks, strict=True):
-        equal = (mask / mask.sum(-1, keepdim=True)).unsqueeze(1).expand_as(each[0][:, :1])
-        weights[kind] = torch.cat([*each, equal], dim=1).cpu()
-    return weights
-
-
-# %% [markdown]
+# at when it writes a certain word, and so it has to write this one.
+#
 # From tokens to words: the weights on all tokens of a German word are added up, since the word
 # has received them all. Over the tokens of an English word we take the mean. Now there are two
 # places at which we could ask for a word: where the decoder **is about to write** it, one
