@@ -1,16 +1,20 @@
 """Make the files of docs/results: train, choose on the validation split, score the tests once.
 
     python docs/results.py trials     try settings, at a quarter of the updates    trials.json
-    python docs/results.py train      train every run of the plan, two ranks each
+    python docs/results.py train      train every run of the plan, two ranks each  runs/
     python docs/results.py validate   try beam, length penalty, averaging          beam.json,
                                                                                    averaging.json
-    python docs/results.py score      score each row on each test split, once      scorings.jsonl
+    python docs/results.py score      score each row on each test split, once      scorings.jsonl,
+                                                                                   translations/
     python docs/results.py table      put the rows together and test each step     recipe.json
     python docs/results.py pretrained write pretrained/ and what int8 costs        pretrained.json
     python docs/results.py speedrun   time the way from raw text to a BLEU         speedrun.json
 
-Runs live in RUNS_DIR (default: runs). Each command does only what is missing, so the same command
-goes on after a stop. Run it where the script lies; everything is computed on the CPU.
+Checkpoints live in RUNS_DIR (default: runs). Each command does only what is missing, so the same
+command goes on after a stop. A run whose record and scorings lie in docs/results is never needed
+again, so its checkpoints may be gone: the plan can be worked off run by run, on several days or
+machines (`train --only RUN`, then `score`, for each). Run it where the script lies; everything is
+computed on the CPU.
 """
 
 import argparse
@@ -88,7 +92,7 @@ TRIALS: dict[str, dict] = {
     "root": {"schedule": "root"},
     **{f"drop{percent}": {"dropout": percent / 100} for percent in (10, 30, 40)},
     **{f"pieces{pieces}": {"pieces": pieces} for pieces in (3000, 8000, 10000)},
-    **{f"d{d}": {"d_model": d, "d_ff": 4 * d, "h": d // 64} for d in (128, 384, 512)},
+    **{f"d{d}": {"d_model": d, "d_ff": 4 * d, "h": d // 64} for d in (192, 384)},
     "h8": {"h": 8},
     **{f"N{N}": {"N": N} for N in (2, 4)},
     "batch1280": {"batch_tokens": 1280},
@@ -186,31 +190,71 @@ def settings_of(folder: Path) -> dict:
     return at.read_summary(folder)["settings"]
 
 
+def as_in_a_file(config: at.Config) -> dict:
+    """The settings as JSON has them: a tuple is a list."""
+    return json.loads(json.dumps(vars(config)))
+
+
 def is_finished(folder: Path, config: at.Config) -> bool:
     """True for a finished run; ValueError where it was trained with other settings."""
     if at.read_summary(folder).get("status") != "finished":
         return False
-    planned = json.loads(json.dumps(vars(config)))  # in a file a tuple is a list
-    other = differences(settings_of(folder), planned, ("patience", "keep"))
+    other = differences(settings_of(folder), as_in_a_file(config), ("patience", "keep"))
     told = ", ".join(f"{name} {then} and not {now}" for name, (then, now) in other.items())
     at.require(not other, f"{folder} was trained with {told}: move it away to train it anew")
     return True
 
 
+def way_out(run: str) -> str:
+    return f"`python docs/results.py train --only {run}` trains it or goes on with it"
+
+
 def finished_folder(run: str) -> Path:
     """The folder of a finished run of the plan; ValueError names the way out."""
     folder = at.runs_folder() / run
-    way_out = f"`python docs/results.py train --only {run}` trains it or goes on with it"
-    at.require(is_finished(folder, config_of(run)), f"no finished run in {folder}: {way_out}")
+    at.require(is_finished(folder, config_of(run)), f"no finished run in {folder}: {way_out(run)}")
     return folder
 
 
+def record_path(run: str) -> Path:
+    return RESULTS / "runs" / f"{run}.json"
+
+
+def record_of(run: str) -> dict:
+    """Summary and log of a finished run, from docs/results; ValueError names the way out."""
+    record, path = read_json(record_path(run)), record_path(run)
+    at.require(bool(record), f"no record of the run in {path}: {way_out(run)}")
+    then, now = record["summary"]["settings"], as_in_a_file(config_of(run))
+    other = differences(then, now, ("patience", "keep"))
+    at.require(not other, f"{path} tells of other settings ({other}): remove it and train anew")
+    return record
+
+
+def is_scored(run: str) -> bool:
+    """True if a run has its record and every row that uses it its scorings: it is not needed."""
+    if not record_path(run).is_file():
+        return False
+    record_of(run)
+    rows = [row for row in (*ROWS, OTHER) if run in row.runs]
+    splits = at.find_corpus(CORPUS, config_of(run).languages).tests()
+    return all(scoring_of(row, run, split) for row in rows for split in splits)
+
+
+def is_gone(run: str) -> bool:
+    """True if a run was scored and its checkpoints are not here."""
+    return is_scored(run) and not at.read_summary(at.runs_folder() / run)
+
+
 def train(options: argparse.Namespace) -> None:
-    """Every run of the plan that has not finished, one after the other."""
+    """Every run of the plan that has neither finished nor been scored, one after the other."""
     for run in chosen(options.only, list(RUNS), "run"):
         folder = at.runs_folder() / run
-        if not is_finished(folder, config_of(run)):
+        if not is_scored(run) and not is_finished(folder, config_of(run)):
             launch(config_of(run), RUNS[run][0], folder, ranks=2)
+        if at.read_summary(folder):
+            record = {"summary": at.read_summary(folder), "log": at.read_log(folder)}
+            text = json.dumps(record, ensure_ascii=False)
+            at.write_atomically(record_path(run), f"{text}\n".encode())
 
 
 # Trials -----------------------------------------------------------------------------------------
@@ -228,30 +272,40 @@ def trial_record(folder: Path, base: dict) -> dict:
     return record | {name: summary[name] for name in told}
 
 
-def collect(folders: Sequence[Path]) -> dict:
-    """All trials in some folders, the base first; those without an end are named only."""
+def collect(folders: Sequence[Path], before: dict) -> dict:
+    """All trials in some folders, the base first; those without an end are named only.
+
+    `before` is what was collected earlier: its trials stay, if they changed the same base.
+    """
     paths = sorted(path.parent for folder in folders for path in folder.glob("*/config.json"))
-    done = [path for path in paths if at.read_summary(path).get("status") == "finished"]
-    done.sort(key=lambda path: path.name != "base")
-    where, found = ", ".join(map(str, folders)), bool(done) and done[0].name == "base"
-    way_out = "`make trials` trains it, `trials --from FOLDER` looks elsewhere"
-    at.require(found, f"no finished trial called base in {where}: {way_out}")
-    base, recipe = settings_of(done[0]), at.PRESETS["recipe"]
+    done = {path.name: path for path in paths if at.read_summary(path).get("status") == "finished"}
+    base = settings_of(done["base"]) if "base" in done else before.get("base")
+    where, way = ", ".join(map(str, folders)), "`trials --from FOLDER` looks elsewhere"
+    at.require(base, f"no finished trial called base in {where}: `make trials` trains it, {way}")
+    same = [] if differences(before.get("base", {}), base) else before["trials"]
+    trials = {trial["name"]: trial for trial in same}
+    trials |= {name: trial_record(path, base) for name, path in done.items()}
+    unfinished = {path.name for path in paths} | set(before.get("unfinished", []) if same else [])
+    recipe = at.PRESETS["recipe"]  # two ranks where a trial has one
     share = base["epochs"] / recipe.epochs * 2 * recipe.batch_tokens / base["batch_tokens"]
-    trials = [trial_record(path, base) for path in done]
-    unfinished = [path.name for path in paths if path not in done]
-    content = {"base": base, "share_of_updates": round(share, 2)}  # one rank against two
-    return content | {"trials": trials, "unfinished": unfinished}
+    content = {"base": base, "share_of_updates": round(share, 2)}
+    content["trials"] = sorted(trials.values(), key=lambda trial: trial["name"] != "base")
+    return content | {"unfinished": sorted(unfinished - set(trials))}
 
 
 def run_trials(options: argparse.Namespace) -> None:
     """Train the trials that are missing, or with --from none, and collect what there is."""
-    here = at.runs_folder() / "trials"
-    for trial in [] if options.folders else chosen(options.only, list(TRIALS), "trial"):
+    here, before = at.runs_folder() / "trials", read_json(RESULTS / "trials.json")
+    names = [] if options.folders else chosen(options.only, list(TRIALS), "trial")
+    recorded = [
+        before["base"] | {name: now for name, (_, now) in trial["changes"].items()}
+        for trial in before.get("trials", [])
+    ]
+    for trial in names:
         config = at.Config(corpus=CORPUS, **TRIAL_BASE | TRIALS[trial])
-        if not is_finished(here / trial, config):
+        if as_in_a_file(config) not in recorded and not is_finished(here / trial, config):
             launch(config, "words", here / trial, ranks=1)
-    write_json("trials.json", collect(options.folders or [here]))
+    write_json("trials.json", collect(options.folders or [here], before))
 
 
 # Choosing on the validation split ---------------------------------------------------------------
@@ -328,6 +382,11 @@ def averaging_row(run: str, averaged: int) -> dict:
 def validate(options: argparse.Namespace) -> None:
     """Sweep beam, length penalty and averaging with the first seed of the full recipe."""
     row, run = ROWS[-1], ROWS[-1].runs[0]
+    files = [read_json(RESULTS / name) for name in ("beam.json", "averaging.json")]
+    scored = scoring_of(row, run).get("fingerprint", "")
+    if is_gone(run) and all(file.get("fingerprint") == scored for file in files):
+        print("beam.json and averaging.json are those of the model that was scored")
+        return
     translator = translator_of(run, AVERAGED)
     facts = {"run": run, "corpus": translator.corpus, "split": "val", **row.use()}
     facts["fingerprint"] = fingerprint(translator.model)
@@ -379,15 +438,16 @@ def text_scores(hypotheses: list[str], references: list[str]) -> dict:
     return {name: round(s, 2) for name, s in scores.items()} | {"signatures": signatures}
 
 
-def scoring_of(row: Row, run: str, split: str) -> dict:
-    """The last scoring of a row on a split; empty where there is none."""
-    path, key = RESULTS / "scorings.jsonl", {"row": row.name, "run": run, "split": split}
+def scoring_of(row: Row, run: str, split: str = "") -> dict:
+    """The last scoring of a row on a split, or on any; empty where there is none."""
+    path, key = RESULTS / "scorings.jsonl", {"row": row.name, "run": run}
+    key |= {"split": split} if split else {}
     log = [json.loads(line) for line in at.read_lines(path) if line] if path.is_file() else []
     return next((scoring for scoring in reversed(log) if not differences(scoring, key)), {})
 
 
 def hypotheses_path(row: Row, run: str, split: str) -> Path:
-    return at.runs_folder() / run / f"{row.name}.{split}.txt"
+    return RESULTS / "translations" / f"{row.name}.{run}.{split}.txt"
 
 
 def score_once(row: Row, run: str, split: str, again: bool = False) -> dict:
@@ -420,13 +480,14 @@ def score(options: argparse.Namespace) -> None:
     names = chosen(options.only, list(rows), "row")
     for row in (rows[name] for name in names if options.only or name != SHIPPED.name):
         for run in row.runs:
-            if not options.only and not is_finished(at.runs_folder() / run, config_of(run)):
+            tests = at.find_corpus(CORPUS, config_of(run).languages).tests()
+            splits = [s for s in tests if options.only or not scoring_of(row, run, s)]
+            finished = options.only or is_finished(at.runs_folder() / run, config_of(run))
+            if splits and not finished:
                 print(f"{row.name}: run {run} has not finished, passed over")
-                continue
-            for split in at.find_corpus(CORPUS, config_of(run).languages).tests():
-                if options.only or not scoring_of(row, run, split):
-                    entry = score_once(row, run, split, options.again)
-                    print(f"{row.name}, {run}, {split}: BLEU {entry['bleu']}", flush=True)
+            for split in splits if finished else []:
+                entry = score_once(row, run, split, options.again)
+                print(f"{row.name}, {run}, {split}: BLEU {entry['bleu']}", flush=True)
 
 
 # The table --------------------------------------------------------------------------------------
@@ -480,12 +541,11 @@ def row_scores(row: Row, split: str) -> dict:
 
 def row_facts(row: Row, before: Row, splits: Sequence[str]) -> dict:
     """All of a row but the bootstrap; the settings that it changes are those of the runs."""
-    folders = [finished_folder(run) for run in row.runs]
-    summaries = [at.read_summary(folder) for folder in folders]
-    then, now = settings_of(finished_folder(before.runs[0])), settings_of(folders[0])
+    summaries = [record_of(run)["summary"] for run in row.runs]
+    then, now = record_of(before.runs[0])["summary"]["settings"], summaries[0]["settings"]
     facts = {"row": row.name, "step": row.step, **row.use(), "runs": row.runs}
     facts["changes"] = differences(then, now, ("keep",))
-    facts["seeds"] = [settings_of(folder)["seed"] for folder in folders]
+    facts["seeds"] = [summary["settings"]["seed"] for summary in summaries]
     facts["parameters"] = summaries[0]["parameters"]
     facts["minutes"] = spread([summary["minutes"] for summary in summaries], 1)
     return facts | {"splits": {split: row_scores(row, split) for split in splits}}
@@ -511,7 +571,7 @@ def table(options: argparse.Namespace) -> None:
             print(f"{split}: {row.step} {step['bleu']:+.2f}, p = {step['p']}{remark}")
     content = {"corpus": corpus.name, "rows": rows, "range_of_seeds": ranges}
     content["other_direction"] = row_facts(OTHER, ROWS[-1], corpus.tests())
-    content["summaries"] = {run: at.read_summary(finished_folder(run)) for run in RUNS}
+    content["summaries"] = {run: record_of(run)["summary"] for run in RUNS}
     write_json("recipe.json", content)
 
 
@@ -525,6 +585,10 @@ def megabytes(tensors: dict[str, torch.Tensor]) -> float:
 def pretrained(options: argparse.Namespace) -> None:
     """Write the folder pretrained/ from the full recipe, and measure what int8 costs."""
     row, run = ROWS[-1], SHIPPED.runs[0]
+    kept = read_json(at.PRETRAINED / "config.json").get("sha256", "nothing there")
+    if is_gone(run) and read_json(RESULTS / "pretrained.json").get("sha256") == kept:
+        print(f"{at.PRETRAINED} holds the model of pretrained.json")
+        return
     whole = translator_of(run, row.averaged)
     at.save_pretrained(whole, at.PRETRAINED)
     rounded = at.load_pretrained(at.PRETRAINED, torch.device("cpu"))

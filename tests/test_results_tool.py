@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -65,6 +66,8 @@ def write_summary(at, folder, settings, status="finished", **changes):
 def toy_runs(at, toy):
     for number, run in enumerate(toy.RUNS):
         write_run(at, at.runs_folder() / run, toy.config_of(run), minutes=10.0 + number)
+        at.write_log(at.runs_folder() / run, kind="validation", epoch=3, bleu=30.0)
+    assert toy.main(["train"]) == 0, "all is trained: this writes their records"
     return toy
 
 
@@ -182,8 +185,9 @@ def test_unknown_words_are_counted(at, toy_runs, monkeypatch):
 
 
 @pytest.fixture
-def trials(at, tool, tmp_path):
+def trials(at, tool, tmp_path, monkeypatch):
     """Folders of a base, a trial that is done, one of an older version, and one cut short."""
+    monkeypatch.setattr(tool, "RESULTS", tmp_path / "results")
     base = json.loads(json.dumps(vars(at.Config(dropout=0.25))))
     old = {name: value for name, value in base.items() if name != "keep"}
     made = {"base": base, "aaa": base | {"dropout": 0.4}, "old": old | {"N": 2}, "cut": base}
@@ -197,8 +201,7 @@ def trials(at, tool, tmp_path):
     return tmp_path
 
 
-def test_trials_are_collected_from_their_folders(at, tool, trials, tmp_path, monkeypatch):
-    monkeypatch.setattr(tool, "RESULTS", tmp_path / "results")
+def test_trials_are_collected_from_their_folders(at, tool, trials, tmp_path):
     assert tool.main(["trials", "--from", str(trials)]) == 0
     content = json.loads((tmp_path / "results" / "trials.json").read_text())
     changes = {trial["name"]: trial["changes"] for trial in content["trials"]}
@@ -220,6 +223,26 @@ def test_trials_without_a_base_are_refused(tool, trials, capsys):
     assert str(trials) in message and "base" in message and "make trials" in message
 
 
+def test_trials_of_the_same_base_stay_when_their_folders_are_gone(at, tool, trials):
+    def collected():
+        assert tool.main(["trials", "--from", str(trials)]) == 0
+        content = json.loads((tool.RESULTS / "trials.json").read_text())
+        return {trial["name"]: trial for trial in content["trials"]}, content["unfinished"]
+
+    before = collected()
+    for name in ("aaa", "base", "cut"):
+        shutil.rmtree(trials / name)
+    settings = json.loads(json.dumps(vars(at.Config(dropout=0.25, h=2))))
+    write_summary(at, trials / "cut", settings)
+    at.write_log(trials / "cut", kind="validation", epoch=1, bleu=3.0, perplexity=9.0)
+    trials_now, unfinished = collected()
+    assert trials_now.pop("cut")["changes"] == {"h": [4, 2]} and unfinished == []
+    assert trials_now == before[0]
+    write_summary(at, trials / "base", settings)
+    at.write_log(trials / "base", kind="validation", epoch=1, bleu=3.0, perplexity=9.0)
+    assert set(collected()[0]) == {"base", "cut", "old"}, "another base: aaa has no place any more"
+
+
 def test_finished_trials_are_not_trained_again(at, toy, monkeypatch):
     monkeypatch.setattr(toy, "TRIALS", {"base": {}, "drop30": {"dropout": 0.3}})
     monkeypatch.setattr(toy, "TRIAL_BASE", TOY | {"dropout": 0.25})
@@ -232,6 +255,8 @@ def test_finished_trials_are_not_trained_again(at, toy, monkeypatch):
 
     monkeypatch.setattr(toy, "launch", launch)
     assert toy.main(["trials"]) == toy.main(["trials"]) == 0
+    shutil.rmtree(at.runs_folder())
+    assert toy.main(["trials"]) == 0, "they are on record"
     assert launched == [("base", 0.25, 1), ("drop30", 0.3, 1)]
 
 
@@ -246,18 +271,24 @@ def test_training_starts_what_has_not_finished(at, toy, monkeypatch):
             return really(command, env=env, **options)
         commands.append((command, env["OMP_NUM_THREADS"]))
         write_summary(at, at.runs_folder() / "pieces-1", planned["pieces-1"])
+        at.write_log(at.runs_folder() / "pieces-1", kind="validation", epoch=1, bleu=1.0)
         return argparse.Namespace(returncode=0)
 
     monkeypatch.setattr(toy.subprocess, "run", run)
     planned = {run: dataclasses.asdict(toy.config_of(run)) for run in toy.RUNS}
     write_summary(at, at.runs_folder() / "pieces-1", planned["pieces-1"], "stopped")
     write_summary(at, at.runs_folder() / "words-2", planned["words-2"])
+    at.write_log(at.runs_folder() / "words-2", kind="validation", epoch=1, bleu=2.0)
     assert toy.main(["train", "--only", "words-2", "pieces-1"]) == 0
     [(command, threads)] = commands
     assert threads == "1" and "--nproc-per-node=2" in command
     assert command[command.index("--") + 1 :][:2] == ["the_annotated_transformer.py", "train"]
     assert command[command.index("--folder") + 1].endswith("runs/pieces-1")
     assert command[command.index("--pieces") + 1] == "150" and "--share-embeddings" in command
+    for run, bleu in (("pieces-1", 1.0), ("words-2", 2.0)):
+        record = json.loads((toy.RESULTS / "runs" / f"{run}.json").read_text())
+        assert record["log"] == [{"kind": "validation", "epoch": 1, "bleu": bleu}]
+        assert record["summary"]["settings"] == json.loads(json.dumps(planned[run]))
 
 
 @pytest.mark.parametrize(
@@ -288,11 +319,47 @@ def test_unknown_names_are_refused_with_those_that_exist(toy, capsys):
     assert "--only ROW" in failure(toy, capsys, "score", "--again")
 
 
-@pytest.mark.parametrize("command", [["validate"], ["score", "--only", "pieces"], ["table"]])
+@pytest.mark.parametrize(
+    "command", [["validate"], ["score", "--only", "pieces"], ["table"], ["pretrained"]]
+)
 def test_a_missing_run_is_named_with_the_way_out(toy, capsys, command):
     run = "words-1" if command == ["table"] else "pieces-1"
     message = failure(toy, capsys, *command)
     assert f"runs/{run}" in message and f"train --only {run}" in message
+
+
+def test_a_scored_run_is_not_needed_again(at, toy_runs, capsys, monkeypatch):
+    """The plan can be worked off run by run: what was scored outlives its checkpoints."""
+    monkeypatch.setattr(toy_runs, "BEAMS", (1,))
+    for command in ("validate", "score", "pretrained"):
+        assert toy_runs.main([command]) == 0
+    shutil.rmtree(at.runs_folder())
+    files = {path: path.read_bytes() for path in toy_runs.RESULTS.rglob("*") if path.is_file()}
+    for name in ("launch", "score_once", "translator_of"):
+        monkeypatch.delattr(toy_runs, name)
+    for command in ("train", "validate", "score", "pretrained", "table"):
+        assert toy_runs.main([command]) == 0, command
+    assert "passed over" not in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in files} == files
+    record = json.loads((toy_runs.RESULTS / "runs" / "pieces-1.json").read_text())
+    assert record["log"][0]["bleu"] == 30.0 and record["summary"]["parameters"] == 1000
+
+
+def test_a_run_without_all_its_scorings_is_trained_again(at, toy_runs, monkeypatch):
+    assert toy_runs.main(["score", "--only", "words"]) == 0
+    shutil.rmtree(at.runs_folder())
+    launched = []
+    monkeypatch.setattr(toy_runs, "launch", lambda *given, **_: launched.append(given[2].name))
+    assert toy_runs.main(["train"]) == 0
+    assert launched == ["pieces-1", "back"]
+
+
+def test_a_record_of_other_settings_is_noticed(at, toy_runs, capsys, monkeypatch):
+    assert toy_runs.main(["score"]) == 0
+    other = toy_runs.RUNS | {"pieces-1": ("smoke", toy_runs.RUNS["pieces-1"][1] | {"d_ff": 48})}
+    monkeypatch.setattr(toy_runs, "RUNS", other)
+    message = failure(toy_runs, capsys, "table")
+    assert "pieces-1.json" in message and "d_ff" in message and "train anew" in message
 
 
 def test_too_few_kept_epochs_are_an_error(at, toy_runs, capsys):
@@ -363,7 +430,8 @@ def test_a_scoring_is_on_record_and_a_second_one_is_refused(at, toy_runs, capsys
     }  # fmt: skip
     assert entry["decoding"] == "beam 4, alpha 0.6" and "2 epochs" in entry["weights"]
     assert "case:lc" in entry["signatures"]["bleu_lower"] and entry["date"] and entry["commit"]
-    written = (at.runs_folder() / "pieces-1" / "pieces.test.txt").read_text().split("\n")[:-1]
+    path = toy_runs.RESULTS / "translations" / "pieces.pieces-1.test.txt"
+    written = path.read_text(encoding="utf-8").split("\n")[:-1]
     references = [target for _, target in at.find_corpus(toy_runs.CORPUS).splits["test"]]
     assert entry["bleu"] == round(at.corpus_bleu(written, references)[0], 2)
     message = failure(toy_runs, capsys, "score", "--only", "pieces")
@@ -387,7 +455,8 @@ def test_a_row_is_translated_as_it_says(at, toy_runs):
     sources = [source for source, _ in at.find_corpus(toy_runs.CORPUS).splits["test"]]
     searches = [functools.partial(at.beam_search, beam=beam, alpha=0.6) for beam in (4, 1)]
     wide, greedy = (at.translate(mean, sources, decode=decode) for decode in searches)
-    written = (folder / "pieces.test.txt").read_text(encoding="utf-8").split("\n")
+    path = toy_runs.hypotheses_path(row, "pieces-1", "test")
+    written = path.read_text(encoding="utf-8").split("\n")
     assert written == [*wide, ""] and wide != greedy
     assert toy_runs.decoder(row.beam).keywords == {"beam": 4, "alpha": 0.6}
 
@@ -480,10 +549,10 @@ def test_the_table_needs_every_scoring_and_what_was_scored(at, toy_runs, capsys)
     message = failure(toy_runs, capsys, "table")
     assert "row pieces has no scoring on test of pieces-1" in message and "score" in message
     assert toy_runs.main(["score"]) == 0
-    path = at.runs_folder() / "words-1" / "words.test.txt"
+    path = toy_runs.RESULTS / "translations" / "words.words-1.test.txt"
     path.write_text(path.read_text().replace("\n", " altered\n", 1))
     message = failure(toy_runs, capsys, "table")
-    assert "words.test.txt" in message and "score --only words --again" in message
+    assert "words.words-1.test.txt" in message and "score --only words --again" in message
 
 
 # The speedrun -----------------------------------------------------------------------------------
