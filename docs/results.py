@@ -40,6 +40,7 @@ import the_annotated_transformer as at
 # The plan ---------------------------------------------------------------------------------------
 
 RESULTS = Path("docs/results")
+CARD = Path(__file__).with_name("model_card.md")  # what pretrained/README.md is made from
 CORPUS = "multi30k"
 SEEDS = (1, 2, 3)
 BEAM, ALPHA, AVERAGED = 4, 0.6, at.AVERAGED  # AVERAGED: how many of the last epochs
@@ -604,7 +605,24 @@ def pretrained(options: argparse.Namespace) -> None:
     content["sha256"] = read_json(at.PRETRAINED / "config.json")["sha256"]
     content["signature"] = formats["int8"][tests[0]]["signatures"]["bleu"]
     content["parameters"] = at.count_parameters(whole.model)
-    write_json("pretrained.json", content | {"formats": formats})
+    content |= {"training": record_of(run)["summary"], "formats": formats}
+    write_json("pretrained.json", content)
+    card = model_card(read_json(RESULTS / "pretrained.json"))
+    at.write_atomically(at.PRETRAINED / "README.md", card.encode())
+
+
+def model_card(kept: dict) -> str:
+    """The text of pretrained/README.md from what `pretrained` has written."""
+    rows = ["| format | split | BLEU | perplexity |", "| --- | --- | --- | --- |"]
+    for name, found in kept["formats"].items():
+        scores = {split: each for split, each in found.items() if split != "MB"}
+        rows += [
+            f"| {name} | {split} | {each['bleu']:.1f} | {each['perplexity']:.2f} |"
+            for split, each in scores.items()
+        ]
+    facts = kept["training"]["settings"] | kept["training"] | kept
+    facts |= {"made": kept["made"]["date"], "megabytes": kept["formats"]["int8"]["MB"]}
+    return CARD.read_text(encoding="utf-8").format(**facts, scores="\n".join(rows))
 
 
 def scored_as_it_is(row: Row, run: str, split: str, translator: at.Translator) -> dict:

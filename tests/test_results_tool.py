@@ -487,6 +487,14 @@ def test_the_model_to_take_away_is_scored_on_record_as_it_is(at, toy_runs, capsy
         assert kept["formats"][name]["test"]["perplexity"] == scored[row]["perplexity"]
     assert kept["formats"]["int8"]["MB"] < 0.5 * kept["formats"]["fp32"]["MB"]
 
+    card = (at.PRETRAINED / "README.md").read_text(encoding="utf-8")
+    for name, found in kept["formats"].items():
+        for split in ("val", "test"):
+            bleu, perplexity = found[split]["bleu"], found[split]["perplexity"]
+            assert f"| {name} | {split} | {bleu:.1f} | {perplexity:.2f} |" in card
+    assert "as run `pieces-1`" in card and "1,000 |" not in card and "{" not in card
+    assert f"{kept['parameters']:,}" in card and kept["made"]["date"] in card
+
     number = len(log_of(toy_runs))
     assert toy_runs.main(["pretrained"]) == 0
     assert len(log_of(toy_runs)) == number, "nothing is scored twice"
