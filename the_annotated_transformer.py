@@ -5749,15 +5749,15 @@ def with_range(numbers: dict[str, float]) -> str:
 @from_results("recipe")
 def the_recipe_step_by_step(kept: dict):
     rows = []
-    for row in [*kept["rows"], kept["other_direction"]]:
+    for row in filter(None, [*kept["rows"], kept["other_direction"]]):
         for split, scores in row["splits"].items():
             cells = {"row": row["step"], "split": split, "seeds": len(row["seeds"])}
             cells |= {title: with_range(scores[name]) for name, title in SCORES.items()}
             cells["parameters"] = f"{row['parameters'] / 1e6:.1f} M"
             rows.append(list((cells | {"minutes": with_range(row["minutes"])}).values()))
     columns = ["row", "split", "seeds", *SCORES.values(), "parameters", "minutes"]
-    made = kept["made"]
-    told = f"{kept['corpus']}; {made['machine']}, {made['versions']}, {made['date']}"
+    made, missing = kept["made"], ", ".join(kept["missing"]) or "no run"
+    told = f"{kept['corpus']}; {made['machine']}, {made['date']}; still missing: {missing}"
     signature = kept["rows"][0]["splits"]["test_2016_flickr"]["signatures"]["bleu"]
     return table(rows, columns).set_caption(f"{told}; BLEU {signature}")
 
@@ -5785,17 +5785,10 @@ def which_steps_are_real(kept: dict):
         kept["rows"][1:], [*kept["range_of_seeds"].items()]
     ):
         step = row["splits"][split]["step"]
-        verdict = "smaller than the range of seeds" if step["smaller_than_seeds"] else "larger"
-        rows.append(
-            (
-                row["step"],
-                split,
-                f"{step['bleu']:+.2f}",
-                f"{step['p']:.3f}",
-                f"{scores:.2f}",
-                verdict,
-            )
-        )
+        verdict = {None: "one seed so far", True: "smaller than the range of seeds"}
+        told = verdict.get(step["smaller_than_seeds"], "larger")
+        numbers = f"{step['bleu']:+.2f}", f"{step['p']:.3f}", f"{scores or 0:.2f}"
+        rows.append((row["step"], split, *numbers, told))
     columns = ["step", "split", "gain in BLEU", "p", "range of seeds", "verdict"]
     return table(rows, columns).set_caption("each row against the one before it, first seed")
 

@@ -494,18 +494,15 @@ def score(options: argparse.Namespace) -> None:
 # The table --------------------------------------------------------------------------------------
 
 
-def scorings_of(row: Row, split: str) -> list[dict]:
-    """The scorings of a row, seed by seed; ValueError where one is missing."""
-    found = {run: scoring_of(row, run, split) for run in row.runs}
-    missing = ", ".join(run for run, scoring in found.items() if not scoring)
-    way_out = "`python docs/results.py score` does it"
-    at.require(not missing, f"row {row.name} has no scoring on {split} of {missing}: {way_out}")
-    return list(found.values())
+def as_far_as_scored(row: Row) -> Row:
+    """The row with those of its runs that have been scored."""
+    return dataclasses.replace(row, runs=tuple(run for run in row.runs if is_scored(run)))
 
 
 def kept_hypotheses(row: Row, split: str) -> list[str]:
     """The translations of the first seed as they were scored; ValueError if they are not there."""
-    path, scoring = hypotheses_path(row, row.runs[0], split), scorings_of(row, split)[0]
+    path = hypotheses_path(row, row.runs[0], split)
+    scoring = scoring_of(row, row.runs[0], split)
     whole = path.is_file() and short_hash(path.read_bytes()) == scoring["hypotheses"]
     way_out = f"`score --only {row.name} --again` makes them anew, on record"
     at.require(whole, f"{path} does not hold the translations that were scored: {way_out}")
@@ -525,16 +522,17 @@ def bootstrap(before: list[str], now: list[str], references: list[str]) -> dict:
     return {"bleu": round(gain, 2) + 0.0, "p": round(p, 4), "signature": str(signatures["BLEU"])}
 
 
-def step_between(before: Row, row: Row, split: str, seeds_range: float) -> dict:
+def step_between(before: Row, row: Row, split: str, seeds_range: float | None) -> dict:
     """The paired bootstrap of two rows, first seed against first seed."""
     _, references = sides(config_of(row.runs[0]).languages, split)
     step = bootstrap(*(kept_hypotheses(r, split) for r in (before, row)), references)
-    return step | {"smaller_than_seeds": abs(step["bleu"]) < seeds_range}
+    smaller = None if seeds_range is None else abs(step["bleu"]) < seeds_range
+    return step | {"smaller_than_seeds": smaller}
 
 
 def row_scores(row: Row, split: str) -> dict:
     """Mean and range over the seeds of every score on a split."""
-    scorings = scorings_of(row, split)
+    scorings = [scoring_of(row, run, split) for run in row.runs]
     digits = {"bleu": 2, "bleu_lower": 2, "chrf": 2, "perplexity": 2, "bits_per_character": 4}
     scores = {name: spread([s[name] for s in scorings], n) for name, n in digits.items()}
     return scores | {name: scorings[0][name] for name in ("unknown", "sentences", "signatures")}
@@ -552,16 +550,19 @@ def row_facts(row: Row, before: Row, splits: Sequence[str]) -> dict:
     return facts | {"splits": {split: row_scores(row, split) for split in splits}}
 
 
-def range_of_seeds(rows: Sequence[dict], split: str) -> float:
-    """The largest range of BLEU over the seeds of one row."""
-    scores = [row["splits"][split]["bleu"] for row in rows]
-    return round(max(bleu["max"] - bleu["min"] for bleu in scores), 2)
+def range_of_seeds(rows: Sequence[dict], split: str) -> float | None:
+    """The largest range of BLEU over the seeds of one row; None without a second seed."""
+    scores = [row["splits"][split]["bleu"] for row in rows if len(row["seeds"]) > 1]
+    return round(max(bleu["max"] - bleu["min"] for bleu in scores), 2) if scores else None
 
 
 def table(options: argparse.Namespace) -> None:
-    """Put the rows together from the scorings, and test every step between two of them."""
+    """Put the rows together as far as they are scored, and test every step between two of them."""
     corpus = at.find_corpus(CORPUS, config_of(ROWS[0].runs[0]).languages)
-    pairs = list(zip((ROWS[0], *ROWS[:-1]), ROWS, strict=True))  # each with the one before
+    present = [row for row in map(as_far_as_scored, ROWS) if row.runs]
+    way_out = "`train` and `score` come first"
+    at.require(bool(present), f"no run of the plan has been scored in {RESULTS}: {way_out}")
+    pairs = list(zip((present[0], *present[:-1]), present, strict=True))  # with the one before
     rows = [row_facts(row, before, corpus.tests()) for before, row in pairs]
     ranges = {split: range_of_seeds(rows, split) for split in corpus.tests()}
     for facts, (before, row) in list(zip(rows, pairs, strict=True))[1:]:
@@ -570,10 +571,15 @@ def table(options: argparse.Namespace) -> None:
             facts["splits"][split]["step"] = step
             remark = ", smaller than the seeds' range" if step["smaller_than_seeds"] else ""
             print(f"{split}: {row.step} {step['bleu']:+.2f}, p = {step['p']}{remark}")
-    content = {"corpus": corpus.name, "rows": rows, "range_of_seeds": ranges}
-    content["other_direction"] = row_facts(OTHER, ROWS[-1], corpus.tests())
-    content["summaries"] = {run: record_of(run)["summary"] for run in RUNS}
+    missing = [run for run in RUNS if not is_scored(run)]
+    content = {"corpus": corpus.name, "rows": rows, "range_of_seeds": ranges, "missing": missing}
+    other = as_far_as_scored(OTHER)
+    content["other_direction"] = (
+        row_facts(other, present[-1], corpus.tests()) if other.runs else None
+    )
+    content["summaries"] = {run: record_of(run)["summary"] for run in RUNS if run not in missing}
     write_json("recipe.json", content)
+    print(f"still missing: {', '.join(missing) or 'nothing'}")
 
 
 # The model to take away -------------------------------------------------------------------------

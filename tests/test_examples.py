@@ -84,6 +84,7 @@ MADE_UP = {
         "corpus": "Multi30k",
         "rows": [made_up_row(0), made_up_row(1), made_up_row(2)],
         "range_of_seeds": dict.fromkeys(SPLITS, 0.6),
+        "missing": ["words-2", "words-3"],
         "other_direction": made_up_row(3),
     },
     "beam": {

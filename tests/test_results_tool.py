@@ -139,8 +139,12 @@ def test_the_options_of_a_run_give_its_settings(at, tool, tmp_path, monkeypatch)
 
 def test_mean_and_range_of_seeds(tool):
     assert tool.spread([38.0, 41.0, 38.6]) == {"mean": 39.2, "min": 38.0, "max": 41.0}
-    rows = [{"splits": {"test": {"bleu": tool.spread(bleu)}}} for bleu in ([38.0, 38.5], [40.0])]
+    rows = [
+        {"seeds": list(range(len(bleu))), "splits": {"test": {"bleu": tool.spread(bleu)}}}
+        for bleu in ([38.0, 38.5], [40.0])
+    ]
     assert tool.range_of_seeds(rows, "test") == 0.5
+    assert tool.range_of_seeds(rows[1:], "test") is None
 
 
 def test_the_bootstrap_tells_a_step_from_chance(at, tool):
@@ -319,13 +323,10 @@ def test_unknown_names_are_refused_with_those_that_exist(toy, capsys):
     assert "--only ROW" in failure(toy, capsys, "score", "--again")
 
 
-@pytest.mark.parametrize(
-    "command", [["validate"], ["score", "--only", "pieces"], ["table"], ["pretrained"]]
-)
+@pytest.mark.parametrize("command", [["validate"], ["score", "--only", "pieces"], ["pretrained"]])
 def test_a_missing_run_is_named_with_the_way_out(toy, capsys, command):
-    run = "words-1" if command == ["table"] else "pieces-1"
     message = failure(toy, capsys, *command)
-    assert f"runs/{run}" in message and f"train --only {run}" in message
+    assert "runs/pieces-1" in message and "train --only pieces-1" in message
 
 
 def test_a_scored_run_is_not_needed_again(at, toy_runs, capsys, monkeypatch):
@@ -548,14 +549,29 @@ def test_the_table_has_means_ranges_and_steps(at, toy_runs, capsys):
 def test_a_step_is_compared_with_the_range_of_the_seeds(toy_runs, monkeypatch):
     monkeypatch.setattr(toy_runs, "kept_hypotheses", lambda row, split: [row.name])
     monkeypatch.setattr(toy_runs, "bootstrap", lambda *_: {"bleu": -0.5, "p": 0.01})
-    steps = [toy_runs.step_between(*toy_runs.ROWS, "test", most) for most in (0.4, 0.6)]
-    assert [step["smaller_than_seeds"] for step in steps] == [False, True]
+    steps = [toy_runs.step_between(*toy_runs.ROWS, "test", most) for most in (0.4, 0.6, None)]
+    assert [step["smaller_than_seeds"] for step in steps] == [False, True, None]
 
 
-def test_the_table_needs_every_scoring_and_what_was_scored(at, toy_runs, capsys):
-    assert toy_runs.main(["score", "--only", "words"]) == 0
-    message = failure(toy_runs, capsys, "table")
-    assert "row pieces has no scoring on test of pieces-1" in message and "score" in message
+def test_the_table_has_what_is_scored_and_names_what_is_missing(at, toy_runs, capsys):
+    def content(missing: str) -> dict:
+        assert toy_runs.main(["table"]) == 0
+        assert f"still missing: {missing}\n" in capsys.readouterr().out
+        return json.loads((toy_runs.RESULTS / "recipe.json").read_text())
+
+    assert "no run of the plan has been scored" in failure(toy_runs, capsys, "table")
+    toy_runs.score_once(toy_runs.ROWS[0], "words-2", "test")
+    table = content("words-1, pieces-1, back")
+    assert [row["runs"] for row in table["rows"]] == [["words-2"]]
+    assert table["rows"][0]["seeds"] == [2] and table["range_of_seeds"] == {"test": None}
+    assert table["other_direction"] is None and set(table["summaries"]) == {"words-2"}
+    toy_runs.score_once(toy_runs.ROWS[1], "pieces-1", "test")
+    table = content("words-1, back")
+    step = table["rows"][1]["splits"]["test"]["step"]
+    assert step["smaller_than_seeds"] is None and table["missing"] == ["words-1", "back"]
+
+
+def test_the_table_needs_the_translations_that_were_scored(at, toy_runs, capsys):
     assert toy_runs.main(["score"]) == 0
     path = toy_runs.RESULTS / "translations" / "words.words-1.test.txt"
     path.write_text(path.read_text().replace("\n", " altered\n", 1))
