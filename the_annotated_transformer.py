@@ -1888,7 +1888,7 @@ def penalty_on_over_confidence_figure():
 # gradient of the loss of a token with respect to its scores is known without recording the
 # computation: it is the model's distribution minus the target,
 #
-# $$\frac{\partial\, \mathrm{KL}(t \,\|\, p)}{\partial\, \text{score}_v} = p_v - t_v .$$
+# $$\frac{\partial\, \mathrm{KL}(t \,\|\, p)}{\partial\, \text{score}_v} = p_v - t_v ,$$
 #
 # since $\partial \log p_u / \partial\, \text{score}_v = [u = v] - p_v$ and the $t_u$ add up to
 # one. So we take, on a CPU, a few hundred tokens at a time, from states to loss and back to the
@@ -1996,7 +1996,7 @@ def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int
 
 # %%
 def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The same rise and the same peak, then a straight line to zero after `total` steps."""
+    """The same rise and peak, then a straight line to zero at step `total`, which changes nothing."""
     short = f"{total} updates in all leave nothing after a warm-up of {warmup}"
     require(total > warmup, f"{short}: shorten it (--warmup), or train longer (--epochs)")
     peak = rate(warmup, model_size, factor, warmup)
@@ -2038,8 +2038,8 @@ def three_schedules_figure():
 # > estimate is sound. It also carries the paper's norm order through its large early gradients.
 # > With the norm first it can often be left out, by Xiong et al.; we keep it, and have not
 # > measured what it is worth. `factor` scales the whole curve, and is ours: the formula of the
-# > paper has none. The paper uses 1 and 4,000 steps; small models and short trainings want a
-# > higher factor and fewer steps.
+# > paper has none. The paper uses 1 and 4,000 steps; small models and short trainings want
+# > fewer steps, and ours, but for the quickest, a higher factor.
 #
 # <a id="loop"></a>
 # ## The training loop
@@ -4572,7 +4572,7 @@ def what_the_demonstration_says():
 # # Part 6. The rest of the recipe
 #
 # The model of Part 5 knows whole words, keeps three matrices for symbols, writes the likeliest
-# next word and forgets every state of its training but one. The paper does better in all four. It
+# next word and uses one state of its training only. The paper does better in all four. It
 # cuts words into pieces (§5.1), keeps one matrix (§3.4), searches before it writes, and averages
 # its last checkpoints (§6.1). Each takes few lines. What each is worth on our data stands in
 # [Part 7](#results).
@@ -4812,7 +4812,8 @@ def words_beside_pieces():
 def parameters_saved_by_sharing():
     import pandas as pd
 
-    models = {"base (§5.1)": (37_000, 6, 512, 2048), "recipe": (5000, 3, 256, 1024)}
+    ours = RECIPE.pieces, RECIPE.N, RECIPE.d_model, RECIPE.d_ff
+    models = {"base (Table 3, §5.1)": (37_000, 6, 512, 2048), "recipe": ours}
     rows = {}
     for name, (V, *sizes) in models.items():
         with torch.device("meta"):
@@ -5088,12 +5089,12 @@ def finished_run(corpus: str | None = None) -> Path | None:
 
 
 # %% [markdown]
-# A run counts as finished when its validation stopped improving, or its epochs were used up. A
-# demonstration is never taken for a finished model.
+# A run counts as finished when its validation stopped improving, its epochs were used up, or it
+# reached the BLEU that was asked for. A demonstration is never taken for a finished model.
 
 
 # %%
-AVERAGED = 6  # of the last epochs, as chosen in Part 7
+AVERAGED = 6  # of the last epochs; how many is best is tried below
 
 
 def whole_recipe() -> Path:
@@ -5272,7 +5273,7 @@ class Hypotheses:
         self.written = torch.cat([before, symbol.unsqueeze(-1)], dim=-1)
         had_ended = self.ended.gather(1, origin)
         self.length = self.length.gather(1, origin) + ~had_ended
-        self.ended = had_ended | (symbol == END)
+        self.ended = had_ended | (symbol == END) & self.logp.isfinite()
         return origin
 
     def score(self, alpha: float) -> Tensor:
@@ -5363,7 +5364,7 @@ def check_a_beam_of_one_is_greedy():
 
 # %%
 def score_of(model: EncoderDecoder, src: Tensor, written: Tensor, alpha: float) -> float:
-    """Score of one target, start symbol included, by a plain forward pass: src (1, S), (T,)."""
+    """Score of one target by a plain forward pass: src (1, S), written (T + 1,) with its start."""
     written = written[written != PAD]
     batch = Batch(src, written.unsqueeze(0))
     with evaluating(model):
@@ -5469,7 +5470,7 @@ def one_search_figure():
 # too.
 #
 # How wide should the beam be, and how large $\alpha$? `make results` has tried both on the
-# validation split, with the model that this text publishes.
+# validation split, with the model that this text publishes (before rounding).
 
 
 # %%
@@ -5563,8 +5564,8 @@ def check_the_average_is_the_mean():
 # %% [markdown]
 # Why should a mean of weights be a good model at all? A network is not linear, and the mean of
 # two unrelated models is worthless. But checkpoints of one run lie in the same valley. To see it,
-# walk on a straight line through the weights of two epochs, from a little before the first to a
-# little beyond the second, and measure the loss on the validation split. `make results` has done
+# walk on a straight line through the weights of two epochs, from well before the first to well
+# beyond the second, and measure the loss on the validation split. `make results` has done
 # this with two of the last epochs of the published run, and has averaged more and more epochs.
 
 
@@ -5612,10 +5613,11 @@ def how_many_epochs_to_average(kept: dict):
 # ## How good is it?
 #
 # (§6.1) Translations are compared with a human's by BLEU. It takes all runs of one, two, three
-# and four words of the translations, asks what share of each kind occurs in the references (each
-# run no more often than there), takes the geometric mean of the four shares, and lowers it where
-# the translations are shorter than the references. All counts are over the whole split. 100 would
-# be the references themselves, word for word; on real text no honest system comes near it.
+# and four words of the translations, asks what share of each kind occurs in the reference of the
+# same sentence (each run no more often than there), takes the geometric mean of the four shares,
+# and lowers it where the translations are shorter than the references. Matches are found sentence
+# by sentence, and counted over the whole split before any share is taken. 100 would be the
+# references themselves, word for word; on real text no honest system comes near it.
 #
 # The number depends on details such as case and tokenization, and scores that differ in them
 # cannot be compared. We score detokenized, cased text with sacreBLEU and print its signature,
@@ -5643,8 +5645,8 @@ def evaluate(
 # %% [markdown]
 # Whoever scores a test split again and again, and keeps what scores best, has chosen on it. So
 # this page scores the validation split, as often as it likes. The test splits are scored by
-# `make results`, once for each row and seed of the table below, and a log in `docs/results` keeps
-# every scoring.
+# `make results`, once for each row and seed of the table below and for the model of `pretrained/`,
+# and a log in `docs/results` keeps every scoring.
 
 
 # %%
@@ -5722,8 +5724,8 @@ def ten_fixed_test_sentences():
 # What is each part of the recipe worth? The same model is trained with words, then with pieces,
 # then with one matrix. Then nothing more is trained. The same weights are decoded with a beam. At
 # last the mean of the last six epochs takes the place of the best epoch. All else stays as it is.
-# The rows *words* and *averaging* are means of three seeds, the others one seed. The last row is
-# the same recipe from English to German.
+# The rows *words* and *averaging* are means of up to three seeds, the others one seed. The last
+# row is the same recipe from English to German.
 #
 # `make results` does all this and writes `docs/results/recipe.json`, with date, machine,
 # versions, commit and all settings. The table is read from there.
@@ -5766,14 +5768,16 @@ def the_recipe_step_by_step(kept: dict):
 # The minutes are those of the training, on two CPU cores, with validation after each epoch. Three
 # of the rows share a training. *chrF* ([Popović, 2015](https://aclanthology.org/W15-3049/))
 # compares runs of letters instead of words. Perplexity is counted per symbol. Words and pieces
-# are different symbols, so it can be compared between rows of pieces only.
+# are different symbols, so it can be compared between rows of pieces only, and only where they
+# write the same language.
 #
 # Is a step real, or would another seed have given as much? Two answers. The *range* says how far
 # apart seeds of the same row lie, in the one of the two rows with three seeds where it is larger.
 # The *paired bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)) draws a thousand new
-# test sets from the old one, sentence by sentence with replacement. It asks how often a
-# difference as large, either way, would come about by the choice of sentences alone: this is $p$.
-# Larger than the range is no proof: three seeds are few.
+# test sets from the old one, sentence by sentence with replacement. It asks how often the choice
+# of sentences alone lifts the difference above its mean by as much as the whole difference that
+# was found: this is $p$. By sacreBLEU's rule it counts one side only; counted on both sides it
+# would be about twice as large. Larger than the range is no proof: three seeds are few.
 
 
 # %%
@@ -5787,7 +5791,7 @@ def which_steps_are_real(kept: dict):
         step = row["splits"][split]["step"]
         verdict = {None: "one seed so far", True: "smaller than the range of seeds"}
         told = verdict.get(step["smaller_than_seeds"], "larger")
-        numbers = f"{step['bleu']:+.2f}", f"{step['p']:.3f}", f"{scores or 0:.2f}"
+        numbers = f"{step['bleu']:+.2f}", f"{step['p']:.3f}", f"{scores:.2f}" if scores else "–"
         rows.append((row["step"], split, *numbers, told))
     columns = ["step", "split", "gain in BLEU", "p", "range of seeds", "verdict"]
     return table(rows, columns).set_caption("each row against the one before it, first seed")
@@ -5837,9 +5841,10 @@ def steps_figure(kept: dict):
 # <a id="choices"></a>
 # ## Choices
 #
-# (§6.2, Table 3) Sizes, heads, dropout, vocabulary, warm-up, factor, batch and schedule were
-# tried one at a time (widths and their heads together), with one seed and a part of the updates.
-# Greedy BLEU on the validation split decides.
+# (§6.2) The paper varies heads, sizes, dropout, label smoothing and positions (Table 3). We have
+# tried sizes, dropout, vocabulary, schedule and more, one at a time (widths and their heads
+# together), with one seed and a quarter of the updates. Greedy BLEU on the validation split
+# decides.
 
 
 # %%
@@ -6000,8 +6005,8 @@ def check_maps_are_distributions_and_hide_the_future():
 # <a id="explorer"></a>
 # ### An explorer
 #
-# The model of the published page has three layers with four heads and three kinds of attention:
-# 36 maps for a sentence. One chart holds them all. Each map is stored as a string of integers, a
+# The model of the published page has three layers with three heads and three kinds of attention:
+# 27 maps for a sentence. One chart holds them all. Each map is stored as a string of integers, a
 # weight of 1 being 1000. The chart unpacks the one that is chosen. This keeps all maps together
 # smaller than a photograph. First the table of strings:
 
@@ -6477,7 +6482,7 @@ def heads_switched_off_figure():
 # | Matter | Paper | Here | Where |
 # | --- | --- | --- | --- |
 # | order of the norm | after the sum | before the sub-layer; the other by `norm_first=False` | [Residual connections](#residual) |
-# | dropout | 0.1 (base) on sub-layers and embeddings | 0.3, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the presets | [Dropout](#dropout) |
+# | dropout | 0.1 (base) on sub-layers and embeddings | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the presets | [Dropout](#dropout) |
 # | symbols | 37,000 pieces of words, shared | 5,000 pieces, shared; words in the demonstration | [Pieces](#byte-pairs) |
 # | one matrix for embeddings and output | yes | yes; three in the demonstration | [One matrix](#one-matrix) |
 # | corpus | 4.5 million pairs | 29,000 pairs | [A corpus](#corpus) |
