@@ -677,6 +677,7 @@ def random_attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Queries (2, 4, 3, 8), keys and values (2, 4, 5, 8), a mask (2, 1, 3, 5) with an empty row."""
     query, key, value = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8)
     mask = torch.rand(2, 1, 3, 5) < 0.6
+    mask[..., :2] = True  # with one key only, no query would make a difference
     mask[0, 0, 1] = False
     return query, key, value, mask
 
@@ -2499,8 +2500,8 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
 # ## Training it
 #
 # Two layers of width 64 are enough. After every hundred updates the model decodes a validation
-# set. When each of its sequences is copied exactly, training ends. **Cost: a quarter of a minute
-# on two free CPU cores, 90 seconds at most.**
+# set. When each of its sequences is copied exactly twice in a row, training ends. **Cost: a
+# quarter of a minute on two free CPU cores, 90 seconds at most.**
 
 # %%
 COPY_SYMBOLS = 15  # four special ones and eleven to copy
@@ -2534,7 +2535,7 @@ class CopyRun:
 # %%
 @functools.cache
 def copy_model(limit: float = 90.0) -> CopyRun:
-    """Train the copy task until validation is perfect, for `limit` seconds at most."""
+    """Train the copy task until validation is perfect twice, for `limit` seconds at most."""
     torch.manual_seed(0)
     begin, losses, exact = time.perf_counter(), [], []
     model = make_model(COPY_SYMBOLS, COPY_SYMBOLS, N=2, d_model=64, d_ff=256, h=4, dropout=0.0)
@@ -2546,7 +2547,7 @@ def copy_model(limit: float = 90.0) -> CopyRun:
         losses.append(report["loss"])
         return time.perf_counter() - begin > limit
 
-    while time.perf_counter() - begin < limit and exact[-1:] != [500]:
+    while time.perf_counter() - begin < limit and exact[-2:] != [500, 500]:
         batches = data_gen(COPY_SYMBOLS, 64, 100)
         run_epoch(batches, loss_model, optimizer, scheduler, state, on_update=keep)
         exact.append(copied_exactly(model, validation))
@@ -3739,6 +3740,7 @@ SMALL = Config(
     N=2,
     d_model=128,
     d_ff=512,
+    h=4,
     dropout=0.1,
     batch_tokens=1024,
     warmup=200,
