@@ -801,6 +801,18 @@ def check_an_empty_row_gives_zero_output_and_gradient():
 #
 # **Figure 3.** Multi-head attention. The H small projections of each kind are one matrix product
 # of width D, cut into H slices afterwards.
+#
+# In self-attention queries, keys and values are made from the same vectors, in cross-attention
+# keys and values are. Maps of the same input can share one product too: their matrices are laid
+# end to end, and the result is cut again. The numbers are the same, and one large product takes
+# less time than three small ones.
+
+
+# %%
+def joint_linear(x: Tensor, maps: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
+    """What several linear maps make of one input, by one product: (..., D) -> (..., D) each."""
+    weight, bias = (torch.cat([getattr(m, name) for m in maps]) for name in ("weight", "bias"))
+    return F.linear(x, weight, bias).chunk(len(maps), dim=-1)
 
 
 # %%
@@ -821,14 +833,21 @@ class MultiHeadedAttention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, K)."""
-        B, T, D = x.shape
-        return x.view(B, T, self.h, D // self.h).transpose(1, 2)
+        return x.unflatten(-1, (self.h, -1)).transpose(1, 2)
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> Iterable[Tensor]:
+        """The first three maps at work, those of one input together."""
+        to_query, to_key, to_value, _ = self.linears
+        if query is key is value:
+            return joint_linear(query, (to_query, to_key, to_value))
+        if key is value:
+            return to_query(query), *joint_linear(key, (to_key, to_value))
+        return to_query(query), to_key(key), to_value(value)
 
     def forward(self, query, key, value, mask=None, record: list | None = None) -> Tensor:
         boolean = mask is None or mask.dtype == torch.bool
         require(boolean, "a mask must be boolean, True where attention is allowed")
-        to_query, to_key, to_value, to_output = self.linears
-        q, k, v = self.split(to_query(query)), self.split(to_key(key)), self.split(to_value(value))
+        q, k, v = map(self.split, self.project(query, key, value))
         mask = None if mask is None else mask.unsqueeze(1)  # the same for every head
         if record is None:
             heads = fast_attention(q, k, v, mask, self.dropout.p if self.training else 0.0)
@@ -836,7 +855,7 @@ class MultiHeadedAttention(nn.Module):
             heads, weights = attention(q, k, v, mask, self.dropout)
             record.append(weights.detach())
         joined = heads.transpose(1, 2).flatten(2)  # (B, H, T, K) -> (B, T, D)
-        return to_output(joined)
+        return self.linears[3](joined)
 
 
 # %% [markdown]
@@ -860,8 +879,9 @@ def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) ->
 
 
 # %% [markdown]
-# Four heads, three queries, five keys, and in the second sentence two keys are closed. We compare
-# the outputs and, asking with `record`, the weights of every head.
+# Four heads, three queries, five keys, and in the second sentence two keys are closed. The inputs
+# are all the same, keys and values the same, or all different, for each way to share a product.
+# We compare the outputs and, asking with `record`, the weights of every head.
 
 
 # %%
@@ -870,16 +890,18 @@ def check_multi_head_attention_equals_torch():
     ours = MultiHeadedAttention(4, 8, dropout=0.0)
     theirs = nn.MultiheadAttention(8, 4, batch_first=True)
     copy_attention(ours, theirs)
-    query, memory, record = torch.randn(2, 3, 8), torch.randn(2, 5, 8), []
+    query, memory, other = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
-    expected, weights = theirs(query, memory, memory, ~mask, average_attn_weights=False)
-    torch.testing.assert_close(ours(query, memory, memory, mask.unsqueeze(1)), expected)
-    ours(query, memory, memory, mask.unsqueeze(1), record)
-    torch.testing.assert_close(record[0], weights)
+    for inputs in ((memory, memory, memory), (query, memory, memory), (query, memory, other)):
+        record: list[Tensor] = []
+        expected, weights = theirs(*inputs, ~mask, average_attn_weights=False)
+        torch.testing.assert_close(ours(*inputs, mask.unsqueeze(1)), expected)
+        ours(*inputs, mask.unsqueeze(1), record)
+        torch.testing.assert_close(record[0], weights)
 
 
 # %% [markdown]
-# > **Why `view` and then `transpose`: can one view straight to heads?** No. `view` only reads the
+# > **Why cut and then `transpose`: can one view straight to heads?** No. `view` only reads the
 # > same numbers in the same order under another shape. The numbers of one position lie together,
 # > so the last axis can be cut into H pieces of K. To bring the head axis before the time axis,
 # > numbers must change places, and that is what `transpose` is for. Viewing straight to (B, H, T,
@@ -3955,7 +3977,9 @@ class Training:
         self.train_loader, self.val_loader = create_dataloaders(encoded, *share)
         if worker.ranks > 1:
             ddp = nn.parallel.DistributedDataParallel
-            self.loss_model = ddp(self.loss_model, gradient_as_bucket_view=True)
+            # Small parcels: on a CPU the decoder's gradients travel while the encoder's are made.
+            parcels = {"bucket_cap_mb": 3 if worker.device.type == "cpu" else 25}
+            self.loss_model = ddp(self.loss_model, gradient_as_bucket_view=True, **parcels)
         updates = config.epochs * math.ceil(len(self.train_loader) / config.accumulate)
         schedule = config.d_model, config.factor, config.warmup
         total = updates if config.schedule == "linear" else 0
