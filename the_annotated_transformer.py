@@ -5749,9 +5749,10 @@ def ten_fixed_test_sentences():
 #
 # What is each part of the recipe worth? The same model is trained with words, then with pieces,
 # then with one matrix. Then nothing more is trained. The same weights are decoded with a beam. At
-# last the mean of the last six epochs takes the place of the best epoch. All else stays as it is.
-# The rows *words* and *averaging* are means of up to three seeds, the others one seed. The last
-# row is the same recipe from English to German.
+# last the mean of the last six epochs takes the place of the best epoch, and the length penalty
+# is the one that did best on the validation split. All else stays as it is. The rows *words* and
+# *length penalty* are means of up to three seeds, the others one seed. The last row is the same
+# recipe from English to German.
 #
 # `make results` does all this and writes `docs/results/recipe.json`, with date, machine,
 # versions, commit and all settings. The table is read from there.

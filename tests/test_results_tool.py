@@ -98,13 +98,13 @@ def step_of(tool, before, row) -> set[str]:
     settings = [vars(tool.config_of(r.runs[0])) for r in (before, row)]
     changed = set(tool.differences(*settings, free=("keep",)))
     return changed | {
-        name for name in ("beam", "averaged") if vars(before)[name] != vars(row)[name]
+        name for name in ("beam", "averaged", "alpha") if vars(before)[name] != vars(row)[name]
     }
 
 
 def test_each_row_changes_what_it_names_and_nothing_else(tool):
     expected = {"pieces": {"pieces"}, "one-matrix": {"share_embeddings"}}
-    expected |= {"beam": {"beam"}, "recipe": {"averaged"}}
+    expected |= {"beam": {"beam"}, "averaging": {"averaged"}, "recipe": {"alpha"}}
     pairs = zip(tool.ROWS, tool.ROWS[1:], strict=False)
     assert {row.name: step_of(tool, before, row) for before, row in pairs} == expected
     assert step_of(tool, tool.ROWS[-1], tool.OTHER) == {"languages"}
@@ -116,7 +116,7 @@ def test_the_runs_of_a_row_differ_in_their_seed_only(tool):
         assert first["seed"] == 1 and first["corpus"] == "multi30k"
         seeds = [tool.differences(first, other) for other in others]
         assert seeds == [{"seed": [1, seed]} for seed in range(2, 2 + len(others))]
-    assert [len(row.runs) for row in tool.ROWS] == [3, 1, 1, 1, 3]
+    assert [len(row.runs) for row in tool.ROWS] == [3, 1, 1, 1, 1, 3]
 
 
 def test_every_trial_changes_the_base_in_its_own_way(at, tool):
@@ -460,6 +460,19 @@ def test_a_row_is_translated_as_it_says(at, toy_runs):
     written = path.read_text(encoding="utf-8").split("\n")
     assert written == [*wide, ""] and wide != greedy
     assert toy_runs.decoder(row.beam).keywords == {"beam": 4, "alpha": 0.6}
+
+
+def test_a_row_may_have_a_length_penalty_of_its_own(at, toy_runs, monkeypatch):
+    asked = []
+
+    def search(model, src, *_, beam, alpha):
+        asked.append((beam, alpha))
+        return torch.tensor([[at.START, 5, at.END]] * len(src))
+
+    monkeypatch.setattr(at, "beam_search", search)
+    row = dataclasses.replace(toy_runs.ROWS[1], alpha=1.4)
+    entry = toy_runs.score_once(row, "pieces-1", "test")
+    assert set(asked) == {(4, 1.4)} and entry["decoding"] == "beam 4, alpha 1.4"
 
 
 def test_scoring_all_scores_each_finished_run_once(at, toy_runs, capsys):
