@@ -6,7 +6,8 @@
                                                                                    averaging.json
     python docs/results.py score      score each row on each test split, once      scorings.jsonl,
                                                                                    translations/
-    python docs/results.py table      put the rows together and test each step     recipe.json
+    python docs/results.py table      put the rows together and test each step     recipe.json,
+                                                                                   README.md
     python docs/results.py pretrained write pretrained/ and what int8 costs        pretrained.json
     python docs/results.py speedrun   time the way from raw text to a BLEU         speedrun.json
 
@@ -41,6 +42,7 @@ import the_annotated_transformer as at
 
 RESULTS = Path("docs/results")
 CARD = Path(__file__).with_name("model_card.md")  # what pretrained/README.md is made from
+README = Path("README.md")
 CORPUS = "multi30k"
 SEEDS = (1, 2, 3)
 BEAM, ALPHA, AVERAGED = 4, 0.6, at.AVERAGED  # as in the paper, and how many of the last epochs
@@ -586,6 +588,32 @@ def table(options: argparse.Namespace) -> None:
     content["summaries"] = {run: record_of(run)["summary"] for run in RUNS if run not in missing}
     write_json("recipe.json", content)
     print(f"still missing: {', '.join(missing) or 'nothing'}")
+    if README.is_file():
+        text = readme_with(README.read_text(encoding="utf-8"), readme_table(content))
+        at.write_atomically(README, text.encode())
+
+
+def readme_table(content: dict) -> str:
+    """The rows of recipe.json in Markdown: a row for each step, BLEU on each test split."""
+    splits = list(content["rows"][0]["splits"])
+    columns = ["step", "parameters", *(f"BLEU {s}" for s in splits), "seeds", "minutes of training"]
+    lines = [columns, ["---"] * len(columns)]
+    for row in filter(None, [*content["rows"], content["other_direction"]]):
+        scores = [row["splits"][split]["bleu"] for split in splits]
+        told = [at.with_range(each) for each in (*scores, row["minutes"])]
+        parameters = f"{row['parameters'] / 1e6:.1f} M"
+        lines.append([row["step"], parameters, *told[:-1], str(len(row["seeds"])), told[-1]])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def readme_with(text: str, rows: str) -> str:
+    """README with these rows between its two marks; ValueError where the marks are missing."""
+    begin, end = "<!-- results: docs/results/recipe.json -->\n", "<!-- end of results -->"
+    at.require(
+        begin in text and end in text, f"{README} has no table between {begin!r} and {end!r}"
+    )
+    before, rest = text.split(begin)
+    return before + begin + rows + end + rest.split(end)[1]
 
 
 # The model to take away -------------------------------------------------------------------------

@@ -7,57 +7,84 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parent.parent
-FILES = sorted((PROJECT / "docs" / "results").glob("*.json"))
-RUNS = [path for path in FILES if '"scored"' in path.read_text(encoding="utf-8")]  # by `evaluate`
+RESULTS = PROJECT / "docs" / "results"
+FILES = sorted(RESULTS.glob("*.json"))
+RECORDS = sorted(RESULTS.glob("runs/*.json"))
+
+
+def kept(name: str) -> dict:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
 
 
 def test_every_results_file_has_a_maker():
-    """`make evaluate` writes one for a run, docs/results.py writes the others."""
-    others = "averaging beam pretrained recipe speedrun trials".split()
-    assert {path.stem for path in FILES} - {path.stem for path in RUNS} <= set(others)
+    """docs/results.py writes them all."""
+    assert {path.stem for path in FILES} <= set(
+        "averaging beam pretrained recipe speedrun trials".split()
+    )
 
 
-@pytest.mark.parametrize("path", sorted(set(FILES) - set(RUNS)), ids=lambda path: path.name)
-def test_a_file_of_the_tool_tells_its_circumstances(path):
-    made = json.loads(path.read_text(encoding="utf-8"))["made"]
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_results_file_tells_its_circumstances(path):
+    made = kept(path.name)["made"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", made["date"]) and made["machine"] and made["versions"]
     assert re.fullmatch(r"[0-9a-f]{40}", made["commit"])
 
 
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
-def test_a_results_file_tells_its_circumstances(path):
-    result = json.loads(path.read_text(encoding="utf-8"))
-    assert result["corpus"] == "Multi30k"
-    for part in (result["scored"], result["training"]):
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
+def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(path):
+    import results
+
+    record = results.record_of(path.stem)  # refuses other settings than those of the plan
+    validation = [entry for entry in record["log"] if entry["kind"] == "validation"]
+    best = max(entry["bleu"] for entry in validation)
+    assert best == pytest.approx(record["summary"]["validation_bleu"], abs=0.01)
+    assert len(validation) == record["summary"]["epochs"]
+    assert re.fullmatch(r"[0-9a-f]{40}", record["summary"]["commit"])
+
+
+def test_every_scoring_is_that_of_translations_in_the_repository():
+    """The log of the test splits: once for each row and run, and the first seed can be read."""
+    import results
+
+    log = [json.loads(line) for line in (RESULTS / "scorings.jsonl").open(encoding="utf-8")]
+    keys = [(entry["row"], entry["run"], entry["split"]) for entry in log]
+    assert len(set(keys)) == len(keys) and not any(entry["again"] for entry in log)
+    rows = {row.name: row for row in (*results.ROWS, results.OTHER, results.SHIPPED)}
+    for entry in log:
+        row = rows[entry["row"]]
+        assert entry["run"] in row.runs and entry["decoding"] == row.use()["decoding"]
         assert (
-            re.fullmatch(r"\d{4}-\d\d-\d\d", part["date"]) and part["machine"] and part["versions"]
+            "case:mixed" in entry["signatures"]["bleu"] and "tok:13a" in entry["signatures"]["bleu"]
         )
-        assert re.fullmatch(r"[0-9a-f]{40}", part["commit"])
-    assert isinstance(result["training"]["settings"]["seed"], int)
-    for score in result["scores"].values():
-        assert "case:mixed" in score["signature"] and "tok:13a" in score["signature"]
-
-
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
-def test_the_best_epoch_of_the_log_is_the_one_reported(path):
-    result = json.loads(path.read_text(encoding="utf-8"))
-    best = max(entry["bleu"] for entry in result["validation"])
-    assert best == pytest.approx(result["training"]["validation_bleu"], abs=0.01)
+        path = RESULTS / "translations" / f"{entry['row']}.{entry['run']}.{entry['split']}.txt"
+        assert results.short_hash(path.read_bytes()) == entry["hypotheses"]
 
 
 def test_the_table_in_the_readme_is_that_of_the_results_file():
-    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    name, rows = re.search(r"<!-- results: (\S+) -->\n(.*?)<!-- end", readme, re.S).groups()
-    result = json.loads((PROJECT / name).read_text(encoding="utf-8"))
-    numbers = [cell.strip() for cell in rows.strip().split("\n")[-1].strip("|").split("|")]
-    training, scores = result["training"], result["scores"]
-    settings = training["settings"]
-    assert f"{settings['N']} + {settings['N']} layers of {settings['d_model']}" in numbers[0]
-    assert numbers[1] == f"{training['parameters'] / 1e6:.1f} M"
-    assert numbers[2] == f"{scores['test_2016_flickr']['BLEU']:.1f}"
-    assert numbers[3] == f"{scores['test_2017_flickr']['BLEU']:.1f}"
-    assert numbers[4].startswith(f"{training['minutes']:.0f} minutes")
-    assert scores["test_2016_flickr"]["signature"] in readme
+    import results
+
+    readme, rows = (PROJECT / "README.md").read_text(encoding="utf-8"), kept("recipe.json")["rows"]
+    table = results.readme_table(kept("recipe.json"))
+    assert readme == results.readme_with(readme, table), "`python docs/results.py table` writes it"
+    for row in rows:
+        bleu = [f"{scores['bleu']['mean']:.1f}" for scores in row["splits"].values()]
+        [line] = [line for line in table.split("\n") if line.startswith(f"| {row['step']} |")]
+        assert all(number in line for number in bleu)
+    assert rows[0]["splits"]["test_2016_flickr"]["signatures"]["bleu"] in readme
+
+
+def test_the_model_s_card_is_that_of_the_results_file():
+    import results
+
+    card = (PROJECT / "pretrained" / "README.md").read_text(encoding="utf-8")
+    assert card == results.model_card(kept("pretrained.json"))
+    sums = json.loads((PROJECT / "pretrained" / "config.json").read_text())["sha256"]
+    assert kept("pretrained.json")["sha256"] == sums
+
+
+def test_the_model_in_the_repository_is_small():
+    size = sum(path.stat().st_size for path in (PROJECT / "pretrained").iterdir())
+    assert size < 10_000_000
 
 
 def test_the_example_in_the_readme_runs():

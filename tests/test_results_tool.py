@@ -25,6 +25,7 @@ def toy(at, tool, small_corpus, tmp_path, monkeypatch, fresh_corpora):
     """The tool with a plan of two rows of toy runs, and folders of its own; nothing has run yet."""
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setattr(tool, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(tool, "README", tmp_path / "README.md")
     monkeypatch.setattr(tool, "CORPUS", str(small_corpus))
     pieces = TOY | {"pieces": 150, "share_embeddings": True}
     runs = {f"words-{seed}": ("smoke", TOY | {"seed": seed}) for seed in (1, 2)}
@@ -240,7 +241,7 @@ def test_trials_of_the_same_base_stay_when_their_folders_are_gone(at, tool, tria
     write_summary(at, trials / "cut", settings)
     at.write_log(trials / "cut", kind="validation", epoch=1, bleu=3.0, perplexity=9.0)
     trials_now, unfinished = collected()
-    assert trials_now.pop("cut")["changes"] == {"h": [4, 2]} and unfinished == []
+    assert trials_now.pop("cut")["changes"] == {"h": [at.Config().h, 2]} and unfinished == []
     assert trials_now == before[0]
     write_summary(at, trials / "base", settings)
     at.write_log(trials / "base", kind="validation", epoch=1, bleu=3.0, perplexity=9.0)
@@ -542,7 +543,20 @@ def test_the_table_has_means_ranges_and_steps(at, toy_runs, capsys):
         entry |= {"bleu": bleu, "bits_per_character": bleu / 10}
     path = toy_runs.RESULTS / "scorings.jsonl"
     path.write_text("".join(json.dumps(entry) + "\n" for entry in log))
+    marks = "<!-- results: docs/results/recipe.json -->\n{}<!-- end of results -->"
+    toy_runs.README.write_text(f"# Title\n\n{marks.format('old rows')}\n\nAnd so on.\n")
     assert toy_runs.main(["table"]) == 0
+    header, _, *rows = toy_runs.README.read_text().split("\n")[3:8]
+    assert header == "| step | parameters | BLEU test | seeds | minutes of training |"
+    assert rows == [
+        "| words | 0.0 M | 23.5 (20.0–27.0) | 2 | 10.5 (10.0–11.0) |",
+        "| pieces | 0.0 M | 25.0 | 1 | 12.0 |",
+        "| back | 0.0 M | 9.0 | 1 | 13.0 |",
+    ]
+    assert (
+        toy_runs.README.read_text()
+        == f"# Title\n\n{marks.format(chr(10).join([header, _, *rows, '']))}\n\nAnd so on.\n"
+    )
     content = json.loads((toy_runs.RESULTS / "recipe.json").read_text())
     words, pieces = content["rows"]
     assert words["splits"]["test"]["bleu"] == {"mean": 23.5, "min": 20.0, "max": 27.0}
