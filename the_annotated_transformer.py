@@ -6126,9 +6126,9 @@ def attention_explorer_figure():
 # triangle is empty: the future is hidden.
 #
 # The map shown first on the published page is the last layer's first head. Its dark cells run
-# ahead of the rows: *A* looks at *kleines*, *little* at *Mädchen*, *is* at *hebt*, *red* at
-# *Ball*. The head looks at the source word whose translation is to be written next. To see
-# another sentence in your notebook, run
+# ahead of the rows: *A* looks at *kleines*, *little* at *Mädchen*, *girl* and *is* at *hebt*,
+# *red* at *Ball*. The head looks at the source word whose translation is to be written next. To
+# see another sentence in your notebook, run
 # `attention_explorer(attention_maps(translator_at_hand(), "…"), "title")`.
 #
 # > **What do the strongest columns mean?** In many models they belong to the full stop or to the
@@ -6157,9 +6157,11 @@ def weight_on_the_last_two_positions():
 
 
 # %% [markdown]
-# A share far above that of equal weights would be the habit of parking. The word-level model of
-# the published page stays at or below it in every layer, on average over its heads; a single head
-# may still park. On the whole its strong columns are worth a second look.
+# A share far above that of equal weights would be the habit of parking. The model of the
+# published page has a little of it: in two of its layers the cross-attention gives these
+# positions about half as much again as equal weights would. Its encoder stays close to equal
+# weights, and in the last layer below them. These are means over heads, and a single head may
+# park more. On the whole its strong columns are worth a second look.
 #
 # <a id="alignment"></a>
 # ## Attention against alignment
@@ -6325,8 +6327,9 @@ def alignment_of_each_head():
 
 # %% [markdown]
 # Lower is better. Where a head beats the diagonal clearly, it follows the words, and not only
-# their places. Compare also the mean of a layer with its best head: heads share the work, and a
-# mean can blur what one of them knows. In the models that we tried, the position that is about to
+# their places. Compare also the mean of a layer with its best head. A mean can blur what one of
+# its heads knows. Or heads share the work, and it knows more than each of them: so it is in the
+# last layer of the published model. In the models that we tried, the position that is about to
 # write a word fits much better than the one that has just read it.
 #
 # > **Is attention then an explanation?** An aligned weight tells where a head reads. It does not
