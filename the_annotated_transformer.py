@@ -37,14 +37,13 @@
 # | Part | What happens there | Two CPU cores |
 # | --- | --- | --- |
 # | [1. Model](#model) | every layer, with its check | seconds |
+# | [2. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | seconds |
 # | [3. Training](#training) | batches, loss, optimizer, schedule, loop | seconds |
 # | [4. A first example](#copy-task) | a model learns to copy | under a minute |
 # | [5. Real data](#real-data) | German to English | three minutes for a demonstration |
 # | [6. The rest of the recipe](#recipe) | pieces of words, one matrix, beam search, averaging | a minute; about an hour to train the real model |
 # | [7. Results](#results) | scores, step by step | a minute |
 # | [8. Looking inside](#looking-inside) | attention, layer by layer and head by head | minutes |
-#
-# Part 2, the cost of self-attention, is not written yet. Its number is kept free for it.
 #
 # **How to read it.** Prose comes first, then a short cell, then a check or a figure, then a
 # sentence that says what came out. Text set apart like this
@@ -1570,6 +1569,159 @@ def an_untrained_model_speaks():
 
 
 # %% [markdown]
+# <a id="why-self-attention"></a>
+# # Part 2. Why self-attention
+#
+# (§4) A layer takes one vector for each position and gives one back. What makes self-attention
+# better at this than a recurrent network, which reads from left to right and carries a state
+# along, or than a convolution, which mixes each position with its nearest neighbours? The paper
+# asks three questions. How much is there to compute? How much of it must wait for something else?
+# And how far does a signal travel from one position to another?
+#
+# | Layer | Multiplications | Steps one after the other | Layers between two distant positions |
+# | --- | --- | --- | --- |
+# | self-attention | $T^2 \cdot D$ | 1 | 1 |
+# | recurrent | $T \cdot D^2$ | $T$ | 1, but up to $T$ steps |
+# | convolution over $k$ positions | $k \cdot T \cdot D^2$ | 1 | $T/k$; $\log_k T$ with growing gaps |
+# | self-attention to $r$ neighbours | $r \cdot T \cdot D$ | 1 | $T/r$ |
+#
+# Here $T$ is the length of the sequence, and constant factors are left out (the paper's Table 1).
+#
+# <a id="path-length"></a>
+# ## How far a signal travels
+#
+# The last column matters most. What two distant words have to do with each other can only be
+# learnt if the gradient finds its way from one to the other, and each layer on the way weakens
+# and mixes it. The claim can be tested without any training: stack layers until the last output
+# depends on the first input.
+
+
+# %%
+def layers_until_connected(make_layer: Callable[[], Callable], T: int, D: int = 8) -> int:
+    """How many layers (1, T, D) -> (1, T, D) it takes until the last output feels the first input."""
+    x = start = torch.randn(1, T, D, dtype=torch.double, requires_grad=True)
+    for depth in itertools.count(1):
+        x = make_layer()(x)
+        (gradient,) = torch.autograd.grad(x[0, -1].sum(), start, retain_graph=True)
+        if gradient[0, 0].ne(0).any():
+            return depth
+
+
+# %% [markdown]
+# A convolution over three positions moves a signal one position further in each layer. Our
+# attention needs one layer for any distance. So does a recurrent layer; but inside it the signal
+# goes through as many steps as there are positions.
+
+
+# %%
+@example
+def check_attention_connects_all_positions_in_one_layer():
+    def self_attention():
+        module = MultiHeadedAttention(2, 8, dropout=0.0).double()
+        return lambda x: module(x, x, x)
+
+    def convolution():
+        module = nn.Conv1d(8, 8, kernel_size=3, padding=1).double()
+        return lambda x: module(x.transpose(1, 2)).transpose(1, 2)
+
+    for T in (2, 5, 12):
+        assert layers_until_connected(self_attention, T) == 1
+        assert layers_until_connected(convolution, T) == T - 1
+
+
+# %% [markdown]
+# <a id="cost-of-length"></a>
+# ## What length costs
+#
+# The first column says that self-attention is cheaper than recurrence as long as $T$ is smaller
+# than $D$. Sentences are: ours have about a dozen words, and the width of the base model is 512.
+# But the table counts only what differs. A whole layer has linear maps as well, $4 T D^2$
+# multiplications for queries, keys, values and output, and $2 T D F = 8 T D^2$ in the
+# feed-forward network. The weights and the means that they make take $2 T^2 D$ together. We count
+# them for the base model.
+
+
+# %%
+@example
+def share_of_the_quadratic_part():
+    D, rows = 512, []
+    for T in (16, 64, 256, 1024, 4096, 16384):
+        quadratic, maps = 2 * T * T * D, 12 * T * D * D
+        rows.append((f"{T:,}", f"{quadratic / (quadratic + maps):.1%}"))
+    return table(rows, ["length", "share of the quadratic part in an encoder layer"])
+
+
+# %% [markdown]
+# In a sentence the quadratic part is next to nothing. It takes half of the work at $T = 6D$,
+# which for the base model is a text of 3,072 symbols. From there on, twice the length costs
+# nearly four times the work, and this is where the search for cheaper forms of attention begins.
+#
+# The second column is what made the Transformer quick to train. The steps of a recurrent layer
+# wait for each other, however many cores there are. We time one layer of each kind, forward and
+# backward, as the sequence grows. **Cost: some seconds.**
+
+
+# %%
+def seconds_of_a_step(layer: Callable[[Tensor], Tensor], x: Tensor, repetitions: int = 5) -> float:
+    """Median time of one pass forward and backward; a first pass, to warm up, is not counted."""
+    times = []
+    for _ in range(repetitions + 1):
+        begin = time.perf_counter()
+        layer(x).sum().backward()
+        times.append(time.perf_counter() - begin)
+    return sorted(times[1:])[repetitions // 2]
+
+
+@functools.cache
+def times_of_layers(D: int = 256) -> list[dict]:
+    """Milliseconds of one layer of each kind for sequences of growing length, one at a time."""
+    attention_layer, recurrent = (
+        MultiHeadedAttention(4, D, dropout=0.0),
+        nn.GRU(D, D, batch_first=True),
+    )
+    convolution = nn.Conv1d(D, D, kernel_size=3, padding=1)
+    layers = {
+        "self-attention": lambda x: attention_layer(x, x, x),
+        "recurrent (GRU)": lambda x: recurrent(x)[0],
+        "convolution over 3": lambda x: convolution(x.transpose(1, 2)),
+    }
+    lengths = (16, 64, 256) if run_level() == "smoke" else (16, 64, 256, 1024)
+    return [
+        {"layer": name, "length": T, "ms": 1000 * seconds_of_a_step(layer, torch.randn(1, T, D))}
+        for T in lengths
+        for name, layer in layers.items()
+    ]
+
+
+# %%
+@example
+def cost_of_length_figure():
+    import altair as alt
+    import pandas as pd
+
+    frame = pd.DataFrame(times_of_layers()).round({"ms": 3})
+    text = "Milliseconds of one layer, forward and backward, against the length, for three kinds."
+    logarithmic = alt.Scale(type="log")
+    chart = alt.Chart(frame, description=text, width=420, height=240).mark_line(point=True)
+    return chart.encode(
+        x=alt.X("length:Q", scale=logarithmic),
+        y=alt.Y("ms:Q", scale=logarithmic, title="milliseconds"),
+        color=alt.Color("layer:N", sort=None, title=None),
+        tooltip=list(frame.columns),
+    )
+
+
+# %% [markdown]
+# **Figure 6.** Time of one layer of width 256 for one sequence, forward and backward; both axes
+# are logarithmic. Look at the slopes. The recurrent layer takes longer in proportion to the
+# length from the start. The line of attention is nearly flat while its linear maps have most of
+# the work, and bends upwards where the quadratic part takes over. Where the lines cross depends
+# on the machine.
+#
+# > **And is it easier to read?** The paper adds a last argument: attention weights can be looked
+# > at, and heads seem to learn different tasks. [Part 8](#looking-inside) looks, and says what
+# > such pictures can tell and what they cannot.
+#
 # <a id="training"></a>
 # # Part 3. Training
 #
@@ -1690,7 +1842,7 @@ def masks_of_a_batch_figure():
 
 
 # %% [markdown]
-# **Figure 6.** `tgt_mask` for a batch of two sentences. In the first, the columns of the padding
+# **Figure 7.** `tgt_mask` for a batch of two sentences. In the first, the columns of the padding
 # are closed for everyone; the triangle is the causal mask of Figure 4.
 #
 # <a id="label-smoothing"></a>
@@ -1773,7 +1925,7 @@ def smoothed_targets_figure():
 
 
 # %% [markdown]
-# **Figure 7.** Targets for five positions and seven words, with an exaggerated $\epsilon = 0.4$.
+# **Figure 8.** Targets for five positions and seven words, with an exaggerated $\epsilon = 0.4$.
 # One dark cell in each row but row 3 is the right word. Column 2 is padding and stays empty, and
 # so does row 3, whose target is padding.
 #
@@ -1888,7 +2040,7 @@ def penalty_on_over_confidence_figure():
 
 
 # %% [markdown]
-# **Figure 8.** The price of certainty. Without smoothing the loss falls all the way to $p = 1$.
+# **Figure 9.** The price of certainty. Without smoothing the loss falls all the way to $p = 1$.
 # With smoothing it is lowest at $p = 1 - \epsilon$ and rises again after it: a model that is too
 # sure pays.
 #
@@ -2052,7 +2204,7 @@ def three_schedules_figure():
 
 
 # %% [markdown]
-# **Figure 9.** Three schedules. A longer warm-up gives a lower and later peak. A narrower model
+# **Figure 10.** Three schedules. A longer warm-up gives a lower and later peak. A narrower model
 # gets higher rates throughout.
 #
 # > **Why warm-up, what is `factor`, is it needed with pre-norm?** Adam divides each step by a
@@ -2621,7 +2773,7 @@ def copy_loss_figure():
 
 
 # %% [markdown]
-# **Figure 10.** Loss of the copy task. It starts above log 15 ≈ 2.7, the loss of equal
+# **Figure 11.** Loss of the copy task. It starts above log 15 ≈ 2.7, the loss of equal
 # probabilities, since random weights already have opinions. It falls to nearly zero within some
 # 150 updates; what follows is patience with the last few mistakes.
 #
@@ -4425,7 +4577,7 @@ def training_curves_figure():
 
 
 # %% [markdown]
-# **Figure 11.** Validation after each epoch of the demonstration. Perplexity falls from the
+# **Figure 12.** Validation after each epoch of the demonstration. Perplexity falls from the
 # start, while BLEU waits until whole phrases come out right. The model that is kept is the one at
 # the highest point of the right-hand curve.
 #
@@ -5489,7 +5641,7 @@ def one_search_figure():
 
 
 # %% [markdown]
-# **Figure 12.** One search with three places. Follow the lines from the left: each symbol grew
+# **Figure 13.** One search with three places. Follow the lines from the left: each symbol grew
 # from the place to which it is joined. A place without a line to its right was given up, unless
 # its symbol is `</s>`: there a hypothesis has ended, and keeps its place. The path in blue has
 # won. The log-probability falls with every symbol. The score may rise, since the penalty grows
@@ -5609,7 +5761,7 @@ def loss_along_the_line_figure(kept: dict):
 
 
 # %% [markdown]
-# **Figure 13.** Validation loss on the straight line through the weights of two epochs, the first
+# **Figure 14.** Validation loss on the straight line through the weights of two epochs, the first
 # at 0 and the last at 1. At 0.5 is the mean of the two. Where the curve is lower there than at
 # both ends, the mean is better than either. Where it still falls at 1 and beyond, the run was on
 # its way, and a mean holds it back.
@@ -5852,7 +6004,7 @@ def steps_figure(kept: dict):
 
 
 # %% [markdown]
-# **Figure 14.** From words to the full recipe. Only the rows with three seeds have a bar. Compare
+# **Figure 15.** From words to the full recipe. Only the rows with three seeds have a bar. Compare
 # its width, which is chance, with the way from one row to the next.
 #
 # > **How do these numbers compare with others?** Two are often quoted for Transformers trained on
@@ -6120,7 +6272,7 @@ def attention_explorer_figure():
 
 
 # %% [markdown]
-# **Figure 15.** Attention of the model at hand. Choose the kind, the layer and the head. In the
+# **Figure 16.** Attention of the model at hand. Choose the kind, the layer and the head. In the
 # cross-attention each row is a word that the decoder has just read, and the dark cells are the
 # source words it looks at to write the next one. In the decoder's self-attention the upper
 # triangle is empty: the future is hidden.
@@ -6489,7 +6641,7 @@ def heads_switched_off_figure():
 
 
 # %% [markdown]
-# **Figure 16.** What is lost without one head. Each cell is the model with this head switched
+# **Figure 17.** What is lost without one head. Each cell is the model with this head switched
 # off: the redder, the more BLEU it costs. White is no change, blue a gain, and a cell tells its
 # numbers when you point at it. Look first for the darkest cells and whether a panel or a layer
 # has more of them than the others. Then look up the heads of the table above.
