@@ -1,6 +1,7 @@
 """Every example and check of the tutorial, run in order; and that importing it does nothing."""
 
 import html
+import dataclasses
 import json
 import os
 import re
@@ -102,6 +103,7 @@ MADE_UP = {
         "line": {"epochs": [3, 9], "points": [{"at": n / 4, "nll": 1.5 + n} for n in range(5)]},
     },
     "trials": {
+        "base": dataclasses.asdict(tutorial.Config()),
         "trials": [
             {
                 "changes": changes,
@@ -109,7 +111,7 @@ MADE_UP = {
                 "parameters": 5_000_000,
             }
             for changes in ({}, {"dropout": [0.2, 0.3]})
-        ]
+        ],
     },
     "speedrun": {
         "minutes": {"mean": 12.0, "min": 11.0, "max": 13.0},
