@@ -1,7 +1,7 @@
 """Every example and check of the tutorial, run in order; and that importing it does nothing."""
 
-import html
 import dataclasses
+import html
 import json
 import os
 import re
