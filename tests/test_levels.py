@@ -67,6 +67,7 @@ def test_laptop_takes_the_model_of_the_repository_first(plan, monkeypatch, tmp_p
     monkeypatch.setenv("ANNOTATED_RUN", "laptop")
     finish(tmp_path / "mine", tutorial.BUILTIN)
     tutorial.PRETRAINED.mkdir()
+    (tutorial.PRETRAINED / "config.json").touch()
     monkeypatch.setattr(tutorial, "load_pretrained", lambda: "the model of the repository")
     assert tutorial.translator_at_hand() == "the model of the repository"
     assert plan == []
@@ -92,6 +93,7 @@ def test_smoke_uses_its_demonstration_only(plan, monkeypatch, tmp_path):
     monkeypatch.setenv("ANNOTATED_RUN", "smoke")
     finish(tmp_path / "mine", tutorial.BUILTIN)
     tutorial.PRETRAINED.mkdir()
+    (tutorial.PRETRAINED / "config.json").touch()
     assert tutorial.translator_at_hand() == f"model of {tmp_path / 'smoke-demonstration'}"
 
 
