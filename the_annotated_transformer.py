@@ -1598,7 +1598,7 @@ def an_untrained_model_speaks():
 
 # %%
 def layers_until_connected(make_layer: Callable[[], Callable], T: int, D: int = 8) -> int:
-    """How many layers (1, T, D) -> (1, T, D) it takes until the last output feels the first input."""
+    """How many layers, (1, T, D) each, it takes until the last output feels the first input."""
     x = start = torch.randn(1, T, D, dtype=torch.double, requires_grad=True)
     for depth in itertools.count(1):
         x = make_layer()(x)
@@ -1642,6 +1642,13 @@ def check_attention_connects_all_positions_in_one_layer():
 
 
 # %%
+def table(rows: list, columns: list[str]):
+    """A table without row numbers, its text unshortened."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns).style.hide(axis="index")
+
+
 @example
 def share_of_the_quadratic_part():
     D, rows = 512, []
@@ -2171,7 +2178,7 @@ def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int
 
 # %%
 def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The same rise and peak, then a straight line to zero at step `total`, which changes nothing."""
+    """The same rise and peak, then a straight line that reaches zero at step `total`, the last."""
     short = f"{total} updates in all leave nothing after a warm-up of {warmup}"
     require(total > warmup, f"{short}: shorten it (--warmup), or train longer (--epochs)")
     peak = rate(warmup, model_size, factor, warmup)
@@ -4708,14 +4715,6 @@ def translate(
     for (number, _), text in zip(pieces, texts, strict=True):
         joined[number].append(text)
     return [" ".join(parts) for parts in joined]
-
-
-# %%
-def table(rows: list, columns: list[str]):
-    """A table without row numbers, its text unshortened."""
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=columns).style.hide(axis="index")
 
 
 # %% [markdown]

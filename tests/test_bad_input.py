@@ -564,6 +564,7 @@ def test_an_error_ends_with_one_line_and_status_1(tmp_path):
 
 def test_no_finished_run(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "none"))
+    monkeypatch.setattr(tutorial, "PRETRAINED", tmp_path / "no-pretrained")
     for command in (["translate", "Hund"], ["evaluate"]):
         line = tutorial_fails(capsys, *command)
         assert "no finished run in" in line and "make train" in line and "--model" in line
