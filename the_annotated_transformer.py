@@ -41,7 +41,7 @@
 # | [3. Training](#training) | batches, loss, optimizer, schedule, loop | seconds |
 # | [4. A first example](#copy-task) | a model learns to copy | under a minute |
 # | [5. Real data](#real-data) | German to English | three minutes for a demonstration |
-# | [6. The rest of the recipe](#recipe) | pieces of words, one matrix, beam search, averaging | a minute; about an hour to train the real model |
+# | [6. The rest of the recipe](#recipe) | pieces of words, one matrix, beam search, averaging | a minute; less than an hour to train the real model |
 # | [7. Results](#results) | scores, step by step | a minute |
 # | [8. Looking inside](#looking-inside) | attention, layer by layer and head by head | minutes |
 #
