@@ -6678,7 +6678,7 @@ def heads_switched_off_figure():
 # | label smoothing | ε = 0.1; over all labels in the work it cites | ε = 0.1, spread over all but the right word and padding | [Loss](#label-smoothing) |
 # | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
 # | updates | 100,000 (base), 300,000 (big) | 32 epochs, fewer if validation BLEU has not improved for ten | [Training](#train-model) |
-# | hardware | 12 hours (base) on eight P100 GPUs (§5.2) | about an hour on two CPU cores | [Results](#results-so-far) |
+# | hardware | 12 hours (base) on eight P100 GPUs (§5.2) | less than an hour on two CPU cores | [Results](#results-so-far) |
 # | direction | English to German, English to French | German to English; English to German by one option | [Results](#results) |
 # | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same; an ended hypothesis keeps its place | [Beam search](#beam-search) |
 # | averaging | the last 5 checkpoints, ten minutes apart (base); the last 20 (big) | the last 6 epochs | [Averaging](#averaging) |
