@@ -1659,9 +1659,9 @@ def share_of_the_quadratic_part():
 
 
 # %% [markdown]
-# In a sentence the quadratic part is next to nothing. It takes half of the work at $T = 6D$,
-# which for the base model is a text of 3,072 symbols. From there on, twice the length costs
-# nearly four times the work, and this is where the search for cheaper forms of attention begins.
+# In a sentence the quadratic part is next to nothing. It takes half of the work at $T = 6D$, which
+# for the base model is a text of 3,072 symbols. There twice the length costs three times the work,
+# far beyond it four times, and this is where the search for cheaper forms of attention begins.
 #
 # The second column is what made the Transformer quick to train. The steps of a recurrent layer
 # wait for each other, however many cores there are. We time one layer of each kind, forward and
