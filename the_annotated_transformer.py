@@ -1682,10 +1682,8 @@ def seconds_of_a_step(layer: Callable[[Tensor], Tensor], x: Tensor, repetitions:
 @functools.cache
 def times_of_layers(D: int = 256) -> list[dict]:
     """Milliseconds of one layer of each kind for sequences of growing length, one at a time."""
-    attention_layer, recurrent = (
-        MultiHeadedAttention(4, D, dropout=0.0),
-        nn.GRU(D, D, batch_first=True),
-    )
+    attention_layer = MultiHeadedAttention(4, D, dropout=0.0)
+    recurrent = nn.GRU(D, D, batch_first=True)
     convolution = nn.Conv1d(D, D, kernel_size=3, padding=1)
     layers = {
         "self-attention": lambda x: attention_layer(x, x, x),
@@ -5969,7 +5967,11 @@ def which_steps_are_real(kept: dict):
         step = row["splits"][split]["step"]
         verdict = {None: "one seed so far", True: "smaller than the range of seeds"}
         told = verdict.get(step["smaller_than_seeds"], "larger")
-        numbers = f"{step['bleu']:+.2f}", f"{step['p']:.3f}", f"{scores:.2f}" if scores else "–"
+        numbers = (
+            f"{step['bleu']:+.2f}",
+            f"{step['p']:.3f}",
+            "–" if scores is None else f"{scores:.2f}",
+        )
         rows.append((row["step"], split, *numbers, told))
     columns = ["step", "split", "gain in BLEU", "p", "range of seeds", "verdict"]
     return table(rows, columns).set_caption("each row against the one before it, first seed")

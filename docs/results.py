@@ -115,11 +115,13 @@ UNTIL, QUIET = 38.0, 0.5  # BLEU of the speedrun; load average of a machine with
 # Small tools ------------------------------------------------------------------------------------
 
 
-def write_json(name: str, content: dict) -> None:
-    """A file of docs/results with its circumstances, in one piece or not at all."""
-    text = json.dumps(content | {"made": at.circumstances()}, indent=1, ensure_ascii=False)
+def write_json(name: str, content: dict) -> dict:
+    """A file of docs/results with its circumstances, in one piece or not at all; what it holds."""
+    content = content | {"made": at.circumstances()}
+    text = json.dumps(content, indent=1, ensure_ascii=False)
     at.write_atomically(RESULTS / name, f"{text}\n".encode())
     print(f"written: {RESULTS / name}")
+    return content
 
 
 def read_json(path: Path) -> dict:
@@ -204,13 +206,18 @@ def as_in_a_file(config: at.Config) -> dict:
     return json.loads(json.dumps(vars(config)))
 
 
+def other_settings(settings: dict, config: at.Config) -> str:
+    """In words, where settings differ from those planned, but for what changes no weight."""
+    other = differences(settings, as_in_a_file(config), ("patience", "keep"))
+    return ", ".join(f"{name} {then} and not {now}" for name, (then, now) in other.items())
+
+
 def is_finished(folder: Path, config: at.Config) -> bool:
     """True for a finished run; ValueError where it was trained with other settings."""
     if at.read_summary(folder).get("status") != "finished":
         return False
-    other = differences(settings_of(folder), as_in_a_file(config), ("patience", "keep"))
-    told = ", ".join(f"{name} {then} and not {now}" for name, (then, now) in other.items())
-    at.require(not other, f"{folder} was trained with {told}: move it away to train it anew")
+    other = other_settings(settings_of(folder), config)
+    at.require(not other, f"{folder} was trained with {other}: move it away to train it anew")
     return True
 
 
@@ -233,9 +240,8 @@ def record_of(run: str) -> dict:
     """Summary and log of a finished run, from docs/results; ValueError names the way out."""
     record, path = read_json(record_path(run)), record_path(run)
     at.require(bool(record), f"no record of the run in {path}: {way_out(run)}")
-    then, now = record["summary"]["settings"], as_in_a_file(config_of(run))
-    other = differences(then, now, ("patience", "keep"))
-    at.require(not other, f"{path} tells of other settings ({other}): remove it and train anew")
+    other = other_settings(record["summary"]["settings"], config_of(run))
+    at.require(not other, f"{path} tells of {other}: remove it and train anew")
     return record
 
 
@@ -257,10 +263,10 @@ def is_gone(run: str) -> bool:
 def train(options: argparse.Namespace) -> None:
     """Every run of the plan that has neither finished nor been scored, one after the other."""
     for run in chosen(options.only, list(RUNS), "run"):
-        folder = at.runs_folder() / run
-        if not is_scored(run) and not is_finished(folder, config_of(run)):
-            launch(config_of(run), RUNS[run][0], folder, ranks=2)
-        if at.read_summary(folder):
+        folder, config = at.runs_folder() / run, config_of(run)
+        if not is_scored(run) and not is_finished(folder, config):
+            launch(config, RUNS[run][0], folder, ranks=2)
+        if is_finished(folder, config):
             record = {"summary": at.read_summary(folder), "log": at.read_log(folder)}
             text = json.dumps(record, ensure_ascii=False)
             at.write_atomically(record_path(run), f"{text}\n".encode())
@@ -646,8 +652,7 @@ def pretrained(options: argparse.Namespace) -> None:
     content["signature"] = formats["int8"][tests[0]]["signatures"]["bleu"]
     content["parameters"] = at.count_parameters(whole.model)
     content |= {"training": record_of(run)["summary"], "formats": formats}
-    write_json("pretrained.json", content)
-    card = model_card(read_json(RESULTS / "pretrained.json"))
+    card = model_card(write_json("pretrained.json", content))
     at.write_atomically(at.PRETRAINED / "README.md", card.encode())
 
 

@@ -356,6 +356,16 @@ def test_a_run_without_all_its_scorings_is_trained_again(at, toy_runs, monkeypat
     assert launched == ["pieces-1", "back"]
 
 
+def test_a_stopped_run_never_takes_the_place_of_a_record(at, toy_runs):
+    assert toy_runs.main(["score"]) == 0
+    path = toy_runs.RESULTS / "runs" / "pieces-1.json"
+    before = path.read_bytes()
+    config = dataclasses.asdict(toy_runs.config_of("pieces-1"))
+    write_summary(at, at.runs_folder() / "pieces-1", config, "stopped")
+    assert toy_runs.main(["train", "--only", "pieces-1"]) == 0
+    assert path.read_bytes() == before
+
+
 def test_a_record_of_other_settings_is_noticed(at, toy_runs, capsys, monkeypatch):
     assert toy_runs.main(["score"]) == 0
     other = toy_runs.RUNS | {"pieces-1": ("smoke", toy_runs.RUNS["pieces-1"][1] | {"d_ff": 48})}
