@@ -559,8 +559,9 @@ class Dropout(nn.Dropout):
             return super().forward(x)
         closed = min(255, round(256 * self.p))  # of 256 values of a byte
         words = torch.empty(-(-x.numel() // 8), dtype=torch.long).random_(-(2**63), None)
-        keep = words.view(torch.uint8)[: x.numel()].view(x.shape) >= closed
-        return x * keep.to(x.dtype).mul_(256 / (256 - closed))
+        numbers = words.view(torch.uint8)[: x.numel()].view(x.shape)
+        keep = torch.ge(numbers, closed, out=torch.empty_like(x, requires_grad=False))  # 1 or 0
+        return x * keep.mul_(256 / (256 - closed))
 
 
 def make_dropout(rate: float) -> nn.Dropout:
@@ -2085,13 +2086,16 @@ class ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, states, weight, bias, target, criterion, dtype):
-        rows = max(1, 2 ** (20 if states.device.type == "cpu" else 26) // len(weight))
+        rows = max(1, 2 ** (21 if states.device.type == "cpu" else 26) // len(weight))
         total, share = states.new_zeros(()), criterion.share
         gradients = [torch.zeros_like(tensor) for tensor in (states, weight, bias)]
         narrow = weight.to(dtype)
+        room = states.new_empty(2, min(rows, len(states)), len(weight))  # used again by each chunk
         for at in range(0, len(states), rows):
             x, y = states[at : at + rows].to(dtype), target[at : at + rows].unsqueeze(1)
-            log_probs = (F.linear(x, narrow).to(states.dtype) + bias).log_softmax(-1)  # (rows, V)
+            scores, log_probs = room[:, : len(x)]  # (rows, V)
+            scores.copy_(F.linear(x, narrow)).add_(bias)
+            torch.log_softmax(scores, -1, out=log_probs)
             total += criterion(log_probs, y)
             wrong = log_probs.exp_().sub_(share)  # p - t, in its three cases
             wrong[:, criterion.padding_idx] += share
@@ -2099,7 +2103,7 @@ class ChunkedLoss(torch.autograd.Function):
             gradients[2] += wrong.sum(0)
             wrong = wrong.to(dtype)
             gradients[0][at : at + rows] = wrong @ narrow
-            gradients[1] += wrong.T @ x
+            gradients[1] += (wrong.T @ x).to(states.dtype)
         ctx.save_for_backward(*gradients)
         return total
 
@@ -3729,13 +3733,15 @@ def vocabularies_at_hand():
 # torchtext's `pool` does most of the work. It cuts the shuffled corpus into large pools, sorts
 # each pool by length, cuts it into batches, and shuffles these. We count a batch as what it
 # occupies on one side: its number of sentences times the longest sentence of either language.
+# Where several processes share a batch, each gets its part of the sentences and has a budget of
+# its own, so one of these parts is counted.
 
 
 # %%
-def padded_size(lengths: tuple[int, int, int], count: int, sofar: int) -> int:
-    """Positions that a batch occupies with one more sentence; a rule as torchtext wants it."""
-    longest = sofar // (count - 1) if count > 1 else 0
-    return max(longest, *lengths[:2]) * count
+def padded_size(lengths: tuple[int, int, int], count: int, sofar: int, ranks: int = 1) -> int:
+    """Positions of the largest of `ranks` shares with one more sentence; a rule for torchtext."""
+    longest = sofar // math.ceil((count - 1) / ranks) if count > 1 else 0
+    return max(longest, *lengths[:2]) * math.ceil(count / ranks)
 
 
 # %% [markdown]
@@ -3745,8 +3751,10 @@ def padded_size(lengths: tuple[int, int, int], count: int, sofar: int) -> int:
 
 
 # %%
-def pooled_batches(lengths: Sequence[tuple[int, int]], budget: int, order: random.Random | None):
-    """Lists of sentence numbers, alike in length, at most `budget` positions each.
+def pooled_batches(
+    lengths: Sequence[tuple[int, int]], budget: int, order: random.Random | None, ranks: int = 1
+) -> list[list[int]]:
+    """Lists of sentence numbers, alike in length, at most `budget` positions for each of `ranks`.
 
     `lengths` has (source, target) for each sentence; with None as `order` nothing is shuffled.
     """
@@ -3762,14 +3770,16 @@ def pooled_batches(lengths: Sequence[tuple[int, int]], budget: int, order: rando
         "random_shuffler": shuffler,
     }
     key = lambda row: (max(row[:2]), sum(row[:2]))  # noqa: E731
-    batches = pool(rows, budget, key, batch_size_fn=padded_size, **settings)
+    rule = functools.partial(padded_size, ranks=ranks)
+    batches = pool(rows, budget, key, batch_size_fn=rule, **settings)
     return [[row[2] for row in batch] for batch in batches if batch]
 
 
 # %% [markdown]
 # A sampler hands these lists out. Under DDP every rank builds the same lists from the same seed
-# and takes its share of them: with two ranks, every second one. All ranks must get the same
-# number, since each update needs all of them. So the last batch of a rank may be empty.
+# and takes its share of each, as cards are dealt: with two ranks, every second sentence. The
+# lists are sorted, so the shares are alike in length, and no rank waits long for another. A last
+# list may hold fewer sentences than there are ranks. Then a share is empty.
 
 
 # %%
@@ -3788,9 +3798,8 @@ class TokenBudget(torch.utils.data.Sampler):
 
     def set_epoch(self, epoch: int) -> None:
         order = random.Random(f"{self.seed} {epoch}") if self.shuffle else None
-        batches = pooled_batches(self.lengths, self.budget, order)
-        batches += [[]] * (-len(batches) % self.ranks)
-        self.batches = batches[self.rank :: self.ranks]
+        batches = pooled_batches(self.lengths, self.budget, order, self.ranks)
+        self.batches = [batch[self.rank :: self.ranks] for batch in batches]
 
     def __iter__(self) -> Iterator[list[int]]:
         first, self.skip = self.skip, 0
@@ -3932,7 +3941,7 @@ PRESETS = {
     "recipe": RECIPE,
     "pieces": dataclasses.replace(RECIPE, share_embeddings=False),
     "words": WORDS,
-    "speedrun": dataclasses.replace(RECIPE, dropout=0.2, epochs=12, warmup=400, factor=1.0),
+    "speedrun": dataclasses.replace(RECIPE, dropout=0.1, epochs=9, warmup=400, factor=1.0),
     "demo": SMALL,
     "smoke": dataclasses.replace(SMALL, corpus="builtin", N=1, batch_tokens=2048, epochs=3),
 }

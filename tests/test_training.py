@@ -1,6 +1,7 @@
 """Training: one process or several, interrupted or not, must come to the same weights."""
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -317,6 +318,17 @@ def test_every_sentence_once_per_epoch_over_the_ranks(ranks, count, budget):
             for batch in (batch for share in dealt for batch in share if batch):
                 occupied = len(batch) * max(max(lengths[n]) for n in batch)
                 assert occupied <= budget or len(batch) == 1
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_shares_of_an_update_are_alike(ranks):
+    lengths = random_lengths(500)
+    parts = [tutorial.TokenBudget(lengths, 120, rank, ranks, 7) for rank in range(ranks)]
+    for shares in zip(*parts, strict=True):
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        ordered = [n for cards in itertools.zip_longest(*shares) for n in cards if n is not None]
+        longer = [max(lengths[n]) for n in ordered]
+        assert longer == sorted(longer), "dealt like cards from a sorted list"
 
 
 def test_the_order_belongs_to_seed_and_epoch():
