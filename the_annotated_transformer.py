@@ -1875,8 +1875,6 @@ class LabelSmoothing(nn.Module):
     cost nothing. ValueError unless 0 <= smoothing < (size - 2) / (size - 1).
     """
 
-    passes = 1  # how often a batch goes through the model
-
     def __init__(self, size: int, padding_idx: int, smoothing: float = 0.0):
         super().__init__()
         require(size > 2, f"label smoothing needs more than two symbols, got {size}")
@@ -1908,20 +1906,6 @@ class LabelSmoothing(nn.Module):
             before, after = log_probs[:, : self.padding_idx], log_probs[:, self.padding_idx + 1 :]
             cross_entropy = cross_entropy - self.share * (before.sum(-1) + after.sum(-1))
         return (cross_entropy - self.entropy())[target != self.padding_idx].sum()
-
-    def minus_target(self, probs: Tensor, target: Tensor) -> Tensor:
-        """p - t, in its three cases, in the place of p (tokens, size), for real targets."""
-        rest = torch.full_like(probs[:, :1], self.share + self.smoothing - 1)
-        probs.sub_(self.share).scatter_add_(1, target.unsqueeze(1), rest)
-        probs[:, self.padding_idx] += self.share
-        return probs
-
-    def loss_and_push(self, log_probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of real targets (tokens,), and its gradient with respect to the scores.
-
-        The gradient takes the place of `log_probs` (tokens, size).
-        """
-        return self(log_probs, target), self.minus_target(log_probs.exp_(), target)
 
 
 # %% [markdown]
@@ -2103,21 +2087,23 @@ class ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, states, weight, bias, target, criterion, dtype):
         rows = max(1, 2 ** (21 if states.device.type == "cpu" else 26) // len(weight))
-        total, narrow = states.new_zeros(()), weight.to(dtype)
+        total, share = states.new_zeros(()), criterion.share
         gradients = [torch.zeros_like(tensor) for tensor in (states, weight, bias)]
+        narrow = weight.to(dtype)
         room = states.new_empty(2, min(rows, len(states)), len(weight))  # used again by each chunk
-        places = torch.arange(len(states), device=states.device).view(criterion.passes, -1)
-        for columns in places.split(max(1, rows // criterion.passes), dim=1):
-            part = columns.flatten()  # the same tokens of each pass
-            x, (scores, log_probs) = states[part].to(dtype), room[:, : len(part)]  # (rows, V) each
+        for at in range(0, len(states), rows):
+            x, y = states[at : at + rows].to(dtype), target[at : at + rows].unsqueeze(1)
+            scores, log_probs = room[:, : len(x)]  # (rows, V)
             scores.copy_(F.linear(x, narrow)).add_(bias)
             torch.log_softmax(scores, -1, out=log_probs)
-            loss, push = criterion.loss_and_push(log_probs, target[part])
-            total += loss
-            gradients[2] += push.sum(0)
-            push = push.to(dtype)
-            gradients[0][part] = (push @ narrow).to(states.dtype)
-            gradients[1] += (push.T @ x).to(states.dtype)
+            total += criterion(log_probs, y)
+            wrong = log_probs.exp_().sub_(share)  # p - t, in its three cases
+            wrong[:, criterion.padding_idx] += share
+            wrong.scatter_add_(1, y, torch.full_like(wrong[:, :1], share + criterion.smoothing - 1))
+            gradients[2] += wrong.sum(0)
+            wrong = wrong.to(dtype)
+            gradients[0][at : at + rows] = wrong @ narrow
+            gradients[1] += (wrong.T @ x).to(states.dtype)
         ctx.save_for_backward(*gradients)
         return total
 
@@ -2280,10 +2266,7 @@ class SummedLoss(nn.Module):
         super().__init__()
         self.model, self.criterion, self.autocast = model, criterion, autocast
 
-    def forward(self, *batch: Tensor) -> Tensor:
-        if self.criterion.passes > 1:
-            batch = [torch.cat([part] * self.criterion.passes) for part in batch]
-        src, tgt, src_mask, tgt_mask, tgt_y = batch
+    def forward(self, src, tgt, src_mask, tgt_mask, tgt_y) -> Tensor:
         with mixed_precision(src.device, self.autocast):
             states = self.model(src, tgt, src_mask, tgt_mask)  # (B, T, D)
             real, proj = tgt_y != self.criterion.padding_idx, self.model.generator.proj
@@ -3916,7 +3899,6 @@ class Config:
     pieces: int = 0  # size of one list of pieces of words for both languages; 0: words
     share_embeddings: bool = False
     smoothing: float = 0.1
-    r_drop: float = 0.0  # weight of the agreement of two passes; 0: one pass
     batch_tokens: int = 1280
     accumulate: int = 1
     warmup: int = 1000
@@ -4155,8 +4137,7 @@ class Training:
         self.decode = decode
         self.config, self.encoded, self.worker, self.folder = config, encoded, worker, folder
         self.model = model_from(config, encoded.vocabularies).to(worker.device)
-        sizes = len(encoded.vocabularies[1]), PAD, config.smoothing
-        criterion = RDrop(*sizes, config.r_drop) if config.r_drop else LabelSmoothing(*sizes)
+        criterion = LabelSmoothing(len(encoded.vocabularies[1]), PAD, config.smoothing)
         self.loss_model = SummedLoss(self.model, criterion, worker.autocast)
         share = config.batch_tokens, worker.rank, worker.ranks, config.seed
         self.train_loader, self.val_loader = create_dataloaders(encoded, *share)
@@ -5068,92 +5049,6 @@ def check_the_shared_matrix_is_stored_once():
         torch.save(model.state_dict(), buffer)
         sizes.append(len(buffer.getvalue()))
     assert abs(sizes[1] - sizes[0] - 2 * 1000 * 8 * 4) < 2000  # bytes; names and zips differ
-
-
-# %% [markdown]
-# <a id="r-drop"></a>
-# ## Two passes, one answer
-#
-# The paper had millions of pairs. We have 29,000, and after a few epochs a model begins to know
-# them by heart. Dropout and smoothing work against this, but not far enough. *R-Drop* ([Liang et
-# al., 2021](https://arxiv.org/abs/2106.14448)) goes further. It is the one step of our recipe
-# that the paper does not have.
-#
-# With dropout, every pass runs through another random part of the network. So a pair that is read
-# twice gives two distributions $p$ and $q$ for each word. Where the model goes by what the
-# sentence says, the two agree. Where it goes by an accident that a few of its numbers remember,
-# they differ as soon as these numbers are dropped. R-Drop reads every batch twice and charges the
-# difference, in both directions, beside the mean of the two losses:
-#
-# $$\frac{L_p + L_q}{2} \;+\; \frac{\lambda}{4}\,\bigl(\mathrm{KL}(p \,\|\, q) + \mathrm{KL}(q
-# \,\|\, p)\bigr)$$
-#
-# $\lambda$ is `r_drop` in the [settings](#settings). An update costs twice as much.
-#
-# The [form to run](#chunked-loss) takes the gradient with respect to the scores. For those behind
-# $p$, and with $d_v = \log p_v - \log q_v$, it is
-#
-# $$\frac{\partial\, \mathrm{KL}(p \,\|\, q)}{\partial\, \text{score}_v} = p_v\,\bigl(d_v -
-# \mathrm{KL}(p \,\|\, q)\bigr), \qquad \frac{\partial\, \mathrm{KL}(q \,\|\,
-# p)}{\partial\, \text{score}_v} = p_v - q_v .$$
-#
-# For those behind $q$ the two change places.
-
-
-# %%
-class RDrop(LabelSmoothing):
-    """Label smoothing over two passes, and their agreement (Liang et al., 2021, Eq. 4).
-
-    log_probs (2 * tokens, size) and target (2 * tokens,): all of one pass, then all of the other.
-    ValueError for a negative `weight`.
-    """
-
-    passes = 2
-
-    def __init__(self, size: int, padding_idx: int, smoothing: float, weight: float):
-        super().__init__(size, padding_idx, smoothing)
-        require(weight >= 0, f"the weight of R-Drop must not be negative, got {weight}")
-        self.weight = weight
-
-    def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
-        log_probs, target = log_probs.reshape(-1, self.size), target.reshape(-1)
-        p, q = log_probs[target != self.padding_idx].chunk(2)
-        divergence = functools.partial(F.kl_div, reduction="sum", log_target=True)
-        apart = divergence(q, p) + divergence(p, q)  # KL(p || q) is written divergence(q, p)
-        return super().forward(log_probs, target) / 2 + self.weight / 4 * apart
-
-    def loss_and_push(self, log_probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        loss, d = super().forward(log_probs, target) / 2, torch.sub(*log_probs.chunk(2))
-        probs = log_probs.exp_()
-        p, q = probs.chunk(2)
-        to_q, to_p = (p * d).sum(-1, keepdim=True), (q * d).sum(-1, keepdim=True).neg_()
-        loss, difference = loss + self.weight / 4 * (to_q.sum() + to_p.sum()), p - q
-        pulls = torch.cat([(d - to_q) * p + difference, (-d - to_p) * q - difference])
-        return loss, self.minus_target(probs, target).mul_(0.5).add_(pulls, alpha=self.weight / 4)
-
-
-# %% [markdown]
-# Both forms must agree, here too. And without dropout the two passes are one: the charge is zero.
-
-
-# %%
-@example
-def check_two_passes_in_chunks_equal_the_form_to_read():
-    criterion, proj = RDrop(10, PAD, 0.1, 3.0), nn.Linear(4, 10).double()
-    states = torch.randn(14, 4).double().requires_grad_()
-    target = torch.tensor([4, 9, 3, 0, 5, 5, 1]).repeat(2)
-    inputs = states, proj.weight, proj.bias
-    read = criterion(proj(states).log_softmax(-1), target)
-    run = ChunkedLoss.apply(*inputs, target, criterion, torch.double)
-    torch.testing.assert_close(run, read)
-    for ours, theirs in zip(
-        torch.autograd.grad(run, inputs), torch.autograd.grad(read, inputs), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs)
-    same = proj(states[:7].repeat(2, 1)).log_softmax(-1)
-    torch.testing.assert_close(
-        criterion(same, target), LabelSmoothing(10, PAD, 0.1)(same, target) / 2
-    )
 
 
 # %% [markdown]

@@ -499,14 +499,11 @@ def test_dropout_follows_the_seed_and_the_mode():
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 3, 700])
-@pytest.mark.parametrize("r_drop", [None, 0.0, 5.0])
-def test_the_loss_in_chunks_for_any_number_of_tokens(tokens, r_drop):
+def test_the_loss_in_chunks_for_any_number_of_tokens(tokens):
     torch.manual_seed(0)
-    sizes, proj = (3001, PAD, 0.1), torch.nn.Linear(6, 3001).double()
-    two = r_drop is not None
-    criterion = tutorial.RDrop(*sizes, r_drop) if two else tutorial.LabelSmoothing(*sizes)
-    states = torch.randn(tokens * criterion.passes, 6).double().requires_grad_()
-    target = torch.randint(3, 3001, (tokens,)).repeat(criterion.passes)
+    criterion, proj = tutorial.LabelSmoothing(3001, PAD, 0.1), torch.nn.Linear(6, 3001).double()
+    states = torch.randn(tokens, 6).double().requires_grad_()
+    target = torch.randint(3, 3001, (tokens,))
     inputs = states, proj.weight, proj.bias
     run = tutorial.ChunkedLoss.apply(*inputs, target, criterion, torch.double)
     read = criterion(proj(states).log_softmax(-1), target)
@@ -514,37 +511,3 @@ def test_the_loss_in_chunks_for_any_number_of_tokens(tokens, r_drop):
     ours, theirs = (torch.autograd.grad(3 * loss, inputs) for loss in (run, read))
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other)
-
-
-def test_r_drop_is_the_formula_and_forgets_padding():
-    torch.manual_seed(0)
-    p, q = torch.randn(2, 3, 9).double().log_softmax(-1)
-    target = torch.tensor([4, PAD, 8])
-    one = tutorial.LabelSmoothing(9, PAD, 0.1)
-    want = (one(p, target) + one(q, target)) / 2
-    for t in (0, 2):
-        want += 5 / 4 * ((p[t].exp() - q[t].exp()) * (p[t] - q[t])).sum()  # both directions
-    criterion = tutorial.RDrop(9, PAD, 0.1, 5.0)
-    torch.testing.assert_close(criterion(torch.cat([p, q]), target.repeat(2)), want)
-
-
-@pytest.mark.parametrize("weight", [-1.0, math.nan])
-def test_r_drop_wants_a_weight(weight):
-    with pytest.raises(ValueError, match=r"R-Drop must not be negative, got (-1.0|nan)"):
-        tutorial.RDrop(9, PAD, 0.1, weight)
-
-
-def test_two_passes_differ_by_dropout_only():
-    sources, targets = [[4, 5, 3], [6, 3]], [[START, 7, END], [START, 8, 9, END]]
-    batch = tutorial.Batch(tutorial.pad_ids(sources), tutorial.pad_ids(targets))
-    parts = batch.src, batch.tgt, batch.src_mask, batch.tgt_mask, batch.tgt_y
-    for dropout in (0.0, 0.4):
-        torch.manual_seed(2)
-        model = tutorial.make_model(13, 13, 1, 16, 32, 2, dropout=dropout).double()
-        criteria = tutorial.LabelSmoothing(13, PAD), tutorial.RDrop(13, PAD, 0.0, 5.0)
-        losses = []
-        for criterion in criteria:
-            torch.manual_seed(3)
-            losses.append(tutorial.SummedLoss(model, criterion)(*parts).item())
-        agree = losses[0] == pytest.approx(losses[1], abs=1e-9)
-        assert agree == (dropout == 0), losses
