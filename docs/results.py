@@ -208,7 +208,6 @@ def as_in_a_file(config: at.Config) -> dict:
 
 def other_settings(settings: dict, config: at.Config) -> str:
     """In words, where settings differ from those planned, but for what changes no weight."""
-    settings = as_in_a_file(at.Config()) | settings  # an older run lacks newer settings
     other = differences(settings, as_in_a_file(config), ("patience", "keep"))
     return ", ".join(f"{name} {then} and not {now}" for name, (then, now) in other.items())
 
