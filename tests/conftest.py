@@ -102,3 +102,52 @@ def small_run(at, small_config, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "small"
     at.train_model(dataclasses.replace(small_config, epochs=1), folder)
     return folder
+
+
+def keep_to_the_cpu(at: ModuleType, patch: pytest.MonkeyPatch) -> None:
+    """The same device and format everywhere: results are compared bit for bit."""
+    import torch
+
+    patch.setattr(at, "choose_device", lambda local_rank=0: torch.device("cpu"))
+    patch.setattr(at, "gains_from_bf16", lambda device: False)
+
+
+@pytest.fixture
+def on_the_cpu(at, monkeypatch):
+    import torch
+
+    torch.manual_seed(0)
+    keep_to_the_cpu(at, monkeypatch)
+
+
+def saved(folder: Path) -> dict:
+    """The content of a run's last checkpoint."""
+    import the_annotated_transformer
+
+    return the_annotated_transformer.load_checkpoint(folder / "last.pt")
+
+
+def assert_same_training(one: dict, other: dict) -> None:
+    """The same weights, moments, progress and random state, bit for bit."""
+    import torch
+
+    assert one["state"] == other["state"] and one["best"] == other["best"]
+    assert one["since_best"] == other["since_best"]
+    for name, weights in one["model"].items():
+        assert torch.equal(weights, other["model"][name]), name
+    assert one["scheduler"] == other["scheduler"]
+    for number, moments in one["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, other["optimizer"]["state"][number][name]), name
+    states = zip(one["random_states"][0], other["random_states"][0], strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in states)
+
+
+@pytest.fixture(scope="package")
+def uninterrupted(at, small_config, tmp_path_factory) -> dict:
+    """The last checkpoint of two epochs at once."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        keep_to_the_cpu(at, patch)
+        assert at.train_model(small_config, folder) == "finished"
+    return saved(folder)

@@ -6,6 +6,7 @@ Each rank writes what it found to FOLDER/rank-RANK.pt. The functions also serve 
 """
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -130,6 +131,31 @@ def faults(rank: int, ranks: int) -> dict[str, object]:
     return found
 
 
+def exchanges(rank: int, parts: int) -> int:
+    """How often gradients travel in one update of so many micro-batches."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    calls, loss_model = [], wrapped(start(torch.float), 2)
+
+    def counted(group, bucket):
+        calls.append(bucket)
+        return default_hooks.allreduce_hook(group, bucket)
+
+    loss_model.register_comm_hook(None, counted)
+    batches = [batch([sentence(n, 3 + rank)]) for n in range(parts)]
+    at.train_step(loss_model, batches, NoStep(), NoStep())
+    return len(calls)
+
+
+def patience(rank: int) -> float:
+    """Seconds that one rank waits while the other one is busy alone."""
+    begin = time.monotonic()
+    if rank == 0:
+        time.sleep(3)
+    at.total_over_ranks(1.0)
+    return time.monotonic() - begin
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     with at.join_workers() as worker:
@@ -137,6 +163,10 @@ def main(folder: Path) -> None:
         found = {case: train(case, *place) for case in CASES}
         found |= {f"gradients, {case}": gradients(case, *place) for case in CASES}
         found |= {"evaluation": evaluation(*place), "faults": faults(*place)}
+        found["exchanges"] = [exchanges(worker.rank, parts) for parts in (1, 2, 5)]
+        found["waited"] = patience(worker.rank)
+        group = torch.distributed.group.WORLD
+        found["limit"] = group._get_backend(worker.device).options._timeout.total_seconds()
         torch.save(found, folder / f"rank-{worker.rank}.pt")
     assert not torch.distributed.is_initialized()
 

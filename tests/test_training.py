@@ -16,7 +16,7 @@ from pathlib import Path
 import ddp_worker
 import pytest
 import torch
-from conftest import OUTSIDE, PROJECT
+from conftest import OUTSIDE, PROJECT, assert_same_training, saved
 from torch import nn
 
 import the_annotated_transformer as tutorial
@@ -24,14 +24,7 @@ import the_annotated_transformer as tutorial
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 TORCHRUN = [sys.executable, *"-m torch.distributed.run --standalone --nproc-per-node 2 --".split()]
 CPU = tutorial.Worker(0, 1, torch.device("cpu"), None)
-
-
-@pytest.fixture(autouse=True)
-def on_the_cpu(monkeypatch):
-    """The same device and format everywhere: results are compared bit for bit."""
-    torch.manual_seed(0)
-    monkeypatch.setattr(tutorial, "choose_device", lambda local_rank=0: torch.device("cpu"))
-    monkeypatch.setattr(tutorial, "gains_from_bf16", lambda device: False)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 def flat(model: nn.Module) -> torch.Tensor:
@@ -89,6 +82,17 @@ def test_ranks_notice_faults_and_stop_together(two_ranks):
         assert faults["no tokens, parameters kept"]
         assert faults["infinite on one rank, parameters kept"]
         assert faults["stop"] == [False, True, True]
+
+
+def test_gradients_travel_once_an_update(two_ranks):
+    for found in two_ranks:
+        assert found["exchanges"][0] >= 1 and len(set(found["exchanges"])) == 1
+
+
+def test_a_rank_may_keep_the_others_waiting(two_ranks):
+    """No limit fires while one rank is busy: it is hours, and the group was made with it."""
+    assert two_ranks[1]["waited"] > 2.5
+    assert two_ranks[1]["limit"] == tutorial.LONGEST_WAIT.total_seconds() >= 3600
 
 
 # One step ---------------------------------------------------------------------------------------
@@ -379,35 +383,6 @@ def test_little_padding_on_multi30k(multi30k, monkeypatch, fresh_corpora):
 
 
 # Runs that are interrupted ----------------------------------------------------------------------
-
-
-def saved(folder: Path) -> dict:
-    return tutorial.load_checkpoint(folder / "last.pt")
-
-
-def assert_same_training(one: dict, other: dict) -> None:
-    """The same weights, moments, progress and random state, bit for bit."""
-    assert one["state"] == other["state"] and one["best"] == other["best"]
-    assert one["since_best"] == other["since_best"]
-    for name, weights in one["model"].items():
-        assert torch.equal(weights, other["model"][name]), name
-    assert one["scheduler"] == other["scheduler"]
-    for number, moments in one["optimizer"]["state"].items():
-        for name, value in moments.items():
-            assert torch.equal(value, other["optimizer"]["state"][number][name]), name
-    states = zip(one["random_states"][0], other["random_states"][0], strict=True)
-    assert all(torch.equal(ours, theirs) for ours, theirs in states)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(small_config, tmp_path_factory) -> dict:
-    """The last checkpoint of two epochs at once."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tutorial, "choose_device", lambda local_rank=0: torch.device("cpu"))
-        patch.setattr(tutorial, "gains_from_bf16", lambda device: False)
-        assert tutorial.train_model(small_config, folder) == "finished"
-    return saved(folder)
 
 
 def stop_after(monkeypatch, updates: int, asked: bool = True) -> None:
@@ -730,3 +705,54 @@ def test_every_preset_builds_a_model():
     for config in tutorial.PRESETS.values():
         with torch.device("meta"):
             assert tutorial.count_parameters(tutorial.model_from(config, (vocabulary,) * 2)) > 0
+
+
+@pytest.mark.parametrize("name, millions", [("base", 63.1), ("big", 214.3)])
+def test_presets_of_the_paper(name, millions):
+    """Table 3, with one list of 37,000 symbols; eight ranks share a batch of 25,000."""
+    config = tutorial.PRESETS[name]
+    words = (*tutorial.SPECIALS, *map(str, range(37_000 - len(tutorial.SPECIALS))))
+    with torch.device("meta"):
+        model = tutorial.model_from(config, (tutorial.Vocabulary(words),) * 2)
+    assert round(tutorial.count_parameters(model) / 1e6, 1) == millions
+    assert 8 * config.batch_tokens == 25_000 and not config.norm_first
+
+
+@pytest.mark.parametrize("source, most, cap", [(10, 256, 60), (1, 256, 51), (250, 256, 256)])
+def test_a_translation_may_have_fifty_symbols_more_than_its_source(source, most, cap):
+    assert tutorial.length_cap(source, most) == cap
+
+
+@pytest.mark.slow
+def test_what_breaks_breaks():
+    """What the text says of the copy task without one of its parts."""
+    whole, future, positions, scale = (
+        tutorial.copy_without(part, 400)
+        for part in ("nothing", "mask over the future", "positions", "division by √K")
+    )
+    assert whole["copied of 200"] > 100
+    assert future["loss"] < whole["loss"] + 0.1 and future["copied of 200"] < 20
+    assert positions["loss"] > 5 * whole["loss"] and positions["copied of 200"] < 20
+    assert scale["loss"] > whole["loss"]
+
+
+@pytest.mark.slow
+def test_only_the_norm_after_the_sum_needs_a_warm_up():
+    losses = {
+        (norm_first, warm_up): tutorial.copy_with(norm_first, warm_up, 300)
+        for norm_first in (True, False)
+        for warm_up in (True, False)
+    }
+    assert losses.pop((False, False)) > 2, "no better than guessing"
+    assert max(losses.values()) < 0.3
+
+
+@pytest.mark.slow
+def test_every_training_sentence_of_multi30k_comes_back(multi30k, monkeypatch, fresh_corpora):
+    monkeypatch.setenv("MULTI30K_DIR", multi30k)
+    corpus = tutorial.find_multi30k()
+    pieces, _ = tutorial.learn_pieces(corpus, 5000)
+    monkeypatch.setattr(tutorial, "pieces_at_hand", lambda: pieces)
+    monkeypatch.setattr(tutorial, "corpus_at_hand", lambda: corpus)
+    assert len(corpus.splits["train"]) == 29_000
+    assert tutorial.check_every_training_sentence_comes_back_from_its_pieces() is None
