@@ -25,10 +25,10 @@ export TEXT
 # (on Debian and Ubuntu the packages libtcmalloc-minimal4 and libjemalloc2), it takes the place of the
 # system's allocator, and a step on a CPU takes less time. ALLOCATOR= keeps the system's.
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
-train results trials speedrun: export LD_PRELOAD ?= $(ALLOCATOR)
+train results trials speedrun bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-.PHONY: help setup notebook py execute lab html blog test test-all lint format train translate evaluate average export \
-  results trials speedrun clean
+.PHONY: help setup notebook py execute lab html blog links pdf vendor test test-all lint format train translate evaluate average export \
+  results trials speedrun bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,17 @@ html: execute ## Run the notebook and write the page build/index.html
 blog: execute ## Run the notebook and publish the page docs/index.html (needs a finished model)
 	$(PY) docs/build_page.py $(EXECUTED) build/blog.html --publish
 	mv build/blog.html docs/index.html
+	cp $(NOTEBOOK) docs/
+	$(PY) -c 'import vl_convert; open("docs/preview.png", "wb").write(vl_convert.svg_to_png(open("images/preview.svg").read()))'
+	$(PY) docs/links.py
+
+links: ## Write the links of README, after the address in pyproject.toml has changed
+	$(PYTHON) docs/links.py
+
+# The page of the reader's own run, where there is one; else the published page.
+PAGE ?= $(firstword $(wildcard build/index.html) docs/index.html)
+pdf: ## Print the page to build/the_annotated_transformer.pdf (needs Chromium; PAGE=… names a page)
+	$(PYTHON) docs/print_page.py $(PAGE) build/the_annotated_transformer.pdf
 
 test: $(READY) ## Run the tests that are not slow
 	$(PY) -m pytest -m "not slow" $(ARGS)
@@ -115,6 +126,14 @@ trials: $(READY) ## Try settings at a share of the updates, on the validation sp
 
 speedrun: $(READY) ## Time the way from raw text to 38 BLEU on 2 cores, three seeds (needs a quiet machine)
 	$(PY) docs/results.py speedrun $(ARGS)
+
+bench: $(READY) ## Measure speed beside the baselines, an hour (needs a quiet machine and Multi30k)
+	$(PY) -m pip install --quiet -r docs/requirements-bench.txt
+	$(PY) docs/bench.py run $(ARGS)
+	$(PY) docs/bench.py table
+
+vendor: ## Fetch the page's fonts and KaTeX again, in the versions of docs/vendor/VERSIONS (needs npm)
+	sh docs/vendor/fetch.sh
 
 clean: ## Remove what was built; keeps .venv, .data and runs
 	rm -rf build .pytest_cache .ruff_cache

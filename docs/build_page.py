@@ -10,17 +10,20 @@ not exist, and a chart with a null where a number should be. The same notebook g
 import argparse
 import base64
 import functools
+import gzip
 import html
+import io
 import json
 import math
 import re
-import struct
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
+import links
 import nbformat
 import quickjs
 import vl_convert
@@ -30,6 +33,7 @@ from markdown_it.token import Token
 from mdit_py_plugins.amsmath import amsmath_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbformat import NotebookNode
+from PIL import Image
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -38,8 +42,11 @@ from pygments.util import ClassNotFound
 DOCS = Path(__file__).resolve().parent
 VENDOR = DOCS / "vendor"
 VEGA_LITE = "6.4"
+SHORT_NOTE = 90  # words; a note that is no longer stands in the margin where there is one
 LONG_CELL = 40  # lines of code; longer cells are folded
-LIMIT = 4_000_000  # bytes; a page must stay pleasant to load on a phone
+LIMIT, ZIPPED = 4_000_000, 1_500_000  # bytes; a page must stay pleasant to load on a phone
+WORDS, LINES = 220, 20  # that a reader takes in within a minute, of prose and of code
+SCRIPT = DOCS.parent / "the_annotated_transformer.py"
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
 TEXT_FONTS = (  # family, style, file
     ("Source Serif 4", "normal", "source-serif-4-latin-wght-normal"),
@@ -48,6 +55,22 @@ TEXT_FONTS = (  # family, style, file
     ("Source Sans 3", "italic", "source-sans-3-latin-wght-italic"),
     ("JetBrains Mono", "normal", "jetbrains-mono-latin-wght-normal"),
 )
+SVG = "{http://www.w3.org/2000/svg}"
+BOXES = {  # where the boxes of the drawings lead
+    **dict.fromkeys(("source-ids", "target-ids"), "batches"),
+    **dict.fromkeys(("source-embedding", "target-embedding"), "embeddings"),
+    **dict.fromkeys(("self-attention", "cross-attention"), "three-uses"),
+    **dict.fromkeys(("masked-self-attention", "mask"), "causal-mask"),
+    **dict.fromkeys(("feed-forward", "decoder-feed-forward"), "feed-forward"),
+    **dict.fromkeys(("encoder-final-norm", "decoder-final-norm"), "layer-norm"),
+    **dict.fromkeys([f"norm-{number}" for number in range(1, 6)], "layer-norm"),
+    **dict.fromkeys(("generator-linear", "log-softmax"), "generator"),
+    **dict.fromkeys(("queries", "keys", "values", "input", "split"), "multi-head-attention"),
+    **dict.fromkeys(("concat", "output-linear"), "multi-head-attention"),
+    **dict.fromkeys(("query-linear", "key-linear", "value-linear"), "multi-head-attention"),
+    **dict.fromkeys(("heads", "softmax", "weighted-mean"), "scaled-dot-product-attention"),
+    **{"norm-order": "residual", "scores": "why-scale", "memory": "three-uses"},
+}
 ANCHOR = re.compile(r'<a id="([^"]+)">\s*</a>')
 CAPTION = re.compile(r"\*\*(Figure|Table) [\w.]+\*\*")
 NUMBER = re.compile(r"[-+−–]?[\d,.]*\d(e[+-]?\d+)?\s*[%×kM]?|NaN|[–—]?")
@@ -97,6 +120,24 @@ def code_block(code: str, language: str = "python") -> str:
     except ClassNotFound:
         code = html.escape(code, quote=False)
     return f'<div class="code"><pre><code>{code}</code></pre></div>\n'
+
+
+def with_meanings(code: str, letters: dict[str, str]) -> str:
+    """Coloured code; shapes in its comments and docstrings, (B, H, T, K), explain themselves."""
+
+    def explain(comment: re.Match) -> str:
+        def shape(found: re.Match) -> str:
+            return re.sub(r"\b[A-Z]\b", lambda m: letter(m[0], letters), found[0])
+
+        return re.sub(r"\((?:\.{3}|[A-Z0-9])[\w·+,. ]*\)", shape, comment[0])
+
+    return re.sub(r'<span class="(?:c1|sd)">.*?</span>', explain, code, flags=re.S)
+
+
+def letter(name: str, letters: dict[str, str], shown: str = "", more: str = "") -> str:
+    """A letter of the notation, with its meaning for whoever points at it; other text as it is."""
+    meaning, shown = letters.get(name), shown or name
+    return f'<abbr title="{html.escape(meaning)}"{more}>{shown}</abbr>' if meaning else shown
 
 
 def printed(text: str) -> str:
@@ -166,15 +207,31 @@ def clean_table(source: str) -> str:
     return f'<div class="scroll table">{table}</div>\n'
 
 
-def inline_svg(source: str, alt: str, prefix: str) -> str:
-    """An SVG drawing as part of the page, its ids made unique by `prefix`."""
+def linked_boxes(svg: str, ids: set[str]) -> str:
+    """The drawing with each box of BOXES a link to its section, where the page has that section."""
+    ElementTree.register_namespace("", SVG[1:-1])
+    root = ElementTree.fromstring(svg)
+    for group in root.iter(f"{SVG}g"):
+        section = BOXES.get(group.get("id", "").rpartition("box-")[2])
+        if section in ids:
+            children = list(group)
+            link = ElementTree.Element(f"{SVG}a", {"href": f"#{section}"})
+            link.extend(children)
+            group[:] = [link]
+            root.set("role", "group")  # what is an image to a screen reader hides its links
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def inline_svg(source: str, alt: str, prefix: str, ids: set[str]) -> str:
+    """An SVG drawing as part of the page, its ids made unique by `prefix`, its boxes linked."""
     svg = re.sub(r"<!--.*?-->|<title.*?</title>", "", source[source.index("<svg") :], flags=re.S)
     for name in sorted(set(re.findall(r'\bid="([^"]+)"', svg))):
         svg = svg.replace(f'id="{name}"', f'id="{prefix}{name}"')
         svg = re.sub(rf"#{re.escape(name)}(?![\w-])", f"#{prefix}{name}", svg)
-    tag, rest = svg.split(">", 1)
+    tag, rest = linked_boxes(svg, ids).split(">", 1)
+    role = "group" if 'role="group"' in tag else "img"
     tag = re.sub(r'\s(?:role|aria-\w+|xmlns)="[^"]*"', "", tag)
-    label = f'role="img" aria-label="{html.escape(alt)}"'
+    label = f'role="{role}" aria-label="{html.escape(alt)}"'
     return f'<div class="picture scroll">{tag} {label}>{rest.strip()}</div>\n'
 
 
@@ -188,6 +245,7 @@ class Block:
     kind: str  # text, media, table or caption
     html: str
     note: str = ""  # caption of media that nobody wrote one for
+    name: str = ""  # what the anchor of a figure is called
 
 
 class Page:
@@ -199,13 +257,23 @@ class Page:
         self.headings: list[tuple[int, str, str]] = []  # depth, id, HTML without links
         self.outline: list[int] = []  # levels of the headings above the current one, as written
         self.runs: list[dict] = []  # what the notebook says about the run that made it
-        self.charts = self.drawings = 0
+        self.charts = self.drawings = self.codes = 0
+        self.formulas: list[int] = []  # displayed ones that wait for the code that computes them
+        self.code_of: dict[int, str] = {}  # by formula: what computes it
+        self.defined: dict[str, str] = {}  # by name: the anchor of the cell that defines it
+        self.script = SCRIPT.read_text("utf-8") if SCRIPT.is_file() else ""
+        self.place = 0  # in the script, where the last cell was found
+        self.cells: dict[str, NotebookNode] = {}  # by the names that errors give them
+        self.repository = links.repository()
+        self.links = links.links(self.repository)
         text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
         self.ids = set(ANCHOR.findall(text))
+        self.letters = notation_of(text)
         self.md = self.make_markdown()
         for number, cell in enumerate(notebook.cells, 1):
             first = next((line for line in cell.source.split("\n") if line.strip()), "")
             self.where = f"cell {number} ({first[:60]})"
+            self.cells[self.where] = cell
             if cell.cell_type == "markdown":
                 self.add_markdown(cell.source)
             elif cell.cell_type == "code" and cell.source.strip():
@@ -216,6 +284,20 @@ class Page:
     def fail(self, message: str) -> None:
         """Stop the build, naming the cell."""
         raise BuildError(f"{self.where}: {message}")
+
+    def cell_with(self, text: str) -> str:
+        """The first cell whose source or output has a text, to be named in an error."""
+        for place, cell in self.cells.items():
+            if text in cell.source or text in str(cell.get("outputs", "")):
+                return place
+        return "the page"
+
+    def unique(self, name: str) -> str:
+        """A name for an anchor that no other has."""
+        while name in self.ids:
+            name += "-again"
+        self.ids.add(name)
+        return name
 
     # Markdown
 
@@ -232,10 +314,11 @@ class Page:
             "amsmath": displayed,
             "image": self.image,
             "fence": lambda token: code_block(token.content.rstrip(), token.info or "text"),
-            "blockquote_open": lambda token: '<div class="note" role="note">\n',
+            "blockquote_open": lambda token: f'<div class="{token.meta["class"]}" role="note">\n',
             "blockquote_close": lambda token: "</div>\n",
             "table_open": lambda token: '<div class="scroll table"><table>\n',
             "table_close": lambda token: "</table></div>\n",
+            "code_inline": self.inline_code,
         }
         for name, rule in rules.items():
             md.add_render_rule(name, lambda _, tokens, i, *rest, rule=rule: rule(tokens[i]))
@@ -249,9 +332,18 @@ class Page:
         except quickjs.JSException as error:
             self.fail(f"formula does not parse: {tex!r}: {str(error).splitlines()[0]}")
         if display:
-            return f'<span class="scroll display">{rendered}</span>'
+            number = len(self.formulas) + len(self.code_of)
+            self.formulas.append(number)
+            return f'<span class="scroll display">{rendered}</span><!--code of formula {number}-->'
+        if tex in self.letters and tex not in "KV":  # in formulas these two are matrices
+            return letter(tex, self.letters, rendered, ' tabindex="0"')
         # A short formula is not broken over two lines.
         return f'<span class="short">{rendered}</span>' if len(tex) < 30 else rendered
+
+    def inline_code(self, token: Token) -> str:
+        """Code in a line; a letter of the notation says what it means, on hover or focus."""
+        shown = f"<code>{html.escape(token.content, quote=False)}</code>"
+        return letter(token.content, self.letters, shown, ' tabindex="0"')
 
     def image(self, token: Token) -> str:
         """An image of the project as part of the page."""
@@ -264,7 +356,8 @@ class Page:
         path = next((f / source for f in self.folders if (f / source).is_file()), None)
         if path is not None and path.suffix == ".svg":
             self.drawings += 1
-            return inline_svg(path.read_text("utf-8"), alt, f"{path.stem}-{self.drawings}-")
+            prefix = f"{path.stem}-{self.drawings}-"
+            return inline_svg(path.read_text("utf-8"), alt, prefix, self.ids)
         if path is not None:
             kind = "image/jpeg" if path.suffix == ".jpg" else f"image/{path.suffix[1:]}"
             source = data_uri(kind, path.read_bytes())
@@ -289,6 +382,8 @@ class Page:
                 continue  # inside a block: wait until it is closed
             block, start = tokens[start:end], end
             paragraph = block[1] if block[0].type == "paragraph_open" else None
+            words = sum(len(t.content.split()) for t in block if t.type == "inline")
+            block[0].meta["class"] = "note" + " aside" * (words <= SHORT_NOTE)
             if paragraph and not ANCHOR.sub("", paragraph.content).strip():
                 anchors += ANCHOR.findall(paragraph.content)
             elif block[0].type == "heading_open":
@@ -300,7 +395,10 @@ class Page:
                     kind, block = "caption", [paragraph]
                 elif paragraph and [t.type for t in paragraph.children or []] == ["image"]:
                     kind, block = "media", [paragraph]
-                self.blocks.append(Block(kind, spans(anchors) + render(block)))
+                image = block[-1].children[0].attrs if kind == "media" else {}
+                name = Path(image.get("title") or image.get("src", "")).stem
+                name = f"figure-{name}" if name else ""
+                self.blocks.append(Block(kind, spans(anchors) + render(block), name=name))
                 anchors = []
         if anchors:
             self.blocks.append(Block("text", spans(anchors)))
@@ -315,10 +413,7 @@ class Page:
         if not anchors:
             plain = html.unescape(re.sub(r"<math.*?</math>|<[^>]+>", "", text, flags=re.S))
             slug = re.sub(r"\W+", "-", plain.lower()).strip("-") or "section"
-            while slug in self.ids:
-                slug += "-again"
-            self.ids.add(slug)
-            anchors = [slug]
+            anchors = [self.unique(slug)]
         name, *others = anchors
         self.headings.append((depth, name, re.sub(r"</?a\b[^>]*>", "", text)))
         heading = f'{spans(others)}<h{depth} id="{name}">{text}</h{depth}>\n'
@@ -326,11 +421,31 @@ class Page:
 
     # Code and its outputs
 
+    def placed_code(self, code: str) -> str:
+        """A block of code with its line in the script; formulas that wait for code get it."""
+        self.codes += 1
+        names = re.findall(r"^(?:def|class) (\w+)", code, flags=re.M)
+        for name in names:
+            self.defined.setdefault(name, f"code-{self.codes}")
+        if names and not re.search("^@example", code, flags=re.M):
+            self.code_of |= dict.fromkeys(self.formulas, names[0])
+            self.formulas = []
+        self.place = max(self.place, self.script.find(code, self.place))
+        found = self.script.startswith(code, self.place) if code else False
+        line = self.script.count("\n", 0, self.place) + 1
+        block = with_meanings(code_block(code), self.letters)
+        block = block.replace('class="code"', f'class="code" id="code-{self.codes}"', 1)
+        told = f"line {line:,}" if found else ""
+        if told and self.links:
+            told = f'<a href="{self.links["The script"]}#L{line}">{told}</a>'
+        told = f'<span class="line">{told}</span>' if told else ""
+        return block.removesuffix("</div>\n") + told + "</div>\n"
+
     def add_code(self, cell: NotebookNode) -> None:
         """Add a code cell, folded where it is plumbing or long, and what it printed or drew."""
         code = cell.source.strip("\n")
         lines, plumbing = code.count("\n") + 1, "hide-input" in cell.metadata.get("tags", [])
-        block = code_block(code)
+        block = self.placed_code(code)
         if plumbing or lines > LONG_CELL:
             names = re.findall(r"^(?:def|class) (\w+)", code, flags=re.M)[:3]
             label = ", ".join(f"<code>{name}</code>" for name in names)
@@ -380,16 +495,19 @@ class Page:
         if not png:
             self.fail("a chart has no picture (image/png) for readers without scripts")
         self.charts += 1
-        picture = base64.b64decode(png)
+        picture, smaller = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()
+        picture.convert("RGB").save(smaller, "WEBP", lossless=True, method=6)
         text = json.dumps(spec, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         text = text.replace("<", r"\u003c")  # so that it can stand inside a script element
         # The picture is 1.5 times as large as the chart will be: keep its place free.
-        height = struct.unpack(">I", picture[20:24])[0] * 2 // 3
+        height = picture.height * 2 // 3
         view = f'<div class="scroll"><div class="view" style="min-height:{height}px"></div></div>'
-        image = f'<img src="{data_uri("image/png", picture)}" alt="{label}">'
+        image = f'<img src="{data_uri("image/webp", smaller.getvalue())}" alt="{label}">'
         script = f'<script type="application/json">{text}</script><noscript>{image}</noscript>'
         chart = f'<div class="chart"><div class="controls"></div>{view}{script}</div>\n'
-        self.blocks.append(Block("media", chart, note=label))
+        name = re.search(r"def (\w+)_figure\b", self.cells[self.where].source)
+        name = f"figure-{name[1].replace('_', '-')}" if name else "figure"
+        self.blocks.append(Block("media", chart, note=label, name=name))
 
     # Putting it together
 
@@ -403,12 +521,39 @@ class Page:
                 note = f"<figcaption>{note}</figcaption>" if note else ""
                 whole = note + waiting.html if waiting.kind == "table" else waiting.html + note
                 bare = waiting.kind == "table" and not note
-                parts.append(whole if bare else f"<figure>{whole}</figure>\n")
+                anchor = f' id="{self.unique(waiting.name)}"' if waiting.name else ""
+                parts.append(whole if bare else f"<figure{anchor}>{whole}</figure>\n")
             elif block.kind == "caption":
                 parts.append(f"<p>{block.html}</p>\n")
             waiting = block if block.kind in ("media", "table") else None
-            parts.append(block.html if block.kind == "text" else "")
-        return "".join(parts)
+            if block.kind == "text" and block.html.startswith('<div class="note aside"'):
+                parts.append(self.beside(parts, block.html))
+            else:
+                parts.append(block.html if block.kind == "text" else "")
+        waits = r"<!--code of formula (\d+)-->(?:(\s*</p>)?\s*<!-- code: (\w+) -->)?"
+        return re.sub(waits, self.link_to_code, "".join(parts))
+
+    def beside(self, parts: list[str], note: str) -> str:
+        """A short note with the code or figure right before it, which leave `parts`."""
+        taken: list[str] = []
+        while parts and (not parts[-1] or parts[-1].startswith('<pre class="output')):
+            taken.insert(0, parts.pop())
+        if parts and parts[-1].startswith(('<div class="code"', "<figure")):
+            return f'<div class="beside"><div>{parts.pop()}{"".join(taken)}</div>{note}</div>\n'
+        parts += taken
+        return note.replace("note aside", "note", 1)
+
+    def link_to_code(self, formula: re.Match) -> str:
+        """The link below a displayed formula: to the next code, or to what a comment names."""
+        number, closing, named = formula.groups()
+        name = named or self.code_of.get(int(number), "none")
+        if name == "none":
+            return closing or ""
+        if name not in self.defined:
+            place = self.cell_with(f"code: {name} ")
+            raise BuildError(f"{place}: a formula should link to {name}, which no cell defines")
+        link = f'<a class="to-code" href="#{self.defined[name]}">in code: <code>{name}</code></a>'
+        return link + (closing or "")
 
     def contents(self) -> str:
         """Parts and their sections as a nested list of links."""
@@ -424,22 +569,46 @@ class Page:
         return f"<ol>{''.join(f'<li>{link}{below}</li>' for (link, _), below in listed)}</ol>"
 
 
-def check_links(soup: BeautifulSoup) -> None:
+def notation_of(text: str) -> dict[str, str]:
+    """Letters and what they mean, from the table under the heading Notation."""
+    table = text.partition("# Notation")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\|? *`(\w)` *\| *([^|]+?) *\|", table, flags=re.M)
+    return {name: meaning.replace("`", "") for name, meaning in rows}
+
+
+def reading_times(soup: BeautifulSoup) -> dict[str, int]:
+    """Minutes that each part takes, by the id of its heading; folded code is passed over."""
+    words, lines, part = Counter(), Counter(), ""
+    for tag in soup.find_all(["h2", "h3", "h4", "p", "li", "pre", "figcaption"]):
+        part = tag["id"] if tag.name == "h2" else part
+        if tag.find_parent(class_="code") and not tag.find_parent(class_="fold"):
+            lines[part] += len(tag.get_text().splitlines())
+        elif tag.name != "pre":
+            words[part] += len(tag.get_text().split())
+    return {part: round(words[part] / WORDS + lines[part] / LINES) for part in words if part}
+
+
+def check_links(soup: BeautifulSoup, cell_with: Callable[[str], str]) -> None:
     """Refuse dead anchors, ids given twice, images without alt text and what asks the network."""
+
+    def refuse(target: str, message: str) -> None:
+        raise BuildError(f"{cell_with(target)}: {message}")
+
     ids = Counter(tag["id"] for tag in soup.find_all(id=True))
-    if twice := [name for name, count in ids.items() if count > 1]:
-        raise BuildError(f"ids given twice: {', '.join(twice)}")
+    for name in (name for name, count in ids.items() if count > 1):
+        refuse(f'"{name}"', f"ids given twice: {name}")
     for tag in soup.find_all("a", href=True):
-        name = f"{tag['href']} ({tag.get_text()})"
-        if tag["href"].startswith("#") and tag["href"][1:] not in ids:
-            raise BuildError(f"link to an anchor that does not exist: {name}")
-        if not re.match(r"#|https?:|mailto:", tag["href"]):
-            raise BuildError(f"link to a file that is not part of the page: {name}")
+        target, name = tag["href"], f"{tag['href']} ({tag.get_text()})"
+        if target.startswith("#") and target[1:] not in ids:
+            refuse(target, f"link to an anchor that does not exist: {name}")
+        if not re.match(r"#|https?:|mailto:", target):
+            refuse(target, f"link to a file that is not part of the page: {name}")
     for tag in soup.find_all(src=True):
-        if not tag["src"].startswith("data:"):
-            raise BuildError(f"<{tag.name}> would be fetched from elsewhere: {tag['src'][:80]}")
+        source = tag["src"][:80]
+        if not source.startswith("data:"):
+            refuse(source, f"<{tag.name}> would be fetched from elsewhere: {source}")
         if tag.name == "img" and not tag.get("alt", "").strip():
-            raise BuildError(f"an image has no alt text: {tag['src'][:80]}")
+            refuse(source, f"an image has no alt text: {source}")
 
 
 def katex_styles(article: str) -> str:
@@ -472,7 +641,7 @@ def styles(article: str) -> str:
         source = data_uri("font/woff2", (VENDOR / f"fonts/{file}.woff2").read_bytes())
         parts.append(
             f"@font-face{{font-family:'{family}';font-style:{style};font-weight:200 900;"
-            f"font-display:swap;src:url({source}) format('woff2')}}"
+            f"font-display:block;src:url({source}) format('woff2')}}"
         )
     parts.append(katex_styles(article))
     for theme, name in CODE_STYLES.items():
@@ -502,27 +671,38 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
     page = Page(nbformat.read(notebook, as_version=4), [notebook.resolve().parent, DOCS.parent])
     article = page.article()
     soup = BeautifulSoup(article, "html.parser")
-    check_links(soup)
-    lead = soup.p.get_text(" ", strip=True) if soup.p else ""
+    check_links(soup, page.cell_with)
+    for part, minutes in reading_times(soup).items():
+        heading = re.search(rf'<h2 id="{re.escape(part)}">.*?</h2>\n', article, flags=re.S)[0]
+        told = f"{minutes} minute{'s' * (minutes != 1)} to read" if minutes else ""
+        article = article.replace(
+            heading, f'{heading}<p class="minutes">{told}</p>\n' if told else heading
+        )
+    lead = soup.p.get_text() if soup.p else ""
+    lead = lead[: lead.rfind(".", 0, 300) + 1] or lead[:200]  # whole sentences
     vega = ""
     if page.charts:
         vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE)
         if "</script" in vega or "<!--" in vega:
             raise BuildError("Vega's code cannot stand inside a script element")
     about = "".join(
-        f"<p>This page shows a run on {html.escape(str(run.get('corpus')))} "
-        f"at level {html.escape(str(run.get('level', 'unknown')))}.</p>"
+        f"This page shows a run on {html.escape(str(run.get('corpus')))} "
+        f"at level {html.escape(str(run.get('level', 'unknown')))}."
         for run in page.runs[-1:]
     )
     problem = publish_problem(page.runs)
     draft = f'<p class="draft" role="note">A draft: {html.escape(problem)}.</p>' if problem else ""
+    known = (f'<a href="{address}">{title}</a>' for title, address in page.links.items())
+    elsewhere = " · ".join(known)
     licences = [(VENDOR / name / "LICENSE").read_text("utf-8") for name in ("katex", "vega")]
     values = {
         "title": html.escape(soup.h1.get_text(strip=True), quote=False),
-        "summary": html.escape(lead[:200].rsplit(" ", 1)[0]),
+        "summary": html.escape(" ".join(lead.split())),
         "styles": styles(article),
         "contents": page.contents(),
         "draft": draft if page.runs else "",
+        "preview": links.preview(page.repository),
+        "links": f'<p class="links">{elsewhere}</p>' if elsewhere else "",
         "article": article,
         "about": about,
         "licences": "\n".join(licences),
@@ -533,6 +713,8 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
     result = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
     if (size := len(result.encode())) > LIMIT:
         raise BuildError(f"the page has {size:,} bytes; the limit is {LIMIT:,}")
+    if (size := len(gzip.compress(result.encode(), mtime=0))) > ZIPPED:
+        raise BuildError(f"the page has {size:,} bytes when gzipped; the limit is {ZIPPED:,}")
     return result, page.runs
 
 

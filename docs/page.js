@@ -62,8 +62,8 @@ wide.addEventListener("change", placeContents);
 for (const block of all(".code")) {
   const copy = Object.assign(document.createElement("button"), { className: "copy", type: "button", textContent: "Copy" });
   copy.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(block.querySelector("code").textContent);
-    copy.textContent = "Copied";
+    const done = navigator.clipboard?.writeText(block.querySelector("code").textContent);
+    copy.textContent = await (done ?? Promise.reject()).then(() => "Copied", () => "Not allowed");
     setTimeout(() => (copy.textContent = "Copy"), 1500);
   });
   block.append(copy);
@@ -122,7 +122,9 @@ function fit(spec, room) {
 
 async function redraw(chart) {
   const { box } = chart;
-  const spec = JSON.parse(box.querySelector("script").textContent);
+  // The colours of heat maps follow the theme, like all others.
+  const text = box.querySelector("script").textContent.replaceAll('"scheme":"blues"', '"range":"heatmap"');
+  const spec = JSON.parse(text);
   chart.room = box.clientWidth;
   fit(spec, chart.room);
   spec.config = merge(spec.config, chartConfig(chart.room));
@@ -131,7 +133,7 @@ async function redraw(chart) {
   const [controls, view] = all(".controls, .view", box);
   controls.replaceChildren();
   const result = await vegaEmbed(view, spec, { mode: "vega-lite", renderer: "canvas", actions: false, defaultStyle: false, bind: controls });
-  chart.view = result.view;
+  chart.view = box.view = result.view; // at the box, whoever looks into the page finds it
   chart.bound = (result.vgSpec.signals ?? []).filter((signal) => signal.bind).map((signal) => signal.name);
   before.forEach(([name, value]) => chart.view.signal(name, value)); // what the reader had chosen
   await chart.view.runAsync();
@@ -171,7 +173,6 @@ addEventListener("afterprint", () => {
   all(".chart > img").forEach((picture) => picture.remove());
 });
 
-root.classList.add("marked");
 button.hidden = false;
 setTheme(root.dataset.theme);
 placeContents();

@@ -102,7 +102,8 @@ TRIALS: dict[str, dict] = {
     **{f"drop{percent}": {"dropout": percent / 100} for percent in (10, 30, 40)},
     **{f"pieces{pieces}": {"pieces": pieces} for pieces in (3000, 8000, 10000)},
     **{f"d{d}": {"d_model": d, "d_ff": 4 * d, "h": d // 64} for d in (192, 384)},
-    "h8": {"h": 8},
+    **{f"h{h}": {"h": h} for h in (1, 8)},
+    "smoothing0": {"smoothing": 0.0},
     **{f"N{N}": {"N": N} for N in (2, 4)},
     "batch1280": {"batch_tokens": 1280},
     **{f"warmup{warmup}": {"warmup": warmup} for warmup in (200, 800)},
@@ -612,9 +613,9 @@ def readme_table(content: dict) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def readme_with(text: str, rows: str) -> str:
+def readme_with(text: str, rows: str, what: str = "results", file: str = "recipe.json") -> str:
     """README with these rows between its two marks; ValueError where the marks are missing."""
-    begin, end = "<!-- results: docs/results/recipe.json -->\n", "<!-- end of results -->"
+    begin, end = f"<!-- {what}: docs/results/{file} -->\n", f"<!-- end of {what} -->"
     at.require(
         begin in text and end in text, f"{README} has no table between {begin!r} and {end!r}"
     )

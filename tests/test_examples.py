@@ -1,5 +1,9 @@
 """Every example and check of the tutorial, run in order; and that importing it does nothing."""
 
+import argparse
+import ast
+import builtins
+import contextlib
 import dataclasses
 import html
 import json
@@ -15,6 +19,9 @@ import vl_convert
 from conftest import PROJECT
 
 import the_annotated_transformer as tutorial
+
+sys.path.insert(0, str(PROJECT / "docs"))
+import bench
 
 
 def nulls(value) -> int:
@@ -64,8 +71,25 @@ FROM_RESULTS = {
     "how_many_epochs_to_average": "averaging",
     "trials_on_the_validation_split": "trials",
     "from_raw_text_to_a_translator": "speedrun",
+    "what_int8_costs_in_bleu": "pretrained",
+    "training_of_the_published_model_figure": "runs/recipe-1",
+    "training_speed": "benchmark",
+    "what_each_gain_is_worth": "benchmark",
+    "decoding_speed": "benchmark",
+    "cost_of_a_late_symbol_figure": "benchmark",
+    "share_of_the_peak_figure": "benchmark",
+    "hours_for_the_models_of_the_paper": "benchmark",
+    "what_a_step_costs": "benchmark",
+    "memory_of_the_loss_figure": "benchmark",
+    "ratios_and_what_was_aimed_at": "benchmark",
+    "where_missed_targets_lose_their_time": "benchmark",
 }
-MADE = {"date": "2030-01-02", "machine": "an abacus", "versions": "Python 3", "commit": "0" * 40}
+MADE = {
+    "date": "2030-01-02",
+    "machine": "an abacus, 2 CPU cores",
+    "versions": "Python 3",
+    "commit": "0" * 40,
+}
 SPLITS = "test_2016_flickr", "test_2017_flickr"
 
 
@@ -120,12 +144,69 @@ MADE_UP = {
 }
 
 
+def made_up_benchmark() -> dict:
+    """Every case of the benchmark, with numbers that say nothing."""
+    numbers = {"tokens per second": 10.0, "peak MB": 100.0, "sentences per second": 5.0,
+               "GFLOP/s": 50.0, "milliseconds": 2.0, "16": 1.0, "512": 1.4}  # fmt: skip
+    cases = [
+        {"name": name} | dataclasses.asdict(case) | {"label": bench.CODES.get(case.code)} | numbers
+        for name, case in bench.CASES.items()
+    ]
+    ratios = bench.ratios({case["name"]: case for case in cases})
+    profiles = {"a case": {"aten::mm": 0.5, "aten::add": 0.2}}
+    content = {"rounds": 5, "ratios": ratios, "profiles": profiles, "cases": cases}
+    return json.loads(json.dumps(content))
+
+
+def made_up_record() -> dict:
+    """The log of a run of two epochs."""
+    train = {"kind": "train", "loss": 3.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 9.0}
+    validation = {"kind": "validation", "perplexity": 5.0, "bleu": 38.1, "nll": 1.6}
+    log = [
+        entry | {"epoch": n, "step": 10 * n, "seconds": 60.0 * n}
+        for n in range(1, 4)
+        for entry in (train, validation)
+    ]
+    return {"summary": {"minutes": 3.0, "ranks": 2} | MADE, "log": log}
+
+
+scored = {"bleu": 38.1}
+MADE_UP["pretrained"] = {
+    "corpus": "Multi30k",
+    "decoding": "beam 4",
+    "formats": {
+        name: {"MB": 9.0, "val": scored} | dict.fromkeys(SPLITS, scored)
+        for name in ("fp32", "int8")
+    },
+}
+MADE_UP["benchmark"], MADE_UP["runs/recipe-1"] = made_up_benchmark(), made_up_record()
+
+
+TOLD_OF_SPEED = {  # what must stand in what these cells show
+    "training_speed": "the feed of 2022",
+    "what_each_gain_is_worth": "fused Adam",
+    "decoding_speed": "CTranslate2",
+    "cost_of_a_late_symbol_figure": "1.4",
+    "share_of_the_peak_figure": "symbols in a sentence",
+    "hours_for_the_models_of_the_paper": "84 hours",
+    "what_a_step_costs": "32,000",
+    "memory_of_the_loss_figure": "all at once",
+    "ratios_and_what_was_aimed_at": "at most 1.5",
+    "where_missed_targets_lose_their_time": "aten::mm",
+}
+
+
+def test_every_cell_that_reads_results_is_tried():
+    found = re.findall(r'^@from_results\("([^"]+)"\)\ndef (\w+)', tutorial_source(), flags=re.M)
+    assert {name: file for file, name in found} == FROM_RESULTS
+
+
 @pytest.mark.parametrize(("name", "file"), FROM_RESULTS.items())
 def test_results_are_shown_as_their_file_says(name, file, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert tutorial.EXAMPLES[name]() is tutorial.NO_RESULTS, "none travel with the notebook"
     folder = tmp_path / "docs" / "results"
-    folder.mkdir(parents=True)
+    (folder / "runs").mkdir(parents=True)
     (folder / f"{file}.json").write_text(json.dumps(MADE_UP[file] | {"made": MADE}))
     result = tutorial.EXAMPLES[name]()
     if name.endswith("_figure"):
@@ -134,6 +215,7 @@ def test_results_are_shown_as_their_file_says(name, file, monkeypatch, tmp_path)
     else:
         shown = result.to_html()
     telling = {"recipe": "step 2", "beam": "42.5", "averaging": "4", "trials": "dropout 0.3"}
+    telling |= {"benchmark": TOLD_OF_SPEED.get(name)}
     assert telling.get(file, "38.1") in shown
 
 
@@ -171,9 +253,12 @@ def test_the_explorer_shows_the_right_weight_at_every_cell():
     queries, keys = ["<s>", "A", "dog"], ["Ein", "Hund", "‿.", "</s>"]
     weights = {kind: torch.rand(2, 2, 3, 4) for kind in tutorial.KINDS}
     tokens = {kind: (queries, keys) for kind in tutorial.KINDS}
-    maps = tutorial.AttentionMaps(weights, tokens)
+    others = {kind: torch.zeros(2, 2, 3, 4) for kind in tutorial.KINDS}
+    maps = [tutorial.AttentionMaps(weights, tokens, "this one")]
+    maps.append(tutorial.AttentionMaps(others, tokens, "another one"))
     svg = vl_convert.vegalite_to_svg(tutorial.attention_explorer(maps, "title").to_dict())
-    labels = map(html.unescape, re.findall(r'aria-label="(key: [^"]*)"', svg))
+    marks = re.findall(r'aria-label="(key: [^"]*)"[^>]*aria-roledescription="(\w+) mark"', svg)
+    labels = (html.unescape(label) for label, mark in marks if mark != "rule")
     cells = [dict(part.split(": ", 1) for part in label.split("; ")) for label in labels]
     shown = {(c["query"], c["key"]): float(c["weight"]) for c in cells}
     wanted = weights["cross-attention"][1, 0]  # what is chosen at first: last layer, first head
@@ -244,3 +329,115 @@ def test_importing_the_script_is_quick_and_does_nothing(tmp_path):
     assert facts["seen"] == [] and facts["heavy"] == [] and facts["same"]
     assert facts["seconds"] < 3, "seconds of the processor, beyond those of importing torch"
     assert list(tmp_path.iterdir()) == []
+
+
+ELSEWHERE = {  # words set as code that are neither names of ours nor of PyTorch
+    "finally", "splitlines", "torchrun", "tokenizers", "MULTI30K_DIR",  # Python, programs
+    "dog.", "hold", "reaction", "stoi",  # a token, keys of our grammar, torchtext
+    "a_2", "b_2", "w_1", "w_2", "src_embed.1.pe", "tgt_embed.1.pe",  # of the older code
+}  # fmt: skip
+
+
+def known_names() -> dict:
+    """What a name in the prose may be: PyTorch's, an argument, a setting, a module, ours."""
+    import inspect
+
+    import torch
+
+    model, ids, known = tutorial.tiny_model(), torch.ones(1, 4).long(), dict(vars(builtins))
+    for place in (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.Tensor,
+                  torch.utils.data, torch.autograd):  # fmt: skip
+        known |= {name: getattr(place, name) for name in dir(place)}
+    for value in vars(tutorial).values():
+        if inspect.isfunction(value) or inspect.isclass(value):
+            with contextlib.suppress(ValueError, TypeError):
+                known |= dict.fromkeys(inspect.signature(value).parameters)
+            known |= vars(value) if inspect.isclass(value) else {}
+    known |= vars(tutorial.Config()) | tutorial.PRESETS | vars(tutorial.Batch(ids, ids))
+    known |= dict.fromkeys((*tutorial.LEVELS, *"BSTDHKFVN", "pool", "meta", *tutorial.COMMANDS))
+    for module in model.modules():
+        known |= vars(module) | dict(module.named_parameters(recurse=False)) | module._modules
+    for theirs in (torch.load, torch.nn.functional.cross_entropy, torch.nn.Module.register_buffer):
+        known |= dict.fromkeys(inspect.signature(theirs).parameters)
+    variables = re.findall(r'environ(?:\.get\(|\[)"(\w+)"', tutorial_source())
+    known |= dict.fromkeys(variables, "a string")
+    return known | vars(tutorial) | {"torch": torch, "model": model}
+
+
+def test_every_name_in_the_prose_exists():
+    """A renamed function, argument or setting must not live on in the text."""
+    names = {
+        found[1]
+        for span in spans_of_code()
+        if (found := re.fullmatch(r"([A-Za-z_][\w.]*)(?:\(\))?", span))
+    } - ELSEWHERE
+    known, model, lost = known_names(), tutorial.tiny_model(), []
+    files = re.compile(r"[\w.-]+\.(pt|json|jsonl|py)")
+    parts = dict(model.named_parameters()) | dict(model.named_modules())
+    for name in sorted(names):
+        first, *rest = name.split(".")
+        if files.fullmatch(name) or name in parts:
+            continue
+        try:
+            value = known[first]
+            for attribute in rest:
+                value = getattr(value, attribute)
+        except (AttributeError, KeyError):
+            lost.append(name)
+    assert not lost, f"no such name: {', '.join(lost)}"
+    assert len(names) > 60
+
+
+def options_of_commands() -> set[str]:
+    """Every option of every command."""
+    options = set()
+    for _, add_options, _ in tutorial.COMMANDS.values():
+        parser = argparse.ArgumentParser()
+        add_options(parser)
+        options |= set(parser._option_string_actions)
+    return options
+
+
+def test_options_targets_files_and_code_in_the_prose_exist():
+    makefile = (PROJECT / "Makefile").read_text("utf-8")
+    known, options, lost = {*known_names(), "spacy", "path"}, options_of_commands(), []
+    seen = dict.fromkeys(("option", "target", "file", "code"), 0)
+    spans = {span for span in spans_of_code() if not re.fullmatch(r"[\w.]+(\(\))?", span)}
+    for span in sorted(spans):
+        if span.startswith("--"):
+            kind, used = "option", re.findall(r"--[a-z][\w-]*", span)
+            fine = set(used) <= options
+        elif span.startswith("make "):
+            kind, fine = "target", re.search(rf"^{span.split()[1]}:", makefile, flags=re.M)
+        elif re.fullmatch(r"[\w./-]+/[\w./-]*", span):
+            kind, fine = "file", (PROJECT / span).exists() or span == ".data/multi30k"
+        else:
+            kind, names = "code", names_in(span)
+            fine = names <= known
+        seen[kind] += 1
+        if not fine:
+            lost.append(span)
+    assert not lost, f"the prose names what does not exist: {', '.join(lost)}"
+    assert min(seen.values()) >= 3
+
+
+def names_in(span: str) -> set[str]:
+    """First names and arguments that a piece of Python uses; none where it is something else."""
+    try:
+        tree = ast.parse(span.replace("…", "..."))
+    except SyntaxError:
+        return set()
+    used = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.keyword)]
+    return {node.arg if isinstance(node, ast.keyword) else node.id for node in used}
+
+
+def spans_of_code() -> set[str]:
+    """What the prose sets as code."""
+    cells = re.split(r"^# %%", tutorial_source(), flags=re.M)
+    text = "\n".join(cell for cell in cells if cell.startswith(" [markdown]"))
+    text = re.sub(r"```.*?```", "", text, flags=re.S)
+    return set(re.findall(r"`([^`]+)`", re.sub(r"\n# ?>? ?", " ", text)))
+
+
+def tutorial_source() -> str:
+    return (PROJECT / "the_annotated_transformer.py").read_text("utf-8")

@@ -7,8 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import build_page
 import nbformat
 import notebook as tool
 import pytest
@@ -17,8 +19,8 @@ import rhythm
 PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 TARGETS = (
-    "setup notebook py execute lab html blog test test-all lint format train translate evaluate "
-    "average export results trials speedrun clean help"
+    "setup notebook py execute lab html blog links pdf vendor test test-all lint format train "
+    "translate evaluate average export results trials speedrun bench clean help"
 ).split()
 
 SMALL = """\
@@ -343,6 +345,11 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
     texts = [o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in outputs]
     assert any("✓" in text for text in texts)
     assert any("application/vnd.vegalite.v5+json" in o.get("data", {}) for o in outputs)
+    assert (tmp_path / "done.ipynb").stat().st_size < 5e6
+    begin = time.process_time()
+    page, _ = build_page.build(tmp_path / "done.ipynb")
+    assert time.process_time() - begin < 10, "seconds to lay it out"
+    assert page.count('class="chart"') > 10
 
 
 # The text ---------------------------------------------------------------------------------------

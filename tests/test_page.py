@@ -1,16 +1,26 @@
 """The page: what its builder refuses, how it lays cells out, and how it behaves in a browser."""
 
 import base64
+import contextlib
+import copy
 import io
 import itertools
+import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import altair as alt
 import build_page
+import links
 import nbformat
 import pandas as pd
+import print_page
 import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -18,7 +28,7 @@ from PIL import Image
 
 PROJECT = Path(__file__).resolve().parent.parent
 PUBLISHED = PROJECT / "docs" / "index.html"
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = next(filter(None, map(shutil.which, print_page.BROWSERS)), None)
 QUIET = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
@@ -46,7 +56,8 @@ def chart(spec: dict):
 
 def line_chart(values: list) -> dict:
     data = pd.DataFrame({"x": range(len(values)), "y": values})
-    drawn = alt.Chart(data, description="A line.", width=560).mark_line().encode(x="x:Q", y="y:Q")
+    drawn = alt.Chart(data, description="A line.", width=560).mark_line(point="transparent")
+    drawn = drawn.encode(x="x:Q", y="y:Q", tooltip=["x", "y"])
     return drawn.to_dict()
 
 
@@ -76,7 +87,13 @@ def maps_chart() -> dict:
             query="floor((datum.number - 1) / 2)",
             key="(datum.number - 1) % 2",
         )
-        .encode(x="key:O", y="query:O", color="weight:Q", facet=alt.Facet("head:O", columns=3))
+        .encode(
+            x="key:O",
+            y="query:O",
+            color="weight:Q",
+            facet=alt.Facet("head:O", columns=3),
+            tooltip=["query:O", "key:O", "weight:Q"],
+        )
         .add_params(kind, layer)
         .to_dict()
     )
@@ -105,11 +122,12 @@ def notebook(folder: Path, *cells, title: bool = True) -> Path:
         ("![](images/attention.svg)", r"cell 2 .*attention\.svg has no alt text"),
         ("![a drawing](images/none.svg)", r"none\.svg does not exist"),
         ("![a drawing](https://example.org/a.png)", r"a\.png does not exist"),
-        ('<img src="data:image/png;base64,AAAA">', "no alt text"),
-        ('<img alt="x" src="https://example.org/a.png">', "fetched from elsewhere"),
-        ("See [the end](#the-end).", r"anchor that does not exist: #the-end \(the end\)"),
-        ("See [the tests](tests/test_page.py).", "not part of the page: tests/test_page.py"),
-        ('<a id="x"></a>\n# X\n\n<a id="x"></a>\n# Y', "ids given twice: x"),
+        ('<img src="data:image/png;base64,AAAA">', "cell 2 .*no alt text"),
+        ('<img alt="x" src="https://example.org/a.png">', "cell 2 .*fetched from elsewhere"),
+        ("See [the end](#the-end).", r"cell 2 .*anchor that does not exist: #the-end \(the end\)"),
+        (shown({"text/markdown": "[a](#z)"}), r"cell 2 .*anchor that does not exist: #z \(a\)"),
+        ("See [tests](tests/test_page.py).", "cell 2 .*part of the page: tests/test_page.py"),
+        ('<a id="x"></a>\n# X\n\n<a id="x"></a>\n# Y', "cell 2 .*ids given twice: x"),
         (chart(line_chart([1.0, None, 2.0])), r"cell 2 .*null where a number .*'y' in row 1"),
         (chart(line_chart([1, 2]) | {"description": ""}), "no description"),
         (chart(line_chart([1]) | {"data": {"values": [{"n": "12 nan 3"}]}}), "null where a number"),
@@ -170,6 +188,40 @@ def test_the_same_notebook_gives_the_same_bytes(tmp_path):
     assert build_page.build(source) == build_page.build(source)
 
 
+def test_another_process_gives_the_same_bytes(tmp_path):
+    """Whatever the order of sets, which differs from process to process."""
+    source = notebook(tmp_path, "$x^2$ and `B`", chart(maps_chart()), "![a](images/attention.svg)")
+    pages = []
+    for seed in ("0", "1"):
+        output, environment = tmp_path / f"{seed}.html", os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, build_page.__file__, str(source), str(output)]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        pages.append(output.read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_what_others_are_told_about_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(links, "repository", lambda: "someone/a-name")
+    lead = new_markdown_cell("# A page\n\nIts *first*\nparagraph, whole. And another " + "x " * 300)
+    page = page_of(tmp_path, lead, title=False)
+    told = {tag.get("name") or tag.get("property"): tag["content"] for tag in page.find_all("meta")
+            if tag.get("content")}  # fmt: skip
+    assert page.title.text == told["og:title"] == "A page"
+    assert told["description"] == told["og:description"] == "Its first paragraph, whole."
+    assert told["og:image"].startswith("https://github.com/someone/a-name/")
+    assert page.find("link", rel="icon")["href"].startswith("data:image/svg")
+    addresses = [a["href"] for a in page.find(class_="links").find_all("a")]
+    assert addresses[0].startswith("https://colab.research.google.com/github/someone/a-name/")
+    assert any("someone/a-name/raw" in address for address in addresses)
+
+
+@pytest.mark.parametrize("limit", ["LIMIT", "ZIPPED"])
+def test_a_page_that_is_too_large_is_refused(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(build_page, limit, 1000)
+    with pytest.raises(build_page.BuildError, match=r"bytes.* the limit is 1,000"):
+        page_of(tmp_path, "Text.")
+
+
 def test_headings_have_one_title_and_no_gaps(tmp_path):
     text = '## Early\n\n# Part\n\n### Deep\n\n<a id="own"></a>\n## Section of $x$\n\n[up](#part)'
     page = page_of(tmp_path, text)
@@ -194,6 +246,43 @@ def test_a_drawing_shown_twice_has_unique_ids(tmp_path):
     page_of(tmp_path, "![once](images/attention.svg)", "![twice](images/attention.svg)")
 
 
+def test_boxes_of_a_drawing_lead_to_their_sections(tmp_path):
+    text = (
+        "# Part\n\n<a id='feed-forward'></a>\n## Feed-forward\n\n![All.](images/architecture.svg)"
+    )
+    text = text.replace("'", '"')
+    drawing = page_of(tmp_path, text).find("svg")
+    links = {link["href"]: link.get_text(" ") for link in drawing.find_all("a")}
+    assert list(links) == ["#feed-forward"] and "feed-forward" in links["#feed-forward"]
+    assert drawing["role"] == "group" and drawing["aria-label"] == "All."
+    alone = page_of(tmp_path, "# Part\n\n![All.](images/architecture.svg)").find("svg")
+    assert alone["role"] == "img" and not alone.find_all("a")
+    assert set(build_page.BOXES.values()) <= build_page_anchors(), "sections that exist"
+
+
+def test_every_box_has_a_section():
+    for name in ("architecture", "attention", "multi-head"):
+        drawing = (PROJECT / "images" / f"{name}.svg").read_text("utf-8")
+        boxes = set(re.findall(r'id="box-([\w-]+)"', drawing))
+        assert len(boxes) > 5 and boxes <= set(build_page.BOXES)
+
+
+def test_every_figure_has_an_anchor_that_its_number_does_not_decide(tmp_path):
+    drawn = chart(line_chart([1, 2]))
+    drawn.source = "@example\ndef loss_curve_figure():\n    ..."
+    picture = "![Heads.](images/multi-head.svg)"
+    again = copy.deepcopy(drawn)
+    again.id = "another"
+    cells = drawn, "**Figure 1.** A.", picture, again
+    figures = page_of(tmp_path, *cells).find_all("figure")
+    names = ["figure-loss-curve", "figure-multi-head", "figure-loss-curve-again"]
+    assert [figure.get("id") for figure in figures] == names
+
+
+def build_page_anchors() -> set[str]:
+    return set(build_page.ANCHOR.findall(build_page.SCRIPT.read_text("utf-8").replace("# ", "")))
+
+
 def test_a_picture_inside_the_notebook_becomes_the_drawing_again(tmp_path):
     text = (
         '![drawing][attention.svg]\n\n[attention.svg]: data:image/png;base64,AAAA "attention.svg"'
@@ -209,6 +298,66 @@ def test_code_is_folded_where_it_is_plumbing_or_long(tmp_path):
         "Code: long 46 lines",
         "Plumbing 1 line",
     ]
+
+
+def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
+    cells = [
+        "# Part\n\nFirst,\n\n$$a + b$$\n\nthen,\n\n$$c$$\n<!-- code: late -->",
+        "And\n\n$$d$$\n<!-- code: none -->",
+        new_code_cell("@example\ndef check_nothing():\n    pass"),
+        new_code_cell("def add(a, b):\n    return a + b"),
+        new_code_cell("def late():\n    pass"),
+        "The end,\n\n$$e$$",
+    ]
+    page = page_of(tmp_path, *cells)
+    links = [(link["href"], link.code.text) for link in page.find_all(class_="to-code")]
+    assert links == [("#code-2", "add"), ("#code-3", "late")]
+    assert page.find(id="code-2").code.text.startswith("def add")
+    with pytest.raises(build_page.BuildError, match=r"cell 2 .*should link to nowhere"):
+        page_of(tmp_path, "# Part\n\n$$a$$\n<!-- code: nowhere -->")
+
+
+def test_letters_of_the_notation_say_what_they_mean(tmp_path):
+    table = (
+        "# Notation\n\n| Letter | Meaning |\n| --- | --- |\n| `B` | sentences |\n| `K` | D/H |\n"
+    )
+    text = '"""Maps (..., B, K)."""\nx = 1  # (B, H, K)\nB = 2  # B alone'
+    code = new_code_cell(text)
+    page = page_of(tmp_path, table, "In prose `B`, and `BK`; $B$, but $K$ and $B^2$.", code)
+    prose = [tag for tag in page.find_all("abbr") if tag.get("tabindex") == "0"]
+    assert [tag.find(string=re.compile("[BK]")) for tag in prose] == ["B", "K", "B", "B"]
+    assert prose[-1].find(class_="katex")
+    assert {tag["title"] for tag in prose} == {"sentences", "D/H"}
+    inside = [tag.text for tag in page.find(class_="code").find_all("abbr")]
+    assert inside == ["B", "K"] * 2, "only where a comment or a docstring tells a shape"
+    assert page.find(class_="code").code.text == code.source
+
+
+def test_cells_know_their_line_in_the_script(tmp_path):
+    script = build_page.SCRIPT.read_text("utf-8")
+    source = script[script.index("def rate(") :].split("\n\n\n")[0]
+    line = script[: script.index("def rate(")].count("\n") + 1
+    page = page_of(tmp_path, new_code_cell(source), new_code_cell("nowhere = 1"))
+    assert [tag.text for tag in page.find_all(class_="line")] == [f"line {line:,}"]
+
+
+def test_a_short_note_stands_beside_the_code_before_it(tmp_path):
+    short, long = "> **Why?** Short.", "> " + "long " * 100
+    first, second = new_code_cell("x = 1"), new_code_cell("z = 3")
+    checked = shown({"text/plain": "fine"}, code="y = 2")
+    page = page_of(tmp_path, first, short, second, long, "Text.", short, checked, short)
+    beside = page.find_all(class_="beside")
+    assert [box.code.text for box in beside] == ["x = 1", "y = 2"]
+    assert beside[1].find(class_="output") and all(box.find(class_="aside") for box in beside)
+    notes = page.find_all(class_="note")
+    assert len(notes) == 4, "each once, the long one and that after text where they are"
+    assert [bool(note.find_parent(class_="beside")) for note in notes] == [True, False, False, True]
+
+
+def test_parts_say_how_long_they_take(tmp_path):
+    code = new_code_cell("\n".join("x = 1" for _ in range(39)))
+    page = page_of(tmp_path, "# Part 1\n\n" + "word " * 660, code, "# Part 2\n\nShort.")
+    assert [tag.text for tag in page.find_all(class_="minutes")] == ["5 minutes to read"]
 
 
 def test_progress_and_warnings_are_not_shown(tmp_path):
@@ -245,10 +394,11 @@ def test_tables_of_pandas_lose_their_styling(tmp_path):
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"no browser at {CHROMIUM}")
+    if CHROMIUM is None:
+        assert "REQUIRE_BROWSER" not in os.environ, "a browser was promised, and there is none"
+        pytest.skip(f"no browser: none of {', '.join(print_page.BROWSERS)}")
     with driver.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=QUIET)
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield opened
         opened.close()
 
@@ -307,14 +457,30 @@ def opened(browser, path: Path, width: int = 1360, theme: str = "light"):
     return page
 
 
-def picture(page) -> str:
-    return page.evaluate("document.querySelector('.chart:has(select) canvas').toDataURL()")
+def picture(chart) -> str:
+    return chart.locator("canvas").evaluate("canvas => canvas.toDataURL()")
 
 
-def wait_for_picture(page, wanted: str, same: bool) -> None:
-    canvas = "document.querySelector('.chart:has(select) canvas')"
-    test = f"([wanted, same]) => ({canvas}.toDataURL() === wanted) === same"
-    page.wait_for_function(test, arg=[wanted, same], timeout=5000)
+# Marks that come back may be drawn in another order, which changes single pixels a little.
+SAME = """async ([canvas, wanted, same]) => {
+  const pixels = async (url) => {
+    const image = Object.assign(new Image(), { src: url });
+    await image.decode();
+    const { width, height } = image;
+    const copy = Object.assign(document.createElement("canvas"), { width, height });
+    const context = copy.getContext("2d", { willReadFrequently: true });
+    context.drawImage(image, 0, 0);
+    return context.getImageData(0, 0, width, height).data;
+  };
+  const [now, before] = [await pixels(canvas.toDataURL()), await pixels(wanted)];
+  const differing = now.filter((value, index) => Math.abs(value - before[index]) > 2).length;
+  return (now.length === before.length && differing < 100) === same;
+}"""
+
+
+def wait_for_picture(chart, wanted: str, same: bool) -> None:
+    canvas = chart.locator("canvas").element_handle()
+    chart.page.wait_for_function(SAME, arg=[canvas, wanted, same], timeout=5000)
 
 
 @pytest.mark.browser
@@ -326,6 +492,28 @@ def test_asks_nothing_of_the_network_and_draws_every_chart(browser, any_page):
 
 
 @pytest.mark.browser
+def test_prints_to_pdf(browser, sample, tmp_path, capsys):
+    output = tmp_path / "out" / "page.pdf"
+    assert print_page.main([str(sample), str(output)]) == 0
+    data = output.read_bytes()
+    assert data.startswith(b"%PDF") and len(data) > 20_000
+    assert [path.name for path in output.parent.iterdir()] == ["page.pdf"]
+
+
+def test_printing_says_what_is_missing(tmp_path, capsys, monkeypatch):
+    page = tmp_path / "page.html"
+    assert print_page.main([str(page), str(tmp_path / "x.pdf")]) == 1
+    assert "there is no" in capsys.readouterr().err
+    page.write_text("<p>Text")
+    monkeypatch.setattr(print_page.shutil, "which", lambda name: None)
+    monkeypatch.setattr(print_page, "MAC", tmp_path)
+    assert print_page.main([str(page), str(tmp_path / "x.pdf")]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: no chromium") and "install Chromium" in err
+    assert print_page.main([]) == 2
+
+
+@pytest.mark.browser
 def test_a_chart_is_drawn_only_when_it_comes_near(browser, sample):
     page = browser.new_page(viewport={"width": 1360, "height": 200})
     page.goto(sample.as_uri())
@@ -334,20 +522,104 @@ def test_a_chart_is_drawn_only_when_it_comes_near(browser, sample):
     page.close()
 
 
+# Where the marks of a chart that have a tooltip, or its words, stand on the page: thirty at most.
+SPOTS = """(canvas, words) => {
+  const isWord = (mark, item) => mark.marktype === "text" && item.text;
+  const wanted = (mark, item) => words ? isWord(mark, item) : item.tooltip != null;
+  const { view } = canvas.closest(".chart"), spots = [];
+  const [left, top] = view.origin(), pad = view.padding(), box = canvas.getBoundingClientRect();
+  const walk = (mark, x, y) => mark.items.forEach((item) => {
+    if (mark.marktype === "group")
+      return item.items.forEach((inner) => walk(inner, x + (item.x || 0), y + (item.y || 0)));
+    if (mark.marktype === "line" || !wanted(mark, item)) return;
+    const { x1, x2, y1, y2 } = item.bounds;
+    spots.push([x + (x1 + x2) / 2, y + (y1 + y2) / 2]);
+  });
+  walk(view.scenegraph().root, box.x + left + pad.left, box.y + top + pad.top);
+  const step = Math.max(1, Math.floor(spots.length / 30));
+  return spots.filter((_, number) => number % step === 0).slice(0, 30);
+}"""
+
+
+def spots_of(canvas, words: bool = False) -> list[tuple[float, float]]:
+    """Marks with a tooltip, or words that the chart writes."""
+    canvas.evaluate("canvas => canvas.scrollIntoView({ block: 'center' })")
+    return canvas.evaluate(SPOTS, words)
+
+
 @pytest.mark.browser
-def test_choosers_change_the_picture_forth_and_back(browser, sample):
-    page = opened(browser, sample)
-    before = picture(page)
-    page.get_by_label("chosen_kind").select_option("cross")
-    wait_for_picture(page, before, same=False)
-    cross = picture(page)
-    page.get_by_label("chosen_layer").fill("2")
-    wait_for_picture(page, cross, same=False)
-    page.get_by_label("chosen_layer").fill("1")
-    wait_for_picture(page, cross, same=True)
-    page.get_by_label("chosen_kind").select_option("self")
-    wait_for_picture(page, before, same=True)
-    assert page.faults == []
+def test_every_chart_shows_its_tooltip(browser, any_page):
+    page = opened(browser, any_page)
+    tooltip = page.locator("#vg-tooltip-element.visible")
+    for number, canvas in enumerate(page.locator(".chart canvas").all(), start=1):
+        for x, y in spots_of(canvas):
+            page.mouse.move(x, y)
+            page.wait_for_timeout(50)
+            if tooltip.count():
+                break
+        assert tooltip.count(), f"chart {number} shows no tooltip"
+        told = tooltip.inner_text()
+        assert told.strip() and not any(word in told for word in ("undefined", "NaN", "null"))
+        page.mouse.move(1, 1)
+        tooltip.wait_for(state="detached")
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_pointing_at_a_word_lights_it_and_leaving_it_ends_that(browser):
+    page = opened(browser, PUBLISHED)
+    chart = page.locator(".chart:has([name=chosen_head])")
+    canvas = chart.locator("canvas")
+    cells, words = spots_of(canvas), spots_of(canvas, words=True)
+    right = canvas.bounding_box()["x"] + canvas.bounding_box()["width"] / 2
+    words = [(x, y) for x, y in words if x > right]  # the others are labels of the table
+    lefts = [x for x, _ in words]
+    middle = (min(lefts) + max(lefts)) / 2
+    query, key = (next(w for w in words if (w[0] < middle) == left) for left in (True, False))
+    before, seen = picture(chart), set()
+    for x, y in (cells[0], query, key):
+        page.mouse.move(x, y)
+        wait_for_picture(chart, before, same=False)
+        seen.add(picture(chart))
+        page.mouse.move(1, 1)
+        wait_for_picture(chart, before, same=True)
+    assert len(seen) >= 2, "a key lights something else than a query does"
+    page.close()
+
+
+def values_of(chooser) -> tuple[str, list[str]]:
+    """What a chooser says now, and what else it could say."""
+    now = chooser.input_value()
+    if chooser.evaluate("e => e.tagName") == "SELECT":
+        others = chooser.locator("option").evaluate_all("all => all.map(one => one.value)")
+    else:
+        others = chooser.evaluate("e => [e.min, e.max]")
+    return now, [value for value in others if value != now]
+
+
+def choose(chooser, value: str) -> None:
+    if chooser.evaluate("e => e.tagName") == "SELECT":
+        chooser.select_option(value)
+    else:
+        chooser.fill(value)
+
+
+@pytest.mark.browser
+def test_every_chooser_changes_the_picture_forth_and_back(browser, any_page):
+    page, tried = opened(browser, any_page), 0
+    for chart in page.locator(".chart:has(select), .chart:has(input)").all():
+        chart.scroll_into_view_if_needed()
+        for chooser in chart.locator("select, input[type=range]").all():
+            now, others = values_of(chooser)
+            for value in others:
+                before = picture(chart)
+                choose(chooser, value)
+                wait_for_picture(chart, before, same=False)
+                choose(chooser, now)
+                wait_for_picture(chart, before, same=True)
+            tried += 1
+    assert tried >= 2 and page.faults == []
     page.close()
 
 
@@ -373,14 +645,87 @@ def test_the_contents_mark_the_section_in_view(browser, sample):
 
 
 @pytest.mark.browser
-def test_fits_a_phone(browser, any_page):
-    page = opened(browser, any_page, width=360)
+@pytest.mark.parametrize("width", [360, 1900])
+def test_fits_a_phone_and_a_wide_screen(browser, any_page, width):
+    page = opened(browser, any_page, width=width)
     page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     # Scrolling sideways would also be needed where a box clips what it holds.
-    stuck = """[...document.querySelectorAll('main p, main li, main h2, main h3, main summary')]
-        .filter(e => e.getBoundingClientRect().right > 361 && !e.closest('.scroll')).length"""
-    assert page.evaluate(stuck) == 0
+    stuck = """width => [...document.querySelectorAll('main p, main li, main h2, main h3, summary')]
+        .filter(e => e.getBoundingClientRect().right > width + 1 && !e.closest('.scroll')).length"""
+    assert page.evaluate(stuck, width) == 0
+    page.close()
+
+
+@pytest.mark.browser
+def test_every_formula_has_its_mathml(browser, any_page):
+    page = browser.new_page()
+    page.goto(any_page.resolve().as_uri())
+    counts = page.locator(".katex").count(), page.locator(".katex math").count()
+    assert counts[0] == counts[1] > 0
+    page.close()
+
+
+@pytest.mark.browser
+def test_without_scripts_there_are_pictures(browser, any_page):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    page.goto(any_page.resolve().as_uri())
+    charts = page.locator(".chart").count()
+    assert page.locator(".chart noscript img:visible").count() == charts > 0
+    assert page.locator(".chart .view:visible").count() == 0
+    above, below = page.locator("nav").bounding_box(), page.locator("h1").bounding_box()
+    assert above["y"] + above["height"] <= below["y"], "the contents cover nothing"
+    context.close()
+
+
+@pytest.mark.browser
+def test_paper_has_pictures_and_no_folds(browser, any_page):
+    page = opened(browser, any_page, theme="dark")
+    page.locator(".fold").first.wait_for()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".chart > img:visible").count() == page.locator(".chart").count() > 0
+    assert page.locator("details.fold:not([open])").count() == 0
+    assert not page.locator("header").is_visible()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.locator(".chart > img").count() == page.locator("details.fold[open]").count() == 0
+    page.close()
+
+
+@pytest.mark.browser
+def test_code_is_copied(browser, sample):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(sample.resolve().as_uri())
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    block = page.locator(".code").first
+    block.hover()
+    block.get_by_role("button", name="Copy").click()
+    block.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("def f(x: int) -> str:")
+    context.close()
+
+
+@pytest.mark.browser
+def test_the_keyboard_is_enough(browser, sample):
+    page, met = opened(browser, sample), []
+    page.evaluate("scrollTo(0, 0)")
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        what = "e => [e.className || e.id || e.name || e.tagName, getComputedStyle(e).outlineStyle]"
+        met.append(page.evaluate(f"({what})(document.activeElement)"))
+        if met[-1][0] == "chosen_layer":
+            break
+    names = [name for name, _ in met]
+    assert names[0] == "skip" and {"theme", "SUMMARY", "chosen_kind"} <= set(names)
+    assert all(outline != "none" for name, outline in met), "the focus is seen"
+    chart = page.locator(".chart:has(select)")
+    before = picture(chart)
+    page.keyboard.press("ArrowRight")
+    wait_for_picture(chart, before, same=False)
     page.close()
 
 
@@ -395,3 +740,40 @@ def test_has_no_accessibility_violation(browser, any_page, theme, width):
     violations = axe.Axe().run(page).response["violations"]
     assert [(v["id"], [node["html"][:150] for node in v["nodes"][:3]]) for v in violations] == []
     page.close()
+
+
+# In JupyterLab -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_jupyterlab_draws_charts_of_a_notebook_that_it_does_not_trust(browser, tmp_path):
+    """The charts are those of the script's renderer; nothing outside this machine is asked."""
+    import the_annotated_transformer as tutorial
+
+    bundle = tutorial.portable_chart(tutorial.causal_mask_figure().to_dict())
+    notebook(tmp_path, shown(bundle))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
+    server += ["--IdentityProvider.token=", f"--ServerApp.root_dir={tmp_path}"]
+    homes = ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR")
+    environment = os.environ | dict.fromkeys(homes, str(tmp_path / "home"))
+    process = subprocess.Popen(server, env=environment, stderr=subprocess.DEVNULL)
+    page, outside = browser.new_page(), []
+    here = (f"http://127.0.0.1:{port}/", f"ws://127.0.0.1:{port}/", "data:", "blob:")
+    page.on("request", lambda r: r.url.startswith(here) or outside.append(r.url))
+    try:
+        for _ in range(120):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.5)
+        page.goto(f"http://127.0.0.1:{port}/lab/tree/made.ipynb")
+        canvas = page.locator(".jp-OutputArea-output canvas")
+        canvas.wait_for(timeout=90_000)
+        assert canvas.bounding_box()["width"] > 100 and outside == []
+    finally:
+        page.close()
+        process.terminate()
+        process.wait(timeout=30)

@@ -7,9 +7,11 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -413,10 +415,19 @@ def test_the_model_of_the_repository_is_small():
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 10e6
 
 
+def seconds_of_children() -> float:
+    """Processor time of all processes that have been started and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @needs_model
-def test_the_model_of_the_repository_translates(tmp_path):
+def test_the_model_of_the_repository_translates_within_five_seconds(tmp_path):
+    """Of the processor, and, with room for a busy machine, by the clock."""
+    before, begin = seconds_of_children(), time.monotonic()
     result = translate_alone(tmp_path, SHIPPED)
     assert result.returncode == 0, result.stderr
+    assert seconds_of_children() - before < 5 and time.monotonic() - begin < 30
     assert re.fullmatch(r"A dog .*\bsnow\.\n", result.stdout)
     assert "trained on Multi30k" in result.stderr
 

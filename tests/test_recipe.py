@@ -145,31 +145,44 @@ def test_the_cache_changes_no_token(seed, norm_first):
     assert torch.equal(tutorial.greedy_search(model, batch.src, batch.src_mask, 15, START), plain)
 
 
-def test_rows_of_a_cache_can_be_repeated_and_dropped():
-    model, batch = tutorial.tiny_model(), Batch(pad_ids([[4, 5, 6], [9, 4]]))
-    memory = model.encode(batch.src, batch.src_mask)
-    decoder = tutorial.CachedDecoder(model, memory, batch.src_mask)
-    decoder.step(torch.tensor([START, START]))
-    decoder.keep(torch.tensor([1, 1, 0]))
-    after = decoder.step(torch.tensor([7, 8, 7]))
-    for row, (sentence, symbol) in enumerate(((1, 7), (1, 8), (0, 7))):
-        mask = batch.src_mask[sentence : sentence + 1]
-        tgt = torch.tensor([[START, symbol]])
-        states = model.decode(
-            memory[sentence : sentence + 1], mask, tgt, tutorial.subsequent_mask(2)
-        )
-        torch.testing.assert_close(after[row], model.generator(states)[0, -1])
+def test_hypotheses_can_be_repeated_and_sentences_dropped():
+    model, batch = tutorial.tiny_model(), Batch(pad_ids([[4, 5, 6], [9, 4], [10, 7, 8]]))
+    with torch.no_grad():
+        memory = model.encode(batch.src, batch.src_mask)
+        decoder = tutorial.CachedDecoder(model, memory, batch.src_mask, longest=4, beam=2)
+        written = torch.full((3, 2, 1), START)
+        for symbols, sentences, origin in (
+            ([[7, 8], [9, 5], [4, 6]], [0, 1, 2], [[1, 1], [0, 1], [1, 0]]),
+            ([[5, 9], [9, 9], [8, 4]], [2, 0], [[0, 0], [1, 0]]),
+            ([[10, 11], [6, 4]], [1], [[1, 0]]),
+        ):
+            decoder.step(written[:, :, -1])
+            sentences, origin = torch.tensor(sentences), torch.tensor(origin)
+            decoder.keep(sentences, origin)
+            memory, mask = memory[sentences], batch.src_mask[sentences]
+            batch.src_mask = mask
+            grown = torch.stack([written[n, o] for n, o in zip(sentences, origin, strict=True)])
+            symbols = torch.tensor(symbols)[: len(sentences)].unsqueeze(-1)
+            written = torch.cat([grown, symbols], dim=-1)
+        after = decoder.step(written[:, :, -1])
+        for row, hypotheses in enumerate(written):
+            for place, tgt in enumerate(hypotheses):
+                one = slice(row, row + 1)
+                causal = tutorial.subsequent_mask(len(tgt))
+                states = model.decode(memory[one], mask[one], tgt.unsqueeze(0), causal)
+                torch.testing.assert_close(after[row, place], model.generator(states)[0, -1])
 
 
 def test_a_target_beyond_the_positions_is_refused():
     model, src = tutorial.tiny_model(max_len=6), torch.tensor([[4, 5]])
-    decoder = tutorial.CachedDecoder(
-        model, model.encode(src, Batch(src).src_mask), Batch(src).src_mask
-    )
-    for _ in range(6):
-        decoder.step(torch.tensor([5]))
+    parts = model, model.encode(src, Batch(src).src_mask), Batch(src).src_mask
     with pytest.raises(ValueError, match="longer than 6 symbols"):
-        decoder.step(torch.tensor([5]))
+        tutorial.CachedDecoder(*parts, longest=7)
+    decoder = tutorial.CachedDecoder(*parts, longest=6)
+    for _ in range(6):
+        decoder.step(torch.tensor([[5]]))
+    with pytest.raises(ValueError, match="no room for more than 6 symbols"):
+        decoder.step(torch.tensor([[5]]))
 
 
 # The beam ---------------------------------------------------------------------------------------
@@ -242,6 +255,28 @@ def test_an_early_end_saves_steps_and_costs_nothing():
         assert tutorial.score_of(model, src, found, 0.6) == pytest.approx(score, abs=1e-4)
         saved += len(record) < 13 and not record[-1][1].ended.all().item()
     assert saved
+
+
+@pytest.mark.parametrize("beam", [2, 3, 8])
+def test_no_hypothesis_stands_twice_in_a_beam(beam):
+    """Not even where some symbols are impossible, so that a beam cannot be filled."""
+    for seed in range(60):
+        torch.manual_seed(seed)
+        V = 4 + seed % 3
+        found = tutorial.empty_hypotheses(torch.zeros(2, 3).long(), beam, START)
+        for _ in range(5):
+            scores = torch.randn(2, beam, V).masked_fill(torch.rand(2, beam, V) < 0.4, -torch.inf)
+            scores[:, :, PAD] = -torch.inf  # no model writes it
+            found.grow(scores - 1.0)
+            for row in range(2):
+                live = found.logp[row].isfinite()
+                texts = [
+                    tuple(w for w in written if w != PAD or not ended)
+                    for written, ended in zip(
+                        found.written[row][live].tolist(), found.ended[row][live], strict=True
+                    )
+                ]
+                assert len(texts) == len(set(texts)), (seed, texts)
 
 
 def test_the_length_penalty_is_the_paper_s():
