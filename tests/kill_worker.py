@@ -48,6 +48,8 @@ def arrange_accident(stage: str, number: int, marker: str) -> None:
 def main(corpus: str, folder: str, epochs: str, *accident: str) -> int:
     at.SAVE_EVERY = 3
     at.choose_device = lambda local_rank=0: at.torch.device("cpu")
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and os.environ["RANK"] == "1":
+        time.sleep(1)  # who is early must not take the address of a dead rank for that of this one
     if accident and os.environ.get("RANK", "0") == "0":
         arrange_accident(accident[0], int(accident[1]), accident[2])
     sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --max-len 32 --dropout 0.2 --min-freq 1"

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import ddp_worker
@@ -93,6 +94,25 @@ def test_a_rank_may_keep_the_others_waiting(two_ranks):
     """No limit fires while one rank is busy: it is hours, and the group was made with it."""
     assert two_ranks[1]["waited"] > 2.5
     assert two_ranks[1]["limit"] == tutorial.LONGEST_WAIT.total_seconds() >= 3600
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_ranks_meet_though_the_store_remembers_the_dead(late):
+    """Whoever comes last: nobody takes a key of an earlier start for one of this start."""
+    server = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def join(rank: int, delay: float = 0.0):
+        time.sleep(delay)
+        client = torch.distributed.TCPStore("127.0.0.1", server.port, wait_for_workers=False)
+        return tutorial.agree_on_store(client, rank, 3)
+
+    with ThreadPoolExecutor(3) as pool:
+        for start in range(3):
+            delays = [0.3 * (start > 0 and rank == late) for rank in range(3)]
+            stores = list(pool.map(join, range(3), delays))
+            assert not any(store.check(["address"]) for store in stores), "a key of the dead"
+            stores[start].set("address", str(start))
+            assert [store.get("address").decode() for store in stores] == [str(start)] * 3
 
 
 # One step ---------------------------------------------------------------------------------------
