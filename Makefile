@@ -39,7 +39,7 @@ $(READY): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is missing or older than Python 3.11: name another one, as in make setup PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
-	  { echo "no virtual environment could be made: on Debian and Ubuntu install the package python3-venv"; exit 1; }
+	  { echo "no virtual environment could be made, see above; if ensurepip is missing: on Debian and Ubuntu install the package python3-venv"; exit 1; }
 ifneq ($(TORCH_INDEX),)
 	$(PY) -m pip install --index-url $(TORCH_INDEX) $$(sed -n 's/^\(torch==[^ #]*\).*/\1/p' requirements.txt)
 endif

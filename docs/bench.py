@@ -627,6 +627,8 @@ def obey(options: argparse.Namespace) -> None:
     elif options.command == "table":
         table()
     else:
+        whole = not options.cases or options.output != RESULTS
+        at.require(whole, f"{RESULTS} is for all cases: name another file for some, by --output")
         at.find_multi30k()  # an error now, and not after minutes
         run(names, options.rounds, options.output)
 

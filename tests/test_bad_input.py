@@ -705,6 +705,10 @@ def test_a_readers_own_french_corpus(tmp_path, capsys):
     assert capsys.readouterr().out.count("\n") == 2
     assert tutorial.main(["evaluate", "--model", str(run)]) == 0
     assert "test: BLEU" in (said := capsys.readouterr().out) and "nrefs:1" in said
+    assert tutorial.main(["evaluate", "--model", str(run), "--split", "val"]) == 0
+    assert "val: BLEU" in (said := capsys.readouterr().out) and "test" not in said
+    assert tutorial.main(["evaluate", "--model", str(run), "--split", "dev"]) == 1
+    assert "no split 'dev', only train, val, test" in one_line(capsys.readouterr().err)
     assert "l'" in tutorial.tokenize("l'homme", tutorial.load_tokenizer("fr"))
 
 

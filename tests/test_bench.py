@@ -205,6 +205,7 @@ def test_unsorted_batches_hold_every_sentence_once():
 @pytest.mark.parametrize(
     "arguments, words",
     [
+        (["run", "peak-matmul-2048-fp32-1x2"], "is for all cases: name another file for some"),
         (["measure", "train-nothing"], "no case is called train-nothing: `list` names them all"),
         (["run"], "Multi30k is out of reach"),
         (["table"], "No such file"),

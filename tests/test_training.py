@@ -178,8 +178,7 @@ def test_the_schedule_steps_once_per_update():
     state, rates = tutorial.TrainState(), []
     for _ in range(2):
         tutorial.run_epoch(batches(6), *parts, state, 3, lambda report: rates.append(report["lr"]))
-    # An update reports the rate that the next one will use.
-    assert rates == [tutorial.rate(step, 16, 1.0, 10) for step in (2, 3, 4, 5)]
+    assert rates == [tutorial.rate(step, 16, 1.0, 10) for step in (1, 2, 3, 4)]
 
 
 def test_the_first_update_uses_the_first_rate():
