@@ -43,7 +43,9 @@
 # | [5. Real data](#real-data) | German to English | three minutes for a demonstration |
 # | [6. The rest of the recipe](#recipe) | pieces of words, one matrix, beam search, averaging | a minute; less than an hour to train the real model |
 # | [7. Results](#results) | scores, step by step | a minute |
-# | [8. Looking inside](#looking-inside) | attention, layer by layer and head by head | minutes |
+# | [8. Looking inside](#looking-inside) | attention, layer by layer and head by head | a minute or two |
+#
+# These are what to expect at most. All together the page takes about five minutes.
 #
 # **With two hours.** The [notation](#notation); [one sentence through the
 # model](#encoder-decoder), in words; [attention](#attention) as far as the [causal

@@ -16,6 +16,7 @@ import io
 import json
 import math
 import re
+import string
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ import nbformat
 import quickjs
 import vl_convert
 from bs4 import BeautifulSoup
+from fontTools import subset
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from mdit_py_plugins.amsmath import amsmath_plugin
@@ -611,6 +613,17 @@ def check_links(soup: BeautifulSoup, cell_with: Callable[[str], str]) -> None:
             refuse(source, f"an image has no alt text: {source}")
 
 
+def font_uri(file: Path, text: str) -> str:
+    """A font cut to the characters of a text, as part of a page."""
+    options, data = subset.Options(flavor="woff2", recalc_timestamp=False), io.BytesIO()
+    options.layout_features += ["lnum", "tnum"]  # figures of one width, in tables
+    font, cut = subset.load_font(file, options), subset.Subsetter(options)
+    cut.populate(text=text)
+    cut.subset(font)
+    font.save(data)
+    return data_uri("font/woff2", data.getvalue())
+
+
 def katex_styles(article: str) -> str:
     """KaTeX's style sheet with those of its fonts inside that the article's formulas use."""
     css = (VENDOR / "katex/katex.min.css").read_text("utf-8")
@@ -628,7 +641,7 @@ def katex_styles(article: str) -> str:
         if (family, "weight:700" in match[0], "style:italic" in match[0]) not in used:
             return ""
         file = VENDOR / "katex" / re.search(r"url\(([^)]+\.woff2)\)", match[0])[1]
-        source = f"src:url({data_uri('font/woff2', file.read_bytes())}) format('woff2')"
+        source = f"src:url({font_uri(file, html.unescape(article))}) format('woff2')"
         return re.sub(r"src:[^}]*", source, match[0])
 
     return re.sub(r"@font-face\{[^}]*\}", face, css) if "katex" in classes else ""
@@ -636,9 +649,10 @@ def katex_styles(article: str) -> str:
 
 def styles(article: str) -> str:
     """The style sheet: fonts, formulas, colours of code, and our own rules."""
-    parts = []
+    parts, around = [], (DOCS / "template.html", DOCS / "page.js", DOCS / "page.css")
+    text = html.unescape(article + "".join(file.read_text("utf-8") for file in around))
     for family, style, file in TEXT_FONTS:
-        source = data_uri("font/woff2", (VENDOR / f"fonts/{file}.woff2").read_bytes())
+        source = font_uri(VENDOR / f"fonts/{file}.woff2", text + string.printable)
         parts.append(
             f"@font-face{{font-family:'{family}';font-style:{style};font-weight:200 900;"
             f"font-display:block;src:url({source}) format('woff2')}}"
