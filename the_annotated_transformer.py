@@ -2320,7 +2320,7 @@ def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int
 
 # %% [markdown]
 # The paper's curve knows nothing of the end of a training. Where the number of updates is known
-# beforehand (here to within a few: epochs differ by a batch or two), a straight line down to zero
+# beforehand (here to within a few: *epochs*, passes over the data, differ by a batch or two), a straight line down to zero
 # is a common choice today: the last, small steps settle what the large ones have left unsettled.
 # Rise and peak are the same. Our models take the straight line; the copy task of Part 4 and the
 # [demonstration](#demonstration) of Part 5 take the paper's curve. On real data both curves were
@@ -6882,8 +6882,9 @@ def cost_of_a_late_symbol_figure(kept: dict):
 
 # %% [markdown]
 # **Figure 20.** Time of one more symbol at growing positions, for one sentence and for eight at
-# once. Look at the two lower lines. For one sentence the line is nearly flat; for eight it rises
-# a little, since eight times as many keys and values are read from memory in each step.
+# once. Look at the two lower lines. For one sentence the line is nearly flat; for eight the last
+# step takes about half as long again as the first, since eight times as many keys and values are
+# read from memory.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -6995,17 +6996,21 @@ def share_of_the_peak_figure(kept: dict):
 def what_a_step_costs(kept: dict):
     names = {"tokens": "symbols in a batch", "length": "symbols in a sentence", "N": "layers",
              "d_model": "width", "V": "vocabulary"}  # fmt: skip
-    rows = [
-        (names[what], f"{value:,}", f"{case['milliseconds']:,.0f}", f"{case['peak MB']:,.0f}",
-         f"{case['tokens per second']:,.0f}", f"{case['GFLOP/s']:,.0f}")
-        for case in measured(kept, "scale") if case["code"] == "ours"
-        for what, value in [case["change"]]
-    ]  # fmt: skip
+    rows = []
+    for case in measured(kept, "scale"):
+        what, value = case["change"]
+        name = names[what] if case["code"] == "ours" else f"{names[what]}, scores all at once"
+        numbers = (case[key] for key in ("milliseconds", "peak MB", "tokens per second", "GFLOP/s"))
+        rows.append((name, f"{value:,}", *(f"{number:,.0f}" for number in numbers)))
     columns = ["what is varied", "value", "ms a step", "MB", "symbols/s", "GFLOP/s"]
     return table(rows, columns).set_caption("otherwise 3 layers of 256, 160 sentences of 16")
 
 
 # %% [markdown]
+# The loss in chunks saves time as well as memory, but for two rows: in the smallest batch, and
+# with the largest vocabulary, where a chunk is a few dozen symbols, each chunk adds to the
+# gradient of the whole matrix, and storing all scores is quicker, if there is room for them.
+#
 # With the best speed of this table we can say how long the paper's models would take here, and
 # what they would cost if a core were rented for five cents an hour (a price that we assume).
 
