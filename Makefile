@@ -27,7 +27,7 @@ export TEXT
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train results trials speedrun bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-.PHONY: help setup notebook py execute lab html blog links pdf vendor test test-all lint format train translate evaluate average export \
+.PHONY: help setup notebook py execute lab html blog links pdf vendor test test-all lighthouse lint format train translate evaluate average export \
   results trials speedrun bench clean
 
 help: ## List the targets
@@ -86,6 +86,9 @@ test: $(READY) ## Run the tests that are not slow
 
 test-all: $(READY) ## Run every test
 	$(PY) -m pytest $(ARGS)
+
+lighthouse: $(READY) ## Score the published page by Lighthouse (needs npm and Chromium)
+	LIGHTHOUSE=1 $(PY) -m pytest -s tests/test_lighthouse.py
 
 lint: $(READY) ## Check style and layout of the code
 	$(PY) -m ruff check .

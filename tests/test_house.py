@@ -19,7 +19,7 @@ import rhythm
 PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 TARGETS = (
-    "setup notebook py execute lab html blog links pdf vendor test test-all lint format train "
+    "setup notebook py execute lab html blog links pdf vendor lighthouse test test-all lint format train "
     "translate evaluate average export results trials speedrun bench clean help"
 ).split()
 

@@ -51,11 +51,13 @@ def run(*command: str, timeout: float = 300) -> subprocess.CompletedProcess:
 @pytest.mark.slow
 def test_lighthouse_is_content(address, tmp_path):
     """The best of three: what else the machine does can only make a page look slower."""
+    if "LIGHTHOUSE" not in os.environ:
+        pytest.skip("`make lighthouse` runs this: it fetches Lighthouse and measures time")
     if CHROMIUM is None or shutil.which("npx") is None:
         pytest.skip("Lighthouse needs Chromium and npm")
-    npx = ("npx", "--yes", "--prefix", str(tmp_path), LIGHTHOUSE)
-    if run(*npx, "--version").returncode:
-        pytest.skip(f"{LIGHTHOUSE} cannot be fetched")
+    npx = ("npx", "--yes", LIGHTHOUSE)
+    if (fetched := run(*npx, "--version")).returncode:
+        pytest.skip(f"{LIGHTHOUSE} cannot be fetched: {fetched.stderr[-200:]}")
     best = dict.fromkeys(CATEGORIES, 0.0)
     for _ in range(3):
         flags = "--chrome-flags=--headless=new --no-sandbox --disable-gpu"
@@ -66,7 +68,7 @@ def test_lighthouse_is_content(address, tmp_path):
         assert done.returncode == 0, done.stderr[-2000:]
         found = json.loads(report.read_text())["categories"]
         best = {name: max(best[name], found[name]["score"]) for name in CATEGORIES}
+        print({name: found[name]["score"] for name in CATEGORIES})
         if min(best.values()) >= 0.95:
             break
-    print(best)
     assert min(best.values()) >= 0.95, best
