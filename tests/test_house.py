@@ -19,8 +19,8 @@ import rhythm
 PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 TARGETS = (
-    "setup notebook py execute lab html blog links pdf vendor lighthouse test test-all lint format train "
-    "translate evaluate average export results trials speedrun bench clean help"
+    "setup notebook py execute lab html blog links pdf vendor lighthouse test test-all lint format "
+    "train translate evaluate average export results trials speedrun bench clean help"
 ).split()
 
 SMALL = """\
