@@ -172,7 +172,7 @@ def options_of(config: at.Config, preset: str) -> list[str]:
     """The options of `train` that turn a preset into `config`."""
     options = []
     for name, (_, value) in differences(vars(at.PRESETS[preset]), vars(config)).items():
-        option = name.replace("_", "-")
+        option = "data" if name == "corpus" else name.replace("_", "-")
         if isinstance(value, bool):
             options.append(f"--{option}" if value else f"--no-{option}")
         else:
