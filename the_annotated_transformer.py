@@ -258,10 +258,11 @@ if IN_NOTEBOOK:
 #
 # This is what you will reach by Part 7, from German to English. [BLEU](#bleu) says from 0 to 100
 # how close a translation is to a human's. It is measured on two sets of sentences that were never
-# used in training. Each row adds one step, and [Part 6](#recipe) explains the steps. The first and the last row are means of three seeds, the others one training; [Part 7](#step-by-step) says what each step is worth.
-# Published scores come from files that `make results` and related commands write, each with its
-# date, machine, seeds and settings. They lie in `docs/results/`, beside the script. A notebook
-# that travels alone does not have them.
+# used in training. Each row adds one step, and [Part 6](#recipe) explains the steps. The first
+# and the last row are means of three seeds, the others one training; [Part 7](#step-by-step) says
+# what each step is worth. Published scores come from files that `make results` and related
+# commands write, each with its date, machine, seeds and settings. They lie in `docs/results/`,
+# beside the script. A notebook that travels alone does not have them.
 
 # %%
 NO_RESULTS = "not measured, or not beside this notebook: `make help` names what writes docs/results"
@@ -813,8 +814,18 @@ def fast_attention(
     if query.device.type != "cpu":
         return kernel(query, key, value)
     wide = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast("cpu", enabled=False):
+    with kept_narrow(wide), torch.autocast("cpu", enabled=False):
         return kernel(query.to(wide), key.to(wide), value.to(wide)).to(query.dtype)
+
+
+def kept_narrow(wide: torch.dtype):
+    """A context where autocast keeps its own format of (B, H, T, K) for the backward pass."""
+    if not torch.is_autocast_enabled("cpu"):
+        return contextlib.nullcontext()
+    narrow = torch.get_autocast_dtype("cpu")
+    pack = lambda x: x.to(narrow) if x.dim() == 4 else x  # noqa: E731
+    unpack = lambda x: x.to(wide) if x.dtype == narrow else x  # noqa: E731
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 # %% [markdown]
@@ -822,6 +833,7 @@ def fast_attention(
 # > bf16, numbers of 16 bits. On the processors that we tried, the backward pass of this kernel
 # > takes several times as long in bf16 as in fp32, and a conversion costs little. It costs least
 # > before queries, keys and values are cut apart, so `joint_linear` below converts them together.
+# > What the backward pass needs is kept in bf16 meanwhile (`kept_narrow`), in half the memory.
 #
 # Both forms must agree. The mask of the test has a row with no open cell, so this case is
 # compared as well.
@@ -834,6 +846,25 @@ def check_the_fast_form_equals_the_form_to_read():
     torch.testing.assert_close(
         fast_attention(query, key, value, mask), attention(query, key, value, mask)[0]
     )
+
+
+# %% [markdown]
+# Under mixed precision the output for such inputs is the same. The gradients differ by the
+# rounding of bf16: by less than a twentieth of the largest of them here.
+
+
+# %%
+@example
+def check_what_mixed_precision_keeps_is_good_enough():
+    *inputs, mask = random_attention_inputs()
+    inputs = [x.requires_grad_() for x in inputs]
+    read = attention(*inputs, mask)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        run = fast_attention(*inputs, mask)
+    torch.testing.assert_close(run, read)
+    ours, theirs = (torch.autograd.grad(out.square().sum(), inputs) for out in (run, read))
+    for our, their in zip(ours, theirs, strict=True):
+        assert (our - their).abs().max() < 0.05 * their.abs().max()
 
 
 # %% [markdown]
@@ -1277,7 +1308,8 @@ def sinusoids_as_curves_figure():
 
 
 # %% [markdown]
-# **Figure 6.** Four of the waves. Compare any two positions: of all the waves, some always tell them apart.
+# **Figure 6.** Four of the waves. Compare any two positions: of all the waves, some always tell
+# them apart.
 #
 # (§3.5) The paper chose waves because a shift is then easy to express: for every distance $k$
 # there is one matrix that turns $PE_p$ into $PE_{p+k}$, whatever $p$ is. It rotates each pair of
@@ -1743,7 +1775,8 @@ def an_untrained_model_speaks():
 # | convolution over $k$ positions | $k \cdot T \cdot D^2$ | 1 | $T/k$; $\log_k T$ with growing gaps |
 # | self-attention to $r$ neighbours | $r \cdot T \cdot D$ | 1 | $T/r$ |
 #
-# Here $T$ is the length of the sequence, and constant factors are left out (the paper's Table 1 and §4).
+# Here $T$ is the length of the sequence, and constant factors are left out (the paper's Table 1
+# and §4).
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
@@ -2047,8 +2080,8 @@ class LabelSmoothing(nn.Module):
 
     def entropy(self) -> float:
         """Entropy of the target at a real position: the floor of the cross-entropy."""
-        shares = [1 - self.smoothing] + [self.share] * (self.size - 2)
-        return -sum(t * math.log(t) for t in shares if t > 0)
+        parts = (1 - self.smoothing, 1 - self.smoothing), (self.smoothing, self.share)
+        return -sum(mass * math.log(each) for mass, each in parts if mass > 0)
 
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
         log_probs, target = log_probs.reshape(-1, self.size), target.reshape(-1)
@@ -2226,9 +2259,9 @@ def penalty_on_over_confidence_figure():
 # $$\frac{\partial\, \mathrm{KL}(t \,\|\, p)}{\partial\, \text{score}_v} = p_v - t_v ,$$
 #
 # since $\partial \log p_u / \partial\, \text{score}_v = [u = v] - p_v$ and the $t_u$ add up to
-# one. So we take some tokens at a time (on a CPU $2^{21}/V$: 419 with 5,000 symbols), from states
-# to loss and back to the gradient of the states, and forget their scores before we go on. PyTorch
-# lets a function bring its own gradient along.
+# one. So we take some tokens at a time (on a CPU $2^{21}/V$, and at least 256: 419 with 5,000
+# symbols), from states to loss and back to the gradient of the states, and forget their scores
+# before we go on. PyTorch lets a function bring its own gradient along.
 
 
 # %%
@@ -2240,7 +2273,7 @@ class ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, states, weight, bias, target, criterion, dtype):
-        rows = max(1, 2 ** (21 if states.device.type == "cpu" else 26) // len(weight))
+        rows = max(256, 2 ** (21 if states.device.type == "cpu" else 26) // len(weight))
         total, share = states.new_zeros(()), criterion.share
         grad_states, grad_weight, grad_bias = map(torch.zeros_like, (states, weight, bias))
         narrow = weight.to(dtype)
@@ -2251,13 +2284,13 @@ class ChunkedLoss(torch.autograd.Function):
             scores.copy_(F.linear(x, narrow)).add_(bias)
             torch.log_softmax(scores, -1, out=log_probs)
             total += criterion(log_probs, y)
-            wrong = log_probs.exp_().sub_(share)  # p - t, in its three cases
+            wrong = torch.softmax(scores, -1, out=log_probs).sub_(share)  # p - t, in 3 cases
             wrong[:, criterion.padding_idx] += share
             wrong.scatter_add_(1, y, torch.full_like(wrong[:, :1], share + criterion.smoothing - 1))
             grad_bias += wrong.sum(0)
             wrong = wrong.to(dtype)
             grad_states[at : at + rows] = wrong @ narrow
-            grad_weight += (wrong.T @ x).to(states.dtype)
+            grad_weight += wrong.T @ x
         ctx.save_for_backward(grad_states, grad_weight, grad_bias)
         return total
 
@@ -2323,11 +2356,11 @@ def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int
 
 # %% [markdown]
 # The paper's curve knows nothing of the end of a training. Where the number of updates is known
-# beforehand (here to within a few: *epochs*, passes over the data, differ by a batch or two), a straight line down to zero
-# is a common choice today: the last, small steps settle what the large ones have left unsettled.
-# Rise and peak are the same. Our models take the straight line; the copy task of Part 4 and the
-# [demonstration](#demonstration) of Part 5 take the paper's curve. On real data both curves were
-# tried ([Part 7](#choices)).
+# beforehand (here to within a few: *epochs*, passes over the data, differ by a batch or two), a
+# straight line down to zero is a common choice today: the last, small steps settle what the large
+# ones have left unsettled. Rise and peak are the same. Our models take the straight line; the
+# copy task of Part 4 and the [demonstration](#demonstration) of Part 5 take the paper's curve. On
+# real data both curves were tried ([Part 7](#choices)).
 
 
 # %%
@@ -3061,9 +3094,10 @@ def what_a_warm_up_is_worth():
 
 # %% [markdown]
 # With the norm before the sub-layer the warm-up can go. With the norm after the sum it cannot:
-# without it the loss stays where guessing leaves it. That is one model, one task and one *seed* (the number from which all random choices of a training follow).
-# [Xiong et al.](https://arxiv.org/abs/2002.04745) report the same of larger models, and this is
-# why we put the norm first.
+# without it the loss stays where guessing leaves it. That is one model, one task and one *seed*
+# (the number from which all random choices of a training follow). [Xiong et
+# al.](https://arxiv.org/abs/2002.04745) report the same of larger models, and this is why we put
+# the norm first.
 #
 # <a id="real-data"></a>
 # # Part 5. Real data
@@ -4455,9 +4489,9 @@ def from_first_rank(action: Callable, worker: Worker):
 # ### A log
 #
 # A run keeps a log, one line of JSON for each report: loss, perplexity, BLEU, learning rate,
-# *gradient norm* (the length of all gradients as one vector) and, by GPUtil, the load of each GPU. Where there is no GPU the list is empty. A
-# GPU that is busy only half of the time is a sign that the data come too slowly, or that the
-# batches are too small.
+# *gradient norm* (the length of all gradients as one vector) and, by GPUtil, the load of each
+# GPU. Where there is no GPU the list is empty. A GPU that is busy only half of the time is a sign
+# that the data come too slowly, or that the batches are too small.
 
 
 # %%
@@ -5112,9 +5146,9 @@ class Translator:
 
 # %% [markdown]
 # Loading repeats what training began with: the same sizes, the same words, then the weights on
-# top. A *state dict* maps the name of each weight to its tensor. `load_state_dict` compares names and shapes one by one, and we pass its complaint on. A
-# model of words keeps two lists of words. A model of pieces ([Part 6](#byte-pairs)) keeps the
-# settings of its tokenizer.
+# top. A *state dict* maps the name of each weight to its tensor. `load_state_dict` compares names
+# and shapes one by one, and we pass its complaint on. A model of words keeps two lists of words.
+# A model of pieces ([Part 6](#byte-pairs)) keeps the settings of its tokenizer.
 
 
 # %%
@@ -6360,11 +6394,12 @@ def how_many_epochs_to_average(kept: dict):
 # <a id="bleu"></a>
 # ## How good is it?
 #
-# (§6.1) Translations are compared with a human's by BLEU ([Papineni et al., 2002](https://aclanthology.org/P02-1040/)). Take all runs of $n$ words of the
-# translations (*n-grams*), for $n$ from 1 to 4. What share of them occurs in the reference of the
-# same sentence, each counted no more often than there? These four shares are the *precisions*
-# $p_1 \dots p_4$. BLEU is their geometric mean, lowered by a *brevity penalty* where the
-# translations, of $c$ words and punctuation marks in all, are shorter than the references, of $r$:
+# (§6.1) Translations are compared with a human's by BLEU ([Papineni et al.,
+# 2002](https://aclanthology.org/P02-1040/)). Take all runs of $n$ words of the translations
+# (*n-grams*), for $n$ from 1 to 4. What share of them occurs in the reference of the same
+# sentence, each counted no more often than there? These four shares are the *precisions* $p_1
+# \dots p_4$. BLEU is their geometric mean, lowered by a *brevity penalty* where the translations,
+# of $c$ words and punctuation marks in all, are shorter than the references, of $r$:
 #
 # $$\mathrm{BLEU} = 100 \cdot \min\bigl(1,\; e^{1 - r/c}\bigr) \cdot (p_1\, p_2\, p_3\, p_4)^{1/4}$$
 #
@@ -6525,9 +6560,11 @@ def the_recipe_step_by_step(kept: dict):
 # %% [markdown]
 # The minutes are those of the training, on two CPU cores, with validation after each epoch. Three
 # of the rows are one training, which is also the first seed of the row *length penalty*. *chrF*
-# ([Popović, 2015](https://aclanthology.org/W15-3049/)) compares runs of one to six letters instead of words, and asks both which share of the translation's runs is in the reference and, with more weight, which share of the reference's is in the translation.
-# Perplexity is counted per symbol. Words and pieces are different symbols, so it can be compared
-# between rows of pieces only, and only where they write the same language.
+# ([Popović, 2015](https://aclanthology.org/W15-3049/)) compares runs of one to six letters
+# instead of words, and asks both which share of the translation's runs is in the reference and,
+# with more weight, which share of the reference's is in the translation. Perplexity is counted
+# per symbol. Words and pieces are different symbols, so it can be compared between rows of pieces
+# only, and only where they write the same language.
 #
 # Is a step real, or would another seed have given as much? Two answers. The *range* is the
 # distance between the best and the worst seed of a row; of the rows with several seeds, the
@@ -6725,9 +6762,9 @@ def from_raw_text_to_a_translator(kept: dict):
 
 
 # %%
-def measured(kept: dict, *tasks: str) -> list[dict]:
+def measured(kept: dict, task: str) -> list[dict]:
     """The cases of the benchmark that belong to a task."""
-    return [case for case in kept["cases"] if case["task"] in tasks]
+    return [case for case in kept["cases"] if case["task"] == task]
 
 
 @example
@@ -6781,8 +6818,7 @@ def where_missed_targets_lose_their_time(kept: dict):
 # %% [markdown]
 # What is missed lies close to what PyTorch does anyway. In fp32 most of the time goes to products
 # of matrices (`mm` and `addmm`), which both codes need, so the rest can give little. In bf16, where
-# these products are quick, the rest is most of the work, and the ratios are larger. For the few
-# megabytes more that the base size takes in bf16 we have no explanation.
+# these products are quick, the rest is most of the work, and the ratios are larger.
 #
 # What is each of our gains worth? The same training without it, everything else as it is. A
 # number of 1.3 says that without this one gain, training takes 1.3 times as long. (*Another
@@ -6812,22 +6848,29 @@ def what_each_gain_is_worth(kept: dict):
 
 
 # %%
+VARIED = {  # what grows in steps of training: its name in the benchmark, and in words
+    "tokens": "symbols in a batch",
+    "length": "symbols in a sentence",
+    "N": "layers",
+    "d_model": "width",
+    "V": "size of the vocabulary",
+}
+
+
 @example
 @from_results("benchmark")
 def memory_of_the_loss_figure(kept: dict):
     import altair as alt
     import pandas as pd
 
-    names = {"V": "size of the vocabulary", "tokens": "symbols in a batch"}
     codes = {"ours": "in chunks", "whole loss": "all at once"}
     frame = pd.DataFrame(
-        {"what": names[case["change"][0]], "value": case["change"][1],
-         "loss": codes[case["code"]], "MB": round(case["peak MB"])}
-        for case in measured(kept, "scale") if case["change"][0] in names
+        {"what": case["change"][0], "value": case["change"][1], "loss": codes[case["code"]],
+         "MB": round(case["peak MB"])} for case in measured(kept, "scale")
     )  # fmt: skip
     charts = [
-        line_chart(frame[frame["what"] == name], "value", "MB", "", "loss", points=True, width=220)
-        .properties(title=name) for name in names.values()
+        line_chart(frame[frame["what"] == what], "value", "MB", "", "loss", points=True, width=220)
+        .properties(title=VARIED[what]) for what in ("V", "tokens")
     ]  # fmt: skip
     text = "Memory of a training step against vocabulary and batch, with the loss in two ways."
     return alt.hconcat(*charts).properties(description=text)
@@ -6892,9 +6935,9 @@ def cost_of_a_late_symbol_figure(kept: dict):
 
 # %% [markdown]
 # **Figure 20.** Time of one more symbol at growing positions, for one sentence and for eight at
-# once, on a logarithmic scale. Look at the two lower lines. For one sentence the line is nearly flat; for eight the last
-# step takes about half as long again as the first, since eight times as many keys and values are
-# read from memory.
+# once, on a logarithmic scale. Look at the two lower lines. For one sentence the line is nearly
+# flat; for eight the last step takes about half as long again as the first, since eight times as
+# many keys and values are read from memory.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -6948,13 +6991,18 @@ def check_the_count_is_that_of_pytorch():
 
 
 # %%
+def operations_of_the_paper(length: int = 27) -> dict[str, float]:
+    """Counted operations of the paper's two trainings, with sentences of a given length."""
+    pairs = 25_000 / length
+    each = lambda c: training_flops(c.N, c.d_model, c.d_ff, 37_000, length, length)  # noqa: E731
+    return {"base": 1e5 * pairs * each(PAPER), "big": 3e5 * pairs * each(BIG)}
+
+
 @example
 def operations_beside_table_2():
-    rows, pairs = [], 25_000 / 27
-    sizes = {"base": (6, 512, 2048), "big": (6, 1024, 4096)}
-    for (name, size), steps, paper in zip(sizes.items(), (1e5, 3e5), (3.3e18, 2.3e19), strict=True):
-        ours = steps * pairs * training_flops(*size, 37_000, 27, 27)
-        rows.append((name, f"{paper:.1e}", f"{ours:.1e}", f"{ours / paper:.0%}"))
+    rows, paper = [], {"base": 3.3e18, "big": 2.3e19}
+    for name, ours in operations_of_the_paper().items():
+        rows.append((name, f"{paper[name]:.1e}", f"{ours:.1e}", f"{ours / paper[name]:.0%}"))
     return table(rows, ["model", "paper: time × speed", "counted", "share"])
 
 
@@ -6975,20 +7023,17 @@ def share_of_the_peak_figure(kept: dict):
     import pandas as pd
 
     (peak,) = (c["GFLOP/s"] for c in measured(kept, "peak") if c["dtype"] == "bf16")
-    names = {"tokens": "symbols in a batch", "length": "symbols in a sentence",
-             "N": "layers", "d_model": "width"}  # fmt: skip
     frame = pd.DataFrame(
-        {"what": names[case["change"][0]], "value": case["change"][1],
+        {"what": case["change"][0], "value": case["change"][1],
          "share of the peak, %": round(100 * case["GFLOP/s"] / peak, 1),
          "symbols/s": round(case["tokens per second"]), "MB": round(case["peak MB"]),
          "milliseconds": round(case["milliseconds"])}
-        for case in measured(kept, "scale")
-        if case["code"] == "ours" and case["change"][0] in names
+        for case in measured(kept, "scale") if case["code"] == "ours"
     )  # fmt: skip
     charts = [
-        line_chart(frame[frame["what"] == name], "value", "share of the peak, %", "", points=True,
-                   width=250).properties(title=name, height=150)
-        for name in names.values()
+        line_chart(frame[frame["what"] == what], "value", "share of the peak, %", "", points=True,
+                   width=250).properties(title=VARIED[what], height=150)
+        for what in ("tokens", "length", "N", "d_model")
     ]  # fmt: skip
     text = f"Share of the peak of {peak:,.0f} GFLOP/s in steps of training as one thing grows."
     grid = alt.vconcat(alt.hconcat(*charts[:2]), alt.hconcat(*charts[2:]))
@@ -7006,12 +7051,10 @@ def share_of_the_peak_figure(kept: dict):
 @example
 @from_results("benchmark")
 def what_a_step_costs(kept: dict):
-    names = {"tokens": "symbols in a batch", "length": "symbols in a sentence", "N": "layers",
-             "d_model": "width", "V": "vocabulary"}  # fmt: skip
     rows = []
     for case in measured(kept, "scale"):
         what, value = case["change"]
-        name = names[what] if case["code"] == "ours" else f"{names[what]}, scores all at once"
+        name = VARIED[what] if case["code"] == "ours" else f"{VARIED[what]}, scores all at once"
         numbers = (case[key] for key in ("milliseconds", "peak MB", "tokens per second", "GFLOP/s"))
         rows.append((name, f"{value:,}", *(f"{number:,.0f}" for number in numbers)))
     columns = ["what is varied", "value", "ms a step", "MB", "symbols/s", "GFLOP/s"]
@@ -7031,15 +7074,14 @@ def what_a_step_costs(kept: dict):
 @example
 @from_results("benchmark")
 def hours_for_the_models_of_the_paper(kept: dict):
-    rows, pairs = [], 25_000 / 27
+    rows, paper = [], {"base": "12 hours", "big": "3.5 days"}
     ours = [case for case in measured(kept, "scale") if case["code"] == "ours"]
     best = max(case["GFLOP/s"] for case in ours)
     cores = int(re.search(r"(\d+) CPU cores", kept["made"]["machine"])[1])
-    for name, size, steps, paper in (("base", (6, 512, 2048), 1e5, "12 hours"),
-                                     ("big", (6, 1024, 4096), 3e5, "3.5 days")):  # fmt: skip
-        flops = steps * pairs * training_flops(*size, 37_000, 27, 27)
+    for name, flops in operations_of_the_paper().items():
         hours = flops / best / 1e9 / 3600
-        rows.append((name, paper, f"{hours:,.0f} hours", f"{0.05 * cores * hours:,.0f} dollars"))
+        price = f"{0.05 * cores * hours:,.0f} dollars"
+        rows.append((name, paper[name], f"{hours:,.0f} hours", price))
     caption = f"{best:,.0f} GFLOP/s, the best of the table above; {kept['made']['machine']}"
     return table(rows, ["model", "paper, 8 GPUs of 2016", "here", "rented"]).set_caption(caption)
 

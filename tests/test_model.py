@@ -345,6 +345,27 @@ def test_log_probabilities_and_loss_stay_in_fp32_under_bf16():
     assert losses[None] == pytest.approx(losses[torch.bfloat16], rel=0.05)
 
 
+def test_attention_keeps_sixteen_bits_for_the_backward_pass_only_under_bf16(monkeypatch):
+    hooks, kept = torch.autograd.graph.saved_tensors_hooks, []
+
+    def watched(pack, unpack):
+        return hooks(lambda x: kept.append(pack(x)) or kept[-1], unpack)
+
+    monkeypatch.setattr(torch.autograd.graph, "saved_tensors_hooks", watched)
+    *inputs, mask = tutorial.random_attention_inputs()
+    inputs = [x.requires_grad_() for x in inputs]
+    plain = torch.autograd.grad(tutorial.fast_attention(*inputs, mask).sum(), inputs)
+    assert not kept, "without mixed precision nothing is rounded"
+    with tutorial.mixed_precision(torch.device("cpu"), torch.bfloat16):
+        output = tutorial.fast_attention(*inputs, mask)
+    assert output.dtype == torch.float32
+    vectors = [x.dtype for x in kept if x.dim() == 4]
+    assert len(vectors) >= 4 and set(vectors) == {torch.bfloat16}
+    assert torch.float32 in {x.dtype for x in kept if x.dim() == 3}, "the sum of a row is not cut"
+    rounded = torch.autograd.grad(output.sum(), inputs)
+    torch.testing.assert_close(rounded, plain, atol=0.05, rtol=0.05)
+
+
 def test_double_precision_stays_double():
     model, inputs = tutorial.tiny_model().double(), small_inputs()
     states = model(*inputs)
