@@ -628,7 +628,7 @@ def katex_styles(article: str) -> str:
     """KaTeX's style sheet with those of its fonts inside that the article's formulas use."""
     css = (VENDOR / "katex/katex.min.css").read_text("utf-8")
     classes = {name for names in re.findall(r'class="([^"]*)"', article) for name in names.split()}
-    used = set()
+    used, text = set(), html.unescape(article)
     for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", css):
         family = re.search(r'font(?:-family)?:[^;]*?"?(KaTeX_\w+)', body)
         bold, italic = "font-weight:700" in body, "font-style:italic" in body
@@ -641,7 +641,7 @@ def katex_styles(article: str) -> str:
         if (family, "weight:700" in match[0], "style:italic" in match[0]) not in used:
             return ""
         file = VENDOR / "katex" / re.search(r"url\(([^)]+\.woff2)\)", match[0])[1]
-        source = f"src:url({font_uri(file, html.unescape(article))}) format('woff2')"
+        source = f"src:url({font_uri(file, text)}) format('woff2')"
         return re.sub(r"src:[^}]*", source, match[0])
 
     return re.sub(r"@font-face\{[^}]*\}", face, css) if "katex" in classes else ""

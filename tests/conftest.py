@@ -10,10 +10,12 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+import print_page
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 OUTSIDE = "OUTSIDE_MULTI30K_DIR"  # the reader's MULTI30K_DIR, for the tests that ask for it
+CHROMIUM = next(filter(None, map(shutil.which, print_page.BROWSERS)), None)
 NOWHERE = "http://127.0.0.1:9"  # nothing listens at the port for discarding
 
 os.environ["ANNOTATED_RUN"] = "smoke"

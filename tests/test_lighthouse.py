@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import print_page
 import pytest
+from conftest import CHROMIUM
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "index.html"
-CHROMIUM = next(filter(None, map(shutil.which, print_page.BROWSERS)), None)
 LIGHTHOUSE = "lighthouse@12.8.2"
 CATEGORIES = ("performance", "accessibility", "best-practices")
 

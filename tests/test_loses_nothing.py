@@ -332,6 +332,14 @@ def kill_rank(process: subprocess.Popen, victim: int) -> None:
     raise AssertionError(f"no rank {victim}")
 
 
+def wait_for_epoch(folder: Path, epoch: int, patience: float = 60) -> None:
+    """Return when the last checkpoint of a folder holds this epoch or a later one."""
+    deadline = time.monotonic() + patience
+    while not (folder / "last.pt").exists() or saved(folder)["state"]["epoch"] < epoch:
+        assert time.monotonic() < deadline, f"no epoch {epoch} in {folder} after {patience} s"
+        time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_an_elastic_launch_restarts_from_the_last_checkpoint(small_corpus, tmp_path):
     run_to_the_end(2, small_corpus, tmp_path / "whole", 40)
@@ -342,12 +350,7 @@ def test_an_elastic_launch_restarts_from_the_last_checkpoint(small_corpus, tmp_p
     )
     try:
         for number, victim in enumerate((1, 0)):
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:
-                done = (folder / "last.pt").exists() and saved(folder)["state"]["epoch"]
-                if done and done > 5 * number:
-                    break
-                time.sleep(0.01)
+            wait_for_epoch(folder, 1 + 5 * number)
             kill_rank(process, victim)
         _, err = process.communicate(timeout=200)
     finally:
@@ -418,15 +421,10 @@ def test_two_nodes_start_again_when_a_rank_has_died(small_corpus, tmp_path):
     """Whichever node it ran on: both start their ranks again, from the last checkpoint."""
     run_to_the_end(2, small_corpus, tmp_path / "whole", 40)
     nodes = [tmp_path / "first", tmp_path / "second"]
-    last = nodes[0] / "run" / "last.pt"
     agents = two_agents(nodes, str(small_corpus), "run", "40", elastic=True)
     try:
-        for number, victim in enumerate((0, 1)):
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:
-                if last.exists() and saved(last.parent)["state"]["epoch"] > 5 * number:
-                    break
-                time.sleep(0.01)
+        for victim in (0, 1):
+            wait_for_epoch(nodes[0] / "run", 1 + 5 * victim)
             kill_rank(agents[victim], victim)
         ended = ends_of(agents)
     finally:
@@ -434,4 +432,4 @@ def test_two_nodes_start_again_when_a_rank_has_died(small_corpus, tmp_path):
             if agent.poll() is None:
                 kill_everything(agent)
     assert [one.returncode for one in ended] == [0, 0], [one.stderr[-1500:] for one in ended]
-    assert_same_training(saved(last.parent), saved(tmp_path / "whole"))
+    assert_same_training(saved(nodes[0] / "run"), saved(tmp_path / "whole"))

@@ -7,7 +7,6 @@ import io
 import itertools
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,12 +22,12 @@ import pandas as pd
 import print_page
 import pytest
 from bs4 import BeautifulSoup
+from conftest import CHROMIUM
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
 PROJECT = Path(__file__).resolve().parent.parent
 PUBLISHED = PROJECT / "docs" / "index.html"
-CHROMIUM = next(filter(None, map(shutil.which, print_page.BROWSERS)), None)
 QUIET = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
