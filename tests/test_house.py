@@ -1,5 +1,6 @@
 """The house around the script: targets, packages, notebook and way back, rhythm of the text."""
 
+import html
 import importlib.metadata
 import json
 import os
@@ -350,6 +351,21 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
     page, _ = build_page.build(tmp_path / "done.ipynb")
     assert time.process_time() - begin < 10, "seconds to lay it out"
     assert page.count('class="chart"') > 10
+
+
+def test_what_is_published_is_made_of_this_script(script):
+    """`make blog` writes docs/ again after a change of the script."""
+    published = nbformat.read(PROJECT / "docs" / "the_annotated_transformer.ipynb", as_version=4)
+    now = nbformat.reads(tool.to_notebook(script, PROJECT), as_version=4)
+    for notebook in (published, now):
+        for cell in notebook.cells:
+            cell.source = tool.restore_images(cell.source)
+    assert tool.content(published) == tool.content(now), "docs/ is older than the script"
+    page = (PROJECT / "docs" / "index.html").read_text(encoding="utf-8")
+    blocks = re.findall(r'<div class="code"[^>]*><pre><code>(.*?)</code></pre>', page, flags=re.S)
+    shown = {html.unescape(re.sub("<[^>]+>", "", block)) for block in blocks}
+    code = {cell.source for cell in now.cells if cell.cell_type == "code"}
+    assert code <= shown, "the page is older than the script"
 
 
 # The text ---------------------------------------------------------------------------------------
