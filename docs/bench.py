@@ -516,7 +516,12 @@ TARGETS = (  # what is compared, and what was aimed at: ours at least so many ti
         for dtype, how in itertools.product(("fp32", "bf16"), ("1x2", "2x1"))
     ),
     *(
-        (f"two ranks against one, {dtype}", ("ours", dtype, "2x1"), ("ours", dtype, "1x1"), 1.6)
+        (
+            f"two ranks against one process of one thread, {dtype}",
+            ("ours", dtype, "2x1"),
+            ("ours", dtype, "1x1"),
+            1.6,
+        )
         for dtype in ("fp32", "bf16")
     ),
 )
@@ -542,7 +547,8 @@ def ratios(cases: dict[str, dict]) -> list[dict]:
     key, plain = "sentences per second", "decode-plain-shipped-fp32-beam1"
     for dtype in ("fp32", "bf16"):
         ours = f"decode-ours-shipped-{dtype}-beam1"
-        add(f"greedy against the plain loop, {dtype}", ours, plain, key, 15)
+        what = f"greedy in batches with a cache against the plain loop, one by one, {dtype}"
+        add(what, ours, plain, key, 15)
     for beam in (1, 4):
         names = [f"decode-{code}-shipped-fp32-beam{beam}" for code in ("ours", "ctranslate2")]
         add(f"against CTranslate2, fp32, beam {beam}", *names, key, 0.5)
@@ -580,8 +586,8 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def readme_table(content: dict) -> str:
-    """Training and decoding in Markdown."""
+def readme_table(content: dict, others: Sequence[dict] = ()) -> str:
+    """Training and decoding in Markdown; of other machines only the ratios."""
     cases = {case["name"]: case for case in content["cases"]}
     columns = ["training", "format", "processes × threads"]
     for config in SIZES.values():
@@ -595,7 +601,8 @@ def readme_table(content: dict) -> str:
             lines.append([CODES[case["code"]], case["dtype"], str(case["beam"]), speed])
     columns = ["decoding test 2016", "format", "beam", "sentences/s"]
     text += "\n" + markdown_table(columns, lines)
-    text += "\n" + markdown_table(at.RATIO_COLUMNS, map(at.row_of_ratio, content["ratios"]))
+    rows, columns = at.table_of_ratios(content, *others)
+    text += "\n" + markdown_table(columns, rows)
     words = content["data"]["words"]
     told = (
         f"The symbols are words: {words['source']:,} German and {words['target']:,} English ones."
@@ -603,10 +610,17 @@ def readme_table(content: dict) -> str:
     return f"{text}\n{told} A batch has {content['budget']:,} positions on each side.\n"
 
 
+def on_other_machines() -> list[dict]:
+    """Benchmarks kept beside the present one, as benchmark-<machine>.json."""
+    paths = sorted(RESULTS.parent.glob(f"{RESULTS.stem}-*.json"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
 def table() -> None:
     """Write the tables into README, and print every ratio beside its target."""
     content = json.loads(RESULTS.read_text())
-    text = results.readme_with(README.read_text(), readme_table(content), "speed", RESULTS.name)
+    told = readme_table(content, on_other_machines())
+    text = results.readme_with(README.read_text(), told, "speed", RESULTS.name)
     at.write_atomically(README, text.encode())
     for row in content["ratios"]:
         mark, sign = "ok    " if row["reached"] else "missed", "≤" if row["at most"] else "≥"

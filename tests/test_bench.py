@@ -271,4 +271,7 @@ def test_the_published_tables_are_those_of_the_file():
     assert all(
         len(c["rounds"]) >= (1 if c["task"] in bench.CURVES else 5) for c in content["cases"]
     )
-    assert bench.readme_table(content) in (PROJECT / "README.md").read_text()
+    assert (
+        bench.readme_table(content, bench.on_other_machines())
+        in (PROJECT / "README.md").read_text()
+    )
