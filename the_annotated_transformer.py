@@ -32,7 +32,8 @@
 # CPUs only); and the rest of the paper's recipe, from pieces of words to beam search, with what
 # each step is worth. At the end you will see where the model's attention goes.
 #
-# **What you need.** Python, some linear algebra, and a little PyTorch. No GPU is needed.
+# **What you need.** Python, a little PyTorch, some linear algebra, derivatives, and what a
+# probability is. No GPU is needed.
 #
 # | Part | What happens there | Two CPU cores |
 # | --- | --- | --- |
@@ -50,11 +51,11 @@
 # **With two hours.** The [notation](#notation); [one sentence through the
 # model](#encoder-decoder), in words; [attention](#attention) as far as the [causal
 # mask](#causal-mask), with its checks; [layers and stacks](#layers); [the
-# loss](#label-smoothing), without its fast form; [the four lines](#loop) of a training; [the copy
+# loss](#label-smoothing), without its fast form; [a training in a dozen lines](#loop); [the copy
 # task](#copy-task), run by yourself, and [broken](#break-it); [pieces](#byte-pairs) and [beam
 # search](#beam-search); [the results](#step-by-step); and [the explorer](#explorer) for as long
-# as you like. Everything else can wait until you need it. A word that you do not know stands in
-# the [glossary](#glossary).
+# as you like. Everything else can wait until you need it. Most terms are explained in the
+# [glossary](#glossary).
 #
 # **How to read it.** Prose comes first, then a short cell, then a check or a figure, then a
 # sentence that says what came out. Text set apart like this
@@ -259,24 +260,26 @@ if IN_NOTEBOOK:
 # This is what you will reach by Part 7, from German to English. [BLEU](#bleu) says from 0 to 100
 # how close a translation is to a human's. It is measured on two sets of sentences that were never
 # used in training. Each row adds one step, and [Part 6](#recipe) explains the steps. The first
-# and the last row are means of three seeds, the others one training; [Part 7](#step-by-step) says
-# what each step is worth. Published scores come from files that `make results` and related
-# commands write, each with its date, machine, seeds and settings. They lie in `docs/results/`,
-# beside the script. A notebook that travels alone does not have them.
+# and the last row are means of three trainings with other random numbers (*seeds*), the rows
+# between are one training. So do not subtract the last row from the one above it; [Part
+# 7](#step-by-step) says what each step is worth. Published scores come from files that `make
+# results` and related commands write, each with its date, machine, seeds and settings. They lie
+# in `docs/results/`, beside the script. A notebook that travels alone does not have them.
 
 # %%
 NO_RESULTS = "not measured, or not beside this notebook: `make help` names what writes docs/results"
 
 
-def from_results(name: str) -> Callable:
-    """Give a function the content of docs/results/<name>.json, or answer NO_RESULTS without it."""
+def from_results(*names: str) -> Callable:
+    """Give a function the contents of docs/results/<name>.json; NO_RESULTS where one is missing."""
 
     def decorate(function: Callable) -> Callable:
         @functools.wraps(function)
         def read_and_run():
-            path = Path("docs/results", f"{name}.json")
-            known = path.is_file()
-            return function(json.loads(path.read_text(encoding="utf-8"))) if known else NO_RESULTS
+            paths = [Path("docs/results", f"{name}.json") for name in names]
+            if not all(path.is_file() for path in paths):
+                return NO_RESULTS
+            return function(*(json.loads(path.read_text(encoding="utf-8")) for path in paths))
 
         return read_and_run
 
@@ -350,11 +353,12 @@ def results_so_far(kept: dict):
 # | `V` | size of the vocabulary | 37,000 | |
 # | `N` | layers in a stack | 6 | $N$ |
 #
-# In formulas, $Q$, $K$ and $V$ are the paper's matrices of queries, keys and values; in shapes,
-# `K` and `V` are the sizes above. `F` is a size in comments and formulas; in code it is PyTorch's
-# module of functions. A layer that serves source and target alike is written with `T`. The letter
-# $\epsilon$ has three uses, as in the literature: in layer normalisation, in Adam, and in label
-# smoothing.
+# As arguments of $\mathrm{Attention}(Q, K, V)$ and $\mathrm{MultiHead}(Q, K, V)$, and in their
+# definitions, $Q$, $K$ and $V$ are the paper's matrices of queries, keys and values. Everywhere
+# else $K$ and $V$ are the sizes above, and the paper's $d_k$ is our $K$. `F` is a size in
+# comments and formulas; in code it is PyTorch's module of functions. A layer that serves source
+# and target alike is written with `T`. The letter $\epsilon$ has three uses, as in the
+# literature: in layer normalisation, in Adam, and in label smoothing.
 #
 # **Masks** are boolean everywhere, and `True` means *may be attended to*.
 #
@@ -442,7 +446,8 @@ class EncoderDecoder(nn.Module):
 # ### From states to words
 #
 # (§3.4) The last step maps a state of width $D$ to one score (a *logit*) for each word of the
-# vocabulary, and a softmax makes probabilities of the scores. We keep logarithms: products of
+# vocabulary, and a *softmax* makes probabilities of the scores: $\mathrm{softmax}(s)_i = e^{s_i} /
+# \sum_j e^{s_j}$. All of them are positive, they sum to one, and the largest score gets the most. We keep logarithms: products of
 # many probabilities underflow, sums of their logarithms do not. They are computed in fp32,
 # PyTorch's usual format of 32 bits.
 
@@ -597,7 +602,7 @@ def check_layer_norm_module_equals_the_formula():
 # %% [markdown]
 # While the model trains, *dropout* sets numbers to zero at random, so that no part of the model
 # can rely on a single other one. What is left is scaled up, so that sums keep their size on
-# average. In use it does nothing.
+# average. When the trained model is used, in eval mode, dropout does nothing.
 #
 # The class below does what `nn.Dropout` does, only faster on a CPU; skip it at first. PyTorch
 # draws a random number for each value, and that becomes a large part of a training step. One byte
@@ -721,6 +726,22 @@ def attention(
         weights = weights.masked_fill(~mask, 0.0)
     dropped = weights if dropout is None else dropout(weights)
     return dropped @ value, weights  # (..., T, K), (..., T, S)
+
+
+# %% [markdown]
+# One query and two keys of width 4 can be done by hand. The products are 4 and 0. Divided by
+# $\sqrt 4$ they are 2 and 0. The softmax gives $e^2 / (e^2 + 1) = 0.88$ and $0.12$, and so much of
+# each value goes into the answer.
+
+
+# %%
+@example
+def attention_by_hand():
+    query = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+    keys = torch.tensor([[2.0, 0.0, 2.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
+    values = torch.tensor([[10.0, 0.0], [0.0, 10.0]])
+    output, weights = attention(query, keys, values)
+    return {"weights": weights.round(decimals=2), "output": output.round(decimals=2)}
 
 
 # %% [markdown]
@@ -1772,7 +1793,7 @@ def an_untrained_model_speaks():
 # | --- | --- | --- | --- |
 # | self-attention | $T^2 \cdot D$ | 1 | 1 |
 # | recurrent | $T \cdot D^2$ | $T$ | $T$ |
-# | convolution over $k$ positions | $k \cdot T \cdot D^2$ | 1 | $T/k$; $\log_k T$ with growing gaps |
+# | convolution over $k$ positions | $k \cdot T \cdot D^2$ | 1 | $T/k$; $\log_k T$ if the gaps between its inputs grow from layer to layer |
 # | self-attention to $r$ neighbours | $r \cdot T \cdot D$ | 1 | $T/r$ |
 #
 # Here $T$ is the length of the sequence, and constant factors are left out (the paper's Table 1
@@ -1828,8 +1849,8 @@ def check_attention_connects_all_positions_in_one_layer():
 # than $D$. Sentences are: ours have about a dozen words, and the width of the base model is 512.
 # But the table counts only what differs. A whole layer has linear maps as well, $4 T D^2$
 # multiplications for queries, keys, values and output, and with $F = 4D$ another $2 T D F = 8 T
-# D^2$ in the feed-forward network. The weights and the means that they make take $2 T^2 D$
-# together. We count them for the base model.
+# D^2$ in the feed-forward network. The scores take $T^2 D$, and the weighted means of the values
+# another $T^2 D$. We count them for the base model.
 
 
 # %%
@@ -1982,7 +2003,8 @@ def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
 # >
 # > **Shift right.** The decoder reads `tgt[:, :-1]`, which begins with `<s>`, and is asked for
 # > `tgt[:, 1:]`, which ends with `</s>`. At each position it sees the words before and predicts
-# > the next. In training these are the true words (*teacher forcing*), so all positions are
+# > the next. For *A dog runs.* it reads `<s> A dog runs .` and is asked for `A dog runs . </s>`.
+# > In training the words it reads are the true ones (*teacher forcing*), so all positions are
 # > computed at once. In use they are its own, one step at a time.
 
 
@@ -2096,8 +2118,8 @@ class LabelSmoothing(nn.Module):
 # %% [markdown]
 # `distribution` shows the target. `forward` never builds it: the table would be as large as the
 # log-probabilities themselves, and its rows hold only three different numbers. So the sum is
-# written out: the right word once, every other word by its share, and the padding column left
-# aside.
+# written out. It runs over all words but padding, each with its share; the right word is among
+# them, so its own factor is $1 - \epsilon$ less one share.
 
 
 # %%
@@ -2258,10 +2280,12 @@ def penalty_on_over_confidence_figure():
 #
 # $$\frac{\partial\, \mathrm{KL}(t \,\|\, p)}{\partial\, \text{score}_v} = p_v - t_v ,$$
 #
-# since $\partial \log p_u / \partial\, \text{score}_v = [u = v] - p_v$ and the $t_u$ add up to
-# one. So we take some tokens at a time (on a CPU $2^{21}/V$, and at least 256: 419 with 5,000
-# symbols), from states to loss and back to the gradient of the states, and forget their scores
-# before we go on. PyTorch lets a function bring its own gradient along.
+# where $u$ and $v$ number the symbols. For $\partial \log p_u / \partial\, \text{score}_v = [u =
+# v] - p_v$, with $[u = v]$ one if they are the same and zero if not. Multiplied by $-t_u$ and
+# summed over $u$ this is $-t_v + p_v \sum_u t_u$, and the $t_u$ add up to one. So we take some
+# tokens at a time (on a CPU $2^{21}/V$, and at least 256: 419 with 5,000 symbols), from states to
+# loss and back to the gradient of the states, and forget their scores before we go on. PyTorch
+# lets a function bring its own gradient along.
 
 
 # %%
@@ -2323,9 +2347,12 @@ def check_the_loss_in_chunks_equals_the_form_to_read():
 # <a id="schedule"></a>
 # ## Optimizer and schedule
 #
-# (§5.3) The optimizer is Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$.
-# (`fused` updates each weight in one pass over memory.) Its learning rate first rises in a
-# straight line, for `warmup` steps, and then falls with the inverse root of the step:
+# (§5.3) The optimizer is Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. It
+# keeps a running mean of the gradient of each weight, and one of its square; $\beta_1$ and
+# $\beta_2$ say how much of the old means is kept at each step. A step is the first divided by the
+# root of the second, and $\epsilon$ keeps the divisor from being zero. (`fused` updates each
+# weight in one pass over memory.) Its learning rate first rises in a straight line, for `warmup`
+# steps, and then falls with the inverse root of the step:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
@@ -2356,16 +2383,17 @@ def make_optimizer(model: nn.Module, model_size: int, factor: float, warmup: int
 
 # %% [markdown]
 # The paper's curve knows nothing of the end of a training. Where the number of updates is known
-# beforehand (here to within a few: *epochs*, passes over the data, differ by a batch or two), a
-# straight line down to zero is a common choice today: the last, small steps settle what the large
-# ones have left unsettled. Rise and peak are the same. Our models take the straight line; the
-# copy task of Part 4 and the [demonstration](#demonstration) of Part 5 take the paper's curve. On
-# real data both curves were tried ([Part 7](#choices)).
+# beforehand, a straight line down to zero is a common choice today: the last, small steps settle
+# what the large ones have left unsettled. (An *epoch* is one pass over the data. Epochs differ by
+# a batch or two, so our number of updates is known to within a few.) Rise and peak are the same.
+# Our models take the straight line; the copy task of Part 4 and the
+# [demonstration](#demonstration) of Part 5 take the paper's curve. On real data both curves were
+# tried ([Part 7](#choices)).
 
 
 # %%
 def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The same rise and peak, then a straight line that is zero from step `total` on."""
+    """The same rise and peak, then a straight line that is zero at step `total`, the last."""
     short = f"{total} updates in all leave nothing after a warm-up of {warmup}"
     require(total > warmup, f"{short}: shorten it (--warmup), or train longer (--epochs)")
     peak = rate(warmup, model_size, factor, warmup)
@@ -2428,16 +2456,39 @@ def three_schedules_figure():
 # > have no tokens, at the end of an epoch for instance. If the whole step has none, something is
 # > wrong.
 #
-# Without any of this, an update is four lines (a fifth sets the next learning rate):
-#
-# ```python
-# loss = loss_model(batch) / batch.ntokens
-# loss.backward()
-# optimizer.step()
-# optimizer.zero_grad()
-# ```
-#
-# Keep them in mind. What follows is these lines, for several micro-batches and several ranks.
+# Without any of this, an update is five lines:
+
+
+# %%
+def plain_step(model, criterion, batch: Batch, optimizer) -> float:
+    """One update from one batch, in its plainest form; the loss per token."""
+    states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)  # (B, T, D)
+    loss = criterion(model.generator(states), batch.tgt_y) / batch.ntokens
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+# %% [markdown]
+# Repeat it, and you have a training. The first test of any new model is to let it learn one batch
+# by heart. **Cost: a second or two.**
+
+
+# %%
+@example
+def a_training_in_a_dozen_lines():
+    model, criterion = make_model(12, 12, N=1, d_model=32, d_ff=64, h=2), LabelSmoothing(12, PAD)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    sentences = pad_ids([[START, 4, 5, 6, 7, END], [START, 8, 9, END], [START, 11, 10, 4, END]])
+    batch = Batch(sentences, sentences)
+    losses = [plain_step(model, criterion, batch, optimizer) for _ in range(100)]
+    return {f"loss at step {n}": round(losses[n - 1], 3) for n in (1, 10, 30, 100)}
+
+
+# %% [markdown]
+# Keep these lines in mind. What follows is the same, for several micro-batches and several ranks.
+# If you use one process, read on at [evaluation](#evaluation) and come back when you need more.
 #
 # Model and loss form one module, because DDP prepares gradients for what happens inside one
 # `forward`. `autocast` lets matrix products run in bf16 where the device gains from it. The
@@ -2539,6 +2590,27 @@ def train_step(loss_model, batches: Sequence[Batch], optimizer, scheduler) -> di
 
 
 # %% [markdown]
+# With one batch and one process it must do what the plain form does:
+
+
+# %%
+@example
+def check_one_batch_and_one_process_make_a_plain_step():
+    sentences, criterion = (
+        pad_ids([[START, 4, 5, END], [START, 6, END]]),
+        LabelSmoothing(13, PAD, 0.1),
+    )
+    batch, start = Batch(sentences, sentences), tiny_model(dropout=0.0).double()
+    plain, full = copy.deepcopy(start), copy.deepcopy(start)
+    loss = plain_step(plain, criterion, batch, torch.optim.SGD(plain.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(full.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    facts = train_step(SummedLoss(full, criterion), [batch], optimizer, scheduler)
+    assert math.isclose(facts["loss"], loss)
+    torch.testing.assert_close(plain.state_dict(), full.state_dict())
+
+
+# %% [markdown]
 # An epoch groups micro-batches into updates. The last group may be smaller than the others: it is
 # used, not dropped, and does not leak into the next epoch.
 
@@ -2596,7 +2668,9 @@ def run_epoch(
 # different lengths into one, two and three micro-batches and compare all parameters after the
 # update, except for the biases of the keys. Such a bias adds the same number to all scores of a
 # query, which changes no weight. So its gradient is zero but for rounding noise, and Adam, which
-# divides by the size of the gradient, makes a full step even of noise.
+# divides by the size of the gradient, can make a full step even of noise. (In fp32 it does. The
+# check computes in double precision, where the noise is far below Adam's $\epsilon$, and leaves
+# the biases out all the same.)
 
 
 # %%
@@ -3093,14 +3167,19 @@ def what_a_warm_up_is_worth():
 
 
 # %% [markdown]
-# With the norm before the sub-layer the warm-up can go. With the norm after the sum it cannot:
-# without it the loss stays where guessing leaves it. That is one model, one task and one *seed*
-# (the number from which all random choices of a training follow). [Xiong et
+# With the norm before the sub-layer the warm-up can be left out, at a small price. With the norm
+# after the sum it cannot: without it the loss stays near $\log 12 = 2.48$, so all the model has
+# learnt is which twelve symbols occur, eleven and the end. That is one model, one task and one
+# *seed* (the number from which all random choices of a training follow). [Xiong et
 # al.](https://arxiv.org/abs/2002.04745) report the same of larger models, and this is why we put
 # the norm first.
 #
 # <a id="real-data"></a>
 # # Part 5. Real data
+#
+# For the Transformer itself, read [tokens](#tokens), [vocabularies](#vocabularies),
+# [batches](#token-budget) and [translating](#translate). The rest of this part keeps a long
+# training alive, on one machine or several, and can be skipped at first.
 #
 # <a id="corpus"></a>
 # ## A corpus
@@ -4271,7 +4350,8 @@ SMALL = Config(
 
 
 # %% [markdown]
-# `base` and `big` are the models of the paper (Table 3). They want a corpus of millions of pairs
+# `base` and `big` have the sizes and the settings of the paper's models (Table 3); what still
+# differs is [listed](#differences) at the end. They want a corpus of millions of pairs
 # and several GPUs. On eight ranks, 3,125 positions each make about the paper's batch of 25,000,
 # and on its 4.5 million pairs 20 and 60 epochs make about its 100,000 and 300,000 updates. The
 # paper averages the last five and twenty checkpoints, so as many are kept; ours are written once
@@ -4331,9 +4411,10 @@ def model_from(config: Config, vocabularies: tuple[Vocabulary, Vocabulary]) -> E
 # states or a checkpoint. `torchrun` starts the processes and tells each its rank through
 # environment variables. Without `torchrun` there is one process, and the code path is the same.
 #
-# Two ranks of one thread each are also the better way to use two CPU cores. One process with two
-# threads waits for both at every small operation. Two processes wait for each other once per
-# update.
+# Two ranks of one thread each can also be the better way to use two CPU cores. One process with
+# two threads waits for both at every small operation. Two processes wait for each other once per
+# update. It matters most where operations are short, in small models and in bf16
+# ([measured](#speed)).
 
 
 # %%
@@ -5696,6 +5777,8 @@ def what_int8_costs_in_bleu(kept: dict):
 
 
 # %% [markdown]
+# Rounding costs at most a third of a point, less than another seed may.
+#
 # A model needs three files. The weights go into a *safetensors* file: names and shapes, then the
 # plain numbers, and nothing that could be executed. The tokenizer is JSON already. The third file
 # holds the settings, and a SHA-256 sum of each part. With the sums damage is noticed, and so are
@@ -6272,9 +6355,10 @@ def beam_and_length_penalty_on_the_validation_split(kept: dict):
 
 # %% [markdown]
 # The counts above the table say how often a beam of four has lost a sentence that greedy decoding
-# finds. In the table, look where a wider beam stops helping. For the published model the best
-# $\alpha$ is 1.4, the largest that was tried, so a still larger one might do better. A higher
-# score is only the model's opinion of a sentence. BLEU compares with a human's.
+# finds. Beyond four hypotheses a wider beam gains about a tenth of a point. For the published
+# model the best $\alpha$ is 1.4, the largest that was tried, so a still larger one might do
+# better. (Elsewhere this page decodes with the paper's 0.6.) A higher score is only the model's
+# opinion of a sentence. BLEU compares with a human's.
 #
 # <a id="averaging"></a>
 # ## Averaging checkpoints
@@ -6506,7 +6590,10 @@ def ten_fixed_test_sentences():
 
 # %% [markdown]
 # Where a translation and its reference differ, look twice. Sometimes the model has found other
-# words for the same picture, and BLEU does not know that they mean the same.
+# words for the same picture, and BLEU does not know that they mean the same. And sometimes it is
+# wrong. The published model loses the branch (*Ast*) and the skateboard, makes a sporting event
+# of a social one, and writes *refrest*. That is the price of pieces: a model that spells can
+# invent words.
 #
 # <a id="step-by-step"></a>
 # ## Step by step
@@ -6558,7 +6645,8 @@ def the_recipe_step_by_step(kept: dict):
 
 
 # %% [markdown]
-# The minutes are those of the training, on two CPU cores, with validation after each epoch. Three
+# The minutes are those of the training, on two CPU cores, with validation after each epoch. The
+# three seeds of one setting differ by five minutes, so smaller differences mean nothing. Three
 # of the rows are one training, which is also the first seed of the row *length penalty*. *chrF*
 # ([Popović, 2015](https://aclanthology.org/W15-3049/)) compares runs of one to six letters
 # instead of words, and asks both which share of the translation's runs is in the reference and,
@@ -6570,8 +6658,9 @@ def the_recipe_step_by_step(kept: dict):
 # distance between the best and the worst seed of a row; of the rows with several seeds, the
 # larger one counts. The *paired bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/))
 # draws a thousand new test sets from the old one, sentence by sentence with replacement. In each
-# the difference between the two systems comes out a little larger or smaller. How often does it
-# lie above its mean by more than the whole difference that we found? This share is $p$. With a
+# the difference between the two systems comes out a little larger or smaller. Shift these thousand
+# differences so that their mean is zero, as if the systems were equal. The share of them that is
+# still larger than the difference we found is $p$. With a
 # thousand draws 0.001 is the smallest that can come out: it never happened. Where $p$ is small,
 # the choice of sentences is an unlikely cause. (The test sets are Koehn's idea, this way to count
 # is sacreBLEU's: it looks at the size of the difference and at the upper side only. Counted on
@@ -6705,22 +6794,25 @@ def trials_on_the_validation_split(kept: dict):
 
 
 # %% [markdown]
-# The warm-up moves most: one of 200 updates costs sixteen points, and 800 are better than 400.
-# Batches half as large lose nine points, though there are twice as many updates: each follows a
-# noisier gradient, with a learning rate that was right for larger batches. Dropout comes third:
-# in so short a training 0.1 is eight points above 0.4. The straight line is a point above the
-# paper's curve. A fourth layer loses two points, since it learns more slowly. Where two settings
-# do equally well, the smaller model is taken: width 192, and not 256. `keep` only keeps more
-# files, so the row with schedule and keep is the training with that schedule again, made with
-# another state of this code, and what lies between the two rows is chance. Lists of different
-# lengths have different pieces, and their perplexities cannot be compared.
+# The warm-up moves most: one of 200 updates costs sixteen points, and 800 are better than 400. It
+# moves two things at once, since half the steps also make the peak higher, by $\sqrt 2$. Batches
+# half as large lose nine points, though there are twice as many updates: each follows a noisier
+# gradient, and the warm-up is over after half as many sentences. This table cannot tell such
+# causes apart. Dropout comes third: in so short a training 0.1 is eight points above 0.4. The
+# straight line is a point above the paper's curve, which another seed might turn around. A fourth
+# layer loses two points, since it learns more slowly. Where two settings do equally well, the
+# smaller model is taken: width 192, and not 256. `keep` only keeps more files, so the row with
+# schedule and keep is the training with that schedule again, made with another state of this
+# code, and what lies between the two rows is chance. Lists of different lengths have different
+# pieces, and their perplexities cannot be compared.
 #
 # Two warnings. One change at a time says nothing about two at once. And a short training favours
 # what learns fast, above all little dropout. In a long training the same model would overfit. So
 # three settings of the recipe are judgement and no result of this table: more dropout than the
-# best of it, and for four times as many updates a longer warm-up, 1,000, with a higher peak,
-# factor 1.5. (Three trials were broken off and are not shown: a width of 384, eight heads, and
-# factor 1.5 with the short warm-up. The first learnt no faster and took twice as long.)
+# best of it, and for four times as many updates a longer warm-up, 1,000, with factor 1.5, which
+# keeps the peak about where it was. (Three trials were broken off and are not shown: a width of
+# 384, eight heads, and factor 1.5 with the short warm-up. The first learnt no faster and took
+# twice as long.)
 #
 # <a id="speedrun"></a>
 # ## How fast can it go?
@@ -6783,25 +6875,28 @@ def training_speed(kept: dict):
 
 
 # %% [markdown]
-# What had we aimed at? Each target was set before its ratio was measured. Where one is missed,
-# the second table says where the time goes.
+# What had we aimed at? Each target was set before its ratio was measured. A ratio belongs to a
+# machine as well: the table has those of two processors, the second with an earlier version of
+# the code. Where the first misses a target, the table below says where the time goes.
 
 
 # %%
-RATIO_COLUMNS = ["ours against others", "times", "aimed at", ""]
-
-
-def row_of_ratio(ratio: dict) -> tuple[str, str, str, str]:
-    """A measured ratio beside its target, as text; README has the same rows."""
-    aim = f"{'at most' if ratio['at most'] else 'at least'} {ratio['target']:g}"
-    mark = "reached" if ratio["reached"] else "missed"
-    return ratio["what"], f"{ratio['ratio']:.2f}", aim, mark
+def table_of_ratios(*benchmarks: dict) -> tuple[list[tuple], list[str]]:
+    """Measured ratios beside their targets: rows and names of columns, for this page and README."""
+    rows = []
+    for same in zip(*(kept["ratios"] for kept in benchmarks), strict=True):
+        aim = f"{'at most' if same[0]['at most'] else 'at least'} {same[0]['target']:g}"
+        numbers = (f"{r['ratio']:.2f}{'' if r['reached'] else ', missed'}" for r in same)
+        rows.append((same[0]["what"], aim, *numbers))
+    machines = (kept["made"]["machine"].split(",")[0] for kept in benchmarks)
+    return rows, ["ours against others", "aimed at", *machines]
 
 
 @example
-@from_results("benchmark")
-def ratios_and_what_was_aimed_at(kept: dict):
-    return table(list(map(row_of_ratio, kept["ratios"])), RATIO_COLUMNS)
+@from_results("benchmark", "benchmark-xeon")
+def ratios_and_what_was_aimed_at(*benchmarks: dict):
+    made = [f"{kept['made']['date']}, commit {kept['made']['commit'][:7]}" for kept in benchmarks]
+    return table(*table_of_ratios(*benchmarks)).set_caption("; ".join(made))
 
 
 @example
@@ -6879,7 +6974,7 @@ def memory_of_the_loss_figure(kept: dict):
 # %% [markdown]
 # **Figure 19.** What a training step adds to the memory of the process. Both lines grow: on the
 # left because gradients and Adam's two means grow with the weights, on the right because the
-# activations do. The distance between them is the table of scores.
+# activations do. The distance between them is the table of scores, about three times over.
 #
 # The gains are explained where they are made: [one product for several
 # maps](#multi-head-attention), [fused attention](#fast-attention), [dropout from random
@@ -7154,7 +7249,8 @@ def one_sentence_all_the_way():
 # layer to layer. Nothing inside the stack holds them back: the norms stand beside the stream. The
 # last norm brings them back to a size that depends on its scale and shift. The shape never
 # changes inside a stack; only the generator widens it, to one number for each symbol of the
-# vocabulary.
+# vocabulary. The second of them belongs to `</s>`. In the published model it is −0.07, so after
+# the full stop the sentence ends with a probability of $e^{-0.07} = 0.93$.
 #
 # <a id="attention-maps"></a>
 # ## Attention of a sentence
@@ -7465,7 +7561,8 @@ def weight_on_the_last_two_positions():
 # published page has a little of it: in two of its layers the cross-attention gives these
 # positions about half as much again as equal weights would. Its encoder stays close to equal
 # weights, and in the last layer below them. These are means over heads, and a single head may
-# park more. So most of its strong columns are no sinks, and worth looking at.
+# park more. So these two positions are not where most of the attention goes. Whether another
+# one, such as the first, is used for parking is not measured here.
 #
 # <a id="alignment"></a>
 # ## Attention against alignment
@@ -7631,7 +7728,8 @@ def alignment_of_each_head():
 
 # %% [markdown]
 # Lower is better. Where a head beats the diagonal clearly, it follows the words, and not only
-# their places. Compare also the mean of a layer with its best head. A mean can blur what one of
+# their places. In the published model all heads of the second and third layer beat it, and one of
+# the first. Compare also the mean of a layer with its best head. A mean can blur what one of
 # its heads knows. Or heads share the work, and it knows more than each of them: so it is in the
 # published model, most of all in its last layer. In the models that we tried, the position that
 # is about to write a word fits much better than the one that has just read it.
@@ -7709,9 +7807,10 @@ def heads_by_what_they_do():
 
 # %% [markdown]
 # Compare the last two columns. With a score near 1, a head does hardly anything else. A score
-# near that of equal weights is no habit at all, and such a head stands in the table only because
-# one has to be the best. The name says where weight goes, and the score how much of it. Neither
-# says what this is good for.
+# near that of equal weights is no habit at all, and such a head is in the table only because one
+# has to be the best. In the published model no score is near 1, and the clearest habits reach
+# about a half. The name says where weight goes, and the score how much of it. Neither says what
+# this is good for.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
@@ -7827,6 +7926,7 @@ def heads_switched_off_figure():
 # | size | 6 layers of 512, 8 heads | 3 layers of 192, 3 heads | [Settings](#settings) |
 # | initial weights | not stated | Glorot; $\mathcal{N}(0, 1/D)$ for embeddings | [The whole model](#make-model) |
 # | numbers | single precision (§6.1, in its estimate of the cost) | products in bf16 where the processor has it, else fp32 | [Workers](#workers) |
+# | biases | in the feed-forward network; no others are written down | in every linear map | [Several heads](#multi-head-attention) |
 # | rate of dropout | any | on a CPU the nearest 256th | [Residual connections](#residual) |
 # | which weights are used | the mean of the last 5 or 20 checkpoints | the epoch with the best validation BLEU, or the mean of the last six | [Training](#train-model) |
 # | batch | about 25,000 source and 25,000 target tokens | 1,280 positions a rank | [Batches](#token-budget) |
@@ -8001,14 +8101,14 @@ def check_an_older_checkpoint_gives_the_same_log_probabilities():
 # <a id="exercises"></a>
 # ## Exercises
 #
-# 1. Set `norm_first=False` and a warm-up of one step, and train the copy task. What happens, and
-#    which of the two matters?
+# 1. Find the shortest warm-up with which four layers learn to copy in the paper's order of the
+#    norm. (`copy_with` is the place to start.)
 # 2. Train the copy task on length 10 and decode sequences of length 15. Why does it fail? Which
-#    kind of position would help?
+#    kind of position would help? (Which positions has the model never seen?)
 # 3. Remove the division by $\sqrt{K}$ and compare the first hundred losses at D = 64 and D = 512.
 # 4. Let `Batch` forget the padding in `src_mask`. Which check of Part 1 or 3 notices?
 # 5. Replace `min_freq=2` by 1. The model never sees `<unk>` in training. What does it write for
-#    an unknown word?
+#    an unknown word? (Its embedding is still what it was at the start.)
 #
 # <a id="glossary"></a>
 # ## Glossary
@@ -8023,7 +8123,9 @@ def check_an_older_checkpoint_gives_the_same_log_probabilities():
 # | checkpoint | a file from which a training can go on, or a model be used | [Checkpoints](#checkpoints) |
 # | chrF | how many runs of letters a translation shares with a human's, both ways | [Step by step](#step-by-step) |
 # | cross-attention | attention from the target to the memory | [Three uses](#three-uses) |
+# | cross-entropy | mean of $-\log p$ of what is right, weighted by the target | [Loss](#label-smoothing) |
 # | DDP | several processes with equal models that share the batches | [Workers](#workers) |
+# | dropout | numbers set to zero at random while a model trains | [Residual](#residual) |
 # | embedding | the learnt vector of a symbol | [Embeddings](#embeddings) |
 # | epoch | one pass over the training split | [The loop](#loop) |
 # | form to read, form to run | the same computation, said plainly and done fast | [Norm](#layer-norm) |
@@ -8034,7 +8136,9 @@ def check_an_older_checkpoint_gives_the_same_log_probabilities():
 # | head | one of several attentions that run side by side, each in a narrow space of its own | [Several heads](#multi-head-attention) |
 # | hypothesis | an unfinished or finished translation in a beam | [Beam search](#beam-search) |
 # | int8 | a whole number of one byte; we store weights in it, as −127 to 127 | [A model to take away](#model-to-take-away) |
+# | KL divergence | cross-entropy less what it would be at best | [Loss](#label-smoothing) |
 # | label smoothing | asking for a little less than certainty | [Loss](#label-smoothing) |
+# | logit | the score of a word before the softmax | [Generator](#generator) |
 # | mask | a table that says which key a query may attend to | [Notation](#notation) |
 # | memory | what the encoder leaves for the decoder, one vector for each source position | [Encoder and decoder](#encoder-decoder) |
 # | micro-batch | a part of a batch that fits into memory | [The loop](#loop) |
@@ -8046,7 +8150,8 @@ def check_an_older_checkpoint_gives_the_same_log_probabilities():
 # | query, key, value | what asks, what is compared with it, and what is handed over | [Attention](#attention) |
 # | rank | one of the processes that train together | [Workers](#workers) |
 # | residual connection | a sub-layer's output added to its input | [Residual](#residual) |
-# | seed | the number from which all random choices of a training follow | [Settings](#settings) |
+# | seed | the number from which all random choices of a training follow | [Warm-up](#warm-up-and-norm) |
+# | softmax | makes probabilities of scores: $e^{s_i}$, divided by their sum | [Generator](#generator) |
 # | split | a part of a corpus: to train, to choose by (validation), to score once (test) | [A corpus](#corpus) |
 # | state | the decoder's vector at a position | [Generator](#generator) |
 # | state dict | the name of each weight of a model, with its tensor | [Checkpoints](#checkpoints) |
