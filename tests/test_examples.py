@@ -203,6 +203,28 @@ def test_every_cell_that_reads_results_is_tried():
     assert {name: files.replace('"', "") for files, name in found} == FROM_RESULTS
 
 
+GAINS_TOLD = (  # in the order of the text
+    "fused layer norm",
+    "dropout from random bytes",
+    "fused attention",
+    "one product for several maps",
+    "loss in chunks, real symbols only",
+    "fused Adam",
+    "batches alike in length",
+)
+
+
+def test_gains_told_where_they_are_made_are_those_measured():
+    kept = json.loads((PROJECT / "docs" / "results" / "benchmark.json").read_text())
+    cases = {case["name"]: case.get("tokens per second") for case in kept["cases"]}
+    whole = cases["train-ours-small-bf16-1x2"]
+    measured = [whole / cases[f"without-ours-small-bf16-1x2-{gain}"] for gain in GAINS_TOLD]
+    text = re.sub(r"\n# ", " ", tutorial_source())
+    told = re.findall(r"training takes ([\d.]+) times as long \(\[measured\]\(#gains\)\)", text)
+    assert told == [f"{ratio:.1f}" for ratio in measured]
+    assert set(GAINS_TOLD) == set(bench.GAINS) - {"another allocator"}
+
+
 @pytest.mark.parametrize(("name", "files"), FROM_RESULTS.items())
 def test_results_are_shown_as_their_files_say(name, files, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
