@@ -88,7 +88,7 @@ test-all: $(READY) ## Run every test
 	$(PY) -m pytest $(ARGS)
 
 lighthouse: $(READY) ## Score the published page by Lighthouse (needs npm and Chromium)
-	LIGHTHOUSE=1 $(PY) -m pytest -s tests/test_lighthouse.py
+	LIGHTHOUSE=1 $(PY) -m pytest -s -rs tests/test_lighthouse.py
 
 lint: $(READY) ## Check style and layout of the code
 	$(PY) -m ruff check .
