@@ -43,6 +43,7 @@ import results
 
 at = baselines.at
 RESULTS, README = Path("docs/results/benchmark.json"), Path("README.md")
+EARLIER = RESULTS.with_name("benchmark-xeon.json")  # of another machine; its ratios stand beside
 ROUNDS, SECONDS, WARM_UP = 5, 6.0, 3  # rounds; seconds of a measurement; updates before it
 BUDGET = 2560  # positions of one side of a batch, in each process
 CURVES = ("scale", "peak")  # tasks that repeat what they measure in one process
@@ -586,8 +587,8 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def readme_table(content: dict, others: Sequence[dict] = ()) -> str:
-    """Training and decoding in Markdown; of other machines only the ratios."""
+def readme_table(content: dict, earlier: dict) -> str:
+    """Training and decoding in Markdown; of the earlier benchmark only the ratios."""
     cases = {case["name"]: case for case in content["cases"]}
     columns = ["training", "format", "processes × threads"]
     for config in SIZES.values():
@@ -601,7 +602,7 @@ def readme_table(content: dict, others: Sequence[dict] = ()) -> str:
             lines.append([CODES[case["code"]], case["dtype"], str(case["beam"]), speed])
     columns = ["decoding test 2016", "format", "beam", "sentences/s"]
     text += "\n" + markdown_table(columns, lines)
-    rows, columns = at.table_of_ratios(content, *others)
+    rows, columns = at.table_of_ratios(content, earlier)
     text += "\n" + markdown_table(columns, rows)
     words = content["data"]["words"]
     told = (
@@ -610,16 +611,10 @@ def readme_table(content: dict, others: Sequence[dict] = ()) -> str:
     return f"{text}\n{told} A batch has {content['budget']:,} positions on each side.\n"
 
 
-def on_other_machines() -> list[dict]:
-    """Benchmarks kept beside the present one, as benchmark-<machine>.json."""
-    paths = sorted(RESULTS.parent.glob(f"{RESULTS.stem}-*.json"))
-    return [json.loads(path.read_text()) for path in paths]
-
-
 def table() -> None:
     """Write the tables into README, and print every ratio beside its target."""
-    content = json.loads(RESULTS.read_text())
-    told = readme_table(content, on_other_machines())
+    content, earlier = (json.loads(path.read_text()) for path in (RESULTS, EARLIER))
+    told = readme_table(content, earlier)
     text = results.readme_with(README.read_text(), told, "speed", RESULTS.name)
     at.write_atomically(README, text.encode())
     for row in content["ratios"]:

@@ -4,6 +4,7 @@ Set before anything of ours is imported, so that processes which the tests start
 """
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -15,7 +16,9 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 OUTSIDE = "OUTSIDE_MULTI30K_DIR"  # the reader's MULTI30K_DIR, for the tests that ask for it
-CHROMIUM = next(filter(None, map(shutil.which, print_page.BROWSERS)), None)
+CHROMIUM = None  # the browser of the page's tests, where there is one
+with contextlib.suppress(FileNotFoundError):
+    CHROMIUM = print_page.find_browser()
 NOWHERE = "http://127.0.0.1:9"  # nothing listens at the port for discarding
 
 os.environ["ANNOTATED_RUN"] = "smoke"
