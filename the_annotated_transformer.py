@@ -5009,10 +5009,16 @@ def is_done(training: Training, until: float = math.inf) -> bool:
 # %% [markdown]
 # A folder belongs to one training at a time: two of them would overwrite each other's files. A
 # lock of the operating system says whose it is, and it falls when its process dies, however that
-# happens. What a dead process has left half-written is removed.
+# happens. What a dead process has left half-written is removed, under the names that this program
+# gives and no others: whoever names a folder of their own by mistake must lose nothing.
 
 
 # %%
+UNFINISHED = re.compile(
+    r"\.(last|next|best|average|epoch-\d+)\.pt\.\d+|\.(config|summary)\.json\.\d+"
+)
+
+
 @contextlib.contextmanager
 def sole_use(folder: Path, worker: Worker) -> Iterator[None]:
     """Hold the lock of a run's folder; ValueError, on every rank, where another one holds it."""
@@ -5020,6 +5026,10 @@ def sole_use(folder: Path, worker: Worker) -> Iterator[None]:
 
         def lock() -> None:
             folder.mkdir(parents=True, exist_ok=True)
+            others = [path.name for path in folder.iterdir() if path.name != ".lock"]
+            run = not others or (folder / "config.json").is_file()
+            message = f"{folder} holds {sorted(others)[:3]} and is no run: name an empty folder"
+            require(run, message)
             file = held.enter_context(open(folder / ".lock", "a"))
             try:
                 import fcntl
@@ -5030,8 +5040,9 @@ def sole_use(folder: Path, worker: Worker) -> Iterator[None]:
                 raise ValueError(message) from None
             except ImportError:
                 return  # Windows has other locks
-            for leftover in folder.glob(".*.[0-9]*"):
-                leftover.unlink()
+            for leftover in folder.iterdir():
+                if UNFINISHED.fullmatch(leftover.name) and leftover.is_file():
+                    leftover.unlink()
 
         from_first_rank(lock, worker)
         yield

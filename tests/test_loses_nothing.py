@@ -102,6 +102,26 @@ def test_checkpoints_inside_an_epoch_change_nothing(
     assert inside == [*range(2, epoch, 2), 0] * 2
 
 
+# Files of others --------------------------------------------------------------------------------
+
+
+def test_no_file_of_others_is_touched(small_config, tmp_path):
+    """A folder that is no run is refused; in a run's folder only our half-written files go."""
+    home, run = tmp_path / "home", tmp_path / "run"
+    home.mkdir()
+    (home / ".bashrc.2024-backup").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds \['.bashrc.2024-backup'\] and is no run"):
+        tutorial.train_model(small_config, home)
+    tutorial.train_model(dataclasses.replace(small_config, epochs=1), run)
+    (run / ".last.pt.4711").write_text("half a checkpoint")
+    (run / ".notes.2024").write_text("mine")
+    (run / ".last.pt.4712").mkdir()
+    tutorial.train_model(small_config, run)
+    left = {path.name for path in run.iterdir() if path.name.startswith(".")} - {".lock"}
+    assert left == {".notes.2024", ".last.pt.4712"}
+    assert [path.name for path in home.iterdir() if path.is_file()] == [".bashrc.2024-backup"]
+
+
 # A full disk ------------------------------------------------------------------------------------
 
 
