@@ -23,15 +23,15 @@ export TEXT
 
 # A training asks for memory thousands of times in a second. Where tcmalloc or jemalloc is installed
 # (on Debian and Ubuntu the packages libtcmalloc-minimal4 and libjemalloc2), it takes the place of the
-# system's allocator, and a step on a CPU takes less time. ALLOCATOR= keeps the system's.
+# system's allocator, and the process needs less memory. ALLOCATOR= keeps the system's.
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train results trials speedrun bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-.PHONY: help setup notebook py execute lab html blog links pdf vendor test test-all lighthouse lint format train translate evaluate average export \
-  results trials speedrun bench clean
+.PHONY: help setup notebook py execute lab html blog check-published links pdf vendor test test-all lighthouse lint format train translate evaluate average \
+  export convert results views trials speedrun bench clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Build the virtual environment .venv (TORCH_INDEX=… names another index for torch)
 
@@ -52,7 +52,7 @@ notebook: $(READY) ## Write build/the_annotated_transformer.ipynb, which stands 
 py: $(READY) ## Bring edits of that notebook back into the script
 	$(PY) docs/notebook.py to-script $(NOTEBOOK) $(SCRIPT)
 
-execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke, laptop or full; default laptop)
+execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke or laptop; default laptop)
 	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) docs/notebook.py execute $(NOTEBOOK) $(EXECUTED)
 
 # JUPYTER_CONFIG_PATH adds one setting, "open a script as a notebook", to those of the user, and changes
@@ -72,6 +72,9 @@ blog: execute ## Run the notebook and publish the page docs/index.html (needs a 
 	cp $(NOTEBOOK) docs/
 	$(PY) -c 'import vl_convert; open("docs/preview.png", "wb").write(vl_convert.svg_to_png(open("images/preview.svg").read()))'
 	$(PY) docs/links.py
+
+check-published: $(READY) ## Say whether docs/ was made of the script as it is now
+	$(PY) docs/notebook.py check $(SCRIPT) docs
 
 links: ## Write the links of README, after the address in pyproject.toml has changed
 	$(PYTHON) docs/links.py
@@ -111,11 +114,14 @@ translate: $(READY) ## Translate TEXT="…", or standard input line by line
 evaluate: $(READY) ## Score the trained model on the test sets
 	$(PY) $(SCRIPT) evaluate $(ARGS)
 
-average: $(READY) ## Average checkpoints: ARGS="runs/recipe-de-en/epoch-*.pt"
-	$(PY) $(SCRIPT) average $(ARGS)
+average: $(READY) ## Average checkpoints: ARGS="runs/recipe-de-en/epoch-*"
+	$(PY) tools/average.py $(ARGS)
 
-export: $(READY) ## Write a model of pieces in int8: ARGS="--model RUN --folder FOLDER"
-	$(PY) $(SCRIPT) export $(ARGS)
+export: $(READY) ## Round a model to int8, to give away: ARGS="MODEL FOLDER"
+	$(PY) tools/int8.py $(ARGS)
+
+convert: $(READY) ## Bring weights of an earlier version into the present format: ARGS="SOURCE FOLDER"
+	$(PY) tools/convert.py $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
 	$(PY) docs/results.py train
@@ -123,6 +129,11 @@ results: $(READY) ## Train the rows of the results table, score each once, write
 	$(PY) docs/results.py score
 	$(PY) docs/results.py table
 	$(PY) docs/results.py pretrained
+	$(PY) docs/results.py showcase
+	$(PY) tools/views.py
+
+views: $(READY) ## Write the finished tables and charts of docs/results/views from the records
+	$(PY) tools/views.py
 
 trials: $(READY) ## Try settings at a share of the updates, on the validation split (hours)
 	$(PY) docs/results.py trials $(ARGS)

@@ -2,12 +2,11 @@
 
 - `TorchModel`: PyTorch's own `nn.Transformer`, between an embedding and a linear map, on our
   batches. Its attention has no dropout on the weights, as ours has none, since PyTorch's fused
-  kernel works on a CPU only without it. Two losses: PyTorch's `F.cross_entropy` with label
-  smoothing, which its users take, and our `LabelSmoothing` in the form to read.
+  kernel works on a CPU only without it. Its loss is `F.cross_entropy` with label smoothing.
 - `feed_of_2022`: how the version of 2022 fed its model: 32 sentences a batch in the order of a
   shuffled corpus, each side padded to 72 symbols, the text cut into words by spaCy inside the
-  collate function, every time anew. `MaterialisedModel` is what such a batch meets there: weights
-  of attention stored, PyTorch's own dropout (on these weights too), log-probabilities of all
+  collate function, every time anew. `MaterialisedModel` is what such a batch meets there: our
+  plain model, weights of attention stored (with dropout on them too), log-probabilities of all
   positions, padding included, and a dense table of smoothed targets.
 - `plain_decoding`: greedy decoding of one sentence at a time, the whole prefix computed again
   for each symbol.
@@ -17,6 +16,7 @@ PyTorch's model and CTranslate2 run in each format and number of processes that 
 feed of 2022 stays as it was, in fp32 and one process with all threads.
 """
 
+import itertools
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ class Embedding(nn.Module):
 class TorchModel(nn.Module):
     """nn.Transformer with its loss: the masks and ids of a `Batch` -> the sum over real symbols."""
 
-    def __init__(self, vocabs: tuple[int, int], config: at.Config, autocast, ours: bool = False):
+    def __init__(self, vocabs: tuple[int, int], config: at.Config, autocast=None):
         super().__init__()
         D, dropout = config.d_model, config.dropout
         settings = {"batch_first": True, "norm_first": True, "dropout": dropout}
@@ -60,10 +60,9 @@ class TorchModel(nn.Module):
                 module.dropout = config.attention_dropout
         self.source, self.target = (Embedding(size, D, dropout) for size in vocabs)
         self.proj, self.autocast = nn.Linear(D, vocabs[1]), autocast
-        self.criterion = at.LabelSmoothing(vocabs[1], at.PAD, SMOOTHING) if ours else None
 
     def forward(self, src, tgt, src_mask, tgt_mask, tgt_y) -> Tensor:
-        with at.mixed_precision(src.device, self.autocast):
+        with torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
             closed = ~src_mask.squeeze(1)
             causal = ~at.subsequent_mask(tgt.size(1))[0]
             states = self.core(
@@ -76,26 +75,22 @@ class TorchModel(nn.Module):
             )  # padding stands at the end of a target: the causal mask hides it from all that count
             real = tgt_y != at.PAD
             logits = self.proj(states[real]).float()  # (tokens, V)
-        if self.criterion is not None:
-            return self.criterion(logits.log_softmax(-1), tgt_y[real])
         return F.cross_entropy(logits, tgt_y[real], label_smoothing=SMOOTHING, reduction="sum")
 
 
 class MaterialisedModel(nn.Module):
-    """Our model in its forms to read: stored weights, all positions, a table of targets."""
+    """Our plain model and its loss: stored weights, all positions, a table of targets."""
 
     def __init__(self, vocabs: tuple[int, int], config: at.Config):
         super().__init__()
         sizes = config.N, config.d_model, config.d_ff, config.h, config.dropout
         self.model = at.make_model(*vocabs, *sizes)
-        for module in self.model.modules():
-            if isinstance(module, at.Dropout):
-                module.__class__ = nn.Dropout  # a random number for each value, as it was
         self.criterion = at.LabelSmoothing(vocabs[1], at.PAD, SMOOTHING)
 
     def forward(self, src, tgt, src_mask, tgt_mask, tgt_y) -> Tensor:
-        memory = self.model.encode(src, src_mask, [])
-        states = self.model.decode(memory, src_mask, tgt, tgt_mask, [])
+        for attn in itertools.chain(*at.attentions_of(self.model).values()):
+            attn.record = []  # and so it computes in the form that stores its weights
+        states = self.model(src, tgt, src_mask, tgt_mask)
         log_probs = self.model.generator(states).flatten(0, 1)  # (B·T, V)
         wanted = self.criterion.distribution(tgt_y.flatten())  # (B·T, V)
         return F.kl_div(log_probs, wanted, reduction="sum")
@@ -109,8 +104,8 @@ def feed_of_2022(
     tokenizers, order = at.load_tokenizers(corpus.languages), random.Random(seed)
 
     def ids(text: str, side: int) -> list[int]:
-        words = [token.text for token in tokenizers[side](text)]
-        return [at.START, *vocabularies[side].ids(words)[: length - 2], at.END]
+        words = [token.text for token in tokenizers[side](text)][: length - 2]
+        return [at.START, *(vocabularies[side].index.get(w, at.UNKNOWN) for w in words), at.END]
 
     while True:
         pairs = list(corpus.splits["train"])
@@ -129,7 +124,7 @@ def plain_decoding(translator: at.Translator, rows: Sequence[list[int]]) -> int:
     written = 0
     for row in rows:
         batch = at.Batch(torch.tensor([row]))
-        cap = at.length_cap(len(row), translator.config.max_len)
+        cap = at.length_cap(len(row), translator.max_len)
         found = at.greedy_decode(translator.model, batch.src, batch.src_mask, cap, at.START)
         written += found.numel()
     return written
@@ -140,9 +135,9 @@ def ctranslate2_model(translator: at.Translator, folder: Path, compute: str, thr
     import ctranslate2
     from ctranslate2.specs import transformer_spec
 
-    config, state = translator.config, translator.model.state_dict()
-    state = {name: value.float().numpy() for name, value in state.items()}
-    spec = transformer_spec.TransformerSpec.from_config((config.N, config.N), config.h)
+    sizes = translator.model.arguments
+    state = {name: value.numpy() for name, value in translator.model.state_dict().items()}
+    spec = transformer_spec.TransformerSpec.from_config((sizes["N"], sizes["N"]), sizes["h"])
     spec.config.decoder_start_token = at.SPECIALS[at.START]
     spec.config.layer_norm_epsilon = 1e-6
     pe = translator.model.src_embed[1].pe[0].numpy()

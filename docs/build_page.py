@@ -45,9 +45,9 @@ DOCS = Path(__file__).resolve().parent
 VENDOR = DOCS / "vendor"
 VEGA_LITE = "6.4"
 SHORT_NOTE = 90  # words; a note that is no longer stands in the margin where there is one
-LONG_CELL = 40  # lines of code; longer cells are folded
 LIMIT, ZIPPED = 4_000_000, 1_500_000  # bytes; a page must stay pleasant to load on a phone
-WORDS, LINES = 220, 20  # that a reader takes in within a minute, of prose and of code
+WORDS, LINES = 220, 15  # that a reader takes in within a minute, of prose and of code
+ENGINE = "engine-room"  # the heading from which on everything is folded
 SCRIPT = DOCS.parent / "the_annotated_transformer.py"
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
 TEXT_FONTS = (  # family, style, file
@@ -125,13 +125,13 @@ def code_block(code: str, language: str = "python") -> str:
 
 
 def with_meanings(code: str, letters: dict[str, str]) -> str:
-    """Coloured code; shapes in its comments and docstrings, (B, H, T, K), explain themselves."""
+    """Coloured code; shapes in its comments and docstrings, (B, H, T, d_k), explain themselves."""
 
     def explain(comment: re.Match) -> str:
         def shape(found: re.Match) -> str:
-            return re.sub(r"\b[A-Z]\b", lambda m: letter(m[0], letters), found[0])
+            return re.sub(r"\b(?:[A-Z]|d_k)\b", lambda m: letter(m[0], letters), found[0])
 
-        return re.sub(r"\((?:\.{3}|[A-Z0-9])[\w·+,. ]*\)", shape, comment[0])
+        return re.sub(r"\((?:\.{3}|d_k|[A-Z0-9])[\w·+,. ]*\)", shape, comment[0])
 
     return re.sub(r'<span class="(?:c1|sd)">.*?</span>', explain, code, flags=re.S)
 
@@ -185,16 +185,12 @@ def missing_numbers(spec: dict) -> list[str]:
 
 
 def clean_table(source: str) -> str:
-    """A pandas table without its styling: numbers to the right, no column that only counts rows."""
+    """A pandas table without its styling, numbers to the right."""
     table = BeautifulSoup(source, "html.parser").table
     for tag in [table, *table.find_all(True)]:
         tag.attrs = {k: v for k, v in tag.attrs.items() if k in ("colspan", "rowspan")}
     heads = [row.find_all("th") for row in table.thead.find_all("tr")] if table.thead else []
     rows = [row.find_all(["th", "td"]) for row in table.tbody.find_all("tr")]
-    names = [row[0].get_text(strip=True) for row in rows if row[0].name == "th"]
-    if len(heads) == 1 and rows and names == [str(i) for i in range(len(rows))]:
-        for row in [*heads, *rows]:
-            row.pop(0).extract()
     for cell in [cell for row in [*heads, *rows] for cell in row if cell.name == "th"]:
         if cell.get_text(strip=True):
             cell["scope"] = "col" if cell.find_parent("thead") else "row"
@@ -248,6 +244,7 @@ class Block:
     html: str
     note: str = ""  # caption of media that nobody wrote one for
     name: str = ""  # what the anchor of a figure is called
+    minutes: float = 0  # that a part takes to read, at its heading
 
 
 class Page:
@@ -260,6 +257,8 @@ class Page:
         self.outline: list[int] = []  # levels of the headings above the current one, as written
         self.runs: list[dict] = []  # what the notebook says about the run that made it
         self.charts = self.drawings = self.codes = 0
+        self.part = Block("text", "")  # heading of the present part, where its minutes are added up
+        self.engine = False  # are we in the engine room?
         self.formulas: list[int] = []  # displayed ones that wait for the code that computes them
         self.code_of: dict[int, str] = {}  # by formula: what computes it
         self.defined: dict[str, str] = {}  # by name: the anchor of the cell that defines it
@@ -337,7 +336,7 @@ class Page:
             number = len(self.formulas) + len(self.code_of)
             self.formulas.append(number)
             return f'<span class="scroll display">{rendered}</span><!--code of formula {number}-->'
-        if tex in self.letters and tex not in "KV":  # in formulas these two are matrices
+        if tex in self.letters and tex != "V":  # in formulas it may be the matrix of values
             return letter(tex, self.letters, rendered, ' tabindex="0"')
         # A short formula is not broken over two lines.
         return f'<span class="short">{rendered}</span>' if len(tex) < 30 else rendered
@@ -360,14 +359,9 @@ class Page:
             self.drawings += 1
             prefix = f"{path.stem}-{self.drawings}-"
             return inline_svg(path.read_text("utf-8"), alt, prefix, self.ids)
-        if path is not None:
-            kind = "image/jpeg" if path.suffix == ".jpg" else f"image/{path.suffix[1:]}"
-            source = data_uri(kind, path.read_bytes())
-        elif embedded:
-            source = token.attrs["src"]
-        else:
-            self.fail(f"image {source} does not exist")
-        return f'<img src="{source}" alt="{html.escape(alt)}">'
+        if not embedded:
+            self.fail(f"image {source} does not exist as a drawing (SVG)")
+        return f'<img src="{token.attrs["src"]}" alt="{html.escape(alt)}">'
 
     def add_markdown(self, source: str) -> None:
         """Add the blocks of a Markdown cell. An anchor on its own names the block after it."""
@@ -378,7 +372,7 @@ class Page:
             if opened.type == "th_open" and not inline.content:
                 opened.tag = closed.tag = "td"  # an empty heading confuses screen readers
         anchors: list[str] = []
-        start = 0
+        start, lines = 0, source.split("\n")
         for end, token in enumerate(tokens, 1):
             if token.level or token.nesting > 0:
                 continue  # inside a block: wait until it is closed
@@ -402,6 +396,8 @@ class Page:
                 name = f"figure-{name}" if name else ""
                 self.blocks.append(Block(kind, spans(anchors) + render(block), name=name))
                 anchors = []
+            first, last = block[0].map
+            self.part.minutes += words_of("\n".join(lines[first:last])) / WORDS
         if anchors:
             self.blocks.append(Block("text", spans(anchors)))
 
@@ -420,6 +416,9 @@ class Page:
         self.headings.append((depth, name, re.sub(r"</?a\b[^>]*>", "", text)))
         heading = f'{spans(others)}<h{depth} id="{name}">{text}</h{depth}>\n'
         self.blocks.append(Block("text", heading))
+        self.engine = self.engine or name == ENGINE
+        if depth == 2:
+            self.part = Block("text", "") if self.engine else self.blocks[-1]
 
     # Code and its outputs
 
@@ -444,18 +443,9 @@ class Page:
         return block.removesuffix("</div>\n") + told + "</div>\n"
 
     def add_code(self, cell: NotebookNode) -> None:
-        """Add a code cell, folded where it is plumbing or long, and what it printed or drew."""
-        code = cell.source.strip("\n")
-        lines, plumbing = code.count("\n") + 1, "hide-input" in cell.metadata.get("tags", [])
-        block = self.placed_code(code)
-        if plumbing or lines > LONG_CELL:
-            names = re.findall(r"^(?:def|class) (\w+)", code, flags=re.M)[:3]
-            label = ", ".join(f"<code>{name}</code>" for name in names)
-            label = ("Plumbing" if plumbing else "Code") + (": " if names else "") + label
-            size = f"<small>{lines} line{'s' * (lines > 1)}</small>"
-            block = f'<details class="fold"><summary>{label} {size}</summary>\n{block}</details>\n'
-        self.blocks.append(Block("text", block))
-        text = ""
+        """Add a code cell and what it printed or drew."""
+        text, first = "", len(self.blocks)
+        self.blocks.append(Block("text", self.placed_code(cell.source.strip("\n"))))
         for output in [*cell.outputs, None]:
             if output is not None and output.output_type == "stream":
                 # Progress bars and warnings go to stderr; they say nothing to a reader.
@@ -466,6 +456,25 @@ class Page:
             text = ""
             if output is not None:
                 self.add_output(output)
+        if "hide-input" in cell.metadata.get("tags", []):
+            block, *shown = self.blocks[first:]
+            label = self.purpose(cell.source, {other.kind for other in shown})
+            lines = cell.source.strip("\n").count("\n") + 1
+            label += f" <small>{lines} line{'s' * (lines > 1)}</small>"
+            fold = f'<details class="fold"><summary>{label}</summary>\n{block.html}</details>\n'
+            # A section of the engine room is folded already.
+            block.html = block.html if self.engine and label.startswith("set-up") else fold
+        else:
+            self.part.minutes += lines_of(cell.source) / LINES
+
+    def purpose(self, code: str, kinds: set[str]) -> str:
+        """What a folded cell is for: the figure or table that it shows or helps with, or set-up."""
+        if not self.outline:  # before the first part
+            return "set-up code"
+        if "media" in kinds or (not kinds and re.search(r"\balt\.|_map\(|_chart\(", code)):
+            return "code of this figure"
+        lists = kinds or re.search(r"\bpd\.|\btable\(", code)
+        return "code of this table" if lists else "set-up code"
 
     def add_output(self, output: NotebookNode) -> None:
         """Add one output: the richest form that the page can show without help from elsewhere."""
@@ -507,7 +516,9 @@ class Page:
         image = f'<img src="{data_uri("image/webp", smaller.getvalue())}" alt="{label}">'
         script = f'<script type="application/json">{text}</script><noscript>{image}</noscript>'
         chart = f'<div class="chart"><div class="controls"></div>{view}{script}</div>\n'
-        name = re.search(r"def (\w+)_figure\b", self.cells[self.where].source)
+        source = self.cells[self.where].source
+        shows = r'(?m)(?:^@example\ndef |^published\(")([\w-]+?)(?:[_-]figure)?["(]'
+        name = re.search(shows, source)
         name = f"figure-{name[1].replace('_', '-')}" if name else "figure"
         self.blocks.append(Block("media", chart, note=label, name=name))
 
@@ -532,8 +543,11 @@ class Page:
                 parts.append(self.beside(parts, block.html))
             else:
                 parts.append(block.html if block.kind == "text" else "")
+            if minutes := round(block.minutes):
+                told = f"{minutes} minute{'s' * (minutes > 1)} to read"
+                parts.append(f'<p class="minutes">{told}</p>\n')
         waits = r"<!--code of formula (\d+)-->(?:(\s*</p>)?\s*<!-- code: (\w+) -->)?"
-        return re.sub(waits, self.link_to_code, "".join(parts))
+        return folded_engine_room(re.sub(waits, self.link_to_code, "".join(parts)))
 
     def beside(self, parts: list[str], note: str) -> str:
         """A short note with the code or figure right before it, which leave `parts`."""
@@ -571,23 +585,31 @@ class Page:
         return f"<ol>{''.join(f'<li>{link}{below}</li>' for (link, _), below in listed)}</ol>"
 
 
+def folded_engine_room(article: str) -> str:
+    """The article with each section of the engine room folded under its heading."""
+    story, heading, room = article.partition(f'<h2 id="{ENGINE}">')
+    title = r'(?:<span id="[^"]+"></span>)*<h3 .*?</h3>'
+    fold = r'<details class="fold section"><summary>\1</summary>\2</details>\n'
+    room = re.sub(rf"({title})(.*?)(?={title}|\Z)", fold, room, flags=re.S)
+    return story + heading + room
+
+
 def notation_of(text: str) -> dict[str, str]:
     """Letters and what they mean, from the table under the heading Notation."""
     table = text.partition("# Notation")[2].partition("\n\n|")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\|? *`(\w)` *\| *([^|]+?) *\|", table, flags=re.M)
+    rows = re.findall(r"^\|? *`(\w+)` *\| *([^|]+?) *\|", table, flags=re.M)
     return {name: meaning.replace("`", "") for name, meaning in rows}
 
 
-def reading_times(soup: BeautifulSoup) -> dict[str, int]:
-    """Minutes that each part takes, by the id of its heading; folded code is passed over."""
-    words, lines, part = Counter(), Counter(), ""
-    for tag in soup.find_all(["h2", "h3", "h4", "p", "li", "pre", "figcaption"]):
-        part = tag["id"] if tag.name == "h2" else part
-        if tag.find_parent(class_="code") and not tag.find_parent(class_="fold"):
-            lines[part] += len(tag.get_text().splitlines())
-        elif tag.name != "pre":
-            words[part] += len(tag.get_text().split())
-    return {part: round(words[part] / WORDS + lines[part] / LINES) for part in words if part}
+def words_of(text: str) -> int:
+    """Words of prose; a formula is one, an address of a link none."""
+    text = re.sub(r"\$[^$\n]+\$|<[^>\n]+>", "x", re.sub(r"\]\([^)\n]*\)", "]", text))
+    return len(re.findall(r"\w[\w'’-]*", text))
+
+
+def lines_of(code: str) -> int:
+    """Lines of code, without blank ones, docstrings and comments that stand alone."""
+    return len(re.findall(r"(?m)^ *[^\s#]", re.sub(r'(?ms)^ *""".*?"""$', "", code)))
 
 
 def check_links(soup: BeautifulSoup, cell_with: Callable[[str], str]) -> None:
@@ -686,12 +708,6 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
     article = page.article()
     soup = BeautifulSoup(article, "html.parser")
     check_links(soup, page.cell_with)
-    for part, minutes in reading_times(soup).items():
-        heading = re.search(rf'<h2 id="{re.escape(part)}">.*?</h2>\n', article, flags=re.S)[0]
-        told = f"{minutes} minute{'s' * (minutes != 1)} to read" if minutes else ""
-        article = article.replace(
-            heading, f'{heading}<p class="minutes">{told}</p>\n' if told else heading
-        )
     lead = soup.p.get_text() if soup.p else ""
     lead = lead[: lead.rfind(".", 0, 300) + 1] or lead[:200]  # whole sentences
     vega = ""

@@ -3,6 +3,7 @@
     python docs/notebook.py to-notebook SCRIPT NOTEBOOK
     python docs/notebook.py to-script   NOTEBOOK SCRIPT
     python docs/notebook.py execute     NOTEBOOK EXECUTED
+    python docs/notebook.py check       SCRIPT   FOLDER
 
 The notebook stands alone: its images lie inside it. Every command gives the same bytes for the same
 input, and leaves an existing output as it was when something fails.
@@ -10,6 +11,7 @@ input, and leaves an existing output as it was when something fails.
 
 import argparse
 import base64
+import html
 import io
 import os
 import re
@@ -305,12 +307,33 @@ def execute(source: Path, target: Path, folder: Path) -> None:
     print(f"{target}: {time.monotonic() - start:.0f} s", file=sys.stderr)
 
 
+# What is published ------------------------------------------------------------------------------
+
+
+def check_published(script: Path, folder: Path) -> None:
+    """NotebookError where the notebook or the page in a folder was made of an older script."""
+    now = nbformat.reads(to_notebook(script.read_text("utf-8"), script.parent), as_version=4)
+    path = folder / script.with_suffix(".ipynb").name
+    notebook = nbformat.read(path, as_version=4)
+    for cell in [*now.cells, *notebook.cells]:
+        cell.source = restore_images(cell.source)
+    page = (folder / "index.html").read_text("utf-8")
+    blocks = re.findall(r'<div class="code"[^>]*><pre><code>(.*?)</code></pre>', page, flags=re.S)
+    shown = {html.unescape(re.sub("<[^>]+>", "", block)) for block in blocks}
+    older = [] if content(notebook) == content(now) else [str(path)]
+    if not {cell.source for cell in now.cells if cell.cell_type == "code"} <= shown:
+        older.append(str(folder / "index.html"))
+    if older:
+        raise NotebookError(f"older than {script}: {', '.join(older)}; `make blog` makes them anew")
+    print(f"{folder} has what {script} has")
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("to-notebook", "to-script", "execute"):
+    for name in ("to-notebook", "to-script", "check", "execute"):
         command = commands.add_parser(name)
         command.add_argument("source", type=Path)
         command.add_argument("target", type=Path)
@@ -323,6 +346,8 @@ def main(arguments: list[str] | None = None) -> int:
             make_notebook(options.source, options.target)
         elif options.command == "to-script":
             make_script(options.source, options.target)
+        elif options.command == "check":
+            check_published(options.source, options.target)
         else:
             execute(options.source, options.target, options.folder)
     except (NotebookError, FileNotFoundError) as error:

@@ -35,7 +35,9 @@ const links = all("nav a");
 const headings = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
 
 function markSection() {
-  const next = headings.findIndex((heading) => heading.getBoundingClientRect().top > 120);
+  const below = root.scrollHeight - scrollY - innerHeight; // the last headings never come to the top
+  const line = Math.max(120, innerHeight - below);
+  const next = headings.findIndex((heading) => heading.getBoundingClientRect().top > line);
   const current = links[(next < 0 ? links.length : next) - 1];
   if (links.some((link) => link === current && link.hasAttribute("aria-current"))) return;
   links.forEach((link) => link.removeAttribute("aria-current"));
@@ -56,6 +58,27 @@ contents.addEventListener("click", (event) => {
 });
 addEventListener("scroll", () => requestAnimationFrame(markSection), { passive: true });
 wide.addEventListener("change", placeContents);
+
+// Folds -------------------------------------------------------------------------------------------
+
+/** Open what the target of a hash is folded into, or heads; return the target where that was needed. */
+function unfold(hash) {
+  let target = null;
+  try { target = document.getElementById(decodeURIComponent(hash.slice(1))); } catch {} // an address may hold anything
+  const folds = all("details:not([open])").filter((fold) => fold.contains(target));
+  folds.forEach((fold) => (fold.open = true));
+  return folds.length ? target : null;
+}
+
+function arrive() {
+  unfold(location.hash)?.scrollIntoView();
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest('a[href^="#"]');
+  if (link) unfold(link.getAttribute("href"));
+});
+addEventListener("hashchange", arrive);
 
 // Code and boxes that scroll ----------------------------------------------------------------------
 
@@ -177,5 +200,6 @@ button.hidden = false;
 setTheme(root.dataset.theme);
 placeContents();
 markSection();
+arrive();
 // Fonts first: a chart measures its labels when it is drawn.
 document.fonts.ready.then(() => charts.forEach((chart) => near.observe(chart.box)));

@@ -1,65 +1,90 @@
-"""How a percent-format script reads: lengths of cells, runs of code, prose per line of code."""
+"""How a percent-format script reads: the size of its cells, minutes, and names used too early."""
 
+import ast
 import re
 import statistics
+import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its first line's number, whether it is prose, and its lines that are not blank."""
-
-    start: int
     prose: bool
-    lines: tuple[str, ...]
+    folded: bool  # on the page, and so not read
+    source: str
 
-
-@dataclass(frozen=True)
-class Rhythm:
-    """What the limits are about; all but `words` in lines of code that are not blank."""
-
-    median: float  # of a code cell
-    nine_in_ten: int  # cells are no longer than this
-    longest: int  # cell
-    longest_run: int  # of code without prose between
-    words: float  # of prose per line of code
+    @property
+    def lines(self) -> list[str]:
+        """Lines that are not blank. Rows of tables are neither prose nor code."""
+        lines = self.source.split("\n")
+        return [x for x in lines if x.strip() not in ("", "#") and not x.startswith("# |")]
 
 
 def cells(script: str) -> Iterator[Cell]:
-    """The cells of a script. Rows of tables are neither prose nor code."""
-    number = 1
-    for chunk in re.split(r"(?m)^(?=# %%)", script):
-        head, *body = chunk.split("\n")
-        if head.startswith("# %%"):
-            lines = [x for x in body if x.strip() not in ("", "#") and not x.startswith("# |")]
-            yield Cell(number, "[markdown]" in head, tuple(lines))
-        number += chunk.count("\n")
+    for chunk in re.split(r"(?m)^(?=# %%)", script)[1:]:
+        head, _, body = chunk.partition("\n")
+        yield Cell("[markdown]" in head, "hide-input" in head, body)
 
 
-def simplify(script: str) -> str:
-    """Every formula becomes one word; docstrings, neither prose nor code, go."""
-    script = re.sub(r"(?s)\$\$.*?\$\$", "formula", script)
-    script = re.sub(r"\$[^$\n]+\$", "formula", script)
-    return re.sub(r'(?sm)^ *""".*?"""$', "", script)
-
-
-def measure(script: str) -> Rhythm:
-    """The rhythm of a script that has at least one code cell."""
-    sizes, words, run, longest_run = [], 0, 0, 0
-    for cell in cells(simplify(script)):
+def measure(script: str) -> tuple[float, int, int, int, float]:
+    """Lines of code: of the median cell, the 90th in 100, the longest, the longest run without
+    prose between; words of prose per line. A formula is a word, docstrings are nothing."""
+    script = re.sub(r"(?s)\$\$.*?\$\$|\$[^$\n]+\$", "formula", script)
+    script = re.sub(r'(?sm)^ *""".*?"""$', "", script)
+    sizes, words, run, longest = [], 0, 0, 0
+    for cell in cells(script):
         if cell.prose:
-            words += sum(len(re.findall(r"\w+", line)) for line in cell.lines)
-            run = 0
+            words, run = words + sum(len(re.findall(r"\w+", line)) for line in cell.lines), 0
         elif cell.lines:
             sizes.append(len(cell.lines))
-            run += len(cell.lines)
-            longest_run = max(longest_run, run)
+            run += sizes[-1]
+            longest = max(longest, run)
     sizes.sort()
-    return Rhythm(
-        median=statistics.median(sizes),
-        nine_in_ten=sizes[min(len(sizes) - 1, len(sizes) * 9 // 10)],
-        longest=sizes[-1],
-        longest_run=longest_run,
-        words=words / sum(sizes),
-    )
+    ninth = sizes[min(len(sizes) - 1, len(sizes) * 9 // 10)]
+    return statistics.median(sizes), ninth, sizes[-1], longest, words / sum(sizes)
+
+
+def words_of(line: str) -> int:
+    line = re.sub(r"\$[^$]+\$|<[^>]+>", "x", re.sub(r"\]\([^)]*\)", "]", line.lstrip("# ")))
+    return len(re.findall(r"\w[\w'’-]*", line))
+
+
+def lines_of_code(source: str) -> int:
+    """Lines that are neither blank nor docstring nor a comment that stands alone."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            first, last = node.body[0].lineno, node.body[0].end_lineno
+            lines[first - 1 : last] = [""] * (last - first + 1)
+    return sum(not line.strip().startswith("#") for line in lines if line.strip())
+
+
+def minutes(script: str) -> dict[str, float]:
+    """Of each Part: 220 words of prose a minute, four seconds for a line of code in sight."""
+    part, spent = "", {}
+    for cell in cells(script):
+        for line in cell.source.splitlines() if cell.prose else ():
+            part = line.removeprefix("# # ") if line.startswith("# # ") else part
+            spent[part] = spent.get(part, 0) + words_of(line) / 220
+        if not cell.prose and not cell.folded:
+            spent[part] = spent.get(part, 0) + lines_of_code(cell.source) / 15
+    return spent
+
+
+def used_early(script: str) -> list[tuple[str, str]]:
+    """(function or class, name) where a name is looked up before the cell that first binds it."""
+
+    def looked_up(table: symtable.SymbolTable) -> set[str]:
+        names = {s.get_name() for s in table.get_symbols() if s.is_global() and s.is_referenced()}
+        return names.union(*map(looked_up, table.get_children()))
+
+    bound, uses = {}, []
+    for place, cell in enumerate(cell for cell in cells(script) if not cell.prose):
+        table = symtable.symtable(cell.source, "cell", "exec")
+        for symbol in table.get_symbols():
+            if symbol.is_assigned() or symbol.is_imported():
+                bound.setdefault(symbol.get_name(), place)
+        users = table.get_children()
+        uses += [(place, user.get_name(), name) for user in users for name in looked_up(user)]
+    return sorted((user, name) for place, user, name in uses if bound.get(name, -1) > place)

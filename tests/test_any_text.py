@@ -9,7 +9,6 @@ import warnings
 
 import psutil
 import pytest
-import torch
 from conftest import PROJECT
 
 import the_annotated_transformer as tutorial
@@ -31,13 +30,11 @@ def random_text(rng: random.Random) -> str:
 def translator_of(kind: str) -> tutorial.Translator:
     """A small model with random weights, of words or of pieces."""
     corpus = tutorial.read_builtin()
-    config = tutorial.Config(
-        N=1, d_model=16, d_ff=32, h=2, max_len=64, pieces=300 * (kind == "pieces")
-    )
-    learn = tutorial.learn_pieces if kind == "pieces" else tutorial.learn_words
-    vocabularies = learn(corpus, 300 if kind == "pieces" else 1)
-    model = tutorial.model_from(config, vocabularies).eval()
-    return tutorial.Translator(kind, model, config, "none", vocabularies, torch.device("cpu"))
+    learn, size = (tutorial.learn_pieces, 300) if kind == "pieces" else (tutorial.learn_words, 1)
+    vocabularies = learn(corpus, size)
+    sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "max_len": 64}
+    model = tutorial.make_model(*map(len, vocabularies), **sizes).eval()
+    return tutorial.Translator(kind, model, "none", ("de", "en"), vocabularies)
 
 
 def translate_many(kind: str, number: int) -> float:

@@ -1,10 +1,9 @@
-"""The benchmark: baselines that compute the same, a machine that is quiet, tables that add up."""
+"""The benchmark: baselines that compute the same, cases that run, tables that add up."""
 
+import dataclasses
 import itertools
 import json
-import multiprocessing
 import sys
-import time
 
 import pytest
 import torch
@@ -17,7 +16,9 @@ import baselines
 import bench
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-TINY = tutorial.Config(N=2, d_model=16, d_ff=32, h=4, dropout=0.0)
+TINY = dataclasses.replace(
+    bench.WORDS, data="builtin", N=2, d_model=16, d_ff=32, h=4, dropout=0.0, batch_tokens=64
+)
 
 
 def some_batch() -> tutorial.Batch:
@@ -30,17 +31,16 @@ def loss_of(loss_model, batch) -> torch.Tensor:
     return loss_model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask, batch.tgt_y)
 
 
-def ours() -> tuple[tutorial.EncoderDecoder, tutorial.SummedLoss]:
+def ours() -> tuple[tutorial.EncoderDecoder, tutorial.ModelWithLoss]:
     torch.manual_seed(0)
     model = tutorial.make_model(11, 13, 2, 16, 32, 4, 0.0)
     criterion = tutorial.LabelSmoothing(13, tutorial.PAD, baselines.SMOOTHING)
-    return model, tutorial.SummedLoss(model, criterion)
+    return model, tutorial.ModelWithLoss(tutorial.make_fast(model), criterion)
 
 
-def like_ours(ours_too: bool) -> tuple[baselines.TorchModel, torch.nn.Module]:
-    """nn.Transformer with the weights of our model, and our loss model."""
-    model, loss_model = ours()
-    theirs = baselines.TorchModel((11, 13), TINY, None, ours_too)
+def like_ours(model) -> baselines.TorchModel:
+    """nn.Transformer with the weights of our model."""
+    theirs = baselines.TorchModel((11, 13), TINY)
     for side in ("encoder", "decoder"):
         stack, core = getattr(model, side), getattr(theirs.core, side)
         for one, other in zip(stack.layers, core.layers, strict=True):
@@ -51,56 +51,53 @@ def like_ours(ours_too: bool) -> tuple[baselines.TorchModel, torch.nn.Module]:
     theirs.source.lut.load_state_dict(model.src_embed[0].lut.state_dict())
     theirs.target.lut.load_state_dict(model.tgt_embed[0].lut.state_dict())
     theirs.proj.load_state_dict(model.generator.proj.state_dict())
-    return theirs, loss_model
+    return theirs
 
 
 def test_nn_transformer_computes_what_ours_computes():
-    """The same weights give the same loss: what is timed is the same task."""
-    theirs, loss_model = like_ours(ours_too=True)
-    batch = some_batch()
-    torch.testing.assert_close(loss_of(theirs, batch), loss_of(loss_model, batch))
-
-
-def test_the_loss_of_pytorch_is_the_cross_entropy_of_the_same_scores():
-    theirs, _ = like_ours(ours_too=False)
-    batch, scores = some_batch(), []
+    """The same weights give the same scores; its loss is the cross-entropy of these."""
+    (model, loss_model), batch, scores = ours(), some_batch(), []
+    theirs = like_ours(model)
     theirs.proj.register_forward_hook(lambda module, given, out: scores.append(out))
     loss = loss_of(theirs, batch)
     log_probs, real = scores[0].log_softmax(-1), batch.tgt_y[batch.tgt_y != tutorial.PAD]
+    torch.testing.assert_close(loss_model.criterion(log_probs, real), loss_of(loss_model, batch))
     by_hand = -0.9 * log_probs[range(len(real)), real].sum() - 0.1 * log_probs.mean(-1).sum()
     torch.testing.assert_close(loss, by_hand)
 
 
 def test_attention_of_the_baseline_can_use_the_fused_kernel():
-    model = baselines.TorchModel((11, 13), bench.SIZES["small"], None)
+    model = baselines.TorchModel((11, 13), bench.SIZES["small"])
     rates = [m.dropout for m in model.modules() if isinstance(m, torch.nn.MultiheadAttention)]
     assert rates == [0.0] * 9
 
 
-def test_the_materialised_model_computes_what_ours_computes():
+def test_the_materialised_model_computes_what_ours_computes_and_stores_weights():
     model, loss_model = ours()
     other = baselines.MaterialisedModel((11, 13), TINY)
     other.model.load_state_dict(model.state_dict())
     batch = some_batch()
-    expected = loss_of(loss_model, batch)
-    torch.testing.assert_close(loss_of(other, batch), expected)
+    for _ in range(2):
+        torch.testing.assert_close(loss_of(other, batch), loss_of(loss_model, batch))
+    assert {len(m.record) for m in other.modules() if hasattr(m, "record")} == {1}
 
 
 def test_the_feed_of_2022():
     corpus = tutorial.read_builtin()
     vocabularies = tutorial.learn_words(corpus, 1)
     feed = baselines.feed_of_2022(corpus, vocabularies)
-    batches = list(itertools.islice(feed, 100))  # more than an epoch
-    assert all(b.src.shape == (32, 72) and b.tgt.shape == (32, 71) for b in batches[:90])
-    assert sum(len(batch.src) for batch in batches[:94]) == 3000, "each sentence once"
-    assert not torch.equal(batches[0].src, batches[94].src), "another order in the next epoch"
-    share = tutorial.padding_share(batches[:10])
-    assert share > 0.75
+    passes = -(-len(corpus.splits["train"]) // 32)
+    batches = list(itertools.islice(feed, passes + 2))
+    assert batches[0].src.shape == (32, 72) and batches[0].tgt.shape == (32, 71)
+    sentences = sum(len(batch.src) for batch in batches[:passes])
+    assert sentences == len(corpus.splits["train"]), "each sentence once"
+    assert not torch.equal(batches[0].src, batches[passes].src), "then in another order"
+    assert (batches[0].tgt_y == tutorial.PAD).float().mean() > 0.7
 
 
 def test_ctranslate2_says_what_ours_says(tmp_path):
     pytest.importorskip("ctranslate2")
-    translator = tutorial.load_pretrained(PROJECT / "pretrained", torch.device("cpu"))
+    translator = bench.shipped()
     engine = baselines.ctranslate2_model(translator, tmp_path / "model", "float32", 1)
     sources = [source for source, _ in tutorial.builtin_corpus()["val"][:30]]
     rows = [ids for _, ids in tutorial.source_parts(translator, sources)]
@@ -117,62 +114,37 @@ def test_ctranslate2_says_what_ours_says(tmp_path):
     assert same >= 29, "the same weights; rounding may turn a tie"
 
 
-# The machine ------------------------------------------------------------------------------------
+# Cases ------------------------------------------------------------------------------------------
 
 
-def test_a_busy_machine_is_refused():
-    looks = iter([0.9, 0.9, 0.02])
-    bench.wait_for_quiet(look=lambda: next(looks))
-    with pytest.raises(ValueError, match=r"^90% of this machine's cores are in use by others"):
-        bench.wait_for_quiet(patience=0, look=lambda: 0.9)
-
-
-def burn(until: float) -> None:
-    while time.monotonic() < until:
-        pass
-
-
-def test_work_of_others_is_seen():
-    context = multiprocessing.get_context("fork")
-    worker = context.Process(target=burn, args=(time.monotonic() + 1.5,))
-    worker.start()
-    try:
-        assert bench.share_in_use(1.0) > 0.5 / torch.get_num_threads() / 8
-    finally:
-        worker.join()
-
-
-# Cases and tables -------------------------------------------------------------------------------
-
-
-def test_every_target_has_its_cases():
-    cases = {name: {"tokens per second": 1.0, "peak MB": 1.0, "sentences per second": 1.0,
-                    "16": 1.0, "512": 1.4} for name in bench.CASES}  # fmt: skip
-    found = bench.ratios(cases)
-    assert len(found) == 2 * len(bench.TARGETS) + 4 + 2 + 2 + 2
-    assert all(row["ratio"] == 1.0 for row in found[:-2]) and found[-1]["ratio"] == 1.4
-    reached = {row["what"] for row in found if row["reached"]}
-    assert "the 512th symbol against the 16th, 8 at once" in reached
-    assert not any("feed of 2022" in what for what in reached)
-
-
-def test_a_case_is_measured(monkeypatch):
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """Cases of a moment, on the built-in captions."""
+    monkeypatch.setattr(bench.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tutorial, "tokens_of", tutorial.tokens_of)  # to be restored
     monkeypatch.setattr(bench, "SECONDS", 0.01)
     monkeypatch.setattr(bench, "BUDGET", 64)
     monkeypatch.setitem(bench.SIZES, "small", TINY)
-    encoded = tutorial.encode_corpus("builtin", ("de", "en"), 2, 256)
-    monkeypatch.setattr(bench, "encoded_words", lambda: encoded)
-    for code in ("ours", "torch", "torch+ours", "feed2022"):
-        found = bench.measure_training(bench.Case("train", code, threads=1))
-        assert found["tokens per second"] > 0 and found["updates"] >= 3
-    monkeypatch.setattr(tutorial.SummedLoss, "forward", tutorial.SummedLoss.forward)  # to restore
-    for code, change in (("ours", ("length", 8)), ("whole loss", ("V", 50))):
-        case = bench.Case("scale", code, change=change)
-        assert bench.measure_scale(case)["GFLOP/s"] > 0
+    captions = tutorial.builtin_corpus()["test"][:40]
+    corpus = tutorial.Corpus("x", ("de", "en"), {"test_2016_flickr": captions})
+    monkeypatch.setattr(tutorial, "find_multi30k", lambda languages: corpus)
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+
+
+@pytest.mark.parametrize("code", ["ours", "torch", "feed2022"])
+def test_a_training_is_measured(tiny, code):
+    numbers = bench.measure(bench.Case("train", code, threads=1))
+    assert numbers["tokens per second"] > 0 and numbers["updates"] >= 3
+
+
+def test_other_cases_are_measured(tiny):
+    assert bench.measure(bench.Case("scale", change=("d_model", 64)))["GFLOP/s"] > 0
     for code in ("ours", "plain"):
-        case = bench.Case("position", code, change=("sentences", 2))
-        times = bench.measure_positions(case, longest=32)
-        assert set(times) >= {"16", "32"} and all(ms > 0 for ms in times.values())
+        times = bench.measure_positions(bench.Case("position", code, change=("s", 2)), longest=32)
+        assert set(times) == {"16", "32"} and all(ms > 0 for ms in times.values())
+    for code, beam in (("ours", 1), ("ours", 2), ("plain", 1)):
+        numbers = bench.measure(bench.Case("decode", code, "shipped", beam=beam))
+        assert numbers["sentences per second"] > 0 and numbers["symbols"] > 0
 
 
 @pytest.mark.parametrize("gain", [name for name in bench.GAINS if "batches" not in name])
@@ -185,37 +157,47 @@ def test_without_a_gain_the_loss_is_the_same(monkeypatch, gain):
     torch.testing.assert_close(loss_of(loss_model, batch), before)
 
 
-def test_a_profile_names_the_operations(monkeypatch):
-    monkeypatch.setattr(bench, "SECONDS", bench.SECONDS)
-    monkeypatch.setattr(bench, "BUDGET", 64)
-    monkeypatch.setitem(bench.SIZES, "small", TINY)
-    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
-    shares = bench.profile(bench.Case("scale", change=("length", 8), threads=1))
-    assert 0 < sum(shares.values()) <= 1 and any(name.startswith("aten::") for name in shares)
-    assert list(shares.values()) == sorted(shares.values(), reverse=True)
-
-
 def test_unsorted_batches_hold_every_sentence_once():
     lengths = [(n % 7 + 1, n % 5 + 1) for n in range(100)]
-    batches = bench.unsorted_batches(lengths, 30, None)
+    batches = bench.unsorted_batches(lengths, 30)
     assert sorted(n for batch in batches for n in batch) == list(range(100))
     assert len(batches) == pytest.approx(sum(map(max, lengths)) / 30, abs=2)
+
+
+def test_a_case_of_two_ranks_runs_two_processes(monkeypatch, capsys):
+    """Also when it is measured by hand."""
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        return bench.subprocess.CompletedProcess(command, 0, '{"speed": 1}\n', "")
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    assert bench.main(["measure", "train-ours-small-fp32-2x1"]) == 0
+    assert "--nproc-per-node=2" in commands[0]
+    assert json.loads(capsys.readouterr().out) == {"speed": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["ours", "torch"])
+def test_two_processes_are_measured_together(multi30k, monkeypatch, code):
+    monkeypatch.setenv("MULTI30K_DIR", multi30k)
+    numbers = bench.run_case(bench.CASES[f"train-{code}-small-fp32-2x1"])
+    assert numbers["tokens per second"] > 0 and numbers["peak MB"] > 600, "of both"
 
 
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["run", "peak-matmul-2048-fp32-1x2"], "is for all cases: name another file for some"),
-        (["measure", "train-nothing"], "no case is called train-nothing: `list` names them all"),
+        (["run", "train-ours-small-fp32-1x2"], "is for all cases: name another file"),
+        (["measure", "train-nothing"], "nothing is called train-nothing: choose among"),
         (["run"], "Multi30k is out of reach"),
-        (["table"], "No such file"),
+        (["table", "--name", "none"], "No such file"),
     ],
     ids=str,
 )
 def test_bad_input(monkeypatch, capsys, tmp_path, arguments, words):
-    monkeypatch.setattr(tutorial, "MULTI30K_URL", "http://127.0.0.1:9")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tutorial.time, "sleep", lambda seconds: None)
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
     assert bench.main(arguments) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: ") and words in err and len(err.splitlines()) == 1
@@ -223,53 +205,35 @@ def test_bad_input(monkeypatch, capsys, tmp_path, arguments, words):
 
 def test_a_case_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"(?s)train-ours-small-fp32-1x1 failed.*is missing"):
-        bench.run_case(bench.CASES["train-ours-small-fp32-1x1"])
+    with pytest.raises(RuntimeError, match=r"(?s)train-ours-small-fp32-1x2 failed.*is missing"):
+        bench.run_case(bench.CASES["train-ours-small-fp32-1x2"])
 
 
 def test_a_benchmark_goes_on_after_a_stop(monkeypatch, tmp_path):
-    names, measured = ["train-ours-small-fp32-1x1", "peak-matmul-2048-fp32-1x2"], []
+    names = ["train-ours-small-fp32-1x2", "decode-plain-shipped-fp32-beam1"]
+    measured = []
 
     def run_case(case):
-        if len(measured) == 2:
+        if len(measured) == 3:
             raise KeyboardInterrupt
         measured.append(case.name)
         return {"speed": float(len(measured))}
 
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.setattr(bench, "facts", dict)
-    monkeypatch.setattr(bench, "wait_for_quiet", lambda: None)
+    monkeypatch.setattr(bench.results, "wait_for_quiet", lambda: None)
+    monkeypatch.setattr(bench.records, "RESULTS", tmp_path)
     monkeypatch.setattr(bench, "run_case", run_case)
-    output = tmp_path / "benchmark.json"
     with pytest.raises(KeyboardInterrupt):
-        bench.run(names, 3, output)
-    assert not output.exists()
+        bench.run(names, 3, "some")
+    assert not (tmp_path / "some.json").exists()
     monkeypatch.setattr(bench, "run_case", lambda case: {"speed": 7.0})
-    bench.run(names, 3, output)
-    first, second = json.loads(output.read_text())["cases"]
-    assert first["rounds"] == [{"speed": 1.0}, {"speed": 7.0}, {"speed": 7.0}]
-    assert first["speed"] == 7.0
-    assert second["rounds"] == [{"speed": 2.0}], "a curve has one round"
-
-
-def test_decoding_is_measured(monkeypatch, tmp_path):
-    captions = tutorial.builtin_corpus()["test"][:40]
-    corpus = tutorial.Corpus("x", ("de", "en"), {"test_2016_flickr": captions})
-    monkeypatch.setattr(tutorial, "find_multi30k", lambda languages: corpus)
-    for code, beam in (("ours", 1), ("ours", 2), ("plain", 1)):
-        found = bench.measure_decoding(bench.Case("decode", code, "shipped", beam=beam))
-        assert found["sentences per second"] > 0 and found["symbols"] > 0
+    bench.run(names, 3, "some")
+    content = bench.records.read("some")
+    first, second = content["cases"]
+    assert first["rounds"] == [{"speed": 1.0}, {"speed": 3.0}, {"speed": 7.0}]
+    assert (first["speed"], second["speed"]) == (3.0, 7.0) and content["made"]["code"]
 
 
 def test_the_published_tables_are_those_of_the_file():
-    if not (PROJECT / bench.RESULTS).is_file():
-        pytest.skip("no benchmark yet")
-    content = json.loads((PROJECT / bench.RESULTS).read_text())
-    assert {case["name"] for case in content["cases"]} == set(bench.CASES)
-    assert content["ratios"] == bench.ratios({case["name"]: case for case in content["cases"]})
-    assert content["rounds"] >= 5
-    assert all(
-        len(c["rounds"]) >= (1 if c["task"] in bench.CURVES else 5) for c in content["cases"]
-    )
-    earlier = json.loads((PROJECT / bench.EARLIER).read_text())
-    assert bench.readme_table(content, earlier) in (PROJECT / "README.md").read_text()
+    content = bench.records.read("benchmark")
+    assert bench.readme_tables(content) in bench.results.README.read_text(encoding="utf-8")

@@ -1,6 +1,5 @@
 """The house around the script: targets, packages, notebook and way back, rhythm of the text."""
 
-import html
 import importlib.metadata
 import json
 import os
@@ -20,8 +19,9 @@ import rhythm
 PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 TARGETS = (
-    "setup notebook py execute lab html blog links pdf vendor lighthouse test test-all lint format "
-    "train translate evaluate average export results trials speedrun bench clean help"
+    "setup notebook py execute lab html blog check-published links pdf vendor lighthouse test "
+    "test-all lint format train translate evaluate average export convert results views "
+    "trials speedrun bench clean help"
 ).split()
 
 SMALL = """\
@@ -153,9 +153,28 @@ def test_requirements_are_exact_pins_of_what_is_installed():
 
 def test_the_script_installs_the_versions_of_the_requirements(script):
     pins = requirements()
-    named = dict(re.findall(r'"([A-Za-z0-9_-]+)==([0-9a-z.]+)"', script))
-    assert named == {name: pins[name] for name in named}
-    assert "torch" not in named
+    named = re.search(r'^PACKAGES = """$(.*?)^"""$', script, flags=re.M | re.S)[1].split()
+    assert named == [f"{name}=={pins[name]}" for name in (pin.split("==")[0] for pin in named)]
+    assert "torchtext==0.6.0" in named and not any(pin.startswith("torch=") for pin in named)
+
+
+CALLED = {  # where it is used under another name than the package's
+    "vl-convert-python": "vl_convert", "pillow": "PIL", "markdown-it-py": "markdown_it",
+    "mdit-py-plugins": "mdit_py_plugins", "fonttools": "fontTools", "beautifulsoup4": "bs4",
+    "accessible-pygments": "github-light-high-contrast", "jupyterlab": "jupyter",
+    "axe-playwright-python": "axe_playwright_python", "Pygments": "pygments",
+    "pytest-timeout": "timeout = 300",
+}  # fmt: skip
+
+
+def test_every_package_is_used_or_says_what_it_is_for():
+    text = (PROJECT / "requirements.txt").read_text()
+    files = tracked("*.py", "Makefile", "pyproject.toml")
+    used = "\n".join(path.read_text() for path in files if path.name != "test_house.py")
+    for line in text.split("\n"):
+        name, _, version = line.partition("==")
+        if version and "#" not in version:
+            assert re.search(rf"\b{re.escape(CALLED.get(name, name))}", used), name
 
 
 def test_files_speak_of_the_project_only():
@@ -353,38 +372,54 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
     assert page.count('class="chart"') > 10
 
 
-def test_what_is_published_is_made_of_this_script(script):
-    """`make blog` writes docs/ again after a change of the script."""
-    published = nbformat.read(PROJECT / "docs" / "the_annotated_transformer.ipynb", as_version=4)
-    now = nbformat.reads(tool.to_notebook(script, PROJECT), as_version=4)
-    for notebook in (published, now):
-        for cell in notebook.cells:
-            cell.source = tool.restore_images(cell.source)
-    assert tool.content(published) == tool.content(now), "docs/ is older than the script"
-    page = (PROJECT / "docs" / "index.html").read_text(encoding="utf-8")
-    blocks = re.findall(r'<div class="code"[^>]*><pre><code>(.*?)</code></pre>', page, flags=re.S)
-    shown = {html.unescape(re.sub("<[^>]+>", "", block)) for block in blocks}
-    code = {cell.source for cell in now.cells if cell.cell_type == "code"}
-    assert code <= shown, "the page is older than the script"
+def test_make_says_whether_the_script_is_newer_than_what_is_published(small, capsys):
+    script, notebook = small / "small.py", small / "docs" / "small.ipynb"
+    check = ["check", str(script), str(notebook.parent)]
+    assert tool.main(check) == 1 and "small.ipynb" in capsys.readouterr().err, "nothing there"
+    tool.make_notebook(script, notebook)
+    (notebook.parent / "index.html").write_text(build_page.build(notebook)[0])
+    assert tool.main(check) == 0
+    script.write_text(SMALL.replace("the edge", "its edge"))
+    assert tool.main(check) == 1
+    told = capsys.readouterr().err
+    assert "small.ipynb" in told and "index.html" not in told, "the page's prose is not compared"
+    script.write_text(SMALL.replace("a + b\n", "b + a\n"))
+    assert tool.main(check) == 1 and "index.html" in capsys.readouterr().err
+    assert "check the_annotated_transformer.py docs" in make("check-published", "-n", "READY=")
 
 
 # The text ---------------------------------------------------------------------------------------
 
 
-def test_the_measure_of_rhythm():
+def test_the_measures():
+    """All three by hand; a name is early only where a function uses it in an earlier cell."""
     code = '# %%\n"""Of no weight."""\nx = 1\n\ny = 2\n'
-    text = "# %% [markdown]\n# one $a + b$ two\n# | a | b |\n"
-    measured = rhythm.measure(code + text + "# %%\nz = 3\n# %% tags=[]\nz = 3\nz = 4\nz = 5\n")
-    assert measured == rhythm.Rhythm(2, 3, 3, 4, 3 / 6)
+    text = "# %% [markdown]\n# # Part 1\n# one $a + b$ two\n# | a | b |\n"
+    last = "# %%\nz = 3\n# %% tags=[]\nz = 3\nz = 4\nz = 5\n"
+    assert rhythm.measure(code + text + last) == (2, 3, 3, 4, 5 / 6)
+    early = '# %%\ndef f():\n    """What."""\n\n    # Why.\n    return g(x)\n'
+    folded = '# %% tags=["hide-input"]\nx = 1\n\n\ndef g(y):\n    return f\n'
+    assert rhythm.used_early(early + folded) == [("f", "g"), ("f", "x")]
+    assert rhythm.minutes(text + early + folded) == {"Part 1": pytest.approx(7 / 220 + 2 / 15)}
 
 
 def test_the_rhythm_of_the_tutorial(script):
-    measured = rhythm.measure(script)
-    assert measured.median <= 12
-    assert measured.nine_in_ten <= 25
-    assert measured.longest <= 40
-    assert measured.longest_run <= 40
-    assert 5 <= measured.words <= 12
+    median, nine_in_ten, longest, longest_run, words = rhythm.measure(script)
+    assert median <= 12 and nine_in_ten <= 25
+    assert longest <= 40 and longest_run <= 40
+    assert 5 <= words <= 12
+
+
+def test_the_tutorial_is_read_in_an_evening(script):
+    """The budgets of lines and minutes, and no name before the cell that defines it."""
+    cells = [cell for cell in rhythm.cells(script) if not cell.prose]
+    assert sum(rhythm.lines_of_code(cell.source) for cell in cells) <= 2600
+    spent = rhythm.minutes(script)
+    parts = list(spent)
+    core, story = parts.index("Part 5. Why self-attention"), parts.index("The engine room")
+    assert sum(list(spent.values())[:core]) <= 100
+    assert sum(list(spent.values())[:story]) <= 220
+    assert rhythm.used_early(script) == []
 
 
 def test_lines_of_code_fit(script):

@@ -2,10 +2,14 @@
 
 import contextlib
 import dataclasses
+import errno
+import io
+import json
 import os
+import pickle
 import random
-import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,115 +18,165 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
 import psutil
 import pytest
 import torch
-from conftest import PROJECT, assert_same_training, saved
+from conftest import PROJECT, assert_same_training, saved, scores
 
 import the_annotated_transformer as tutorial
 
 WORKER = str(PROJECT / "tests" / "kill_worker.py")
-TORCHRUN = [sys.executable, *"-m torch.distributed.run --standalone --nproc-per-node 2".split()]
+TORCHRUN = [sys.executable, *"-m torch.distributed.run --standalone --nproc-per-node".split()]
+FILES = ["model.safetensors", "words.json", "config.json", "last.pt", "log.jsonl", "summary.json"]
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
-# Files ------------------------------------------------------------------------------------------
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder but the lock, which has no content."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def every_damage(good: bytes, rng: random.Random) -> list[bytes]:
-    """A file cut at every byte, with every bit of its beginning flipped, and many of the rest."""
-    cuts = [good[:length] for length in range(len(good))]
-    places = [*range(8 * 120), *(rng.randrange(8 * len(good)) for _ in range(6000))]
-    flipped = []
-    for place in places:
-        byte, bit = divmod(place, 8)
-        flipped.append(good[:byte] + bytes([good[byte] ^ (1 << bit)]) + good[byte + 1 :])
-    return cuts + flipped
+def assert_same_run(one: Path, other: Path) -> None:
+    """The same training, log and weights of epochs; and nothing half-written."""
+    assert_same_training(saved(one), saved(other))
+    files = contents(one), contents(other)
+    assert files[0].keys() == files[1].keys()
+    assert not [name for name in files[0] if name.endswith(".part")]
+    for name in files[0]:
+        if name.endswith((".safetensors", "words.json")):
+            assert files[0][name] == files[1][name], name
+    for run in (one, other):
+        assert scores(log_of(run)) == scores(saved(one)["history"])
+    summaries = [tutorial.read_summary(run) for run in (one, other)]
+    for name in ("status", "best", "validation_bleu", "corpus", "parameters", "settings"):
+        assert summaries[0][name] == summaries[1][name]
+
+
+def log_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(small_config, uninterrupted, tmp_path_factory) -> Path:
+    """The folder of a run of two epochs that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tutorial, "choose_device", lambda: torch.device("cpu"))
+        patch.setattr(tutorial, "gains_from_bf16", lambda device: False)
+        tutorial.train_model(small_config, folder)
+    assert_same_training(saved(folder), uninterrupted)
+    return folder
+
+
+# Damage -----------------------------------------------------------------------------------------
 
 
 def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path):
     path = tmp_path / "small.pt"
-    tutorial.save_checkpoint(path, {"weights": torch.arange(9.0), "step": 7})
+    tutorial.save_checkpoint(path, {"weights": torch.arange(9.0), "history": [7]})
     good = path.read_bytes()
-    assert tutorial.load_checkpoint(path)["step"] == 7
-    for number, bad in enumerate(every_damage(good, random.Random(0))):
+    assert tutorial.load_checkpoint(path)["history"] == [7]
+    damaged = [good[:length] for length in range(len(good))]
+    for place in random.Random(0).sample(range(8 * len(good)), 4000):
+        byte, bit = divmod(place, 8)
+        damaged.append(good[:byte] + bytes([good[byte] ^ (1 << bit)]) + good[byte + 1 :])
+    for number, bad in enumerate(damaged):
         path.write_bytes(bad)
-        with pytest.raises(ValueError, match=r"small\.pt (is damaged|is not a checkpoint)"):
-            tutorial.load_checkpoint(path)
-            pytest.fail(f"damage {number} was not noticed")
+        try:
+            content = tutorial.load_checkpoint(path)
+        except ValueError as error:
+            assert "small.pt is damaged or no checkpoint" in str(error)
+        else:  # a bit of the archive's padding or dates, which no data hang on
+            same = torch.equal(content["weights"], torch.arange(9.0)) and content["history"] == [7]
+            assert same and len(bad) == len(good), f"damage {number} was not noticed"
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
-    small_config, uninterrupted, tmp_path, damage
-):
-    run = tmp_path / "run"
-    one = dataclasses.replace(small_config, epochs=1)
-    tutorial.train_model(dataclasses.replace(one, epochs=2), run)
-    last, good = run / "last.pt", (run / "last.pt").read_bytes()
-    bad = {"cut": good[:-200], "empty": b"", "flipped": good[:999] + b"\0\xff" + good[1001:]}
-    last.write_bytes(bad[damage])
-    with pytest.warns(UserWarning, match=r"last\.pt is .*: going on from previous\.pt instead"):
-        assert tutorial.train_model(small_config, run) == "finished"
-    assert_same_training(saved(run), uninterrupted)
-    assert (run / "last.damaged").read_bytes() == bad[damage], "kept for whoever wants to look"
-    epochs = [e["epoch"] for e in tutorial.read_log(run) if e["kind"] == "validation"]
-    assert epochs == [1, 2], "what was done again stands in the log once"
+class Malice:
+    """A pickle that, where it is followed, makes a folder."""
+
+    def __init__(self, place: Path):
+        self.place = str(place)
+
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
 
 
-def test_two_damaged_checkpoints_are_an_error_and_nothing_is_lost(small_config, tmp_path):
-    run = tmp_path / "run"
-    tutorial.train_model(small_config, run)
-    for name in ("last.pt", "previous.pt"):
-        (run / name).write_bytes((run / name).read_bytes()[:-7])
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    with (
-        pytest.warns(UserWarning, match=r"last\.pt is damaged"),
-        pytest.raises(ValueError, match=r"previous\.pt is damaged"),
-    ):
+@pytest.mark.parametrize(
+    "damage, told",
+    [
+        ("cut", "is damaged or no checkpoint: remove it, and the run begins anew"),
+        ("flipped", "is damaged or no checkpoint"),
+        ("empty", "is damaged or no checkpoint"),
+        ("code", "holds more than tensors; none of it was loaded"),
+        ("plain pickle", "is damaged or no checkpoint"),
+        ("first edition", "first edition, and cannot be gone on with: `python tools/convert.py`"),
+        ("other tensors", "is damaged or no checkpoint"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used_is_refused(small_config, whole, tmp_path, damage, told):
+    """Nothing is touched, nothing executed; without it the run begins anew."""
+    run, buffer = Path(shutil.copytree(whole, tmp_path / "run")), io.BytesIO()
+    good, malice = (run / "last.pt").read_bytes(), Malice(tmp_path / "made by a pickle")
+    torch.save({"weights": torch.ones(3)}, buffer)
+    bad = {
+        "cut": good[:-200],
+        "flipped": good[:999] + bytes([good[999] ^ 255]) + good[1000:],
+        "empty": b"",
+        "plain pickle": pickle.dumps(malice),
+        "first edition": b"annotated-transformer-1 " + good,
+    }
+    (run / "last.pt").write_bytes(bad.get(damage, buffer.getvalue()))
+    if damage == "code":
+        tutorial.save_checkpoint(run / "last.pt", {"code": malice})
+    before = contents(run)
+    with pytest.raises(ValueError, match=r"last\.pt") as caught:
         tutorial.train_model(small_config, run)
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert told in str(caught.value)
+    assert contents(run) == before and not Path(malice.place).exists()
+    (run / "last.pt").unlink()
+    assert tutorial.train_model(small_config, run) == "finished"
+    assert_same_run(run, whole)
 
 
-def test_checkpoints_inside_an_epoch_change_nothing(
-    small_config, uninterrupted, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(tutorial, "SAVE_EVERY", 2)
-    written, save = [], tutorial.save_checkpoint
-
-    def counted(path, content):
-        written.append((path.name, content["state"]["position"]))
-        save(path, content)
-
-    monkeypatch.setattr(tutorial, "save_checkpoint", counted)
-    tutorial.train_model(small_config, tmp_path / "run")
-    assert_same_training(saved(tmp_path / "run"), uninterrupted)
-    inside = [position for name, position in written if name == "next.pt"]
-    epoch = uninterrupted["state"]["step"] // 2
-    assert inside == [*range(2, epoch, 2), 0] * 2
+# Accidents --------------------------------------------------------------------------------------
 
 
-# Files of others --------------------------------------------------------------------------------
+class Killed(BaseException):
+    """In the place of SIGKILL, for a test in one process."""
 
 
-def test_no_file_of_others_is_touched(small_config, tmp_path):
-    """A folder that is no run is refused; in a run's folder only our half-written files go."""
-    home, run = tmp_path / "home", tmp_path / "run"
-    home.mkdir()
-    (home / ".bashrc.2024-backup").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds \['.bashrc.2024-backup'\] and is no run"):
-        tutorial.train_model(small_config, home)
-    tutorial.train_model(dataclasses.replace(small_config, epochs=1), run)
-    (run / ".last.pt.4711").write_text("half a checkpoint")
-    (run / ".notes.2024").write_text("mine")
-    (run / ".last.pt.4712").mkdir()
-    tutorial.train_model(small_config, run)
-    left = {path.name for path in run.iterdir() if path.name.startswith(".")} - {".lock"}
-    assert left == {".notes.2024", ".last.pt.4712"}
-    assert [path.name for path in home.iterdir() if path.is_file()] == [".bashrc.2024-backup"]
+@pytest.mark.parametrize("accident", ["half", "named", "full"])
+def test_an_accident_at_any_file(small_config, whole, tmp_path, monkeypatch, accident):
+    """Killed in the midst of each write, or just after it; or the disk is full, then free again."""
+    replace = os.replace
+    for number in range(1 + 2 * len(FILES)):
+        run, named = tmp_path / f"run-{number}", []
 
+        def failing(beside, target, named=named, number=number):
+            named.append(Path(target).name)
+            if len(named) <= number:
+                return replace(beside, target)
+            if accident == "full":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            if accident == "half":
+                os.truncate(beside, os.path.getsize(beside) // 2)
+            else:
+                replace(beside, target)
+            raise Killed
 
-# A full disk ------------------------------------------------------------------------------------
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", failing)
+            with pytest.raises((Killed, OSError)) as caught:
+                tutorial.train_model(small_config, run)
+        assert len(named) == number + 1
+        if accident == "full":
+            told = f"{named[-1]} was not written (No space left on device; "
+            assert told in str(caught.value) and "untouched" in str(caught.value)
+            assert not list(run.rglob("*.part")), "no half file stays"
+        assert tutorial.train_model(small_config, run) == "finished", named[-1]
+        assert_same_run(run, whole)
 
 
 @contextlib.contextmanager
@@ -146,7 +200,7 @@ def test_a_file_that_does_not_fit_leaves_the_old_one(tmp_path):
     tutorial.save_checkpoint(path, {"weights": torch.ones(10)})
     before = path.read_bytes()
     with pytest.raises(OSError, match="not written") as caught, small_files():
-        tutorial.save_checkpoint(path, {"weights": torch.ones(10_000)})
+        tutorial.save_checkpoint(path, {"history": [], "weights": torch.ones(10_000)})
     told = str(caught.value)
     assert str(path) in told and "File too large" in told and "untouched" in told
     wanted = int(told.split(" bytes wanted")[0].rpartition(" ")[2].replace(",", ""))
@@ -154,105 +208,142 @@ def test_a_file_that_does_not_fit_leaves_the_old_one(tmp_path):
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["model.pt"]
 
 
-def test_a_full_disk_ends_a_training_and_loses_nothing(
-    small_config, uninterrupted, tmp_path, monkeypatch
-):
-    """The disk is full when the second epoch is to be written, and free again afterwards."""
-    run, files = tmp_path / "run", []
-    fsync = os.fsync
+# Files of others --------------------------------------------------------------------------------
 
-    def full(file):
-        files.append(file)
-        if len(files) > 8:  # each file, and its folder
-            raise OSError(28, "No space left on device")
-        fsync(file)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match=r"run/.* was not written \(No space left on device; "):
-            tutorial.train_model(small_config, run)
-    assert not list(run.glob(".*.pt.*")), "no half file stays"
-    assert tutorial.load_checkpoint(run / "last.pt")["state"]["epoch"] == 1
+@pytest.mark.parametrize(
+    "names",
+    [
+        [".bashrc.2024-backup"],
+        [".profile", "Documents/letter.txt", ".config/app/settings.json"],
+        ["settings.json", "keybindings.json"],
+        [".vscode", "epoch-001/photo.jpg", "log.jsonl"],
+        [".photo.jpg.part"],
+    ],
+    ids=["a hidden file", "a home", "an editor's settings", "names like ours", "half a photo"],
+)
+@pytest.mark.parametrize("linked", [False, True], ids=["", "by a link"])
+def test_a_folder_that_is_no_run_is_refused(small_config, tmp_path, names, linked):
+    home = tmp_path / "home"
+    for name in names:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text('{"editor.fontSize": 14}')
+    before = contents(home)
+    (tmp_path / "link").symlink_to(home)
+    with pytest.raises(ValueError, match="and is no run: name an empty folder"):
+        tutorial.train_model(small_config, tmp_path / "link" if linked else home)
+    assert contents(home) == before and not (home / ".lock").exists()
+
+
+def test_a_place_where_no_folder_can_be(small_config, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    for place in ("file", "broken", "file/run", "/proc/run"):  # root too may not write the last
+        with pytest.raises(OSError, match=place.strip("/").split("/")[0]):
+            tutorial.train_model(small_config, tmp_path / place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_other_files_in_a_run_stay(small_config, whole, tmp_path):
+    """Ours are the names that the program writes, and `.NAME.part` for each of them."""
+    run = tmp_path / "run"
+    tutorial.train_model(dataclasses.replace(small_config, epochs=1, warmup=1), run)
+    mine = [".notes.part", "notes.txt", ".last.pt.4711", "epoch-001/notes.txt", "epoch-999/photo"]
+    for name in mine:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("mine")
+    (run / ".last.pt.part").write_text("half a checkpoint")
+    tutorial.train_model(dataclasses.replace(small_config, warmup=1), run)
+    assert all((run / name).read_text() == "mine" for name in mine)
+    assert not (run / ".last.pt.part").exists()
+
+
+def test_the_last_epochs_and_the_best_are_kept(small_config, tmp_path, monkeypatch):
+    bleu, run = iter([5.0, 9.0, 3.0, 4.0, 9.0, 2.0]), tmp_path / "run"
+    names = []
+
+    def judge(*_) -> dict:
+        names.append(sorted(path.name for path in run.glob("epoch-*/model.safetensors")))
+        if len(names) == 2:
+            (run / "epoch-001" / "notes.txt").write_text("mine")
+        return {"nll": 1.0, "perplexity": 2.0, "bleu": next(bleu)}
+
+    monkeypatch.setattr(tutorial, "validate", judge)
+    tutorial.train_model(dataclasses.replace(small_config, keep=2, epochs=6), run)
+    kept = sorted(path.parent.name for path in run.glob("epoch-*/model.safetensors"))
+    assert kept == ["epoch-002", "epoch-005", "epoch-006"]
+    assert [len(found) for found in names] == [0, 1, 2, 2, 3, 3]
+    assert contents(run / "epoch-001") == {"notes.txt": b"mine"}
+    assert not (run / "epoch-003").exists()
+    assert tutorial.read_summary(run)["best"] == "epoch-002", "the first of the best"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["thesis.txt"],
+        ["settings.json", "last.pt"],
+        ["config.json", "model.safetensors", "tokenizer.json"],
+    ],
+    ids=["a thesis", "a run", "another library's model"],
+)
+def test_no_model_is_written_over_files_of_others(small_run, tmp_path, names):
+    for name in names:
+        (tmp_path / name).write_text('{"architectures": ["BertModel"]}')
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="holds other things than a model: name an empty folder"):
+        tutorial.save_model(tutorial.load_trained_model(small_run), tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_one_training_at_a_time(small_config, whole, tmp_path):
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    before, more = contents(run), dataclasses.replace(small_config, epochs=3)
+    with (
+        filelock.FileLock(run / ".lock", is_singleton=False),
+        pytest.raises(ValueError, match=f"another training works in {run}: name another"),
+    ):
+        tutorial.train_model(more, run)
+    assert contents(run) == before
     assert tutorial.train_model(small_config, run) == "finished"
-    assert_same_training(saved(run), uninterrupted)
+    with filelock.FileLock(run / ".lock").acquire(timeout=0):
+        pass  # free again after the end
 
 
-def test_a_log_that_cannot_grow_says_so(tmp_path):
-    tutorial.write_log(tmp_path, kind="train", text="x" * 19_900)
-    told = r"log\.jsonl could not grow \(File too large\)"
-    with pytest.raises(OSError, match=told) as caught, small_files():
-        tutorial.write_log(tmp_path, kind="train", text="y" * 200)
-    assert str(tmp_path) in str(caught.value)
+# Real kills -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_process_without_room_says_so_and_goes_on_later(small_corpus, tmp_path):
-    """A limit on the size of files, of a real process, too small for its next checkpoint."""
-    folder, whole = tmp_path / "run", tmp_path / "whole"
-    run_to_the_end(1, small_corpus, whole, 4)
-    run_to_the_end(1, small_corpus, folder, 2)
-    good, room = saved(folder), (folder / "last.pt").stat().st_size // 2
-    log = (folder / "log.jsonl").read_bytes()
-    done = subprocess.run(
-        [*command_for(1), str(small_corpus), str(folder), "4"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
-    )
-    assert done.returncode == 1 and done.stderr.count("error: ") == 1
-    told = done.stderr.split("error: ")[1]
-    form = rf"{folder}/\S+ was not written \(File too large; [\d,]+ bytes wanted"
-    assert re.match(form, told)
-    assert_same_training(saved(folder), good)
-    assert (folder / "log.jsonl").read_bytes().startswith(log), "nothing that was there is lost"
-    run_to_the_end(1, small_corpus, folder, 4)
-    assert_same_training(saved(folder), saved(whole))
+def command_for(ranks: int) -> list[str]:
+    return [sys.executable, WORKER] if ranks == 1 else [*TORCHRUN, str(ranks), "--", WORKER]
 
 
-# Two trainings in one folder ----------------------------------------------------------------------
+def run_to_the_end(ranks: int, *arguments: object) -> None:
+    command = [*command_for(ranks), *map(str, arguments)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_second_training_in_the_same_folder_is_refused(small_config, small_corpus, tmp_path):
-    folder, marker = tmp_path / "run", tmp_path / "marker"
-    command = [sys.executable, WORKER, str(small_corpus), str(folder), "50"]
-    first = subprocess.Popen([*command, "written", "2", str(marker)], cwd=PROJECT)
-    try:
-        wait_for(marker, first)
-        before = {path.name: path.read_bytes() for path in folder.iterdir()}
-        second = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
-        assert second.returncode == 1 and second.stdout == ""
-        assert second.stderr == (
-            f"error: another training works in {folder}: wait for its end, or name another\n"
-        )
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    finally:
-        first.kill()
-        first.wait()
-    assert list(folder.glob(".next.pt.*")), "the dead one has left a file half-written"
-    again = subprocess.run([*command[:-1], "3"], cwd=PROJECT, capture_output=True, text=True)
-    assert again.returncode == 0, "the lock has died with its process"
-    assert not list(folder.glob(".next.pt.*"))
-
-
-# Kills ------------------------------------------------------------------------------------------
-
-
-def wait_for(marker: Path, process: subprocess.Popen, seconds: float = 60) -> bool:
-    """True when the marker appears, False when the process ends before."""
+def wait_for(condition, process: subprocess.Popen, seconds: float = 120) -> None:
+    """Return as soon as the condition holds; the process must live till then."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if marker.exists():
-            return True
-        if process.poll() is not None:
-            return False
-        time.sleep(0.005)
-    raise AssertionError("neither did the marker appear nor did the training end")
+    while not condition():
+        assert process.poll() is None, f"it ended before: {process.communicate()}"
+        assert time.monotonic() < deadline, "the condition never held"
+        time.sleep(0.003)
+
+
+def epochs_in(folder: Path) -> int:
+    log = folder / "log.jsonl"
+    return log.read_text().count("\n") if log.is_file() else 0
 
 
 def kill_everything(process: subprocess.Popen) -> None:
     """SIGKILL for a process and all that it has started, at once."""
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    family = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [psutil.Process(process.pid)]
+        family += family[0].children(recursive=True)
     for member in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
@@ -260,87 +351,64 @@ def kill_everything(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def command_for(ranks: int) -> list[str]:
-    return [sys.executable, WORKER] if ranks == 1 else [*TORCHRUN, "--", WORKER]
+@contextlib.contextmanager
+def started(command: list[str], **options) -> Iterator[subprocess.Popen]:
+    """A process that does not outlive the test."""
+    options = {"cwd": PROJECT, "text": True} | options
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            kill_everything(process)
+        process.communicate()
 
 
-def run_to_the_end(ranks: int, corpus: Path, folder: Path, epochs: int) -> None:
-    command = [*command_for(ranks), str(corpus), str(folder), str(epochs)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-3000:]
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_twenty_kills_change_nothing(small_corpus, tmp_path, ranks):
+    """At random moments, while it starts, and while it writes each of its files."""
+    rng, epochs = random.Random(ranks), 100
+    run_to_the_end(ranks, small_corpus, tmp_path / "whole", epochs)
+    folder = tmp_path / "killed"
+    for kill in range(20):
+        command = [*command_for(ranks), str(small_corpus), str(folder), str(epochs)]
+        marker, before = tmp_path / f"marker-{kill}", epochs_in(folder)
+        if kill % 2:
+            stage, name = ("half", "named")[kill // 2 % 2], FILES[kill // 2 % len(FILES)]
+            command += [stage, name, str(rng.randint(1, 5)), str(marker)]
+        with started(command) as process:
+            if kill % 2:
+                wait_for(marker.exists, process)
+            elif kill in (4, 12):
+                time.sleep(rng.uniform(0.0, 4.0))
+            else:
+                wait_for(lambda before=before: epochs_in(folder) > before, process)
+                time.sleep(rng.uniform(0.0, 0.3))
+            assert process.poll() is None, "the training ended before it was killed"
+            kill_everything(process)
+    assert 15 < epochs_in(folder) < epochs
+    run_to_the_end(ranks, small_corpus, folder, epochs)
+    assert_same_run(folder, tmp_path / "whole")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_twenty_kills_change_nothing(small_corpus, tmp_path, ranks):
-    """SIGKILL at random moments, twice while it starts, ten times while it writes a checkpoint."""
-    rng, epochs, stages = random.Random(ranks), 120, ("half", "written", "named")
-    run_to_the_end(ranks, small_corpus, tmp_path / "whole", epochs)
-    folder, log, kills, in_writing = tmp_path / "killed", tmp_path / "killed" / "log.jsonl", 0, 0
-    while kills < 20:
-        command = [*command_for(ranks), str(small_corpus), str(folder), str(epochs)]
-        marker = tmp_path / f"marker-{kills}"
-        if kills % 2:
-            command += [stages[kills // 2 % 3], str(rng.randint(1, 9)), str(marker)]
-        before = log.stat().st_mtime_ns if log.exists() else 0
-        process = subprocess.Popen(
-            command, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            if kills % 2:
-                assert wait_for(marker, process), "the training ended before its accident"
-                in_writing += 1
-            elif kills in (4, 12):
-                time.sleep(rng.uniform(0.0, 3.0))
-            else:
-                deadline = time.monotonic() + 60
-                while time.monotonic() < deadline and process.poll() is None:
-                    if log.exists() and log.stat().st_mtime_ns > before:
-                        break
-                    time.sleep(0.002)
-                time.sleep(rng.uniform(0.0, 0.6))
-                assert process.poll() is None, "the training ended before it was killed"
-        finally:
-            kill_everything(process)
-        kills += 1
-    assert in_writing == 10
-    run_to_the_end(ranks, small_corpus, folder, epochs)
-    whole, killed = saved(tmp_path / "whole"), saved(folder)
-    assert_same_training(killed, whole)
-    entries = [(e["kind"], e.get("epoch"), e["step"]) for e in tutorial.read_log(folder)]
-    assert len(entries) == len(set(entries)), "each report once"
-    expected = [
-        (e["kind"], e.get("epoch"), e["step"]) for e in tutorial.read_log(tmp_path / "whole")
-    ]
-    assert entries == expected
-    assert not list(folder.glob(".*.pt.*")) and not (folder / "next.pt").exists()
-    best = [tutorial.load_checkpoint(run / "best.pt") for run in (tmp_path / "whole", folder)]
-    assert best[0]["state"] == best[1]["state"]
+def test_three_ranks_go_on_bit_for_bit(small_corpus, tmp_path):
+    """A sum of three depends on its order, and so on how gradients lie in DDP's buckets."""
+    run_to_the_end(3, small_corpus, tmp_path / "whole", 8)
+    folder, marker = tmp_path / "killed", tmp_path / "marker"
+    accident = ["named", "summary.json", "5", str(marker)]
+    with started([*command_for(3), str(small_corpus), str(folder), "8", *accident]) as process:
+        wait_for(marker.exists, process)
+        kill_everything(process)
+    run_to_the_end(3, small_corpus, folder, 8)
+    assert_same_run(folder, tmp_path / "whole")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_the_death_of_a_rank_ends_the_run_with_a_clear_message(small_corpus, tmp_path, victim):
-    folder = tmp_path / "run"
-    command = [*command_for(2), str(small_corpus), str(folder), "100000"]
-    process = subprocess.Popen(
-        command, cwd=PROJECT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        assert wait_for(folder / "last.pt", process)
-        kill_rank(process, victim)
-        begin = time.monotonic()
-        _, err = process.communicate(timeout=60)
-        assert time.monotonic() - begin < 30
-    finally:
-        if process.poll() is None:
-            kill_everything(process)
-            process.communicate()
-    assert process.returncode != 0
-    told = f"error: rank {1 - victim} of 2 has lost another one, which died or could not be reached"
-    assert told in err and "the same command goes on from the last checkpoint" in err, err[-3000:]
-    run_to_the_end(2, small_corpus, folder, saved(folder)["state"]["epoch"] + 1)
+# Several machines, and the death of a rank ------------------------------------------------------
 
 
 def kill_rank(process: subprocess.Popen, victim: int) -> None:
@@ -352,104 +420,56 @@ def kill_rank(process: subprocess.Popen, victim: int) -> None:
     raise AssertionError(f"no rank {victim}")
 
 
-def wait_for_epoch(folder: Path, epoch: int, patience: float = 60) -> None:
-    """Return when the last checkpoint of a folder holds this epoch or a later one."""
-    deadline = time.monotonic() + patience
-    while not (folder / "last.pt").exists() or saved(folder)["state"]["epoch"] < epoch:
-        assert time.monotonic() < deadline, f"no epoch {epoch} in {folder} after {patience} s"
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
-def test_an_elastic_launch_restarts_from_the_last_checkpoint(small_corpus, tmp_path):
-    run_to_the_end(2, small_corpus, tmp_path / "whole", 40)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_death_of_a_rank_ends_the_run_with_a_clear_message(small_corpus, tmp_path, victim):
     folder = tmp_path / "run"
-    command = [*TORCHRUN, "--max-restarts", "3", "--", WORKER, str(small_corpus), str(folder), "40"]
-    process = subprocess.Popen(
-        command, cwd=PROJECT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
+    with started([*command_for(2), str(small_corpus), str(folder), "100000"]) as process:
+        wait_for((folder / "last.pt").exists, process)
+        kill_rank(process, victim)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    told = f"error: rank {1 - victim} of 2 has lost another one, which died or could not be reached"
+    assert f"{told}: the same command goes on from the last epoch" in err, err[-3000:]
+    run_to_the_end(2, small_corpus, folder, len(saved(folder)["history"]) + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_elastic_launch_restarts_from_the_last_epoch(small_corpus, tmp_path):
+    run_to_the_end(2, small_corpus, tmp_path / "whole", 30)
+    folder, options = tmp_path / "run", ["--max-restarts", "3", "--", WORKER]
+    with started([*TORCHRUN, "2", *options, str(small_corpus), str(folder), "30"]) as process:
         for number, victim in enumerate((1, 0)):
-            wait_for_epoch(folder, 1 + 5 * number)
+            wait_for(lambda least=1 + 5 * number: epochs_in(folder) >= least, process)
             kill_rank(process, victim)
-        _, err = process.communicate(timeout=200)
-    finally:
-        if process.poll() is None:
-            kill_everything(process)
-            process.communicate()
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err[-3000:]
-    assert_same_training(saved(folder), saved(tmp_path / "whole"))
-
-
-# Several machines ---------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def two_agents(folders: list[Path], *arguments: str, elastic: bool = False) -> list:
-    """Start the worker under two agents, each in a folder of its own, on loopback."""
-    port, agents = free_port(), []
-    for number, folder in enumerate(folders):
-        folder.mkdir(exist_ok=True)
-        meeting = f"--node-rank {number} --master-addr 127.0.0.1 --master-port {port}"
-        if elastic:
-            meeting = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --max-restarts 3"
-        nodes = f"--nnodes 2 --nproc-per-node 1 {meeting}".split()
-        command = [sys.executable, "-m", "torch.distributed.run", *nodes, "--", WORKER, *arguments]
-        pipes = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        agents.append(subprocess.Popen(command, cwd=folder, **pipes))
-    return agents
-
-
-def ends_of(agents: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
-    """How two agents have ended."""
-    ended = [agent.communicate(timeout=200) for agent in agents]
-    results = zip(agents, ended, strict=True)
-    return [subprocess.CompletedProcess(a.args, a.returncode, *texts) for a, texts in results]
-
-
-def on_two_nodes(folders: list[Path], *arguments: str) -> list[subprocess.CompletedProcess]:
-    """Run the worker under two agents to the end."""
-    return ends_of(two_agents(folders, *arguments))
+    assert_same_run(folder, tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_two_nodes_train_like_one(small_corpus, tmp_path):
-    """Only the first node writes, and it alone reads; the second one needs no disk in common."""
+@pytest.mark.timeout(900)
+def test_two_machines_train_like_one(small_corpus, tmp_path):
+    """Only the first one writes, and it alone reads; the second one needs no disk in common."""
     run_to_the_end(2, small_corpus, tmp_path / "whole", 6)
-    nodes = [tmp_path / "first", tmp_path / "second"]
     for epochs in ("3", "6"):
-        ended = on_two_nodes(nodes, str(small_corpus), "run", epochs)
-        assert [one.returncode for one in ended] == [0, 0], [one.stderr[-1500:] for one in ended]
-        assert not (nodes[1] / "run").exists()
-    assert_same_training(saved(nodes[0] / "run"), saved(tmp_path / "whole"))
-    ended = on_two_nodes(nodes[::-1], str(small_corpus), "run", "7")
-    assert all(one.returncode for one in ended), "ranks have changed places"
-    told = (
-        "error: rank 1 has a checkpoint in run and rank 0 has none: give the machines fixed ranks"
-    )
-    assert any(told in one.stderr for one in ended), ended
-    assert saved(nodes[0] / "run")["state"]["epoch"] == 6
-
-
-@pytest.mark.slow
-def test_two_nodes_start_again_when_a_rank_has_died(small_corpus, tmp_path):
-    """Whichever node it ran on: both start their ranks again, from the last checkpoint."""
-    run_to_the_end(2, small_corpus, tmp_path / "whole", 40)
-    nodes = [tmp_path / "first", tmp_path / "second"]
-    agents = two_agents(nodes, str(small_corpus), "run", "40", elastic=True)
-    try:
-        for victim in (0, 1):
-            wait_for_epoch(nodes[0] / "run", 1 + 5 * victim)
-            kill_rank(agents[victim], victim)
-        ended = ends_of(agents)
-    finally:
-        for agent in agents:
-            if agent.poll() is None:
-                kill_everything(agent)
-    assert [one.returncode for one in ended] == [0, 0], [one.stderr[-1500:] for one in ended]
-    assert_same_training(saved(nodes[0] / "run"), saved(tmp_path / "whole"))
+        with socket.socket() as free, contextlib.ExitStack() as stack:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+            free.close()
+            agents = []
+            for number in range(2):
+                (tmp_path / f"machine-{number}").mkdir(exist_ok=True)
+                meeting = f"--node-rank {number} --master-addr 127.0.0.1 --master-port {port}"
+                nodes = f"-m torch.distributed.run --nnodes 2 --nproc-per-node 1 {meeting}".split()
+                command = [sys.executable, *nodes, "--", WORKER, str(small_corpus), "run", epochs]
+                agents.append(
+                    stack.enter_context(started(command, cwd=tmp_path / f"machine-{number}"))
+                )
+            errors = [agent.communicate(timeout=200)[1] for agent in agents]
+            assert [agent.returncode for agent in agents] == [0, 0], errors
+        assert not (tmp_path / "machine-1" / "run").exists()
+    ours, theirs = tmp_path / "machine-0" / "run", tmp_path / "whole"
+    assert_same_training(saved(ours), saved(theirs))

@@ -1,0 +1,88 @@
+"""The copy task as it was written for the edition of 2022, against the names of this one.
+
+Code that readers have: it must run here with three lines changed, those that the Afterword names.
+"""
+
+import re
+from pathlib import Path
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from the_annotated_transformer import (
+    PAD,
+    START,
+    LabelSmoothing,
+    SimpleLossCompute,
+    data_gen,
+    greedy_decode,
+    make_model,
+    rate,
+    run_epoch,
+)  # fmt: skip
+
+
+class DummyOptimizer(torch.optim.Optimizer):
+    def __init__(self):
+        self.param_groups = [{"lr": 0}]
+
+    def step(self):
+        raise AssertionError("nothing is learnt from an evaluation")
+
+    zero_grad = step
+
+
+class DummyScheduler:
+    def step(self):
+        raise AssertionError("nothing is learnt from an evaluation")
+
+
+def copy_task(epochs: int, updates: int, batch_size: int) -> tuple[list[float], torch.Tensor]:
+    """Its losses while it learns and while it is judged, and what it writes in the end."""
+    V = 11
+    criterion = LabelSmoothing(size=V, padding_idx=PAD, smoothing=0.0)  # changed
+    model = make_model(V, V, N=2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5, betas=(0.9, 0.98), eps=1e-9)
+    lr_scheduler = LambdaLR(
+        optimizer=optimizer,
+        lr_lambda=lambda step: rate(
+            step, model_size=model.src_embed[0].d_model, factor=1.0, warmup=400
+        ),
+    )
+    losses = []
+    for _ in range(epochs):
+        model.train()
+        loss, state = run_epoch(
+            data_gen(V, batch_size, updates),
+            model,
+            SimpleLossCompute(model.generator, criterion),
+            optimizer,
+            lr_scheduler,
+            mode="train",
+        )
+        assert state.step == updates
+        model.eval()
+        judged, _ = run_epoch(
+            data_gen(V, batch_size, 1),
+            model,
+            SimpleLossCompute(model.generator, criterion),
+            DummyOptimizer(),
+            DummyScheduler(),
+            mode="eval",
+        )
+        losses += [float(loss), float(judged)]
+    model.eval()
+    src = torch.LongTensor([[4, 5, 6, 7, 8, 9, 10, 4, 5, 6]])  # changed
+    src_mask = torch.ones(1, 1, src.shape[1])
+    return losses, greedy_decode(model, src, src_mask, max_len=12, start_symbol=START)  # changed
+
+
+def test_three_lines_are_changed():
+    assert len(re.findall(r"# changed$", Path(__file__).read_text("utf-8"), flags=re.M)) == 3
+
+
+def test_it_runs():
+    torch.manual_seed(0)
+    losses, written = copy_task(epochs=2, updates=3, batch_size=8)
+    assert all(0 < loss < 5 for loss in losses) and losses[-1] < losses[0]
+    assert written[0, 0] == START and written.size(1) <= 12
