@@ -5601,7 +5601,6 @@ def validate(training: Training, decode: Callable) -> dict[str, float]:
 
 # %%
 import pickle
-import zipfile
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -5654,9 +5653,9 @@ def save_model(translator: Translator, folder: Path | str) -> None:
 
 
 # %% [markdown]
-# The checkpoint, from which a training goes on, is one file. `torch.save` writes a zip archive,
-# which has a checksum of each part. And `weights_only=True` matters: a pickle, the format inside,
-# may contain instructions, and a plain load would follow them.
+# The checkpoint, from which a training goes on, is one file, and ends with the SHA-256 sum of all
+# that stands before it: so any damage is noticed. `weights_only=True` matters as well: a pickle,
+# the format inside, may contain instructions, and a plain load would follow them.
 
 
 # %%
@@ -5664,7 +5663,7 @@ def save_checkpoint(path: Path, content: dict) -> None:
     """Write tensors and plain values to `path`, in one piece or not at all."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue() + hashlib.sha256(buffer.getvalue()).digest())
 
 
 def load_checkpoint(path: Path) -> dict:
@@ -5672,18 +5671,17 @@ def load_checkpoint(path: Path) -> dict:
 
     ValueError when the file is something else, cut short or damaged.
     """
-    data = path.read_bytes()
-    if data.startswith(b"annotated-transformer-1 "):
+    content = path.read_bytes()
+    if content.startswith(b"annotated-transformer-1 "):
         way_out = "`python tools/convert.py` makes a model of it, to translate with"
         raise ValueError(f"{path} is of the first edition, and cannot be gone on with: {way_out}")
+    data, checksum = content[:-32], content[-32:]
+    if hashlib.sha256(data).digest() != checksum:
+        raise ValueError(f"{path} is damaged or no checkpoint: remove it, and the run begins anew")
     try:
-        if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:
-            return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, RuntimeError):
-        pass  # the archive, or a part of it, cannot even be opened
+        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError:
         raise ValueError(f"{path} holds more than tensors; none of it was loaded") from None
-    raise ValueError(f"{path} is damaged or no checkpoint: remove it, and the run begins anew")
 
 
 # %% [markdown]
@@ -5768,8 +5766,6 @@ def write_summary(training: Training, folder: Path, status: str) -> None:
 def resume(training: Training, content: dict, path: Path) -> None:
     """Continue from a checkpoint; ValueError when settings or vocabulary differ from the run's."""
     config = training.config
-    if "settings" not in content:
-        raise ValueError(f"{path} is damaged or no checkpoint: remove it, and the run begins anew")
     free = ("patience", "keep") if config.schedule == "linear" else ("patience", "keep", "epochs")
     for name, value in dataclasses.asdict(config).items():
         if name not in free and value != content["settings"][name]:

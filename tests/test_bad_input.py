@@ -602,5 +602,5 @@ def test_evaluation_where_there_is_nothing_to_score(capsys, small_run, tmp_path,
     if lacking == "text":
         write_pairs(data, DE_EN, test=[("", "")])
     assert run_main("evaluate", "--model", small_run, "--data", data) == 1
-    fault = r"train\.de is missing" if lacking == "language" else "test"
+    fault = r"train\.de is missing" if lacking == "language" else "test|nothing to evaluate"
     assert re.search(fault, last_line(capsys.readouterr().err))

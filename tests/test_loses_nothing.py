@@ -84,13 +84,9 @@ def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path):
         damaged.append(good[:byte] + bytes([good[byte] ^ (1 << bit)]) + good[byte + 1 :])
     for number, bad in enumerate(damaged):
         path.write_bytes(bad)
-        try:
-            content = tutorial.load_checkpoint(path)
-        except ValueError as error:
-            assert "small.pt is damaged or no checkpoint" in str(error)
-        else:  # a bit of the archive's padding or dates, which no data hang on
-            same = torch.equal(content["weights"], torch.arange(9.0)) and content["history"] == [7]
-            assert same and len(bad) == len(good), f"damage {number} was not noticed"
+        with pytest.raises(ValueError, match=r"small\.pt is damaged or no checkpoint"):
+            tutorial.load_checkpoint(path)
+            pytest.fail(f"damage {number} was not noticed")
 
 
 class Malice:
@@ -433,20 +429,6 @@ def test_the_death_of_a_rank_ends_the_run_with_a_clear_message(small_corpus, tmp
     told = f"error: rank {1 - victim} of 2 has lost another one, which died or could not be reached"
     assert f"{told}: the same command goes on from the last epoch" in err, err[-3000:]
     run_to_the_end(2, small_corpus, folder, len(saved(folder)["history"]) + 1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_an_elastic_launch_restarts_from_the_last_epoch(small_corpus, tmp_path):
-    run_to_the_end(2, small_corpus, tmp_path / "whole", 30)
-    folder, options = tmp_path / "run", ["--max-restarts", "3", "--", WORKER]
-    with started([*TORCHRUN, "2", *options, str(small_corpus), str(folder), "30"]) as process:
-        for number, victim in enumerate((1, 0)):
-            wait_for(lambda least=1 + 5 * number: epochs_in(folder) >= least, process)
-            kill_rank(process, victim)
-        _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err[-3000:]
-    assert_same_run(folder, tmp_path / "whole")
 
 
 @pytest.mark.slow

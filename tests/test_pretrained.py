@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import average
 import pytest
 import torch
 from conftest import NOWHERE, PROJECT
@@ -152,8 +153,9 @@ def test_a_run_gives_its_best_epoch(tmp_path):
 # What cannot be written -------------------------------------------------------------------------
 
 
-def test_a_folder_of_other_things_is_left_alone(tmp_path):
-    (tmp_path / "config.json").write_text("mine")
+@pytest.mark.parametrize("name", ["config.json", "diary.txt", ".bashrc"])
+def test_a_folder_of_other_things_is_left_alone(tmp_path, name):
+    (tmp_path / name).write_text("mine")
     with pytest.raises(ValueError, match="holds other things than a model"):
         tutorial.save_model(toy(), tmp_path)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
@@ -290,6 +292,33 @@ def test_weights_that_do_not_fit(folder, change):
     save(weights, path)
     sign(folder)
     refused(folder)
+
+
+# Averaging, by tools/average.py -------------------------------------------------------------------
+
+
+def test_the_mean_of_models_is_a_model(tmp_path, capsys):
+    models, names = [toy(seed=seed, share_embeddings=True) for seed in (1, 2, 3)], []
+    for number, model in enumerate(models, 1):
+        names.append(str(tmp_path / f"epoch-00{number}"))
+        tutorial.save_model(model, names[-1])
+    assert average.main(names) == 0
+    assert "average: the mean of 3 models" in capsys.readouterr().out
+    mean = tutorial.load_trained_model(tmp_path / "average")
+    assert mean.name == "toy, 3 averaged" and mean.vocabularies == models[0].vocabularies
+    states = [model.model.state_dict() for model in models]
+    for name, value in mean.model.state_dict().items():
+        torch.testing.assert_close(value, sum(state[name] for state in states) / 3)
+    assert mean.model.src_embed[0].lut.weight is mean.model.generator.proj.weight
+
+
+@pytest.mark.parametrize("other", [{"h": 4}, {"d_ff": 64}, {"pieces": 301}, {"norm_first": False}])
+def test_models_that_do_not_match_have_no_mean(written, tmp_path, capsys, other):
+    tutorial.save_model(toy(**{"share_embeddings": True} | other), tmp_path / "other")
+    names = [str(written), str(tmp_path / "other"), "--output", str(tmp_path / "mean")]
+    assert average.main(names) == 1
+    assert re.fullmatch(r"error: .*other has other .*\n", capsys.readouterr().err)
+    assert not (tmp_path / "mean").exists()
 
 
 # In a process of its own: the network closed, and afterwards a look at what was imported.
