@@ -2225,7 +2225,7 @@ def what_a_warm_up_is_worth():
 
 
 # %% [markdown]
-# With the norm before the sub-layer the warm-up can be left out, at a small price. With the norm
+# With the norm before the sub-layer the warm-up can be left out. With the norm
 # after the sum it cannot: without it the loss stays near $\log 12 = 2.48$. That is one model, one
 # task and one *seed* (the number from which all random choices of a training follow). [Xiong et
 # al.](https://arxiv.org/abs/2002.04745) report the same of larger models, and this is why we put
