@@ -822,7 +822,7 @@ def test_has_no_accessibility_violation(browser, any_page, theme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = opened(browser, any_page, width, theme)
     page.evaluate("document.querySelectorAll('.fold').forEach(fold => { fold.open = true })")
-    page.wait_for_timeout(200)  # boxes that scroll now learn to take the focus
+    page.wait_for_timeout(2000)  # boxes that scroll now learn to take the focus
     violations = axe.Axe().run(page).response["violations"]
     assert [(v["id"], [node["html"][:150] for node in v["nodes"][:3]]) for v in violations] == []
     page.close()
