@@ -529,11 +529,6 @@ def subsequent_mask(size: int) -> Tensor:
     return torch.ones(1, size, size, dtype=torch.bool).tril()
 
 
-@example
-def the_mask_of_five_positions():
-    return subsequent_mask(5)[0].int()
-
-
 # %% [markdown]
 # Row by row, each position sees one more. The first sees only itself.
 #
@@ -3276,7 +3271,7 @@ def check_the_gradient_of_the_shared_matrix_is_the_sum_of_three():
 # %%
 def dequantise(numbers: Tensor, steps: Tensor) -> Tensor:
     """Whole numbers (rows, columns), a step for each row (rows,) -> the matrix, rounded."""
-    return numbers * steps.unsqueeze(1)
+    return numbers * steps.view(len(numbers), 1)
 
 
 # %% [markdown]
@@ -3370,7 +3365,7 @@ def load_trained_model(folder: str | Path, device: torch.device | None = None) -
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error.filename} is missing, no model here. {ADVICE}") from None
     except Exception as error:  # of many kinds: no JSON, no such key, a shape that does not fit
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(f"{folder} holds no usable model ({reason}). {ADVICE}") from error
 
 
@@ -5631,10 +5626,10 @@ def save_model(translator: Translator, folder: Path | str) -> None:
 
     folder, vocabularies = Path(folder), translator.vocabularies
     about, names = folder / "config.json", {path.name.strip(".") for path in folder.glob("*")}
-    ours = {"model.safetensors", "tokenizer.json", "words.json"}  # without config.json: cut short
+    ours = {"model.safetensors", "tokenizer.json", "words.json", "config.json"}  # or cut short
     if about.is_file():
         ours = names if '"sha256"' in about.read_text("utf-8", "replace") else set()
-    if not {name.removesuffix(".part") for name in names} - {"config.json"} <= ours:
+    if not {name.removesuffix(".part") for name in names} <= ours:
         raise ValueError(f"{folder} holds other things than a model: name an empty folder")
     weights = {name: value.detach().cpu() for name, value in translator.model.named_parameters()}
     parts = {"model.safetensors": save(weights)}
@@ -5714,7 +5709,7 @@ def save_training(training: Training, folder: Path) -> None:
     epoch = f"epoch-{training.history[-1]['epoch']:03}"
     save_model(translator_of(training, folder.name), folder / epoch)
     content = {
-        "settings": dataclasses.asdict(training.config),
+        "settings": dataclasses.asdict(training.config) | {"warmup": training.warmup},
         "machine": machine_of(training.worker),
         "vocabularies": fingerprint(training.vocabularies),
         "history": training.history,
@@ -5767,7 +5762,7 @@ def resume(training: Training, content: dict, path: Path) -> None:
     """Continue from a checkpoint; ValueError when settings or vocabulary differ from the run's."""
     config = training.config
     free = ("patience", "keep") if config.schedule == "linear" else ("patience", "keep", "epochs")
-    for name, value in dataclasses.asdict(config).items():
+    for name, value in (dataclasses.asdict(config) | {"warmup": training.warmup}).items():
         if name not in free and value != content["settings"][name]:
             then = f"--{name.replace('_', '-')} {content['settings'][name]}, not {value}"
             raise ValueError(f"{path} was made with {then}: use the same, or another folder")
@@ -5880,6 +5875,13 @@ def train_model(config, folder, minutes=None, until=math.inf, decode=greedy_sear
     folder = Path(folder)
     with join_workers() as worker, one_training(folder, worker), stop_requests(minutes) as stop:
         training, first_rank = Training(config, worker), worker.rank == 0
+        if worker.ranks > 1:  # DDP orders its sums anew after a first pass: let that be this one
+            batch = share_of([], [], worker)
+            loss = training.loss_model(
+                batch.src, batch.tgt, batch.src_mask, batch.tgt_mask, batch.tgt_y
+            )
+            loss.backward()
+            training.optimizer.zero_grad()
         last = folder / "last.pt"
         content = from_first_rank(lambda: load_checkpoint(last) if last.is_file() else None, worker)
         if content is not None:
