@@ -93,14 +93,12 @@ for (const block of all(".code")) {
 }
 
 // Only what scrolls takes the keyboard's focus.
-const scrolling = new ResizeObserver((entries) => {
-  for (const { target } of entries) {
-    const box = target.closest(".view") ? target.closest(".scroll") : target;
-    if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
-    else box.removeAttribute("tabindex");
-  }
-});
-all(".scroll, .code pre, .output, .view").forEach((box) => scrolling.observe(box));
+function markScrolling(box) {
+  if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+  else box.removeAttribute("tabindex");
+}
+const scrolling = new ResizeObserver((entries) => entries.forEach(({ target }) => markScrolling(target)));
+all(".scroll, .code pre, .output").forEach((box) => scrolling.observe(box));
 
 // Charts ------------------------------------------------------------------------------------------
 
@@ -160,6 +158,7 @@ async function redraw(chart) {
   chart.bound = (result.vgSpec.signals ?? []).filter((signal) => signal.bind).map((signal) => signal.name);
   before.forEach(([name, value]) => chart.view.signal(name, value)); // what the reader had chosen
   await chart.view.runAsync();
+  markScrolling(view.closest(".scroll")); // a wider picture does not resize its box
   box.dataset.drawn = root.dataset.theme;
 }
 

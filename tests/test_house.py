@@ -368,7 +368,7 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
     assert (tmp_path / "done.ipynb").stat().st_size < 5e6
     begin = time.process_time()
     page, _ = build_page.build(tmp_path / "done.ipynb")
-    assert time.process_time() - begin < 10, "seconds to lay it out"
+    assert time.process_time() - begin < 30, "seconds to lay it out"
     assert page.count('class="chart"') > 10
 
 
