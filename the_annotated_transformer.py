@@ -174,8 +174,6 @@ if IN_NOTEBOOK:
 # %% tags=["hide-input"]
 def heat_map(frame, x: str, y: str, value: str, description: str, scheme: str, size=(220, 220)):
     """A heat map of a table: columns `x` and `y` name the axes, `value` the colour."""
-    yes_or_no = scheme == "yes or no"
-    colours = alt.Scale(range=["#e3e8ef", "#2f6db5"]) if yes_or_no else alt.Scale(scheme=scheme)
     angle = 0 if frame[x].dtype.kind == "i" else -45
     chart = alt.Chart(frame, description=description, width=size[0], height=size[1])
     return chart.mark_rect().encode(
@@ -183,7 +181,7 @@ def heat_map(frame, x: str, y: str, value: str, description: str, scheme: str, s
             ticks=False, labelAngle=angle, labelOverlap=True
         ),
         y=alt.Y(y, type="ordinal", sort=None).axis(ticks=False, labelOverlap=True),
-        color=alt.Color(value, type="nominal" if yes_or_no else "quantitative", scale=colours),
+        color=alt.Color(value, type="quantitative").scale(scheme=scheme),
         tooltip=list(frame.columns),
     )
 
@@ -196,11 +194,9 @@ def line_chart(frame, x: str, y: str, description: str, group: str = "", points=
         y=alt.Y(y, type="quantitative"),
         tooltip=list(frame.columns),
     )
-    return (
-        lines.encode(color=alt.Color(group, type="nominal", sort=None, title=None))
-        if group
-        else lines
-    )
+    if group:
+        lines = lines.encode(color=alt.Color(group, type="nominal", sort=None, title=None))
+    return lines
 
 
 def table(rows: Sequence, columns: Sequence[str], caption: str = ""):
@@ -247,9 +243,9 @@ published("translations")
 
 
 # %% [markdown]
-# And this is where it looked. Each row is an English word that the model is about to write. The
-# darker a cell, the more of that German word went into the decision. Nobody has told the model
-# which words belong together: it has found out by learning to translate.
+# And this is where it looked. Each row is a word, or a piece of one, that the model is about to
+# write. The darker a cell, the more it looks at that German word. Nobody has told the model which
+# words belong together: it has found out by learning to translate.
 
 
 # %% tags=["hide-input"]
@@ -289,8 +285,8 @@ published("first-map")
 # is commentary. Prose that restates the paper names its section, as in (§3.1). What names none is
 # ours. A *check* compares our code with an *oracle*, something that gives the right answer and
 # was not written by us, such as PyTorch's own module or a closed formula; or it tries a property
-# that must hold, whatever the weights are. Lengths in a check differ: if two axes change places,
-# the check fails. Most terms are explained in the [glossary](#glossary).
+# that must hold, whatever the weights are. Lengths in a check differ where they can: then it
+# fails if two axes change places. Most terms are explained in the [glossary](#glossary).
 #
 # <a id="results-so-far"></a>
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
@@ -530,7 +526,7 @@ def subsequent_mask(size: int) -> Tensor:
 
 
 # %% [markdown]
-# Row by row, each position sees one more. The first sees only itself.
+# Each position sees one more than the one before it. The first sees only itself.
 #
 # <a id="multi-head-attention"></a>
 # ## Several heads
@@ -578,7 +574,8 @@ def check_clones_differ_in_weights_and_biases():
 #
 # Now the module. Read `forward` beside the formula: project, cut into heads, attend, join,
 # project. Weights are wanted only by those who look at them, so the kernel, which keeps none,
-# does the work unless somebody has set `record` to a list.
+# does the work unless somebody has set `record` to a list. (On a CPU, PyTorch goes back to the
+# stored table while weights are dropped.)
 
 
 # %%
@@ -797,9 +794,7 @@ class PositionalEncoding(nn.Module):
     def __init__(self, d_model: int, dropout: float, max_len: int = 5000):
         super().__init__()
         if d_model % 2 == 1:
-            raise ValueError(
-                f"sines and cosines come in pairs: d_model must be even, got {d_model}"
-            )
+            raise ValueError(f"d_model must be even, for pairs of sine and cosine, got {d_model}")
         self.dropout = nn.Dropout(dropout)
         exponent = torch.arange(0, d_model, 2) / d_model  # 2i / D, (D/2,)
         frequency = torch.exp(-math.log(10_000.0) * exponent)
@@ -915,10 +910,10 @@ class PositionwiseFeedForward(nn.Module):
 # <a id="layer-norm"></a>
 # ## Layer normalisation
 #
-# (§3.1) What keeps a deep stack stable is a norm. Layer normalisation ([Ba et al.,
-# 2016](https://arxiv.org/abs/1607.06450)) takes the vector of one position, shifts it to mean
-# zero and scales it to variance one. No other position and no other sentence has a part in it, so
-# a word is treated the same in any batch.
+# (§3.1) Each sub-layer comes with a norm, which keeps a deep stack stable. Layer normalisation
+# ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) takes the vector of one position, shifts
+# it to mean zero and scales it to variance one. No other position and no other sentence has a
+# part in it, so a word is treated the same in any batch.
 #
 # $$\mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \qquad
 # \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2$$
@@ -945,7 +940,8 @@ class LayerNorm(nn.Module):
 
 @example
 def check_layer_norm_equals_torch():
-    x, ours, theirs = 3 + 2 * torch.randn(2, 5, 8), LayerNorm(8), nn.LayerNorm(8, eps=1e-6)
+    x = (3 + torch.randn(2, 5, 8)) / 1000  # so small that it matters where ε stands
+    ours, theirs = LayerNorm(8), nn.LayerNorm(8, eps=1e-6)
     with torch.no_grad():
         theirs.weight.copy_(nn.init.normal_(ours.scale))
         theirs.bias.copy_(nn.init.normal_(ours.shift))
@@ -980,7 +976,8 @@ def check_layer_norm_equals_torch():
 # average. When the trained model is used, in eval mode, dropout does nothing. It acts on the
 # output of each sub-layer, before the addition, and on the sum of embedding and position (§5.4).
 # Later configurations of the authors' code also drop attention weights, and numbers inside the
-# feed-forward network; so do we.
+# feed-forward network. So does `make_model`; our long trainings leave the attention weights
+# whole.
 
 
 # %%
@@ -1222,13 +1219,14 @@ class EncoderDecoder(nn.Module):
 # <a id="make-model"></a>
 # ## The whole model
 #
-# (§3.4) `make_model` puts the pieces together. The paper may use one matrix three times, as both
-# embeddings and as the last linear map; this is done by assignment, so that three modules hold
-# the same `Parameter`.
+# (§3.4) `make_model` puts the pieces together. The paper uses one matrix three times, as both
+# embeddings and as the last linear map. With `share_embeddings` so do we, by assignment: three
+# modules hold the same `Parameter`.
 #
 # The paper does not say how weights start. As is usual, matrices start by the rule of Glorot and
-# Bengio (`nn.init.xavier_uniform_`, after the first author's first name), which keeps the variance
-# of a signal about the same through a linear map. Embeddings keep their own start.
+# Bengio (`nn.init.xavier_uniform_`, after the first author's first name), which aims to keep the
+# variance of signals and gradients the same through a linear map. Embeddings keep their own
+# start.
 
 
 # %%
@@ -1493,21 +1491,22 @@ def check_the_masks_of_a_batch():
 # %% tags=["hide-input"]
 @example
 def masks_of_a_batch_figure():
-    words = "<s> A dog runs . <blank> <blank>".split()
+    words = "<s> A dog runs . </s> <blank>".split()
     tgt = torch.tensor([[PAD if word == "<blank>" else UNKNOWN for word in [*words, "<blank>"]]])
     mask, labels = Batch(tgt, tgt).tgt_mask[0], [f"{n} {word}" for n, word in enumerate(words)]
     rows = [
-        (labels[t], labels[s], "yes" if mask[t, s] else "no")
+        (labels[t], labels[s], int(mask[t, s]))
         for t, s in itertools.product(range(len(words)), repeat=2)
     ]
     frame = pd.DataFrame(rows, columns=["query", "key", "may look"])
     text = "Target mask of a padded sentence: a triangle, and closed columns of padding."
-    return heat_map(frame, "key", "query", "may look", text, "yes or no")
+    return heat_map(frame, "key", "query", "may look", text, "blues")
 
 
 # %% [markdown]
 # **Figure 6.** `tgt_mask` of a sentence that shares its batch with a longer one. The triangle is
-# the mask over the future. The columns of the padding are closed to every query as well.
+# the mask over the future. The column of the padding is closed to every query as well. (`</s>` is
+# read, but nothing is asked for there.)
 #
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
@@ -1618,12 +1617,10 @@ def check_label_smoothing_beside_the_option_of_cross_entropy():
     logits[:, PAD] = -torch.inf
     real, criterion = target != PAD, LabelSmoothing(9, PAD, 0.3)
     ours = criterion(logits.log_softmax(-1), target) + 5 * criterion.entropy()
-    without_padding = torch.cat([logits[:, :PAD], logits[:, PAD + 1 :]], 1)[real]
+    trimmed = torch.cat([logits[:, :PAD], logits[:, PAD + 1 :]], 1)[real]
     shifted = target[real] - (target[real] > PAD).long()
     for smoothing, equal in ((0.3 * 8 / 7, True), (0.3, False)):
-        theirs = F.cross_entropy(
-            without_padding, shifted, label_smoothing=smoothing, reduction="sum"
-        )
+        theirs = F.cross_entropy(trimmed, shifted, label_smoothing=smoothing, reduction="sum")
         assert torch.isclose(ours, theirs, rtol=1e-6) == equal
 
 
@@ -1766,7 +1763,7 @@ def three_schedules_figure():
 # > running estimate of the size of the gradient. After a few steps this estimate rests on a
 # > handful of values, and a full step may go anywhere. The warm-up keeps steps short until the
 # > estimate is sound. It also carries the paper's norm order through its large early gradients.
-# > With the norm first (*pre-norm*) it can often be left out, by Xiong et al.; [Part
+# > With the norm first (*pre-norm*) it can often be left out, as Xiong et al. report; [Part
 # > 4](#warm-up-and-norm) tries both. `factor` scales the whole curve, and is ours: the formula of
 # > the paper has none. The paper takes 4,000 steps; small models and short trainings want fewer.
 #
@@ -2102,8 +2099,8 @@ def copy_loss_figure():
 
 # %% [markdown]
 # **Figure 10.** Loss of the copy task. The dashed line is $\log 12$, the loss of a model that has
-# learnt which twelve symbols occur, eleven and the end, and nothing else. The curve rests there
-# for a while, then the model finds out that the answer stands in the source.
+# learnt which twelve symbols occur, eleven and the end, and nothing else. The curve soon falls
+# below it: the model finds out that the answer stands in the source.
 #
 # <a id="copy-result"></a>
 # ## What it learnt
@@ -2293,8 +2290,9 @@ def check_attention_connects_all_positions_in_one_layer():
 # But the table counts only what differs. A whole encoder layer has linear maps as well, $12 T
 # D^2$ multiplications with $F = 4D$, beside the $2 T^2 D$ of scores and weighted means. So the
 # quadratic part takes a share of $T / (T + 6D)$: next to nothing in a sentence, half of the work
-# at $T = 6D$, which for the base model is a text of 3,072 symbols. Beyond, twice the length costs
-# nearly four times the work, and this is where the search for cheaper forms of attention begins.
+# at $T = 6D$, which for the base model is a text of 3,072 symbols. There, twice the length costs
+# three times the work, and far beyond it nearly four times. This is where the search for cheaper
+# forms of attention begins.
 #
 # The second column is what made the Transformer quick to train. The steps of a recurrent layer
 # wait for each other, however many cores there are. We time one layer of each kind, forward and
@@ -2418,8 +2416,9 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
     """A reader's own corpus: train and val, and any test splits, as text files."""
     if not folder.is_dir():
         raise CorpusError(f"no folder {folder}: it should hold files such as train.{languages[0]}")
-    tests = sorted({path.name.split(".")[0] for path in folder.glob("test*.*")})
-    splits = ["train", "val", *tests]
+    ends = [f".{code}{zipped}" for code in languages for zipped in ("", ".gz")]
+    tests = {path.name.removesuffix(end) for end in ends for path in folder.glob(f"test*{end}")}
+    splits = ["train", "val", *sorted(tests)]
     texts = {split: read_split(folder, split, languages) for split in splits}
     return Corpus(folder.resolve().name, languages, texts)
 
@@ -2431,9 +2430,8 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
 
 # %%
 MULTI30K_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
-MULTI30K_URL = (
-    f"https://raw.githubusercontent.com/multi30k/dataset/{MULTI30K_COMMIT}/data/task1/raw/"
-)
+MULTI30K_HOME = "https://raw.githubusercontent.com/multi30k/dataset"
+MULTI30K_URL = f"{MULTI30K_HOME}/{MULTI30K_COMMIT}/data/task1/raw/"
 MULTI30K_SUMS = {
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
@@ -2447,13 +2445,13 @@ MULTI30K_SUMS = {
 
 
 def download_multi30k(folder: Path) -> None:
-    """Fetch what is missing into `folder`; a server that is silent for 20 s is given up."""
+    """Fetch what is missing into `folder`; a silent server is given up after three times 6 s."""
     import pooch
 
     fetcher = pooch.create(folder, MULTI30K_URL, registry=MULTI30K_SUMS, retry_if_failed=2)
     try:
         for name in MULTI30K_SUMS:
-            fetcher.fetch(name, downloader=pooch.HTTPDownloader(timeout=20))
+            fetcher.fetch(name, downloader=pooch.HTTPDownloader(timeout=(3, 6)))
     except (OSError, ValueError) as error:
         raise CorpusError(f"{MULTI30K_URL} could not be fetched: {error}") from None
 
@@ -2545,9 +2543,8 @@ def find_multi30k(languages=("de", "en"), cache: Path = Path(".data/multi30k")) 
             download_multi30k(cache)
         return read_multi30k(folder, languages)
     except CorpusError as error:
-        way_out = (
-            f"put the files {', '.join(MULTI30K_SUMS)} into {folder}, or where MULTI30K_DIR says"
-        )
+        files = ", ".join(MULTI30K_SUMS)
+        way_out = f"put the files {files} into {folder}, or where MULTI30K_DIR says"
         raise CorpusError(f"Multi30k is out of reach: {error}. The way out: {way_out}") from None
 
 
@@ -2776,8 +2773,8 @@ def what_the_vocabularies_miss():
 # same length together. A batch of short sentences then holds many of them, one of long sentences
 # few; each costs about the same, and little of it is padding. We count what a batch occupies on
 # one side: its number of sentences times the longest sentence of either language. The sentences
-# are shuffled and then sorted by length, so that equals meet others in each epoch; then the
-# batches are shuffled.
+# are shuffled and then sorted by length, so that sentences of one length meet different ones in
+# each epoch; then the batches are shuffled.
 
 
 # %%
@@ -2821,9 +2818,8 @@ def create_dataloaders(train: list[IdPair], val: list[IdPair], budget: int, epoc
     for pairs, order in ((train, random.Random(epoch)), (val, None)):
         lengths = [(len(source), len(target) - 1) for source, target in pairs]
         batches = token_batches(lengths, budget, order)
-        loaders.append(
-            torch.utils.data.DataLoader(pairs, batch_sampler=batches, collate_fn=collate)
-        )
+        loader = torch.utils.data.DataLoader(pairs, batch_sampler=batches, collate_fn=collate)
+        loaders.append(loader)
     return tuple(loaders)
 
 
@@ -2856,10 +2852,10 @@ def share_of_padding():
 # <a id="demonstration"></a>
 # ## A demonstration
 #
-# Everything is at hand. `run_epoch` of Part 3, which has trained the copy task, now trains a small
-# translator of words: two layers of 128 in each stack, batches of 1,024 positions. It stops when
-# another epoch would take it past two and a half minutes. On Multi30k this is too short for good
-# translations; the finished model comes in [Part 7](#model-at-hand).
+# Everything is at hand. `run_epoch` of Part 3, which has trained the copy task, now trains a
+# small translator of words: two layers of 128 in each stack, batches of 1,024 positions. It stops
+# when another epoch would take it past two and a half minutes. On Multi30k this is too short for
+# good translations; the finished model comes in [Part 7](#model-at-hand).
 
 
 # %%
@@ -2902,9 +2898,8 @@ def demonstration_training() -> tuple[Translator, list[tuple]]:
     torch.manual_seed(1)
     model = make_model(*map(len, vocabularies), N=2, d_model=128, d_ff=512, h=4, max_len=256)
     model.to(device)
-    loss_compute = SimpleLossCompute(
-        model.generator, LabelSmoothing(len(vocabularies[1]), PAD, 0.1)
-    )
+    criterion = LabelSmoothing(len(vocabularies[1]), PAD, 0.1)
+    loss_compute = SimpleLossCompute(model.generator, criterion)
     optimizer, scheduler = make_optimizer(model, factor=2.0, warmup=200)
     begin, history = time.perf_counter(), []
     for epoch in range(20):
@@ -3208,7 +3203,7 @@ def pieces_of_a_few_words():
 # > **How long should the list be?** A short list means long sentences of well-known pieces. A
 # > long one means short sentences with pieces that were seen a few times only, and a wide and
 # > slow output layer. The paper had 4.5 million pairs and took 37,000. For our 29,000 pairs we
-# > take 5,000; [Part 8](#choices) shows a trial with more.
+# > take 5,000; [Part 8](#choices) shows a trial with more, which did a little better.
 #
 # <a id="one-matrix"></a>
 # ## One matrix instead of three
@@ -3412,19 +3407,22 @@ class CachedAttention:
         key = self.attn.split(self.attn.linears[1](rows))
         value = self.attn.split(self.attn.linears[2](rows))
         if self.length == 0:
-            self.past = key.new_empty(2, len(rows), self.attn.h, self.longest, key.size(-1))
-        self.past[0, :, :, self.length] = key.squeeze(2)
-        self.past[1, :, :, self.length] = value.squeeze(2)
+            self.keys = key.new_empty(len(rows), self.attn.h, self.longest, key.size(-1))
+            self.values = torch.empty_like(self.keys)
+        self.keys[:, :, self.length] = key.squeeze(2)
+        self.values[:, :, self.length] = value.squeeze(2)
         self.length += 1
-        keys, values = self.past[..., : self.length, :]  # (B·beam, H, length, d_k) each
+        keys = self.keys[:, :, : self.length]  # (B·beam, H, length, d_k)
+        values = self.values[:, :, : self.length]
         heads = F.scaled_dot_product_attention(query, keys, values)
         return self.attn.linears[3](heads.flatten(1)).view_as(x)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows (n,) of the past, in this order and in the same memory."""
-        chosen = self.past[:, rows, :, : self.length]
-        self.past = self.past[:, : len(rows)]
-        self.past[..., : self.length, :] = chosen
+        for past in (self.keys, self.values):
+            past[: len(rows), :, : self.length] = past[rows, :, : self.length]
+        self.keys = self.keys[: len(rows)]
+        self.values = self.values[: len(rows)]
 
 
 # %% [markdown]
@@ -3492,7 +3490,7 @@ class CachedDecoder:
     def keep(self, sentences: Tensor, origin: Tensor) -> None:
         """Go on with these sentences (n,), hypotheses grown from places `origin` (n, beam)."""
         rows = (sentences.unsqueeze(1) * origin.size(1) + origin).flatten()
-        if not torch.equal(rows, torch.arange(self.back[0].past.size(1), device=rows.device)):
+        if not torch.equal(rows, torch.arange(len(self.back[0].keys), device=rows.device)):
             for back in self.back:
                 back.keep(rows)
         for across in self.across:
@@ -3716,6 +3714,7 @@ def check_a_beam_of_one_is_greedy():
     for seed in range(5):
         torch.manual_seed(seed)
         model, batch = tiny_model(), Batch(pad_ids([[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]))
+        model.generator.proj.bias.data[END] = 1.0  # so that sentences end, early and late
         greedy = greedy_decode(model, batch.src, batch.src_mask, 12, START)
         assert torch.equal(greedy_search(model, batch.src, batch.src_mask, 12, START), greedy)
 
@@ -3750,7 +3749,7 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
         torch.manual_seed(seed)
         model, src = make_model(7, 7, 1, 16, 32, 4).eval(), torch.tensor([[4, 6, 5, END]])
         nn.init.constant_(model.generator.proj.bias[:4], -torch.inf)  # no special symbol ...
-        model.generator.proj.bias.data[END] = 0.0  # ... but the end
+        model.generator.proj.bias.data[END] = 1.5  # ... but the end, and that often
         optimum = max(score_of(model, src, torch.tensor([START, *s]), alpha) for s in sequences)
         for beam in (1, 2, 3, 7**3):
             best = beam_search(model, src, Batch(src).src_mask, 4, START, beam, alpha)[0]
@@ -3776,9 +3775,8 @@ def one_search(sentence: str = "Ein kleines Mädchen hebt einen roten Ball auf."
     longest = length_cap(src.size(1), translator.max_len)
     beam_search(translator.model, src, Batch(src).src_mask, longest, beam=beam, record=record)
     winner = record[-1][0].score(0.6)[0].argmax().item()
-    for step, (now, origins) in reversed(
-        list(enumerate(record, 1))
-    ):  # only the end says who has won
+    # Backwards, since only the end says who has won.
+    for step, (now, origins) in reversed(list(enumerate(record, 1))):
         for place in range(beam):
             origin, score = origins[0, place].item(), now.score(0.6)[0, place].item()
             if math.isfinite(score) and now.length[0, place] == step:
@@ -3814,9 +3812,9 @@ def one_search_figure():
 # **Figure 13.** One search with three places, from top to bottom: each symbol with the score of
 # its hypothesis, joined to the symbol from which it grew. Move the slider to go on. A symbol
 # without a line below it was given up, unless it is `</s>`: there a hypothesis has ended, and
-# keeps its place. The thick path has won. Did it lead all the way? Where it did not, greedy
-# decoding would have gone astray. The log-probability falls with every symbol; the score may
-# rise, since the penalty grows too.
+# keeps its place. The thick path has won. Did it lead all the way? Then greedy decoding would
+# have found it too; where it did not, perhaps not. The log-probability falls with every symbol;
+# the score may rise, since the penalty grows too.
 #
 # How wide should the beam be, and how large $\alpha$? Both were tried on the validation split,
 # with the published model before rounding.
@@ -3828,9 +3826,9 @@ published("beam")
 
 # %% [markdown]
 # Read down a column to see what a wider beam gives, and along a row for the penalty. Where the
-# best value stands at the edge of what was tried, a still larger one might do better. (Elsewhere
-# this page decodes with the paper's four and 0.6.) A higher score is only the model's opinion of
-# a sentence. BLEU compares with a human's.
+# best value stands at the edge of what was tried, a still larger one might do better. (The page
+# itself decodes with the paper's four and 0.6; a table that does not says so.) A higher score is
+# only the model's opinion of a sentence. BLEU compares with a human's.
 #
 # <a id="averaging"></a>
 # ## Averaging checkpoints
@@ -3840,8 +3838,7 @@ published("beam")
 # nearer to it. (§6.1) The paper averages the last five checkpoints of its base model, written ten
 # minutes apart, and the last twenty of the big one. It gives no reason; this is the usual one,
 # and it holds for a learning rate that stays large to the end. Averaging costs no training at
-# all. The models may come as a stream: the sum and one of them are in memory, however many there
-# are.
+# all. The models may come as a stream, and be read one after the other, however many there are.
 
 
 # %%
@@ -3874,7 +3871,7 @@ def check_the_average_is_the_mean():
 # Why should a mean of weights be a good model at all? A network is not linear, and the mean of
 # two unrelated models is worthless. But late checkpoints of one run lie close together, in one
 # valley of the loss. How many of the last epochs should be averaged? This, too, was tried on the
-# validation split:
+# validation split. Look how little the rows differ:
 
 
 # %% tags=["hide-input"]
@@ -4041,8 +4038,9 @@ published("steps")
 # to three times as large.)
 #
 # A table with many rows and two test sets makes many such tests, and even where nothing is behind
-# them, about one in twenty comes out below 0.05. So a $p$ just below that is no finding. One far
-# below it, on both test sets, is hard to put down to the choice of sentences.
+# them, about one in ten comes out below 0.05, since $p$ counts one side only. So a $p$ just below
+# that is no finding. One far below it, on both test sets, is hard to put down to the choice of
+# sentences.
 #
 # Perplexity is counted per symbol. Words and pieces are different symbols, so it can be compared
 # between rows of pieces only. Minutes are those of a training with validation after each epoch,
@@ -4050,7 +4048,7 @@ published("steps")
 # first row is not the best that words can do: its settings are those of the recipe, and nobody has
 # tuned them for words.
 #
-# The same rows as a picture, with the range of the seeds:
+# The gains as a picture, beside the range of the seeds:
 
 
 # %% tags=["hide-input"]
@@ -4058,9 +4056,8 @@ published("steps-figure")
 
 
 # %% [markdown]
-# **Figure 14.** From words to the full recipe. Only the rows with several seeds have a bar, and
-# their dots are means; the other dots are the first seed alone. The width of a bar shows what
-# chance does to a training.
+# **Figure 14.** What each step gains over the row before, with the first seed. The pale bar
+# reaches as far to both sides of zero as seeds of one row differ: a dot inside it may be luck.
 #
 # And this is how the model in `pretrained/` came about, from the log of its training.
 
@@ -4090,7 +4087,7 @@ published("training")
 #
 # (§6.2) The paper varies heads, sizes, dropout, label smoothing and positions (Table 3). We vary
 # what the table below lists, one thing at a time (widths together with their heads), with one
-# seed and a quarter of the updates. Greedy BLEU on the validation split decides.
+# seed and a quarter of the epochs. Greedy BLEU on the validation split decides.
 
 
 # %% tags=["hide-input"]
@@ -4124,18 +4121,19 @@ published("speedrun")
 
 # %% [markdown]
 # What makes it quick is a small vocabulary, batches with little padding, bf16 where the processor
-# has it (it had, in this run of the first edition's code), a cache for validation, and a learning
-# rate that comes down in time. Dropout is 0.1 here: in so few epochs the model cannot learn the
-# corpus by heart, and more dropout would only make it slower to learn.
+# has it (it had, in these runs of the first edition's code), a cache for validation, and a
+# learning rate that comes down in time. Dropout is 0.1 here: in so few epochs the model cannot
+# learn the corpus by heart, and more dropout would only make it slower to learn.
 #
 # <a id="speed"></a>
 # ## Where the time goes
 #
 # The code of this text was timed beside others, at the first edition: PyTorch's `nn.Transformer`
 # on the same batches and in the same formats, and the way the 2022 version of this text fed its
-# model: every sentence padded to 72 symbols, text cut into words inside the training loop, weights
-# of attention and smoothed targets stored as tables, in fp32 and one process. Speed is counted in
-# target symbols that are not padding.
+# model: every sentence padded to 72 symbols, text cut into words inside the training loop,
+# weights of attention and smoothed targets stored as tables, in fp32 and one process. Speed is
+# counted in target symbols that are not padding. Decoding is timed beside the plain loop and
+# beside CTranslate2, a decoder in C++; a number below 1 says that ours is slower.
 
 
 # %% tags=["hide-input"]
@@ -4146,8 +4144,8 @@ published("speed")
 # Compare like with like: one process, fp32. The largest ratios stack three things, a smaller
 # number format, a second process, and updates twice as large, since the budget of a batch holds
 # for each process. And our rebuilt feed of 2022 updates the weights with every batch, where 2022
-# did so with every tenth, which is a small disadvantage. A ratio belongs to a machine as well,
-# and one round has noise: do not read much into a tenth.
+# did so with every tenth, which makes it a little slower than it was. A ratio belongs to a
+# machine as well, and one round has noise: do not read much into a tenth.
 #
 # In fp32 most of the time goes to products of matrices, which every code needs. In bf16, where
 # these are quick, the rest is most of the work, and there is more to gain. What each gain is
@@ -4175,8 +4173,8 @@ def training_flops(N: int, D: int, d_ff: int, V: int, S: int, T: int) -> int:
 
 
 # %% [markdown]
-# PyTorch can count too, while it computes. Its counter does not look into the fused kernel, so we
-# ask every attention for its weights, and get the plain formula.
+# PyTorch can count too, while it computes. Its counter does not know the fused kernel of a CPU,
+# so we ask every attention for its weights, and get the plain formula.
 
 
 # %%
@@ -4449,9 +4447,8 @@ def map_table(maps: AttentionMaps):
 
 def cells_of_maps(chart, step: int, font: int):
     """The strings of a chart's table taken apart, and a cell of `step` pixels for each weight."""
-    chart = chart.transform_calculate(piece="split(datum.numbers, ' ')").transform_flatten(
-        ["piece"]
-    )
+    chart = chart.transform_calculate(piece="split(datum.numbers, ' ')")
+    chart = chart.transform_flatten(["piece"])
     chart = chart.transform_window(count="row_number()", groupby=["layer", "head"])
     chart = chart.transform_calculate(
         query="split(datum.queries, '\\t')[floor((datum.count - 1) / datum.width)]",
@@ -4641,11 +4638,11 @@ def heads_by_their_habits():
 #
 # > **What do the strongest columns mean?** In many models they belong to the full stop, to the
 # > first symbol or to the end of the sentence, which say little about the word in question. A
-# > softmax must spend its weight somewhere. A head that has nothing to contribute can park it on a
-# > position that occurs in every sentence and whose value does little: an *attention sink* ([Xiao
-# > et al.](https://arxiv.org/abs/2309.17453)). So a strong column is not always a finding. Look at
-# > the rows of the table that name such positions. Several times equal weights would be parking,
-# > and a head that parks in one sentence need not do so in the next.
+# > softmax must spend its weight somewhere. A head that has nothing to contribute can park it on
+# > a position that occurs in every sentence and whose value does little: an *attention sink*
+# > ([Xiao et al.](https://arxiv.org/abs/2309.17453)). So a strong column is not always a finding.
+# > Look at the rows of the table that name such positions. Several times equal weights may be
+# > parking, and a head that parks in one sentence need not do so in the next.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
@@ -4908,8 +4905,9 @@ def perplexity_without_each_head():
 # # The engine room
 #
 # The story is told. What follows makes it fast, spreads it over several processes, keeps an hour
-# of training safe from a power cut, and puts a command line in front. No part of it changes what
-# the model computes, and checks say so.
+# of training safe from a power cut, and puts a command line in front. It changes no formula.
+# Apart from a rounded rate of dropout and the shorter numbers of bf16, the fast forms compute the
+# same, and checks say so.
 #
 # <a id="faster"></a>
 # ## Faster forms
@@ -5018,10 +5016,8 @@ class ChunkedLoss(torch.autograd.Function):
         narrow, cross_entropy = weight.to(dtype), states.new_zeros(())
         grads = [torch.zeros_like(x) for x in (states, weight, bias)]
         room = states.new_empty(2, min(rows, len(states)), len(weight))  # used again by each chunk
-        parts = zip(
-            states.split(rows), target.unsqueeze(1).split(rows), grads[0].split(rows), strict=True
-        )
-        for x, y, grad_x in parts if len(states) > 0 else ():
+        parts = states, target.unsqueeze(1), grads[0]
+        for x, y, grad_x in zip(*(part.split(rows) for part in parts), strict=True):
             x = x.to(dtype)
             scores, log_probs = room[:, : len(x)]  # (rows, V)
             scores.copy_(F.linear(x, narrow)).add_(bias)
@@ -5030,7 +5026,7 @@ class ChunkedLoss(torch.autograd.Function):
             cross_entropy -= beyond * log_probs.gather(1, y).sum() + share * others
             wrong = torch.softmax(scores, -1, out=log_probs).sub_(share)  # p - t
             wrong[:, pad] += share
-            wrong.scatter_add_(1, y, torch.full_like(x[:, :1], -beyond, dtype=wrong.dtype))
+            wrong.scatter_add_(1, y, wrong.new_full(y.shape, -beyond))
             grads[2] += wrong.sum(0)
             wrong = wrong.to(dtype)
             grad_x.copy_(wrong @ narrow)
@@ -5050,7 +5046,7 @@ class ChunkedLoss(torch.autograd.Function):
 
 # %%
 class ModelWithLoss(nn.Module):
-    """Model and criterion as one module: the tensors of a batch -> the sum of its loss."""
+    """Model and criterion as one module: a batch -> its loss, summed over real tokens."""
 
     def __init__(self, model: EncoderDecoder, criterion: LabelSmoothing, autocast=None):
         super().__init__()
@@ -5058,14 +5054,16 @@ class ModelWithLoss(nn.Module):
         self.criterion = criterion
         self.autocast = autocast
 
-    def forward(self, src, tgt, src_mask, tgt_mask, tgt_y) -> Tensor:
-        with torch.autocast(src.device.type, self.autocast, enabled=self.autocast is not None):
-            states = self.model(src, tgt, src_mask, tgt_mask)  # (B, T, D)
-            real, proj = tgt_y != self.criterion.padding_idx, self.model.generator.proj
-            dtype = self.autocast or states.dtype
-            return ChunkedLoss.apply(
-                states[real], proj.weight, proj.bias, tgt_y[real], self.criterion, dtype
-            )
+    def forward(self, batch: Batch) -> Tensor:
+        device = batch.src.device.type
+        with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
+            states = self.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)  # (B, T, D)
+        real = batch.tgt_y != self.criterion.padding_idx  # (B, T)
+        proj = self.model.generator.proj
+        dtype = self.autocast or states.dtype
+        return ChunkedLoss.apply(
+            states[real], proj.weight, proj.bias, batch.tgt_y[real], self.criterion, dtype
+        )
 
 
 # %%
@@ -5086,7 +5084,8 @@ def check_the_loss_in_chunks_equals_the_plain_one():
 # %% [markdown]
 # <a id="gains"></a>
 # What is each worth? Take one away, and measure the same training again. A number of 1.3 says
-# that without this one gain, training takes 1.3 times as long.
+# that without this one gain, training takes 1.3 times as long. (Two rows are about the first
+# edition alone: one product for several maps, and another allocator.)
 
 
 # %% tags=["hide-input"]
@@ -5105,8 +5104,6 @@ published("gains")
 
 
 # %%
-import datetime
-
 import torch.distributed as dist
 
 
@@ -5144,15 +5141,17 @@ def join_workers() -> Iterator[Worker]:
     ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     device = choose_device()
     if device.type == "cuda":
-        local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+        if local_rank >= gpus:
+            raise ValueError(f"each process needs a GPU of its own: start {gpus} at most")
+        device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     elif ranks > 1:
         device = torch.device("cpu")  # Gloo, the library that connects CPUs, knows no MPS
     try:
         if ranks > 1:
             backend = "nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=datetime.timedelta(hours=6))
+            dist.init_process_group(backend)
         yield Worker(rank, ranks, device, torch.bfloat16 if gains_from_bf16(device) else None)
         if ranks > 1:
             dist.barrier()  # nobody hangs up while another still listens
@@ -5160,7 +5159,7 @@ def join_workers() -> Iterator[Worker]:
         if ranks == 1 or not re.search("onnection|peer|remote|NCCL", str(error)):
             raise
         lost = f"rank {rank} of {ranks} has lost another one, which died or could not be reached"
-        raise ConnectionError(f"{lost}: the same command goes on from the last epoch") from None
+        raise ConnectionError(f"{lost}: the same command goes on from the last epoch") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -5216,7 +5215,7 @@ def train_step(loss_model, batches, optimizer, scheduler, stop=False) -> dict[st
     for number, batch in enumerate(batches, 1):
         waits = several and number < len(batches)  # exchange gradients once, with the last part
         with loss_model.no_sync() if waits else contextlib.nullcontext():
-            loss = loss_model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask, batch.tgt_y)
+            loss = loss_model(batch)
             loss.backward()
         loss_sum += loss.item()
     tokens = sum(batch.ntokens for batch in batches)
@@ -5231,7 +5230,7 @@ def train_step(loss_model, batches, optimizer, scheduler, stop=False) -> dict[st
         raise FloatingPointError(f"diverged: loss {loss_sum / tokens}, gradient norm {norm}")
     optimizer.step()
     scheduler.step()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     return {"loss": loss_sum / tokens, "tokens": tokens, "grad_norm": norm, "stops": stops}
 
 
@@ -5315,7 +5314,7 @@ class Config:
     accumulate: int = 1  # batches to an update
     warmup: int = 1000  # updates; at most a quarter of all
     factor: float = 1.5  # of the learning rate
-    schedule: str = "linear"  # after the warm-up: down to zero, or the paper's "root"
+    schedule: Literal["linear", "root"] = "linear"  # after the warm-up: to zero, or the paper's
     epochs: int = 32  # passes over the training split
     patience: int = 32  # end after so many epochs without a better BLEU
     keep: int = 10  # of so many last epochs the weights stay, to be averaged
@@ -5329,8 +5328,6 @@ class Config:
 # %%
 def check_settings(config: Config) -> None:
     """ValueError, with the option and its limit, for a setting that cannot work."""
-    if config.schedule not in ("root", "linear"):
-        raise ValueError(f"--schedule is root or linear, got {config.schedule!r}")
     if len(config.languages.split("-")) != 2 or not all(config.languages.split("-")):
         raise ValueError(f"--languages needs two codes, such as de-en, got {config.languages!r}")
     for name in "N d-model d-ff h batch-tokens accumulate warmup epochs patience keep".split():
@@ -5345,9 +5342,9 @@ def check_settings(config: Config) -> None:
 
 # %% [markdown]
 # What stands there is the `recipe`, with all that [Part 7](#recipe) explains. `speedrun` is in a
-# hurry, and `smoke` serves the tests. `base` and `big` have the sizes and settings of the paper's
-# models (Table 3). They want millions of pairs and several GPUs: on eight ranks, 3,125 positions
-# each make about the paper's batch of 25,000.
+# hurry, and `smoke` serves the tests. `base` and `big` have the sizes, dropout and schedule of
+# the paper's models (Table 3). They want millions of pairs and several GPUs: on eight ranks,
+# 3,125 positions each make about the paper's batch of 25,000.
 
 # %%
 RECIPE = Config()
@@ -5359,7 +5356,7 @@ PRESETS = {
     "recipe": RECIPE,
     "speedrun": dataclasses.replace(RECIPE, dropout=0.1, epochs=9, warmup=400, factor=1.0),
     "base": BASE,
-    "big": dataclasses.replace(BASE, d_model=1024, d_ff=4096, h=16, dropout=0.3, epochs=60),
+    "big": dataclasses.replace(BASE, d_model=1024, d_ff=4096, h=16, dropout=0.3, epochs=60, keep=20),
     "smoke": dataclasses.replace(
         RECIPE, data="builtin", N=1, d_model=128, d_ff=512, h=4, dropout=0.1, pieces=0,
         share_embeddings=False, batch_tokens=2048, warmup=200, factor=2.0, epochs=3, keep=2,
@@ -5411,15 +5408,45 @@ def usable_pairs(corpus: Corpus, split: str, vocabularies: tuple, max_len: int):
 #
 # A training of an hour must survive a power cut. The unit of everything is the *epoch*: of
 # training, judging, saving, logging and going on. (A pass over a large corpus is cut into laps of
-# about a thousand updates, and each counts as an epoch.) Every random choice inside an epoch
+# at most a thousand updates, and each counts as an epoch.) Every random choice inside an epoch
 # follows from the seed, the number of the epoch and the rank. So it can be made again, and a run
 # that was killed anywhere ends bit for bit like one that was not: the same weights, on the same
-# kind of processor, with as many threads and ranks.
+# kind of processor, with as many threads and ranks. (A GPU comes close: some of its kernels add
+# in no fixed order.)
 
 # %%
 LAP = 1000  # updates
 
 
+def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
+    """The model of a run, as it begins, in its fast form."""
+    source, target = vocabularies
+    torch.manual_seed(config.seed)
+    model = make_model(
+        len(source), len(target), config.N, config.d_model, config.d_ff, config.h,
+        config.dropout, attention_dropout=config.attention_dropout, max_len=config.max_len,
+        norm_first=config.norm_first, share_embeddings=config.share_embeddings,
+    )  # fmt: skip
+    return make_fast(model)
+
+
+def on_all_ranks(loss_model: nn.Module, worker: Worker) -> nn.Module:
+    """The same module, exchanging gradients where there are several ranks."""
+    if worker.ranks == 1:
+        return loss_model
+    # Small buckets: on a CPU the decoder's gradients travel while the encoder's are made.
+    size = 3 if worker.device.type == "cpu" else 25
+    return nn.parallel.DistributedDataParallel(
+        loss_model, gradient_as_bucket_view=True, bucket_cap_mb=size, forward_sync_buffers=False
+    )
+
+
+# %% [markdown]
+# A run has two units: the pass over the corpus, whose updates are known beforehand, and the
+# epoch, which is a pass or a lap of it.
+
+
+# %%
 class Training:
     """Model, optimizer, schedule and progress of one run, on one rank."""
 
@@ -5427,32 +5454,21 @@ class Training:
         self.config = config
         self.worker = worker
         self.corpus = find_corpus(config.data, tuple(config.languages.split("-")))
-        self.vocabularies = source, target = learn_symbols(self.corpus, config)
+        self.vocabularies = learn_symbols(self.corpus, config)
         self.train, _ = usable_pairs(self.corpus, "train", self.vocabularies, config.max_len)
         self.val, self.texts = usable_pairs(self.corpus, "val", self.vocabularies, config.max_len)
         self.lengths = [(len(a), len(b) - 1) for a, b in self.train]
-        torch.manual_seed(config.seed)
-        model = make_model(
-            len(source), len(target), config.N, config.d_model, config.d_ff, config.h,
-            config.dropout, attention_dropout=config.attention_dropout, max_len=config.max_len,
-            norm_first=config.norm_first, share_embeddings=config.share_embeddings,
-        )  # fmt: skip
-        self.model = make_fast(model.to(worker.device))
-        criterion = LabelSmoothing(len(target), PAD, config.smoothing)
-        self.loss_model = ModelWithLoss(self.model, criterion, worker.autocast)
-        if worker.ranks > 1:
-            # Small buckets: on a CPU the decoder's gradients travel while the encoder's are made.
-            size = 3 if worker.device.type == "cpu" else 25
-            self.loss_model = nn.parallel.DistributedDataParallel(
-                self.loss_model, gradient_as_bucket_view=True, bucket_cap_mb=size
-            )
+        self.model = model = new_model(config, self.vocabularies).to(worker.device)
+        criterion = LabelSmoothing(len(self.vocabularies[1]), PAD, config.smoothing)
+        loss_model = ModelWithLoss(model, criterion, worker.autocast)
+        self.loss_model = on_all_ranks(loss_model, worker)
         updates = len(self.updates_of_pass(0))
         self.laps = math.ceil(updates / LAP)
         self.epochs = config.epochs * self.laps
         total = config.epochs * updates
         self.warmup = min(config.warmup, max(1, total // 4))
-        line = functools.partial(linear_rate, total=total)
-        curve = line if config.schedule == "linear" else rate
+        curves = {"linear": functools.partial(linear_rate, total=total), "root": rate}
+        curve = curves[config.schedule]
         self.optimizer, self.scheduler = make_optimizer(model, config.factor, self.warmup, curve)
         self.history: list[dict] = []  # an entry for each epoch
 
@@ -5461,6 +5477,11 @@ class Training:
         order = random.Random(f"{self.config.seed} {number}")
         budget = self.config.batch_tokens * self.worker.ranks
         return list(grouped(token_batches(self.lengths, budget, order), self.config.accumulate))
+
+    def fixed(self) -> dict:
+        """What must stay the same as long as a run goes on; a batch is that of all processes."""
+        positions = self.config.batch_tokens * self.worker.ranks
+        return dataclasses.asdict(self.config) | {"batch_tokens": positions, "warmup": self.warmup}
 
     def best(self) -> dict:
         """The epoch with the best validation BLEU; the first of several."""
@@ -5518,10 +5539,13 @@ def stop_requests(minutes: float | None = None) -> Iterator[Callable[[], bool]]:
 
 # %%
 def gpu_loads() -> list[int]:
-    """Load of each NVIDIA GPU in percent, by GPUtil; an empty list where there is none."""
+    """Load of each NVIDIA GPU in percent, by GPUtil; an empty list where none tells."""
     import GPUtil
 
-    return [round(100 * gpu.load) for gpu in GPUtil.getGPUs()]
+    try:
+        return [round(100 * gpu.load) for gpu in GPUtil.getGPUs()]
+    except ValueError:  # the driver does not answer, or a part of a GPU has no load of its own
+        return []
 
 
 def train_one_epoch(training: Training, stop_is_due: Callable) -> dict | None:
@@ -5625,12 +5649,13 @@ def save_model(translator: Translator, folder: Path | str) -> None:
     from safetensors.torch import save
 
     folder, vocabularies = Path(folder), translator.vocabularies
-    about, names = folder / "config.json", {path.name.strip(".") for path in folder.glob("*")}
-    ours = {"model.safetensors", "tokenizer.json", "words.json", "config.json"}  # or cut short
-    if about.is_file():
-        ours = names if '"sha256"' in about.read_text("utf-8", "replace") else set()
-    if not {name.removesuffix(".part") for name in names} <= ours:
-        raise ValueError(f"{folder} holds other things than a model: name an empty folder")
+    files = ("model.safetensors", "tokenizer.json", "words.json", "config.json")
+    ours = {*files, *(f".{name}.part" for name in files)}  # written, or cut short
+    config = folder / "config.json"
+    if not (config.is_file() and '"sha256"' in config.read_text("utf-8", "replace")):
+        ours -= {"config.json"}  # if there is one, then of another program
+        if not {path.name for path in folder.glob("*")} <= ours:
+            raise ValueError(f"{folder} holds other things than a model: name an empty folder")
     weights = {name: value.detach().cpu() for name, value in translator.model.named_parameters()}
     parts = {"model.safetensors": save(weights)}
     if isinstance(vocabularies[0], Pieces):
@@ -5658,7 +5683,8 @@ def save_checkpoint(path: Path, content: dict) -> None:
     """Write tensors and plain values to `path`, in one piece or not at all."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    write_atomically(path, buffer.getvalue() + hashlib.sha256(buffer.getvalue()).digest())
+    buffer.write(hashlib.sha256(buffer.getvalue()).digest())
+    write_atomically(path, buffer.getvalue())
 
 
 def load_checkpoint(path: Path) -> dict:
@@ -5672,7 +5698,7 @@ def load_checkpoint(path: Path) -> dict:
         raise ValueError(f"{path} is of the first edition, and cannot be gone on with: {way_out}")
     data, checksum = content[:-32], content[-32:]
     if hashlib.sha256(data).digest() != checksum:
-        raise ValueError(f"{path} is damaged or no checkpoint: remove it, and the run begins anew")
+        raise ValueError(f"{path} is damaged or no checkpoint: train anew, in another folder")
     try:
         return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError:
@@ -5681,8 +5707,9 @@ def load_checkpoint(path: Path) -> dict:
 
 # %% [markdown]
 # After each epoch rank 0 writes, in this order: the weights of the epoch as a model; the
-# checkpoint; log and summary, which only repeat what the checkpoint says. Killed between any two
-# of them, the run makes the epoch again and writes the same once more.
+# checkpoint; log and summary, which only repeat what the checkpoint says. Killed before the
+# checkpoint, the run makes the epoch again and writes the same once more. Killed after it, log
+# and summary follow with the next epoch.
 
 
 # %%
@@ -5693,25 +5720,15 @@ def machine_of(worker: Worker) -> str:
     return f"{' '.join(processor)}, processes: {worker.ranks} of {numbers}"
 
 
-def fingerprint(vocabularies: tuple) -> str:
-    """A short name for two very lists of symbols."""
-    words = json.dumps([vocabulary.words for vocabulary in vocabularies])
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
-
-
-def translator_of(training: Training, name: str) -> Translator:
-    corpus = training.corpus.name, training.corpus.languages
-    return Translator(name, training.model, *corpus, training.vocabularies)
-
-
 def save_training(training: Training, folder: Path) -> None:
     """Write the epoch that has just ended."""
-    epoch = f"epoch-{training.history[-1]['epoch']:03}"
-    save_model(translator_of(training, folder.name), folder / epoch)
+    corpus, words = training.corpus, training.vocabularies
+    translator = Translator(folder.name, training.model, corpus.name, corpus.languages, words)
+    save_model(translator, folder / f"epoch-{training.history[-1]['epoch']:03}")
     content = {
-        "settings": dataclasses.asdict(training.config) | {"warmup": training.warmup},
+        "settings": training.fixed(),
         "machine": machine_of(training.worker),
-        "vocabularies": fingerprint(training.vocabularies),
+        "words": [list(vocabulary.words) for vocabulary in words],
         "history": training.history,
         "model": training.model.state_dict(),
         "optimizer": training.optimizer.state_dict(),
@@ -5752,9 +5769,10 @@ def write_summary(training: Training, folder: Path, status: str) -> None:
 
 
 # %% [markdown]
-# A run goes on only with the same settings and the same words. Two settings may change, since
-# they only say when to end: `patience` and, with the paper's schedule, `epochs`. (A straight line
-# to zero depends on its end.) Another kind of machine is no error, and gets a warning.
+# A run goes on only with the same settings and the same words. Three settings may change, since
+# no update depends on them: `patience`, `keep` and, with the paper's schedule, `epochs`. (A
+# straight line to zero depends on its end.) Another kind of machine is no error, and gets a
+# warning.
 
 
 # %%
@@ -5762,11 +5780,12 @@ def resume(training: Training, content: dict, path: Path) -> None:
     """Continue from a checkpoint; ValueError when settings or vocabulary differ from the run's."""
     config = training.config
     free = ("patience", "keep") if config.schedule == "linear" else ("patience", "keep", "epochs")
-    for name, value in (dataclasses.asdict(config) | {"warmup": training.warmup}).items():
+    for name, value in training.fixed().items():
         if name not in free and value != content["settings"][name]:
             then = f"--{name.replace('_', '-')} {content['settings'][name]}, not {value}"
+            then += " in all processes together" if name == "batch_tokens" else ""
             raise ValueError(f"{path} was made with {then}: use the same, or another folder")
-    if content["vocabularies"] != fingerprint(training.vocabularies):
+    if content["words"] != [list(vocabulary.words) for vocabulary in training.vocabularies]:
         raise ValueError(f"{path} has other symbols: has the text changed? use another folder")
     now = machine_of(training.worker)
     if content["machine"] != now and training.worker.rank == 0:
@@ -5876,11 +5895,7 @@ def train_model(config, folder, minutes=None, until=math.inf, decode=greedy_sear
     with join_workers() as worker, one_training(folder, worker), stop_requests(minutes) as stop:
         training, first_rank = Training(config, worker), worker.rank == 0
         if worker.ranks > 1:  # DDP orders its sums anew after a first pass: let that be this one
-            batch = share_of([], [], worker)
-            loss = training.loss_model(
-                batch.src, batch.tgt, batch.src_mask, batch.tgt_mask, batch.tgt_y
-            )
-            loss.backward()
+            training.loss_model(share_of([], [], worker)).backward()
             training.optimizer.zero_grad()
         last = folder / "last.pt"
         content = from_first_rank(lambda: load_checkpoint(last) if last.is_file() else None, worker)
@@ -5889,6 +5904,7 @@ def train_model(config, folder, minutes=None, until=math.inf, decode=greedy_sear
         elif first_rank:
             settings = json.dumps(dataclasses.asdict(config), indent=1)
             write_atomically(folder / "settings.json", settings.encode())
+        del content  # as large as the model, and needed no more
         if first_rank:
             print(header(training), flush=True)
         status = "finished" if training.history and is_done(training, until) else "stopped"
@@ -5935,7 +5951,7 @@ class TrainOptions:
     settings: Config = RECIPE
     preset: Literal[tuple(PRESETS)] = "recipe"  # settings to start from
     folder: Path | None = None  # the run; without it RUNS_DIR/PRESET-SOURCE-TARGET
-    minutes: float | None = None  # stop after this time; the same command goes on later
+    minutes: float | None = None  # stop after this time, at least an epoch; then go on later
     until: float = math.inf  # stop at this validation BLEU
 
 
@@ -5952,7 +5968,7 @@ def run_train(options: TrainOptions) -> None:
         print(f"{status}: BLEU {summary['validation_bleu']} in {summary['best']} of {folder}")
         print(f'it translates:  python {SCRIPT} translate --model {folder} "…"')
     if status == "stopped":
-        print("stopped: the same command goes on from the last whole epoch")
+        print("stopped: the same command makes the unfinished epoch again, and goes on")
 
 
 # %% [markdown]
@@ -6018,7 +6034,9 @@ def run_evaluate(
     settings = Path(model) / "settings.json"
     if data is None and settings.is_file():  # of a run: it knows where its text lies
         data = json.loads(settings.read_text(encoding="utf-8"))["data"]
-    corpus = find_corpus(data or translator.corpus, translator.languages)
+    if data in (None, "auto"):
+        data = translator.corpus
+    corpus = find_corpus(data, translator.languages)
     if not split and not corpus.tests():
         raise ValueError(f"{corpus.name} has no test split: take another, such as --split val")
     if split is not None and split not in corpus.splits:
@@ -6032,7 +6050,7 @@ def run_evaluate(
 def run_compare() -> None:
     """The weights after a few updates by these processes, as JSON (see `few_updates`)."""
     with join_workers() as worker:
-        weights = few_updates(dataclasses.replace(worker, device=torch.device("cpu")))
+        weights = few_updates(worker)
         if worker.rank == 0:
             print(json.dumps(weights.tolist()))
 
@@ -6074,9 +6092,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except (ValueError, OSError, FloatingPointError) as error:
-        alone = isinstance(error, ConnectionError)  # else all ranks meet the same error
-        if alone or int(os.environ.get("RANK", 0)) == 0:
-            print(f"error: {error}", file=sys.stderr)
+        rank = os.environ.get("RANK", "0")
+        print(f"error{f' of rank {rank}' * (rank != '0')}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -46,7 +46,7 @@ class Embedding(nn.Module):
 
 
 class TorchModel(nn.Module):
-    """nn.Transformer with its loss: the masks and ids of a `Batch` -> the sum over real symbols."""
+    """nn.Transformer with its loss: a `Batch` -> the sum over real symbols."""
 
     def __init__(self, vocabs: tuple[int, int], config: at.Config, autocast=None):
         super().__init__()
@@ -61,21 +61,22 @@ class TorchModel(nn.Module):
         self.source, self.target = (Embedding(size, D, dropout) for size in vocabs)
         self.proj, self.autocast = nn.Linear(D, vocabs[1]), autocast
 
-    def forward(self, src, tgt, src_mask, tgt_mask, tgt_y) -> Tensor:
+    def forward(self, batch: at.Batch) -> Tensor:
         with torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
-            closed = ~src_mask.squeeze(1)
-            causal = ~at.subsequent_mask(tgt.size(1))[0]
+            closed = ~batch.src_mask.squeeze(1)
+            causal = ~at.subsequent_mask(batch.tgt.size(1))[0]
             states = self.core(
-                self.source(src),
-                self.target(tgt),
+                self.source(batch.src),
+                self.target(batch.tgt),
                 tgt_mask=causal,
                 src_key_padding_mask=closed,
                 memory_key_padding_mask=closed,
                 tgt_is_causal=True,
             )  # padding stands at the end of a target: the causal mask hides it from all that count
-            real = tgt_y != at.PAD
+            real = batch.tgt_y != at.PAD
             logits = self.proj(states[real]).float()  # (tokens, V)
-        return F.cross_entropy(logits, tgt_y[real], label_smoothing=SMOOTHING, reduction="sum")
+        wanted = batch.tgt_y[real]
+        return F.cross_entropy(logits, wanted, label_smoothing=SMOOTHING, reduction="sum")
 
 
 class MaterialisedModel(nn.Module):
@@ -87,12 +88,12 @@ class MaterialisedModel(nn.Module):
         self.model = at.make_model(*vocabs, *sizes)
         self.criterion = at.LabelSmoothing(vocabs[1], at.PAD, SMOOTHING)
 
-    def forward(self, src, tgt, src_mask, tgt_mask, tgt_y) -> Tensor:
+    def forward(self, batch: at.Batch) -> Tensor:
         for attn in itertools.chain(*at.attentions_of(self.model).values()):
             attn.record = []  # and so it computes in the form that stores its weights
-        states = self.model(src, tgt, src_mask, tgt_mask)
+        states = self.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
         log_probs = self.model.generator(states).flatten(0, 1)  # (B·T, V)
-        wanted = self.criterion.distribution(tgt_y.flatten())  # (B·T, V)
+        wanted = self.criterion.distribution(batch.tgt_y.flatten())  # (B·T, V)
         return F.kl_div(log_probs, wanted, reduction="sum")
 
 

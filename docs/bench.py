@@ -104,11 +104,11 @@ def all_cases() -> Iterator[Case]:
 # What each gain is worth: the same training without it ------------------------------------------
 
 
-def whole_loss(loss_model, src, tgt, src_mask, tgt_mask, tgt_y) -> torch.Tensor:
+def whole_loss(loss_model, batch: at.Batch) -> torch.Tensor:
     """The plain loss, of all positions."""
     with torch.autocast("cpu", loss_model.autocast, enabled=loss_model.autocast is not None):
-        states = loss_model.model(src, tgt, src_mask, tgt_mask)
-        return loss_model.criterion(loss_model.model.generator(states), tgt_y)
+        states = loss_model.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        return loss_model.criterion(loss_model.model.generator(states), batch.tgt_y)
 
 
 def attention_to_read(attn, query, key, value, mask) -> torch.Tensor:
@@ -178,7 +178,7 @@ def parts_of(case: Case, worker: at.Worker) -> tuple:
         loss_model = baselines.TorchModel(sizes, config, case.autocast)
     if worker.ranks > 1:
         loss_model = nn.parallel.DistributedDataParallel(
-            loss_model, bucket_cap_mb=3, gradient_as_bucket_view=True
+            loss_model, bucket_cap_mb=3, gradient_as_bucket_view=True, forward_sync_buffers=False
         )
     adam = torch.optim.Adam(loss_model.parameters(), 1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
     rate = functools.partial(at.rate, model_size=config.d_model, factor=1.0, warmup=1000)

@@ -53,7 +53,9 @@ def start() -> at.EncoderDecoder:
 def wrapped(model: at.EncoderDecoder, ranks: int) -> nn.Module:
     loss_model = at.ModelWithLoss(model, at.LabelSmoothing(SYMBOLS, at.PAD, 0.1))
     if ranks > 1:
-        return nn.parallel.DistributedDataParallel(loss_model, gradient_as_bucket_view=True)
+        return nn.parallel.DistributedDataParallel(
+            loss_model, gradient_as_bucket_view=True, forward_sync_buffers=False
+        )
     return loss_model
 
 

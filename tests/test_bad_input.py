@@ -122,6 +122,9 @@ def test_a_good_corpus_is_read_plain_or_zipped_with_test_splits_or_without(corpu
     zip_file(corpus / "train.de")
     read = tutorial.read_corpus(corpus, DE_EN)
     assert read.splits == {"train": PAIRS, "val": PAIRS, "test": PAIRS} and read.name == "texts"
+    for other in ("test_notes.txt", "tests.py", "test.de~"):
+        (corpus / other).write_text("No split of a corpus.\n")
+    assert tutorial.read_corpus(corpus, DE_EN).tests() == ["test"]
     (corpus / "test.de").unlink()
     with pytest.raises(CorpusError, match=r"test\.de is missing"):
         tutorial.read_corpus(corpus, DE_EN)
@@ -300,7 +303,7 @@ def test_a_silent_server_is_given_up(server, tmp_path, monkeypatch):
     server.faults = ["silent"] * 3
     with pytest.raises(CorpusError, match=r"could not be fetched.*timed out"):
         tutorial.download_multi30k(tmp_path / "cache")
-    assert set(waits) == {20} and files(tmp_path / "cache") == []
+    assert set(waits) == {(3, 6)} and files(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("name", ["train.de", "test_2017_flickr.en"])
@@ -480,7 +483,6 @@ BAD_SETTINGS = {f"--{name} 0": f"--{name} must be at least 1, got 0" for name in
     "--h 3": r"d_model \(16\) must be divisible by h \(3\)",
     "--d-model 0": "d.model must be .*, got 0",
     "--d-model 15 --h 3": "d.model must be .*, got 15",
-    "--schedule cosine": "--schedule is root or linear, got 'cosine'",
     "--minutes -1": "--minutes must .*, got -1",
     "--max-len 2": "not one pair of train can be used",
     "--share-embeddings": "share.embeddings needs|one matrix needs one vocabulary",
@@ -567,7 +569,7 @@ def test_a_readers_own_french_corpus(tmp_path, capsys, monkeypatch):
     given += " --pieces 0 --no-share-embeddings --no-norm-first --schedule root --keep 1"
     given = ["train", "--data", data, "--languages", "fr-en", *given.split()]
     assert run_main(*given, "--minutes", 0) == 0
-    assert "goes on from the last whole epoch" in capsys.readouterr().out
+    assert "the same command makes the unfinished epoch again" in capsys.readouterr().out
     assert run_main(*given, "--until", 200) == 0
     said, run = capsys.readouterr().out, tmp_path / "runs" / "recipe-fr-en"
     assert "phrases, fr → en, 30 pairs" in said and "finished: BLEU" in said and str(run) in said
@@ -594,6 +596,22 @@ def test_the_recipe_fits_a_corpus_of_any_size(small_corpus, tmp_path, capsys):
     said = capsys.readouterr().out
     warmup = re.search(r"120 pairs, \d+ and \d+ symbols, .*; warm-up (\d+) updates", said)
     assert 1 <= int(warmup[1]) < 100, said
+
+
+def test_an_error_of_one_rank_is_told_by_that_rank(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    assert run_main("train", "--data", "none", "--folder", tmp_path / "run") == 1
+    assert capsys.readouterr().err.startswith("error of rank 1: no folder none")
+
+
+def test_a_run_is_scored_on_what_it_was_trained_on(small_run, tmp_path, monkeypatch, capsys):
+    """Whatever `auto` would find today."""
+    run = Path(shutil.copytree(small_run, tmp_path / "run"))
+    settings = json.loads((run / "settings.json").read_text())
+    (run / "settings.json").write_text(json.dumps(settings | {"data": "auto"}))
+    assert run_main("evaluate", "--model", run) == 1
+    corpus = Path(settings["data"]).name
+    assert f"no folder {corpus}" in last_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("lacking", ["files", "text", "language"])

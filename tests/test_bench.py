@@ -27,10 +27,6 @@ def some_batch() -> tutorial.Batch:
     return tutorial.collate([([*src, tutorial.END], tgt) for src, tgt in pairs])
 
 
-def loss_of(loss_model, batch) -> torch.Tensor:
-    return loss_model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask, batch.tgt_y)
-
-
 def ours() -> tuple[tutorial.EncoderDecoder, tutorial.ModelWithLoss]:
     torch.manual_seed(0)
     model = tutorial.make_model(11, 13, 2, 16, 32, 4, 0.0)
@@ -59,9 +55,9 @@ def test_nn_transformer_computes_what_ours_computes():
     (model, loss_model), batch, scores = ours(), some_batch(), []
     theirs = like_ours(model)
     theirs.proj.register_forward_hook(lambda module, given, out: scores.append(out))
-    loss = loss_of(theirs, batch)
+    loss = theirs(batch)
     log_probs, real = scores[0].log_softmax(-1), batch.tgt_y[batch.tgt_y != tutorial.PAD]
-    torch.testing.assert_close(loss_model.criterion(log_probs, real), loss_of(loss_model, batch))
+    torch.testing.assert_close(loss_model.criterion(log_probs, real), loss_model(batch))
     by_hand = -0.9 * log_probs[range(len(real)), real].sum() - 0.1 * log_probs.mean(-1).sum()
     torch.testing.assert_close(loss, by_hand)
 
@@ -78,7 +74,7 @@ def test_the_materialised_model_computes_what_ours_computes_and_stores_weights()
     other.model.load_state_dict(model.state_dict())
     batch = some_batch()
     for _ in range(2):
-        torch.testing.assert_close(loss_of(other, batch), loss_of(loss_model, batch))
+        torch.testing.assert_close(other(batch), loss_model(batch))
     assert {len(m.record) for m in other.modules() if hasattr(m, "record")} == {1}
 
 
@@ -152,9 +148,9 @@ def test_without_a_gain_the_loss_is_the_same(monkeypatch, gain):
     """What is taken away is speed and nothing else."""
     _, loss_model = ours()
     batch = some_batch()
-    before = loss_of(loss_model, batch)
+    before = loss_model(batch)
     monkeypatch.setattr(*bench.GAINS[gain])
-    torch.testing.assert_close(loss_of(loss_model, batch), before)
+    torch.testing.assert_close(loss_model(batch), before)
 
 
 def test_unsorted_batches_hold_every_sentence_once():

@@ -102,7 +102,7 @@ class Malice:
 @pytest.mark.parametrize(
     "damage, told",
     [
-        ("cut", "is damaged or no checkpoint: remove it, and the run begins anew"),
+        ("cut", "is damaged or no checkpoint: train anew, in another folder"),
         ("flipped", "is damaged or no checkpoint"),
         ("empty", "is damaged or no checkpoint"),
         ("code", "holds more than tensors; none of it was loaded"),

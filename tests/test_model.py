@@ -6,6 +6,7 @@ Tests that take the module `at` and nothing else are used by test_faults.py too.
 import copy
 import itertools
 import random
+import types
 
 import pytest
 import torch
@@ -304,6 +305,9 @@ def test_a_sentence_with_nothing_to_attend_to_harms_no_neighbour(at):
 def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
     model, (src, tgt, src_mask, tgt_mask) = at.tiny_model(), small_inputs(at)
     wanted, losses = torch.randint(4, 13, (2, 4)), []
+    batch = types.SimpleNamespace(
+        src=src, tgt=tgt, src_mask=src_mask, tgt_mask=tgt_mask, tgt_y=wanted
+    )
     for dtype in (None, torch.bfloat16):
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
             x, attn = torch.randn(1, 3, 16), model.encoder.layers[0].self_attn
@@ -312,7 +316,7 @@ def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
         assert log_probs.dtype == torch.float32
         torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(2, 4))
         loss_model = at.ModelWithLoss(model, at.LabelSmoothing(13, at.PAD, 0.1), dtype)
-        losses.append(loss_model(src, tgt, src_mask, tgt_mask, wanted))
+        losses.append(loss_model(batch))
         assert losses[-1].dtype == torch.float32
     assert losses[0] != losses[1] and losses[0].item() == pytest.approx(losses[1].item(), rel=0.05)
 

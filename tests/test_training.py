@@ -434,6 +434,45 @@ def test_another_machine_is_no_error(small_config, small_run, tmp_path, monkeypa
         assert tutorial.train_model(config, run) == "finished"
 
 
+def test_another_number_of_processes_is_an_error(small_config, small_run, tmp_path):
+    """It would change the batch of an update, and with it the number of updates."""
+    run = Path(shutil.copytree(small_run, tmp_path / "run"))
+    saved_before = (run / "last.pt").read_bytes()
+    settings = json.loads((run / "settings.json").read_text())
+    given = []
+    for name, value in settings.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            given.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            given.append(f"--{option}={value}")
+    done = tutorial.torchrun(2, "train", "--folder", str(run), *given)
+    tokens = settings["batch_tokens"]
+    told = f"--batch-tokens {tokens}, not {2 * tokens} in all processes together"
+    assert done.returncode != 0 and told in done.stderr
+    assert (run / "last.pt").read_bytes() == saved_before
+
+
+def test_a_process_without_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(tutorial, "choose_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with (
+        pytest.raises(ValueError, match="a GPU of its own: start 1 at most"),
+        tutorial.join_workers(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("answer", [float("nan"), "NVIDIA-SMI has failed"])
+def test_a_gpu_that_does_not_tell_its_load(monkeypatch, answer):
+    def gpus() -> list:
+        return [SimpleNamespace(load=answer if isinstance(answer, float) else int(answer))]
+
+    monkeypatch.setattr(GPUtil, "getGPUs", gpus)
+    assert tutorial.gpu_loads() == []
+
+
 def test_a_run_keeps_a_log_and_a_summary(small_config, small_corpus, tmp_path, monkeypatch):
     gpus = [SimpleNamespace(load=0.42), SimpleNamespace(load=0.973)]
     monkeypatch.setattr(GPUtil, "getGPUs", lambda: gpus)
@@ -549,7 +588,7 @@ def interrupted(ranks: int, corpus: Path, folder: Path, number: signal.Signals) 
 def test_a_signal_stops_a_training_in_order(small_corpus, tmp_path, number):
     status, out, err = interrupted(1, small_corpus, tmp_path / "run", number)
     assert (status, err) == (0, "")
-    assert out.endswith("stopped: the same command goes on from the last whole epoch\n")
+    assert out.endswith("stopped: the same command makes the unfinished epoch again, and goes on\n")
 
 
 @pytest.mark.slow

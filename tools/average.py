@@ -20,11 +20,12 @@ import the_annotated_transformer as at
 def average_models(folders: Sequence[Path | str]) -> at.Translator:
     """The mean of several finished models; ValueError where their symbols or shapes differ."""
     first = at.load_trained_model(folders[0], torch.device("cpu"))
+    symbols = [each.words for each in first.vocabularies]
 
     def weights() -> Iterator[dict[str, torch.Tensor]]:
         for folder in folders:
             other = at.load_trained_model(folder, torch.device("cpu"))
-            if at.fingerprint(other.vocabularies) != at.fingerprint(first.vocabularies):
+            if [each.words for each in other.vocabularies] != symbols:
                 raise ValueError(f"{folder} has other symbols than {folders[0]}")
             if other.model.arguments != first.model.arguments:
                 raise ValueError(f"{folder} has other sizes than {folders[0]}")
