@@ -184,9 +184,10 @@ def missing_numbers(spec: dict) -> list[str]:
     return found
 
 
-def clean_table(source: str) -> str:
-    """A pandas table without its styling, numbers to the right."""
+def clean_table(source: str) -> tuple[str, str]:
+    """A pandas table without its styling, numbers to the right; and its caption."""
     table = BeautifulSoup(source, "html.parser").table
+    caption = table.caption.extract().decode_contents() if table.caption else ""
     for tag in [table, *table.find_all(True)]:
         tag.attrs = {k: v for k, v in tag.attrs.items() if k in ("colspan", "rowspan")}
     heads = [row.find_all("th") for row in table.thead.find_all("tr")] if table.thead else []
@@ -202,7 +203,7 @@ def clean_table(source: str) -> str:
         if any(texts) and all(map(NUMBER.fullmatch, texts)):
             for cell in column + [row[-back] for row in heads[-1:] if len(row) >= back]:
                 cell["class"] = "num"
-    return f'<div class="scroll table">{table}</div>\n'
+    return f'<div class="scroll table">{table}</div>\n', caption
 
 
 def linked_boxes(svg: str, ids: set[str]) -> str:
@@ -242,7 +243,7 @@ class Block:
 
     kind: str  # text, media, table or caption
     html: str
-    note: str = ""  # caption of media that nobody wrote one for
+    note: str = ""  # a caption of its own, where the text has none
     name: str = ""  # what the anchor of a figure is called
     minutes: float = 0  # that a part takes to read, at its heading
 
@@ -462,15 +463,15 @@ class Page:
             lines = cell.source.strip("\n").count("\n") + 1
             label += f" <small>{lines} line{'s' * (lines > 1)}</small>"
             fold = f'<details class="fold"><summary>{label}</summary>\n{block.html}</details>\n'
-            # A section of the engine room is folded already.
-            block.html = block.html if self.engine and label.startswith("set-up") else fold
+            if not self.outline:
+                block.html = f"<!--set-up-->{block.html}<!--end-->"  # all of it is folded as one
+            elif not (self.engine and label.startswith("set-up")):  # there sections are folded
+                block.html = fold
         else:
             self.part.minutes += lines_of(cell.source) / LINES
 
     def purpose(self, code: str, kinds: set[str]) -> str:
         """What a folded cell is for: the figure or table that it shows or helps with, or set-up."""
-        if not self.outline:  # before the first part
-            return "set-up code"
         if "media" in kinds or (not kinds and re.search(r"\balt\.|_map\(|_chart\(", code)):
             return "code of this figure"
         lists = kinds or re.search(r"\bpd\.|\btable\(", code)
@@ -488,7 +489,8 @@ class Page:
         if chart is not None:
             self.add_chart(chart, data.get("image/png", ""))
         elif "<table" in data.get("text/html", ""):
-            self.blocks.append(Block("table", clean_table(data["text/html"])))
+            table, caption = clean_table(data["text/html"])
+            self.blocks.append(Block("table", table, note=caption))
         elif "image/png" in data or "image/svg+xml" in data:
             self.fail("an image output has no alt text: draw it as a chart with a description")
         elif "text/markdown" in data:
@@ -547,7 +549,8 @@ class Page:
                 told = f"{minutes} minute{'s' * (minutes > 1)} to read"
                 parts.append(f'<p class="minutes">{told}</p>\n')
         waits = r"<!--code of formula (\d+)-->(?:(\s*</p>)?\s*<!-- code: (\w+) -->)?"
-        return folded_engine_room(re.sub(waits, self.link_to_code, "".join(parts)))
+        article = re.sub(waits, self.link_to_code, "".join(parts))
+        return folded_engine_room(folded_set_up(article))
 
     def beside(self, parts: list[str], note: str) -> str:
         """A short note with the code or figure right before it, which leave `parts`."""
@@ -583,6 +586,12 @@ class Page:
         inner = (f"<ol>{''.join(below)}</ol>" if below else "" for _, below in items)
         listed = zip(items, inner, strict=True)
         return f"<ol>{''.join(f'<li>{link}{below}</li>' for (link, _), below in listed)}</ol>"
+
+
+def folded_set_up(article: str) -> str:
+    """The article with its set-up, cells and the words between them, under one fold."""
+    fold = r'<details class="fold"><summary>set-up code</summary>\n\1</details>\n'
+    return re.sub("<!--set-up-->(.*)<!--end-->", fold, article, flags=re.S)
 
 
 def folded_engine_room(article: str) -> str:

@@ -318,9 +318,15 @@ def test_only_what_is_tagged_is_folded_under_what_it_is_for(tmp_path, cell, labe
     assert (fold and fold.summary.text.rpartition(" ")[0].rpartition(" ")[0]) == label
 
 
-def test_before_the_first_part_everything_folded_is_set_up(tmp_path):
-    page = page_of(tmp_path, hidden("def line_chart(rows):\n    return alt.Chart(rows)"))
-    assert page.find("details", class_="fold").summary.text == f"{SET_UP} 2 lines"
+def test_before_the_first_part_everything_is_set_up_in_one_fold(tmp_path):
+    cells = (
+        hidden("def line_chart(rows):\n    return alt.Chart(rows)"),
+        "*Tables.*",
+        hidden("x = 1"),
+    )
+    [fold] = page_of(tmp_path, "Hello.", *cells, "# Part", "Prose.").find_all("details", "fold")
+    assert fold.summary.text == SET_UP and len(fold.find_all("pre")) == 2
+    assert "Tables." in fold.text and "Hello" not in fold.text and "Prose" not in fold.text
 
 
 ROOM = (
@@ -442,7 +448,7 @@ def test_tables_of_pandas_lose_their_styling(tmp_path):
     assert [cell.text for cell in styled.find_all(class_="num")] == ["count", "1200", "7"]
     assert not styled.find_all(style=True) and not rows.find_all("th", string="")
     assert [cell.text for cell in rows.find_all("th", scope="row")] == ["Hund", "Katze"]
-    assert styled.caption.text == "Counts."
+    assert styled.find_parent("figure").figcaption.text == "Counts."
 
 
 # In a browser -------------------------------------------------------------------------------------
