@@ -94,7 +94,7 @@ for (const block of all(".code")) {
 
 // Only what scrolls takes the keyboard's focus.
 function markScrolling(box) {
-  if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   else box.removeAttribute("tabindex");
 }
 const scrolling = new ResizeObserver((entries) => entries.forEach(({ target }) => markScrolling(target)));

@@ -369,7 +369,7 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
     begin = time.process_time()
     page, _ = build_page.build(tmp_path / "done.ipynb")
     assert time.process_time() - begin < 30, "seconds to lay it out"
-    assert page.count('class="chart"') > 10
+    assert page.count('class="chart"') >= 10
 
 
 def test_make_says_whether_the_script_is_newer_than_what_is_published(small, capsys):

@@ -426,7 +426,7 @@ def test_the_death_of_a_rank_ends_the_run_with_a_clear_message(small_corpus, tmp
         kill_rank(process, victim)
         _, err = process.communicate(timeout=60)
     assert process.returncode != 0
-    told = f"error: rank {1 - victim} of 2 has lost another one, which died or could not be reached"
+    told = f"rank {1 - victim} of 2 has lost another one, which died or could not be reached"
     assert f"{told}: the same command goes on from the last epoch" in err, err[-3000:]
     run_to_the_end(2, small_corpus, folder, len(saved(folder)["history"]) + 1)
 

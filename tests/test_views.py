@@ -139,8 +139,9 @@ def test_holm_s_correction():
     assert views.largest_that_counts([0.04, 0.01, 0.03, 0.005]) == 0.01
     assert views.largest_that_counts([0.02, 0.03, 0.04]) == 0  # 0.02 > 0.05 / 3
     assert views.largest_that_counts([0.01, 0.02, 0.04]) == 0.04
+    assert views.largest_that_counts([0.01, 0.02, 0.04], level=0.025) == 0, "0.01 > 0.025 / 3"
     marked = [p.endswith("*") for row in published("steps")["rows"] for p in (row[3], row[7])]
-    assert sum(marked) == 4
+    assert sum(marked) == 3
 
 
 def test_an_unknown_word_is_one_token_for_bleu():
