@@ -254,7 +254,8 @@ published("first-map")
 
 # %% [markdown]
 # **Figure 1.** Attention from English to German in the last layer. The staircase says that both
-# languages order these words alike. Where it jumps, they do not.
+# languages order these words alike. Where it jumps, they may not; or it is at half a word, whose
+# weight must go somewhere.
 #
 # **What you need.** Python, a little PyTorch, some linear algebra, derivatives, and what a
 # probability is. No GPU.
@@ -292,7 +293,8 @@ published("first-map")
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
 # and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is.
+# how sure that is. (The *first edition* is this text before it was rearranged in 2026; until they
+# are measured anew, results are those of its code.)
 
 
 # %% tags=["hide-input"]
@@ -358,11 +360,11 @@ published("results")
 # # Part 1. Attention
 #
 # (§3.2) Attention is a lookup that can be differentiated. Each position of a sentence has a
-# vector. From it come three others: a *query*, which asks; a *key*, which says what there is to
-# find; and a *value*, which is handed over. The better a key fits a query, the more of its value
-# goes into the answer, and the answer is a weighted mean of all values. A dictionary in Python
-# gives one value for one key that fits exactly. Attention gives a bit of every value, and so it
-# can be learnt: move a key a little, and the answer moves a little.
+# vector. Three learnt matrices make three others from it: a *query*, which asks; a *key*, which
+# says what there is to find; and a *value*, which is handed over. The better a key fits a query,
+# the more of its value goes into the answer, and the answer is a weighted mean of all values. A
+# dictionary in Python gives one value for one key that fits exactly. Attention gives a bit of
+# every value, and so it can be learnt: move a key a little, and the answer moves a little.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
@@ -526,7 +528,11 @@ def subsequent_mask(size: int) -> Tensor:
 
 
 # %% [markdown]
-# Each position sees one more than the one before it. The first sees only itself.
+# Each position sees one more than the one before it. The first sees only itself. For four
+# positions, with 1 for `True`:
+#
+# $$\begin{pmatrix} 1 & 0 & 0 & 0 \\ 1 & 1 & 0 & 0 \\ 1 & 1 & 1 & 0 \\ 1 & 1 & 1 & 1 \end{pmatrix}$$
+# <!-- code: subsequent_mask -->
 #
 # <a id="multi-head-attention"></a>
 # ## Several heads
@@ -542,7 +548,9 @@ def subsequent_mask(size: int) -> Tensor:
 # ![Multi-head attention: three linear maps for queries, keys and values, each split into H heads; attention in every head; the heads joined, and an output linear map.](images/multi-head.svg)
 #
 # **Figure 3.** Multi-head attention. The H small maps of each kind are one matrix product of
-# width D, cut into H slices afterwards.
+# width D, cut into H slices afterwards. $Q$, $K$ and $V$ are now the inputs (in self-attention
+# the same table three times); the matrices $W$ are learnt, $D \times d_k$ each, and $W^O$ is $D
+# \times D$.
 #
 # We need four linear maps of the same shape. `copy.deepcopy` gives the shape, but also the same
 # initial numbers in every copy. So each copy draws its own.
@@ -880,9 +888,9 @@ def check_a_shift_is_a_linear_map():
 # <a id="feed-forward"></a>
 # ## The feed-forward network
 #
-# (§3.3) Attention moves information between positions. The last sub-layer of each layer works on
-# every position alone: widen, cut off what is negative (*ReLU*), narrow again. The paper remarks
-# that two convolutions of kernel size 1 would do the same.
+# (§3.3) Attention moves information between positions. The last step of each layer works on every
+# position alone: widen, cut off what is negative (*ReLU*), narrow again. The paper remarks that
+# two convolutions of kernel size 1 would do the same.
 #
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
 
@@ -1770,8 +1778,8 @@ def three_schedules_figure():
 # <a id="loop"></a>
 # ## The training loop
 #
-# The first test of any new model is to let it learn one batch by heart. Everything is at hand:
-# an update is the five lines inside this loop. **Cost: a second or two.**
+# The first test of any new model is to let it learn one batch by heart. Everything is at hand: an
+# update is the first five lines inside this loop. **Cost: a second or two.**
 
 
 # %%
@@ -2328,9 +2336,9 @@ def cost_of_length_figure():
 # %% [markdown]
 # **Figure 11.** Time of one layer of width 256 for one sequence, forward and backward; both axes
 # are logarithmic. Look at the slopes. The recurrent layer takes longer in proportion to the
-# length from the start. The line of attention is nearly flat at first, where starting the
-# operations takes longer than the arithmetic; then its linear maps, and at last its quadratic
-# part, make it rise. The convolution has no quadratic part, and sees three positions only. In a
+# length from the start. The line of attention rises more slowly at first, where starting the
+# operations takes part of the time; then its linear maps, and at last its quadratic part, make it
+# as steep or steeper. The convolution has no quadratic part, and sees three positions only. In a
 # recurrent layer waiting costs more than arithmetic.
 #
 # > **And is it easier to read?** The paper adds a last argument: attention weights can be looked
@@ -3011,8 +3019,8 @@ def what_the_demonstration_says():
 # %% [markdown]
 # So much can be learnt in minutes. The fourth sentence has a word that the training text does not
 # contain. It enters as `<unk>`. If the model says `<unk>` in turn, that is what is printed: a
-# model of whole words has no way to spell what it does not know. More often it guesses, and its
-# guess reads well. The blank line stays blank.
+# model of whole words has no way to spell what it does not know. Sometimes it guesses instead,
+# and its guess reads well. The blank line stays blank.
 
 # %% [markdown]
 # <a id="recipe"></a>
@@ -3257,6 +3265,7 @@ def check_the_gradient_of_the_shared_matrix_is_the_sum_of_three():
 # or `words.json` two lists of words. `config.json` has the arguments of `make_model`, and a
 # SHA-256 sum of each file, itself included. A wrong number of heads changes no shape and no name,
 # so without a sum nothing would notice it. One such folder, `pretrained/`, lies beside this text.
+# The settings of its training are the recipe's, in [the engine room](#settings).
 #
 # It should be small, and nearly all of its bytes are the weights of matrices. So these are
 # rounded to *int8*, whole numbers from −127 to 127 of one byte each. A weight is its number times
@@ -3539,8 +3548,9 @@ published("late-symbol")
 
 # %% [markdown]
 # **Figure 12.** Time of one more symbol at growing positions, with and without a cache, on a
-# logarithmic scale. Look at the slopes. A step with the cache attends to more keys as the target
-# grows, and does nothing else more than before. A step of the plain loop does everything again.
+# logarithmic scale. Look at the slopes. A step of the plain loop does everything again. A step
+# with the cache attends to a few more keys, and does nothing else more than before: too little to
+# see beside the noise.
 #
 # <a id="beam-search"></a>
 # ## Beam search
@@ -3615,7 +3625,7 @@ def first_hypotheses(src: Tensor, beam: int, start_symbol: int) -> Hypotheses:
 # %% [markdown]
 # One step of the search. Every hypothesis proposes its best continuations, as many as the beam
 # has places: more of them could not be kept. A hypothesis that has ended proposes one thing,
-# padding, which costs nothing. And it keeps its place, whatever the others offer. (Other programs
+# padding, which costs nothing. And it keeps a place, whatever the others offer. (Other programs
 # move it to a list of its own and refill the beam.) The others are all of one length, so their
 # log-probability decides.
 
@@ -3814,9 +3824,9 @@ def one_search_figure():
 # **Figure 13.** One search with three places, from top to bottom: each symbol with the score of
 # its hypothesis, joined to the symbol from which it grew. Move the slider to go on. A symbol
 # without a line below it was given up, unless it is `</s>`: there a hypothesis has ended, and
-# keeps its place. The thick path has won. Did it lead all the way? Then greedy decoding would
-# have found it too; where it did not, perhaps not. The log-probability falls with every symbol;
-# the score may rise, since the penalty grows too.
+# keeps a place without being drawn again. The thick path has won. Did it lead all the way? Then
+# greedy decoding would have found it too; where it did not, perhaps not. The log-probability
+# falls with every symbol; the score may rise, since the penalty grows too.
 #
 # How wide should the beam be, and how large $\alpha$? Both were tried on the validation split,
 # with the published model before rounding.
@@ -3827,16 +3837,17 @@ published("beam")
 
 
 # %% [markdown]
-# Read down a column to see what a wider beam gives, and along a row for the penalty. Where the
-# best value stands at the edge of what was tried, a still larger one might do better. (The page
-# itself decodes with the paper's four and 0.6; a table that does not says so.) A higher score is
-# only the model's opinion of a sentence. BLEU compares with a human's.
+# Read down a column to see what a wider beam gives, and along a row for the penalty. (With one
+# place there is nothing to choose between, and the penalty changes nothing: hence the empty
+# cells.) Where the best value stands at the edge of what was tried, a still larger one might do
+# better. (The page itself decodes with the paper's four and 0.6; a table that does not says so.)
+# A higher score is only the model's opinion of a sentence. BLEU compares with a human's.
 #
 # <a id="averaging"></a>
 # ## Averaging checkpoints
 #
 # Each update is computed from a small batch and overshoots a little, now here, now there. The
-# weights of the last epochs scatter around a place which none of them hits. Their mean lies
+# weights of the last epochs scatter around a place which none of them hits. Their mean often lies
 # nearer to it. (§6.1) The paper averages the last five checkpoints of its base model, written ten
 # minutes apart, and the last twenty of the big one. It gives no reason; this is the usual one,
 # and it holds for a learning rate that stays large to the end. Averaging costs no training at
@@ -3884,7 +3895,7 @@ published("averaging")
 # > **Does averaging always help?** It does what a falling learning rate does by itself. With the
 # > paper's schedule the weights keep moving until the very end, and their mean is usually a
 # > better place than any of them. On a straight line down to zero, which the published run has
-# > used, they come to rest, and there is less left to gain.
+# > used, they come to rest, and there is less left to gain: hardly anything, says the table.
 
 # %% [markdown]
 # <a id="results"></a>
@@ -4040,9 +4051,10 @@ published("steps")
 # to three times as large.)
 #
 # A table with many rows and two test sets makes many such tests, and even where nothing is behind
-# them, about one in ten comes out below 0.05, since $p$ counts one side only. So a $p$ just below
-# that is no finding. One far below it, on both test sets, is hard to put down to the choice of
-# sentences.
+# them, about one in ten comes out below 0.05, since $p$ counts one side only. *Holm's correction*
+# asks more of each the more there are; a star marks what passes it, counted on both sides. A $p$
+# just below 0.05 is no finding. A star on both test sets would be hard to put down to the choice
+# of sentences.
 #
 # Perplexity is counted per symbol. Words and pieces are different symbols, so it can be compared
 # between rows of pieces only. Minutes are those of a training with validation after each epoch,
@@ -4058,8 +4070,9 @@ published("steps-figure")
 
 
 # %% [markdown]
-# **Figure 14.** What each step gains over the row before, with the first seed. The pale bar
-# reaches as far to both sides of zero as seeds of one row differ: a dot inside it may be luck.
+# **Figure 14.** What each step gains over the row before, with the first seed. For the two steps
+# that train anew a pale bar reaches as far to both sides of zero as seeds of one row differ: a
+# dot inside it may be luck.
 #
 # And this is how the model in `pretrained/` came about, from the log of its training.
 
@@ -4070,10 +4083,10 @@ published("training")
 
 # %% [markdown]
 # **Figure 15.** The training of the published model, with the first edition's code: perplexity
-# and BLEU on the validation split after each epoch. (The first epochs are left out where they lie
-# so far from the rest that they would flatten it.) Does perplexity turn up again? From there on a
-# model learns its corpus by heart. BLEU wavers from epoch to epoch, even among the last ones.
-# Keep the size of that wavering in mind for every table of this Part.
+# and BLEU on the validation split after each epoch; the scale of perplexity is logarithmic. Does
+# perplexity turn up again? From there on a model learns its corpus by heart. BLEU wavers from
+# epoch to epoch, even among the last ones. Keep the size of that wavering in mind for every table
+# of this Part.
 #
 # > **How do these numbers compare with others?** Two are often quoted for Transformers trained on
 # > Multi30k alone. [Trevett's
@@ -4089,7 +4102,8 @@ published("training")
 #
 # (§6.2) The paper varies heads, sizes, dropout, label smoothing and positions (Table 3). We vary
 # what the table below lists, one thing at a time (widths together with their heads), with one
-# seed and a quarter of the epochs. Greedy BLEU on the validation split decides.
+# seed and a quarter of the epochs. Greedy BLEU on the validation split decides. The model without
+# a change is an earlier, wider one, not the recipe.
 
 
 # %% tags=["hide-input"]
@@ -4735,7 +4749,8 @@ def perplexity_without_each_head():
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
 # | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores with bf16 instructions, about twice as long without | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
-# | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same; an ended hypothesis keeps its place | [Beam search](#beam-search) |
+# | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same; an ended hypothesis
+# keeps a place | [Beam search](#beam-search) |
 # | direction | English to German, English to French | German to English; others by `--languages` | [Command line](#command-line) |
 # | BLEU | newstest2014: 27.3 and 38.1 (base), 28.4 and 41.8 (big; 41.0 in §6.1), German and French | other sentences, so another scale: see the table | [Step by step](#step-by-step) |
 #
@@ -5635,7 +5650,8 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         reason = f"{error.strerror or error}; {len(data):,} bytes wanted"
         raise OSError(f"{path} was not written ({reason}); what was there is untouched") from None
 
@@ -5697,7 +5713,7 @@ def load_checkpoint(path: Path) -> dict:
     content = path.read_bytes()
     if content.startswith(b"annotated-transformer-1 "):
         way_out = "`python tools/convert.py` makes a model of it, to translate with"
-        raise ValueError(f"{path} is of the first edition, and cannot be gone on with: {way_out}")
+        raise ValueError(f"{path} is of the first edition and cannot be resumed: {way_out}")
     data, checksum = content[:-32], content[-32:]
     if hashlib.sha256(data).digest() != checksum:
         raise ValueError(f"{path} is damaged or no checkpoint: train anew, in another folder")

@@ -429,8 +429,9 @@ class Page:
         names = re.findall(r"^(?:def|class) (\w+)", code, flags=re.M)
         for name in names:
             self.defined.setdefault(name, f"code-{self.codes}")
-        if names and not re.search("^@example", code, flags=re.M):
-            self.code_of |= dict.fromkeys(self.formulas, names[0])
+        story = re.split("^@example", code, flags=re.M)[0]  # what follows only tries it
+        if computes := re.search(r"^(?:def|class) (\w+)", story, flags=re.M):
+            self.code_of |= dict.fromkeys(self.formulas, computes[1])
             self.formulas = []
         self.place = max(self.place, self.script.find(code, self.place))
         found = self.script.startswith(code, self.place) if code else False

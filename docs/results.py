@@ -115,14 +115,20 @@ BEAMS, ALPHAS = (1, 2, 4, 8, 12), (0.0, 0.3, 0.6, 1.0, 1.4)
 UNTIL = 38.0  # BLEU of the speedrun
 BUSY = 0.15  # share of the cores that others may use while something is timed
 
-SHOWN = (  # captions of our own: separable verbs, clauses, compounds that the training text lacks
-    at.SENTENCE,
-    "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.",
-    "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.",
-    "Ein Bergsteiger ruht sich auf einem Felsvorsprung aus.",
-    "Ein Eiskunstlaufpaar dreht sich auf dem Eis.",
-    "Ein Schornsteinfeger trägt eine Leiter durch die Straße.",
-)
+SHOWN = {  # captions of our own: separable verbs, clauses, compounds that the training text lacks
+    at.SENTENCE: "A little girl picks up a red ball.",
+    "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.": (
+        "An old man who is reading a newspaper sits on a bench."
+    ),
+    "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.": (
+        "Three boys climb a tree while their mother watches."
+    ),
+    "Ein Bergsteiger ruht sich auf einem Felsvorsprung aus.": "A climber rests on a rocky ledge.",
+    "Ein Eiskunstlaufpaar dreht sich auf dem Eis.": "A pair of figure skaters spins on the ice.",
+    "Ein Schornsteinfeger trägt eine Leiter durch die Straße.": (
+        "A chimney sweep carries a ladder through the street."
+    ),
+}
 
 # Small tools ------------------------------------------------------------------------------------
 
@@ -598,17 +604,18 @@ def showcase_views() -> dict[str, dict]:
     shipped, here = records.read("pretrained"), made()
     training = "{date}, commit {commit:.7}".format(**shipped["training"])
     model = f"model {translator.name}, {shipped['corpus']}, trained on {training}; beam 4, α = 0.6"
-    rows = list(map(list, zip(SHOWN, at.translate(translator, SHOWN, at.beam_search), strict=True)))
-    columns = ["German", "what the model writes"]
+    written = at.translate(translator, list(SHOWN), at.beam_search)
+    rows = list(map(list, zip(SHOWN, written, SHOWN.values(), strict=True)))
+    columns = ["German", "what the model writes", "what it means"]
     translations = records.finished(
         f"None was in the training; {model}", [here], columns=columns, rows=rows
     )
-    frame = at.map_table(at.attention_maps(translator, SHOWN[0]))
+    frame = at.map_table(at.attention_maps(translator, at.SENTENCE))
     last = frame["layer"].iloc[-1]
     frame = frame.query("attention == 'cross-attention' and layer == @last and head == @at.MEAN")
     text = (
         f"Heat map of attention, the mean of all heads in {last}. Rows are English symbols about to"
-        f" be written, columns those of the German sentence: {SHOWN[0]}"
+        f" be written, columns those of the German sentence: {at.SENTENCE}"
     )
     chart = at.cells_of_maps(at.alt.Chart(frame, description=text), step=32, font=12).to_dict()
     caption = f"Cross-attention of the last layer, mean of its heads; {model}"

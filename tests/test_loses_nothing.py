@@ -107,7 +107,7 @@ class Malice:
         ("empty", "is damaged or no checkpoint"),
         ("code", "holds more than tensors; none of it was loaded"),
         ("plain pickle", "is damaged or no checkpoint"),
-        ("first edition", "first edition, and cannot be gone on with: `python tools/convert.py`"),
+        ("first edition", "first edition and cannot be resumed: `python tools/convert.py`"),
         ("other tensors", "is damaged or no checkpoint"),
     ],
 )

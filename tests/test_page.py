@@ -360,7 +360,7 @@ def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
         "# Part\n\nFirst,\n\n$$a + b$$\n\nthen,\n\n$$c$$\n<!-- code: late -->",
         "And\n\n$$d$$\n<!-- code: none -->",
         new_code_cell("@example\ndef check_nothing():\n    pass"),
-        new_code_cell("def add(a, b):\n    return a + b"),
+        new_code_cell("def add(a, b):\n    return a + b\n\n\n@example\ndef check_add():\n    pass"),
         new_code_cell("def late():\n    pass"),
         "The end,\n\n$$e$$",
     ]

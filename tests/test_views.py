@@ -66,6 +66,13 @@ def test_a_chart_fits_a_column_has_a_text_and_no_colours_of_one_theme(name):
     assert colours <= {"gray"}
 
 
+def test_only_steps_that_train_anew_have_a_bar_of_the_seeds():
+    points = published("steps-figure")["chart"]["layer"][0]["data"]["values"]
+    trained = {point["step"] for point in points if "high" in point}
+    assert trained == {"pieces of words", "one matrix instead of three"}
+    assert len({point["step"] for point in points}) == 5
+
+
 def test_a_table_with_groups_is_one_that_pandas_takes(at):
     steps = published("steps")
     html = at.table(steps["rows"], steps["columns"]).to_html()
