@@ -254,8 +254,8 @@ published("first-map")
 
 # %% [markdown]
 # **Figure 1.** Attention from English to German in the last layer. The staircase says that both
-# languages order these words alike. Where it jumps, they may not; or it is at half a word, whose
-# weight must go somewhere.
+# languages order these words alike. Where it jumps, they may not. Or the model is in the middle
+# of a word, and needs nothing from the source: its weights must sum to one all the same.
 #
 # **What you need.** Python, a little PyTorch, some linear algebra, derivatives, and what a
 # probability is. No GPU.
@@ -293,8 +293,8 @@ published("first-map")
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
 # and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is. (The *first edition* is this text before it was rearranged in 2026; until they
-# are measured anew, results are those of its code.)
+# how sure that is. (All results on record were measured with the code of the *first edition*,
+# which is this text before it was rearranged in 2026.)
 
 
 # %% tags=["hide-input"]
@@ -359,12 +359,14 @@ published("results")
 # <a id="attention"></a>
 # # Part 1. Attention
 #
-# (§3.2) Attention is a lookup that can be differentiated. Each position of a sentence has a
-# vector. Three learnt matrices make three others from it: a *query*, which asks; a *key*, which
-# says what there is to find; and a *value*, which is handed over. The better a key fits a query,
-# the more of its value goes into the answer, and the answer is a weighted mean of all values. A
-# dictionary in Python gives one value for one key that fits exactly. Attention gives a bit of
-# every value, and so it can be learnt: move a key a little, and the answer moves a little.
+# (§3.2) Attention is a lookup that can be differentiated. Each word of a sentence has become a
+# vector of $D$ numbers ([Part 2](#embeddings) says how), and its place in the sentence is its
+# *position*. Three learnt matrices make three other vectors from it: a *query*, which asks; a
+# *key*, which says what there is to find; and a *value*, which is handed over. The better a key
+# fits a query, the more of its value goes into the answer, and the answer is a weighted mean of
+# all values. A dictionary in Python gives one value for one key that fits exactly. Attention
+# gives a bit of every value, and so it can be learnt: move a key a little, and the answer moves a
+# little.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
@@ -379,7 +381,7 @@ published("results")
 #
 # ![Scaled dot-product attention: queries times keys, divided by the root of their width, give scores; the mask closes some; a softmax over each row gives weights, which average the values.](images/attention.svg)
 #
-# **Figure 2.** One head at work. The scores form a table with a row for each query and a column
+# **Figure 2.** Attention at work. The scores form a table with a row for each query and a column
 # for each key; the mask closes cells of this table, and the softmax runs along its rows.
 #
 # In code the formula is three lines. The others serve the mask, where `True` means *may be
@@ -434,7 +436,7 @@ def random_attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     key = torch.randn(2, 4, 5, 8)
     value = torch.randn(2, 4, 5, 8)
     mask = torch.rand(2, 1, 3, 5) < 0.6
-    mask[..., :2] = True  # with one key only, no query would make a difference
+    mask[..., :2] = True  # one open key gets weight 1 whatever the query is
     mask[0, 0, 1] = False
     return query, key, value, mask
 
@@ -458,7 +460,7 @@ def check_attention_equals_torch():
 # > exactly zero. On some devices, Apple's MPS for one, fused kernels differ in just this case.
 #
 # So a query with nothing to attend to is harmless, in our form and in the kernel on a CPU: zero
-# output, zero gradient.
+# output, zero gradient. (In a model this happens where a whole source is padding.)
 
 
 # %%
@@ -479,8 +481,9 @@ def check_an_empty_row_gives_zero_output_and_gradient():
 #
 # (§3.2.1, footnote 4) Let the entries of $q$ and $k$ be independent with mean zero and variance
 # one. Each product $q_i k_i$ then has variance one, and the sum of $d_k$ of them has variance
-# $d_k$. Scores of a wide head would lie far apart, the softmax would put nearly all weight on one
-# key, and its gradient would vanish. Dividing by $\sqrt{d_k}$ brings the variance back to one.
+# $d_k$. Scores of long vectors would lie far apart, the softmax would put nearly all weight on
+# one key, and its gradient would vanish. Dividing by $\sqrt{d_k}$ brings the variance back to
+# one.
 
 
 # %%
@@ -510,8 +513,8 @@ def largest_of_ten_weights():
 
 
 # %% [markdown]
-# Without the division, a head of width 512 gives nearly everything to one of ten keys before it
-# has learnt anything. With it, the width no longer matters.
+# Without the division, attention of width 512 gives nearly everything to one of ten keys before
+# it has learnt anything. With it, the width no longer matters.
 #
 # <a id="causal-mask"></a>
 # ## The mask over the future
@@ -538,19 +541,21 @@ def subsequent_mask(size: int) -> Tensor:
 # ## Several heads
 #
 # (§3.2.2) One softmax gives one weighted mean. A word often needs several things at once: its
-# adjective, its verb, the word it refers to. So the paper runs $H$ attentions side by side, each
-# in a space of its own of width $d_k = D/H$, and mixes their answers with one more linear map:
+# adjective, its verb, the word it refers to. So the paper runs $H$ attentions side by side. Each
+# is called a *head*, and works in a space of its own of width $d_k = D/H$; one more linear map
+# mixes their answers:
 #
-# $$\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \qquad
-# \mathrm{head}_i = \mathrm{Attention}(QW_i^Q, KW_i^K, VW_i^V)$$
+# $$\begin{gathered}
+# \mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \\
+# \mathrm{head}_i = \mathrm{Attention}(QW_i^Q, KW_i^K, VW_i^V)
+# \end{gathered}$$
 # <!-- code: MultiHeadedAttention -->
 #
 # ![Multi-head attention: three linear maps for queries, keys and values, each split into H heads; attention in every head; the heads joined, and an output linear map.](images/multi-head.svg)
 #
 # **Figure 3.** Multi-head attention. The H small maps of each kind are one matrix product of
-# width D, cut into H slices afterwards. $Q$, $K$ and $V$ are now the inputs (in self-attention
-# the same table three times); the matrices $W$ are learnt, $D \times d_k$ each, and $W^O$ is $D
-# \times D$.
+# width D, cut into H slices afterwards. $Q$, $K$ and $V$ are now the inputs (often the same table
+# three times); the matrices $W$ are learnt, $D \times d_k$ each, and $W^O$ is $D \times D$.
 #
 # We need four linear maps of the same shape. `copy.deepcopy` gives the shape, but also the same
 # initial numbers in every copy. So each copy draws its own.
@@ -582,8 +587,8 @@ def check_clones_differ_in_weights_and_biases():
 #
 # Now the module. Read `forward` beside the formula: project, cut into heads, attend, join,
 # project. Weights are wanted only by those who look at them, so the kernel, which keeps none,
-# does the work unless somebody has set `record` to a list. (On a CPU, PyTorch goes back to the
-# stored table while weights are dropped.)
+# does the work unless somebody has set `record` to a list. (On a CPU, PyTorch stores them all the
+# same while dropout acts on them.)
 
 
 # %%
@@ -637,7 +642,7 @@ class MultiHeadedAttention(nn.Module):
 # > **Why keep attention weights at all?** To look at them, in [Part 9](#looking-inside). Training
 # > has no use for them.
 #
-# With the same weights, PyTorch's own module must give the same output, for queries and keys of
+# With the same matrices, PyTorch's own module must give the same output, for queries and keys of
 # different lengths. It keeps the first three maps in one matrix:
 
 
@@ -792,7 +797,10 @@ def check_embeddings_start_with_unit_variance():
 # depends on the position $p$ alone. Its entries are sines and cosines in pairs, numbered by $i$
 # from 0 to $D/2 - 1$, whose wavelengths grow from $2\pi$ to nearly $10000 \cdot 2\pi$:
 #
-# $$PE_{(p, 2i)} = \sin\!\left(p / 10000^{2i/D}\right), \qquad PE_{(p, 2i+1)} = \cos\!\left(p / 10000^{2i/D}\right)$$
+# $$\begin{gathered}
+# PE_{(p, 2i)} = \sin\!\left(p / 10000^{2i/D}\right), \\
+# PE_{(p, 2i+1)} = \cos\!\left(p / 10000^{2i/D}\right)
+# \end{gathered}$$
 
 
 # %%
@@ -910,10 +918,10 @@ class PositionwiseFeedForward(nn.Module):
 
 
 # %% [markdown]
-# > **What is it for?** Once its weights are given, attention only takes sums of linear maps. The
-# > cut at zero adds what sums cannot do: a feature that answers to some inputs and is silent for
-# > others. And most weights of an encoder layer are here: with $F = 4D$, as in the paper, $2DF =
-# > 8D^2$, against $4D^2$ in attention.
+# > **What is it for?** Once the attention weights are fixed, attention is a linear map, and takes
+# > sums. The cut at zero adds what sums cannot do: a feature that answers to some inputs and is
+# > silent for others. And most parameters of an encoder layer are here: with $F = 4D$, as in the
+# > paper, $2DF = 8D^2$, against $4D^2$ in attention.
 #
 # <a id="layer-norm"></a>
 # ## Layer normalisation
@@ -923,8 +931,10 @@ class PositionwiseFeedForward(nn.Module):
 # it to mean zero and scales it to variance one. No other position and no other sentence has a
 # part in it, so a word is treated the same in any batch.
 #
-# $$\mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \qquad
-# \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2$$
+# $$\begin{gathered}
+# \mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \\
+# \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2
+# \end{gathered}$$
 #
 # Here $\odot$ multiplies entry by entry, and the small number $\epsilon$ keeps the root away from
 # zero. $\gamma$ and $\beta$ are learnt, under the plain names `scale` and `shift`.
@@ -966,8 +976,8 @@ def check_layer_norm_equals_torch():
 #
 # (§3.1) Attention and the feed-forward network are the *sub-layers* of a layer. Each of them adds
 # its output to its input: $x + \mathrm{Sublayer}(x)$. So a *stream* runs through the whole stack,
-# and each sub-layer adds to it. Along the stream signals have a short way up, and gradients a
-# short way down. The paper normalises after the addition,
+# and each sub-layer adds to it. Along the stream signals have a short way forward, and gradients
+# a short way back. The paper normalises after the addition,
 #
 # $$\mathrm{LayerNorm}\bigl(x + \mathrm{Sublayer}(x)\bigr),$$
 # <!-- code: none -->
@@ -1012,11 +1022,11 @@ class SublayerConnection(nn.Module):
 # > sum, the path from the loss to the first layer crosses every norm on the way, and gradients
 # > near the output are large at the start. Such a stack needs a careful [warm-up](#schedule) of
 # > the learning rate, and deep ones may fail to train. With the norm before the sub-layer, off
-# > the stream, the residual path is a plain sum from bottom to top ([Xiong et al.,
+# > the stream, the residual path is a plain sum from the first layer to the last ([Xiong et al.,
 # > 2020](https://arxiv.org/abs/2002.04745)). We take the safe order as default;
 # > `norm_first=False` gives the paper's.
 # >
-# > **And the extra norm at the top of a stack?** It belongs to the order with the norm first. A
+# > **And the extra norm at the end of a stack?** It belongs to the order with the norm first. A
 # > plain sum of many outputs grows with depth, and nobody has normalised it; so one norm closes
 # > the stack. After the paper's order the output is normalised already.
 #
@@ -1024,7 +1034,7 @@ class SublayerConnection(nn.Module):
 # ## Layers and stacks
 #
 # (§3.1) An encoder layer is self-attention and a feed-forward network, each inside a residual
-# connection. This wants a function of one input, and attention has more: hence the lambda.
+# connection, which calls what it is given with one input. Attention takes more: hence the lambda.
 
 
 # %%
@@ -1187,7 +1197,7 @@ class Generator(nn.Module):
 # %% [markdown]
 # ## The frame
 #
-# What remains is the frame of the figure above, with the parts in their places.
+# What remains is the frame of Figure 4, with the parts in their places.
 
 
 # %%
@@ -1513,8 +1523,9 @@ def masks_of_a_batch_figure():
 
 # %% [markdown]
 # **Figure 6.** `tgt_mask` of a sentence that shares its batch with a longer one. The triangle is
-# the mask over the future. The column of the padding is closed to every query as well. (`</s>` is
-# read, but nothing is asked for there.)
+# the mask over the future. The column of the padding is closed to every query as well. (In a
+# padded row `[:, :-1]` takes away padding. So `</s>` is read here, but nothing is asked for
+# there.)
 #
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
@@ -1687,12 +1698,13 @@ def penalty_on_over_confidence_figure():
 # > (§5.4), and gives no more of a reason.
 #
 # <a id="loss"></a>
-# From states to a number: generator, criterion, and the mean over real tokens.
+# From states to a number: the generator, the loss function (the *criterion*), and the sum over
+# real tokens, for reports, beside its mean, for gradients.
 
 
 # %%
 class SimpleLossCompute:
-    """A generator and a criterion: states (B, T, D), target (B, T) -> the loss in two forms."""
+    """A generator and a criterion: states (B, T, D), target (B, T) -> loss, summed and mean."""
 
     def __init__(self, generator: Generator, criterion: LabelSmoothing):
         self.generator = generator
@@ -1716,9 +1728,10 @@ class SimpleLossCompute:
 # (§5.3) The optimizer is Adam ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)) with
 # $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. It keeps a running mean of the
 # gradient of each weight, and one of its square; $\beta_1$ and $\beta_2$ say how much of the old
-# means is kept at each step. A step is the first divided by the root of the second, and
-# $\epsilon$ keeps the divisor from being zero. Its learning rate first rises in a straight line,
-# for `warmup` steps, and then falls with the inverse root of the step:
+# means is kept at each step. An update moves each weight by the learning rate times the first
+# mean, divided by the root of the second; $\epsilon$ keeps the divisor from being zero. (Means
+# that start at zero are corrected for it.) The learning rate first rises in a straight line, for
+# `warmup` updates, and then falls with the inverse root of the number of the update, the *step*:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
@@ -1801,9 +1814,10 @@ def a_training_in_a_dozen_lines():
 
 
 # %% [markdown]
-# Keep these lines in mind: they train this model, and every other. `run_epoch` puts a loop over
-# batches around them and counts. Where memory is short, `accum_iter` batches share an update:
-# each adds its part of the gradient, and the optimizer waits for the last one.
+# After a hundred updates the batch is known by heart. Keep these lines in mind: they train this
+# model, and every other. `run_epoch` puts a loop over batches around them and counts. Where
+# memory is short, `accum_iter` batches share an update: each adds its part of the gradient, and
+# the optimizer waits for the last one.
 
 
 # %%
@@ -2007,8 +2021,8 @@ def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END) -
 
 
 # %% [markdown]
-# A batch must not change what a sentence gets. And an untrained model, which hardly ever says
-# "end", must stop at the limit.
+# The neighbours in its batch must not change what a sentence gets. And an untrained model, which
+# hardly ever says "end", must stop at the limit.
 
 
 # %%
@@ -2113,7 +2127,8 @@ def copy_loss_figure():
 # <a id="copy-result"></a>
 # ## What it learnt
 #
-# One hundred sequences that it has never seen, from a generator of another seed:
+# One hundred sequences that it has never seen, drawn with another *seed* (the number from which
+# all random choices follow):
 
 
 # %%
@@ -2226,11 +2241,10 @@ def what_a_warm_up_is_worth():
 
 
 # %% [markdown]
-# With the norm before the sub-layer the warm-up can be left out. With the norm
-# after the sum it cannot: without it the loss stays near $\log 12 = 2.48$. That is one model, one
-# task and one *seed* (the number from which all random choices of a training follow). [Xiong et
-# al.](https://arxiv.org/abs/2002.04745) report the same of larger models, and this is why we put
-# the norm first.
+# With the norm before the sub-layer the warm-up can be left out. With the norm after the sum it
+# cannot: without it the loss stays near $\log 12 = 2.48$. That is one model, one task and one
+# seed. [Xiong et al.](https://arxiv.org/abs/2002.04745) report the same of larger models, and
+# this is why we put the norm first.
 #
 # **You may stop here.** You have built a Transformer from one formula, trained it, and seen what
 # its parts are for. What follows makes a translator of it.
@@ -2257,7 +2271,7 @@ def what_a_warm_up_is_worth():
 # <a id="path-length"></a>
 # ## How far a signal travels
 #
-# The last column matters most. What two distant words have to do with each other can only be
+# We begin with the last column. What two distant words have to do with each other can only be
 # learnt if the gradient finds its way from one to the other, and each step on the way weakens and
 # mixes it. The claim can be tested without any training: stack layers until the last output
 # depends on the first input.
@@ -2275,9 +2289,10 @@ def layers_until_connected(layer: Callable[[Tensor], Tensor], T: int, D: int = 8
 
 
 # %% [markdown]
-# A convolution over three positions moves a signal one position further in each layer. Our
-# attention needs one layer for any distance. So does a recurrent layer; but inside it the signal
-# goes through as many steps as there are positions.
+# A convolution over $k$ positions moves a signal $(k - 1) / 2$ of them further in each layer;
+# here $k$ is 3, and the table leaves the constant out. Our attention needs one layer for any
+# distance. So does a recurrent layer; but inside it the signal goes through as many steps as
+# there are positions.
 
 
 # %%
@@ -2338,8 +2353,7 @@ def cost_of_length_figure():
 # are logarithmic. Look at the slopes. The recurrent layer takes longer in proportion to the
 # length from the start. The line of attention rises more slowly at first, where starting the
 # operations takes part of the time; then its linear maps, and at last its quadratic part, make it
-# as steep or steeper. The convolution has no quadratic part, and sees three positions only. In a
-# recurrent layer waiting costs more than arithmetic.
+# as steep or steeper. The convolution has no quadratic part, and sees three positions only.
 #
 # > **And is it easier to read?** The paper adds a last argument: attention weights can be looked
 # > at, and heads clearly learn different tasks, as it says. [Part 9](#looking-inside) looks, and
@@ -2780,10 +2794,10 @@ def what_the_vocabularies_miss():
 #
 # (§5.1) The paper counts a batch in tokens, not in sentences, and puts sentences of about the
 # same length together. A batch of short sentences then holds many of them, one of long sentences
-# few; each costs about the same, and little of it is padding. We count what a batch occupies on
-# one side: its number of sentences times the longest sentence of either language. The sentences
-# are shuffled and then sorted by length, so that sentences of one length meet different ones in
-# each epoch; then the batches are shuffled.
+# few; each costs about the same, and little of it is padding. We count what a batch occupies in
+# one language: its number of sentences times the longest sentence of either language. The
+# sentences are shuffled and then sorted by length, so that sentences of one length meet different
+# ones in each epoch; then the batches are shuffled.
 
 
 # %%
@@ -2858,6 +2872,8 @@ def share_of_padding():
 
 
 # %% [markdown]
+# It is: most of the padding is gone.
+#
 # <a id="demonstration"></a>
 # ## A demonstration
 #
@@ -3400,7 +3416,7 @@ def translator_at_hand() -> Translator:
 #
 # Each self-attention gets a companion that remembers. It uses the same four maps. Room is taken
 # once, for the longest target that is allowed: appending to a tensor would copy all of it in
-# every step, and a late symbol would cost more than an early one.
+# every step.
 
 
 # %%
@@ -3565,8 +3581,10 @@ published("late-symbol")
 # sentences lose by their length alone. The paper divides by a length penalty ([Wu et al.,
 # 2016](https://arxiv.org/abs/1609.08144)) with $\alpha = 0.6$:
 #
-# $$\mathrm{score}(y) = \frac{\log p(y \mid x)}{\mathrm{lp}(y)}, \qquad
-# \mathrm{lp}(y) = \left(\frac{5 + |y|}{6}\right)^{\alpha}$$
+# $$\begin{gathered}
+# \mathrm{score}(y) = \frac{\log p(y \mid x)}{\mathrm{lp}(y)}, \\
+# \mathrm{lp}(y) = \left(\frac{5 + |y|}{6}\right)^{\alpha}
+# \end{gathered}$$
 #
 # where $|y|$ counts the symbols of the target, the end symbol included and the start not.
 # Logarithms of probabilities are negative, so a larger divisor raises the score: longer sentences
@@ -3645,8 +3663,8 @@ def grow(now: Hypotheses, log_probs: Tensor) -> tuple[Hypotheses, Tensor]:
     symbol = torch.where(ended, PAD, symbol).flatten(1)  # (B, beam * choices)
     # The best of all that, sentence by sentence.
     logp = now.logp.unsqueeze(-1) + gain  # (B, beam, choices)
-    rank = torch.where(ended, logp + 1e9, logp).flatten(1)  # so an ended one is never pushed out
-    chosen = rank.topk(beam).indices  # (B, beam)
+    order = torch.where(ended, logp + 1e9, logp).flatten(1)  # an ended one is never pushed out
+    chosen = order.topk(beam).indices  # (B, beam)
     origin = chosen // gain.size(-1)
     # What they were, and the new symbol.
     sentence = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)  # (B, 1)
@@ -3688,11 +3706,11 @@ def beam_search(
 ) -> Tensor:
     """The best hypothesis of a beam (§6.1): src (B, S) -> ids (B, at most max_len).
 
-    Rows are as those of `greedy_decode`. ValueError unless `beam` is at least 1 and `alpha` a
-    number that is not negative. `record`, a list, receives what `grow` returns.
+    Rows are as those of `greedy_decode`. ValueError unless `beam` is at least 1 and `alpha`
+    between 0 and 10. `record`, a list, receives what `grow` returns.
     """
-    if beam < 1 or not 0 <= alpha < math.inf:
-        raise ValueError(f"beam must be at least 1 and alpha not negative, got {beam} and {alpha}")
+    if beam < 1 or not 0 <= alpha <= 10:
+        raise ValueError(f"beam must be at least 1, alpha from 0 to 10, got {beam} and {alpha}")
     searched = torch.arange(len(src), device=src.device)  # numbers of the sentences not decided
     results = src.new_full((len(src), max_len), PAD)
     results[:, 0] = start_symbol
@@ -4947,7 +4965,7 @@ class FastDropout(nn.Dropout):
         closed = min(255, round(256 * self.p))  # of the 256 values of a byte
         words = torch.empty(x.numel() // 8 + 1, dtype=torch.long).random_(-(2**63), None)
         numbers = words.view(torch.uint8)[: x.numel()].view(x.shape)
-        open_ = torch.ge(numbers, closed, out=torch.empty_like(x, requires_grad=False))  # 1 or 0
+        open_ = torch.ge(numbers, closed, out=torch.empty_like(x))  # 1 or 0
         return x * open_.mul_(256 / (256 - closed))
 
 
@@ -5014,8 +5032,8 @@ def check_fast_forms_agree_with_the_plain_ones():
 # So we take some tokens at a time, from states to loss and back to the gradient of the states,
 # and forget their scores before we go on. The target holds only three different numbers (right,
 # wrong, padding), so it is never written out as a table. With `share` for what a wrong word gets,
-# $-\sum_v t_v \log p_v$ is the sum over all words but padding, times `share`, plus what the right
-# word gets beyond it.
+# $-\sum_v t_v \log p_v$ is the sum of $-\log p_v$ over all words but padding, times `share`, plus
+# what the right word gets beyond it.
 
 
 # %%
@@ -5173,10 +5191,11 @@ def join_workers() -> Iterator[Worker]:
         if ranks > 1:
             dist.barrier()  # nobody hangs up while another still listens
     except RuntimeError as error:
-        if ranks == 1 or not re.search("onnection|peer|remote|NCCL", str(error)):
+        if ranks == 1 or not re.search("onnection|peer|remote|imed out|NCCL", str(error)):
             raise
         lost = f"rank {rank} of {ranks} has lost another one, which died or could not be reached"
-        raise ConnectionError(f"{lost}: the same command goes on from the last epoch") from error
+        way_on = f"the same command goes on from the last epoch ({str(error).splitlines()[0]})"
+        raise ConnectionError(f"{lost}: {way_on}") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -5258,13 +5277,22 @@ def train_step(loss_model, batches, optimizer, scheduler, stop=False) -> dict[st
 
 
 # %%
+def on_all_ranks(loss_model: nn.Module, worker: Worker) -> nn.Module:
+    """The same module, exchanging gradients where there are several ranks."""
+    if worker.ranks == 1:
+        return loss_model
+    # Small buckets: on a CPU the decoder's gradients travel while the encoder's are made.
+    size = 3 if worker.device.type == "cpu" else 25
+    return nn.parallel.DistributedDataParallel(
+        loss_model, gradient_as_bucket_view=True, bucket_cap_mb=size, forward_sync_buffers=False
+    )
+
+
 def few_updates(worker: Worker) -> Tensor:
     """The weights of a tiny model after three updates from this rank's share of seven sentences."""
     torch.manual_seed(0)
     model = make_fast(tiny_model(dropout=0.0).double())
-    loss_model = ModelWithLoss(model, LabelSmoothing(13, PAD, 0.1))
-    if worker.ranks > 1:
-        loss_model = nn.parallel.DistributedDataParallel(loss_model)
+    loss_model = on_all_ranks(ModelWithLoss(model, LabelSmoothing(13, PAD, 0.1)), worker)
     optimizer, scheduler = make_optimizer(model, 1.0, 10)
     sentences = [[START, *range(4, 5 + n), END] for n in range(7)][worker.rank :: worker.ranks]
     for _ in range(3):
@@ -5333,13 +5361,14 @@ class Config:
     factor: float = 1.5  # of the learning rate
     schedule: Literal["linear", "root"] = "linear"  # after the warm-up: to zero, or the paper's
     epochs: int = 32  # passes over the training split
-    patience: int = 32  # end after so many epochs without a better BLEU
-    keep: int = 10  # of so many last epochs the weights stay, to be averaged
+    patience: int = 32  # end after so many epochs, or laps, without a better BLEU
+    keep: int = 10  # of so many last epochs, or laps, the weights stay, to be averaged
     seed: int = 1
 
 
 # %% [markdown]
-# What cannot work is refused at once, with the option and its limit.
+# Before any text is read, numbers that cannot work are refused, with the option and its limit.
+# Sizes that do not fit each other are refused by the model.
 
 
 # %%
@@ -5355,6 +5384,8 @@ def check_settings(config: Config) -> None:
         value = getattr(config, name.replace("-", "_"))
         if not 0 <= value < 1:
             raise ValueError(f"--{name} must be in [0, 1), got {value}")
+    if not 0 < config.factor < math.inf:
+        raise ValueError(f"--factor must be positive, got {config.factor}")
 
 
 # %% [markdown]
@@ -5447,17 +5478,6 @@ def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
     return make_fast(model)
 
 
-def on_all_ranks(loss_model: nn.Module, worker: Worker) -> nn.Module:
-    """The same module, exchanging gradients where there are several ranks."""
-    if worker.ranks == 1:
-        return loss_model
-    # Small buckets: on a CPU the decoder's gradients travel while the encoder's are made.
-    size = 3 if worker.device.type == "cpu" else 25
-    return nn.parallel.DistributedDataParallel(
-        loss_model, gradient_as_bucket_view=True, bucket_cap_mb=size, forward_sync_buffers=False
-    )
-
-
 # %% [markdown]
 # A run has two units: the pass over the corpus, whose updates are known beforehand, and the
 # epoch, which is a pass or a lap of it.
@@ -5475,13 +5495,17 @@ class Training:
         self.train, _ = usable_pairs(self.corpus, "train", self.vocabularies, config.max_len)
         self.val, self.texts = usable_pairs(self.corpus, "val", self.vocabularies, config.max_len)
         self.lengths = [(len(a), len(b) - 1) for a, b in self.train]
+        self.words = [list(vocabulary.words) for vocabulary in self.vocabularies]
+        checksum = hashlib.sha256(json.dumps([self.words, self.train, self.val]).encode()).digest()
+        if from_first_rank(lambda: checksum, worker) != checksum:
+            raise ValueError("the first rank has read another text: give all machines the same")
         self.model = model = new_model(config, self.vocabularies).to(worker.device)
         criterion = LabelSmoothing(len(self.vocabularies[1]), PAD, config.smoothing)
         loss_model = ModelWithLoss(model, criterion, worker.autocast)
         self.loss_model = on_all_ranks(loss_model, worker)
         updates = len(self.updates_of_pass(0))
         self.laps = math.ceil(updates / LAP)
-        self.epochs = config.epochs * self.laps
+        self.last_epoch = config.epochs * self.laps
         total = config.epochs * updates
         self.warmup = min(config.warmup, max(1, total // 4))
         curves = {"linear": functools.partial(linear_rate, total=total), "root": rate}
@@ -5529,10 +5553,10 @@ import signal
 
 
 @contextlib.contextmanager
-def stop_requests(minutes: float | None = None) -> Iterator[Callable[[], bool]]:
+def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
     """A function that says whether to stop: after SIGINT or SIGTERM, or when time is up."""
     asked = []
-    deadline = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
+    deadline = time.monotonic() + 60 * minutes
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame) -> None:
@@ -5727,26 +5751,26 @@ def load_checkpoint(path: Path) -> dict:
 # After each epoch rank 0 writes, in this order: the weights of the epoch as a model; the
 # checkpoint; log and summary, which only repeat what the checkpoint says. Killed before the
 # checkpoint, the run makes the epoch again and writes the same once more. Killed after it, log
-# and summary follow with the next epoch.
+# and summary follow when it goes on.
 
 
 # %%
 def machine_of(worker: Worker) -> str:
     """What must be the same for a run to end bit for bit the same."""
-    processor = torch.backends.cpu.get_cpu_capability(), worker.device.type
+    kind = torch.backends.cpu.get_cpu_capability(), worker.device.type, torch.__version__
     numbers = f"{torch.get_num_threads()} threads, {worker.autocast or torch.float32}"
-    return f"{' '.join(processor)}, processes: {worker.ranks} of {numbers}"
+    return f"{' '.join(kind)}, processes: {worker.ranks} of {numbers}"
 
 
 def save_training(training: Training, folder: Path) -> None:
     """Write the epoch that has just ended."""
-    corpus, words = training.corpus, training.vocabularies
-    translator = Translator(folder.name, training.model, corpus.name, corpus.languages, words)
+    corpus, symbols = training.corpus, training.vocabularies
+    translator = Translator(folder.name, training.model, corpus.name, corpus.languages, symbols)
     save_model(translator, folder / f"epoch-{training.history[-1]['epoch']:03}")
     content = {
         "settings": training.fixed(),
         "machine": machine_of(training.worker),
-        "words": [list(vocabulary.words) for vocabulary in words],
+        "words": training.words,
         "history": training.history,
         "model": training.model.state_dict(),
         "optimizer": training.optimizer.state_dict(),
@@ -5799,15 +5823,15 @@ def resume(training: Training, content: dict, path: Path) -> None:
     config = training.config
     free = ("patience", "keep") if config.schedule == "linear" else ("patience", "keep", "epochs")
     for name, value in training.fixed().items():
-        if name not in free and value != content["settings"][name]:
-            then = f"--{name.replace('_', '-')} {content['settings'][name]}, not {value}"
+        if name not in free and value != content["settings"].get(name):
+            then = f"--{name.replace('_', '-')} {content['settings'].get(name)}, not {value}"
             then += " in all processes together" if name == "batch_tokens" else ""
             raise ValueError(f"{path} was made with {then}: use the same, or another folder")
-    if content["words"] != [list(vocabulary.words) for vocabulary in training.vocabularies]:
+    if content["words"] != training.words:
         raise ValueError(f"{path} has other symbols: has the text changed? use another folder")
     now = machine_of(training.worker)
     if content["machine"] != now and training.worker.rank == 0:
-        text = f"begun on {content['machine']}, now {now}: not bit for bit the same run"
+        text = f"last on {content['machine']}, now {now}: not bit for bit the same run"
         warnings.warn(text, stacklevel=2)
     training.model.load_state_dict(content["model"])
     training.optimizer.load_state_dict(content["optimizer"])
@@ -5816,8 +5840,8 @@ def resume(training: Training, content: dict, path: Path) -> None:
 
 
 # %% [markdown]
-# A folder belongs to one training at a time, and to trainings only: a folder that holds anything
-# else is refused, and nothing in it is touched.
+# A folder belongs to one training at a time, and to trainings only: where there are other things,
+# and neither settings nor a checkpoint of a run, nothing is touched.
 
 
 # %%
@@ -5857,7 +5881,7 @@ def is_done(training: Training, until: float = math.inf) -> bool:
     """True at the last epoch, when validation has stopped improving, or where BLEU is `until`."""
     best, last = training.best(), len(training.history)
     late = last - best["epoch"] >= training.config.patience
-    return last >= training.epochs or late or best["bleu"] >= until
+    return last >= training.last_epoch or late or best["bleu"] >= until
 
 
 def progress(training: Training) -> str:
@@ -5865,9 +5889,9 @@ def progress(training: Training) -> str:
     entry, count = training.history[-1], len(training.history)
     judged = f"perplexity {entry['perplexity']:.2f}, BLEU {entry['bleu']:.1f}"
     best = ", best so far" if training.best() is entry else ""
-    left = (training.epochs - count) * entry["minutes"] / count
+    left = (training.last_epoch - count) * entry["minutes"] / count
     speed = f"{entry['tokens_per_second']:,} tokens/s, {left:.0f} minutes left at most"
-    return f"epoch {count}/{training.epochs}: loss {entry['loss']:.2f}, {judged}{best}; {speed}"
+    return f"epoch {count}/{training.last_epoch}: loss {entry['loss']:.2f}, {judged}{best}; {speed}"
 
 
 # %% [markdown]
@@ -5902,7 +5926,7 @@ def header(training: Training) -> str:
 
 
 # %%
-def train_model(config, folder, minutes=None, until=math.inf, decode=greedy_search) -> str:
+def train_model(config, folder, minutes=math.inf, until=math.inf, decode=greedy_search) -> str:
     """Train until validation stops improving, or reaches BLEU `until`; "finished" or "stopped".
 
     The run lives in `folder`. `minutes` bounds the time; a stopped run goes on from its last whole
@@ -5925,23 +5949,20 @@ def train_model(config, folder, minutes=None, until=math.inf, decode=greedy_sear
         del content  # as large as the model, and needed no more
         if first_rank:
             print(header(training), flush=True)
-        status = "finished" if training.history and is_done(training, until) else "stopped"
-        while status == "stopped":
+        while True:
+            status = "finished" if training.history and is_done(training, until) else "stopped"
+            if first_rank and training.history:
+                write_summary(training, folder, status)
             begin = time.perf_counter()
-            entry = train_one_epoch(training, stop)
-            if entry is None:
+            if status == "finished" or (entry := train_one_epoch(training, stop)) is None:
                 break
             entry |= validate(training, decode)
             before = training.history[-1]["minutes"] if training.history else 0.0
             entry["minutes"] = before + (time.perf_counter() - begin) / 60
             training.history.append(entry)
-            status = "finished" if is_done(training, until) else "stopped"
             if first_rank:
                 save_training(training, folder)
-                write_summary(training, folder, status)
                 print(progress(training), flush=True)
-        if first_rank and training.history:
-            write_summary(training, folder, status)
     return status
 
 
@@ -5969,13 +5990,13 @@ class TrainOptions:
     settings: Config = RECIPE
     preset: Literal[tuple(PRESETS)] = "recipe"  # settings to start from
     folder: Path | None = None  # the run; without it RUNS_DIR/PRESET-SOURCE-TARGET
-    minutes: float | None = None  # stop after this time, at least an epoch; then go on later
+    minutes: float = math.inf  # stop after this time, which must be enough for an epoch
     until: float = math.inf  # stop at this validation BLEU
 
 
 def run_train(options: TrainOptions) -> None:
     """The command `train`: a run, and at its end what to do with it."""
-    if options.minutes is not None and not options.minutes >= 0:
+    if not options.minutes >= 0:
         raise ValueError(f"--minutes must not be negative, got {options.minutes}")
     name = f"{options.preset}-{options.settings.languages}"
     folder = options.folder or runs_folder() / name
@@ -6065,7 +6086,7 @@ def run_evaluate(
         print(f"{name}: {numbers}, {score['signature']}")
 
 
-def run_compare() -> None:
+def compare() -> None:
     """The weights after a few updates by these processes, as JSON (see `few_updates`)."""
     with join_workers() as worker:
         weights = few_updates(worker)
@@ -6074,14 +6095,12 @@ def run_compare() -> None:
 
 
 # %% [markdown]
-# Errors that a user can cause end with one line that says what to do, not with a traceback. In a
-# notebook none of this runs.
+# Errors of input, files and connections end with one line that says what to do, not with a
+# traceback. In a notebook none of this runs.
 
 
 # %%
-COMMANDS = dict(
-    train=TrainOptions, translate=run_translate, evaluate=run_evaluate, compare=run_compare
-)
+COMMANDS = dict(train=TrainOptions, translate=run_translate, evaluate=run_evaluate, compare=compare)
 
 
 def parse_and_run(arguments: Sequence[str]) -> None:
@@ -6089,9 +6108,8 @@ def parse_and_run(arguments: Sequence[str]) -> None:
     import tyro
 
     flat = (tyro.conf.OmitArgPrefixes,)
-    options = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS, prog=SCRIPT, args=arguments, config=flat
-    )
+    read = tyro.extras.subcommand_cli_from_dict
+    options = read(COMMANDS, prog=SCRIPT, args=arguments, config=flat)
     if isinstance(options, TrainOptions):
         default = TrainOptions(PRESETS[options.preset], options.preset)
         run_train(tyro.cli(TrainOptions, args=arguments[1:], default=default, config=flat))
@@ -6106,6 +6124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parse_and_run(list(sys.argv[1:] if arguments is None else arguments))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as a shell says it
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -4,7 +4,7 @@
 
 With a STAGE given, the first rank stops for good where it writes FILE for the NUMBERth time: it
 touches MARKER and waits to be killed. "half" is in the middle of the bytes, "named" after the
-file has got its name.
+file has got its name. RANK in the name of the CORPUS is the number of the process.
 """
 
 import os
@@ -44,6 +44,7 @@ def main(corpus: str, folder: str, epochs: str, *accident: str) -> int:
     sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --max-len 32 --dropout 0.2 --min-freq 1"
     course = "--batch-tokens 128 --warmup 2 --factor 1 --schedule root --patience 100000 --keep 2"
     arguments = ["train", "--preset", "smoke", *sizes.split(), *course.split()]
+    corpus = corpus.replace("RANK", os.environ.get("RANK", "0"))
     return at.main([*arguments, "--data", corpus, "--folder", folder, "--epochs", epochs])
 
 

@@ -130,5 +130,5 @@ def test_a_closed_pipe_ends_it_quietly(small_run):
         process.kill()
     err = process.stderr.read()
     process.stderr.close()
-    assert process.returncode == 0 and err.startswith("model small")
+    assert process.returncode == 141 and err.startswith("model small")
     assert len(err.splitlines()) == 1, err

@@ -479,6 +479,9 @@ BAD_SETTINGS = {f"--{name} 0": f"--{name} must be at least 1, got 0" for name in
     "--dropout 1": "dropout .*1.*got 1",
     "--dropout nan": "dropout .*got nan",
     "--attention-dropout -0.1": "dropout .*0.*got -0.1",
+    "--factor 0": "--factor must be positive, got 0",
+    "--factor -1": "--factor must be positive, got -1",
+    "--factor nan": "--factor must be positive, got nan",
     "--smoothing 1": r"smoothing must be in \[0, .*, got 1",
     "--h 3": r"d_model \(16\) must be divisible by h \(3\)",
     "--d-model 0": "d.model must be .*, got 0",
@@ -499,7 +502,9 @@ def test_a_setting_out_of_range(capsys, small_corpus, tmp_path, setting):
     assert set(files(tmp_path / "run")) <= {".lock"}
 
 
-@pytest.mark.parametrize("options", ["--beam 0", "--beam -1", "--alpha -1", "--alpha nan"])
+@pytest.mark.parametrize(
+    "options", ["--beam 0", "--beam -1", "--alpha -1", "--alpha nan", "--alpha 400"]
+)
 @pytest.mark.parametrize("command", ["translate Hund", "evaluate --data builtin"])
 def test_bad_options_of_the_search(small_run, capsys, command, options):
     name, value = options.removeprefix("--").split()

@@ -417,6 +417,19 @@ def kill_rank(process: subprocess.Popen, victim: int) -> None:
 
 
 @pytest.mark.slow
+def test_ranks_that_read_other_texts_are_refused(small_corpus, tmp_path):
+    for rank in range(2):
+        shutil.copytree(small_corpus, tmp_path / f"corpus-{rank}")
+    path = tmp_path / "corpus-1" / "train.en"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")  # the same words
+    command = [*command_for(2), str(tmp_path / "corpus-RANK"), str(tmp_path / "run"), "1"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and "the first rank has read another text" in done.stderr
+    assert not (tmp_path / "run" / "last.pt").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_death_of_a_rank_ends_the_run_with_a_clear_message(small_corpus, tmp_path, victim):
