@@ -27,7 +27,7 @@ export TEXT
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train results trials speedrun bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-.PHONY: help setup notebook py execute lab html blog check-published links pdf vendor test test-all lighthouse lint format train translate evaluate average \
+.PHONY: help setup notebook py execute lab html blog check-published links pdf vendor test test-all lint format train translate evaluate average \
   export convert results views trials speedrun bench clean
 
 help: ## List the targets
@@ -47,13 +47,13 @@ endif
 	@touch $@
 
 notebook: $(READY) ## Write build/the_annotated_transformer.ipynb, which stands alone
-	$(PY) docs/notebook.py to-notebook $(SCRIPT) $(NOTEBOOK)
+	$(PY) tools/notebook.py to-notebook $(SCRIPT) $(NOTEBOOK)
 
 py: $(READY) ## Bring edits of that notebook back into the script
-	$(PY) docs/notebook.py to-script $(NOTEBOOK) $(SCRIPT)
+	$(PY) tools/notebook.py to-script $(NOTEBOOK) $(SCRIPT)
 
 execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke or laptop; default laptop)
-	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) docs/notebook.py execute $(NOTEBOOK) $(EXECUTED)
+	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) tools/notebook.py execute $(NOTEBOOK) $(EXECUTED)
 
 # JUPYTER_CONFIG_PATH adds one setting, "open a script as a notebook", to those of the user, and changes
 # none of them. Kernels are looked for in the virtual environment first.
@@ -64,34 +64,35 @@ lab: $(READY) ## Open the script itself as a notebook in JupyterLab
 	  $(PY) -m jupyterlab $(ARGS) $(SCRIPT)
 
 html: execute ## Run the notebook and write the page build/index.html
-	$(PY) docs/build_page.py $(EXECUTED) build/index.html
+	$(PY) tools/build_page.py $(EXECUTED) build/index.html
 
 blog: execute ## Run the notebook and publish the page docs/index.html (needs a finished model)
-	$(PY) docs/build_page.py $(EXECUTED) build/blog.html --publish
+	$(PY) tools/build_page.py $(EXECUTED) build/blog.html --publish
 	mv build/blog.html docs/index.html
 	cp $(NOTEBOOK) docs/
 	$(PY) -c 'import vl_convert; open("docs/preview.png", "wb").write(vl_convert.svg_to_png(open("images/preview.svg").read()))'
-	$(PY) docs/links.py
+	$(PY) tools/links.py
 
 check-published: $(READY) ## Say whether docs/ was made of the script as it is now
-	$(PY) docs/notebook.py check $(SCRIPT) docs
+	$(PY) tools/notebook.py check $(SCRIPT) docs
 
 links: ## Write the links of README, after the address in pyproject.toml has changed
-	$(PYTHON) docs/links.py
+	$(PYTHON) tools/links.py
 
 # The page of the reader's own run, where there is one; else the published page.
 PAGE ?= $(firstword $(wildcard build/index.html) docs/index.html)
+BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
 pdf: ## Print the page to build/the_annotated_transformer.pdf (needs Chromium; PAGE=… names a page)
-	$(PYTHON) docs/print_page.py $(PAGE) build/the_annotated_transformer.pdf
+	@[ -n "$(BROWSER)" ] || { echo "no Chromium here: install it, or print the page from your browser"; exit 1; }
+	@mkdir -p build
+	"$(BROWSER)" --headless --no-sandbox --disable-gpu --no-pdf-header-footer --virtual-time-budget=20000 \
+	  --print-to-pdf=build/the_annotated_transformer.pdf "$(PAGE)"
 
 test: $(READY) ## Run the tests that are not slow
 	$(PY) -m pytest -m "not slow" $(ARGS)
 
 test-all: $(READY) ## Run every test
 	$(PY) -m pytest $(ARGS)
-
-lighthouse: $(READY) ## Score the published page by Lighthouse (needs npm and Chromium)
-	LIGHTHOUSE=1 $(PY) -m pytest -s -rs tests/test_lighthouse.py
 
 lint: $(READY) ## Check style and layout of the code
 	$(PY) -m ruff check .
@@ -124,30 +125,30 @@ convert: $(READY) ## Bring weights of an earlier version into the present format
 	$(PY) tools/convert.py $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
-	$(PY) docs/results.py train
-	$(PY) docs/results.py validate
-	$(PY) docs/results.py score
-	$(PY) docs/results.py table
-	$(PY) docs/results.py pretrained
-	$(PY) docs/results.py showcase
+	$(PY) tools/results.py train
+	$(PY) tools/results.py validate
+	$(PY) tools/results.py score
+	$(PY) tools/results.py table
+	$(PY) tools/results.py pretrained
+	$(PY) tools/results.py showcase
 	$(PY) tools/views.py
 
 views: $(READY) ## Write the finished tables and charts of docs/results/views from the records
 	$(PY) tools/views.py
 
 trials: $(READY) ## Try settings at a share of the updates, on the validation split (hours)
-	$(PY) docs/results.py trials $(ARGS)
+	$(PY) tools/results.py trials $(ARGS)
 
 speedrun: $(READY) ## Time the way from raw text to 38 BLEU on 2 cores, three seeds (needs a quiet machine)
-	$(PY) docs/results.py speedrun $(ARGS)
+	$(PY) tools/results.py speedrun $(ARGS)
 
 bench: $(READY) ## Measure speed beside the baselines, an hour (needs a quiet machine and Multi30k)
-	$(PY) -m pip install --quiet -r docs/requirements-bench.txt
-	$(PY) docs/bench.py run $(ARGS)
-	$(PY) docs/bench.py table
+	$(PY) -m pip install --quiet -r tools/requirements-bench.txt
+	$(PY) tools/bench.py run $(ARGS)
+	$(PY) tools/bench.py table
 
-vendor: ## Fetch the page's fonts and KaTeX again, in the versions of docs/vendor/VERSIONS (needs npm)
-	sh docs/vendor/fetch.sh
+vendor: ## Fetch the page's fonts and KaTeX again, in the versions of tools/page/vendor/VERSIONS (needs npm)
+	sh tools/page/vendor/fetch.sh
 
 clean: ## Remove what was built; keeps .venv, .data and runs
 	rm -rf build .pytest_cache .ruff_cache

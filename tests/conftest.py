@@ -4,21 +4,18 @@ Set before anything of ours is imported, so that processes which the tests start
 """
 
 import atexit
-import contextlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from types import ModuleType
 
-import print_page
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 OUTSIDE = "OUTSIDE_MULTI30K_DIR"  # the reader's MULTI30K_DIR, for the tests that ask for it
-CHROMIUM = None  # the browser of the page's tests, where there is one
-with contextlib.suppress(FileNotFoundError):
-    CHROMIUM = print_page.find_browser()
+BROWSERS = "chromium", "chromium-browser", "google-chrome"
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)  # for the page's tests
 NOWHERE = "http://127.0.0.1:9"  # nothing listens at the port for discarding
 
 os.environ["ANNOTATED_RUN"] = "smoke"

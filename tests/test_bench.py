@@ -3,17 +3,13 @@
 import dataclasses
 import itertools
 import json
-import sys
 
-import pytest
-import torch
-from conftest import PROJECT
-
-import the_annotated_transformer as tutorial
-
-sys.path.insert(0, str(PROJECT / "docs"))
 import baselines
 import bench
+import pytest
+import torch
+
+import the_annotated_transformer as tutorial
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 TINY = dataclasses.replace(

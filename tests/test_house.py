@@ -19,7 +19,7 @@ import rhythm
 PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 TARGETS = (
-    "setup notebook py execute lab html blog check-published links pdf vendor lighthouse test "
+    "setup notebook py execute lab html blog check-published links pdf vendor test "
     "test-all lint format train translate evaluate average export convert results views "
     "trials speedrun bench clean help"
 ).split()
@@ -80,7 +80,7 @@ def script() -> str:
 
 
 def notebook_command(*arguments: object, **options: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, PROJECT / "docs" / "notebook.py", *arguments]
+    command = [sys.executable, PROJECT / "tools" / "notebook.py", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
 
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,10 +20,9 @@ import build_page
 import links
 import nbformat
 import pandas as pd
-import print_page
 import pytest
 from bs4 import BeautifulSoup
-from conftest import CHROMIUM
+from conftest import BROWSERS, CHROMIUM
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
@@ -459,7 +459,7 @@ def browser() -> Iterator:
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         assert "REQUIRE_BROWSER" not in os.environ, "a browser was promised, and there is none"
-        pytest.skip(f"no browser: none of {', '.join(print_page.BROWSERS)}")
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)}")
     with driver.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield opened
@@ -557,25 +557,17 @@ def test_asks_nothing_of_the_network_and_draws_every_chart(browser, any_page):
 
 
 @pytest.mark.browser
-def test_prints_to_pdf(browser, sample, tmp_path, capsys):
-    output = tmp_path / "out" / "page.pdf"
-    assert print_page.main([str(sample), str(output)]) == 0
-    data = output.read_bytes()
+def test_prints_to_pdf(browser, sample, tmp_path):
+    """By a copy of the Makefile, so that nothing lands in the project."""
+    shutil.copy(PROJECT / "Makefile", tmp_path)
+    command = ["make", "pdf", f"PAGE={sample}", f"BROWSER={CHROMIUM}"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    data = (tmp_path / "build" / "the_annotated_transformer.pdf").read_bytes()
     assert data.startswith(b"%PDF") and len(data) > 20_000
-    assert [path.name for path in output.parent.iterdir()] == ["page.pdf"]
-
-
-def test_printing_says_what_is_missing(tmp_path, capsys, monkeypatch):
-    page = tmp_path / "page.html"
-    assert print_page.main([str(page), str(tmp_path / "x.pdf")]) == 1
-    assert "there is no" in capsys.readouterr().err
-    page.write_text("<p>Text")
-    monkeypatch.setattr(print_page.shutil, "which", lambda name: None)
-    monkeypatch.setattr(print_page, "MAC", tmp_path)
-    assert print_page.main([str(page), str(tmp_path / "x.pdf")]) == 1
-    err = capsys.readouterr().err
-    assert err.startswith("error: no chromium") and "install Chromium" in err
-    assert print_page.main([]) == 2
+    found = subprocess.run(
+        ["make", "pdf", "BROWSER="], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert found.returncode and "install it, or print the page from your browser" in found.stdout
 
 
 @pytest.mark.browser

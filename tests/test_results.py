@@ -17,7 +17,7 @@ def kept(name: str) -> dict:
 
 
 def test_every_results_file_has_a_maker():
-    """docs/results.py, docs/bench.py and tools/views.py write them all."""
+    """tools/results.py, tools/bench.py and tools/views.py write them all."""
     known = "averaging beam benchmark benchmark-xeon pretrained recipe speedrun trials".split()
     assert {path.stem for path in FILES} <= {*known, "unknown-as-one"}
 
@@ -64,7 +64,7 @@ def test_the_table_in_the_readme_is_that_of_the_results_file():
 
     readme, rows = (PROJECT / "README.md").read_text(encoding="utf-8"), kept("recipe.json")["rows"]
     table = results.readme_table(kept("recipe.json"))
-    assert readme == results.readme_with(readme, table), "`python docs/results.py table` writes it"
+    assert readme == results.readme_with(readme, table), "`python tools/results.py table` writes it"
     for row in rows:
         bleu = [f"{scores['bleu']['mean']:.1f}" for scores in row["splits"].values()]
         [line] = [line for line in table.split("\n") if line.startswith(f"| {row['step']} |")]

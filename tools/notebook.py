@@ -1,9 +1,9 @@
 """Turn the script into a notebook, bring a notebook's edits back, and execute a notebook.
 
-    python docs/notebook.py to-notebook SCRIPT NOTEBOOK
-    python docs/notebook.py to-script   NOTEBOOK SCRIPT
-    python docs/notebook.py execute     NOTEBOOK EXECUTED
-    python docs/notebook.py check       SCRIPT   FOLDER
+    python tools/notebook.py to-notebook SCRIPT NOTEBOOK
+    python tools/notebook.py to-script   NOTEBOOK SCRIPT
+    python tools/notebook.py execute     NOTEBOOK EXECUTED
+    python tools/notebook.py check       SCRIPT   FOLDER
 
 The notebook stands alone: its images lie inside it. Every command gives the same bytes for the same
 input, and leaves an existing output as it was when something fails.

@@ -1,6 +1,6 @@
 """Lay an executed notebook out as one HTML file that needs no network.
 
-    python docs/build_page.py EXECUTED.ipynb OUTPUT.html [--publish]
+    python tools/build_page.py EXECUTED.ipynb OUTPUT.html [--publish]
 
 Formulas become HTML while the page is built, so the page needs no script for them and a formula
 that does not parse fails the build. So do an image without alt text, a link to an anchor that does
@@ -41,14 +41,15 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-DOCS = Path(__file__).resolve().parent
-VENDOR = DOCS / "vendor"
+PROJECT = Path(__file__).resolve().parent.parent
+PARTS = PROJECT / "tools/page"  # template, style, script
+VENDOR = PARTS / "vendor"
 VEGA_LITE = "6.4"
 SHORT_NOTE = 90  # words; a note that is no longer stands in the margin where there is one
 LIMIT, ZIPPED = 4_000_000, 1_500_000  # bytes; a page must stay pleasant to load on a phone
 WORDS, LINES = 220, 15  # that a reader takes in within a minute, of prose and of code
 ENGINE = "engine-room"  # the heading from which on everything is folded
-SCRIPT = DOCS.parent / "the_annotated_transformer.py"
+SCRIPT = PROJECT / "the_annotated_transformer.py"
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
 TEXT_FONTS = (  # family, style, file
     ("Source Serif 4", "normal", "source-serif-4-latin-wght-normal"),
@@ -681,7 +682,7 @@ def katex_styles(article: str) -> str:
 
 def styles(article: str) -> str:
     """The style sheet: fonts, formulas, colours of code, and our own rules."""
-    parts, around = [], (DOCS / "template.html", DOCS / "page.js", DOCS / "page.css")
+    parts, around = [], (PARTS / "template.html", PARTS / "page.js", PARTS / "page.css")
     text = html.unescape(article + "".join(file.read_text("utf-8") for file in around))
     for family, style, file in TEXT_FONTS:
         source = font_uri(VENDOR / f"fonts/{file}.woff2", text + string.printable)
@@ -693,7 +694,7 @@ def styles(article: str) -> str:
     for theme, name in CODE_STYLES.items():
         rules = HtmlFormatter(style=name).get_style_defs(f':root[data-theme="{theme}"] .code')
         parts += [line for line in rules.split("\n") if ".code ." in line and "color" in line]
-    return "\n".join([*parts, (DOCS / "page.css").read_text("utf-8")])
+    return "\n".join([*parts, (PARTS / "page.css").read_text("utf-8")])
 
 
 def publish_problem(runs: list[dict]) -> str | None:
@@ -714,7 +715,7 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
 
     Raises BuildError where the notebook holds something that must not reach a reader.
     """
-    page = Page(nbformat.read(notebook, as_version=4), [notebook.resolve().parent, DOCS.parent])
+    page = Page(nbformat.read(notebook, as_version=4), [notebook.resolve().parent, PROJECT])
     article = page.article()
     soup = BeautifulSoup(article, "html.parser")
     check_links(soup, page.cell_with)
@@ -747,9 +748,9 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "about": about,
         "licences": "\n".join(licences),
         "vega": f'<script type="module">{vega}</script>' if vega else "",
-        "script": (DOCS / "page.js").read_text("utf-8"),
+        "script": (PARTS / "page.js").read_text("utf-8"),
     }
-    template = (DOCS / "template.html").read_text("utf-8")
+    template = (PARTS / "template.html").read_text("utf-8")
     result = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
     if (size := len(result.encode())) > LIMIT:
         raise BuildError(f"the page has {size:,} bytes; the limit is {LIMIT:,}")

@@ -1,16 +1,13 @@
 """Make the records of docs/results: train, choose on the validation split, score the tests once.
 
-    python docs/results.py trials      try settings, at a quarter of the updates     trials.json
-    python docs/results.py train       train every run of the plan, two ranks each   runs/
-    python docs/results.py validate    try beam, length penalty, averaging           beam.json,
-                                                                                     averaging.json
-    python docs/results.py score       score each row on each test split, once       scorings.jsonl,
-                                                                                     translations/
-    python docs/results.py table       put the rows together and test each step      recipe.json,
-                                                                                     README.md
-    python docs/results.py pretrained  write pretrained/ and what int8 costs         pretrained.json
-    python docs/results.py speedrun    time the way from raw text to a BLEU          speedrun.json
-    python docs/results.py showcase    what pretrained/ writes and where it looks    views/
+    python tools/results.py trials      try settings, at a quarter of the updates: trials.json
+    python tools/results.py train       train every run of the plan, two ranks each: runs/
+    python tools/results.py validate    try beam, penalty, averaging: beam.json, averaging.json
+    python tools/results.py score       score each row on each test split, once: scorings.jsonl
+    python tools/results.py table       put the rows together, test each step: recipe.json, README
+    python tools/results.py pretrained  write pretrained/ and what int8 costs: pretrained.json
+    python tools/results.py speedrun    time the way from raw text to a BLEU: speedrun.json
+    python tools/results.py showcase    what pretrained/ writes and where it looks: views/
 
 After any of them `python tools/views.py` writes the finished tables and charts. Each command does
 only what is missing, so the same command goes on after a stop; what lies in docs/results is never
@@ -34,7 +31,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import int8
 import records
 from average import average_models

@@ -1,9 +1,9 @@
-"""Measure how fast training and decoding are, beside the baselines of docs/baselines.py.
+"""Measure how fast training and decoding are, beside the baselines of tools/baselines.py.
 
-    python docs/bench.py run            every case, round by round; writes benchmark.json
-    python docs/bench.py table          the tables of README.md from that file
-    python docs/bench.py measure CASE   one case once, as a line of JSON
-    python docs/bench.py list           the names of the cases
+    python tools/bench.py run            every case, round by round; writes benchmark.json
+    python tools/bench.py table          the tables of README.md from that file
+    python tools/bench.py measure CASE   one case once, as a line of JSON
+    python tools/bench.py list           the names of the cases
 
 The machine must be quiet: `run` looks before each case, and refuses. Cases take turns, five rounds
 of them, each time in new processes, so that a machine whose speed changes changes it for all. Each
@@ -31,12 +31,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import torch
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 import baselines
 import results
+import torch
+from torch import nn
 
 at, records = baselines.at, results.records
 ROUNDS, SECONDS, WARM_UP = 5, 6.0, 3  # rounds; seconds of a measurement; updates before it

@@ -1,4 +1,4 @@
-"""Where the project lives, and the links that follow from it: python docs/links.py
+"""Where the project lives, and the links that follow from it: python tools/links.py
 
 The address stands once, in pyproject.toml. Where that line is empty, it is the address of git's
 remote "origin", if that is on GitHub. README has the links between two marks; the command writes
@@ -14,7 +14,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 README = PROJECT / "README.md"
 SCRIPT, NOTEBOOK = "the_annotated_transformer.py", "docs/the_annotated_transformer.ipynb"
-BEGIN, END = "<!-- links: docs/links.py -->\n", "<!-- end of links -->"
+BEGIN, END = "<!-- links: tools/links.py -->\n", "<!-- end of links -->"
 PREVIEW = "docs/preview.png"  # made from images/preview.svg
 COLAB = "https://colab.research.google.com"
 GITHUB = re.compile(r"(?:https://github\.com/|git@github\.com:)([\w.-]+/[\w.-]+?)(?:\.git)?/?")
