@@ -27,7 +27,7 @@ export TEXT
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train results trials speedrun bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-.PHONY: help setup notebook py execute lab html blog check-published links pdf vendor test test-all lint format train translate evaluate average \
+.PHONY: help setup notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate average \
   export convert results views trials speedrun bench clean
 
 help: ## List the targets
@@ -41,15 +41,15 @@ $(READY): requirements.txt
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "no virtual environment could be made, see above; if ensurepip is missing: on Debian and Ubuntu install the package python3-venv"; exit 1; }
 ifneq ($(TORCH_INDEX),)
-	$(PY) -m pip install --index-url $(TORCH_INDEX) $$(sed -n 's/^\(torch==[^ #]*\).*/\1/p' requirements.txt)
+	$(PY) -m pip install --no-compile --index-url $(TORCH_INDEX) $$(sed -n 's/^\(torch==[^ #]*\).*/\1/p' requirements.txt)
 endif
-	$(PY) -m pip install -r requirements.txt
+	$(PY) -m pip install --no-compile -r requirements.txt
 	@touch $@
 
 notebook: $(READY) ## Write build/the_annotated_transformer.ipynb, which stands alone
 	$(PY) tools/notebook.py to-notebook $(SCRIPT) $(NOTEBOOK)
 
-py: $(READY) ## Bring edits of that notebook back into the script
+py: $(READY) ## Merge edits of that notebook into the script
 	$(PY) tools/notebook.py to-script $(NOTEBOOK) $(SCRIPT)
 
 execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke or laptop; default laptop)
@@ -71,13 +71,9 @@ blog: execute ## Run the notebook and publish the page docs/index.html (needs a 
 	mv build/blog.html docs/index.html
 	cp $(NOTEBOOK) docs/
 	$(PY) -c 'import vl_convert; open("docs/preview.png", "wb").write(vl_convert.svg_to_png(open("images/preview.svg").read()))'
-	$(PY) tools/links.py
 
 check-published: $(READY) ## Say whether docs/ was made of the script as it is now
 	$(PY) tools/notebook.py check $(SCRIPT) docs
-
-links: ## Write the links of README, after the address in pyproject.toml has changed
-	$(PYTHON) tools/links.py
 
 # The page of the reader's own run, where there is one; else the published page.
 PAGE ?= $(firstword $(wildcard build/index.html) docs/index.html)
@@ -88,11 +84,12 @@ pdf: ## Print the page to build/the_annotated_transformer.pdf (needs Chromium; P
 	"$(BROWSER)" --headless --no-sandbox --disable-gpu --no-pdf-header-footer --virtual-time-budget=20000 \
 	  --print-to-pdf=build/the_annotated_transformer.pdf "$(PAGE)"
 
+WORKERS ?= --numprocesses logical --dist worksteal
 test: $(READY) ## Run the tests that are not slow
-	$(PY) -m pytest -m "not slow" $(ARGS)
+	$(PY) -m pytest $(WORKERS) -m "not slow" $(ARGS)
 
 test-all: $(READY) ## Run every test
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(WORKERS) $(ARGS)
 
 lint: $(READY) ## Check style and layout of the code
 	$(PY) -m ruff check .
@@ -116,36 +113,30 @@ evaluate: $(READY) ## Score the trained model on the test sets
 	$(PY) $(SCRIPT) evaluate $(ARGS)
 
 average: $(READY) ## Average checkpoints: ARGS="runs/recipe-de-en/epoch-*"
-	$(PY) tools/average.py $(ARGS)
+	$(PY) tools/models.py average $(ARGS)
 
 export: $(READY) ## Round a model to int8, to give away: ARGS="MODEL FOLDER"
-	$(PY) tools/int8.py $(ARGS)
+	$(PY) tools/models.py round $(ARGS)
 
 convert: $(READY) ## Bring weights of an earlier version into the present format: ARGS="SOURCE FOLDER"
-	$(PY) tools/convert.py $(ARGS)
+	$(PY) tools/models.py convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
-	$(PY) tools/results.py train
-	$(PY) tools/results.py validate
-	$(PY) tools/results.py score
-	$(PY) tools/results.py table
-	$(PY) tools/results.py pretrained
-	$(PY) tools/results.py showcase
+	for step in train validate score pretrained showcase; do $(PY) tools/results.py $$step; done
 	$(PY) tools/views.py
 
-views: $(READY) ## Write the finished tables and charts of docs/results/views from the records
+views: $(READY) ## Write tables and charts of docs/results/views, and those of README, from the records
 	$(PY) tools/views.py
 
 trials: $(READY) ## Try settings at a share of the updates, on the validation split (hours)
-	$(PY) tools/results.py trials $(ARGS)
+	$(PY) tools/results.py train trial-
 
-speedrun: $(READY) ## Time the way from raw text to 38 BLEU on 2 cores, three seeds (needs a quiet machine)
-	$(PY) tools/results.py speedrun $(ARGS)
+speedrun: $(READY) ## Train to 38 BLEU on 2 cores, three seeds, minutes on record (needs a quiet machine)
+	$(PY) tools/results.py train speedrun-
 
 bench: $(READY) ## Measure speed beside the baselines, an hour (needs a quiet machine and Multi30k)
 	$(PY) -m pip install --quiet -r tools/requirements-bench.txt
 	$(PY) tools/bench.py run $(ARGS)
-	$(PY) tools/bench.py table
 
 vendor: ## Fetch the page's fonts and KaTeX again, in the versions of tools/page/vendor/VERSIONS (needs npm)
 	sh tools/page/vendor/fetch.sh

@@ -2197,14 +2197,14 @@ def copy_without(part: str, updates: int) -> tuple:
 
 @example
 def what_breaks():
-    updates = 40 if run_level() == "smoke" else 400
+    updates = 40 if run_level() == "smoke" else 300
     parts = ("nothing", "mask over the future", "positions", "division by √d_k")
     rows = [copy_without(part, updates) for part in parts]
     return table(rows, ["without", "loss", "copied of 200"], f"{updates} updates, one seed")
 
 
 # %% [markdown]
-# The first row is the whole model, and 400 updates need not be enough for its last mistakes.
+# The first row is the whole model, and 300 updates need not be enough for its last mistakes.
 # Without the mask the loss is low, and the model is worthless: it has learnt to read the answer
 # from the future, and while it decodes there is no future to read. Without positions it sees
 # which symbols the source has, but not in what order, so it can only guess. Without the division
@@ -2216,7 +2216,7 @@ def what_breaks():
 #
 # [Part 3](#schedule) left a question open. Here is a small trial: four layers in each stack, both
 # orders of the norm, and the same curve of learning rates once with its rise and once without,
-# starting at its peak. **Cost: a minute.**
+# starting at its peak. **Cost: less than a minute.**
 
 
 # %%
@@ -2233,7 +2233,7 @@ def what_a_warm_up_is_worth():
         losses = []
         for curve in (rate, from_the_peak):
             model = new_copy_model(N=4, norm_first=norm_first)
-            batches = list(data_gen(COPY_SYMBOLS, 64, updates))
+            batches = list(data_gen(COPY_SYMBOLS, 32, updates))
             losses.append(train_briefly(model, batches, curve))
         rows.append((order, *losses))
     caption = f"copy task, four layers, {updates} updates, one seed"
@@ -3364,7 +3364,7 @@ def vocabularies_of(files: dict[str, bytes], sizes: dict[str, int]) -> tuple:
 # of a run gets its best epoch.
 
 # %%
-ADVICE = "`git checkout pretrained` or training makes one; `python tools/convert.py` reads old ones"
+ADVICE = "`git checkout pretrained` or training makes one; `make convert` reads old ones"
 
 
 def load_trained_model(folder: str | Path, device: torch.device | None = None) -> Translator:
@@ -3554,19 +3554,6 @@ def check_cached_and_plain_decoding_agree():
 # > **Is this the KV cache that people mean when they serve language models?** Yes, to the letter:
 # > keys and values of every layer, kept for every position. In long texts it grows larger than
 # > the weights, and much of what is new in attention since 2017 makes it smaller.
-#
-# What is saved grows with the length of the target:
-
-
-# %% tags=["hide-input"]
-published("late-symbol")
-
-
-# %% [markdown]
-# **Figure 12.** Time of one more symbol at growing positions, with and without a cache, on a
-# logarithmic scale. Look at the slopes. A step of the plain loop does everything again. A step
-# with the cache attends to a few more keys, and does nothing else more than before: too little to
-# see beside the noise.
 #
 # <a id="beam-search"></a>
 # ## Beam search
@@ -3839,7 +3826,7 @@ def one_search_figure():
 
 
 # %% [markdown]
-# **Figure 13.** One search with three places, from top to bottom: each symbol with the score of
+# **Figure 12.** One search with three places, from top to bottom: each symbol with the score of
 # its hypothesis, joined to the symbol from which it grew. Move the slider to go on. A symbol
 # without a line below it was given up, unless it is `</s>`: there a hypothesis has ended, and
 # keeps a place without being drawn again. The thick path has won. Did it lead all the way? Then
@@ -3982,7 +3969,7 @@ def evaluate(translator: Translator, corpus: Corpus, splits=(), decode=beam_sear
 # If you score a test split again and again and keep what scores best, you have chosen on it, and
 # the score flatters the model. So this page scores the validation split, as often as it likes
 # (**cost: less than a minute**). The test splits are scored by `make results` alone, once for
-# each row and seed of the tables below, and a log in `docs/results` keeps each of these scorings.
+# each row and seed of the tables below, and `docs/results` keeps each of these scores.
 
 
 # %%
@@ -4080,18 +4067,6 @@ published("steps")
 # first row is not the best that words can do: its settings are those of the recipe, and nobody has
 # tuned them for words.
 #
-# The gains as a picture, beside the range of the seeds:
-
-
-# %% tags=["hide-input"]
-published("steps-figure")
-
-
-# %% [markdown]
-# **Figure 14.** What each step gains over the row before, with the first seed. For the two steps
-# that train anew a pale bar reaches as far to both sides of zero as seeds of one row differ: a
-# dot inside it may be luck.
-#
 # And this is how the model in `pretrained/` came about, from the log of its training.
 
 
@@ -4100,7 +4075,7 @@ published("training")
 
 
 # %% [markdown]
-# **Figure 15.** The training of the published model, with the first edition's code: perplexity
+# **Figure 13.** The training of the published model, with the first edition's code: perplexity
 # and BLEU on the validation split after each epoch; the scale of perplexity is logarithmic. Does
 # perplexity turn up again? From there on a model learns its corpus by heart. BLEU wavers from
 # epoch to epoch, even among the last ones. Keep the size of that wavering in mind for every table
@@ -4144,9 +4119,9 @@ published("choices")
 # <a id="speedrun"></a>
 # ## How fast can it go?
 #
-# How long does it take from raw text to a usable model? `make speedrun` starts a clock, learns
-# the pieces, trains in two processes, validates after each epoch, and stops the clock at the
-# first epoch that reaches 38 BLEU on the validation split with greedy decoding.
+# How long does it take to train a usable model? `make speedrun` trains in two processes, scores
+# the validation split with greedy decoding after each epoch, and ends at the first one that
+# reaches 38 BLEU. Training and validation count, reading the text and learning the pieces do not.
 
 
 # %% tags=["hide-input"]
@@ -4523,7 +4498,7 @@ def all_maps_figure():
 
 
 # %% [markdown]
-# **Figure 16.** The cross-attention of every layer and head, for one sentence. A row is named after
+# **Figure 14.** The cross-attention of every layer and head, for one sentence. A row is named after
 # the word that is about to be written, a column is a word of the source. First find the staircase:
 # some heads have it, some only parts of it. Then look at the mean of a layer beside its heads. A
 # mean can blur what one of its heads knows, or put together what each knows in part. Last, the
@@ -4565,7 +4540,7 @@ def attention_explorer_figure():
 
 
 # %% [markdown]
-# **Figure 17.** Attention of the model at hand, at first the mean over the heads of the last layer.
+# **Figure 15.** Attention of the model at hand, at first the mean over the heads of the last layer.
 # In the cross-attention, follow the rows from the top and see where the reading jumps. In the
 # decoder's self-attention each row bears the word just read, and the triangle above the diagonal is
 # empty: the future is hidden. In the encoder, look for diagonals and for columns, layer by layer.
@@ -4792,7 +4767,7 @@ def perplexity_without_each_head():
 # | `layer.self_attn.attn`, after a forward pass | `layer.self_attn.record = []` before it, `record[0]` after it |
 # | `norm.a_2`, `norm.b_2`; `feed_forward.w_1`, `w_2` | `norm.scale`, `norm.shift`; `feed_forward.widen`, `narrow` |
 # | `load_trained_model()` | `load_trained_model("pretrained")`, or the folder of a run |
-# | `torch.load` of older weights | `python tools/convert.py` makes a folder for `load_trained_model` |
+# | `torch.load` of older weights | `make convert` makes a folder for `load_trained_model` |
 #
 # <a id="failures"></a>
 # ## Common failures
@@ -5736,7 +5711,7 @@ def load_checkpoint(path: Path) -> dict:
     """
     content = path.read_bytes()
     if content.startswith(b"annotated-transformer-1 "):
-        way_out = "`python tools/convert.py` makes a model of it, to translate with"
+        way_out = "`make convert` makes a model of it, to translate with"
         raise ValueError(f"{path} is of the first edition and cannot be resumed: {way_out}")
     data, checksum = content[:-32], content[-32:]
     if hashlib.sha256(data).digest() != checksum:

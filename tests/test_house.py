@@ -1,6 +1,8 @@
-"""The house around the script: targets, packages, notebook and way back, rhythm of the text."""
+"""The house around the script: targets, packages, size, the notebook, rhythm of the text."""
 
+import ast
 import importlib.metadata
+import io
 import json
 import os
 import re
@@ -15,15 +17,10 @@ import nbformat
 import notebook as tool
 import pytest
 import rhythm
+from conftest import PROJECT
+from PIL import Image
 
-PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "the_annotated_transformer.py"
-TARGETS = (
-    "setup notebook py execute lab html blog check-published links pdf vendor test "
-    "test-all lint format train translate evaluate average export convert results views "
-    "trials speedrun bench clean help"
-).split()
-
 SMALL = """\
 # ---
 # jupyter:
@@ -53,15 +50,15 @@ def add(a: int, b: int) -> int:
 
 
 # %%
+print("0 %", end="\\r")
 print("one")
 print("two", file=sys.stderr)
-print(add)
 add(1, 2)
 """
 CIRCLE = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="80" height="80" viewBox="0 0 80 80">
-<style>svg { --ink: #c00000 } circle { fill: var(--ink) }</style>
-<circle cx="40" cy="40" r="40"/></svg>
+<style>svg { --ink: #c00000 } circle { fill: var(--ink) } @media x { svg { --ink: blue } }</style>
+<a href="#top"><circle cx="40" cy="40" r="40"/></a></svg>
 """
 
 
@@ -85,34 +82,32 @@ def notebook_command(*arguments: object, **options: object) -> subprocess.Comple
 
 
 def tracked(*patterns: str) -> list[Path]:
+    """Files of the project, those too that are not committed yet."""
     if not (PROJECT / ".git").exists():
         pytest.skip("not a git checkout")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--", *patterns], cwd=PROJECT, capture_output=True, text=True
-    )
-    return [PROJECT / name for name in listed.stdout.split("\0") if (PROJECT / name).is_file()]
+    ask = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns]
+    listed = subprocess.run(ask, cwd=PROJECT, capture_output=True, text=True).stdout.split("\0")
+    return [PROJECT / name for name in set(listed) if (PROJECT / name).is_file()]
 
 
-# Targets and packages ---------------------------------------------------------------------------
+# Targets, packages and size ---------------------------------------------------------------------
 
 
 def make(*arguments: str, **environment: str) -> str:
     if not shutil.which("make"):
         pytest.skip("make is not installed")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(
-        ["make", "--no-print-directory", *arguments],
-        cwd=PROJECT,
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    command = ["make", "--no-print-directory", *arguments]
+    options = {"cwd": PROJECT, "env": inherited | environment, "capture_output": True}
+    return subprocess.run(command, text=True, check=True, **options).stdout
 
 
 def test_help_lists_every_target_with_a_line():
-    lines = dict(re.findall(r"^ +make ([a-z-]+) +(\S.*)$", make("help"), flags=re.M))
-    assert sorted(lines) == sorted(TARGETS)
+    makefile = (PROJECT / "Makefile").read_text().replace("\\\n", "")
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, flags=re.M)[1].split()
+    assert {"html", "test", "train", "translate", "notebook", "py"} < set(targets)
+    assert sorted(targets) == sorted(re.findall(r"^ +make ([a-z-]+) +\S", make("help"), flags=re.M))
+    assert sorted(targets) == sorted(re.findall(r"^([a-z-]+):(?!=)", makefile, flags=re.M))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +140,6 @@ def requirements() -> dict[str, str]:
 
 def test_requirements_are_exact_pins_of_what_is_installed():
     pins = requirements()
-    asked = "torch torchtext spacy altair pandas jupytext jupyterlab GPUtil".split()
-    assert set(asked) <= set(pins)
     installed = {name: importlib.metadata.version(name).partition("+")[0] for name in pins}
     assert installed == pins
 
@@ -158,37 +151,57 @@ def test_the_script_installs_the_versions_of_the_requirements(script):
     assert "torchtext==0.6.0" in named and not any(pin.startswith("torch=") for pin in named)
 
 
-CALLED = {  # where it is used under another name than the package's
-    "vl-convert-python": "vl_convert", "pillow": "PIL", "markdown-it-py": "markdown_it",
-    "mdit-py-plugins": "mdit_py_plugins", "fonttools": "fontTools", "beautifulsoup4": "bs4",
-    "accessible-pygments": "github-light-high-contrast", "jupyterlab": "jupyter",
-    "axe-playwright-python": "axe_playwright_python", "Pygments": "pygments",
-    "pytest-timeout": "timeout = 300",
-}  # fmt: skip
+CALLED = {  # of packages that nothing imports: where the line stands that needs them, and the line
+    "jupyterlab": ("Makefile", r"^\t.*\$\(PY\) -m jupyterlab "),
+    "ruff": ("Makefile", r"^\t\$\(PY\) -m ruff "),
+    "ipykernel": ("tools/notebook.py", r"KernelSpecManager\(kernel_dirs=\[\]\)"),  # its own kernel
+    "setuptools": ("the_annotated_transformer.py", r"^ *import GPUtil"),  # which needs distutils
+    "accessible-pygments": ("tools/build_page.py", r'^[^#]*"github-light-high-contrast"'),
+    "pytest-timeout": ("pyproject.toml", r"^timeout = "),
+}
 
 
-def test_every_package_is_used_or_says_what_it_is_for():
-    text = (PROJECT / "requirements.txt").read_text()
-    files = tracked("*.py", "Makefile", "pyproject.toml")
-    used = "\n".join(path.read_text() for path in files if path.name != "test_house.py")
-    for line in text.split("\n"):
-        name, _, version = line.partition("==")
-        if version and "#" not in version:
-            assert re.search(rf"\b{re.escape(CALLED.get(name, name))}", used), name
+def test_every_package_is_imported_or_called():
+    modules = set()
+    for path in tracked("*.py"):
+        text = path.read_text("utf-8")
+        modules |= set(re.findall(r'importorskip\("(\w+)', text))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules.add(node.module.partition(".")[0])
+    owners = importlib.metadata.packages_distributions()
+    imported = {name.lower() for module in modules for name in owners.get(module, [])}
+    unused = {name for name in requirements() if name.lower().replace("_", "-") not in imported}
+    assert unused == set(CALLED)
+    for name, (file, line) in CALLED.items():
+        assert re.search(line, (PROJECT / file).read_text("utf-8"), flags=re.M), name
+
+
+def test_the_house_stays_small():
+    """Physical lines: what is not written need not be read."""
+
+    def lines(*patterns: str) -> int:
+        return sum(path.read_text("utf-8").count("\n") for path in tracked(*patterns))
+
+    assert lines("tools/*.py") <= 1900
+    assert lines("tests/*.py") <= 5500
+    assert lines("README.md") <= 120 and lines("CONTRIBUTING.md") <= 60
 
 
 def test_files_speak_of_the_project_only():
     words = re.compile("/" + "work/|" + r"\b" + "sess" + r"ions?\b", flags=re.I)
-    files = tracked(
-        "*.py", "*.md", "*.toml", "*.txt", "*.cff", "*.yml", "*.json", "*.svg", "Makefile", ".ci"
-    )
-    found = {
-        f"{path.relative_to(PROJECT)}: {match[0]}"
-        for path in files
-        if "vendor" not in path.parts
-        for match in words.finditer(path.read_text(encoding="utf-8"))
-    }
-    assert not found
+    kinds = "*.py *.md *.toml *.txt *.cff *.yml *.json *.svg Makefile .ci".split()
+    files = [path for path in tracked(*kinds) if "vendor" not in path.parts]
+    texts = {path: path.read_text("utf-8").replace('scope="sess' + 'ion"', "") for path in files}
+    assert [path for path, text in texts.items() if words.search(text)] == []
+
+
+def test_what_readme_links_to_lies_here():
+    found = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (PROJECT / "README.md").read_text("utf-8"))
+    assert len(found) > 3
+    assert [path for path in found if not (PROJECT / path).exists()] == []
 
 
 # The notebook and its way back ------------------------------------------------------------------
@@ -203,42 +216,35 @@ def edit(notebook: Path, cell: int, old: str, new: str) -> None:
 
 
 def test_the_notebook_stands_alone_and_is_the_same_each_time(small):
-    notebook = small / "build" / "small.ipynb"
-    tool.make_notebook(small / "small.py", notebook)
-    first = notebook.read_text()
-    assert "images/" not in first
+    first = tool.to_notebook(SMALL, small)
+    assert first == tool.to_notebook(SMALL, small)
     source = nbformat.reads(first, as_version=4).cells[0].source
-    assert "![A circle][circle.svg]" in source
-    assert re.search(r'^\[circle\.svg\]: data:image/png;base64,\S+ "circle\.svg"$', source, re.M)
-    tool.make_notebook(small / "small.py", notebook)
-    assert notebook.read_text() == first
+    assert "![A circle][images/circle.svg]" in source and "](images/" not in source
+    ends = r'\[images/circle\.svg\]: data:image/png;base64,\S+ "images/circle\.svg"$'
+    assert re.search(ends, source)
 
 
 def test_a_drawing_keeps_its_colours(small):
-    from io import BytesIO
-
-    from PIL import Image
-
-    image = Image.open(BytesIO(tool.png_of(small / "images" / "circle.svg"))).convert("RGB")
+    image = Image.open(io.BytesIO(tool.png_of(small / "images" / "circle.svg"))).convert("RGB")
     assert image.getpixel((60, 60)) == (192, 0, 0)
     assert image.getpixel((1, 1)) == (255, 255, 255)
 
 
-def test_a_missing_image_is_an_error(small):
+def test_a_missing_image_is_an_error(small, capsys):
     (small / "images" / "circle.svg").unlink()
-    result = notebook_command("to-notebook", small / "small.py", small / "build" / "small.ipynb")
-    assert result.returncode == 1 and "images/circle.svg" in result.stderr
-    assert not (small / "build").exists()
+    assert tool.main(["to-notebook", str(small / "small.py"), str(small / "small.ipynb")]) == 1
+    assert "images/circle.svg" in capsys.readouterr().err
+    assert not (small / "small.ipynb").exists()
 
 
 def test_an_unedited_notebook_gives_the_same_script(small):
-    for odd in (
-        SMALL,
-        SMALL.replace("# %%\nprint", "# %%  \n\n\nprint"),
-        SMALL.split("---\n\n")[1],
-    ):
-        notebook = tool.to_notebook(odd, small)
-        assert tool.to_script(notebook, odd) == odd
+    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    spaces = SMALL.replace("# %%\nprint", "# %%  \n\n\nprint")
+    for odd in (SMALL, spaces, SMALL.split("---\n\n")[1], SMALL.removesuffix("\n")):
+        path.write_text(odd)
+        tool.make_notebook(path, notebook)
+        tool.make_script(notebook, path)
+        assert path.read_text() == odd
 
 
 def test_edits_of_the_notebook_come_back_and_nothing_else(small):
@@ -247,26 +253,47 @@ def test_edits_of_the_notebook_come_back_and_nothing_else(small):
     edit(notebook, 0, "the edge", "the *whole* edge")
     edit(notebook, 2, "a + b", "b + a  # für alle")
     tool.make_script(notebook, path)
-    edited = SMALL.replace("the edge", "the *whole* edge").replace(
-        "n a + b\n", "n b + a  # für alle\n"
-    )
+    edited = SMALL.replace("the edge", "the *whole* edge")
+    edited = edited.replace("n a + b\n", "n b + a  # für alle\n")
     assert path.read_text() == edited
     edit(notebook, 3, '"one"', '"three"')  # once more, without making the notebook anew
     tool.make_script(notebook, path)
     assert path.read_text() == edited.replace('"one"', '"three"')
+    tool.make_notebook(path, notebook)  # the script has everything
 
 
-def test_an_edit_on_either_side_is_never_overwritten(small):
+def test_edits_of_both_sides_are_merged(small):
     path, notebook = small / "small.py", small / "build" / "small.ipynb"
     tool.make_notebook(path, notebook)
     edit(notebook, 3, '"one"', '"three"')
-    unsaved = notebook.read_text()
+    edited = notebook.read_text()
+    ours = SMALL.replace("a small", "A short").replace("Python 3 (ipykernel)", "Python")
+    path.write_text(ours)
     with pytest.raises(tool.NotebookError, match="make py"):
         tool.make_notebook(path, notebook)
-    path.write_text(SMALL.replace("small", "short"))
-    with pytest.raises(tool.NotebookError, match="both edited"):
-        tool.make_script(notebook, path)
-    assert (path.read_text(), notebook.read_text()) == (SMALL.replace("small", "short"), unsaved)
+    assert (path.read_text(), notebook.read_text()) == (ours, edited), "refused and unchanged"
+    tool.make_script(notebook, path)
+    assert path.read_text() == ours.replace('"one"', '"three"') and notebook.read_text() == edited
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_edits_of_the_same_lines_stay_where_they_are(small, capsys, known):
+    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    tool.make_notebook(path, notebook)
+    edit(notebook, 3, '"one"', '"three"')
+    ours, theirs = SMALL.replace('"one"', '"four"'), notebook.read_text()
+    path.write_text(ours)
+    if not known:  # a notebook from elsewhere
+        notebook.with_suffix(".agreed.py").unlink()
+    assert tool.main(["to-script", str(notebook), str(path)]) == 1
+    assert "same lines" in (told := capsys.readouterr().err) and "small.merged.py" in told
+    assert (path.read_text(), notebook.read_text()) == (ours, theirs)
+    both = notebook.with_suffix(".merged.py").read_text()
+    assert both.startswith(SMALL[:99]) and both.count("<<<<<<<") == 1, "only what differs is marked"
+    assert '<<<<<<< script\nprint("four")\n' in both and 'print("three")\n>>>>>>> notebook' in both
+    with pytest.raises(tool.NotebookError):
+        tool.make_notebook(path, notebook)
+    assert notebook.read_text() == theirs
 
 
 def test_a_script_that_is_newer_than_an_unedited_notebook_stays(small):
@@ -275,6 +302,8 @@ def test_a_script_that_is_newer_than_an_unedited_notebook_stays(small):
     path.write_text(SMALL.replace("one", "four"))
     tool.make_script(notebook, path)
     assert path.read_text() == SMALL.replace("one", "four")
+    tool.make_notebook(path, notebook)
+    assert "four" in notebook.read_text()
 
 
 def test_a_pasted_image_is_refused(small):
@@ -284,17 +313,16 @@ def test_a_pasted_image_is_refused(small):
         tool.to_script(nbformat.writes(notebook), SMALL)
 
 
-def test_the_tutorial_goes_to_a_notebook_and_back(script, tmp_path):
+def test_the_tutorial_goes_to_a_notebook_and_back(script):
     notebook = tool.to_notebook(script, PROJECT)
     assert "](images/" not in notebook
     assert tool.to_script(notebook, script) == script
     content = nbformat.reads(notebook, as_version=4)
     assert len({cell["id"] for cell in content.cells}) == len(content.cells)
     content.cells[0].source += "\n\nOne more sentence."
-    back = tool.to_script(nbformat.writes(content), script)
-    assert back == script.replace("\n\n# %%", "\n#\n# One more sentence.\n\n# %%", 2).replace(
-        "\n#\n# One more sentence.\n\n# %%", "\n\n# %%", 1
-    )
+    first, second, rest = script.split("\n\n# %%", 2)
+    expected = "\n\n# %%".join([first, second + "\n#\n# One more sentence.", rest])
+    assert tool.to_script(nbformat.writes(content), script) == expected
 
 
 # Execution --------------------------------------------------------------------------------------
@@ -304,47 +332,27 @@ def test_execution_gives_the_same_bytes_each_time(small):
     notebook, executed = small / "small.ipynb", [small / "a.ipynb", small / "b.ipynb"]
     tool.make_notebook(small / "small.py", notebook)
     for path in executed:
-        result = notebook_command("execute", notebook, path, "--folder", small)
+        result = notebook_command("execute", notebook, path, cwd=small)
         assert result.returncode == 0, result.stderr
-    assert "[4/4] print" in result.stderr
+    progress = ["[2/4] import sys", "[3/4] def add(a: int, b: int) -> int:", "[4/4] print("]
+    assert [line.partition('"')[0] for line in result.stderr.splitlines()] == progress
     text = executed[0].read_text()
     assert text == executed[1].read_text()
     assert text == json.dumps(json.loads(text), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     last = json.loads(text)["cells"][-1]
     assert [o["output_type"] for o in last["outputs"]] == ["stream", "stream", "execute_result"]
+    assert [o.get("text") for o in last["outputs"]] == [["one\n"], ["two\n"], None]
     assert last["outputs"][-1]["execution_count"] == last["execution_count"] == 3
-    assert any("at 0x…" in line for line in last["outputs"][0]["text"])
-
-
-def test_outputs_are_merged_and_cleaned():
-    def stream(name: str, text: str) -> nbformat.NotebookNode:
-        return nbformat.v4.new_output("stream", name=name, text=text)
-
-    cell = nbformat.v4.new_code_cell("x", execution_count=7)
-    cell.outputs = [
-        stream("stdout", "0 %\r50 %\r"),
-        stream("stdout", "100 %\ndone\r\n"),
-        stream("stderr", "/tmp/ipykernel_12/345.py:3: UserWarning"),
-        stream("stdout", "last"),
-    ]
-    tool.tidy(nbformat.v4.new_notebook(cells=[cell]))
-    assert [(o.name, o.text) for o in cell.outputs] == [
-        ("stdout", "100 %\ndone\n"),
-        ("stderr", "<cell>:3: UserWarning"),
-        ("stdout", "last"),
-    ]
-    assert cell.execution_count == 1
+    assert not last["metadata"]
 
 
 def test_a_failing_cell_is_named_and_the_old_output_stays(small):
     (small / "small.py").write_text(SMALL + "\n\n# %%\nvalue = 3\nvalue / 0\n")
     tool.make_notebook(small / "small.py", small / "small.ipynb")
     (small / "out.ipynb").write_text("old")
-    result = notebook_command(
-        "execute", small / "small.ipynb", small / "out.ipynb", "--folder", small
-    )
+    result = notebook_command("execute", "small.ipynb", "out.ipynb", cwd=small)
     assert result.returncode == 1
-    assert "cell 5 of 5: value = 3" in result.stderr
+    assert "[5/5] value = 3" in result.stderr and "value / 0" in result.stderr
     assert "ZeroDivisionError: division by zero" in result.stderr and "\x1b" not in result.stderr
     assert "notebook.py" not in result.stderr, "a reader needs no traceback of the tool"
     assert (small / "out.ipynb").read_text() == "old"
@@ -355,10 +363,8 @@ def test_a_failing_cell_is_named_and_the_old_output_stays(small):
 def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
     (tmp_path / "alone.ipynb").write_text(tool.to_notebook(script, PROJECT))
     environment = {k: v for k, v in os.environ.items() if k not in ("MULTI30K_DIR", "RUNS_DIR")}
-    result = notebook_command(
-        "execute", "alone.ipynb", "done.ipynb", "--folder", tmp_path,
-        cwd=tmp_path, env={**environment, "ANNOTATED_RUN": "smoke"},
-    )  # fmt: skip
+    environment["ANNOTATED_RUN"] = "smoke"
+    result = notebook_command("execute", "alone.ipynb", "done.ipynb", cwd=tmp_path, env=environment)
     assert result.returncode == 0, result.stderr[-5000:]
     executed = nbformat.read(tmp_path / "done.ipynb", as_version=4)
     outputs = [o for cell in executed.cells for o in cell.get("outputs", [])]
@@ -368,14 +374,15 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
     assert (tmp_path / "done.ipynb").stat().st_size < 5e6
     begin = time.process_time()
     page, _ = build_page.build(tmp_path / "done.ipynb")
-    assert time.process_time() - begin < 30, "seconds to lay it out"
+    assert time.process_time() - begin < 40, "seconds to lay it out"
     assert page.count('class="chart"') >= 10
 
 
-def test_make_says_whether_the_script_is_newer_than_what_is_published(small, capsys):
-    script, notebook = small / "small.py", small / "docs" / "small.ipynb"
+def test_make_says_whether_the_script_is_newer_than_what_is_published(small, monkeypatch, capsys):
+    monkeypatch.setattr(build_page, "PROJECT", small)  # where drawings are looked for
+    script, notebook = small / "small.py", small / "small.ipynb"
     check = ["check", str(script), str(notebook.parent)]
-    assert tool.main(check) == 1 and "small.ipynb" in capsys.readouterr().err, "nothing there"
+    assert tool.main(check) == 1 and "index.html" in capsys.readouterr().err, "nothing there"
     tool.make_notebook(script, notebook)
     (notebook.parent / "index.html").write_text(build_page.build(notebook)[0])
     assert tool.main(check) == 0

@@ -1,92 +1,467 @@
-"""Published numbers: README and results files must say the same."""
+"""`make results` and `make views`: plan, records, finished tables, and the numbers in README."""
 
+import argparse
+import ast
+import dataclasses
+import functools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import records
+import torch
+import views
+from conftest import PROJECT, write_pairs
 
-PROJECT = Path(__file__).parent.parent
-RESULTS = PROJECT / "docs" / "results"
-FILES = sorted(RESULTS.glob("*.json"))
-RECORDS = sorted(RESULTS.glob("runs/*.json"))
+MADE = {"date": "2027-01-01", "machine": "a toy", "commit": "0123456789", "code": "ab12"}
+RECORDS = sorted(records.RESULTS.glob("runs/*.json"))
 
 
-def kept(name: str) -> dict:
-    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def tool():
+    import results
+
+    return results
+
+
+@pytest.fixture
+def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
+    """The tool with a plan of two rows of toy runs, and folders of its own; nothing has run yet."""
+    pairs = at.builtin_corpus()["train"]
+    parts = [pairs[start : start + 12] for start in (120, 132, 144)]
+    splits = dict(zip(("train", "val", *tool.TESTS), (pairs[:120], *parts), strict=True))
+    corpus = str(write_pairs(tmp_path / "text", ("de", "en"), **splits))
+    words = at.Config(
+        data=corpus, N=1, d_model=16, d_ff=32, h=2, max_len=64, min_freq=1, keep=2, pieces=0,
+        share_embeddings=False, epochs=2, batch_tokens=128, warmup=10,
+    )  # fmt: skip
+    pieces = dataclasses.replace(words, pieces=150, share_embeddings=True)
+    runs = {f"words-{seed}": dataclasses.replace(words, seed=seed) for seed in (1, 2)}
+    runs |= {"pieces-1": pieces, "back": dataclasses.replace(pieces, languages="en-de")}
+    first = tool.Row("words", "words", ("words-1", "words-2"))
+    second = tool.Row("pieces", "pieces", ("pieces-1",), beam=4, averaged=2)
+    changes = {
+        "RUNS": {name: tool.Run(config) for name, config in runs.items()},
+        "ROWS": (first, second),
+        "OTHER": dataclasses.replace(second, name="back", runs=("back",)),
+        "SHIPPED": dataclasses.replace(second, name="int8"),
+        "CORPUS": corpus,
+        "AVERAGED": 2,
+        "PRETRAINED": tmp_path / "pretrained",
+        "made": lambda: dict(MADE),
+    }
+    for name, value in changes.items():
+        monkeypatch.setattr(tool, name, value)
+    monkeypatch.setattr(views, "ROWS", tool.ROWS)
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
+    return tool
+
+
+def train_here(monkeypatch, tool, code=0) -> list[list[str]]:
+    """Let the processes of a training be this one; the commands that were given."""
+    commands = []
+
+    def run(command, env):
+        assert env["OMP_NUM_THREADS"] == "1"
+        commands.append(command)
+        tool.process(command[-1])
+        return argparse.Namespace(returncode=code)
+
+    monkeypatch.setattr(tool.subprocess, "run", run)
+    return commands
+
+
+def failure(tool, capsys, *arguments) -> str:
+    """What a command says when it ends with an error."""
+    assert tool.main(list(arguments)) == 1
+    return capsys.readouterr().err
+
+
+# The plan ---------------------------------------------------------------------------------------
+
+
+def changed(before, now) -> set[str]:
+    return {name for name, value in vars(now).items() if vars(before)[name] != value}
+
+
+def test_each_row_changes_what_it_names_and_nothing_else(tool):
+    def step(before, row) -> set[str]:
+        settings = (tool.RUNS[each.runs[0]].config for each in (before, row))
+        return changed(*settings) | changed(before, row) - {"name", "step", "runs"}
+
+    pairs = zip(tool.ROWS, tool.ROWS[1:], strict=False)
+    assert {row.name: step(before, row) for before, row in pairs} == {
+        "pieces": {"pieces"},
+        "one-matrix": {"share_embeddings"},
+        "beam": {"beam"},
+        "averaging": {"averaged"},
+        "recipe": {"alpha"},
+    }
+    assert step(tool.ROWS[-1], tool.OTHER) == {"languages"}
+    for row in tool.ROWS:
+        first, *others = (tool.RUNS[run].config for run in row.runs)
+        assert first.seed == 1 and first.data == "multi30k" and first.keep >= row.averaged
+        assert all(changed(first, other) == {"seed"} for other in others)
+    trials = [run.config for name, run in tool.RUNS.items() if name.startswith("trial-")]
+    assert len(set(trials)) == len(trials), "each trial changes something else"
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(tool, path):
+    record = json.loads(path.read_bytes())
+    summary = record["summary"]
+    assert re.fullmatch(r"[0-9a-f]{40}|unknown", summary["commit"]) and summary["machine"]
+    planned = dataclasses.asdict(tool.RUNS[path.stem].config)
+    free = {"keep": planned["keep"], "patience": planned["patience"]}  # they change no weight
+    assert summary["settings"] | free == planned
+    if len(record["log"]) > 1:
+        best = max(record["log"], key=lambda entry: entry["bleu"])
+        assert best["bleu"] == pytest.approx(summary["validation_bleu"], abs=0.01)
+        assert summary["best"] == f"epoch-{best['epoch']:03}"
+        assert len(record["log"]) == summary["epochs"]
+        assert record["log"][-1]["updates"] == summary["updates"]
+
+
+# A small plan, from text to tables --------------------------------------------------------------
+
+
+def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
+    commands = train_here(monkeypatch, toy)
+    monkeypatch.setattr(toy, "BEAMS", (1, 2))
+    monkeypatch.setattr(toy, "ALPHAS", (0.0, 1.0))
+    every = ("train", "validate", "score", "pretrained")
+    assert [toy.main([command]) for command in every] == [0, 0, 0, 0]
+    assert [command[-1] for command in commands] == list(toy.RUNS)
+    assert all("--nproc-per-node=2" in command for command in commands)
+
+    summary = records.read("runs/words-2")["summary"]
+    assert summary.items() >= (MADE | {"ranks": 2, "epochs": 2, "status": "finished"}).items()
+    beam, averaging = records.read("beam"), records.read("averaging")
+    assert [(row["beam"], row["alpha"]) for row in beam["sweep"]] == [(1, 0.0), (2, 0.0), (2, 1.0)]
+    assert [row["averaged"] for row in averaging["sweep"]] == [0, 1, 2]
+
+    content = records.read("scores")
+    scored = [(entry["run"], entry["split"]) for entry in content["scores"]]
+    assert scored[:8] == [(run, split) for run in toy.RUNS for split in toy.TESTS]
+    assert [step["row"] for step in content["steps"]] == ["pieces", "pieces"]
+    row, [entry] = toy.ROWS[1], [e for e in content["scores"][:8] if e["run"] == "pieces-1"][1:]
+    assert (entry["beam"], entry["alpha"], entry["averaged"]) == (4, 0.6, 2) and entry["code"]
+    written = toy.translations_path(row, "pieces-1", entry["split"]).read_text().split("\n")[:-1]
+    sources, references = zip(*at.find_corpus(toy.CORPUS).splits[entry["split"]], strict=True)
+    assert entry["bleu"] == round(at.corpus_bleu(written, references)[0], 2)
+    epochs = sorted(toy.folder_of("pieces-1").glob("epoch-*"))
+    states = [at.load_trained_model(epoch).model.state_dict() for epoch in epochs]
+    mean = toy.translator_of("pieces-1", 2)
+    for name, value in mean.model.state_dict().items():
+        torch.testing.assert_close(value, (states[0][name] + states[1][name]) / 2)
+    decode = functools.partial(at.beam_search, beam=4, alpha=0.6)
+    assert written == at.translate(mean, sources, decode)
+
+    shipped = records.read("pretrained")
+    assert at.load_trained_model(toy.PRETRAINED).name.endswith(", int8")
+    assert shipped["formats"]["int8"]["MB"] < shipped["formats"]["fp32"]["MB"]
+    made_of = (views.short_table, views.steps, views.training, views.int8, views.beam)
+    for view in (*made_of, views.averaging):
+        assert view()["code"] == "ab12" and "a toy, 2027-01-01; measured with" in view()["caption"]
+
+    shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
+    monkeypatch.setattr(at, "translate", None)
+    assert [toy.main([command]) for command in every[:3]] == [0, 0, 0]
+    assert len(commands) == 4 and len(records.read("scores")["scores"]) == 10
+
+
+def test_what_was_cut_short_or_is_missing_is_an_error(at, toy, capsys, monkeypatch):
+    train_here(monkeypatch, toy, code=1)
+    assert "the same command goes on" in failure(toy, capsys, "train", "words-1")
+    assert not records.read("runs/words-1")
+    assert "no finished run in" in failure(toy, capsys, "validate")
+    with pytest.raises(ValueError, match="keeps 2 epochs, 3 are wanted"):
+        toy.translator_of("words-1", 3)
+    message = failure(toy, capsys, "train", "bert")
+    assert "no run begins with 'bert': choose among words-1" in message
+
+
+def test_another_state_of_the_code_has_other_folders(toy, monkeypatch):
+    before = toy.folder_of("words-1")
+    monkeypatch.setattr(toy, "code", lambda: "cd34")
+    assert toy.folder_of("words-1") != before and toy.folder_of("words-1").name == "words-1"
+
+
+def test_the_bootstrap_tells_a_step_from_chance(at, tool, tmp_path, monkeypatch):
+    references = [f"a man number {n} is walking down the street with dog {n} ." for n in range(60)]
+    worse = [text.replace("walking down", "<unk>") for text in references]
+    corpus = at.Corpus("toy", ("de", "en"), {"test": [("", text) for text in references]})
+    monkeypatch.setattr(at, "find_corpus", lambda *_: corpus)
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    rows = [tool.Row(name, name, ("run",)) for name in "abc"]
+    texts = worse, worse[:10] + references[10:], references[:10] + worse[10:20] + references[20:]
+    (tmp_path / "translations").mkdir()
+    for row, lines in zip(rows, texts, strict=True):
+        tool.translations_path(row, "run", "test").write_text("".join(f"{x}\n" for x in lines))
+    step = tool.bootstrap(rows[0], rows[1], "test")
+    scores = [at.corpus_bleu(lines, references)[0] for lines in texts]
+    assert step["bleu"] == pytest.approx(scores[1] - scores[0], abs=0.01) and step["p"] < 0.01
+    assert tool.bootstrap(rows[1], rows[2], "test")["p"] > 0.1
+    assert tool.bootstrap(rows[1], rows[1], "test") == {"bleu": 0.0, "p": 1.0}
+
+
+def test_a_busy_machine_is_refused(monkeypatch):
+    looks = iter([90, 90, 2, 90])
+    monkeypatch.setattr(records.psutil, "cpu_percent", lambda interval: next(looks))
+    records.wait_for_quiet()
+    with pytest.raises(ValueError, match=r"^others use 90 % of the cores"):
+        records.wait_for_quiet(patience=0)
+
+
+# What is published ------------------------------------------------------------------------------
+
+
+def column(name: str, heading: str) -> list[str]:
+    view = records.read(f"views/{name}")
+    return [row[view["columns"].index(heading)] for row in view["rows"]]
+
+
+@pytest.mark.parametrize("name", views.VIEWS)
+def test_a_published_view_is_what_the_records_give(name):
+    view = records.read(f"views/{name}")
+    assert view == views.VIEWS[name](), "`make views` writes it"
+    assert "{" not in view["caption"] and "\n" not in view["caption"]
+    assert ("measured with the first edition's code, commit" in view["caption"]) == (
+        view["code"] is None
+    )
+    if "rows" in view:
+        headings = view["columns"]
+        headings = headings if isinstance(headings[0], list) else [headings]
+        assert {len(line) for line in [*headings, *view["rows"]]} == {len(headings[0])}
+        assert all(isinstance(cell, str) for row in view["rows"] for cell in row)
 
 
 def test_every_results_file_has_a_maker():
-    """tools/results.py, tools/bench.py and tools/views.py write them all."""
-    known = "averaging beam benchmark benchmark-xeon pretrained recipe speedrun trials".split()
-    assert {path.stem for path in FILES} <= {*known, "unknown-as-one"}
+    known = "averaging beam benchmark benchmark-xeon pretrained scores".split()
+    assert sorted(path.stem for path in records.RESULTS.glob("*.json")) == known
+    shown = {path.stem for path in (records.RESULTS / "views").iterdir()}
+    assert shown == {*views.VIEWS, "translations", "first-map"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_results_file_tells_its_circumstances(path):
-    made = kept(path.name)["made"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", made["date"]) and made["machine"] and made["versions"]
-    assert re.fullmatch(r"[0-9a-f]{40}", made["commit"])
-
-
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
-def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(path):
-    import results
-
-    record = results.record_of(path.stem)  # refuses other settings than those of the plan
-    summary, best = record["summary"], max(record["log"], key=lambda entry: entry["bleu"])
-    assert best["bleu"] == pytest.approx(summary["validation_bleu"], abs=0.01)
-    assert summary["best"] == f"epoch-{best['epoch']:03}"
-    assert len(record["log"]) == summary["epochs"]
-    assert record["log"][-1]["updates"] == summary["updates"]
-    assert re.fullmatch(r"[0-9a-f]{40}", summary["commit"])
-
-
-def test_every_scoring_is_that_of_translations_in_the_repository():
-    """The log of the test splits: once for each row and run, and the first seed can be read."""
-    import results
-
-    log = [json.loads(line) for line in (RESULTS / "scorings.jsonl").open(encoding="utf-8")]
-    keys = [(entry["row"], entry["run"], entry["split"]) for entry in log]
+def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30k, monkeypatch):
+    """Each row and run once; and sacreBLEU says the same of what lies there."""
+    monkeypatch.setenv("MULTI30K_DIR", multi30k)
+    entries = records.read("scores")["scores"]
+    keys = [(entry["row"], entry["run"], entry["split"]) for entry in entries]
     assert len(set(keys)) == len(keys)
-    rows = {row.name: row for row in (*results.ROWS, results.OTHER, results.SHIPPED)}
-    for entry in log:
+    rows = {row.name: row for row in (*tool.ROWS, tool.OTHER, tool.SHIPPED)}
+    for entry in entries:
         row = rows[entry["row"]]
-        assert entry["run"] in row.runs and entry["decoding"] == row.use()["decoding"]
-        signature = entry["signatures"]["bleu"]
-        assert "case:mixed" in signature and "tok:13a" in signature
-        path = results.translations_path(rows[entry["row"]], entry["run"], entry["split"])
-        assert results.short_hash(path.read_bytes()) == entry["hypotheses"]
+        assert entry["run"] in row.runs and entry["beam"] == row.beam
+        assert (entry["alpha"], entry["averaged"]) == (row.alpha, row.averaged)
+        path = tool.translations_path(row, entry["run"], entry["split"])
+        languages = tuple(tool.RUNS[entry["run"]].config.languages.split("-"))
+        references = [pair[1] for pair in at.find_multi30k(languages).splits[entry["split"]]]
+        written = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        bleu, signature = at.corpus_bleu(written, references)
+        assert round(bleu, 2) == entry["bleu"] and signature == entry["signature"]
 
 
-def test_the_table_in_the_readme_is_that_of_the_results_file():
-    import results
-
-    readme, rows = (PROJECT / "README.md").read_text(encoding="utf-8"), kept("recipe.json")["rows"]
-    table = results.readme_table(kept("recipe.json"))
-    assert readme == results.readme_with(readme, table), "`python tools/results.py table` writes it"
-    for row in rows:
-        bleu = [f"{scores['bleu']['mean']:.1f}" for scores in row["splits"].values()]
-        [line] = [line for line in table.split("\n") if line.startswith(f"| {row['step']} |")]
-        assert all(number in line for number in bleu)
-    assert rows[0]["splits"]["test_2016_flickr"]["signatures"]["bleu"] in readme
+def test_gains_are_those_of_first_seeds(tool):
+    record = records.read("scores")
+    bleu = {(e["row"], e["split"]): e["bleu"] for e in record["scores"] if e["run"].endswith("-1")}
+    rows = [row.name for row in tool.ROWS]
+    for step in record["steps"]:
+        before = rows[rows.index(step["row"]) - 1]
+        gain = bleu[step["row"], step["split"]] - bleu[before, step["split"]]
+        assert step["bleu"] == pytest.approx(gain, abs=0.011)
 
 
-def test_the_model_s_card_is_that_of_the_results_file():
-    import results
-
-    card = (PROJECT / "pretrained" / "README.md").read_text(encoding="utf-8")
-    assert card == results.model_card(kept("pretrained.json"))
-    sums = json.loads((PROJECT / "pretrained" / "config.json").read_text())["sha256"]
-    assert kept("pretrained.json")["sha256"] == sums
-
-
-def test_the_model_in_the_repository_is_small():
-    size = sum(path.stat().st_size for path in (PROJECT / "pretrained").iterdir())
-    assert size < 10_000_000
+def test_holm_s_correction():
+    assert views.largest_that_counts([0.04, 0.01, 0.03, 0.005]) == 0.01
+    assert views.largest_that_counts([0.02, 0.03, 0.04]) == 0  # 0.02 > 0.05 / 3
+    assert views.largest_that_counts([0.01, 0.02, 0.04]) == 0.04
+    assert views.largest_that_counts([0.01, 0.02, 0.04], level=0.025) == 0, "0.01 > 0.025 / 3"
+    marked = [p for row in records.read("views/steps")["rows"] for p in row if p.endswith("*")]
+    assert len(marked) == 3
 
 
-def test_the_example_in_the_readme_runs(capsys):
+def test_a_range_has_no_place_to_break_and_shows_only_where_there_is_one():
+    assert views.with_range([1.0, 2.0, 4.5], 1) == "2.5\u00a0(1.0–\u20604.5)"
+    assert views.with_range([2.01, 2.04], 1) == "2.0"
+
+
+def test_a_table_with_groups_is_one_that_pandas_takes(at):
+    steps = records.read("views/steps")
+    html = at.table(steps["rows"], steps["columns"]).to_html()
+    assert 'colspan="4">test 2016<' in html and 'colspan="4">test 2017<' in html
+
+
+@pytest.mark.parametrize("name", ["training", "first-map"])
+def test_a_chart_fits_a_column_has_a_text_and_no_colours_of_one_theme(name):
+    import vl_convert
+
+    chart = records.read(f"views/{name}")["chart"]
+    assert len(chart["description"]) > 100
+    svg = vl_convert.vegalite_to_svg(chart)
+    assert float(re.search(r'width="([\d.]+)"', svg)[1]) <= 480
+
+
+def test_speed_is_a_ratio_of_medians_inside_its_range():
+    rows = {row[0]: row[1:] for row in records.read("views/speed")["rows"]}
+    ours, torchs = (
+        views.median(views.speeds(case))
+        for name in ("train-ours-small-fp32-1x2", "train-torch-small-fp32-1x2")
+        for case in views.matching(records.read("benchmark"), name=name)
+    )
+    assert rows["training, small, nn.Transformer"][0].startswith(f"{ours / torchs:.2f}\u00a0")
+    for name in ("speed", "gains"):
+        cells = [cell for row in records.read(f"views/{name}")["rows"] for cell in row]
+        ratios = [cell for cell in cells if "\u00a0" in cell]
+        assert len(ratios) >= 18
+        for cell in ratios:
+            middle, low, high = map(float, re.findall(r"[\d.]+", cell))
+            assert low <= middle <= high
+
+
+def test_the_cost_is_the_paper_s_in_our_time():
+    assert column("cost", "share") == ["29%", "42%"]
+    base, big = (float(hours.replace(",", "")) for hours in column("cost", "hours here"))
+    counted = [float(number) for number in column("cost", "counted")]
+    assert big / base == pytest.approx(counted[1] / counted[0], rel=0.02)
+
+
+def test_the_published_showcase_is_what_the_shipped_model_does(at, tool):
+    now = tool.showcase_views()
+    published = {name: records.read(f"views/{name}") for name in now}
+    assert published["translations"]["rows"] == now["translations"]["rows"]
+    [[then]], [[cells]] = (
+        each["first-map"]["chart"]["datasets"].values() for each in (published, now)
+    )
+    before, after = (
+        torch.tensor([int(n) for n in each.pop("numbers").split()]) for each in (then, cells)
+    )
+    assert then == cells and (before - after).abs().max() <= 5
+    shown = at.load_trained_model(tool.PRETRAINED).name
+    assert all(shown in view["caption"] for view in published.values())
+
+
+def test_what_is_shown_was_not_in_the_training(at, tool, multi30k, fresh_corpora, monkeypatch):
+    monkeypatch.setenv("MULTI30K_DIR", multi30k)
+    assert not set(tool.SHOWN) & {source for source, _ in at.find_multi30k().splits["train"]}
+
+
+def test_readme_and_model_card_are_those_of_the_records(tool):
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    exec(re.search(r"```python\n(.*?)```", readme, re.S)[1], {})
+    assert readme == views.readme(readme), "`make views` writes it"
+    assert records.read("scores")["scores"][0]["signature"] in readme
+    with pytest.raises(ValueError, match="no <!-- results -->"):
+        views.readme(readme.replace("<!-- results -->", ""))
+    card = (PROJECT / "pretrained" / "README.md").read_text(encoding="utf-8")
+    assert card == views.card(card) and "| int8 | 4.2 |" in card
+
+
+def test_the_example_in_the_readme_runs(capsys, tmp_path, monkeypatch):
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", readme, re.S)[1]
+    exec(code.replace('"runs/toy"', repr(str(tmp_path / "toy"))), {})
     assert "A dog" in capsys.readouterr().out
+
+
+# The hash of the code ---------------------------------------------------------------------------
+
+SMALL = '''\
+# %% [markdown]
+# Some prose.
+
+# %%
+import math
+import random
+
+SIZES: dict = {"small": 1}
+SIZES["large"] = 2
+WIDTH = 300
+
+# %%
+class Model:
+    """What it is."""
+
+    def forward(self, x):
+        return scaled(x)  # a remark
+
+
+# %%
+@example
+def a_figure():
+    model = "local"
+    return train(WIDTH)
+
+
+def scaled(x):
+    return [math.sqrt(y) for y in x]
+
+
+def train(steps):
+    random = steps
+    return Model().forward(SIZES)
+'''
+
+
+def hash_of(tmp_path: Path, source: str, *roots: str) -> str:
+    path = tmp_path / "script.py"
+    path.write_text(source, encoding="utf-8")
+    return records.code_hash(path, roots or ("train",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Some prose", "Other prose"),
+        ("  # a remark", ""),
+        ("What it is.", "What it is,\n    and more."),
+        ("\n\ndef train", "\n\n\n# %%\ndef train"),
+        ("WIDTH = 300", "WIDTH = 420"),
+        ("return train(WIDTH)", "return WIDTH"),
+        ("@example\n", ""),
+    ],
+)
+def test_what_training_does_not_reach_leaves_the_hash(tmp_path, old, new):
+    assert old in SMALL
+    assert hash_of(tmp_path, SMALL.replace(old, new)) == hash_of(tmp_path, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("math.sqrt", "math.cbrt"),
+        ("import math", "import cmath as math"),
+        ('"small": 1', '"small": 3'),
+        ('SIZES["large"] = 2', 'SIZES["large"] = 3'),
+        ("scaled(x)  # a remark", "scaled(x[::-1])  # a remark"),
+        ("random = steps", "random = steps + 1"),
+        ("class Model:", "@example\nclass Model:"),
+    ],
+)
+def test_what_training_reaches_changes_the_hash(tmp_path, old, new):
+    assert old in SMALL
+    assert hash_of(tmp_path, SMALL.replace(old, new)) != hash_of(tmp_path, SMALL)
+
+
+def test_the_order_of_cells_does_not_matter_and_the_roots_do(tmp_path):
+    first, second = SMALL.split("# %%\n@example")
+    start, rest = first.split("# %%\nclass")
+    moved = f"{start}# %%\n@example{second}\n# %%\nclass{rest}"
+    assert hash_of(tmp_path, moved) == hash_of(tmp_path, SMALL)
+    assert hash_of(tmp_path, SMALL, "scaled") != hash_of(tmp_path, SMALL)
+    with pytest.raises(ValueError, match="does not define evaluate"):
+        hash_of(tmp_path, SMALL, "train", "evaluate")
+
+
+def test_the_hash_of_the_script_follows_its_model_and_not_its_figures(tmp_path):
+    source = (PROJECT / "the_annotated_transformer.py").read_text(encoding="utf-8")
+    roots = "train_model", "beam_search", "corpus_bleu"
+    before = hash_of(tmp_path, source, *roots)
+    figure = "\n\n# %%\n@example\ndef another_figure():\n    return train_model\n"
+    assert hash_of(tmp_path, source + figure, *roots) == before
+    named = {getattr(node, "name", ""): node for node in ast.parse(source).body}
+    lines = source.split("\n")
+    lines.insert(named["LabelSmoothing"].end_lineno, "\n    more = True")
+    assert hash_of(tmp_path, "\n".join(lines), *roots) != before

@@ -1,30 +1,28 @@
-"""Turn the script into a notebook, bring a notebook's edits back, and execute a notebook.
+"""Turn the script into a notebook that stands alone, merge its edits back, and execute it.
 
-    python tools/notebook.py to-notebook SCRIPT NOTEBOOK
-    python tools/notebook.py to-script   NOTEBOOK SCRIPT
-    python tools/notebook.py execute     NOTEBOOK EXECUTED
-    python tools/notebook.py check       SCRIPT   FOLDER
-
-The notebook stands alone: its images lie inside it. Every command gives the same bytes for the same
-input, and leaves an existing output as it was when something fails.
+The same input gives the same bytes; an existing output stays as it was when something fails.
 """
 
 import argparse
 import base64
-import html
 import io
 import os
 import re
+import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import jupytext
 import nbformat
-from nbformat import NotebookNode
+import vl_convert
+from bs4 import BeautifulSoup
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from PIL import Image
 
-PROJECT = Path(__file__).resolve().parent.parent
 PERCENT = "py:percent"
 
 
@@ -40,67 +38,33 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-# Images -----------------------------------------------------------------------------------------
-# JupyterLab shows SVG from a data URI but not from an attachment; Colab shows neither, and no
-# attachments at all. A PNG as data URI is what both show. It goes to the end of its cell, as a link
-# definition under the file's name, so that the text above stays readable while it is edited:
-#     ![alt](images/x.svg)   becomes   ![alt][x.svg] … [x.svg]: data:image/png;base64,… "x.svg"
-
-IMAGE = re.compile(r"(!\[[^\]]*\])\(images/([^)\s]+)\)")
-EMBEDDED = re.compile(r"(!\[[^\]]*\])\[([^\]]+)\]")
-DEFINITION = re.compile(r'\n*^\[([^\]\n]+)\]: data:image/png;base64,\S+ "\1"$', flags=re.M)
-
-
-def light_colours(svg: str) -> str:
-    """The drawing with every var(--name) replaced, since the rasteriser does not know them.
-
-    The first value of a name counts, which is the one for light pages.
-    """
-    values: dict[str, str] = {}
-    for name, value in re.findall(r"(--[\w-]+)\s*:\s*([^;}]+)", svg):
-        values.setdefault(name, value.strip())
-    return re.sub(r"var\(\s*(--[\w-]+)[^)]*\)", lambda m: values.get(m[1], m[0]), svg)
-
-
-def png_of(path: Path) -> bytes:
-    """The image as a small PNG, on white: lines on nothing would vanish in a dark theme."""
-    import vl_convert
-    from PIL import Image
-
-    data = path.read_bytes()
-    if path.suffix == ".svg":
-        data = vl_convert.svg_to_png(light_colours(data.decode()), scale=1.5)
-    image = Image.open(io.BytesIO(data)).convert("RGBA")
-    page = Image.new("RGBA", image.size, "white")
-    page.alpha_composite(image)
-    small = io.BytesIO()
-    page.convert("RGB").quantize(256).save(small, "PNG", optimize=True)
+def png_of(drawing: Path) -> bytes:
+    """An SVG drawing as a small PNG, in its light colours and on white."""
+    svg = drawing.read_text("utf-8")
+    for name, value in re.findall(r"(--[\w-]+):\s*([^;}]+)", svg):  # those for light pages first
+        svg = svg.replace(f"var({name})", value.strip())  # unknown to the rasteriser
+    image = Image.open(io.BytesIO(vl_convert.svg_to_png(svg, scale=1.5)))
+    page, small = Image.new("RGB", image.size, "white"), io.BytesIO()
+    page.paste(image, mask=image)
+    page.quantize(256).save(small, "PNG", optimize=True)
     return small.getvalue()
 
 
 def embed_images(source: str, folder: Path) -> str:
-    """Put the images that a markdown cell names by path into the cell."""
-    definitions = []
-    for name in dict.fromkeys(name for _, name in IMAGE.findall(source)):
-        path = folder / "images" / name
-        if not path.is_file():
-            raise NotebookError(f"the script shows images/{name}, and there is no {path}")
-        data = base64.b64encode(png_of(path)).decode()
-        definitions.append(f'[{name}]: data:image/png;base64,{data} "{name}"')
-    return "\n\n".join([IMAGE.sub(r"\1[\2]", source), *definitions])
+    """Put a markdown cell's images into it: ![alt](images/x.svg) becomes ![alt][images/x.svg], and
+    at the end, not in the way of whoever edits the text, that name stands for a PNG: Jupyter shows
+    no SVG that is attached, Colab shows none at all."""
+    parts = [re.sub(r"\]\((images/[^)]+)\)", r"][\1]", source)]
+    for name in dict.fromkeys(re.findall(r"\]\((images/[^)]+)\)", source)):
+        data = base64.b64encode(png_of(folder / name)).decode()
+        parts.append(f'[{name}]: data:image/png;base64,{data} "{name}"')
+    return "\n\n".join(parts)
 
 
 def restore_images(source: str) -> str:
-    """Undo embed_images: name the images by path again. Other images stay as they are."""
-    ours = set(DEFINITION.findall(source))
-    source = DEFINITION.sub("", source)
-    return EMBEDDED.sub(lambda m: f"{m[1]}(images/{m[2]})" if m[2] in ours else m[0], source)
-
-
-# Script and notebook ----------------------------------------------------------------------------
-
-
-HEADER = re.compile(r"# ---\n(?:#.*\n)*?# ---\n\n?")  # jupytext's own, in front of the first cell
+    """Undo `embed_images`. Images of other kinds stay as they are."""
+    source = re.sub(r"\n*^\[images/[^\]]+\]: data:.*$", "", source, flags=re.M)
+    return re.sub(r"\]\[(images/[^\]]+)\]", r"](\1)", source)
 
 
 def to_notebook(script: str, folder: Path) -> str:
@@ -110,21 +74,13 @@ def to_notebook(script: str, folder: Path) -> str:
         cell["id"] = f"cell-{number:03d}"
         if cell.cell_type == "markdown":
             cell.source = embed_images(cell.source, folder)
-    notebook.metadata["kernelspec"] = {
-        "name": "python3",
-        "display_name": "Python 3",
-        "language": "python",
-    }
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = kernel
     return nbformat.writes(notebook) + "\n"
 
 
-def content(notebook: NotebookNode) -> list[tuple[str, str, list[str]]]:
-    """What a reader can edit in a notebook: of every cell its type, text and tags."""
-    return [(c.cell_type, c.source, list(c.metadata.get("tags", []))) for c in notebook.cells]
-
-
-def to_script(notebook_text: str, script: str) -> str:
-    """The notebook's text as a script. Where nothing differs, `script` comes back byte for byte."""
+def to_script(notebook_text: str, header_of: str) -> str:
+    """The notebook's text as a script's text, with the header of another script."""
     notebook = nbformat.reads(notebook_text, as_version=4)
     for number, cell in enumerate(notebook.cells, 1):
         if cell.get("attachments"):
@@ -134,222 +90,113 @@ def to_script(notebook_text: str, script: str) -> str:
             )
         if cell.cell_type == "markdown":
             cell.source = restore_images(cell.source)
-    if script and content(notebook) == content(jupytext.reads(script, PERCENT)):
-        return script
-    # Jupyter and Colab add metadata of their own; of a cell only its tags belong to the script, and
-    # the script's header stays as it is.
-    notebook.metadata.setdefault("jupytext", {}).update(
-        notebook_metadata_filter="-all", cell_metadata_filter="tags,-all"
-    )
-    header = HEADER.match(script)
+    # Jupyter and Colab add metadata of their own; only a cell's tags belong to the script.
+    filters = {"notebook_metadata_filter": "-all", "cell_metadata_filter": "tags,-all"}
+    notebook.metadata["jupytext"] = filters
+    header = re.match(r"# ---\n(?:#.*\n)*?# ---\n\n?", header_of)
     return (header[0] if header else "") + jupytext.writes(notebook, PERCENT)
 
 
-# Script and notebook can both be edited. The script's text when the two last agreed lies beside the
-# notebook, so that neither command overwrites edits that the other side does not have.
+def merge(script: Path, notebook: Path) -> tuple[str, str]:
+    """The script's text with the edits of a notebook, and the text of the notebook alone.
 
-
-def agreed_path(notebook: Path) -> Path:
-    return notebook.with_suffix(".agreed.py")
-
-
-def read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    An edit is what differs from the text when both last agreed, which lies beside the notebook.
+    NotebookError where both edit the same lines; the script then stays as it is.
+    """
+    agreed, both = notebook.with_suffix(".agreed.py"), notebook.with_suffix(".merged.py")
+    ours, edited = script.read_text("utf-8"), notebook.read_text("utf-8")
+    agreed.touch()  # empty where nothing was agreed on
+    base = agreed.read_text("utf-8")
+    theirs = to_script(edited, header_of=base or ours)
+    if theirs in (base, ours):
+        return ours, theirs
+    write_text(both, theirs)
+    command = "git merge-file -p -L script -L agreed -L notebook".split()
+    result = subprocess.run([*command, script, agreed, both], capture_output=True, encoding="utf-8")
+    write_text(both, result.stdout)
+    if result.returncode:
+        raise NotebookError(
+            f"{script} and {notebook} edit the same lines, and stay as they are. {both} has both "
+            f"versions: choose there, copy it over {script}, and delete {notebook}. {result.stderr}"
+        )
+    both.unlink()
+    return result.stdout, theirs
 
 
 def make_notebook(script: Path, notebook: Path) -> None:
-    """Write the notebook of a script."""
-    text, agreed = script.read_text(encoding="utf-8"), read_text(agreed_path(notebook))
-    if agreed and notebook.is_file():
-        edited = to_script(read_text(notebook), agreed)
-        if edited != agreed and to_script(read_text(notebook), text) != text:
-            raise NotebookError(
-                f"{notebook} has edits that {script} does not have: bring them back with "
-                "`make py`, or delete the notebook"
-            )
-    write_text(notebook, to_notebook(text, script.parent))
-    write_text(agreed_path(notebook), text)
+    """Write the notebook of a script, unless edits of the older notebook would be lost."""
+    text = script.read_text("utf-8")
+    if notebook.is_file() and merge(script, notebook)[0] != text:
+        raise NotebookError(
+            f"{notebook} has edits that {script} does not have: bring them back with `make py`, "
+            "or delete the notebook"
+        )
+    made = to_notebook(text, script.parent)
+    write_text(notebook, made)
+    write_text(notebook.with_suffix(".agreed.py"), to_script(made, header_of=text))
 
 
 def make_script(notebook: Path, script: Path) -> None:
-    """Bring the edits of a notebook back into its script."""
-    text, agreed = read_text(script), read_text(agreed_path(notebook))
-    edited = to_script(notebook.read_text(encoding="utf-8"), text)
-    if edited == text:
-        print(f"{script} has everything that {notebook} has")
-    elif agreed and text != agreed and to_script(read_text(notebook), agreed) == agreed:
-        print(f"{notebook} is unedited, and {script} is newer: nothing to bring back")
-        return
-    elif agreed and text != agreed:
-        raise NotebookError(
-            f"{script} and {notebook} were both edited since `make notebook`. What the script "
-            f"had then lies in {agreed_path(notebook)}: put it back and run `make py`, or delete "
-            "the notebook"
-        )
-    else:
-        write_text(script, edited)
-    write_text(agreed_path(notebook), edited)
+    """Merge the edits of a notebook into its script."""
+    text, agreed = merge(script, notebook)
+    write_text(script, text)
+    write_text(notebook.with_suffix(".agreed.py"), agreed)
 
 
-# Execution --------------------------------------------------------------------------------------
+def execute(source: Path, target: Path) -> None:
+    """Run all cells in the present folder by this very interpreter; only then write the target."""
+    notebook = nbformat.read(source, as_version=4)
 
+    def announce(cell: nbformat.NotebookNode, cell_index: int) -> None:
+        name = re.sub(r"^(@.*\n)*", "", cell.source.strip()).split("\n")[0]
+        print(f"[{cell_index + 1}/{len(notebook.cells)}] {name}", file=sys.stderr, flush=True)
 
-def first_line(cell: NotebookNode) -> str:
-    """The line that names the cell: its first one that says more than a decorator does."""
-    lines = [line for line in cell.source.splitlines() if line.strip()]
-    return next((line for line in lines if not line.startswith("@")), "")
-
-
-def run_cells(notebook: NotebookNode, folder: Path) -> None:
-    """Run every code cell in a kernel of this very interpreter, working in `folder`."""
-    from jupyter_client.kernelspec import KernelSpecManager
-    from jupyter_client.manager import AsyncKernelManager
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, DeadKernelError
-
-    class OwnKernel(AsyncKernelManager):
-        def _kernel_spec_manager_default(self) -> KernelSpecManager:
-            return KernelSpecManager(parent=self, kernel_dirs=[])  # leaves this interpreter's own
-
-    total, now = len(notebook.cells), {"number": 0, "cell": None, "start": time.monotonic()}
-
-    def started(cell: NotebookNode, cell_index: int) -> None:
-        now.update(number=cell_index + 1, cell=cell, start=time.monotonic())
-        if cell.cell_type == "code":
-            print(
-                f"[{cell_index + 1}/{total}] {first_line(cell)[:72]}", file=sys.stderr, flush=True
-            )
-
-    def finished(cell: NotebookNode, cell_index: int, **_: object) -> None:
-        if (seconds := time.monotonic() - now["start"]) >= 1:
-            print(f"[{cell_index + 1}/{total}] {seconds:.0f} s", file=sys.stderr, flush=True)
-
-    with tempfile.TemporaryDirectory() as ipython:
-        # No kernel installed elsewhere, no start-up file of the user, no progress bars (their times
-        # differ from run to run), one order of sets.
-        environment = {
-            "PYTHONHASHSEED": "0",
-            "TQDM_DISABLE": "1",
-            **os.environ,
-            "IPYTHONDIR": ipython,
-        }
-        client = NotebookClient(
-            notebook,
-            kernel_name="python3",
-            kernel_manager_class=OwnKernel,
-            timeout=None,
-            extra_arguments=["--log-level=ERROR"],  # the kernel warns of its own loopback port
-            record_timing=False,
-            store_widget_state=False,
-            resources={"metadata": {"path": str(folder)}},
-            on_cell_start=started,
-            on_cell_executed=finished,
-        )
+    client = NotebookClient(
+        notebook,
+        AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[])),
+        coalesce_streams=True,
+        record_timing=False,
+        on_cell_execute=announce,
+        extra_arguments=["--log-level=ERROR"],  # the kernel warns of its own loopback port
+    )
+    with tempfile.TemporaryDirectory() as settings:  # no start-up files of the user
+        # Progress bars show times, and sets have an order: both differ from run to run.
+        same = {"PYTHONHASHSEED": "0", "TQDM_DISABLE": "1", "IPYTHONDIR": settings}
         try:
-            client.execute(env=environment)
+            client.execute(env=os.environ | same, cleanup_kc=True)
         except (CellExecutionError, DeadKernelError) as error:
-            cell = f"cell {now['number']} of {total}: {first_line(now['cell'])}"
-            reason = re.sub(r"\x1b\[[0-9;]*m", "", getattr(error, "traceback", "") or str(error))
-            raise NotebookError(f"{cell}\n\n{reason}\n\nfailed in {cell}") from None
-
-
-def overwrite_lines(text: str) -> str:
-    """What a terminal would show of a stream: a carriage return starts its line anew."""
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-
-
-def without_traces(value: object) -> object:
-    """Text without what changes from run to run: names of kernel files, addresses."""
-    if isinstance(value, str):
-        value = re.sub(r"\S*/ipykernel_\d+/\d+\.py", "<cell>", value)
-        return re.sub(r"\bat 0x[0-9a-f]{6,}", "at 0x…", value)
-    return [without_traces(item) for item in value] if isinstance(value, list) else value
-
-
-def tidy(notebook: NotebookNode) -> None:
-    """Make outputs the same from run to run: merged streams, counted executions, no traces."""
-    count = 0
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)
-        if cell.cell_type != "code":
-            continue
-        if cell.execution_count is not None:
-            count += 1
-            cell.execution_count = count
-        outputs: list[NotebookNode] = []
-        for output in cell.outputs:
-            last = outputs[-1] if outputs else None
-            if "execution_count" in output:
-                output.execution_count = cell.execution_count
-            if output.output_type != "stream":
-                outputs.append(output)
-            elif last and last.output_type == "stream" and last.name == output.name:
-                last.text += output.text
-            else:
-                outputs.append(output)
-        for output in outputs:
-            if output.output_type == "stream":
-                output.text = without_traces(overwrite_lines(output.text))
-            elif output.output_type == "error":
-                output.traceback = without_traces(output.traceback)
-            elif "text/plain" in output.get("data", {}):
-                output.data["text/plain"] = without_traces(output.data["text/plain"])
-        cell.outputs = outputs
-
-
-def execute(source: Path, target: Path, folder: Path) -> None:
-    """Execute a notebook; the target is written only when every cell ran."""
-    notebook = nbformat.reads(source.read_text(encoding="utf-8"), as_version=4)
-    start = time.monotonic()
-    run_cells(notebook, folder)
-    tidy(notebook)
+            raise NotebookError(re.sub(r"\x1b\[[0-9;]*m", "", str(error))) from None
     write_text(target, nbformat.writes(notebook) + "\n")
-    print(f"{target}: {time.monotonic() - start:.0f} s", file=sys.stderr)
-
-
-# What is published ------------------------------------------------------------------------------
 
 
 def check_published(script: Path, folder: Path) -> None:
     """NotebookError where the notebook or the page in a folder was made of an older script."""
-    now = nbformat.reads(to_notebook(script.read_text("utf-8"), script.parent), as_version=4)
-    path = folder / script.with_suffix(".ipynb").name
-    notebook = nbformat.read(path, as_version=4)
-    for cell in [*now.cells, *notebook.cells]:
-        cell.source = restore_images(cell.source)
-    page = (folder / "index.html").read_text("utf-8")
-    blocks = re.findall(r'<div class="code"[^>]*><pre><code>(.*?)</code></pre>', page, flags=re.S)
-    shown = {html.unescape(re.sub("<[^>]+>", "", block)) for block in blocks}
-    older = [] if content(notebook) == content(now) else [str(path)]
-    if not {cell.source for cell in now.cells if cell.cell_type == "code"} <= shown:
-        older.append(str(folder / "index.html"))
+    text, notebook = script.read_text("utf-8"), folder / script.with_suffix(".ipynb").name
+    page = BeautifulSoup((folder / "index.html").read_text("utf-8"), "html.parser").get_text()
+    now, older = jupytext.reads(text, PERCENT), []
+    if any(cell.cell_type == "code" and cell.source not in page for cell in now.cells):
+        older.append("index.html")
+    if to_script(notebook.read_text("utf-8"), text) != to_script(nbformat.writes(now), text):
+        older.append(notebook.name)
     if older:
         raise NotebookError(f"older than {script}: {', '.join(older)}; `make blog` makes them anew")
-    print(f"{folder} has what {script} has")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("to-notebook", "to-script", "check", "execute"):
-        command = commands.add_parser(name)
-        command.add_argument("source", type=Path)
-        command.add_argument("target", type=Path)
-    command.add_argument(
-        "--folder", type=Path, default=PROJECT, help="where the cells run (default: the project)"
-    )
+    """Command line; returns the exit status."""
+    commands = {
+        "to-notebook": make_notebook,
+        "to-script": make_script,
+        "execute": execute,
+        "check": check_published,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=commands)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
     options = parser.parse_args(arguments)
     try:
-        if options.command == "to-notebook":
-            make_notebook(options.source, options.target)
-        elif options.command == "to-script":
-            make_script(options.source, options.target)
-        elif options.command == "check":
-            check_published(options.source, options.target)
-        else:
-            execute(options.source, options.target, options.folder)
+        commands[options.command](options.source, options.target)
     except (NotebookError, FileNotFoundError) as error:
         print(error, file=sys.stderr)
         return 1

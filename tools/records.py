@@ -1,52 +1,46 @@
-"""Records of docs/results, and what makes a finished view of them: caption, origin, hash of code.
-
-A view is a table (`columns`, `rows`) or a chart for Vega-Lite (`chart`), with `caption` and
-`measured`: date, machine and commits of the runs behind it, and `code`, the `code_hash` of what
-they ran. Records of the first edition name no such hash; there it is null.
-"""
+"""Records of docs/results, the circumstances they were made in, and a hash of the code they ran."""
 
 import ast
-import contextlib
 import hashlib
 import importlib.metadata
-import io
 import json
 import os
 import platform
 import re
 import subprocess
-import symtable
 import time
-import tokenize
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from statistics import mean
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
-TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
+import psutil
+
+PROJECT = Path(__file__).resolve().parent.parent
+RESULTS = PROJECT / "docs" / "results"
+BUSY = 15  # per cent of the cores that others may use while something is timed
 
 
 def read(name: str) -> dict:
-    """A record of docs/results."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    """A record of docs/results; empty where there is none."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def write(name: str, content: dict) -> None:
-    """A record or a view, in one piece or not at all."""
+    """A record, in one piece or not at all."""
     path = RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=1, ensure_ascii=False)
     path.with_suffix(".new").write_text(f"{text}\n", encoding="utf-8")
     path.with_suffix(".new").replace(path)
+    print(f"written: {path}")
 
 
 def circumstances(*packages: str) -> dict[str, str]:
     """Date, machine, versions, allocator and commit, to stand beside every number."""
-    commit, cpu = "unknown", Path("/proc/cpuinfo")
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-        commit = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()
+    command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
+    cpu = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.+)", cpu.read_text()) if cpu.is_file() else None
     processor = model[1].strip() if model else platform.machine()
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
@@ -59,105 +53,77 @@ def circumstances(*packages: str) -> dict[str, str]:
     }
 
 
-def scorings() -> list[dict]:
-    """The log of all scorings of the test splits."""
-    with (RESULTS / "scorings.jsonl").open(encoding="utf-8") as log:
-        return [json.loads(line) for line in log]
-
-
-def summaries(runs: Iterable[str]) -> list[dict]:
-    """What the records of some runs say about them, each run once."""
-    return [read(f"runs/{run}")["summary"] for run in dict.fromkeys(runs)]
-
-
 def finished(caption: str, made: Iterable[dict], **content) -> dict:
-    """A view; `made` holds date, machine and commit of each run behind it."""
+    """A table (`columns`, `rows`) or a `chart`, with a caption that says where it comes from.
+
+    `made` holds date, machine and commit of each run behind it, and the hash of its code; records
+    of the first edition have no such hash.
+    """
     made = list(made)
-    dates = " and ".join(sorted({each["date"] for each in made}))
-    bf16 = {each["machine"]: " with bf16" for each in made if each.get("bf16")}
-    machines = (
-        name + bf16.get(name, "") for name in dict.fromkeys(each["machine"] for each in made)
-    )
-    machine = "; ".join(machines).replace("(R)", "").replace(" Processor", "")
-    names = sorted({each["commit"][:7] for each in made})
-    commits = f"commit{'s' * (len(names) > 1)} {', '.join(names)}"
     codes = {each.get("code") for each in made}
-    edition = "" if len(codes) == 1 else "different code, "
-    edition = "the first edition's code, " if codes == {None} else edition
-    code = codes.pop() if len(codes) == 1 else None
-    caption = f"{caption}. {machine}, {dates}; measured with {edition}{commits}."
+    machines = dict.fromkeys(each["machine"] for each in made)
+    dates = sorted({each["date"] for each in made})
+    commits = sorted({each["commit"][:7] for each in made})
+    edition = "the first edition's code, " if codes == {None} else ""
+    caption += (
+        f". {'; '.join(machines)}, {' and '.join(dates)}; measured with {edition}"
+        f"commit {', '.join(commits)}."
+    )
     if "chart" in content:  # its alt text also says where it comes from
         content["chart"]["description"] += f" {caption}"
-    commits = edition.replace("the first edition's code", "first edition") + commits
-    measured = {"date": dates, "machine": machine, "commit": commits, "code": code}
-    return content | {"caption": caption, "measured": measured}
+    return content | {"caption": caption, "code": codes.pop() if len(codes) == 1 else None}
 
 
-def tabulate(items: Iterable[dict], columns: dict[str, str]) -> dict:
-    """A row for each item; `columns` maps a heading to the format of the cells below it."""
-    rows = [[cell.format(**item) for cell in columns.values()] for item in items]
-    return {"columns": list(columns), "rows": rows}
+def wait_for_quiet(patience: float = 60.0) -> None:
+    """Return when the machine is quiet; ValueError when it is not after `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while (percent := psutil.cpu_percent(interval=2)) > BUSY:
+        if time.monotonic() >= deadline:
+            raise ValueError(f"others use {percent:.0f} % of the cores, so nothing can be timed")
 
 
-def with_range(values: Sequence[float], digits: int, middle: float | None = None) -> str:
-    """The mean (or `middle`) and the range of the values, in one piece: no line break inside."""
-    middle = mean(values) if middle is None else middle
-    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
-    return f"{middle:.{digits}f}" + (f"\u00a0({low}–\u2060{high})" if low != high else "")
+def markdown(view: dict) -> str:
+    """A finished table in Markdown."""
+    lines = [view["columns"], ["---"] * len(view["columns"]), *view["rows"]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def without_prose(source: str) -> list[str]:
-    """The lines of a script, those of docstrings and comments left blank."""
-    lines = source.split("\n")
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column].rstrip()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            first, last = node.body[0].lineno - 1, node.body[0].end_lineno
-            lines[first:last] = [""] * (last - first)
-    return lines
-
-
-def names_in(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
-    """Names that a piece of code binds, and those that it looks up outside of its functions."""
-    symbols = table.get_symbols()
-    bound = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
-    inside = table.get_type() != "module"
-    used = {s.get_name() for s in symbols if s.is_referenced() and (s.is_global() or not inside)}
-    return bound, used.union(*(names_in(child)[1] for child in table.get_children()))
+def between_marks(text: str, mark: str, content: str) -> str:
+    """The text with other content between `<!-- mark -->` and `<!-- end of mark -->`."""
+    before, begin, rest = text.partition(f"<!-- {mark} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {mark} -->")
+    if not begin or not end:
+        raise ValueError(f"there is no <!-- {mark} --> with its end in the text")
+    return before + begin + content + end + after
 
 
 def code_hash(script: Path, roots: Iterable[str]) -> str:
-    """A hash of all code that `roots`, such as train_model and beam_search, can reach in a script.
+    """A hash of the code that `roots`, such as train_model and beam_search, can reach in a script.
 
-    From the roots it follows every name that is looked up to the statements that bind it: imports,
-    functions, classes, constants, `NAME[...] = ...`. Only their source counts. So the hash changes
-    with anything that training or scoring runs, and stays when prose, comments, docstrings, blank
-    lines, figures or the order of cells change. It does not see bare calls such as
-    `torch.set_num_threads(1)` at the top of a script, nor the versions of packages.
-    ValueError for a root that the script does not bind.
+    It follows every name that a statement reads to the statements that bind it, and changes with
+    anything that they run. It stays when prose, comments, docstrings, figures or the order of
+    cells change. ValueError for a root that the script does not bind.
     """
-    source = script.read_text(encoding="utf-8")
-    whole, bare, makers, uses = source.split("\n"), without_prose(source), defaultdict(set), {}
-    for statement in ast.parse(source).body:
-        first = min(n.lineno for n in [statement, *getattr(statement, "decorator_list", [])])
-        lines = slice(first - 1, statement.end_lineno)
-        text = "\n".join(filter(str.strip, bare[lines]))
-        table = symtable.symtable("\n".join(whole[lines]), str(script), "exec")
-        bound, uses[text] = names_in(table)
-        for target in getattr(statement, "targets", []):
-            while isinstance(target, ast.Subscript | ast.Attribute):
-                target = target.value
-            bound |= {target.id} if isinstance(target, ast.Name) else set()
+    makers, uses = defaultdict(set), {}
+    for statement in ast.parse(script.read_text(encoding="utf-8")).body:
+        bound = {getattr(statement, "name", "")}
+        for node in ast.walk(statement):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+                node.body = node.body[1:] or [ast.Pass()]
+        target = getattr(statement, "target", None)  # `NAME: type = …` has one, `NAME = …` several
+        targets = [target] if target else getattr(statement, "targets", [])
+        for target in targets or getattr(statement, "names", []):  # names of an import
+            names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
+            bound.update(names or [target.asname or target.name])
+        code = ast.unparse(statement)  # without comments, in one layout
+        uses[code] = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
         for name in bound:
-            makers[name].add(text)
-    todo, reached = set(roots), set()
-    if missing := todo - makers.keys():
+            makers[name].add(code)
+    if missing := set(roots) - makers.keys():
         raise ValueError(f"{script} does not define {', '.join(sorted(missing))}")
+    todo, reached = set(roots), set()
     while todo:
-        new = makers.get(todo.pop(), set()) - reached
+        new = makers[todo.pop()] - reached
         reached |= new
-        todo |= set().union(*(uses[text] for text in new))
+        todo.update(*(uses[code] for code in new))
     return hashlib.sha256("\n".join(sorted(reached)).encode()).hexdigest()[:16]

@@ -1,63 +1,74 @@
-"""Write the finished views of docs/results/views, which the cells of the script only show.
+"""Write the finished tables and charts of docs/results/views, and the numbers of README.
 
-    python tools/views.py            write every view from the records of docs/results
-    python tools/views.py rescore    score the rows of words anew (needs MULTI30K_DIR)
+    python tools/views.py
 
-Nothing is trained, and torch is not needed. What a view is stands in records.py; those of speed
-are in speed_views.py.
+Nothing is trained: everything comes from the records of docs/results. The cells of the script only
+show these views.
 """
 
-import itertools
-import sys
-from collections.abc import Callable, Sequence
-from statistics import mean
+from collections.abc import Callable, Iterable, Sequence
+from statistics import mean, median
 
 import altair as alt
 import records
-import rescore
-from records import TESTS, finished, read, scorings, summaries, tabulate, with_range
-from speed_views import cost, gains, late_symbol, speed
+import results
+from records import finished, read
+from results import ROWS, SHIPPED, at
 
+README = records.PROJECT / "README.md"
+TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
+BENCHMARKS = {"AMD EPYC": "benchmark", "Intel Xeon": "benchmark-xeon"}
 MINUTES = "minutes with bf16, about twice as many without"
 
 
-def steps_of_the_recipe() -> list[dict]:
-    """The rows of recipe.json, BLEU and minutes by seed; words as `rescore` has scored them."""
-    bleu = {(each["row"], each["run"], each["split"]): each["bleu"] for each in scorings()}
-    anew, record = read("unknown-as-one"), read("recipe")
-    bleu |= {("words", each["run"], each["split"]): each["bleu"] for each in anew["scores"]}
-    rows = [*record["rows"], record["other_direction"]]
-    for row in rows:
-        row["millions"] = row["parameters"] / 1e6
-        row["minutes"] = [summary["minutes"] for summary in summaries(row["runs"])]
-        for split, scores in row["splits"].items():
-            scores["bleu"] = [bleu[row["row"], run, split] for run in row["runs"]]
-            if row["row"] == "pieces":
-                scores["step"] = anew["words to pieces"][split]
-    return rows
+def with_range(values: Sequence[float], digits: int, middle: float | None = None) -> str:
+    """The mean (or `middle`) and the range of the values, in one piece: no line break inside."""
+    middle = mean(values) if middle is None else middle
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return f"{middle:.{digits}f}" + (f"\u00a0({low}–\u2060{high})" if low != high else "")
 
 
-def runs_of(rows: list[dict]) -> list[dict]:
-    """The circumstances of all runs of some rows."""
-    return summaries(run for row in rows for run in row["runs"])
+def tabulate(items: Iterable[dict], columns: dict[str, str]) -> dict:
+    """A row for each item; `columns` maps a heading to the format of the cells below it."""
+    rows = [[cell.format(**item) for cell in columns.values()] for item in items]
+    return {"columns": list(columns), "rows": rows}
 
 
-def seed_of(run: str) -> int:
-    return read(f"runs/{run}")["summary"]["settings"]["seed"]
+def two_levels(*pairs: tuple[str, str]) -> list[list[str]]:
+    """Headings above and headings below, from the pair of each column."""
+    return [list(level) for level in zip(*pairs, strict=True)]
 
 
-def results() -> dict:
-    """The short table for the start of the text."""
-    rows = steps_of_the_recipe()[:-1]
-    columns = {"step": "{step}"}
-    for split, test in TESTS.items():
-        columns[f"BLEU {test}"] = f"{{{split}:.1f}}"
-    columns |= {"parameters": "{millions:.1f} M", "minutes": "{time:.0f}", "seeds": "{number}"}
-    for row in rows:
-        row |= {split: mean(row["splits"][split]["bleu"]) for split in TESTS}
-        row |= {"time": mean(row["minutes"]), "number": len(row["runs"])}
-    caption = "Multi30k, German to English, mean of the seeds, an unknown word is one wrong token"
-    return finished(f"{caption}; {MINUTES}", runs_of(rows), **tabulate(rows, columns))
+# The recipe -------------------------------------------------------------------------------------
+
+
+def summaries(row: results.Row) -> list[dict]:
+    return [read(f"runs/{run}")["summary"] for run in row.runs]
+
+
+def bleu(row: results.Row, split: str) -> str:
+    return with_range([results.score_of(row, run, split)["bleu"] for run in row.runs], 1)
+
+
+def costs(row: results.Row) -> list[str]:
+    """Parameters, minutes of training and seeds of a row."""
+    runs = summaries(row)
+    minutes = with_range([summary["minutes"] for summary in runs], 0)
+    return [f"{runs[0]['parameters'] / 1e6:.1f} M", minutes, str(len(runs))]
+
+
+def runs_of(rows: Sequence[results.Row]) -> list[dict]:
+    return [summary for row in rows for summary in summaries(row)]
+
+
+def short_table() -> dict:
+    """The table for the start of the text, and for README."""
+    rows = [[row.step, *(bleu(row, split) for split in TESTS), *costs(row)] for row in ROWS]
+    columns = ["step", *(f"BLEU {test}" for test in TESTS.values())]
+    caption = "Multi30k, German to English, mean of the seeds (range); an unknown word is one wrong"
+    caption = f"{caption} token; {MINUTES}"
+    columns += ["parameters", "minutes", "seeds"]
+    return finished(caption, runs_of(ROWS), columns=columns, rows=rows)
 
 
 def largest_that_counts(p_values: Sequence[float], level: float = 0.05) -> float:
@@ -72,68 +83,37 @@ def largest_that_counts(p_values: Sequence[float], level: float = 0.05) -> float
 
 def steps() -> dict:
     """Every step: scores with their range, and what is gained over the row before."""
-    rows, table = steps_of_the_recipe(), []
-    tests = [scores["step"]["p"] for row in rows[1:-1] for scores in row["splits"].values()]
-    counts = largest_that_counts(tests, level=0.025)  # p is that of one side
-    for row in rows:
-        cells = [row["step"]]
-        for scores in row["splits"].values():
+    record = read("scores")
+    gains = {(step["row"], step["split"]): step for step in record["steps"]}
+    counts = largest_that_counts([gain["p"] for gain in gains.values()], 0.025)  # p is one-sided
+    table = []
+    for row in (*ROWS, results.OTHER):
+        cells = [row.step]
+        for split in TESTS:
             gain, p = "–", "–"
-            if step := scores.get("step"):
-                mark = "*" if step["p"] <= counts else ""
-                gain, p = f"{step['bleu']:+.2f}", f"{step['p']:.3f}{mark}"
-            perplexity = f"{scores['perplexity']['mean']:.2f}"
-            cells += [with_range(scores["bleu"], 1), gain, p, perplexity]
-        size = f"{row['millions']:.1f} M"
-        table.append([*cells, size, with_range(row["minutes"], 0), str(len(row["runs"]))])
+            if step := gains.get((row.name, split)):
+                gain = f"{step['bleu']:+.2f}"
+                p = f"{step['p']:.3f}" + ("*" if step["p"] <= counts else "")
+            perplexity = mean(results.score_of(row, run, split)["perplexity"] for run in row.runs)
+            cells += [bleu(row, split), gain, p, f"{perplexity:.2f}"]
+        table.append([*cells, *costs(row)])
     each = ["BLEU (range)", "gain", "p", "perplexity"]
-    groups = ["", *itertools.chain(*([test] * len(each) for test in TESTS.values())), "", "", ""]
-    columns = [groups, ["step", *each, *each, "parameters", "minutes", "seeds"]]
-    anew, runs = read("unknown-as-one"), runs_of(rows)
+    columns = two_levels(
+        ("", "step"),
+        *((test, name) for test in TESTS.values() for name in each),
+        *(("", name) for name in ("parameters", "minutes", "seeds")),
+    )
+    runs = runs_of((*ROWS, results.OTHER))
     several = len({run["commit"] for run in runs}) > 1
     mixed = "Rows come from different commits, so a step can hold a change of the code too. "
     caption = (
         "Multi30k, German to English, mean of the seeds (range). Gain and p (paired bootstrap):"
         " first seed against first seed of the row above; * survives Holm's correction for"
-        f" {len(tests)} tests, on both sides. {mixed * several}Settings were tuned for pieces, not"
-        " for words, and perplexities of the two cannot be compared. An unknown word is one wrong"
-        " token (scored"
-        f" {anew['made']['date']}); {MINUTES}; BLEU {anew['signature']}"
+        f" {len(gains)} tests, on both sides. {mixed if several else ''}Settings were tuned for"
+        " pieces, not for words, and perplexities of the two cannot be compared. An unknown word"
+        f" is one wrong token; {MINUTES}; BLEU {record['scores'][0]['signature']}"
     )
     return finished(caption, runs, columns=columns, rows=table)
-
-
-def steps_figure() -> dict:
-    """What each step gains with the first seed, and how far seeds alone differ."""
-    rows, points = steps_of_the_recipe()[:-1], []
-    for split, test in TESTS.items():
-        scores = [row["splits"][split]["bleu"] for row in rows]
-        seeds = round(max(max(each) - min(each) for each in scores), 2)
-        for before, row in itertools.pairwise(rows):
-            point = {"step": row["step"], "split": test}
-            point["gain"] = row["splits"][split]["step"]["bleu"]
-            if row["runs"][0] != before["runs"][0]:  # other weights, from other random numbers
-                point |= {"low": -seeds, "high": seeds}
-            points.append(point)
-    chart = alt.Chart(alt.Data(values=points), width=290, height=210).encode(
-        y=alt.Y("step:N", sort=None, title=None, axis=alt.Axis(labelLimit=180)),
-        yOffset=alt.YOffset("split:N", sort=None),
-        tooltip=["step:N", "split:N", "gain:Q", alt.Tooltip("high:Q", title="range of seeds")],
-    )
-    legend = alt.Legend(orient="top", symbolOpacity=1)
-    colour = alt.Color("split:N", sort=None, title=None, legend=legend)
-    title = alt.X("low:Q", title="gain in BLEU, first seed")
-    bars = chart.mark_bar(opacity=0.25, height=alt.RelativeBandSize(0.6))
-    bars = bars.encode(x=title, x2="high", color=colour)
-    zero = alt.Chart(alt.Data(values=[{}])).mark_rule(color="gray").encode(x=alt.datum(0))
-    dots = chart.mark_point(filled=True, size=70, opacity=1).encode(x="gain:Q", color=colour)
-    text = (
-        "Gain in BLEU of each step on two test sets; for steps that train anew, bars to both"
-        " sides say how far seeds differ."
-    )
-    drawn = (bars + zero + dots).properties(description=text).to_dict()
-    caption = "Multi30k, first seed; bars show the range of seeds of one row, to both sides"
-    return finished(caption, runs_of(rows), chart=drawn)
 
 
 def training() -> dict:
@@ -159,27 +139,27 @@ def int8() -> dict:
     record, splits = read("pretrained"), {"val": "validation", **TESTS}
     columns = {"format": "{format}", "MB": "{MB:.1f}"}
     columns |= {f"BLEU {name}": f"{{{split}[bleu]:.1f}}" for split, name in splits.items()}
-    rows = [{"format": name} | numbers for name, numbers in record["formats"].items()]
-    weights, seed = record["weights"].removesuffix(", in int8"), seed_of(record["run"])
-    caption = f"Multi30k, seed {seed}, {record['decoding']}, {weights}; BLEU {record['signature']}"
-    made = [record["training"], record["made"]]
-    return finished(caption, made, **tabulate(rows, columns))
+    rows = [{"format": name} | scores for name, scores in record["formats"].items()]
+    signature = record["formats"]["int8"]["val"]["signature"]
+    use = "beam {beam}, α = {alpha}, mean of the last {averaged} epochs".format(**vars(SHIPPED))
+    caption = f"Multi30k, {record['run']}, {use}; BLEU {signature}"
+    return finished(caption, [record["training"], record["made"]], **tabulate(rows, columns))
+
+
+# Choices ----------------------------------------------------------------------------------------
 
 
 def beam() -> dict:
-    """BLEU of beams and length penalties, and how often a beam misses what greedy finds."""
+    """BLEU of beams and length penalties."""
     record = read("beam")
-    bleu = {(cell["beam"], cell["alpha"]): f"{cell['bleu']:.1f}" for cell in record["sweep"]}
-    beams, alphas = (sorted(set(values)) for values in zip(*bleu, strict=True))
-    rows = [[f"{beam}", *(bleu.get((beam, alpha), "") for alpha in alphas)] for beam in beams]
-    caption = (
-        "BLEU, Multi30k, validation split, seed {seed}, {weights}. Against greedy decoding, a beam"
-        " of {beam} with α = {alpha} finds a better score for {above} sentences, the same for"
-        " {same}, a lower one for {below}"
-    ).format(**record, **record["against_greedy"][-1], seed=seed_of(record["run"]))
-    columns = ["beam", *(f"α = {alpha}" for alpha in alphas)]
-    made = [*summaries([record["run"]]), record["made"]]
-    return finished(caption, made, columns=columns, rows=rows)
+    found = {(cell["beam"], cell["alpha"]): f"{cell['bleu']:.1f}" for cell in record["sweep"]}
+    rows = [
+        [f"{beam}", *(found.get((beam, alpha), "") for alpha in results.ALPHAS)]
+        for beam in results.BEAMS
+    ]
+    columns = ["beam", *(f"α = {alpha}" for alpha in results.ALPHAS)]
+    caption = "BLEU, Multi30k, validation split, {run}, mean of the last {averaged} epochs"
+    return finished(caption.format(**record), [record["made"]], columns=columns, rows=rows)
 
 
 def averaging() -> dict:
@@ -188,63 +168,187 @@ def averaging() -> dict:
     rows = [cell | {"averaged": cell["averaged"] or "best epoch"} for cell in record["sweep"]]
     columns = {"last epochs averaged": "{averaged}", "BLEU": "{bleu:.1f}"}
     columns["perplexity"] = "{perplexity:.2f}"
-    caption = f"Multi30k, validation split, seed {seed_of(record['run'])}, {record['decoding']}"
-    made = [*summaries([record["run"]]), record["made"]]
-    return finished(caption, made, **tabulate(rows, columns))
+    caption = "Multi30k, validation split, {run}, beam {beam}, alpha 0.6".format(**record)
+    return finished(caption, [record["made"]], **tabulate(rows, columns))
 
 
 def choices() -> dict:
     """The trials: one thing changed at a time."""
-
-    def changes(trial: dict) -> list[tuple]:
-        return [(name, now) for name, (_, now) in trial["changes"].items() if name != "keep"]
-
-    record, rows = read("trials"), {}
-    for trial in sorted(record["trials"], key=changes):
-        change = ", ".join(f"{name} {now}" for name, now in changes(trial)) or "none"
-        change += ", again" if change in rows else ""
-        rows[change] = trial | {"change": change, "millions": trial["parameters"] / 1e6}
-    columns = {"change": "{change}", "BLEU": "{final[bleu]:.1f}"}
-    columns |= {"perplexity": "{final[perplexity]:.2f}", "parameters": "{millions:.1f} M"}
+    base = read("runs/trial-base")["summary"]["settings"]
+    trials = []
+    for name in results.RUNS:
+        if name.startswith("trial-") and (record := read(f"runs/{name}")):
+            settings = record["summary"]["settings"]
+            changes = [f"{key} {value}" for key, value in settings.items() if base[key] != value]
+            trials.append(record["summary"] | record["log"][-1])
+            trials[-1]["change"] = ", ".join(changes) or "none"
+            trials[-1]["millions"] = record["summary"]["parameters"] / 1e6
+    columns = {"change": "{change}", "BLEU": "{bleu:.1f}", "perplexity": "{perplexity:.2f}"}
+    columns["parameters"] = "{millions:.1f} M"
     caption = (
         "Multi30k, validation split, greedy, seed {seed}, {epochs} epochs. Without a change: N {N},"
         " d_model {d_model}, d_ff {d_ff}, h {h}, dropout {dropout}, pieces {pieces}, schedule"
         " {schedule}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}. Perplexities"
         " of different pieces cannot be compared"
-    ).format(**record["base"])
-    return finished(caption, record["trials"], **tabulate(rows.values(), columns))
+    ).format(**base)
+    return finished(caption, trials, **tabulate(trials, columns))
 
 
 def speedrun() -> dict:
-    """Minutes from raw text to a usable translator."""
-    record = read("speedrun")
-    columns = {"seed": "{seed}", "minutes": "{minutes:.1f}"}
-    columns |= {"epochs": "{summary[epochs]}", "BLEU": "{bleu:.1f}"}
-    caption = "Multi30k, from raw text to {until:.0f} BLEU on the validation split, greedy:"
-    caption = (caption + " mean {minutes[mean]:.1f} minutes").format(**record)
-    made = [run["summary"] for run in record["seeds"]]
-    return finished(f"{caption}; {MINUTES}", made, **tabulate(record["seeds"], columns))
+    """Minutes of training to a usable translator."""
+    runs = [read(f"runs/speedrun-{seed}")["summary"] for seed in results.SEEDS]
+    columns = {"seed": "{settings[seed]}", "minutes": "{minutes:.1f}", "epochs": "{epochs}"}
+    columns["BLEU"] = "{validation_bleu:.1f}"
+    minutes, until = mean(run["minutes"] for run in runs), results.RUNS["speedrun-1"].until
+    caption = f"Multi30k, training until {until:.0f} BLEU on the validation split, greedy: mean"
+    caption = f"{caption} {minutes:.1f} minutes; {MINUTES}"
+    return finished(caption, runs, **tabulate(runs, columns))
 
 
-VIEWS = (
-    *(results, steps, steps_figure, training, int8, beam, averaging, choices, speedrun),
-    *(speed, gains, cost, late_symbol),
-)
+# Speed ------------------------------------------------------------------------------------------
 
 
-def name_of(view: Callable[[], dict]) -> str:
-    return view.__name__.replace("_", "-")
+def matching(record: dict, **values) -> list[dict]:
+    """The cases of a benchmark that have these values."""
+    wanted = values.items()
+    return [case for case in record["cases"] if all(case[name] == v for name, v in wanted)]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Write every view, or with `rescore` the record that those of words need."""
-    if arguments not in ([], ["rescore"]):
-        sys.exit("usage: python tools/views.py [rescore]")
-    if arguments:
-        rescore.main()
-    for view in VIEWS if not arguments else ():
-        records.write(f"views/{name_of(view)}", view())
+def speeds(case: dict) -> list[float]:
+    """Symbols or sentences per second, round by round."""
+    unit = "sentences" if case["task"] == "decode" else "tokens"
+    return [each[f"{unit} per second"] for each in case["rounds"]]
+
+
+def fastest(cases: Sequence[dict]) -> dict:
+    return max(cases, key=lambda case: median(speeds(case)))
+
+
+def times(fast: dict, slow: dict) -> str:
+    """Ratio of two medians, with the range of the ratios round by round."""
+    ratio = median(speeds(fast)) / median(speeds(slow))
+    ratios = [one / other for one, other in zip(speeds(fast), speeds(slow), strict=True)]
+    return with_range(ratios, 1 if ratio > 5 else 2, ratio)
+
+
+def speed() -> dict:
+    """Ours against others, in training and decoding: like for like, and each at its fastest."""
+    benchmarks, rows = [read(name) for name in BENCHMARKS.values()], []
+    one_process = {"dtype": "fp32", "ranks": 1, "threads": 2}
+    for name, others, values in (
+        ("training, small, feed of 2022", "feed2022", {"task": "train", "size": "small"}),
+        ("training, small, nn.Transformer", "torch", {"task": "train", "size": "small"}),
+        ("training, base, feed of 2022", "feed2022", {"task": "train", "size": "base"}),
+        ("training, base, nn.Transformer", "torch", {"task": "train", "size": "base"}),
+        ("decoding, plain loop, one by one", "plain", {"task": "decode", "beam": 1}),
+        ("decoding, CTranslate2, greedy", "ctranslate2", {"task": "decode", "beam": 1}),
+        ("decoding, CTranslate2, beam of 4", "ctranslate2", {"task": "decode", "beam": 4}),
+    ):
+        cells = [name]
+        for record in benchmarks:
+            for how in (one_process, {}):
+                ours = fastest(matching(record, code="ours", **values, **how))
+                theirs = fastest(matching(record, code=others, **values, **how))
+                cells.append(times(ours, theirs))
+        rows.append(cells)
+    each = ["fp32, one process", "fastest of each"]
+    processors = [(processor, name) for processor in BENCHMARKS for name in each]
+    caption = (
+        f"How many times as fast, medians of {benchmarks[0]['rounds']} rounds (range). Words of"
+        " Multi30k; small: 3 layers of 256, base: 6 of 512; decoding: test 2016, shipped model,"
+        " ours in batches of 100. The fastest of each may use bf16, int8, or two processes, whose"
+        " batch is twice as large. The feed of 2022 is rebuilt and updates after every batch, 2022"
+        " after every tenth"
+    )
+    measured = [record["made"] for record in benchmarks]
+    columns = two_levels(("", "ours against"), *processors)
+    return finished(caption, measured, columns=columns, rows=rows)
+
+
+def gains() -> dict:
+    """What each gain is worth: training without it."""
+    benchmarks, rows = [read(name) for name in BENCHMARKS.values()], {}
+    for record in benchmarks:
+        [whole] = matching(record, name="train-ours-small-bf16-1x2")
+        [plain] = matching(record, name="train-ours-small-fp32-1x2")
+        for case in [plain | {"change": ["bf16"]}, *matching(record, task="without")]:
+            memory = f"{round(case['peak MB'] - whole['peak MB']):+,}"
+            rows.setdefault(case["change"][0], []).extend([times(whole, case), memory])
+    each = ["times as long", "MB"]
+    columns = two_levels(("", "without"), *((name, x) for name in BENCHMARKS for x in each))
+    caption = (
+        "Training the small model, bf16, one process of two threads, words of Multi30k; medians of"
+        f" {benchmarks[0]['rounds']} rounds (range). Where the range holds 1, nothing is certain"
+    )
+    measured = [record["made"] for record in benchmarks]
+    table = [[name, *cells] for name, cells in rows.items()]
+    return finished(caption, measured, columns=columns, rows=table)
+
+
+def cost() -> dict:
+    """The arithmetic of the paper's two trainings, and the time it would take here."""
+    trainings = [
+        (fastest(matching(record, task="train", code="ours", size="base")), record["made"])
+        for record in map(read, BENCHMARKS.values())
+    ]
+    best, made = max(trainings, key=lambda pair: median(speeds(pair[0])))
+    second, length = median(speeds(best)), 27  # target symbols; symbols of a sentence
+    base = {"model": "base", "D": 512, "steps": 1e5, "hours": 12, "paper": 3.3e18}
+    big = {"model": "big", "D": 1024, "steps": 3e5, "hours": 84, "paper": 2.3e19}
+    for row in (base, big):
+        row["pair"] = at.training_flops(6, row["D"], 4 * row["D"], 37_000, length, length)
+        row["counted"] = row["steps"] * 25_000 / length * row["pair"]
+        row["share"] = row["counted"] / row["paper"]
+        row["here"] = row["steps"] * 25_000 / second / 3600 * row["pair"] / base["pair"]
+    columns = {"model": "{model}", "paper, hours on 8 GPUs": "{hours}"}
+    columns |= {"paper, time × assumed speed": "{paper:.1e}", "counted": "{counted:.1e}"}
+    columns |= {"share": "{share:.0%}", "hours here": "{here:,.0f}"}
+    caption = (
+        f"Floating-point operations, sentences of {length} symbols; here at {second:,.0f} target"
+        f" symbols a second, the fastest training of the base size that we measured"
+        f" ({best['dtype']}, fewer words), and big in proportion to its operations"
+    )
+    return finished(caption, [made], **tabulate((base, big), columns))
+
+
+# Writing ----------------------------------------------------------------------------------------
+
+VIEWS: dict[str, Callable[[], dict]] = {
+    **{"results": short_table, "steps": steps, "training": training, "int8": int8, "beam": beam},
+    **{"averaging": averaging, "choices": choices, "speedrun": speedrun},
+    **{"speed": speed, "gains": gains, "cost": cost},
+}
+
+
+def speed_line(view: dict) -> str:
+    """README's line on speed, from the view of it."""
+    [row] = [row for row in view["rows"] if row[0] == "training, small, nn.Transformer"]
+    processors = zip(BENCHMARKS, row[1::2], row[2::2], strict=True)
+    ratios = "; ".join(f"{name} {alike}, {best}" for name, alike, best in processors)
+    return (
+        "How many times as fast as PyTorch's `nn.Transformer` it trains, like for like (fp32, one"
+        f" process), and the fastest of each: {ratios}.\n"
+    )
+
+
+def readme(text: str) -> str:
+    """README with its table and its line on speed as the views have them."""
+    text = records.between_marks(text, "results", records.markdown(short_table()))
+    return records.between_marks(text, "speed", speed_line(speed()))
+
+
+def card(text: str) -> str:
+    """README of pretrained/ with its scores."""
+    view = int8()
+    return records.between_marks(text, "scores", records.markdown(view) + f"\n{view['caption']}\n")
+
+
+def main() -> None:
+    for name, view in VIEWS.items():
+        records.write(f"views/{name}", view())
+    for path, written in ((README, readme), (results.PRETRAINED / "README.md", card)):
+        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,0 +1,370 @@
+"""Weights of 2018, of 2022 and of the first edition become a model of this one; models are rounded
+to int8 and averaged. The older code is built here from its description alone."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import shutil
+from pathlib import Path
+
+import models
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+import the_annotated_transformer as at
+from the_annotated_transformer import END, SPECIALS, START, Batch
+
+S, T, N, D, HIDDEN, POSITIONS, HEADS = 11, 13, 2, 12, 20, 5000, 3
+
+
+def older_state() -> dict[str, Tensor]:
+    """Random weights under the names, and in the shapes, of the older code."""
+    torch.manual_seed(0)
+    shapes, norms = {"generator.proj": (T, D)}, ["encoder.norm", "decoder.norm"]
+    for stack, attentions in (("encoder", ["self_attn"]), ("decoder", ["self_attn", "src_attn"])):
+        for layer in (f"{stack}.layers.{n}" for n in range(N)):
+            shapes |= {f"{layer}.{a}.linears.{n}": (D, D) for a in attentions for n in range(4)}
+            shapes[f"{layer}.feed_forward.w_1"] = HIDDEN, D
+            shapes[f"{layer}.feed_forward.w_2"] = D, HIDDEN
+            norms += [f"{layer}.sublayer.{n}.norm" for n in range(1 + len(attentions))]
+    state = {f"{name}.weight": torch.randn(shape) * 0.3 for name, shape in shapes.items()}
+    state |= {f"{name}.bias": torch.randn(shape[0]) * 0.3 for name, shape in shapes.items()}
+    state |= {f"{name}.a_2": torch.rand(D) + 0.5 for name in norms}
+    state |= {f"{name}.b_2": torch.randn(D) * 0.3 for name in norms}
+    column = torch.arange(D)
+    angle = torch.arange(POSITIONS).double().unsqueeze(1) / 10_000 ** (column // 2 * 2 / D)
+    sinusoids = torch.where(column % 2 == 0, angle.sin(), angle.cos()).float()
+    for side, words in (("src", S), ("tgt", T)):
+        state[f"{side}_embed.0.lut.weight"] = torch.randn(words, D) * D**-0.5
+        state[f"{side}_embed.1.pe"] = sinusoids.unsqueeze(0)
+    return state
+
+
+def older_log_probs(state: dict[str, Tensor], h: int, batch: Batch) -> Tensor:
+    """What the older code computes with such a state dict, step by step."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        deviation, mean = torch.std_mean(x, dim=-1, unbiased=True, keepdim=True)
+        return state[f"{name}.a_2"] * (x - mean) / (deviation + 1e-6) + state[f"{name}.b_2"]
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return F.linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
+
+    def attend(x: Tensor, y: Tensor, mask: Tensor, name: str) -> Tensor:
+        projected = [linear(z, f"{name}.linears.{n}") for n, z in enumerate((x, y, y))]
+        q, k, v = (torch.stack(z.chunk(h, dim=-1), dim=1) for z in projected)  # (B, h, T, d_k)
+        heads = F.scaled_dot_product_attention(q, k, v, mask.unsqueeze(1))
+        return linear(torch.cat(heads.unbind(1), dim=-1), f"{name}.linears.3")
+
+    def run(stack: str, side: str, ids: Tensor, mask: Tensor, memory=None) -> Tensor:
+        table, pe = state[f"{side}_embed.0.lut.weight"], state[f"{side}_embed.1.pe"]
+        x = table[ids] * math.sqrt(table.size(1)) + pe[:, : ids.size(1)]
+        layers = {name.split(".")[2] for name in state if name.startswith(f"{stack}.layers.")}
+        for layer in (f"{stack}.layers.{n}" for n in sorted(layers)):
+            y, last = norm(x, f"{layer}.sublayer.0.norm"), 1
+            x = x + attend(y, y, mask, f"{layer}.self_attn")
+            if memory is not None:
+                y, last = norm(x, f"{layer}.sublayer.1.norm"), 2
+                x = x + attend(y, memory, batch.src_mask, f"{layer}.src_attn")
+            y = norm(x, f"{layer}.sublayer.{last}.norm")
+            hidden = linear(y, f"{layer}.feed_forward.w_1").relu()
+            x = x + linear(hidden, f"{layer}.feed_forward.w_2")
+        return norm(x, f"{stack}.norm")
+
+    memory = run("encoder", "src", batch.src, batch.src_mask)
+    states = run("decoder", "tgt", batch.tgt, batch.tgt_mask, memory)
+    return linear(states, "generator.proj").log_softmax(dim=-1)
+
+
+def some_batch() -> Batch:
+    """Two pairs of unequal lengths, so that both sides have padding."""
+    src, tgt = torch.randint(3, S, (2, 6)), torch.randint(3, T, (2, 7))
+    src[0, 4:] = tgt[1, 3:] = at.PAD
+    return Batch(src, tgt)
+
+
+def log_probs(model: torch.nn.Module, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return model.generator(model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask))
+
+
+def some_words() -> dict[str, list[str]]:
+    words = {"source": range(4, S), "target": range(4, T)}
+    return {side: [*SPECIALS, *(f"{side}{n}" for n in words[side])] for side in words}
+
+
+def convert(source: Path, heads: int = 8, words: Path | None = None) -> at.Translator:
+    """The model that the command line writes beside the source."""
+    folder = source.parent / "model"
+    shutil.rmtree(folder, ignore_errors=True)
+    at.save_model(models.convert(source, heads, words, "fr-en"), folder)
+    return at.load_trained_model(folder)
+
+
+def converted(folder: Path, state: object, words: object = None, h: int = HEADS, **how):
+    """A state dict as a file, and the words as another, made into a model of this edition."""
+    torch.save(state, folder / "older.pt", **how)
+    (folder / "words.json").write_text(json.dumps(words or some_words()))
+    return convert(folder / "older.pt", h, folder / "words.json")
+
+
+def refused(folder: Path, state: object, *more, **how) -> str:
+    """The error, which names the files."""
+    with pytest.raises(ValueError, match=r"older\.pt with .*words\.json is no older") as caught:
+        converted(folder, state, *more, **how)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("h, zipped", [(6, True), (2, False)], ids=["2022", "2018"])
+def test_the_same_log_probabilities(h, zipped, tmp_path):
+    """In both formats of a file: 2018 wrote no zip."""
+    state, batch = older_state(), some_batch()
+    translator = converted(tmp_path, state, None, h, _use_new_zipfile_serialization=zipped)
+    ours = log_probs(translator.model, batch)
+    torch.testing.assert_close(ours, older_log_probs(state, h, batch), atol=1e-4, rtol=0)
+    assert (translator.name, translator.languages) == ("older", ("fr", "en"))
+    source, target = (list(one.words) for one in translator.vocabularies)
+    assert {"source": source[:S], "target": target} == some_words()
+
+
+def test_the_special_symbols_of_2018_find_their_places(tmp_path):
+    """<unk> and <blank> came first, and the source had neither start nor end."""
+    state, words = older_state(), some_words()
+    words["source"][:4] = ["<unk>", "<blank>", "one", "two"]
+    words["target"][:4] = ["<unk>", "<blank>", "<s>", "</s>"]
+    translator = converted(tmp_path, state, words)
+    source, target = (one.words for one in translator.vocabularies)
+    assert source[:4] == target[:4] == SPECIALS
+    assert translator.model.src_embed[0].lut.weight[[START, END]].eq(0).all()
+    src, tgt = torch.tensor([[4, 8, 0], [7, 1, 1]]), torch.tensor([[2, 4, 0, 8, 3]] * 2)
+    new_source = torch.tensor([source.index(word) for word in words["source"]])
+    new_target = torch.tensor([target.index(word) for word in words["target"]])
+    ours = log_probs(translator.model, Batch(new_source[src], new_target[tgt]))
+    expected = older_log_probs(state, HEADS, Batch(src, tgt, pad=1))
+    torch.testing.assert_close(ours[..., new_target], expected, atol=1e-4, rtol=0)
+
+
+def test_a_word_may_follow_without_a_space(tmp_path):
+    """2022 knew no mark for it: a source word is the same with and without one."""
+    state = {name: tensor.half() for name, tensor in older_state().items()}
+    words = some_words()
+    words["source"][4:7], words["target"][4:8] = ["Hund", ".", ")"], ["It", "'s", "on", "."]
+    translator = converted(tmp_path, state, words)
+    source, target = translator.vocabularies
+    (ids,) = source.encode(["Hund (Hund)."], "de")
+    matrix = translator.model.src_embed[0].lut.weight
+    assert torch.equal(matrix[ids], state["src_embed.0.lut.weight"][[4, 3, 4, 6, 5]].float())
+    assert target.decode([4, 5, 6, 7, END]) == "It's on."
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    state = older_state()
+    for name, wrong, message in (
+        ("step", torch.ones(1), '"step"'),
+        ("encoder.norm.a_2", torch.ones(1), "size mismatch for encoder.norm.scale"),
+        ("decoder.layers.2.feed_forward.w_1.bias", torch.ones(20), "decoder.layers.2."),
+        ("tgt_embed.1.pe", torch.ones(1, 8, D), "size of tensor"),
+        ("src_embed.1.pe", torch.randn(1, POSITIONS, D), "src_embed.1.pe: these are no sinusoids"),
+    ):
+        assert message in refused(tmp_path, state | {name: wrong})
+    for name in ("src_embed.0.lut.weight", "generator.proj.bias", "tgt_embed.1.pe"):
+        less = {other: tensor for other, tensor in state.items() if other != name}
+        assert f"KeyError: '{name}'" in refused(tmp_path, less)
+    del state["decoder.norm.b_2"]
+    assert 'Missing key(s) in state_dict: "decoder.norm.shift"' in refused(tmp_path, state)
+    for other in ({"model": state}, {f"module.{name}": state[name] for name in state}):
+        assert "KeyError: 'src_embed.0.lut.weight'" in refused(tmp_path, other)
+    assert "KeyError: 'src_embed.1.pe'" in refused(tmp_path, at.tiny_model().state_dict())
+
+
+def test_words_and_heads_that_do_not_fit(tmp_path):
+    state, words = older_state(), some_words()
+    for side in words:
+        for wrong in (words[side][:-1], [*words[side], "more"], [*words[side][:-1], SPECIALS[0]]):
+            message = refused(tmp_path, state, words | {side: wrong})
+            assert f"needs one {side} word for each row, all different" in message
+    without = [word.replace("</s>", "<end>") for word in words["target"]]
+    assert "KeyError: '</s>'" in refused(tmp_path, state, words | {"target": without})
+    assert "KeyError: 'target'" in refused(tmp_path, state, {"source": words["source"]})
+    assert "must be divisible by h (5)" in refused(tmp_path, state, words, 5)
+    with pytest.raises(ValueError, match=r"older\.pt is no older .*name them by --words"):
+        convert(tmp_path / "older.pt")
+
+
+def test_a_pickled_model_is_not_loaded(tmp_path, capsys):
+    class Trap:
+        def __reduce__(self):
+            return print, ("executed",)
+
+    for content in (Trap(), {"encoder.norm.a_2": Trap()}):
+        for zipped in (True, False):
+            message = refused(tmp_path, content, _use_new_zipfile_serialization=zipped)
+            assert "whole pickled model" in message
+    assert "whole pickled model" in refused(tmp_path, at.tiny_model())
+    assert "executed" not in capsys.readouterr().out
+
+
+def test_damage_to_a_state_dict_is_noticed(tmp_path):
+    state, path = older_state(), tmp_path / "older.pt"
+    torch.save(state, path)
+    good = path.read_bytes()
+    place = good.index(state["encoder.norm.a_2"].numpy().tobytes())
+    flipped = good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :]
+    for bad in (b"", good[:place], good[:-1], flipped):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match=r"older\.pt is no .* damaged"):
+            convert(path)
+
+
+def toy(words: bool = True, seed: int = 0, **changes) -> at.Translator:
+    """An untrained model; every weight differs from what a fresh model would have."""
+    if words:
+        symbols = tuple(at.Vocabulary(tuple(each)) for each in some_words().values())
+    else:
+        symbols = at.learn_pieces(at.read_builtin(), 60)
+    sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "dropout": 0.25, "max_len": 32}
+    sizes |= {"share_embeddings": not words} | changes
+    torch.manual_seed(seed)
+    model = at.make_model(*map(len, symbols), **sizes).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return at.Translator("toy", model, "some captions", ("de", "en"), symbols)
+
+
+def config_of(translator: at.Translator) -> dict:
+    """The settings as the first edition wrote them: without sizes, with others."""
+    sizes = {n: v for n, v in translator.model.arguments.items() if not n.endswith("_vocab")}
+    return {"corpus": "auto", "languages": ("de", "en"), "pieces": 40, "seed": 1} | sizes
+
+
+def write_checkpoint(path: Path, translator: at.Translator, **changes) -> None:
+    """As the first edition did: a line with a sum of what follows, then a zip of torch."""
+    saved = [getattr(one, "settings", list(one.words)) for one in translator.vocabularies]
+    content = {"config": config_of(translator), "corpus": translator.corpus, "vocabularies": saved}
+    content |= {"model": translator.model.state_dict(), "optimizer": {"step": 7}} | changes
+    path.parent.mkdir(exist_ok=True)
+    torch.save(content, path)
+    payload = path.read_bytes()
+    checksum = hashlib.sha256(payload).hexdigest().encode()
+    path.write_bytes(b"annotated-transformer-1 " + checksum + b"\n" + payload)
+
+
+@pytest.mark.parametrize("words", [True, False], ids=["words", "pieces"])
+def test_a_checkpoint_of_the_first_edition(words, tmp_path):
+    first = toy(words, norm_first=words)
+    write_checkpoint(tmp_path / "run" / "best.pt", first)
+    write_checkpoint(tmp_path / "run" / "epoch-007.pt", first)
+    batch = some_batch()
+    for path, name in (("run", "run, best"), ("run/epoch-007.pt", "run, epoch-007")):
+        translator = convert(tmp_path / path)
+        assert translator == dataclasses.replace(first, name=name, model=translator.model)
+        assert translator.model.arguments == first.model.arguments
+        assert torch.equal(log_probs(translator.model, batch), log_probs(first.model, batch))
+
+
+def test_a_checkpoint_that_is_damaged_or_lacks_something(tmp_path):
+    path = tmp_path / "last.pt"
+    write_checkpoint(path, toy())
+    good = path.read_bytes()
+    for bad in (good[:30], good[:-1], good[:-1] + b"?", good.replace(b"source4", b"source5")):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match=r"last\.pt is .* damaged, its checksum differs"):
+            convert(path)
+    for change, message in (
+        ({"config": {"languages": ("de", "en")}}, "KeyError: 'N'"),
+        ({"config": config_of(toy(d_ff=64))}, "size mismatch"),
+        ({"model": {}}, "KeyError: 'src_embed.0.lut.weight'"),
+        ({"vocabularies": [["<s>"], ["<s>"]]}, "1 symbols do not fit a matrix of 11 rows"),
+    ):
+        write_checkpoint(path, toy(), **change)
+        with pytest.raises(ValueError, match=rf"last\.pt is no .*{message}"):
+            convert(path)
+
+
+def test_an_exported_folder_of_the_first_edition(tmp_path):
+    """It had the files of this one and other settings."""
+    first, folder = toy(words=False), tmp_path / "old"
+    at.save_model(first, tmp_path / "whole")
+    models.round_model(tmp_path / "whole", folder)
+    expected = at.load_trained_model(folder)
+    with pytest.raises(ValueError, match=r"old is no older model .*KeyError: 'config'"):
+        convert(folder)
+    _, files = at.read_checked(folder)
+    about = {"name": "toy", "corpus": first.corpus, "config": config_of(first)}
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    sums["config.json"] = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    text = json.dumps(about | {"sha256": sums})
+    (folder / "config.json").write_text(text)
+    translator, batch = convert(folder), some_batch()
+    assert translator == dataclasses.replace(first, model=translator.model)
+    assert torch.equal(log_probs(translator.model, batch), log_probs(expected.model, batch))
+    (folder / "config.json").write_text(text.replace('"h": 2', '"h": 4'))
+    with pytest.raises(ValueError, match=r"old is no older model .*config\.json is damaged"):
+        convert(folder)
+
+
+@pytest.mark.parametrize("words", [True, False], ids=["words", "pieces"])
+def test_a_model_in_int8(words, tmp_path):
+    """Each weight misses by half a step of its row at most."""
+    whole = toy(words)
+    matrix = whole.model.generator.proj.weight
+    matrix.data *= torch.logspace(-6, 3, len(matrix)).unsqueeze(1)
+    matrix.data[-2:] = torch.tensor([[0.0], [1e-43]])  # 0 / 0 would be no number
+    at.save_model(whole, tmp_path / "epoch-003")
+    (tmp_path / "summary.json").write_text('{"best": "epoch-003"}')
+    rounded = models.round_model(tmp_path, tmp_path / "rounded")
+    state = rounded.model.state_dict()
+    for name, value in whole.model.state_dict().items():
+        steps = value.abs().amax(-1, keepdim=True) / 127
+        limit = 0.5001 * steps + 1e-40 if value.dim() == 2 else torch.zeros(1)
+        assert ((state[name] - value).abs() <= limit).all(), name
+    for name, value in load_file(tmp_path / "rounded" / "model.safetensors").items():
+        assert (value.dtype == torch.int8) == (value.dim() == 2), name
+        assert not name.endswith(".steps") or value.gt(0).all()
+    assert rounded == dataclasses.replace(whole, name="toy, int8", model=rounded.model)
+
+
+def test_the_mean_of_models_is_a_model(tmp_path, capsys):
+    names, states = [], []
+    for seed in (1, 2, 3):
+        names.append(str(tmp_path / f"epoch-00{seed}"))
+        at.save_model(toy(words=False, seed=seed), names[-1])
+        states.append(at.load_trained_model(names[-1]).model.state_dict())
+    assert models.main(["average", *names]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'average'}: model toy, 3 averaged\n"
+    mean = at.load_trained_model(tmp_path / "average")
+    assert mean.vocabularies == toy(words=False).vocabularies
+    for name, value in mean.model.state_dict().items():
+        torch.testing.assert_close(value, sum(state[name] for state in states) / 3)
+    pieces = at.Pieces(mean.vocabularies[0].settings.replace('"ü"', '"µ"'))
+    other_pieces = dataclasses.replace(toy(words=False), vocabularies=(pieces, pieces))
+    for other in (other_pieces, toy(words=False, h=4), toy(words=False, norm_first=False)):
+        at.save_model(other, tmp_path / "other")
+        with pytest.raises(ValueError, match=r"other has other symbols or sizes than .*001"):
+            models.average_models([names[0], tmp_path / "other"])
+
+
+def test_the_commands(tmp_path, capsys):
+    source, new, small, none = (str(tmp_path / name) for name in ("a.pt", "new", "small", "none"))
+    write_checkpoint(Path(source), toy())
+    assert models.main(["convert", source, new]) == models.main(["round", new, small]) == 0
+    printed = f"{new}: model {tmp_path.name}, a\n{small}: model {tmp_path.name}, a, int8\n"
+    assert capsys.readouterr().out == printed
+    average = ["average", small, "--output", new]
+    for command in (["convert", source, new], ["round", small, new], average):
+        assert models.main(command) == 1
+        assert f"error: {new} holds a model already" in capsys.readouterr().err
+    for command in ("convert", "round"):
+        assert models.main([command, none, none]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and none in error and error.count("\n") == 1
+    bad = toy()
+    bad.model.encoder.norm.scale.data[3] = math.nan
+    at.save_model(bad, tmp_path / "bad")
+    assert models.main(["round", str(tmp_path / "bad"), none]) == 1
+    assert capsys.readouterr().err.startswith("error: encoder.norm.scale holds NaN or infinity")
+    assert not Path(none).exists()

@@ -1,0 +1,215 @@
+"""What is done to finished models: older ones are read, one is rounded to int8, several averaged.
+
+    python tools/models.py convert SOURCE FOLDER [--heads 8] [--words words.json]
+    python tools/models.py round MODEL FOLDER
+    python tools/models.py average RUN/epoch-* [--output FOLDER]
+
+SOURCE is of the first edition (a checkpoint, a run, an exported folder), or what the code of 2018
+or 2022 saved as `torch.save(model.state_dict(), …)`. The latter needs `--heads` as in its training
+(a wrong number gives a model that talks nonsense), and `--words` in the order of their ids:
+
+    source, target = torch.load("vocab.pt")  # 2022; in 2018 SRC.vocab.itos and TGT.vocab.itos
+    json.dump({"source": source.get_itos(), "target": target.get_itos()}, open("words.json", "w"))
+
+`average` writes beside its first model. Nothing in a file is executed, no model is written over.
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+import sys
+import zipfile
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from safetensors.torch import load
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import the_annotated_transformer as at
+
+CPU = torch.device("cpu")
+MAGIC = b"annotated-transformer-1 "  # then the SHA-256 sum of all that follows the line
+SETTINGS = "N d_model d_ff h dropout attention_dropout norm_first share_embeddings max_len".split()
+OUR_NAMES = {"a_2": "scale", "b_2": "shift", "w_1": "widen", "w_2": "narrow"}
+SOURCE, TARGET = "src_embed.0.lut.weight", "tgt_embed.0.lut.weight"
+OUTPUT, BIAS = "generator.proj.weight", "generator.proj.bias"
+GLUED = *".,;:!?)]}%'’", "n't"  # a target word that begins so is written without a space before it
+
+
+def read_tensors(data: bytes) -> dict:
+    """Tensors and plain values by name; nothing in the file is executed."""
+    try:
+        if zipfile.is_zipfile(io.BytesIO(data)) and zipfile.ZipFile(io.BytesIO(data)).testzip():
+            raise ValueError("a checksum differs")
+        return dict(torch.load(io.BytesIO(data), weights_only=True, map_location="cpu"))
+    except Exception:  # torch and zipfile raise errors of many kinds
+        message = "it is damaged, or a whole pickled model, of which nothing was loaded"
+        raise ValueError(f"{message}: save its state_dict() by the code that wrote it") from None
+
+
+def read_first_edition(source: Path) -> at.Translator:
+    """A folder that the first edition exported, or the model of one of its checkpoints."""
+    if source.is_dir():
+        content, files = at.read_checked(source)
+        weights = load(files["model.safetensors"])
+    else:
+        first_line, _, payload = source.read_bytes().partition(b"\n")
+        if hashlib.sha256(payload).hexdigest().encode() != first_line.removeprefix(MAGIC):
+            raise ValueError("it is damaged, its checksum differs: take an older one of the run")
+        content = read_tensors(payload)
+        content["name"] = f"{source.resolve().parent.name}, {source.stem}"
+        weights, symbols = content["model"], content["vocabularies"]
+        if isinstance(symbols[0], str):  # pieces: all that the library learnt, as its JSON
+            files = {"tokenizer.json": symbols[0].encode()}
+        else:
+            files = {"words.json": json.dumps({"source": symbols[0], "target": symbols[1]})}
+    config = content["config"]
+    settings = {name: config[name] for name in SETTINGS}
+    model = at.make_model(len(weights[SOURCE]), len(weights[BIAS]), **settings)
+    if config["share_embeddings"]:  # a checkpoint names this matrix three times
+        weights = {name: weights[name] for name in weights if name not in (TARGET, OUTPUT)}
+    at.load_weights(model, weights)
+    vocabularies = at.vocabularies_of(files, model.arguments)
+    languages = config["languages"]
+    return at.Translator(content["name"], model, content["corpus"], languages, vocabularies)
+
+
+def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder:
+    """A model with the weights of a state dict of 2018 or 2022."""
+    N = len({name.split(".")[2] for name in state if name.startswith("encoder.layers.")})
+    src_vocab, tgt_vocab = len(state[SOURCE]), len(state[BIAS])
+    _, max_len, d_model = state["src_embed.1.pe"].shape
+    d_ff = len(state["encoder.layers.0.feed_forward.w_1.bias"])
+    model = at.make_model(src_vocab, tgt_vocab, N, d_model, d_ff, heads, max_len=max_len)
+    weights = {}
+    for name, tensor in state.items():
+        parts = [OUR_NAMES.get(part, part) for part in name.split(".")]
+        weights[".".join(parts)] = tensor
+    for side in ("src_embed", "tgt_embed"):  # far positions differ by the rounding of large angles
+        positions = weights.pop(f"{side}.1.pe").float()
+        if not torch.allclose(positions, model.src_embed[1].pe, rtol=0, atol=0.01):
+            raise ValueError(f"{side}.1.pe: these are no sinusoids, and others cannot be kept")
+    model.load_state_dict(weights)
+    # The older norm divides by (deviation over D - 1) + 1e-6, ours by the root of variance + 1e-6.
+    # The scale absorbs D - 1; what is left changes no log-probability by more than 1e-4.
+    for norm in model.modules():
+        if isinstance(norm, at.LayerNorm):
+            norm.scale.detach().mul_((1 - 1 / d_model) ** 0.5)
+    return model
+
+
+def read_older(path: Path, heads: int, words_file: Path | None, languages: str) -> at.Translator:
+    """A state dict of 2018 or 2022 and its words; the special symbols take the first four ids.
+
+    They do not say whether a space stood before a word; here `‿.` is a full stop without one. So
+    each source word is entered a second time with the mark; target words like `n't` only so.
+    """
+    state = read_tensors(path.read_bytes())
+    if words_file is None:
+        raise ValueError("its words lie elsewhere: name them by --words; --help says how")
+    words = json.loads(words_file.read_bytes())
+    missing = [symbol for symbol in at.SPECIALS[: at.PAD] if symbol not in words["source"]]
+    words["source"] += missing  # 2018 had no start and no end here: they get zeros
+    state[SOURCE] = torch.nn.functional.pad(state[SOURCE], (0, 0, 0, len(missing)))
+    for side, names in (("source", [SOURCE]), ("target", [TARGET, OUTPUT, BIAS])):
+        rows = {word: row for row, word in enumerate(words[side])}
+        if not len(state[names[0]]) == len(words[side]) == len(rows):
+            raise ValueError(f"{names[0]} needs one {side} word for each row, all different")
+        words[side] = [*at.SPECIALS, *(word for word in rows if word not in at.SPECIALS)]
+        for name in names:
+            state[name] = state[name][[rows[word] for word in words[side]]]
+    state[SOURCE] = torch.cat([state[SOURCE], state[SOURCE][len(at.SPECIALS) :]])
+    source = words["source"] + [at.JOIN + word for word in words["source"][len(at.SPECIALS) :]]
+    target = [at.JOIN + word if word.startswith(GLUED) else word for word in words["target"]]
+    vocabularies = at.Vocabulary(tuple(source)), at.Vocabulary(tuple(target))
+    model = older_model(state, heads)
+    return at.Translator(path.stem, model, "unknown", languages.split("-"), vocabularies)
+
+
+def convert(source: Path, heads: int, words: Path | None, languages: str) -> at.Translator:
+    """A model of an earlier version; ValueError says what is wrong with it."""
+    if (source / "best.pt").is_file():
+        source = source / "best.pt"
+    try:
+        if source.is_dir() or source.read_bytes().startswith(MAGIC):
+            return read_first_edition(source)
+        return read_older(source, heads, words, languages)
+    except Exception as error:  # of many kinds: no JSON, no such key, a shape that does not fit
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        files = f"{source} with {words}" if words else source
+        raise ValueError(f"{files} is no older model that can be converted: {reason}") from error
+
+
+def round_model(source: Path, folder: Path) -> at.Translator:
+    """Write a model, or the best of a run, with its matrices in int8, and load it from there."""
+    whole = at.load_trained_model(source, CPU)
+    tensors = dict(whole.model.named_parameters())
+    for name, value in list(tensors.items()):
+        if not value.isfinite().all():
+            raise ValueError(f"{name} holds NaN or infinity: take an earlier epoch")
+        if value.dim() == 2:
+            steps = value.abs().amax(dim=1).clamp(min=1e-30) / 127  # a row may be all zeros
+            tensors[name] = (value / steps.unsqueeze(1)).round().to(torch.int8)
+            tensors[f"{name}.steps"] = steps
+    # All that `save_model` asks of a model:
+    stored = SimpleNamespace(arguments=whole.model.arguments, named_parameters=tensors.items)
+    at.save_model(dataclasses.replace(whole, name=f"{whole.name}, int8", model=stored), folder)
+    return at.load_trained_model(folder, CPU)
+
+
+def average_models(folders: Sequence[Path | str]) -> at.Translator:
+    """The mean of several finished models; ValueError where their symbols or sizes differ."""
+    first = at.load_trained_model(folders[0], CPU)
+
+    def models() -> Iterator[at.EncoderDecoder]:
+        for folder in folders:
+            other = at.load_trained_model(folder, CPU)
+            same_symbols = other.vocabularies == first.vocabularies
+            if not same_symbols or other.model.arguments != first.model.arguments:
+                raise ValueError(f"{folder} has other symbols or sizes than {folders[0]}")
+            yield other.model
+
+    at.average(first.model, models())
+    return dataclasses.replace(first, name=f"{first.name}, {len(folders)} averaged")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("average")
+    command.add_argument("models", nargs="+", type=Path)
+    command.add_argument("--output", dest="folder", type=Path)
+    for name in ("round", "convert"):
+        command = commands.add_parser(name)
+        command.add_argument("source", type=Path)
+        command.add_argument("folder", type=Path)
+    command.add_argument("--heads", type=int, default=8, help="of 2018 or 2022 (default: 8)")
+    command.add_argument("--words", type=Path, help="of 2018 or 2022: a JSON file")
+    command.add_argument("--languages", default="de-en", help="of 2018 or 2022 (default: de-en)")
+    options = parser.parse_args(arguments)
+    folder = options.folder or options.models[0].resolve().parent / "average"
+    try:
+        if (folder / "config.json").exists():
+            raise ValueError(f"{folder} holds a model already: name another folder")
+        if options.command == "average":
+            translator = average_models(options.models)
+            at.save_model(translator, folder)
+        elif options.command == "round":
+            translator = round_model(options.source, folder)
+        else:
+            translator = convert(options.source, options.heads, options.words, options.languages)
+            at.save_model(translator, folder)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{folder}: model {translator.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
