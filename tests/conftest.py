@@ -4,9 +4,12 @@ Set before anything of ours is imported, so that processes which the tests start
 """
 
 import atexit
+import dataclasses
+import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +23,7 @@ NOWHERE = "http://127.0.0.1:9"  # nothing listens at the port for discarding
 
 os.environ["ANNOTATED_RUN"] = "smoke"
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the same device on every machine
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same device on every machine
 if folder := os.environ.pop("MULTI30K_DIR", None):
     os.environ[OUTSIDE] = str(Path(folder).resolve())
 os.environ["RUNS_DIR"] = tempfile.mkdtemp(prefix="runs-")
@@ -36,20 +39,24 @@ def in_the_project(monkeypatch):
     monkeypatch.chdir(PROJECT)
 
 
-@pytest.fixture(scope="package", autouse=True)
-def one_thread():
-    """Small tensors gain nothing from threads, and sums in another order would differ."""
-    import torch
-
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def at() -> ModuleType:
     """The script as a module."""
     import the_annotated_transformer
 
     return the_annotated_transformer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_cpu(at) -> Iterator[None]:
+    """One thread of the CPU, in fp32, on every machine: results are compared bit for bit."""
+    import torch
+
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(at, "choose_device", lambda: torch.device("cpu"))
+        patch.setattr(at, "gains_from_bf16", lambda device: False)
+        yield
 
 
 @pytest.fixture
@@ -92,34 +99,24 @@ def small_config(at, small_corpus):
     return at.Config(
         data=str(small_corpus), N=1, d_model=16, d_ff=32, h=2, dropout=0.1, attention_dropout=0.1,
         max_len=16, min_freq=1, pieces=0, share_embeddings=False, batch_tokens=128, accumulate=2,
-        warmup=10, factor=1.0, epochs=2, schedule="root", patience=100,
+        warmup=1, factor=0.1, epochs=2, schedule="root", patience=100, keep=1,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="package")
 def small_run(at, small_config, tmp_path_factory) -> Path:
     """The folder of a finished run of one epoch, with 16 positions."""
-    import dataclasses
-
     folder = tmp_path_factory.mktemp("finished") / "small"
     at.train_model(dataclasses.replace(small_config, epochs=1), folder)
     return folder
 
 
-def keep_to_the_cpu(at: ModuleType, patch: pytest.MonkeyPatch) -> None:
-    """The same device and format everywhere: results are compared bit for bit."""
-    import torch
-
-    patch.setattr(at, "choose_device", lambda: torch.device("cpu"))
-    patch.setattr(at, "gains_from_bf16", lambda device: False)
-
-
-@pytest.fixture
-def on_the_cpu(at, monkeypatch):
-    import torch
-
-    torch.manual_seed(0)
-    keep_to_the_cpu(at, monkeypatch)
+@pytest.fixture(scope="package")
+def whole(at, small_config, tmp_path_factory) -> Path:
+    """The folder of a run of two epochs that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    at.train_model(small_config, folder)
+    return folder
 
 
 def saved(folder: Path) -> dict:
@@ -129,30 +126,37 @@ def saved(folder: Path) -> dict:
     return the_annotated_transformer.load_checkpoint(folder / "last.pt")
 
 
-def scores(history: list[dict]) -> list[dict]:
-    """The entries of a log without what depends on the clock."""
+def log_of(folder: Path) -> list[dict]:
+    """The log of a run, without what depends on the clock."""
+    entries = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     clock = ("minutes", "tokens_per_second", "gpu")
-    return [{k: v for k, v in entry.items() if k not in clock} for entry in history]
+    return [{k: v for k, v in entry.items() if k not in clock} for entry in entries]
 
 
-def assert_same_training(one: dict, other: dict) -> None:
-    """The same weights, moments, schedule and scores, bit for bit."""
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder but the lock, which has no content."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """The same weights, moments, schedule, scores and files, bit for bit; nothing half-written."""
     import torch
 
-    assert scores(one["history"]) == scores(other["history"])
-    assert one["scheduler"] == other["scheduler"]
-    for name, weights in one["model"].items():
-        assert torch.equal(weights, other["model"][name]), name
-    for number, moments in one["optimizer"]["state"].items():
+    ours, theirs = saved(one), saved(other)
+    assert ours["scheduler"] == theirs["scheduler"]
+    for name, weights in ours["model"].items():
+        assert torch.equal(weights, theirs["model"][name]), name
+    for number, moments in ours["optimizer"]["state"].items():
         for name, value in moments.items():
-            assert torch.equal(value, other["optimizer"]["state"][number][name]), name
-
-
-@pytest.fixture(scope="package")
-def uninterrupted(at, small_config, tmp_path_factory) -> dict:
-    """The last checkpoint of two epochs at once."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        keep_to_the_cpu(at, patch)
-        assert at.train_model(small_config, folder) == "finished"
-    return saved(folder)
+            assert torch.equal(value, theirs["optimizer"]["state"][number][name]), name
+    files = contents(one), contents(other)
+    assert files[0].keys() == files[1].keys() and ".part" not in "".join(files[0])
+    for name in files[0]:
+        if name.startswith("epoch-") and not name.endswith("config.json"):
+            assert files[0][name] == files[1][name], name
+    assert log_of(one) == log_of(other)
+    assert len(log_of(one)) == len(ours["history"]) == len(theirs["history"])
+    summaries = [json.loads(files[n]["summary.json"]) for n in range(2)]
+    for name in ("status", "best", "validation_bleu", "corpus", "parameters", "settings"):
+        assert summaries[0][name] == summaries[1][name]

@@ -3,9 +3,6 @@
 Code that readers have: it must run here with three lines changed, those that the Afterword names.
 """
 
-import re
-from pathlib import Path
-
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -33,13 +30,12 @@ class DummyOptimizer(torch.optim.Optimizer):
 
 
 class DummyScheduler:
-    def step(self):
-        raise AssertionError("nothing is learnt from an evaluation")
+    step = DummyOptimizer.step
 
 
-def copy_task(epochs: int, updates: int, batch_size: int) -> tuple[list[float], torch.Tensor]:
-    """Its losses while it learns and while it is judged, and what it writes in the end."""
-    V = 11
+def test_the_copy_task_of_2022_runs_with_three_lines_changed():
+    V, losses = 11, []
+    torch.manual_seed(0)
     criterion = LabelSmoothing(size=V, padding_idx=PAD, smoothing=0.0)  # changed
     model = make_model(V, V, N=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.5, betas=(0.9, 0.98), eps=1e-9)
@@ -49,21 +45,20 @@ def copy_task(epochs: int, updates: int, batch_size: int) -> tuple[list[float], 
             step, model_size=model.src_embed[0].d_model, factor=1.0, warmup=400
         ),
     )
-    losses = []
-    for _ in range(epochs):
+    for _ in range(2):
         model.train()
         loss, state = run_epoch(
-            data_gen(V, batch_size, updates),
+            data_gen(V, 8, 2),
             model,
             SimpleLossCompute(model.generator, criterion),
             optimizer,
             lr_scheduler,
             mode="train",
         )
-        assert state.step == updates
+        assert state.step == 2
         model.eval()
         judged, _ = run_epoch(
-            data_gen(V, batch_size, 1),
+            data_gen(V, 8, 1),
             model,
             SimpleLossCompute(model.generator, criterion),
             DummyOptimizer(),
@@ -71,18 +66,9 @@ def copy_task(epochs: int, updates: int, batch_size: int) -> tuple[list[float], 
             mode="eval",
         )
         losses += [float(loss), float(judged)]
+    assert all(0 < loss < 5 for loss in losses) and losses[-1] < losses[0]
     model.eval()
     src = torch.LongTensor([[4, 5, 6, 7, 8, 9, 10, 4, 5, 6]])  # changed
     src_mask = torch.ones(1, 1, src.shape[1])
-    return losses, greedy_decode(model, src, src_mask, max_len=12, start_symbol=START)  # changed
-
-
-def test_three_lines_are_changed():
-    assert len(re.findall(r"# changed$", Path(__file__).read_text("utf-8"), flags=re.M)) == 3
-
-
-def test_it_runs():
-    torch.manual_seed(0)
-    losses, written = copy_task(epochs=2, updates=3, batch_size=8)
-    assert all(0 < loss < 5 for loss in losses) and losses[-1] < losses[0]
+    written = greedy_decode(model, src, src_mask, max_len=12, start_symbol=START)  # changed
     assert written[0, 0] == START and written.size(1) <= 12

@@ -6,7 +6,6 @@ Tests that take the module `at` and nothing else are used by test_faults.py too.
 import copy
 import itertools
 import random
-import types
 
 import pytest
 import torch
@@ -20,12 +19,11 @@ def seeds():
     torch.manual_seed(0)
 
 
-def small_inputs(at, B: int = 2, S: int = 5, T: int = 4) -> tuple[torch.Tensor, ...]:
-    """Source, target, and their masks, one of the sources padded."""
-    src, tgt = torch.randint(11, (B, S)), torch.randint(13, (B, T))
-    src_mask = torch.ones(B, 1, S, dtype=torch.bool)
-    src_mask[-1, 0, S - 2 :] = False
-    return src, tgt, src_mask, at.subsequent_mask(T)
+def small_inputs(at) -> tuple[torch.Tensor, ...]:
+    """Source (2, 5), target (2, 4), and their masks, one of the sources padded."""
+    src_mask = torch.ones(2, 1, 5, dtype=torch.bool)
+    src_mask[1, 0, 3:] = False
+    return torch.randint(11, (2, 5)), torch.randint(13, (2, 4)), src_mask, at.subsequent_mask(4)
 
 
 # Limits -----------------------------------------------------------------------------------------
@@ -59,20 +57,6 @@ def test_a_wrong_word_is_never_wanted_more_than_the_right_one(at):
         assert wanted.sum().item() == pytest.approx(1)
 
 
-def test_symbols_that_leave_nothing_to_copy(at):
-    with pytest.raises((ValueError, RuntimeError), match="4"):
-        next(at.data_gen(4, 1, 1))
-    assert next(at.data_gen(5, 2, 1)).src.unique().tolist() == [4]
-
-
-def test_an_update_without_a_target_token(at):
-    model, src = at.tiny_model(), torch.full((1, 3), 4)
-    loss_compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(13, at.PAD))
-    empty = at.Batch(src, torch.full((1, 3), at.PAD))
-    with pytest.raises(ValueError, match="without a single target token"):
-        at.run_epoch([empty], model, loss_compute, *at.make_optimizer(model, 1.0, 10))
-
-
 # Shape and structure ----------------------------------------------------------------------------
 
 
@@ -92,17 +76,6 @@ def test_the_norm_of_a_vector_that_hardly_varies(at):
     torch.testing.assert_close(at.LayerNorm(8)(x), nn.LayerNorm(8, eps=1e-6)(x))
 
 
-def test_the_norm_stands_where_its_order_says(at):
-    x, seen = torch.randn(2, 3, 8), []
-    for norm_first in (True, False):
-        connection = at.SublayerConnection(8, 0.0, norm_first)
-        nn.init.normal_(connection.norm.shift)
-        given = connection(x, lambda x: seen.append(x) or 2 * x)
-        norm = connection.norm
-        torch.testing.assert_close(seen.pop(), norm(x) if norm_first else x)
-        torch.testing.assert_close(given, x + 2 * norm(x) if norm_first else norm(3 * x))
-
-
 def test_parameters_of_the_base_and_the_big_model(at):
     for D, F, h, count in ((512, 2048, 8, 63_121_544), (1024, 4096, 16, 214_286_472)):
         with torch.device("meta"):
@@ -114,45 +87,26 @@ def test_parameters_of_the_base_and_the_big_model(at):
 
 
 def test_a_batch_knows_padding_by_the_number_that_it_is_given(at):
-    src = torch.tensor([[5, 6, 1, 2], [5, 1, 2, 2]])
-    tgt = torch.tensor([[0, 7, 8, 1], [0, 7, 1, 2]])
-    batch = at.Batch(src, tgt, pad=7)
-    assert batch.src_mask.all() and batch.src_mask.shape == (2, 1, 4) and batch.ntokens == 4
+    batch = at.Batch(torch.tensor([[5, 1, 2, 2]]), torch.tensor([[0, 7, 1, 2]]), pad=7)
+    assert batch.src_mask.all() and batch.ntokens == 2
     assert batch.tgt_mask[0].int().tolist() == [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
-    assert at.Batch(src, pad=6).src_mask[0].int().tolist() == [[1, 0, 1, 1]]
     moved = batch.to(torch.device("meta"))
     assert {getattr(moved, name).device.type for name in ("src", "tgt_y", "tgt_mask")} == {"meta"}
-    assert batch.src.device.type == "cpu" and moved.ntokens == 4
+    assert batch.src.device.type == "cpu" and moved.ntokens == 2
 
 
-def test_masks_of_ones_and_zeros_mean_what_they_say(at):
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float])
+def test_masks_of_ones_and_zeros_mean_what_they_say(at, dtype):
     """Of any number format, as code of 2018 and 2022 has them."""
     model, (src, tgt, src_mask, tgt_mask) = at.tiny_model(), small_inputs(at)
-    states, search = model(src, tgt, src_mask, tgt_mask), at.beam_search
-    greedy, beams = (d(model, src, src_mask, 9, at.START) for d in (at.greedy_decode, search))
-    for dtype in (torch.uint8, torch.long, torch.float):
-        mask = src_mask.to(dtype)
-        torch.testing.assert_close(model(src, tgt, mask, tgt_mask.to(dtype)), states)
-        assert torch.equal(at.greedy_decode(model, src, mask, 9, at.START), greedy)
-        assert torch.equal(search(model, src, mask, 9, at.START), beams), dtype
+    mask, states = src_mask.to(dtype), model(src, tgt, src_mask, tgt_mask)
+    torch.testing.assert_close(model(src, tgt, mask, tgt_mask.to(dtype)), states)
+    for decode in (at.greedy_decode, at.beam_search):
+        rows = decode(model, src, src_mask, 9, at.START)
+        assert torch.equal(decode(model, src, mask, 9, at.START), rows)
 
 
-# State, gradients, randomness -------------------------------------------------------------------
-
-
-def test_recorded_or_not_the_output_is_the_same(at):
-    for norm_first in (True, False):
-        model, inputs = at.tiny_model(norm_first=norm_first), small_inputs(at)
-        attentions = [m for m in model.modules() if isinstance(m, at.MultiHeadedAttention)]
-        assert all(attn.record is None for attn in attentions)
-        expected, record = model(*inputs), []
-        for attn in attentions:
-            attn.record = record
-        torch.testing.assert_close(model(*inputs), expected)
-        shapes = [(2, 4, 5, 5)] * 2 + [(2, 4, 4, 4), (2, 4, 4, 5)] * 2
-        assert [tuple(weights.shape) for weights in record] == shapes
-        assert not any(weights.requires_grad for weights in record)
-        assert all(weights[-1, :, :, 3:].eq(0).all() for weights in [*record[:2], *record[3::2]])
+# Dropout ----------------------------------------------------------------------------------------
 
 
 def test_where_everything_is_dropped_nothing_is_left(at):
@@ -167,13 +121,9 @@ def test_where_everything_is_dropped_nothing_is_left(at):
     torch.testing.assert_close(attn.record[0].sum(-1), torch.ones(2, 2, 5))  # as before dropout
 
 
-def test_dropout_of_attention_weights_is_that_of_the_model_unless_given(at):
-    for changes, rate in (
-        ({"dropout": 0.3}, 0.3),
-        ({"dropout": 0.3, "attention_dropout": 0.0}, 0.0),
-    ):
-        modules = at.tiny_model(**changes).modules()
-        assert {m.dropout.p for m in modules if isinstance(m, at.MultiHeadedAttention)} == {rate}
+def test_dropout_of_attention_weights_may_differ(at):
+    modules = at.tiny_model(dropout=0.3, attention_dropout=0.0).modules()
+    assert {m.dropout.p for m in modules if isinstance(m, at.MultiHeadedAttention)} == {0.0}
 
 
 def test_a_loss_is_judged_and_a_text_decoded_without_dropout(at):
@@ -188,41 +138,36 @@ def test_a_loss_is_judged_and_a_text_decoded_without_dropout(at):
     assert torch.equal(searched, written) and model.training and not written.requires_grad
 
 
-def test_fresh_models_differ_and_seeded_ones_agree(at):
-    def weights(seed):
-        torch.manual_seed(seed)
-        return nn.utils.parameters_to_vector(at.tiny_model().parameters())
-
-    assert torch.equal(weights(1), weights(1)) and not torch.equal(weights(1), weights(2))
-    model = at.tiny_model()
-    for first, second in (model.encoder.layers, model.decoder.layers):
-        pairs = zip(first.named_parameters(), second.parameters(), strict=True)
-        alike = [name for (name, ours), theirs in pairs if torch.equal(ours, theirs)]
-        assert all(".norm." in name for name in alike), "norms start at one and zero"
+def test_a_text_ends_at_the_symbol_that_is_given(at):
+    model, src = at.tiny_model(), torch.tensor([[4, 5, 6]])
+    given = model, src, src.unsqueeze(1) > 0, 12, at.START
+    endless = at.greedy_decode(*given, end_symbol=None)
+    row = at.greedy_decode(*given, end_symbol=endless[0, 4])
+    assert endless.shape == (1, 12) and row.size(1) <= 5
+    assert torch.equal(row, endless[:, : row.size(1)]) and row[0, -1] == endless[0, 4]
 
 
 # Training ---------------------------------------------------------------------------------------
 
-LOSSES = {  # by the order of the norm: three epochs of two updates, then without smoothing
-    True: [2.244884683, 1.648831513, 0.961011075, 0.967336747],
-    False: [2.404707665, 1.784215066, 1.667894730, 2.142908930],
-}
+LOSSES = {True: (2.1012439, 2.2915383), False: (2.1099337, 2.4368144)}  # with the norm first?
 
 
-def test_a_few_updates_give_the_losses_that_they_always_gave(at):
-    """In double precision; whatever changes the computation in silence changes these numbers."""
-    sentences = [[at.START, *range(4, 5 + n), at.END] for n in range(7)]
-    parts = map(at.pad_ids, at.grouped(sentences, 2))
-    batches, criterion = [at.Batch(ids, ids) for ids in parts], at.LabelSmoothing(13, at.PAD, 0.1)
+def test_the_copy_task_gives_the_losses_that_it_always_gave(at):
+    """In ten updates, and after them, in fp32.
+
+    Other numbers are right only after a change of what is computed: of the task, the first weights,
+    the model, the loss, the curve of the rate or Adam. Other instructions of the processor change
+    them by a millionth.
+    """
     for norm_first, expected in LOSSES.items():
-        torch.manual_seed(0)
-        model = at.tiny_model(dropout=0.0, norm_first=norm_first).double()
-        optimizer, losses = at.make_optimizer(model, 0.5, 4), []
+        model = at.new_copy_model(norm_first=norm_first)
+        batches = list(at.data_gen(at.COPY_SYMBOLS, 8, 20))
+        criterion = at.LabelSmoothing(at.COPY_SYMBOLS, at.PAD, 0.1)
         loss_compute = at.SimpleLossCompute(model.generator, criterion)
-        for _ in range(3):
-            losses.append(at.run_epoch(batches, model, loss_compute, *optimizer, accum_iter=3)[0])
-        losses.append(at.evaluate_loss(model, batches)["nll"])
-        assert losses == pytest.approx(expected, abs=1e-6), norm_first
+        optimizer = at.make_optimizer(model, factor=0.1, warmup=8)
+        loss, _ = at.run_epoch(batches, model, loss_compute, *optimizer, accum_iter=2)
+        losses = loss, at.evaluate_loss(model, batches)["nll"]
+        assert losses == pytest.approx(expected, rel=1e-4), norm_first
 
 
 def test_an_update_follows_the_gradient_of_the_mean_over_all_tokens(at):
@@ -262,11 +207,11 @@ def test_copies_are_counted_to_their_end(at):
         assert at.copied_exactly(None, batch) == 1
 
 
-def test_a_full_beam_finds_the_best_of_all_where_sentences_may_end_early(at):
+def test_a_full_beam_finds_the_best_where_sentences_may_end_early(at):
     """As the check of the text does, with an end so likely that lengths compete."""
-    triples = [[at.START, *symbols] for symbols in itertools.product((at.END, 4, 5, 6), repeat=3)]
-    sentences = [s[: [*s, at.END].index(at.END) + 1] for s in triples]
-    for seed, alpha in itertools.product(range(3), (0.0, 0.6, 2.0)):
+    triples = itertools.product((at.END, 4, 5, 6), repeat=3)
+    sentences = {(at.START, *s[: [*s, at.END].index(at.END) + 1]) for s in triples}
+    for seed, alpha in itertools.product(range(2), (0.0, 0.6, 2.0)):
         torch.manual_seed(seed)
         model, src = at.make_model(7, 7, 1, 16, 32, 4).eval(), torch.tensor([[4, 6, 5, at.END]])
         model.generator.proj.bias.data[:4] = torch.tensor([-torch.inf, 1.5, -torch.inf, -torch.inf])
@@ -278,7 +223,7 @@ def test_a_full_beam_finds_the_best_of_all_where_sentences_may_end_early(at):
 # Number formats ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_an_empty_row_in_every_format(at, dtype):
     *inputs, mask = at.random_attention_inputs()
     for kind in (None, at.MultiHeadedAttention, at.FastAttention):
@@ -292,42 +237,19 @@ def test_an_empty_row_in_every_format(at, dtype):
         assert given[0].grad[0, :, 1].eq(0).all()
 
 
-def test_a_sentence_with_nothing_to_attend_to_harms_no_neighbour(at):
-    model, (src, tgt, src_mask, tgt_mask) = at.tiny_model(), small_inputs(at)
-    alone = model(src[:1], tgt[:1], src_mask[:1], tgt_mask)
-    src_mask[1] = False
-    together = model(src, tgt, src_mask, tgt_mask)
-    torch.testing.assert_close(together[:1], alone)
-    together.square().sum().backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-
-
 def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
-    model, (src, tgt, src_mask, tgt_mask) = at.tiny_model(), small_inputs(at)
-    wanted, losses = torch.randint(4, 13, (2, 4)), []
-    batch = types.SimpleNamespace(
-        src=src, tgt=tgt, src_mask=src_mask, tgt_mask=tgt_mask, tgt_y=wanted
-    )
+    model, batch = at.tiny_model(), at.Batch(*small_inputs(at)[:2])
+    given, losses = (batch.src, batch.tgt, batch.src_mask, batch.tgt_mask), []
     for dtype in (None, torch.bfloat16):
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
-            x, attn = torch.randn(1, 3, 16), model.encoder.layers[0].self_attn
-            assert attn(x, x, x).dtype == (dtype or torch.float32), "the format is really used"
-            log_probs = model.generator(model(src, tgt, src_mask, tgt_mask))
+            log_probs = model.generator(model(*given))
         assert log_probs.dtype == torch.float32
-        torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(2, 4))
-        loss_model = at.ModelWithLoss(model, at.LabelSmoothing(13, at.PAD, 0.1), dtype)
-        losses.append(loss_model(batch))
-        assert losses[-1].dtype == torch.float32
-    assert losses[0] != losses[1] and losses[0].item() == pytest.approx(losses[1].item(), rel=0.05)
-
-
-def test_whole_models_in_other_formats(at):
-    inputs, single = small_inputs(at), at.tiny_model()
-    for dtype, precise in ((torch.float64, torch.float64), (torch.bfloat16, torch.float32)):
-        model = copy.deepcopy(single).to(dtype)
-        states, tolerance = model(*inputs), 1e-5 if dtype == precise else 0.2
-        assert states.dtype == dtype and model.generator(states).dtype == precise
-        torch.testing.assert_close(states.float(), single(*inputs), atol=tolerance, rtol=0)
+        torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(batch.tgt.shape))
+        loss = at.ModelWithLoss(model, at.LabelSmoothing(13, at.PAD, 0.1), dtype)(batch)
+        assert loss.dtype == torch.float32
+        losses.append(loss.item())
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert model.bfloat16().generator(model(*given)).dtype == torch.float32
 
 
 # Words and text ---------------------------------------------------------------------------------
@@ -343,14 +265,13 @@ def test_a_vocabulary_counts_and_sorts(at):
 
 
 def test_vocabularies_know_the_training_split_only(at):
-    train, rest = [("Hund Hund", "dog dog")], [("Katze Katze", "cat cat")]
+    train, rest = [("Hund Hund", "dog dog")], [("Katze", "cat")]
     corpus = at.Corpus("toy", ("de", "en"), {"train": train, "val": rest, "test": rest})
     vocabularies = at.learn_words(corpus, min_freq=1)
     assert [vocabulary.words[4:] for vocabulary in vocabularies] == [("Hund",), ("dog",)]
-    [pair] = at.encode_pairs(train, vocabularies, corpus.languages)
-    assert pair == ([4, 4, at.END], [at.START, 4, 4, at.END])
-    [pair] = at.encode_pairs(rest, vocabularies, corpus.languages)
-    assert pair[0] == [at.UNKNOWN, at.UNKNOWN, at.END]
+    pairs = at.encode_pairs(train + rest, vocabularies, corpus.languages)
+    assert pairs[0] == ([4, 4, at.END], [at.START, 4, 4, at.END])
+    assert pairs[1][0] == [at.UNKNOWN, at.END]
 
 
 def test_a_pair_that_is_empty_or_too_long_cannot_be_used(at):

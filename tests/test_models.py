@@ -335,7 +335,7 @@ def test_the_mean_of_models_is_a_model(tmp_path, capsys):
         at.save_model(toy(words=False, seed=seed), names[-1])
         states.append(at.load_trained_model(names[-1]).model.state_dict())
     assert models.main(["average", *names]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'average'}: model toy, 3 averaged\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'average'}: the mean of 3 models\n"
     mean = at.load_trained_model(tmp_path / "average")
     assert mean.vocabularies == toy(words=False).vocabularies
     for name, value in mean.model.state_dict().items():

@@ -43,7 +43,7 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
     first = tool.Row("words", "words", ("words-1", "words-2"))
     second = tool.Row("pieces", "pieces", ("pieces-1",), beam=4, averaged=2)
     changes = {
-        "RUNS": {name: tool.Run(config) for name, config in runs.items()},
+        "RUNS": runs,
         "ROWS": (first, second),
         "OTHER": dataclasses.replace(second, name="back", runs=("back",)),
         "SHIPPED": dataclasses.replace(second, name="int8"),
@@ -89,7 +89,7 @@ def changed(before, now) -> set[str]:
 
 def test_each_row_changes_what_it_names_and_nothing_else(tool):
     def step(before, row) -> set[str]:
-        settings = (tool.RUNS[each.runs[0]].config for each in (before, row))
+        settings = (tool.RUNS[each.runs[0]] for each in (before, row))
         return changed(*settings) | changed(before, row) - {"name", "step", "runs"}
 
     pairs = zip(tool.ROWS, tool.ROWS[1:], strict=False)
@@ -102,10 +102,10 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
     }
     assert step(tool.ROWS[-1], tool.OTHER) == {"languages"}
     for row in tool.ROWS:
-        first, *others = (tool.RUNS[run].config for run in row.runs)
+        first, *others = (tool.RUNS[run] for run in row.runs)
         assert first.seed == 1 and first.data == "multi30k" and first.keep >= row.averaged
         assert all(changed(first, other) == {"seed"} for other in others)
-    trials = [run.config for name, run in tool.RUNS.items() if name.startswith("trial-")]
+    trials = [config for name, config in tool.RUNS.items() if name.startswith("trial-")]
     assert len(set(trials)) == len(trials), "each trial changes something else"
 
 
@@ -114,7 +114,7 @@ def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(tool, path):
     record = json.loads(path.read_bytes())
     summary = record["summary"]
     assert re.fullmatch(r"[0-9a-f]{40}|unknown", summary["commit"]) and summary["machine"]
-    planned = dataclasses.asdict(tool.RUNS[path.stem].config)
+    planned = dataclasses.asdict(tool.RUNS[path.stem])
     free = {"keep": planned["keep"], "patience": planned["patience"]}  # they change no weight
     assert summary["settings"] | free == planned
     if len(record["log"]) > 1:
@@ -258,7 +258,7 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
         assert entry["run"] in row.runs and entry["beam"] == row.beam
         assert (entry["alpha"], entry["averaged"]) == (row.alpha, row.averaged)
         path = tool.translations_path(row, entry["run"], entry["split"])
-        languages = tuple(tool.RUNS[entry["run"]].config.languages.split("-"))
+        languages = tuple(tool.RUNS[entry["run"]].languages.split("-"))
         references = [pair[1] for pair in at.find_multi30k(languages).splits[entry["split"]]]
         written = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         bleu, signature = at.corpus_bleu(written, references)

@@ -26,7 +26,6 @@ from typing import Literal
 import baselines
 import records
 import torch
-import tyro
 from torch import nn
 
 at = baselines.at
@@ -214,16 +213,8 @@ def run(name: str = "benchmark") -> None:
     path.unlink()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit status."""
-    commands = {"run": run, "measure": measure, "list": list_cases}
-    try:
-        tyro.extras.subcommand_cli_from_dict(commands, prog="bench.py", args=arguments)
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
+COMMANDS = {"run": run, "measure": measure, "list": list_cases}
+main = functools.partial(records.command_line, COMMANDS)
 
 if __name__ == "__main__":
     sys.exit(main())

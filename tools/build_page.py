@@ -1,15 +1,13 @@
 """Lay an executed notebook out as one HTML file that needs no network.
 
-    python tools/build_page.py EXECUTED.ipynb OUTPUT.html [--publish]
-
 Formulas become HTML while the page is built, so the page needs no script for them and a formula
 that does not parse fails the build. So do an image without alt text, a link to an anchor that does
 not exist, and a chart with a null where a number should be. The same notebook gives the same bytes.
 """
 
-import argparse
 import base64
 import functools
+import hashlib
 import html
 import io
 import json
@@ -21,6 +19,7 @@ from pathlib import Path
 
 import nbformat
 import quickjs
+import records
 import vl_convert
 from bs4 import BeautifulSoup, Comment, Tag
 from markdown_it import MarkdownIt
@@ -42,18 +41,11 @@ SHORT_NOTE = 90  # words; a note that is no longer stands in the margin where th
 WORDS, LINES = 220, 15  # that a reader takes in within a minute, of prose and of code
 ENGINE = "engine-room"  # the heading from which on everything is folded
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
-FORMULA_FACES = {"Main-Regular", *(f"Size{size}-Regular" for size in (1, 2, 3, 4))}
-OTHER_FACES = {  # by the class of what is set in them
-    "mathit": "Main-Italic", "mathbf": "Main-Bold", "mathnormal": "Math-Italic",
-    "boldsymbol": "Math-BoldItalic", "amsrm": "AMS-Regular", "mathbb": "AMS-Regular",
-    "mathcal": "Caligraphic-Regular", "mathfrak": "Fraktur-Regular", "mathscr": "Script-Regular",
-    "mathsf": "SansSerif-Regular", "mathtt": "Typewriter-Regular", "texttt": "Typewriter-Regular",
-}  # fmt: skip
+FACES = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular"  # of formulas
+FACES = {*FACES.split(), *(f"Size{size}-Regular" for size in (1, 2, 3, 4))}
 GITHUB = re.compile(r'\[remote "origin"\][^\[]*github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?\n')
 ANCHORED = r"^((?:<a id=[^>]+></a>)+)\s+(#+ )"
 DEFINES = re.compile(r"^(?:def|class) (\w+)", flags=re.M)
-COMMENT = re.compile(r'<span class="(?:c1|sd)">.*?</span>', flags=re.S)  # or docstring, coloured
-IN_A_SHAPE = re.compile(r"\b(?:[A-Z]|d_k)\b(?=[\w·+,. ]*\))")
 WORD = re.compile(r"\w[\w'’-]*")
 NUMBER = re.compile(r"[-+−–]?[\d,.]*\d(e[+-]?\d+)?\s*[%×kM]?|NaN|[–—]?")
 
@@ -62,7 +54,7 @@ parsed = functools.partial(BeautifulSoup, features="html.parser")
 vega_bundle = functools.cache(vl_convert.javascript_bundle)
 
 
-class BuildError(Exception):
+class BuildError(ValueError):
     """Something in the notebook that must not reach a reader; the message says what and where."""
 
 
@@ -93,13 +85,6 @@ def code_block(code: str, language: str = "python") -> str:
     lexer = get_lexer_by_name(language, stripnl=False)
     coloured = highlight(code, lexer, HtmlFormatter(nowrap=True)).rstrip("\n")
     return f'<div class="code"><pre><code>{coloured}</code></pre></div>\n'
-
-
-def notation_of(text: str) -> dict[str, str]:
-    """Letters and what they mean, from the table under the heading Notation."""
-    table = text.partition("# Notation")[2].partition("\n\n|")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\|? *`(\w+)` *\| *([^|]+?) *\|", table, flags=re.M)
-    return {name: meaning.replace("`", "") for name, meaning in rows}
 
 
 def words_of(tag: Tag) -> int:
@@ -189,12 +174,9 @@ class Cells:
 
     def __init__(self, notebook: NotebookNode) -> None:
         self.runs: list[dict] = []  # what the notebook says about the run that made it
-        self.names: set[str] = set()  # of figures
         self.codes = 0
         self.script = SCRIPT.read_text("utf-8")
         self.place = 0  # in the script, where the last cell ended
-        text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-        self.letters = notation_of(text)
         self.md = self.make_markdown()
         cells = [pair for pair in enumerate(notebook.cells, 1) if pair[1].source.strip()]
         self.html = "".join(self.cell(number, cell) for number, cell in cells)
@@ -227,16 +209,10 @@ class Cells:
             "fence": lambda token: code_block(token.content.rstrip(), token.info or "text"),
             "table_open": lambda token: '<div class="scroll table"><table>\n',
             "table_close": lambda token: "</table></div>\n",
-            "code_inline": self.inline_code,
         }
         for name, rule in rules.items():
             md.add_render_rule(name, lambda _, tokens, i, *rest, rule=rule: rule(tokens[i]))
         return md
-
-    def letter(self, name: str, shown: str, more: str = "") -> str:
-        """A letter of the notation, with its meaning for whoever points at it; else as it is."""
-        meaning = html.escape(self.letters.get(name, ""))
-        return f'<abbr title="{meaning}"{more}>{shown}</abbr>' if meaning else shown
 
     def formula(self, token: Token, display: bool = False) -> str:
         """A formula as HTML and MathML."""
@@ -248,22 +224,8 @@ class Cells:
             raise BuildError(f"formula does not parse: {tex!r}: {told}") from None
         if display:
             return f'<span class="scroll display">{rendered}</span>'
-        if tex in self.letters and tex != "V":  # in formulas it may be the matrix of values
-            return self.letter(tex, rendered, ' tabindex="0"')
         # A short formula is not broken over two lines.
         return f'<span class="short">{rendered}</span>' if len(tex) < 30 else rendered
-
-    def inline_code(self, token: Token) -> str:
-        """Code in a line; a letter of the notation says what it means, on hover or focus."""
-        shown = f"<code>{html.escape(token.content, quote=False)}</code>"
-        return self.letter(token.content, shown, ' tabindex="0"')
-
-    def figure(self, name: str, inner: str) -> str:
-        """A figure under an address of its own, which does not change with its number."""
-        while name in self.names:
-            name += "-again"
-        self.names.add(name)
-        return f'<figure id="{name}">{inner}</figure>\n'
 
     def image(self, token: Token) -> str:
         """A drawing of the project as part of the page."""
@@ -275,21 +237,15 @@ class Cells:
         path = PROJECT / source
         if not path.is_file():
             raise BuildError(f"image {source} does not exist")
-        prefix = f"{path.stem}-{len(self.names) + 1}-"
-        drawing = inline_svg(path.read_text("utf-8"), token.content, prefix)
-        return self.figure(f"figure-{path.stem}", drawing)
+        drawing = inline_svg(path.read_text("utf-8"), token.content, f"{path.stem}-")
+        return f'<figure id="figure-{path.stem}">{drawing}</figure>\n'
 
     # Code and its outputs
-
-    def explained(self, comment: re.Match) -> str:
-        """A comment or docstring; the letters of its shapes, (B, T, d_k), say what they mean."""
-        return IN_A_SHAPE.sub(lambda name: self.letter(name[0], name[0]), comment[0])
 
     def placed_code(self, code: str) -> str:
         """A block of code with its address and its line in the script."""
         self.codes += 1
         block = code_block(code).replace("<div", f'<div id="code-{self.codes}"', 1)
-        block = COMMENT.sub(self.explained, block)
         found = self.script.find(f"\n{code}\n", self.place)
         if found < 0:
             return block
@@ -327,8 +283,8 @@ class Cells:
         if charts:
             shows = r'(?m)(?:^@example\ndef |^published\(")([\w-]+?)(?:[_-]figure)?["(]'
             name = re.search(shows, source)
-            name = f"figure-{name[1].replace('_', '-')}" if name else "figure"
-            return self.figure(name, chart_of(charts[0], data.get("image/png", "")))
+            address = f' id="figure-{name[1].replace("_", "-")}"' if name else ""
+            return f"<figure{address}>{chart_of(charts[0], data.get('image/png', ''))}</figure>\n"
         if "<table" in data.get("text/html", ""):
             return clean_table(data["text/html"])
         if "image/png" in data or "image/svg+xml" in data:
@@ -357,23 +313,19 @@ def refuse(tag: Tag, message: str) -> None:
 
 
 def name_headings(article: BeautifulSoup) -> None:
-    """Make the first heading the only h1, let the others follow without gaps, and name them.
+    """Make the first heading the only h1, and name each.
 
     A heading is named by the anchor that it begins with, or else by its words.
     """
-    outline: list[int] = []  # levels of the headings above the present one, as written
-    for heading in article.find_all(re.compile(r"^h\d$")):
-        level = int(heading.name[1])
-        while len(outline) > 1 and outline[-1] >= level:
-            outline.pop()
-        outline.append(level)
-        heading.name = f"h{min(len(outline), 6)}"
+    headings = article.find_all(re.compile(r"^h\d$"))
+    if not headings:
+        raise BuildError("the notebook has no title: it needs a heading")
+    for number, heading in enumerate(headings):
+        heading.name = f"h{int(heading.name[1]) + min(number, 1)}"
         if anchor := heading.find("a", id=True):
             heading["id"] = anchor.extract()["id"]
         else:
             heading["id"] = re.sub(r"\W+", "-", heading.get_text().lower()).strip("-")
-    if not outline:
-        raise BuildError("the notebook has no title: it needs a heading")
 
 
 def link_formulas(article: BeautifulSoup) -> None:
@@ -525,8 +477,8 @@ def contents(article: BeautifulSoup) -> str:
     return f"<ol>{listed}</ol>"
 
 
-def styles(article: BeautifulSoup) -> str:
-    """The style sheet: fonts, formulas with the faces that they use, colours of code, our own."""
+def styles() -> str:
+    """The style sheet: fonts, formulas, colours of code, our own."""
     rules = []
     for file in sorted((VENDOR / "fonts").glob("*.woff2")):
         family, style = file.stem.replace("-", " ").split(" latin wght ")
@@ -534,12 +486,11 @@ def styles(article: BeautifulSoup) -> str:
             f"@font-face{{font-family:'{family}';font-style:{style};font-weight:200 900;"
             f"font-display:block;src:url({data_uri('font/woff2', file.read_bytes())})}}"
         )
-    faces = FORMULA_FACES | {OTHER_FACES[name] for name in OTHER_FACES if article.find(class_=name)}
 
     def embedded(rule: re.Match) -> str:
         file = VENDOR / "katex" / re.search(r"url\((.*?\.woff2)\)", rule[0])[1]
         source = f"src:url({data_uri('font/woff2', file.read_bytes())})"
-        return re.sub(r"src:[^}]*", source, rule[0]) if file.stem[6:] in faces else ""
+        return re.sub(r"src:[^}]*", source, rule[0]) if file.stem[6:] in FACES else ""
 
     css = (VENDOR / "katex/katex.min.css").read_text("utf-8")
     rules.append(re.sub(r"@font-face\{[^}]*\}", embedded, css))
@@ -579,9 +530,10 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         elsewhere = (PARTS / "links.html").read_text("utf-8").replace("{{home}}", home)
         preview = f"https://github.com/{home}/raw/main/docs/preview.png"
     values = {
+        "made_of": hashlib.sha256(SCRIPT.read_bytes()).hexdigest(),  # for make check-published
         "title": html.escape(article.h1.get_text(strip=True), quote=False),
         "summary": html.escape(" ".join(lead.split())),
-        "styles": styles(article),
+        "styles": styles(),
         "contents": contents(article),
         "draft": draft,
         "preview": preview,
@@ -600,26 +552,27 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
     return page, cells.runs
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Lay an executed notebook out as one HTML file.")
-    parser.add_argument("notebook", type=Path, metavar="EXECUTED.ipynb")
-    parser.add_argument("output", type=Path, metavar="OUTPUT.html")
-    text = "refuse a page made from the built-in corpus or without a finished model"
-    parser.add_argument("--publish", action="store_true", help=text)
-    options = parser.parse_args(arguments)
-    try:
-        page, runs = build(options.notebook)
-        if options.publish and (problem := publish_problem(runs)):
-            raise BuildError(f"refusing to publish: {problem}")
-    except BuildError as error:
-        print(f"build_page: {error}", file=sys.stderr)
-        return 1
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(page, encoding="utf-8", newline="\n")
-    print(f"{options.output}: {len(page.encode()) / 1e6:.2f} MB")
-    return 0
+def draft(executed: Path, output: Path, /) -> None:
+    """Lay an executed notebook out as one HTML file, whatever it was made from."""
+    write(output, build(executed)[0])
 
+
+def publish(executed: Path, output: Path, /) -> None:
+    """The same, but a page from the built-in corpus or without a finished model is refused."""
+    page, runs = build(executed)
+    if problem := publish_problem(runs):
+        raise BuildError(f"refusing to publish: {problem}")
+    write(output, page)
+
+
+def write(output: Path, page: str) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page, encoding="utf-8", newline="\n")
+    print(f"{output}: {len(page.encode()) / 1e6:.2f} MB")
+
+
+COMMANDS = {"draft": draft, "publish": publish}
+main = functools.partial(records.command_line, COMMANDS)
 
 if __name__ == "__main__":
     sys.exit(main())

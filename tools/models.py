@@ -1,30 +1,27 @@
 """What is done to finished models: older ones are read, one is rounded to int8, several averaged.
 
-    python tools/models.py convert SOURCE FOLDER [--heads 8] [--words words.json]
-    python tools/models.py round MODEL FOLDER
-    python tools/models.py average RUN/epoch-* [--output FOLDER]
-
-SOURCE is of the first edition (a checkpoint, a run, an exported folder), or what the code of 2018
-or 2022 saved as `torch.save(model.state_dict(), …)`. The latter needs `--heads` as in its training
-(a wrong number gives a model that talks nonsense), and `--words` in the order of their ids:
+What the code of 2018 or 2022 saved as `torch.save(model.state_dict(), …)` lacks two things: the
+number of heads (with a wrong one a model talks nonsense), and the words in the order of their ids:
 
     source, target = torch.load("vocab.pt")  # 2022; in 2018 SRC.vocab.itos and TGT.vocab.itos
-    json.dump({"source": source.get_itos(), "target": target.get_itos()}, open("words.json", "w"))
+    words = {"source": source.get_itos(), "target": target.get_itos()}
+    json.dump(words, open("words.json", "w"))
 
-`average` writes beside its first model. Nothing in a file is executed, no model is written over.
+Nothing in a file is executed, and no model is written over.
 """
 
 import dataclasses
+import functools
 import hashlib
 import io
 import json
 import sys
 import zipfile
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import records
 import torch
 from safetensors.torch import load
 
@@ -177,39 +174,42 @@ def average_models(folders: Sequence[Path | str]) -> at.Translator:
     return dataclasses.replace(first, name=f"{first.name}, {len(folders)} averaged")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("average")
-    command.add_argument("models", nargs="+", type=Path)
-    command.add_argument("--output", dest="folder", type=Path)
-    for name in ("round", "convert"):
-        command = commands.add_parser(name)
-        command.add_argument("source", type=Path)
-        command.add_argument("folder", type=Path)
-    command.add_argument("--heads", type=int, default=8, help="of 2018 or 2022 (default: 8)")
-    command.add_argument("--words", type=Path, help="of 2018 or 2022: a JSON file")
-    command.add_argument("--languages", default="de-en", help="of 2018 or 2022 (default: de-en)")
-    options = parser.parse_args(arguments)
-    folder = options.folder or options.models[0].resolve().parent / "average"
-    try:
-        if (folder / "config.json").exists():
-            raise ValueError(f"{folder} holds a model already: name another folder")
-        if options.command == "average":
-            translator = average_models(options.models)
-            at.save_model(translator, folder)
-        elif options.command == "round":
-            translator = round_model(options.source, folder)
-        else:
-            translator = convert(options.source, options.heads, options.words, options.languages)
-            at.save_model(translator, folder)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{folder}: model {translator.name}")
-    return 0
+def new(folder: Path) -> Path:
+    """The folder, unless a model lies there already."""
+    if (folder / "config.json").exists():
+        raise ValueError(f"{folder} holds a model already: name another folder")
+    return folder
 
+
+def run_average(models: tuple[Path, ...], /, output: Path | None = None) -> None:
+    """Average models of one run, into the folder `average` beside the first or another."""
+    output = new(output or models[0].resolve().parent / "average")
+    at.save_model(average_models(models), output)
+    print(f"{output}: the mean of {len(models)} models")
+
+
+def run_round(source: Path, folder: Path, /) -> None:
+    """Store a model, or the best of a run, in a quarter of the bytes."""
+    print(f"{folder}: model {round_model(source, new(folder)).name}")
+
+
+def run_convert(
+    source: Path, folder: Path, /, heads: int = 8, words: Path | None = None, languages="de-en"
+) -> None:
+    """Make a model of this edition of an older one: a state dict, or a checkpoint, run or folder.
+
+    Args:
+        heads: of 2018 or 2022: how many it was trained with
+        words: of 2018 or 2022: a JSON file with the words of both sides
+        languages: of 2018 or 2022
+    """
+    translator = convert(source, heads, words, languages)
+    at.save_model(translator, new(folder))
+    print(f"{folder}: model {translator.name}")
+
+
+COMMANDS = {"average": run_average, "round": run_round, "convert": run_convert}
+main = functools.partial(records.command_line, COMMANDS)
 
 if __name__ == "__main__":
     sys.exit(main())

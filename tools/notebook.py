@@ -3,8 +3,8 @@
 The same input gives the same bytes; an existing output stays as it was when something fails.
 """
 
-import argparse
 import base64
+import functools
 import io
 import os
 import re
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+import records
 import vl_convert
-from bs4 import BeautifulSoup
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
@@ -26,7 +26,7 @@ from PIL import Image
 PERCENT = "py:percent"
 
 
-class NotebookError(Exception):
+class NotebookError(ValueError):
     """What the user should read instead of a traceback."""
 
 
@@ -123,7 +123,7 @@ def merge(script: Path, notebook: Path) -> tuple[str, str]:
     return result.stdout, theirs
 
 
-def make_notebook(script: Path, notebook: Path) -> None:
+def make_notebook(script: Path, notebook: Path, /) -> None:
     """Write the notebook of a script, unless edits of the older notebook would be lost."""
     text = script.read_text("utf-8")
     if notebook.is_file() and merge(script, notebook)[0] != text:
@@ -136,14 +136,14 @@ def make_notebook(script: Path, notebook: Path) -> None:
     write_text(notebook.with_suffix(".agreed.py"), to_script(made, header_of=text))
 
 
-def make_script(notebook: Path, script: Path) -> None:
+def make_script(notebook: Path, script: Path, /) -> None:
     """Merge the edits of a notebook into its script."""
     text, agreed = merge(script, notebook)
     write_text(script, text)
     write_text(notebook.with_suffix(".agreed.py"), agreed)
 
 
-def execute(source: Path, target: Path) -> None:
+def execute(source: Path, target: Path, /) -> None:
     """Run all cells in the present folder by this very interpreter; only then write the target."""
     notebook = nbformat.read(source, as_version=4)
 
@@ -169,39 +169,8 @@ def execute(source: Path, target: Path) -> None:
     write_text(target, nbformat.writes(notebook) + "\n")
 
 
-def check_published(script: Path, folder: Path) -> None:
-    """NotebookError where the notebook or the page in a folder was made of an older script."""
-    text, notebook = script.read_text("utf-8"), folder / script.with_suffix(".ipynb").name
-    page = BeautifulSoup((folder / "index.html").read_text("utf-8"), "html.parser").get_text()
-    now, older = jupytext.reads(text, PERCENT), []
-    if any(cell.cell_type == "code" and cell.source not in page for cell in now.cells):
-        older.append("index.html")
-    if to_script(notebook.read_text("utf-8"), text) != to_script(nbformat.writes(now), text):
-        older.append(notebook.name)
-    if older:
-        raise NotebookError(f"older than {script}: {', '.join(older)}; `make blog` makes them anew")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
-    commands = {
-        "to-notebook": make_notebook,
-        "to-script": make_script,
-        "execute": execute,
-        "check": check_published,
-    }
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=commands)
-    parser.add_argument("source", type=Path)
-    parser.add_argument("target", type=Path)
-    options = parser.parse_args(arguments)
-    try:
-        commands[options.command](options.source, options.target)
-    except (NotebookError, FileNotFoundError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
+COMMANDS = {"to-notebook": make_notebook, "to-script": make_script, "execute": execute}
+main = functools.partial(records.command_line, COMMANDS)
 
 if __name__ == "__main__":
     sys.exit(main())

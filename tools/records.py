@@ -1,4 +1,4 @@
-"""Records of docs/results, the circumstances they were made in, and a hash of the code they ran."""
+"""What the tools share: records of docs/results, circumstances, a hash of code, a command line."""
 
 import ast
 import hashlib
@@ -8,12 +8,14 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
+import tyro
 
 PROJECT = Path(__file__).resolve().parent.parent
 RESULTS = PROJECT / "docs" / "results"
@@ -95,6 +97,16 @@ def between_marks(text: str, mark: str, content: str) -> str:
     if not begin or not end:
         raise ValueError(f"there is no <!-- {mark} --> with its end in the text")
     return before + begin + content + end + after
+
+
+def command_line(commands: dict[str, Callable], arguments: list[str] | None = None) -> int:
+    """Run the command that the arguments name; the exit status. An error is one line."""
+    try:
+        tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def code_hash(script: Path, roots: Iterable[str]) -> str:

@@ -23,7 +23,6 @@ from pathlib import Path
 import models
 import records
 import torch
-import tyro
 
 at = models.at
 
@@ -34,31 +33,19 @@ BEAM, ALPHA, AVERAGED = 4, 0.6, 6  # as in the paper, and how many of the last e
 CHOSEN_ALPHA = 1.4  # the best of ALPHAS with a beam of BEAM: beam.json
 BEAMS, ALPHAS = (1, 2, 4, 8, 12), (0.0, 0.3, 0.6, 1.0, 1.4)
 TESTS = "test_2016_flickr", "test_2017_flickr"
+UNTIL = 38.0  # validation BLEU that ends a speedrun
 PRETRAINED = at.HERE / "pretrained"
 
 
-@dataclass(frozen=True)
-class Run:
-    """A training: its settings, how many processes, and the validation BLEU that ends it."""
-
-    config: at.Config
-    ranks: int = 2
-    until: float = math.inf
+def recipe(**changes) -> at.Config:
+    return replace(at.RECIPE, data=CORPUS, **changes)
 
 
-def recipe(**changes) -> Run:
-    return Run(replace(at.RECIPE, data=CORPUS, **changes))
-
-
-def trial(**changes) -> Run:
-    """One process, a quarter of the updates, and a wider model than the recipe's."""
+def trial(**changes) -> at.Config:
+    """A quarter of the updates, and a wider model than the recipe's."""
     base = {"d_model": 256, "d_ff": 1024, "h": 4, "dropout": 0.2, "factor": 1.0, "warmup": 400}
     base |= {"batch_tokens": 2560, "epochs": 8, "patience": 99, "keep": 1}
-    return replace(recipe(**base | changes), ranks=1)
-
-
-def speedrun(seed: int) -> Run:
-    return Run(replace(at.PRESETS["speedrun"], data=CORPUS, seed=seed), until=38.0)
+    return recipe(**base | changes)
 
 
 RUNS = {
@@ -66,7 +53,7 @@ RUNS = {
     "pieces-1": recipe(share_embeddings=False),
     **{f"recipe-{n}": recipe(seed=n) for n in SEEDS},
     "recipe-en-de": recipe(languages="en-de"),
-    **{f"speedrun-{n}": speedrun(n) for n in SEEDS},
+    **{f"speedrun-{n}": replace(at.PRESETS["speedrun"], data=CORPUS, seed=n) for n in SEEDS},
     "trial-base": trial(),
     "trial-root": trial(schedule="root"),
     **{f"trial-dropout-{percent}": trial(dropout=percent / 100) for percent in (10, 30, 40)},
@@ -141,21 +128,22 @@ def folder_of(name: str) -> Path:
 
 def process(name: str, /) -> None:
     """Be one of the processes of a training."""
-    at.train_model(RUNS[name].config, folder_of(name), until=RUNS[name].until)
+    until = UNTIL if name.startswith("speedrun-") else math.inf
+    at.train_model(RUNS[name], folder_of(name), until=until)
 
 
 def train_one(name: str) -> dict:
-    """Train a run to its end, in processes of one thread each; its record."""
-    run, folder = RUNS[name], folder_of(name)
-    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={run.ranks} --".split()
-    command = [sys.executable, *(torchrun if run.ranks > 1 else []), __file__, "process", name]
+    """Train a run to its end, in two processes of one thread (a trial: in one); its record."""
+    folder, ranks = folder_of(name), 1 if name.startswith("trial-") else 2
+    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={ranks} --".split()
+    command = [sys.executable, *torchrun, __file__, "process", name]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     status = subprocess.run(command, env=environment).returncode
     summary = at.read_summary(folder)
     if status != 0 or summary.get("status") != "finished":
         raise ValueError(f"{folder} was cut short (status {status}): the same command goes on")
     log = [json.loads(line) for line in at.read_lines(folder / "log.jsonl")]
-    facts = {"ranks": run.ranks, "epochs": len(log), "updates": log[-1]["updates"]}
+    facts = {"ranks": ranks, "epochs": len(log), "updates": log[-1]["updates"]}
     return {"summary": summary | facts | made(), "log": log}
 
 
@@ -210,7 +198,7 @@ def validate() -> None:
     if not records.read("averaging"):
         sweep = [  # 0 stands for the best epoch
             {"averaged": count} | scored(translator_of(facts["run"], count), "val", BEAM)
-            for count in range(RUNS[facts["run"]].config.keep + 1)
+            for count in range(RUNS[facts["run"]].keep + 1)
         ]
         records.write("averaging", facts | {"sweep": sweep})
 
@@ -338,17 +326,9 @@ def showcase_views() -> dict[str, dict]:
     return {"translations": translations, "first-map": first_map}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit status."""
-    every = (train, process, validate, score, pretrained, showcase)
-    commands = {command.__name__: command for command in every}
-    try:
-        tyro.extras.subcommand_cli_from_dict(commands, prog="results.py", args=arguments)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
+EVERY = (train, process, validate, score, pretrained, showcase)
+COMMANDS = {command.__name__: command for command in EVERY}
+main = functools.partial(records.command_line, COMMANDS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,72 @@
+"""Processes forked from a test: all is imported already, so each starts in no time.
+
+A rank is told what torchrun would tell it; a kill is a real one. torchrun itself is started by the
+tutorial's `check_two_processes_make_the_updates_of_one`, and by the tests of two machines.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+
+import torch
+
+
+class Rank(ForkProcess):
+    """Does `action`, and leaves what it returns, and what it prints, in a folder."""
+
+    def __init__(self, action: Callable, folder: Path, number: int, ranks: int, port: int):
+        super().__init__(daemon=True)
+        self.action = action
+        self.said = folder / f"said-{number}"
+        self.answer = folder / f"answer-{number}"
+        self.place = {"RANK": str(number), "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
+        self.place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    def run(self) -> None:
+        os.environ.update(self.place)
+        sys.stdout = sys.stderr = self.said.open("w", encoding="utf-8", buffering=1)
+        torch.save(self.action(), self.answer)
+
+    def text(self) -> str:
+        return self.said.read_text("utf-8")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@contextlib.contextmanager
+def forked(action: Callable, ranks: int = 1) -> Iterator[list[Rank]]:
+    """Ranks that do the same, and know of each other; none outlives the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        processes = [Rank(action, Path(folder), number, ranks, port) for number in range(ranks)]
+        try:
+            for process in processes:
+                process.start()
+            yield processes
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def results(action: Callable, ranks: int = 1) -> list:
+    """What `action` returns on each rank; AssertionError as soon as one fails."""
+    with forked(action, ranks) as processes:
+        alive = True
+        while alive:
+            alive = any(process.is_alive() for process in processes)
+            for process in processes:
+                assert not process.exitcode, process.text()
+            time.sleep(0.005)
+        return [torch.load(process.answer) for process in processes]
