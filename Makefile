@@ -25,10 +25,10 @@ export TEXT
 # (on Debian and Ubuntu the packages libtcmalloc-minimal4 and libjemalloc2), it takes the place of the
 # system's allocator, and the process needs less memory. ALLOCATOR= keeps the system's.
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
-train results trials speedrun bench: export LD_PRELOAD ?= $(ALLOCATOR)
+train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
 .PHONY: help setup notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate average \
-  export convert results views trials speedrun bench clean
+  export convert results views trials bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -132,11 +132,7 @@ views: $(READY) ## Write tables and charts of docs/results/views, and those of R
 trials: $(READY) ## Try settings at a share of the updates, on the validation split (hours)
 	$(PY) tools/results.py train trial-
 
-speedrun: $(READY) ## Train to 38 BLEU on 2 cores, three seeds, minutes on record (needs a quiet machine)
-	$(PY) tools/results.py train speedrun-
-
-bench: $(READY) ## Measure speed beside the baselines, an hour (needs a quiet machine and Multi30k)
-	$(PY) -m pip install --quiet -r tools/requirements-bench.txt
+bench: $(READY) ## Measure speed beside the baselines, more than an hour (needs a quiet machine and Multi30k)
 	$(PY) tools/bench.py run $(ARGS)
 
 vendor: ## Fetch the page's fonts and KaTeX again, in the versions of tools/page/vendor/VERSIONS (needs npm)

@@ -260,18 +260,18 @@ published("first-map")
 # **What you need.** Python, a little PyTorch, some linear algebra, derivatives, and what a
 # probability is. No GPU.
 #
-# | Part | What happens there | Two CPU cores |
-# | --- | --- | --- |
-# | [1. Attention](#attention) | the idea, and the one formula that carries it | seconds |
-# | [2. The model](#model) | everything around attention, and the frame that holds it | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | seconds |
-# | [4. A first example](#copy-task) | a model learns to copy, and breaks | two or three minutes |
-# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | seconds |
-# | [6. Real data](#real-data) | German to English, with words | three minutes |
-# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | seconds |
-# | [8. Results](#results) | scores, step by step | a minute |
-# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | a minute |
-# | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | seconds |
+# | Part | What happens there | Minutes to read | To run, on two CPU cores |
+# | --- | --- | ---: | --- |
+# | [1. Attention](#attention) | the idea, and the one formula that carries it | 15 | seconds |
+# | [2. The model](#model) | everything around attention, and the frame that holds it | 28 | seconds |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 21 | seconds |
+# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 11 | two minutes |
+# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 3 | seconds |
+# | [6. Real data](#real-data) | German to English, with words | 25 | three minutes |
+# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 33 | seconds |
+# | [8. Results](#results) | scores, step by step | 11 | a minute |
+# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 17 | a minute |
+# | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
 #
 # **With two hours.** Read Parts 1 to 4, in order. At the end of Part 4 you have built, trained
 # and broken a Transformer, and you may stop. The rest can wait for another evening; the engine
@@ -4040,26 +4040,12 @@ published("steps")
 # %% [markdown]
 # How to read it. The *gain* of a row compares it with the row before, first seed with first seed.
 # (So do not subtract means of three seeds from a single one.) Is such a gain real, or would
-# another seed have given as much? Two numbers help.
-#
-# The *range of seeds* is the distance between the best and the worst of several trainings that
-# differ in nothing but their random numbers. A gain that is smaller may be luck. A larger one is
-# no proof either: three seeds are few. And the last three steps train nothing anew. Both rows
-# come from one training, so its luck is the same in both.
-#
-# The *paired bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)) asks about the other
-# kind of luck, that of the test sentences. It draws a thousand new test sets from the old one,
-# sentence by sentence with replacement, and looks how far the difference between the two systems
-# strays from what was found. The share of draws in which it strays upwards by more than the whole
-# difference is $p$. Where $p$ is small, the choice of sentences is an unlikely cause. (This way
-# to count is sacreBLEU's and looks at the upper side only. Counted on both sides $p$ would be two
-# to three times as large.)
-#
-# A table with many rows and two test sets makes many such tests, and even where nothing is behind
-# them, about one in ten comes out below 0.05, since $p$ counts one side only. *Holm's correction*
-# asks more of each the more there are; a star marks what passes it, counted on both sides. A $p$
-# just below 0.05 is no finding. A star on both test sets would be hard to put down to the choice
-# of sentences.
+# another seed have given as much? The *range of seeds* is the distance between the best and the
+# worst of several trainings that differ in nothing but their random numbers. A gain that is
+# smaller may be luck. A larger one is no proof either: three seeds are few, and a test set is a
+# sample too. Trust a step that gains on both test sets, and by more than seeds differ. The last
+# three steps train nothing anew. Both rows come from one training, so its luck is the same in
+# both; that of the thousand sentences is not, and some tenths of a point say nothing.
 #
 # Perplexity is counted per symbol. Words and pieces are different symbols, so it can be compared
 # between rows of pieces only. Minutes are those of a training with validation after each epoch,
@@ -4116,24 +4102,6 @@ published("choices")
 # what learns fast, above all little dropout; in a long one the same model would overfit. So the
 # recipe's dropout, its warm-up and its factor are judgement, and no result of this table.
 #
-# <a id="speedrun"></a>
-# ## How fast can it go?
-#
-# How long does it take to train a usable model? `make speedrun` trains in two processes, scores
-# the validation split with greedy decoding after each epoch, and ends at the first one that
-# reaches 38 BLEU. Training and validation count, reading the text and learning the pieces do not.
-
-
-# %% tags=["hide-input"]
-published("speedrun")
-
-
-# %% [markdown]
-# What makes it quick is a small vocabulary, batches with little padding, bf16 where the processor
-# has it (it had, in these runs of the first edition's code), a cache for validation, and a
-# learning rate that comes down in time. Dropout is 0.1 here: in so few epochs the model cannot
-# learn the corpus by heart, and more dropout would only make it slower to learn.
-#
 # <a id="speed"></a>
 # ## Where the time goes
 #
@@ -4141,8 +4109,7 @@ published("speedrun")
 # on the same batches and in the same formats, and the way the 2022 version of this text fed its
 # model: every sentence padded to 72 symbols, text cut into words inside the training loop,
 # weights of attention and smoothed targets stored as tables, in fp32 and one process. Speed is
-# counted in target symbols that are not padding. Decoding is timed beside the plain loop and
-# beside CTranslate2, a decoder in C++; a number below 1 says that ours is slower.
+# counted in target symbols that are not padding. Decoding is timed beside the plain loop.
 
 
 # %% tags=["hide-input"]
@@ -4882,8 +4849,6 @@ def perplexity_without_each_head():
 #   System](https://arxiv.org/abs/1609.08144): the length penalty.
 # - Papineni et al., 2002. [BLEU](https://aclanthology.org/P02-1040/), and Post, 2018. [A Call for
 #   Clarity](https://arxiv.org/abs/1804.08771): sacreBLEU.
-# - Koehn, 2004. [Statistical Significance Tests for Machine Translation
-#   Evaluation](https://aclanthology.org/W04-3250/): the paired bootstrap.
 # - Jain and Wallace, 2019. [Attention is not Explanation](https://arxiv.org/abs/1902.10186), and
 #   Wiegreffe and Pinter, 2019. [Attention is not not
 #   Explanation](https://arxiv.org/abs/1908.04626).
@@ -5364,10 +5329,10 @@ def check_settings(config: Config) -> None:
 
 
 # %% [markdown]
-# What stands there is the `recipe`, with all that [Part 7](#recipe) explains. `speedrun` is in a
-# hurry, and `smoke` serves the tests. `base` and `big` have the sizes, dropout and schedule of
-# the paper's models (Table 3). They want millions of pairs and several GPUs: on eight ranks,
-# 3,125 positions each make about the paper's batch of 25,000.
+# What stands there is the `recipe`, with all that [Part 7](#recipe) explains; `smoke` serves the
+# tests. `base` and `big` have the sizes, dropout and schedule of the paper's models (Table 3). They
+# want millions of pairs and several GPUs: on eight ranks, 3,125 positions each make about the
+# paper's batch of 25,000.
 
 # %%
 RECIPE = Config()
@@ -5377,7 +5342,6 @@ BASE = dataclasses.replace(
 )  # fmt: skip
 PRESETS = {
     "recipe": RECIPE,
-    "speedrun": dataclasses.replace(RECIPE, dropout=0.1, epochs=9, warmup=400, factor=1.0),
     "base": BASE,
     "big": dataclasses.replace(BASE, d_model=1024, d_ff=4096, h=16, dropout=0.3, epochs=60),
     "smoke": dataclasses.replace(

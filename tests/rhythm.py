@@ -6,6 +6,7 @@ import statistics
 import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,13 @@ def used_early(script: str) -> list[tuple[str, str]]:
         users = table.get_children()
         uses += [(place, user.get_name(), name) for user in users for name in looked_up(user)]
     return sorted((user, name) for place, user, name in uses if bound.get(name, -1) > place)
+
+
+if __name__ == "__main__":
+    text = Path("the_annotated_transformer.py").read_text(encoding="utf-8")
+    code = [lines_of_code(cell.source) for cell in cells(text) if not cell.prose]
+    print(f"{sum(code)} lines of code in {len(code)} cells")
+    print("median, nine in ten, longest cell, longest run, words a line:", *measure(text))
+    for part, spent in minutes(text).items():
+        print(f"{spent:5.0f} minutes  {part}")
+    print("used early:", used_early(text) or "nothing")

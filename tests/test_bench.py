@@ -6,7 +6,6 @@ import json
 import random
 from unittest.mock import create_autospec
 
-import baselines
 import bench
 import pytest
 import torch
@@ -35,7 +34,7 @@ def ours() -> tutorial.ModelWithLoss:
 
 def test_nn_transformer_computes_what_ours_computes(ours, batch):
     """The same weights give the same scores; its loss is their smoothed cross-entropy."""
-    theirs, model = baselines.TorchModel((range(11), range(13)), TINY), ours.model
+    theirs, model = bench.TorchModel((range(11), range(13)), TINY), ours.model
     rates = [m.dropout for m in theirs.modules() if isinstance(m, torch.nn.MultiheadAttention)]
     assert rates == [0.0] * 6, "its attention can use the fused kernel"
     for side in ("encoder", "decoder"):
@@ -59,24 +58,13 @@ def test_the_feed_of_2022():
     pairs = [*tutorial.builtin_corpus()["train"][:99], ("Hund " * 80, "dog " * 80)]
     corpus = tutorial.Corpus("x", ("de", "en"), {"train": pairs})
     vocabularies = tutorial.learn_words(corpus, 1)
-    batches = list(itertools.islice(baselines.feed_of_2022(corpus, vocabularies), 5))
+    batches = list(itertools.islice(bench.feed_of_2022(corpus, vocabularies), 5))
     shapes = [(*batch.src.shape, batch.tgt.size(1)) for batch in batches]
     assert shapes == [(32, 72, 71)] * 3 + [(4, 72, 71), (32, 72, 71)]
     assert not torch.equal(batches[0].src, batches[4].src), "each pass has another order"
     symbols = [(row != tutorial.PAD).sum().item() for batch in batches[:4] for row in batch.src]
     words = tutorial.tokens_of(tuple(source for source, _ in pairs), "de")
     assert sorted(symbols) == sorted(min(72, len(sentence) + 2) for sentence in words)
-
-
-def test_ctranslate2_says_what_ours_says():
-    pytest.importorskip("ctranslate2")
-    translator = tutorial.load_trained_model("pretrained")
-    sources = [source for source, _ in tutorial.builtin_corpus()["val"][:30]]
-    decode = baselines.ctranslate2_decoder(translator, "fp32", beam=1, threads=1)
-    theirs = tutorial.translate(translator, sources, decode)
-    ours = tutorial.translate(translator, sources, tutorial.greedy_search)
-    same = sum(one == other for one, other in zip(ours, theirs, strict=True))
-    assert same >= 29, "the same weights; rounding may turn a tie"
 
 
 @pytest.fixture
@@ -93,8 +81,6 @@ def tiny(monkeypatch):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_is_measured(tiny, capsys, case):
-    if "ctranslate2" in case:
-        pytest.importorskip("ctranslate2")
     bench.measure(case, here=True)
     assert all(number > 0 for number in json.loads(capsys.readouterr().out).values())
 

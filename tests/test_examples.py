@@ -95,14 +95,6 @@ def test_a_view_is_shown_as_its_file_says(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out == "Two.\n"
 
 
-def test_a_portable_chart_has_a_picture_a_spec_and_words():
-    spec = tutorial.EXAMPLES["smoothed_targets_figure"]().to_dict()
-    bundle = tutorial.portable_chart(spec)
-    assert bundle["application/vnd.vegalite.v5+json"] == spec
-    assert bundle["text/plain"] == spec["description"]
-    assert bundle["image/png"].startswith("iVBORw0KGgo")
-
-
 # Which corpus and which model a page is made from -------------------------------------------------
 
 

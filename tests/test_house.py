@@ -426,6 +426,11 @@ def test_the_tutorial_is_read_in_an_evening(script):
     assert sum(list(spent.values())[:core]) <= 100
     assert sum(list(spent.values())[:story]) <= 220
     assert rhythm.used_early(script) == []
+    told = dict(re.findall(r"^# \| \[(\d+)\. .* \| (\d+) \| ", script, flags=re.M))
+    assert len(told) == 9
+    for part, whole in spent.items():
+        if number := re.match(r"Part (\d+)", part):
+            assert abs(int(told[number[1]]) - whole) <= 1, f"{part}: minutes in its table"
 
 
 def test_lines_of_code_fit(script):

@@ -317,7 +317,6 @@ def test_each_section_of_the_engine_room_is_folded_as_a_whole(tmp_path):
     assert [fold.summary.text for fold in faster.find_all("details")] == [f"{FIGURE} 1 line"]
     assert page.find(string="Story").find_parent("details") is None
     assert page.find(id="engine-room").find_next("p").find_parent("details") is None
-    assert not page.find_all(class_="minutes")
 
 
 def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
@@ -355,16 +354,6 @@ def test_a_short_note_stands_beside_the_code_before_it(tmp_path):
     notes = page.find_all(class_="note")
     assert len(notes) == 4, "each once, the long one and that after text where they are"
     assert [bool(note.find_parent(class_="beside")) for note in notes] == [True, False, False, True]
-
-
-def test_parts_say_how_long_they_take(tmp_path):
-    """220 words or 15 lines a minute: what is folded and what a docstring says do not count."""
-    code = "\n\n".join(["x = 1", "# y"] * 30)
-    quiet = hidden(code), new_code_cell('def f():\n    """' + "Says.\n" * 60 + '    """')
-    prose = "# Part 1\n\n| " + "word " * 440 + "|\n| --- |\n\n" + "$a + b$ <b>x</b> " * 73
-    page = page_of(tmp_path, prose + "\n\n# Part 2\n\nShort.", new_code_cell(code), *quiet)
-    told = [tag.text for tag in page.find_all(class_="minutes")]
-    assert told == ["3 minutes to read", "2 minutes to read"]
 
 
 def test_progress_and_warnings_are_not_shown(tmp_path):

@@ -350,6 +350,6 @@ def test_only_the_norm_after_the_sum_needs_a_warm_up():
     for norm_first, curve in ((True, tutorial.from_the_peak), (False, tutorial.rate),
                               (False, tutorial.from_the_peak)):  # fmt: skip
         model = tutorial.new_copy_model(N=4, norm_first=norm_first)
-        batches = list(tutorial.data_gen(tutorial.COPY_SYMBOLS, 64, 150))
+        batches = list(tutorial.data_gen(tutorial.COPY_SYMBOLS, 32, 150))
         losses.append(tutorial.train_briefly(model, batches, curve))
     assert max(losses[:2]) < 2 < 2.4 < losses[2]

@@ -1,11 +1,10 @@
-"""Measure how fast training and decoding are, beside the baselines of tools/baselines.py.
+"""Measure how fast training and decoding are, beside the baselines of tools/py.
 
     python tools/bench.py run            every case, five rounds in turn; writes benchmark.json
     python tools/bench.py measure CASE   one case once, as a line of JSON
-    python tools/bench.py list           the names of the cases
 
 `run` refuses a busy machine. Every measurement has new processes and is kept in RUNS_DIR at once:
-after a stop the same command goes on, if the code is the same. It needs Multi30k and CTranslate2.
+after a stop the same command goes on, if the code is the same. It needs Multi30k.
 """
 
 import functools
@@ -13,22 +12,23 @@ import hashlib
 import itertools
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
-import baselines
+import models
 import records
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-at = baselines.at
+at = models.at
 ROUNDS = 5
 WARM_UP, SECONDS = 3, 6.0  # of training: updates before a measurement, and its length
 SMALL = at.Config(  # words as symbols, so that the feed of 2022 has the same vocabulary
@@ -38,22 +38,71 @@ SMALL = at.Config(  # words as symbols, so that the feed of 2022 has the same vo
 SIZES = {"small": SMALL, "base": replace(SMALL, N=6, d_model=512, d_ff=2048, h=8)}
 
 
-def stored_attention(attn, query, key, value, mask) -> torch.Tensor:
+class TorchModel(nn.Module):
+    """nn.Transformer between our embeddings and a linear map: a batch -> its loss, summed."""
+
+    def __init__(self, vocabularies: Sequence, config: at.Config, autocast=None):
+        super().__init__()
+        D, dropout = config.d_model, config.dropout
+        source, target = map(len, vocabularies)
+        self.core = nn.Transformer(
+            D, config.h, config.N, config.N, config.d_ff, dropout,
+            layer_norm_eps=1e-6, batch_first=True, norm_first=True,
+        )  # fmt: skip
+        for module in self.core.modules():  # without this dropout, a fused kernel works on CPUs
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = config.attention_dropout
+        positions = at.PositionalEncoding(D, dropout)
+        self.src_embed = nn.Sequential(at.Embeddings(D, source), positions)
+        self.tgt_embed = nn.Sequential(at.Embeddings(D, target), positions)
+        self.proj = nn.Linear(D, target)
+        self.smoothing, self.autocast = config.smoothing, autocast
+
+    def forward(self, batch: at.Batch) -> Tensor:
+        closed, real = ~batch.src_mask.squeeze(1), batch.tgt_y != at.PAD
+        causal = ~at.subsequent_mask(batch.tgt.size(1))[0]  # hides a target's padding, too
+        with torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
+            states = self.core(
+                self.src_embed(batch.src), self.tgt_embed(batch.tgt), tgt_mask=causal,
+                src_key_padding_mask=closed, memory_key_padding_mask=closed, tgt_is_causal=True,
+            )  # fmt: skip
+            logits = self.proj(states[real]).float()  # (tokens, V)
+        wanted = batch.tgt_y[real]
+        return nn.functional.cross_entropy(
+            logits, wanted, label_smoothing=self.smoothing, reduction="sum"
+        )
+
+
+def feed_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) -> Iterator[at.Batch]:
+    """Batches of 32 pairs, for ever, padded to 72 symbols, cut into words when they are made."""
+    size, length = 32, 72
+    tokenizers, order = at.load_tokenizers(corpus.languages), random.Random(1)
+    pairs = list(corpus.splits["train"])
+
+    def ids(text: str, side: int) -> list[int]:
+        words = [token.text for token in tokenizers[side](text)][: length - 2]
+        known = [vocabularies[side].index.get(word, at.UNKNOWN) for word in words]
+        return [at.START, *known, at.END] + [at.PAD] * (length - 2 - len(words))
+
+    while True:
+        order.shuffle(pairs)
+        for group in at.grouped(pairs, size):
+            src, tgt = (torch.tensor([ids(pair[side], side) for pair in group]) for side in (0, 1))
+            yield at.Batch(src, tgt)
+
+
+def stored_attention(attn, query, key, value, mask) -> Tensor:
     """Attention whose weights are a table that the backward pass reads again."""
     return at.attention(query, key, value, mask, attn.dropout)[0]
 
 
-def whole_loss(loss_model: at.ModelWithLoss, batch: at.Batch) -> torch.Tensor:
+def whole_loss(loss_model: at.ModelWithLoss, batch: at.Batch) -> Tensor:
     """The loss from log-probabilities and smoothed targets of all positions, padding too."""
     with torch.autocast("cpu", loss_model.autocast, enabled=loss_model.autocast is not None):
         states = loss_model.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
         log_probs = loss_model.model.generator(states).flatten(0, 1)  # (B·T, V)
     wanted = loss_model.criterion.distribution(batch.tgt_y.flatten())  # (B·T, V)
     return nn.functional.kl_div(log_probs, wanted, reduction="sum")
-
-
-def plain_adam(parameters, fused: bool, adam=torch.optim.Adam, **settings) -> torch.optim.Adam:
-    return adam(parameters, **settings)
 
 
 def unsorted_batches(lengths, budget: int, order) -> list[list[int]]:
@@ -69,7 +118,6 @@ GAINS = {  # what each is worth: the same training with something plain in its p
     "fused attention": (at.FastAttention, "attend", stored_attention),
     "fused layer norm": (at.FusedLayerNorm, "forward", at.LayerNorm.forward),
     "attention in fp32": (at.FastAttention, "attend", at.MultiHeadedAttention.attend),
-    "fused Adam": (torch.optim, "Adam", plain_adam),
     "batches alike in length": (at, "token_batches", unsorted_batches),
 }
 NOT_IN_2022 = list(GAINS)[:4]  # beside the feed
@@ -80,7 +128,7 @@ class Case:
     """One measurement: what is run, and with how much of the machine."""
 
     task: str  # train, without (train without a gain), decode
-    code: str = "ours"  # whose: also feed2022, torch; plain, ctranslate2
+    code: str = "ours"  # whose: also feed2022, torch; to decode plain
     size: str = "small"  # of SIZES; "shipped" is the model of pretrained/
     dtype: str = "fp32"
     ranks: int = 1
@@ -102,8 +150,6 @@ def all_cases() -> Iterator[Case]:
     yield Case("decode", "plain", "shipped")
     for beam, dtype in itertools.product((1, 4), ("fp32", "bf16")):
         yield Case("decode", "ours", "shipped", dtype, beam=beam)
-    for beam, dtype in itertools.product((1, 4), ("fp32", "int8")):
-        yield Case("decode", "ctranslate2", "shipped", dtype, beam=beam)
     for gain in GAINS:
         yield Case("without", dtype="bf16", change=(gain,))
 
@@ -118,9 +164,9 @@ def training_of(case: Case, worker: at.Worker) -> tuple[at.Training, Iterator[at
         config = replace(config, attention_dropout=config.dropout)
     training = at.Training(config, replace(worker, autocast=autocast))
     if case.code == "feed2022":
-        return training, baselines.feed_of_2022(training.corpus, training.vocabularies)
+        return training, feed_of_2022(training.corpus, training.vocabularies)
     if case.code == "torch":
-        training.model = baselines.TorchModel(training.vocabularies, config, autocast)
+        training.model = TorchModel(training.vocabularies, config, autocast)
         training.loss_model = at.on_all_ranks(training.model, worker)
         training.optimizer, training.scheduler = at.make_optimizer(training.model, 1.0, 1000)
     updates = itertools.cycle(training.updates_of_pass(0))
@@ -150,13 +196,11 @@ def measure_training(case: Case) -> dict[str, float]:
 def measure_decoding(case: Case) -> dict[str, float]:
     """Sentences of test 2016 per second, from text to text; the plain loop takes one at a time."""
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
-    size, decode = 100, functools.partial(at.beam_search, beam=case.beam)
     if case.code == "ours":
         at.make_fast(translator.model)
-    elif case.code == "plain":
-        size, decode = 1, at.greedy_decode
+        size, decode = 100, functools.partial(at.beam_search, beam=case.beam)
     else:
-        decode = baselines.ctranslate2_decoder(translator, case.dtype, case.beam, case.threads)
+        size, decode = 1, at.greedy_decode
     pairs = at.find_multi30k(translator.languages).splits["test_2016_flickr"]
     sources = [source for source, _ in pairs]
     with torch.autocast("cpu", torch.bfloat16, enabled=case.dtype == "bf16"):
@@ -179,11 +223,6 @@ def measure_apart(case: Case) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def list_cases() -> None:
-    """List the names of the cases."""
-    print("\n".join(CASES))
-
-
 def measure(name: Literal[tuple(CASES)], /, here: bool = False) -> None:
     """Measure one case once, in processes of its own or `here`, as one of them."""
     case = CASES[name]
@@ -195,7 +234,7 @@ def measure(name: Literal[tuple(CASES)], /, here: bool = False) -> None:
 
 def run(name: str = "benchmark") -> None:
     """Measure every case, round after round, and write the medians to docs/results/NAME.json."""
-    code = b"".join(Path(file).read_bytes() for file in (at.__file__, baselines.__file__, __file__))
+    code = b"".join(Path(file).read_bytes() for file in (at.__file__, __file__))
     path = at.runs_folder() / f"{name}-{hashlib.sha256(code).hexdigest()[:10]}.json"
     rounds = json.loads(path.read_text()) if path.is_file() else {case: [] for case in CASES}
     for number, (case, measured) in itertools.product(range(ROUNDS), rounds.items()):
@@ -213,7 +252,7 @@ def run(name: str = "benchmark") -> None:
     path.unlink()
 
 
-COMMANDS = {"run": run, "measure": measure, "list": list_cases}
+COMMANDS = {"run": run, "measure": measure}
 main = functools.partial(records.command_line, COMMANDS)
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import io
 import json
 import re
 import sys
-from collections import Counter
 from itertools import takewhile
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import nbformat
 import quickjs
 import records
 import vl_convert
-from bs4 import BeautifulSoup, Comment, Tag
+from bs4 import BeautifulSoup, Tag
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
@@ -38,7 +37,6 @@ SCRIPT = PROJECT / "the_annotated_transformer.py"
 VEGA = ("window.vegaEmbed = vegaEmbed;", "6.4")  # what the page calls, version of Vega-Lite
 LIMIT = 3_500_000  # bytes; a page must stay pleasant to load on a phone
 SHORT_NOTE = 90  # words; a note that is no longer stands in the margin where there is one
-WORDS, LINES = 220, 15  # that a reader takes in within a minute, of prose and of code
 ENGINE = "engine-room"  # the heading from which on everything is folded
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
 FACES = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular"  # of formulas
@@ -46,7 +44,6 @@ FACES = {*FACES.split(), *(f"Size{size}-Regular" for size in (1, 2, 3, 4))}
 GITHUB = re.compile(r'\[remote "origin"\][^\[]*github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?\n')
 ANCHORED = r"^((?:<a id=[^>]+></a>)+)\s+(#+ )"
 DEFINES = re.compile(r"^(?:def|class) (\w+)", flags=re.M)
-WORD = re.compile(r"\w[\w'’-]*")
 NUMBER = re.compile(r"[-+−–]?[\d,.]*\d(e[+-]?\d+)?\s*[%×kM]?|NaN|[–—]?")
 
 
@@ -85,17 +82,6 @@ def code_block(code: str, language: str = "python") -> str:
     lexer = get_lexer_by_name(language, stripnl=False)
     coloured = highlight(code, lexer, HtmlFormatter(nowrap=True)).rstrip("\n")
     return f'<div class="code"><pre><code>{coloured}</code></pre></div>\n'
-
-
-def words_of(tag: Tag) -> int:
-    """Words of prose; a formula is one."""
-    formulas = [formula.get_text() for formula in tag.find_all(class_="katex")]
-    return len(WORD.findall(tag.get_text())) - sum(len(WORD.findall(x)) - 1 for x in formulas)
-
-
-def lines_of(code: str) -> int:
-    """Lines of code, without blank ones, docstrings and comments that stand alone."""
-    return len(re.findall(r"(?m)^ *[^\s#]", re.sub(r'(?ms)^ *""".*?"""$', "", code)))
 
 
 def printed(text: str) -> str:
@@ -333,31 +319,24 @@ def link_formulas(article: BeautifulSoup) -> None:
 
     That is the next function or class, unless a comment names another: <!-- code: name -->.
     """
-    for comment in article.find_all(string=lambda text: isinstance(text, Comment)):
-        if named := re.fullmatch(r" code: (\w+) ", comment):
-            comment.find_previous(class_="display")["code"] = named[1]
-    places: dict[str, str] = {}  # by name: the block of code that defines it
-    waiting: list[Tag] = []
-    for tag in article.find_all(class_=["display", "code"]):
-        if "display" in tag["class"]:
-            waiting.append(tag)
-        elif tag.get("id"):
-            code = tag.code.get_text()
-            for name in DEFINES.findall(code):
-                places.setdefault(name, tag["id"])
-            story = re.split("^@example", code, flags=re.M)[0]  # what follows only tries it
-            if computes := DEFINES.search(story):
-                for formula in waiting:
-                    formula.attrs.setdefault("code", computes[1])
-                waiting = []
+    places = {"none": ""}  # by name: the block of code that defines it
+    for block in article.find_all(class_="code", id=True):
+        code = block.code.get_text()
+        for name in DEFINES.findall(code):
+            places.setdefault(name, block["id"])
+        if first := DEFINES.search(re.split("^@example", code, flags=re.M)[0]):
+            block["data-computes"] = first[1]  # what follows only tries it
     for formula in article.find_all(class_="display"):
-        name = formula.attrs.pop("code", "none")
-        if name == "none":
-            continue
+        comment = formula.find_next(string=re.compile("^ code: "))
+        following = formula.find_next(attrs={"data-computes": True})
+        name = following["data-computes"] if following else "none"
+        if comment and comment.find_previous(class_="display") is formula:
+            name = comment.split()[1]
         if name not in places:
             refuse(formula, f"a formula should link to {name}, which no cell defines")
-        link = f'<a class="to-code" href="#{places[name]}">in code: <code>{name}</code></a>'
-        formula.insert_after(parsed(link))
+        if name != "none":
+            link = f'<a class="to-code" href="#{places[name]}">in code: <code>{name}</code></a>'
+            formula.insert_after(parsed(link))
 
 
 def check_links(article: BeautifulSoup) -> None:
@@ -378,22 +357,6 @@ def check_links(article: BeautifulSoup) -> None:
             refuse(tag, f"<{tag.name}> would be fetched from elsewhere: {tag['src'][:80]}")
         if tag.name == "img" and not tag.get("alt", "").strip():
             refuse(tag, f"an image has no alt text: {tag['src'][:80]}")
-
-
-def add_minutes(article: BeautifulSoup) -> None:
-    """Say under the heading of each part how long it takes to read what is not folded."""
-    minutes, part = Counter(), ""
-    for tag in article.find_all(True, recursive=False):
-        part = tag["id"] if tag.name == "h2" else part
-        if "code" in tag.get("class", []):
-            minutes[part] += lines_of(tag.code.get_text()) / LINES
-        elif tag.name not in ("details", "figure", "pre"):
-            minutes[part] += words_of(tag) / WORDS
-    for heading in article.find_all("h2"):
-        whole = round(minutes[heading["id"]])
-        if whole and heading["id"] != ENGINE:
-            told = f"{whole} minute{'s' * (whole > 1)} to read"
-            heading.insert_after(parsed(f'<p class="minutes">{told}</p>\n'))
 
 
 def add_captions(article: BeautifulSoup) -> None:
@@ -419,7 +382,7 @@ def place_notes(article: BeautifulSoup) -> None:
         outputs = list(takewhile(lambda tag: tag.name == "pre", note.find_previous_siblings()))
         shown = (outputs or [note])[-1].find_previous_sibling()
         beside = shown and (shown.name == "figure" or "code" in shown.get("class", []))
-        if beside and words_of(note) <= SHORT_NOTE:
+        if beside and len(note.get_text().split()) <= SHORT_NOTE:
             left = shown.wrap(article.new_tag("div"))
             left.extend(reversed(outputs))
             left.wrap(article.new_tag("div", attrs={"class": "beside"})).append(note)
@@ -438,7 +401,6 @@ def lay_out(cells: str) -> BeautifulSoup:
     check_links(article)
     for cell in article.find_all("cell"):
         cell.unwrap()
-    add_minutes(article)
     add_captions(article)
     place_notes(article)
     return article
@@ -554,7 +516,7 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
 
 def draft(executed: Path, output: Path, /) -> None:
     """Lay an executed notebook out as one HTML file, whatever it was made from."""
-    write(output, build(executed)[0])
+    records.write_text(output, build(executed)[0])
 
 
 def publish(executed: Path, output: Path, /) -> None:
@@ -562,13 +524,7 @@ def publish(executed: Path, output: Path, /) -> None:
     page, runs = build(executed)
     if problem := publish_problem(runs):
         raise BuildError(f"refusing to publish: {problem}")
-    write(output, page)
-
-
-def write(output: Path, page: str) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page, encoding="utf-8", newline="\n")
-    print(f"{output}: {len(page.encode()) / 1e6:.2f} MB")
+    records.write_text(output, page)
 
 
 COMMANDS = {"draft": draft, "publish": publish}

