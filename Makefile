@@ -47,10 +47,10 @@ endif
 	@touch $@
 
 notebook: $(READY) ## Write build/the_annotated_transformer.ipynb, which stands alone
-	$(PY) tools/notebook.py to-notebook $(SCRIPT) $(NOTEBOOK)
+	$(PY) tools/notebook.py make $(SCRIPT) $(NOTEBOOK)
 
 py: $(READY) ## Merge edits of that notebook into the script
-	$(PY) tools/notebook.py to-script $(NOTEBOOK) $(SCRIPT)
+	$(PY) tools/notebook.py merge $(NOTEBOOK) $(SCRIPT)
 
 execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke or laptop; default laptop)
 	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) tools/notebook.py execute $(NOTEBOOK) $(EXECUTED)
@@ -64,10 +64,10 @@ lab: $(READY) ## Open the script itself as a notebook in JupyterLab
 	  $(PY) -m jupyterlab $(ARGS) $(SCRIPT)
 
 html: execute ## Run the notebook and write the page build/index.html
-	$(PY) tools/build_page.py draft $(EXECUTED) build/index.html
+	$(PY) tools/build_page.py make $(EXECUTED) build/index.html
 
 blog: execute ## Run the notebook and publish the page docs/index.html (needs a finished model)
-	$(PY) tools/build_page.py publish $(EXECUTED) build/blog.html
+	$(PY) tools/build_page.py make $(EXECUTED) build/blog.html --publish
 	mv build/blog.html docs/index.html
 	cp $(NOTEBOOK) docs/
 	$(PY) -c 'import vl_convert; open("docs/preview.png", "wb").write(vl_convert.svg_to_png(open("images/preview.svg").read()))'
@@ -123,7 +123,7 @@ convert: $(READY) ## Bring weights of an earlier version into the present format
 	$(PY) tools/models.py convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
-	for step in train validate score pretrained showcase; do $(PY) tools/results.py $$step; done
+	for step in train validate score pretrained; do $(PY) tools/results.py $$step; done
 	$(PY) tools/views.py
 
 views: $(READY) ## Write tables and charts of docs/results/views, and those of README, from the records

@@ -162,10 +162,10 @@ def test_words_and_settings_of_a_chart_are_no_missing_numbers():
 def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, facts, message):
     cells = [shown({"text/plain": "{}"}, metadata={"annotated": facts})] if facts else []
     source, target = notebook(tmp_path, *cells), tmp_path / "page.html"
-    assert build_page.main(["publish", str(source), str(target)]) == (1 if message else 0)
+    assert build_page.main(["make", str(source), str(target), "--publish"]) == (1 if message else 0)
     if message:
         assert message in capsys.readouterr().err and not target.exists()
-        assert build_page.main(["draft", str(source), str(target)]) == 0
+        assert build_page.main(["make", str(source), str(target)]) == 0
         assert ("A draft: " in target.read_text("utf-8")) == (facts is not None)
     else:
         assert "Multi30k at level laptop" in target.read_text("utf-8")
@@ -179,7 +179,7 @@ def test_the_same_notebook_gives_the_same_bytes(tmp_path):
     drawing = SECTIONS + "![a](images/multi-head.svg)"
     source = notebook(tmp_path, "$x^2$ and `B`", drawing)
     output, environment = tmp_path / "page.html", os.environ | {"PYTHONHASHSEED": "1"}
-    command = [sys.executable, build_page.__file__, "draft", str(source), str(output)]
+    command = [sys.executable, build_page.__file__, "make", str(source), str(output)]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     assert output.read_text("utf-8") == build_page.build(source)[0]
 
@@ -334,15 +334,6 @@ def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
     assert page.find(id="code-2").code.text.startswith("def add")
 
 
-def test_cells_know_their_line_in_the_script(tmp_path, monkeypatch):
-    script = tmp_path / "script.py"
-    script.write_text("# %%\nx = 1\n\n# %%\nx = 1\n\n# %%\nx = 10\n\n# %%\ny = 2\n")
-    monkeypatch.setattr(build_page, "SCRIPT", script)
-    cells = [new_code_cell(code) for code in ("x = 1", "x = 1", "nowhere = 1", "y = 2")]
-    page = page_of(tmp_path, *cells)
-    assert [tag.text for tag in page.find_all(class_="line")] == ["line 2", "line 5", "line 11"]
-
-
 def test_a_short_note_stands_beside_the_code_before_it(tmp_path):
     short, long = "> **Why?** Short.", "> " + "long " * 100
     first, second = new_code_cell("x = 1"), new_code_cell("z = 3")
@@ -423,7 +414,7 @@ def sample(tmp_path_factory) -> Path:
         shown({"text/plain": "{}"}, metadata={"annotated": FINISHED | {"finished_model": False}}),
     ]
     folder = tmp_path_factory.mktemp("page")
-    assert build_page.main(["draft", str(notebook(folder, *cells)), str(folder / "page.html")]) == 0
+    assert build_page.main(["make", str(notebook(folder, *cells)), str(folder / "page.html")]) == 0
     return folder / "page.html"
 
 

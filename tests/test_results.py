@@ -208,7 +208,8 @@ def column(name: str, heading: str) -> list[str]:
 @pytest.mark.parametrize("name", views.VIEWS)
 def test_a_published_view_is_what_the_records_give(name):
     view = records.read(f"views/{name}")
-    assert view == views.VIEWS[name](), "`make views` writes it"
+    if name != "first-map":  # which has a test of its own
+        assert view == views.VIEWS[name](), "`make views` writes it"
     assert "{" not in view["caption"] and "\n" not in view["caption"]
     assert ("measured with the first edition's code, commit" in view["caption"]) == (
         view["code"] is None
@@ -224,7 +225,7 @@ def test_every_results_file_has_a_maker():
     known = "averaging beam benchmark benchmark-xeon pretrained scores".split()
     assert sorted(path.stem for path in records.RESULTS.glob("*.json")) == known
     shown = {path.stem for path in (records.RESULTS / "views").iterdir()}
-    assert shown == {*views.VIEWS, "translations", "first-map"}
+    assert shown == set(views.VIEWS)
 
 
 def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30k, monkeypatch):
@@ -291,24 +292,20 @@ def test_the_cost_is_the_paper_s_in_our_time():
     assert big / base == pytest.approx(counted[1] / counted[0], rel=0.02)
 
 
-def test_the_published_showcase_is_what_the_shipped_model_does(at, tool):
-    now = tool.showcase_views()
-    published = {name: records.read(f"views/{name}") for name in now}
-    assert published["translations"]["rows"] == now["translations"]["rows"]
-    [[then]], [[cells]] = (
-        each["first-map"]["chart"]["datasets"].values() for each in (published, now)
+def test_the_map_of_the_first_page_is_that_of_the_shipped_model(at):
+    [[then]], [[now]] = (
+        view["chart"]["datasets"].values()
+        for view in (records.read("views/first-map"), views.first_map())
     )
     before, after = (
-        torch.tensor([int(n) for n in each.pop("numbers").split()]) for each in (then, cells)
+        torch.tensor([int(n) for n in each.pop("numbers").split()]) for each in (then, now)
     )
-    assert then == cells and (before - after).abs().max() <= 5
-    shown = at.load_trained_model(tool.PRETRAINED).name
-    assert all(shown in view["caption"] for view in published.values())
+    assert then == now and (before - after).abs().max() <= 5, "per mille; processors round"
 
 
-def test_what_is_shown_was_not_in_the_training(at, tool, multi30k, fresh_corpora, monkeypatch):
+def test_what_is_shown_was_not_in_the_training(at, multi30k, fresh_corpora, monkeypatch):
     monkeypatch.setenv("MULTI30K_DIR", multi30k)
-    assert not set(tool.SHOWN) & {source for source, _ in at.find_multi30k().splits["train"]}
+    assert not set(views.SHOWN) & {source for source, _ in at.find_multi30k().splits["train"]}
 
 
 def test_readme_and_model_card_are_those_of_the_records(tool):

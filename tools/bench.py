@@ -252,8 +252,7 @@ def run(name: str = "benchmark") -> None:
     path.unlink()
 
 
-COMMANDS = {"run": run, "measure": measure}
-main = functools.partial(records.command_line, COMMANDS)
+main = records.command_line(run=run, measure=measure)
 
 if __name__ == "__main__":
     sys.exit(main())

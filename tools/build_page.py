@@ -46,7 +46,6 @@ ANCHORED = r"^((?:<a id=[^>]+></a>)+)\s+(#+ )"
 DEFINES = re.compile(r"^(?:def|class) (\w+)", flags=re.M)
 NUMBER = re.compile(r"[-+−–]?[\d,.]*\d(e[+-]?\d+)?\s*[%×kM]?|NaN|[–—]?")
 
-
 parsed = functools.partial(BeautifulSoup, features="html.parser")
 vega_bundle = functools.cache(vl_convert.javascript_bundle)
 
@@ -161,8 +160,6 @@ class Cells:
     def __init__(self, notebook: NotebookNode) -> None:
         self.runs: list[dict] = []  # what the notebook says about the run that made it
         self.codes = 0
-        self.script = SCRIPT.read_text("utf-8")
-        self.place = 0  # in the script, where the last cell ended
         self.md = self.make_markdown()
         cells = [pair for pair in enumerate(notebook.cells, 1) if pair[1].source.strip()]
         self.html = "".join(self.cell(number, cell) for number, cell in cells)
@@ -228,25 +225,12 @@ class Cells:
 
     # Code and its outputs
 
-    def placed_code(self, code: str) -> str:
-        """A block of code with its address and its line in the script."""
-        self.codes += 1
-        block = code_block(code).replace("<div", f'<div id="code-{self.codes}"', 1)
-        found = self.script.find(f"\n{code}\n", self.place)
-        if found < 0:
-            return block
-        self.place = found + len(code)
-        line = self.script.count("\n", 0, found) + 2
-        told = f"line {line:,}"
-        if home := repository():
-            address = f"https://github.com/{home}/blob/main/{SCRIPT.name}#L{line}"
-            told = f'<a href="{address}">{told}</a>'
-        return block.replace("</pre></div>", f'</pre><span class="line">{told}</span></div>')
-
     def code(self, cell: NotebookNode) -> str:
         """A code cell with its outputs."""
         outputs = "".join(self.output(output, cell.source) for output in cell.outputs)
-        block = self.placed_code(cell.source.strip("\n"))
+        self.codes += 1
+        block = code_block(cell.source.strip("\n"))
+        block = block.replace("<div", f'<div id="code-{self.codes}"', 1)
         if "hide-input" not in cell.metadata.get("tags", []):
             return block + outputs
         lines = cell.source.strip("\n").count("\n") + 1
@@ -424,19 +408,12 @@ def folded(article: str) -> str:
 
 def contents(article: BeautifulSoup) -> str:
     """Parts and their sections as a nested list of links."""
-    parts: list[tuple[str, list[str]]] = []
+    listed = ""
     for heading in article.find_all(["h2", "h3"]):
         text = re.sub(r"</?a\b[^>]*>", "", heading.decode_contents())
-        link = f'<a href="#{heading["id"]}">{text}</a>'
-        if heading.name == "h2":
-            parts.append((link, []))
-        else:
-            parts[-1][1].append(f"<li>{link}</li>")
-    listed = ""
-    for link, below in parts:
-        inner = f"<ol>{''.join(below)}</ol>" if below else ""
-        listed += f"<li>{link}{inner}</li>"
-    return f"<ol>{listed}</ol>"
+        link = f'<li><a href="#{heading["id"]}">{text}</a>'
+        listed += f"</ol></li>{link}<ol>" if heading.name == "h2" else f"{link}</li>"
+    return f"<ol>{listed.removeprefix('</ol></li>')}</ol></li></ol>".replace("<ol></ol>", "")
 
 
 def styles() -> str:
@@ -514,21 +491,15 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
     return page, cells.runs
 
 
-def draft(executed: Path, output: Path, /) -> None:
-    """Lay an executed notebook out as one HTML file, whatever it was made from."""
-    records.write_text(output, build(executed)[0])
-
-
-def publish(executed: Path, output: Path, /) -> None:
-    """The same, but a page from the built-in corpus or without a finished model is refused."""
+def make_page(executed: Path, output: Path, /, publish: bool = False) -> None:
+    """Lay an executed notebook out; to publish it asks for a real corpus and a finished model."""
     page, runs = build(executed)
-    if problem := publish_problem(runs):
+    if publish and (problem := publish_problem(runs)):
         raise BuildError(f"refusing to publish: {problem}")
     records.write_text(output, page)
 
 
-COMMANDS = {"draft": draft, "publish": publish}
-main = functools.partial(records.command_line, COMMANDS)
+main = records.command_line(make=make_page)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,6 @@ Nothing in a file is executed, and no model is written over.
 """
 
 import dataclasses
-import functools
 import hashlib
 import io
 import json
@@ -206,8 +205,7 @@ def run_convert(
     print(f"{folder}: model {translator.name}")
 
 
-COMMANDS = {"average": run_average, "round": run_round, "convert": run_convert}
-main = functools.partial(records.command_line, COMMANDS)
+main = records.command_line(average=run_average, round=run_round, convert=run_convert)
 
 if __name__ == "__main__":
     sys.exit(main())

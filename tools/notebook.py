@@ -4,7 +4,6 @@ The same input gives the same bytes; an existing output stays as it was when som
 """
 
 import base64
-import functools
 import io
 import os
 import re
@@ -24,10 +23,6 @@ from PIL import Image
 from records import command_line, write_text
 
 PERCENT = "py:percent"
-
-
-class NotebookError(ValueError):
-    """What the user should read instead of a traceback."""
 
 
 def png_of(drawing: Path) -> bytes:
@@ -76,7 +71,7 @@ def to_script(notebook_text: str, header_of: str) -> str:
     notebook = nbformat.reads(notebook_text, as_version=4)
     for number, cell in enumerate(notebook.cells, 1):
         if cell.get("attachments"):
-            raise NotebookError(
+            raise ValueError(
                 f"cell {number} has a pasted image, which a script cannot hold: save it under "
                 "images/ and name it by ![description](images/…)"
             )
@@ -93,7 +88,7 @@ def merge(script: Path, notebook: Path) -> tuple[str, str]:
     """The script's text with the edits of a notebook, and the text of the notebook alone.
 
     An edit is what differs from the text when both last agreed, which lies beside the notebook.
-    NotebookError where both edit the same lines; the script then stays as it is.
+    ValueError where both edit the same lines; the script then stays as it is.
     """
     agreed, both = notebook.with_suffix(".agreed.py"), notebook.with_suffix(".merged.py")
     ours, edited = script.read_text("utf-8"), notebook.read_text("utf-8")
@@ -107,7 +102,7 @@ def merge(script: Path, notebook: Path) -> tuple[str, str]:
     result = subprocess.run([*command, script, agreed, both], capture_output=True, encoding="utf-8")
     write_text(both, result.stdout)
     if result.returncode:
-        raise NotebookError(
+        raise ValueError(
             f"{script} and {notebook} edit the same lines, and stay as they are. {both} has both "
             f"versions: choose there, copy it over {script}, and delete {notebook}. {result.stderr}"
         )
@@ -119,7 +114,7 @@ def make_notebook(script: Path, notebook: Path, /) -> None:
     """Write the notebook of a script, unless edits of the older notebook would be lost."""
     text = script.read_text("utf-8")
     if notebook.is_file() and merge(script, notebook)[0] != text:
-        raise NotebookError(
+        raise ValueError(
             f"{notebook} has edits that {script} does not have: bring them back with `make py`, "
             "or delete the notebook"
         )
@@ -157,12 +152,11 @@ def execute(source: Path, target: Path, /) -> None:
         try:
             client.execute(env=os.environ | same, cleanup_kc=True)
         except (CellExecutionError, DeadKernelError) as error:
-            raise NotebookError(re.sub(r"\x1b\[[0-9;]*m", "", str(error))) from None
+            raise ValueError(re.sub(r"\x1b\[[0-9;]*m", "", str(error))) from None
     write_text(target, nbformat.writes(notebook) + "\n")
 
 
-COMMANDS = {"to-notebook": make_notebook, "to-script": make_script, "execute": execute}
-main = functools.partial(command_line, COMMANDS)
+main = command_line(make=make_notebook, merge=make_script, execute=execute)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -44,7 +44,7 @@ def write(name: str, content: dict) -> None:
 
 
 def circumstances(*packages: str) -> dict[str, str]:
-    """Date, machine, versions, allocator and commit, to stand beside every number."""
+    """Date, machine, versions and commit, to stand beside every number."""
     command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
     cpu = Path("/proc/cpuinfo")
@@ -55,7 +55,6 @@ def circumstances(*packages: str) -> dict[str, str]:
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{processor}, {os.cpu_count()} CPU cores",
         "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
-        "allocator": Path(os.environ.get("LD_PRELOAD") or "the system's").name,
         "commit": commit,
     }
 
@@ -104,14 +103,18 @@ def between_marks(text: str, mark: str, content: str) -> str:
     return before + begin + content + end + after
 
 
-def command_line(commands: dict[str, Callable], arguments: list[str] | None = None) -> int:
-    """Run the command that the arguments name; the exit status. An error is one line."""
-    try:
-        tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+def command_line(**commands: Callable) -> Callable[[list[str] | None], int]:
+    """A main function that runs the command named by its arguments. An error is one line."""
+
+    def main(arguments: list[str] | None = None) -> int:
+        try:
+            tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
+        except (ValueError, OSError, RuntimeError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        return 0
+
+    return main
 
 
 def code_hash(script: Path, roots: Iterable[str]) -> str:

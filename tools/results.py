@@ -4,7 +4,6 @@
     python tools/results.py validate          try beams, penalties and averages
     python tools/results.py score             each row on each test split, once
     python tools/results.py pretrained        the folder pretrained/ and what int8 costs
-    python tools/results.py showcase          what pretrained/ writes and where it looks
 
 Each command does only what is not on record; remove a record, or entries of scores.json, to make
 them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state of the code.
@@ -60,7 +59,6 @@ RUNS = {
     **{f"trial-layers-{N}": trial(N=N) for N in (2, 4)},
     "trial-batch-1280": trial(batch_tokens=1280),
     **{f"trial-warmup-{n}": trial(warmup=n) for n in (200, 800)},
-    **{f"trial-factor-{factor}": trial(factor=factor) for factor in (0.7, 1.5)},
 }
 
 
@@ -87,21 +85,6 @@ ROWS = (
 )
 OTHER = Row("en-de", "the same, English to German", ("recipe-en-de",), BEAM, AVERAGED, CHOSEN_ALPHA)
 SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOSEN_ALPHA)
-
-SHOWN = {  # captions of our own: separable verbs, clauses, compounds that the training text lacks
-    at.SENTENCE: "A little girl picks up a red ball.",
-    "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.": (
-        "An old man who is reading a newspaper sits on a bench."
-    ),
-    "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.": (
-        "Three boys climb a tree while their mother watches."
-    ),
-    "Ein Bergsteiger ruht sich auf einem Felsvorsprung aus.": "A climber rests on a rocky ledge.",
-    "Ein Eiskunstlaufpaar dreht sich auf dem Eis.": "A pair of figure skaters spins on the ice.",
-    "Ein Schornsteinfeger trägt eine Leiter durch die Straße.": (
-        "A chimney sweep carries a ladder through the street."
-    ),
-}
 
 
 @functools.cache
@@ -162,11 +145,8 @@ def translator_of(name: str, averaged: int) -> at.Translator:
     folder = folder_of(name)
     if at.read_summary(folder).get("status") != "finished":
         raise ValueError(f"no finished run in {folder}: `train {name}` comes first")
-    epochs = sorted(folder.glob("epoch-*"))[-averaged:]
-    if averaged and len(epochs) < averaged:
-        raise ValueError(f"{folder} keeps {len(epochs)} epochs, {averaged} are wanted")
     if averaged:
-        translator = models.average_models(epochs)
+        translator = models.average_models(sorted(folder.glob("epoch-*"))[-averaged:])
     else:
         translator = at.load_trained_model(folder, torch.device("cpu"))
     at.make_fast(translator.model)
@@ -264,43 +244,9 @@ def pretrained() -> None:
     records.write("pretrained", content)
 
 
-# What it writes, and where it looks -------------------------------------------------------------
-
-
-def showcase() -> None:
-    """The two views of the script's first page: fixed sentences, nothing chosen by a score."""
-    for name, view in showcase_views().items():
-        records.write(f"views/{name}", view)
-
-
-def showcase_views() -> dict[str, dict]:
-    """Translations of our own captions, and attention while the first of them is translated."""
-    translator = at.load_trained_model(PRETRAINED, torch.device("cpu"))
-    training = "{corpus}, trained on {date}, commit {commit:.7}".format(
-        **records.read("pretrained")["training"]
-    )
-    model = f"model {translator.name}, {training}; beam 4, α = 0.6"
-    written = at.translate(translator, list(SHOWN), at.beam_search)
-    rows = list(map(list, zip(SHOWN, written, SHOWN.values(), strict=True)))
-    columns = ["German", "what the model writes", "what it means"]
-    caption = f"None was in the training; {model}"
-    translations = records.finished(caption, [made()], columns=columns, rows=rows)
-    frame = at.map_table(at.attention_maps(translator, at.SENTENCE))
-    last = frame["layer"].iloc[-1]
-    frame = frame.query("attention == 'cross-attention' and layer == @last and head == @at.MEAN")
-    text = (
-        f"Heat map of attention, the mean of all heads in {last}. Rows are English symbols about to"
-        f" be written, columns those of the German sentence: {at.SENTENCE}"
-    )
-    chart = at.cells_of_maps(at.alt.Chart(frame, description=text), step=32, font=12).to_dict()
-    caption = f"Cross-attention of the last layer, mean of its heads; {model}"
-    first_map = records.finished(caption, [made()], chart=chart)
-    return {"translations": translations, "first-map": first_map}
-
-
-EVERY = (train, process, validate, score, pretrained, showcase)
-COMMANDS = {command.__name__: command for command in EVERY}
-main = functools.partial(records.command_line, COMMANDS)
+main = records.command_line(
+    train=train, process=process, validate=validate, score=score, pretrained=pretrained
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -40,11 +40,54 @@ def two_levels(*pairs: tuple[str, str]) -> list[list[str]]:
     return [list(level) for level in zip(*pairs, strict=True)]
 
 
+# The shipped model ------------------------------------------------------------------------------
+
+SHOWN = {  # captions of our own: separable verbs, clauses, compounds that the training text lacks
+    at.SENTENCE: "A little girl picks up a red ball.",
+    "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.": (
+        "An old man who is reading a newspaper sits on a bench."
+    ),
+    "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.": (
+        "Three boys climb a tree while their mother watches."
+    ),
+    "Ein Bergsteiger ruht sich auf einem Felsvorsprung aus.": "A climber rests on a rocky ledge.",
+    "Ein Eiskunstlaufpaar dreht sich auf dem Eis.": "A pair of figure skaters spins on the ice.",
+    "Ein Schornsteinfeger trägt eine Leiter durch die Straße.": (
+        "A chimney sweep carries a ladder through the street."
+    ),
+}
+
+
+def translations() -> dict:
+    """What the shipped model makes of fixed sentences, none of them chosen by a score."""
+    translator = at.load_trained_model(results.PRETRAINED)
+    written = at.translate(translator, list(SHOWN), at.beam_search)
+    rows = [[*row] for row in zip(SHOWN, written, SHOWN.values(), strict=True)]
+    columns = ["German", "what the model writes", "what it means"]
+    caption = f"Model {translator.name}, beam 4, α = 0.6; none was in the training"
+    return finished(caption, [read("pretrained")["made"]], columns=columns, rows=rows)
+
+
+def first_map() -> dict:
+    """Where the shipped model looks while it translates the first sentence of the text."""
+    translator = at.load_trained_model(results.PRETRAINED)
+    frame = at.map_table(at.attention_maps(translator, at.SENTENCE))
+    last = frame["layer"].iloc[-1]
+    frame = frame.query("attention == 'cross-attention' and layer == @last and head == @at.MEAN")
+    text = (
+        f"Heat map of attention, the mean of all heads in {last}. Rows are English symbols about to"
+        f" be written, columns those of the German sentence: {at.SENTENCE}"
+    )
+    chart = at.cells_of_maps(alt.Chart(frame, description=text), step=32, font=12).to_dict()
+    caption = f"Cross-attention of the last layer, mean of its heads; model {translator.name}"
+    return finished(caption, [read("pretrained")["made"]], chart=chart)
+
+
 # The recipe -------------------------------------------------------------------------------------
 
 
-def summaries(row: results.Row) -> list[dict]:
-    return [read(f"runs/{run}")["summary"] for run in row.runs]
+def summaries(*rows: results.Row) -> list[dict]:
+    return [read(f"runs/{run}")["summary"] for row in rows for run in row.runs]
 
 
 def bleu(row: results.Row, split: str) -> str:
@@ -58,10 +101,6 @@ def costs(row: results.Row) -> list[str]:
     return [f"{runs[0]['parameters'] / 1e6:.1f} M", minutes, str(len(runs))]
 
 
-def runs_of(rows: Sequence[results.Row]) -> list[dict]:
-    return [summary for row in rows for summary in summaries(row)]
-
-
 def short_table() -> dict:
     """The table for the start of the text, and for README."""
     rows = [[row.step, *(bleu(row, split) for split in TESTS), *costs(row)] for row in ROWS]
@@ -69,7 +108,7 @@ def short_table() -> dict:
     caption = "Multi30k, German to English, mean of the seeds (range); an unknown word is one wrong"
     caption = f"{caption} token; {MINUTES}"
     columns += ["parameters", "minutes", "seeds"]
-    return finished(caption, runs_of(ROWS), columns=columns, rows=rows)
+    return finished(caption, summaries(*ROWS), columns=columns, rows=rows)
 
 
 def steps() -> dict:
@@ -97,7 +136,7 @@ def steps() -> dict:
         f" the two cannot be compared. An unknown word is one wrong token; {MINUTES}; BLEU"
         f" {read('scores')['scores'][0]['signature']}"
     )
-    return finished(caption, runs_of((*ROWS, results.OTHER)), columns=columns, rows=table)
+    return finished(caption, summaries(*ROWS, results.OTHER), columns=columns, rows=table)
 
 
 def training() -> dict:
@@ -283,6 +322,7 @@ def cost() -> dict:
 # Writing ----------------------------------------------------------------------------------------
 
 VIEWS: dict[str, Callable[[], dict]] = {
+    **{"translations": translations, "first-map": first_map},
     **{"results": short_table, "steps": steps, "training": training, "int8": int8, "beam": beam},
     **{"averaging": averaging, "choices": choices, "speed": speed, "gains": gains, "cost": cost},
 }
