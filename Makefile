@@ -68,6 +68,7 @@ html: execute ## Run the notebook and write the page build/index.html
 
 blog: execute ## Run the notebook and publish the page docs/index.html (needs a finished model)
 	$(PY) tools/build_page.py make $(EXECUTED) build/blog.html --publish
+	@cmp -s $(SCRIPT) $(NOTEBOOK:.ipynb=.agreed.py) || { echo "$(SCRIPT) has changed meanwhile: make blog again"; exit 1; }
 	mv build/blog.html docs/index.html
 	cp $(NOTEBOOK) docs/
 	$(PY) -c 'import vl_convert; open("docs/preview.png", "wb").write(vl_convert.svg_to_png(open("images/preview.svg").read()))'

@@ -386,12 +386,12 @@ def test_make_says_whether_the_script_is_newer_than_the_page(small):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A title")])
     nbformat.write(notebook, small / "empty.ipynb")
     (small / "docs" / "index.html").write_text(build_page.build(small / "empty.ipynb")[0])
-    check = ["make", "check-published"]
-    assert subprocess.run(check, cwd=small).returncode == 0
+    make("check-published", "-C", str(small))
     with (small / "the_annotated_transformer.py").open("a") as script:
         script.write("# more\n")
-    told = subprocess.run(check, cwd=small, capture_output=True, text=True)
-    assert told.returncode and "make blog makes it anew" in told.stdout
+    with pytest.raises(subprocess.CalledProcessError) as told:
+        make("check-published", "-C", str(small))
+    assert "make blog makes it anew" in told.value.stdout
 
 
 # The text ---------------------------------------------------------------------------------------

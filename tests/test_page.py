@@ -151,7 +151,7 @@ def test_words_and_settings_of_a_chart_are_no_missing_numbers():
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        (None, "does not say which run"),
+        (None, "unnamed corpus"),
         (FINISHED | {"corpus": "built-in captions"}, "built-in captions"),
         (FINISHED | {"finished_model": False}, "without a finished model"),
         ({"corpus": "Multi30k"}, "without a finished model"),

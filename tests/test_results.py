@@ -67,7 +67,7 @@ def train_here(monkeypatch, tool, code=0) -> list[list[str]]:
     def run(command, env):
         assert env["OMP_NUM_THREADS"] == "1"
         commands.append(command)
-        tool.process(command[-1])
+        assert tool.main(command[-2:]) == 0
         return argparse.Namespace(returncode=code)
 
     monkeypatch.setattr(tool.subprocess, "run", run)
@@ -162,13 +162,14 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     shipped = records.read("pretrained")
     assert at.load_trained_model(toy.PRETRAINED).name.endswith(", int8")
     assert shipped["formats"]["int8"]["MB"] < shipped["formats"]["fp32"]["MB"]
+    assert "beam 4, α = 0.6, mean of the last 2 epochs" in views.int8()["caption"]
     made_of = (views.short_table, views.steps, views.training, views.int8, views.beam)
     for view in (*made_of, views.averaging):
         assert view()["code"] == "ab12" and "a toy, 2027-01-01; measured with" in view()["caption"]
 
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
-    assert [toy.main([command]) for command in every[:3]] == [0, 0, 0]
+    assert [toy.main([command]) for command in every] == [0, 0, 0]
     assert len(commands) == 4 and len(records.read("scores")["scores"]) == 10
 
 
@@ -245,6 +246,11 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
         assert round(bleu, 2) == entry["bleu"] and signature == entry["signature"]
 
 
+def test_the_penalty_of_the_last_row_is_the_best_on_the_validation_split(tool):
+    sweep = [cell for cell in records.read("beam")["sweep"] if cell["beam"] == tool.BEAM]
+    assert max(sweep, key=lambda cell: cell["bleu"])["alpha"] == tool.CHOSEN_ALPHA
+
+
 def test_a_range_has_no_place_to_break_and_shows_only_where_there_is_one():
     assert views.with_range([1.0, 2.0, 4.5], 1) == "2.5\u00a0(1.0–\u20604.5)"
     assert views.with_range([2.01, 2.04], 1) == "2.0"
@@ -299,6 +305,7 @@ def test_the_map_of_the_first_page_is_that_of_the_shipped_model(at):
         torch.tensor([int(n) for n in each.pop("numbers").split()]) for each in (then, now)
     )
     assert then == now and (before - after).abs().max() <= 5, "per mille; processors round"
+    assert records.read("views/first-map")["caption"] == views.first_map()["caption"]
 
 
 def test_what_is_shown_was_not_in_the_training(at, multi30k, fresh_corpora, monkeypatch):

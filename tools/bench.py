@@ -1,10 +1,10 @@
-"""Measure how fast training and decoding are, beside the baselines of tools/py.
+"""Measure how fast training and decoding are, beside nn.Transformer and a loop of 2022.
 
     python tools/bench.py run            every case, five rounds in turn; writes benchmark.json
     python tools/bench.py measure CASE   one case once, as a line of JSON
 
 `run` refuses a busy machine. Every measurement has new processes and is kept in RUNS_DIR at once:
-after a stop the same command goes on, if the code is the same. It needs Multi30k.
+after a stop the same command goes on, if script and benchmark are the same. It needs Multi30k.
 """
 
 import functools
@@ -235,7 +235,8 @@ def measure(name: Literal[tuple(CASES)], /, here: bool = False) -> None:
 def run(name: str = "benchmark") -> None:
     """Measure every case, round after round, and write the medians to docs/results/NAME.json."""
     code = b"".join(Path(file).read_bytes() for file in (at.__file__, __file__))
-    path = at.runs_folder() / f"{name}-{hashlib.sha256(code).hexdigest()[:10]}.json"
+    code = hashlib.sha256(code).hexdigest()[:16]
+    path = at.runs_folder() / f"{name}-{code}.json"
     rounds = json.loads(path.read_text()) if path.is_file() else {case: [] for case in CASES}
     for number, (case, measured) in itertools.product(range(ROUNDS), rounds.items()):
         if len(measured) == number:
@@ -248,7 +249,7 @@ def run(name: str = "benchmark") -> None:
         medians = {unit: median(each[unit] for each in measured) for unit in measured[0]}
         cases.append({"name": case, **asdict(CASES[case]), **medians, "rounds": measured})
     content = {"rounds": ROUNDS, "budget": SMALL.batch_tokens, "cases": cases}
-    records.write(name, content | {"made": records.circumstances("torch")})
+    records.write(name, content | {"made": records.circumstances() | {"code": code}})
     path.unlink()
 
 

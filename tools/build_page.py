@@ -441,13 +441,12 @@ def styles() -> str:
 
 def publish_problem(runs: list[dict]) -> str | None:
     """Why a page of these runs must not be published, or None."""
-    for run in runs:
-        corpus = str(run.get("corpus", "an unnamed corpus"))
-        if corpus.startswith(("built-in", "an unnamed")):
-            return f"the page was made from {corpus}, which is not a real corpus"
-        if run.get("finished_model") is not True:
-            return "the page was made without a finished model"
-    return None if runs else "the notebook does not say which run it shows"
+    run = runs[-1] if runs else {}
+    corpus = str(run.get("corpus", "an unnamed corpus"))
+    if corpus.startswith(("built-in", "an unnamed")):
+        return f"the page was made from {corpus}, which is not a real corpus"
+    finished = run.get("finished_model") is True
+    return None if finished else "the page was made without a finished model"
 
 
 def build(notebook: Path) -> tuple[str, list[dict]]:

@@ -178,11 +178,11 @@ def new(folder: Path) -> Path:
     return folder
 
 
-def run_average(models: tuple[Path, ...], /, output: Path | None = None) -> None:
+def run_average(first: Path, others: tuple[Path, ...], /, output: Path | None = None) -> None:
     """Average models of one run, into the folder `average` beside the first or another."""
-    output = new(output or models[0].resolve().parent / "average")
-    at.save_model(average_models(models), output)
-    print(f"{output}: the mean of {len(models)} models")
+    output = new(output or first.resolve().parent / "average")
+    at.save_model(average_models([first, *others]), output)
+    print(f"{output}: the mean of {1 + len(others)} models")
 
 
 def run_round(source: Path, folder: Path, /) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -43,18 +42,17 @@ def write(name: str, content: dict) -> None:
     print(f"written: {path}")
 
 
-def circumstances(*packages: str) -> dict[str, str]:
-    """Date, machine, versions and commit, to stand beside every number."""
+def circumstances() -> dict[str, str]:
+    """Date, machine and commit, to stand beside every number; the commit pins all versions."""
     command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
     cpu = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.+)", cpu.read_text()) if cpu.is_file() else None
     processor = model[1].strip() if model else platform.machine()
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{processor}, {os.cpu_count()} CPU cores",
-        "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
+        "allocator": Path(os.environ.get("LD_PRELOAD") or "the system's").name,
         "commit": commit,
     }
 
@@ -70,14 +68,15 @@ def finished(caption: str, made: Iterable[dict], **content) -> dict:
     machines = dict.fromkeys(each["machine"] for each in made)
     dates = sorted({each["date"] for each in made})
     commits = sorted({each["commit"][:7] for each in made})
-    edition = "the first edition's code, " if codes == {None} else ""
+    edition = "the first edition's code, " if None in codes else ""
+    edition = "partly " + edition if len(codes) > 1 and edition else edition
     caption += (
         f". {'; '.join(machines)}, {' and '.join(dates)}; measured with {edition}"
         f"commit {', '.join(commits)}."
     )
     if "chart" in content:  # its alt text also says where it comes from
         content["chart"]["description"] += f" {caption}"
-    return content | {"caption": caption, "code": codes.pop() if len(codes) == 1 else None}
+    return content | {"caption": caption, "code": None if edition else ", ".join(sorted(codes))}
 
 
 def wait_for_quiet(patience: float = 60.0) -> None:
@@ -104,13 +103,13 @@ def between_marks(text: str, mark: str, content: str) -> str:
 
 
 def command_line(**commands: Callable) -> Callable[[list[str] | None], int]:
-    """A main function that runs the command named by its arguments. An error is one line."""
+    """A main function that runs the command named by its arguments. An error has no traceback."""
 
     def main(arguments: list[str] | None = None) -> int:
         try:
             tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
-        except (ValueError, OSError, RuntimeError) as error:
-            print(f"error: {error}", file=sys.stderr)
+        except (ValueError, OSError, RuntimeError, KeyboardInterrupt) as error:
+            print(f"error: {str(error) or 'interrupted'}", file=sys.stderr)
             return 1
         return 0
 

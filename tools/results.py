@@ -25,11 +25,12 @@ at = models.at
 
 # The plan ---------------------------------------------------------------------------------------
 
-CORPUS, SEEDS = "multi30k", (1, 2, 3)
+CORPUS = "multi30k"
+SEEDS = (1, 2, 3)
 BEAM, ALPHA, AVERAGED = 4, 0.6, 6  # as in the paper, and how many of the last epochs
 CHOSEN_ALPHA = 1.4  # the best of ALPHAS with a beam of BEAM: beam.json
 BEAMS, ALPHAS = (1, 2, 4, 8, 12), (0.0, 0.3, 0.6, 1.0, 1.4)
-TESTS = "test_2016_flickr", "test_2017_flickr"
+TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
 PRETRAINED = at.HERE / "pretrained"
 
 
@@ -90,12 +91,12 @@ SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOS
 @functools.cache
 def code() -> str:
     """A hash of all code that trains, translates and scores."""
-    roots = "train_model", "mean_of_states", "translate", "beam_search", "corpus_bleu"
+    roots = "train_model", "average", "load_trained_model", "evaluate"
     return records.code_hash(at.HERE / at.SCRIPT, roots)
 
 
 def made() -> dict[str, str]:
-    return records.circumstances("torch") | {"code": code()}
+    return records.circumstances() | {"code": code()}
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -119,9 +120,12 @@ def train_one(name: str) -> dict:
     status = subprocess.run(command, env=environment).returncode
     summary = at.read_summary(folder)
     if status != 0 or summary.get("status") != "finished":
-        raise ValueError(f"{folder} was cut short (status {status}): the same command goes on")
+        raise ValueError(
+            f"{folder}: not finished ({status}); once stopped, the same command goes on"
+        )
     log = [json.loads(line) for line in at.read_lines(folder / "log.jsonl")]
     facts = {"ranks": ranks, "epochs": len(log), "updates": log[-1]["updates"]}
+    facts["bf16"] = "bfloat16" in summary["machine"]
     return {"summary": summary | facts | made(), "log": log}
 
 
@@ -144,9 +148,11 @@ def translator_of(name: str, averaged: int) -> at.Translator:
     """A finished run's best epoch, or the mean of its last epochs; ValueError without weights."""
     folder = folder_of(name)
     if at.read_summary(folder).get("status") != "finished":
-        raise ValueError(f"no finished run in {folder}: `train {name}` comes first")
+        raise ValueError(f"no finished run in {folder}: remove runs/{name}.json, `train {name}`")
     if averaged:
-        translator = models.average_models(sorted(folder.glob("epoch-*"))[-averaged:])
+        last = len(at.read_lines(folder / "log.jsonl"))
+        numbers = range(last - averaged + 1, last + 1)
+        translator = models.average_models([folder / f"epoch-{n:03}" for n in numbers])
     else:
         translator = at.load_trained_model(folder, torch.device("cpu"))
     at.make_fast(translator.model)
@@ -201,9 +207,8 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     written = at.translate(translator, [source for source, _ in pairs], decode)
     text = "".join(f"{line}\n" for line in written)
     at.write_atomically(translations_path(row, run, split), text.encode())
-    use = {"beam": row.beam, "alpha": row.alpha, "averaged": row.averaged}
-    entry = {"row": row.name, "run": run, "split": split, **use}
-    entry |= scored(translator, split, row.beam, row.alpha) | made()
+    entry = {"row": row.name, "run": run, "split": split, "beam": row.beam, "alpha": row.alpha}
+    entry |= {"averaged": row.averaged} | scored(translator, split, row.beam, row.alpha) | made()
     content = records.read("scores")
     records.write("scores", content | {"scores": [*content.get("scores", []), entry]})
     return entry
@@ -224,6 +229,8 @@ def score() -> None:
 
 def pretrained() -> None:
     """Write the folder pretrained/ from the full recipe, and measure what int8 costs."""
+    if records.read("pretrained"):
+        return
     [run] = SHIPPED.runs
     whole = translator_of(run, AVERAGED)
     average = folder_of(run).with_name(f"{run}-average")
@@ -237,8 +244,7 @@ def pretrained() -> None:
     ):
         size = (folder / "model.safetensors").stat().st_size / 1e6
         formats[name] = {"MB": round(size, 2), "val": scored(translator, "val", BEAM, row.alpha)}
-        for split in TESTS:
-            formats[name][split] = score_once(row, run, split, translator)
+        formats[name] |= {split: score_once(row, run, split, translator) for split in TESTS}
     training = records.read(f"runs/{run}")["summary"]
     content = {"run": run, "training": training, "formats": formats, "made": made()}
     records.write("pretrained", content)
