@@ -2146,7 +2146,7 @@ def copies_of_unseen_sequences():
 # ## Break it
 #
 # What is a part good for? Take it out and see. We train four models like the one above, each for
-# 400 updates: one whole; one without the mask over the future; one without positions; and one
+# 300 updates: one whole; one without the mask over the future; one without positions; and one
 # without the division by $\sqrt{d_k}$, which should matter in wide heads: so all four have a
 # single head of width 64. **Cost: about as much as the training above.**
 
@@ -4709,8 +4709,7 @@ def perplexity_without_each_head():
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
 # | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores with bf16 instructions, about twice as long without | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
-# | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same; an ended hypothesis
-# keeps a place | [Beam search](#beam-search) |
+# | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | direction | English to German, English to French | German to English; others by `--languages` | [Command line](#command-line) |
 # | BLEU | newstest2014: 27.3 and 38.1 (base), 28.4 and 41.8 (big; 41.0 in §6.1), German and French | other sentences, so another scale: see the table | [Step by step](#step-by-step) |
 #
