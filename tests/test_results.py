@@ -169,7 +169,7 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
 
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
-    assert [toy.main([command]) for command in every] == [0, 0, 0]
+    assert [toy.main([command]) for command in every] == [0, 0, 0, 0]
     assert len(commands) == 4 and len(records.read("scores")["scores"]) == 10
 
 
