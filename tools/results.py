@@ -19,7 +19,6 @@ from pathlib import Path
 
 import models
 import records
-import torch
 
 at = models.at
 
@@ -154,7 +153,7 @@ def translator_of(name: str, averaged: int) -> at.Translator:
         numbers = range(last - averaged + 1, last + 1)
         translator = models.average_models([folder / f"epoch-{n:03}" for n in numbers])
     else:
-        translator = at.load_trained_model(folder, torch.device("cpu"))
+        translator = at.load_trained_model(folder, models.CPU)
     at.make_fast(translator.model)
     return translator
 
@@ -205,8 +204,7 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     decode = functools.partial(at.beam_search, beam=row.beam, alpha=row.alpha)
     pairs = at.find_corpus(CORPUS, translator.languages).splits[split]
     written = at.translate(translator, [source for source, _ in pairs], decode)
-    text = "".join(f"{line}\n" for line in written)
-    at.write_atomically(translations_path(row, run, split), text.encode())
+    records.write_text(translations_path(row, run, split), "".join(f"{x}\n" for x in written))
     entry = {"row": row.name, "run": run, "split": split, "beam": row.beam, "alpha": row.alpha}
     entry |= {"averaged": row.averaged} | scored(translator, split, row.beam, row.alpha) | made()
     content = records.read("scores")
