@@ -11,6 +11,7 @@ ANNOTATED_RUN ?= laptop
 
 VENV := .venv
 PY := $(VENV)/bin/python
+SPEAKS := $(VENV)/.translates# all that translating needs is installed; .ready: everything
 READY := $(VENV)/.ready
 SCRIPT := the_annotated_transformer.py
 NOTEBOOK := build/the_annotated_transformer.ipynb
@@ -33,16 +34,27 @@ train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# On Linux the usual PyTorch brings gigabytes of CUDA. Without an NVIDIA GPU take the CPU build, unless its
+# index is out of reach.
+ifeq ($(shell uname -s)$(shell command -v nvidia-smi),Linux)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+endif
+TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.txt)
+
 setup: $(READY) ## Build the virtual environment .venv (TORCH_INDEX=… names another index for torch)
 
-$(READY): requirements.txt
+$(SPEAKS): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is missing or older than Python 3.11: name another one, as in make setup PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "no virtual environment could be made, see above; if ensurepip is missing: on Debian and Ubuntu install the package python3-venv"; exit 1; }
 ifneq ($(TORCH_INDEX),)
-	$(PY) -m pip install --no-compile --index-url $(TORCH_INDEX) $$(sed -n 's/^\(torch==[^ #]*\).*/\1/p' requirements.txt)
+	$(PY) -m pip install --retries 1 --index-url $(TORCH_INDEX) $(TORCH) || echo "$(TORCH_INDEX) is out of reach"
 endif
+	sed '/^$$/q' requirements.txt | $(PY) -m pip install -r /dev/stdin
+	@touch $@
+
+$(READY): $(SPEAKS)
 	$(PY) -m pip install --no-compile -r requirements.txt
 	@touch $@
 
@@ -102,13 +114,9 @@ format: $(READY) ## Put style and layout right
 	$(PY) -m ruff format .
 
 train: $(READY) ## Train a translator (RANKS=2 uses two processes, ARGS="…" passes options on)
-ifeq ($(RANKS),1)
-	$(PY) $(SCRIPT) train $(ARGS)
-else
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m torch.distributed.run --standalone --nproc-per-node=$(RANKS) -- $(SCRIPT) train $(ARGS)
-endif
+	$(PY) $(SCRIPT) train --ranks $(RANKS) $(ARGS)
 
-translate: $(READY) ## Translate TEXT="…", or standard input line by line
+translate: $(SPEAKS) ## Translate TEXT="…", or standard input line by line
 	@if [ -n "$$TEXT" ]; then printf '%s\n' "$$TEXT" | $(PY) $(SCRIPT) translate $(ARGS); else $(PY) $(SCRIPT) translate $(ARGS); fi
 
 evaluate: $(READY) ## Score the trained model on the test sets

@@ -119,6 +119,15 @@ def whole(at, small_config, tmp_path_factory) -> Path:
     return folder
 
 
+def train_one_epoch(config, folder: Path) -> None:
+    """The first epoch of a run that has more of them."""
+    import the_annotated_transformer as at
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(at, "is_done", lambda training: True)
+        at.train_model(config, folder)
+
+
 def saved(folder: Path) -> dict:
     """The content of a run's last checkpoint."""
     import the_annotated_transformer
@@ -135,7 +144,7 @@ def log_of(folder: Path) -> list[dict]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of a folder but the lock, which has no content."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 

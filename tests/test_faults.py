@@ -92,7 +92,7 @@ target mask without padding: check_the_masks_of_a_batch
 target not shifted: check_the_masks_of_a_batch
 - self.tgt_y = tgt[:, 1:]
 + self.tgt_y = tgt[:, :-1]
-smoothing mass on padding: check_label_smoothing_at_probability_zero
+smoothing mass on padding: test_a_probability_of_zero_costs_nothing_or_everything
 - wanted[:, self.padding_idx] = 0.0
 + pass
 smoothing shared among too many: check_label_smoothing_beside_the_option_of_cross_entropy
@@ -139,7 +139,7 @@ length penalty counts the start: test_a_full_beam_finds_the_best_where_sentences
 a search that ends too early: test_a_full_beam_finds_the_best_where_sentences_may_end_early
 - going_on / length_penalty(longest, alpha)
 + going_on / length_penalty(1, alpha)
-gradient of the chunked loss: check_the_loss_in_chunks_equals_the_plain_one
+gradient of the chunked loss: test_the_loss_in_several_chunks_is_the_plain_one
 - out=log_probs).sub_(share)
 + out=log_probs)
 the last micro-batch without an exchange: test_two_ranks_train_like_one

@@ -100,22 +100,11 @@ def test_rows_of_a_map_are_queries_and_bear_the_word_about_to_be_written(transla
     assert shapes == {ENCODER: (2, 3, 4, 4), DECODER: (2, 3, 3, 3), CROSS: (2, 3, 3, 4)}
 
 
-def test_a_map_comes_back_from_its_string(translator):
-    maps, rows = tutorial.attention_maps(translator, SENTENCE), {}
-    for row in tutorial.map_table(maps).to_dict("records"):
-        rows[row["attention"], row["layer"], row["head"]] = row
-    assert len(rows) == 3 * 2 * 4  # kinds, layers, heads and their mean
-    for kind, layer in itertools.product(KINDS, range(2)):
-        heads = maps.weights[kind][layer]
-        for name, expected in {"mean of heads": heads.mean(0), "head 3": heads[2]}.items():
-            row = rows[kind, f"layer {layer + 1}", name]
-            values = torch.tensor([int(x) / 1000 for x in row["numbers"].split()])
-            torch.testing.assert_close(values.view(-1, row["width"]), expected, atol=6e-4, rtol=0)
-            assert (row["queries"].split("\t"), row["keys"].split("\t")) == maps.labels[kind]
-
-
 def test_the_explorer_shows_the_right_weight_at_every_cell():
-    """What Vega draws, cell for cell: keys along x, queries along y, the chosen layer and head."""
+    """What Vega draws, cell for cell: keys along x, queries along y, the chosen layer and head.
+
+    And what it would draw of other layers and heads.
+    """
     queries, keys = ["1 <s>", "2 A", "3 dog"], ["1 Ein", "2 Hund", "3 .", "4 </s>"]
     labels = dict.fromkeys(KINDS, (queries, keys))
     weights = {kind: torch.rand(2, 2, 3, 4) for kind in KINDS}
@@ -131,59 +120,33 @@ def test_the_explorer_shows_the_right_weight_at_every_cell():
     assert len(shown) == 12
     for (r, query), (c, key) in itertools.product(enumerate(queries), enumerate(keys)):
         assert abs(shown[query, key] - wanted[r, c].item()) <= 0.00051
+    packed = tutorial.map_table(maps[0]).set_index(["attention", "layer", "head"])["numbers"]
+    for kind, layer, head in itertools.product(KINDS, (0, 1), (0, 1)):
+        numbers = map(int, packed[kind, f"layer {layer + 1}", f"head {head + 1}"].split())
+        expected = 1000 * weights[kind][layer, head].flatten()
+        assert list(numbers) == pytest.approx(expected.tolist(), abs=0.51)
 
 
 # Habits -----------------------------------------------------------------------------------------
 
-MARKED = {  # in both sentences of the toy batch, the number of a query and of its marked key
-    (ENCODER, "the symbol before"): ("10 21 32", "10"),
-    (ENCODER, "itself"): ("00 11 22 33", "00 11"),
-    (ENCODER, "the next symbol"): ("01 12 23", "01"),
-    (ENCODER, "the end of the sentence"): ("03 13 23 33", "01 11"),
-    (DECODER, "the symbol before"): ("10 21", "10 21 32 43"),
-    (DECODER, "itself"): ("00 11 22", "00 11 22 33 44"),
-    (DECODER, "the start of the sentence"): ("00 10 20", "00 10 20 30 40"),
-    (CROSS, "the last symbol"): ("02 12 22", "00 10 20 30 40"),
-    (CROSS, "the end of the sentence"): ("03 13 23", "01 11 21 31 41"),
-}
 
-
-def test_marked_cells_are_those_of_the_words():
-    found = {}
-    for kind, habit, marked in tutorial.habits(toy_batch()):
-        cells = [" ".join(f"{q}{k}" for q, k in each.nonzero().tolist()) for each in marked]
-        found[kind, habit] = tuple(cells)
-    assert found == MARKED
-
-
-def test_a_score_is_the_mean_weight_of_the_marked_cells():
-    """Every query has the same say, not every sentence: three have a neighbour, then one."""
-    weights = torch.full((2, 1, 2, 4, 4), 7.0)
-    weights[0].diagonal(-1, -2, -1).copy_(torch.tensor([[1.0], [0.5]]))
-    weights[1, :, :, 1, 0] = 0
-    real = torch.tensor([[True] * 4, [True, True, False, False]])
-    assert tutorial.mean_weight(weights, tutorial.neighbours(real, -1)).tolist() == [[0.75, 0.375]]
-
-
-def test_the_head_that_has_most_of_a_habit_is_named(tables, monkeypatch):
-    """A head that only looks at the end of the sentence, planted in layer 2."""
+def test_a_head_s_row_says_how_it_spends_its_weight(tables, monkeypatch):
+    """Planted in layer 2: a head that looks at the symbol before, and one at the end alone."""
     plain = tutorial.recorded_attention
 
     def planted(model, batch):
         weights = plain(model, batch)
+        weights[ENCODER][:, 1, 0] = torch.eye(batch.src.size(1)).roll(-1, dims=1)
         weights[ENCODER][:, 1, 2] = (batch.src == END)[:, None].float()
         return weights
 
     monkeypatch.setattr(tutorial, "recorded_attention", planted)
     tutorial.EXAMPLES["heads_by_their_habits"]()
-    [(rows, *_)], batch = tables, tutorial.validation_batch()
-    end, itself = rows[3], rows[5]
-    assert end[:4] == (ENCODER, "the end of the sentence", "layer 2, head 3", 1.0)
-    assert end[5] == pytest.approx(50 / (batch.src != PAD).sum().item(), rel=1e-4)
-    lengths = (batch.tgt_y != PAD).sum(1).tolist()
-    equal = sum(1 / t for length in lengths for t in range(1, length + 1)) / sum(lengths)
-    assert itself[:2] == (DECODER, "itself") and itself[3] >= itself[4]
-    assert itself[5] == pytest.approx(equal, rel=1e-4), "each sees what is open to it"
+    [(rows, _, caption)], real = tables, tutorial.validation_batch().src != PAD
+    spent, first = {row[:2]: row[2:] for row in rows}, (len(real) / real.sum()).item()
+    assert spent[2, 1][:3] == pytest.approx([1 - first, 0, 0], abs=1e-6), "first: none before it"
+    assert spent[2, 3][1] == pytest.approx(first) and spent[2, 3][3] == pytest.approx(1)
+    assert len(rows) == 6 and f"{(1 / real.sum(1)).mean():.2f} on one position" in caption
 
 
 # Heads switched off -----------------------------------------------------------------------------

@@ -14,15 +14,20 @@ from pathlib import Path
 
 import filelock
 import pytest
-from conftest import assert_same_run, contents, log_of
+from conftest import assert_same_run, contents, log_of, train_one_epoch
 from forks import forked, results
 
 import the_annotated_transformer as tutorial
 
+LOCK = ".annotated-transformer.lock"
 WRITTEN = "settings.json model.safetensors words.json config.json last.pt log.jsonl summary.json"
 DEEDS = [  # whatever a training does to its folder
-    *[("os.mkdir", "run"), ("open", ".lock"), ("os.mkdir", "epoch")],
-    *[(event, f".{name}.part") for name in WRITTEN.split() for event in ("open", "os.rename")],
+    *[("os.mkdir", "run"), ("open", LOCK), ("os.mkdir", "epoch")],
+    *[
+        (event, f".{name}{tutorial.PART}")
+        for name in WRITTEN.split()
+        for event in ("open", "os.rename")
+    ],
     *[("os.remove", name) for name in ("config.json", "model.safetensors", "words.json")],
     ("os.rmdir", "epoch"),
 ]
@@ -78,7 +83,7 @@ def test_three_ranks_go_on_bit_for_bit(small_config, small_run, tmp_path):
     config = dataclasses.replace(small_config, epochs=4)
     whole, run = tmp_path / "whole", tmp_path / "killed"
     results(lambda: tutorial.train_model(config, whole), 3)
-    kill(lambda: tutorial.train_model(config, run), 3, "open", ".log.jsonl.part")
+    kill(lambda: tutorial.train_model(config, run), 3, "open", f".log.jsonl{tutorial.PART}")
     assert len(log_of(run)) == 1, "killed after the second of four epochs"
     results(lambda: tutorial.train_model(config, run), 3)
     assert_same_run(run, whole)
@@ -121,7 +126,7 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(small_config, whole, tmp_pa
         (good[:-200], "is damaged or no checkpoint"),
         (pickle.dumps(malice), "is damaged or no checkpoint"),
         ((tmp_path / "code").read_bytes(), "holds more than tensors; none of it was loaded"),
-        (b"annotated-transformer-1 " + good, "first edition and cannot be resumed: `"),
+        (b"annotated-transformer-1 " + good, ".*`make convert` one of the first edition"),
     ):
         last.write_bytes(bad)
         before = contents(run)
@@ -136,7 +141,7 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(small_config, whole, tmp_pa
 def test_a_full_disk_leaves_the_old_checkpoint(small_config, whole, tmp_path):
     """Here a file may have 60,000 bytes, which is enough for the weights, and not for Adam's."""
     run = tmp_path / "run"
-    tutorial.train_model(small_config, run, until=0)
+    train_one_epoch(small_config, run)
     before = (run / "last.pt").read_bytes()
 
     def train_where_little_fits():
@@ -164,8 +169,9 @@ def test_a_full_disk_leaves_the_old_checkpoint(small_config, whole, tmp_path):
         [".profile", "Documents/letter.txt", ".config/app/settings.json"],
         ["settings.json", "keybindings.json"],
         [".photo.jpg.part", "epoch-001/photo.jpg", "log.jsonl"],
+        ["last.pt/weights", "settings.json", ".lock"],
     ],
-    ids=["a home", "an editor's settings", "names like ours"],
+    ids=["a home", "an editor's settings", "names like ours", "a folder as a name"],
 )
 def test_a_folder_that_is_no_run_is_refused(small_config, tmp_path, names):
     home = tmp_path / "home"
@@ -177,7 +183,7 @@ def test_a_folder_that_is_no_run_is_refused(small_config, tmp_path, names):
     for folder in (home, tmp_path / "link"):
         with pytest.raises(ValueError, match="and is no run: name an empty folder"):
             tutorial.train_model(small_config, folder)
-    assert contents(home) == before and not (home / ".lock").exists()
+    assert contents(home) == before and not (home / LOCK).exists()
 
 
 def test_a_place_where_no_folder_can_be(small_config, tmp_path):
@@ -189,17 +195,25 @@ def test_a_place_where_no_folder_can_be(small_config, tmp_path):
 
 
 def test_other_files_in_a_run_stay(small_config, tmp_path):
-    """Ours are the names that the program writes, and `.NAME.part` for each of them."""
+    """Ours are the names that the program writes, and hidden ones that say whose they are."""
     run = tmp_path / "run"
-    tutorial.train_model(small_config, run, until=0)
-    mine = [".notes.part", "notes.txt", ".last.pt.4711", "epoch-001/notes.txt", "epoch-999/photo"]
+    train_one_epoch(small_config, run)
+    mine = [
+        ".last.pt.part",
+        ".lock",
+        "notes.txt",
+        ".last.pt.4711",
+        "epoch-001/notes.txt",
+        "epoch-999/photo",
+    ]
     for name in mine:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("mine")
-    (run / ".last.pt.part").write_text("half a checkpoint")
+    half = run / f".last.pt{tutorial.PART}"
+    half.write_text("half a checkpoint")
     tutorial.train_model(small_config, run)
     assert all((run / name).read_text() == "mine" for name in mine)
-    assert not (run / ".last.pt.part").exists()
+    assert not half.exists()
 
 
 def test_the_last_epochs_and_the_best_are_kept(small_config, tmp_path, monkeypatch):
@@ -238,10 +252,10 @@ def test_one_training_at_a_time(small_config, whole, tmp_path):
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     before = contents(run)
     with (
-        filelock.FileLock(run / ".lock", is_singleton=False),
+        filelock.FileLock(run / LOCK, is_singleton=False),
         pytest.raises(ValueError, match=f"another training works in {run}: name another"),
     ):
         tutorial.train_model(small_config, run)
     assert contents(run) == before
     assert tutorial.train_model(small_config, run) == "finished"
-    filelock.FileLock(run / ".lock").acquire(timeout=0)  # free again after the end
+    filelock.FileLock(run / LOCK).acquire(timeout=0)  # free again after the end

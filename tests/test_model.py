@@ -5,7 +5,6 @@ Tests that take the module `at` and nothing else are used by test_faults.py too.
 
 import copy
 import itertools
-import random
 
 import pytest
 import torch
@@ -136,15 +135,6 @@ def test_a_loss_is_judged_and_a_text_decoded_without_dropout(at):
     assert torch.equal(at.greedy_decode(model, batch.src, batch.src_mask, 9, at.START), written)
     searched = at.greedy_search(model, batch.src, batch.src_mask, 9, at.START)
     assert torch.equal(searched, written) and model.training and not written.requires_grad
-
-
-def test_a_text_ends_at_the_symbol_that_is_given(at):
-    model, src = at.tiny_model(), torch.tensor([[4, 5, 6]])
-    given = model, src, src.unsqueeze(1) > 0, 12, at.START
-    endless = at.greedy_decode(*given, end_symbol=None)
-    row = at.greedy_decode(*given, end_symbol=endless[0, 4])
-    assert endless.shape == (1, 12) and row.size(1) <= 5
-    assert torch.equal(row, endless[:, : row.size(1)]) and row[0, -1] == endless[0, 4]
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -280,9 +270,25 @@ def test_a_pair_that_is_empty_or_too_long_cannot_be_used(at):
         assert at.usable(pair, 5) == (source == 4 and target == 3), (source, target)
 
 
-def test_text_is_put_together_as_it_was(at):
-    rng, german = random.Random(0), at.load_tokenizer("de")
-    pieces = "Hund z.B. (laut) „so“ ! … 3,5 Meier-Lenz a/b 's ä #".split()
-    for _ in range(200):
-        text = "".join(rng.choice(pieces) + rng.choice(["", " ", "  "]) for _ in range(8)).strip()
-        assert at.detokenize(at.tokenize(text, german)) == " ".join(text.split())
+def test_a_probability_of_zero_costs_nothing_or_everything(at):
+    logits, target = torch.randn(2, 9), torch.tensor([4, 5])
+    logits[:, at.PAD] = -torch.inf
+    assert at.LabelSmoothing(9, at.PAD, 0.3)(logits.log_softmax(-1), target).isfinite()
+    logits[1, 7] = -torch.inf
+    assert at.LabelSmoothing(9, at.PAD, 0.3)(logits.log_softmax(-1), target) == torch.inf
+    assert at.LabelSmoothing(9, at.PAD, 0.0)(logits.log_softmax(-1), target).isfinite()
+
+
+def test_the_loss_in_several_chunks_is_the_plain_one(at):
+    V, tokens = 9000, 1000  # 256 tokens to a chunk
+    criterion, proj = at.LabelSmoothing(V, at.PAD, 0.1), nn.Linear(16, V)
+    states, target = torch.randn(tokens, 16, requires_grad=True), torch.randint(3, V, (tokens,))
+    leaves = states, proj.weight, proj.bias
+    plain = criterion(proj(states).log_softmax(-1), target)
+    expected = torch.autograd.grad(plain, leaves)
+    for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
+        chunked = at.ChunkedLoss.apply(*leaves, target, criterion, dtype)
+        assert chunked.dtype == torch.float32
+        assert chunked.item() == pytest.approx(plain.item(), rel=near)
+        for ours, theirs in zip(torch.autograd.grad(chunked, leaves), expected, strict=True):
+            assert (ours - theirs).norm() < near * theirs.norm()

@@ -1,7 +1,6 @@
-"""Part 7: the beam with its cache, and the mean of checkpoints. And the faster forms."""
+"""Part 7: the beam with its cache. And the faster forms."""
 
 import math
-import weakref
 
 import pytest
 import torch
@@ -67,24 +66,6 @@ def test_the_limits_of_a_search():
         [(name, value)] = bad.items()
         with pytest.raises(ValueError, match=rf"{name} (must be|from).* {value}\b"):
             beam_search(biased(0), src, Batch(src).src_mask, 5, **bad)
-
-
-# The mean ---------------------------------------------------------------------------------------
-
-
-def test_weights_are_averaged_as_a_stream():
-    """However many there are, those before the next are the only others that are alive."""
-    alive: weakref.WeakSet = weakref.WeakSet()
-
-    def states():
-        for number in range(5):
-            assert len(alive) <= 1
-            weight = torch.tensor(float(number))
-            alive.add(weight)
-            yield {"weight": weight}
-            del weight
-
-    assert tutorial.mean_of_states(states()) == {"weight": torch.tensor(2.0)}
 
 
 # Faster forms -----------------------------------------------------------------------------------

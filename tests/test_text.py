@@ -206,9 +206,10 @@ def test_standard_input_line_by_line_from_another_folder(translator, small_run, 
     options = {"input": b"\n".join(lines), "cwd": tmp_path, "env": os.environ | {"LC_ALL": "C"}}
     done = subprocess.run(command(small_run, "--beam", "1"), capture_output=True, **options)
     assert done.returncode == 0, done.stderr
-    first, second, rest = done.stderr.decode().split("\n")
+    first, second, third, rest = done.stderr.decode().split("\n")
     assert first.startswith("model small (de ") and rest == "", "which model, and nothing else"
-    assert second == "warning: line 11 has 300 tokens, more than 15: cut into 20 parts"
+    assert second == "warning: line 5 is not UTF-8: bytes are replaced"
+    assert third == "warning: line 11 has 300 tokens, more than 15: cut into 20 parts"
     with pytest.warns(UserWarning, match="line 11 has 300 tokens"):
         expected = tutorial.translate(translator, [x.decode(errors="replace") for x in lines])
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
@@ -226,7 +227,7 @@ def test_a_warning_names_the_line_of_the_input(small_run, monkeypatch, capsys):
 
 
 def test_ctrl_c_ends_a_translation_with_130(small_run, monkeypatch, capsys):
-    monkeypatch.setattr(tutorial, "translate", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(tutorial, "translate", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert tutorial.main(["translate", "--model", str(small_run), "Ein Hund."]) == 130
     said = capsys.readouterr()
     assert said.out == "" and re.fullmatch(r"model small .*\ninterrupted\n", said.err)

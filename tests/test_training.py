@@ -6,6 +6,8 @@ import json
 import math
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -76,21 +78,6 @@ def test_fast_forms_have_the_gradients_of_the_plain_ones(norm_first):
         model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask).square().sum().backward()
     for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
-
-
-def test_the_loss_in_several_chunks_is_the_plain_one():
-    V, tokens = 9000, 1000  # 256 tokens to a chunk
-    criterion, proj = tutorial.LabelSmoothing(V, tutorial.PAD, 0.1), nn.Linear(16, V)
-    states, target = torch.randn(tokens, 16, requires_grad=True), torch.randint(3, V, (tokens,))
-    leaves = states, proj.weight, proj.bias
-    plain = criterion(proj(states).log_softmax(-1), target)
-    expected = torch.autograd.grad(plain, leaves)
-    for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
-        chunked = tutorial.ChunkedLoss.apply(*leaves, target, criterion, dtype)
-        assert chunked.dtype == torch.float32
-        assert chunked.item() == pytest.approx(plain.item(), rel=near)
-        for ours, theirs in zip(torch.autograd.grad(chunked, leaves), expected, strict=True):
-            assert (ours - theirs).norm() < near * theirs.norm()
 
 
 @pytest.mark.parametrize("count, budget", [(1, 100), (501, 257)])
@@ -169,28 +156,63 @@ def test_a_limit_of_time(small_config, whole, tmp_path, monkeypatch):
     assert len(log_of(run)) == 1
 
 
-def test_training_at_the_command_line(small_corpus, small_run, tmp_path, capsys):
-    """A header, a line for each epoch, and at the end how to go on, or what the model is for."""
-    sizes = "--preset smoke --N 1 --d-model 16 --d-ff 32 --min-freq 1 --schedule root --warmup 1"
-    arguments = ["train", *sizes.split(), "--data", str(small_corpus), "--folder", "my run"]
-    command = [sys.executable, str(PROJECT / tutorial.SCRIPT), *arguments, "--epochs", "100000"]
+def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
+    """A header, a plain line for each epoch, and at the end commands that do what they say."""
+    sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --pieces 0 --no-share-embeddings --min-freq 1"
+    sizes += " --schedule root --warmup 1 --batch-tokens 128 --epochs 100000 --folder"
+    program = [sys.executable, str(PROJECT / tutorial.SCRIPT)]
+    command = [*program, "train", "--data", str(small_corpus), *sizes.split(), "my run"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
-        lines = [process.stdout.readline() for _ in range(3)]
+        corpus, machine, plan, place, *lines = [process.stdout.readline() for _ in range(6)]
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and err == "" and "\r" not in out
-    assert lines[0].startswith(f"{small_corpus.name}, de → en, 120 pairs, ")
-    assert "M parameters; warm-up" in lines[0] and "processes: 1 of " in lines[0]
-    for number, line in enumerate(lines[1:], 1):
-        assert line.startswith(f"epoch {number}/100000: loss ") and "tokens/s" in line
-    assert out.endswith("stopped: the same command makes the unfinished epoch again, and goes on\n")
+    told = r"\S+ \(de → en\): 120 pairs, \d+ and \d+ symbols, [\d,]+ parameters\n"
+    assert re.fullmatch(told, corpus) and "processes: 1 of " in machine
+    told = r"100000 epochs of \d\d updates of 128 positions, warm-up 1 updates\n"
+    assert re.fullmatch(told, plan) and place == "my run: epoch 1 comes next\n"
+    for number, line in enumerate(lines, 1):
+        told = rf"epoch {number}/100000: loss .* tokens/s, \d+ minutes left at most\n"
+        assert re.fullmatch(told, line)
+    done, translates, goes_on = out.splitlines()[-3:]
+    assert done.startswith("stopped: validation BLEU ") and "my run/epoch-0" in done
     os.chdir(tmp_path)
-    for _ in range(2):  # the second time it is finished already
-        assert tutorial.main([*arguments, "--epochs", "2"]) == 0
-        best = tutorial.read_summary("my run")
-        told = f"finished: BLEU {best['validation_bleu']} in {best['best']} of my run"
-        assert capsys.readouterr().out.splitlines()[1:-1] == [told]
+    words = shlex.split(goes_on.partition(": ")[2])
+    assert words == [*program, "train", "--folder", "my run", "--ranks", "1"]
+    epochs = 1 + len(log_of(tmp_path / "my run"))
+    for told in (1, 0):  # the second time it is finished already
+        assert tutorial.main([*words[2:], "--epochs", str(epochs)]) == 0
+        said = capsys.readouterr().out
+        assert f"my run: epoch {epochs + 1 - told} comes next\n" in said
+        assert said.count(f"epoch {epochs}/{epochs}: loss ") == told and "finished: " in said
+    words = shlex.split(translates.partition(": ")[2])
+    assert words[:2] == program and tutorial.main(words[2:]) == 0
+    assert capsys.readouterr().err.startswith("model my run (de → en), trained on ")
+
+
+def test_how_long_it_will_take_is_told_after_a_hundred_updates(small_config, tmp_path, capsys):
+    config = dataclasses.replace(small_config, batch_tokens=8, accumulate=1, max_len=64)
+    tutorial.train_model(config, tmp_path / "run")
+    said = capsys.readouterr().out
+    assert re.search(r"(?s)comes next.*\nabout \d+ minutes in all\nepoch 1/2: ", said)
+    assert said.count("minutes in all") == 1
+
+
+def test_a_bar_for_all_epochs_on_a_terminal(small_config, tmp_path, monkeypatch):
+    import tqdm
+
+    bars = []
+
+    def bar(updates, name, total, initial, disable, **_):
+        bars.append((name, total, initial, disable))
+        return plain(updates, disable=True)
+
+    plain = tqdm.tqdm
+    monkeypatch.setattr(tqdm, "tqdm", bar)
+    tutorial.train_model(small_config, tmp_path / "run")
+    first, both = (entry["updates"] for entry in log_of(tmp_path / "run"))
+    assert bars == [("epoch 1/2", both, 0, True), ("epoch 2/2", both, first, True)]
 
 
 def test_a_pass_in_laps_uses_every_sentence_once(small_config, tmp_path, monkeypatch):
@@ -216,15 +238,24 @@ def test_a_pass_in_laps_uses_every_sentence_once(small_config, tmp_path, monkeyp
 
 
 def test_training_ends_when_validation_no_longer_improves(small_config, tmp_path, monkeypatch):
-    judge_by(monkeypatch, iter([1.0, 3.0, 2.0, 3.0, 9.0]))
+    judge_by(monkeypatch, iter([1.0, 3.0, 2.0, 3.0, 9.0, 2.0, 2.0, 2.0]))
     run, config = tmp_path / "run", dataclasses.replace(small_config, patience=2, epochs=10)
     for _ in range(2):
         assert tutorial.train_model(config, run) == "finished" and len(log_of(run)) == 4
     summary = tutorial.read_summary(run)
     assert (summary["best"], summary["validation_bleu"]) == ("epoch-002", 3.0)
     more = dataclasses.replace(config, patience=3)
-    assert tutorial.train_model(more, run, until=9.0) == "finished"
-    assert len(log_of(run)) == 5, "patience may change; and nine was asked for"
+    assert tutorial.train_model(more, run) == "finished"
+    assert len(log_of(run)) == 5 + 3, "patience may change"
+
+
+def test_of_texts_without_a_score_the_likeliest_is_the_best(small_config, tmp_path, monkeypatch):
+    """BLEU is 0 where no text has four tokens."""
+    nll = iter([4.0, 1.0, 2.0])
+    judge = lambda *_: {"nll": next(nll), "perplexity": 2.0, "bleu": 0.0}  # noqa: E731
+    monkeypatch.setattr(tutorial, "validate", judge)
+    tutorial.train_model(dataclasses.replace(small_config, epochs=3), tmp_path / "run")
+    assert tutorial.read_summary(tmp_path / "run")["best"] == "epoch-002"
 
 
 # Going on ---------------------------------------------------------------------------------------
@@ -307,7 +338,7 @@ def test_train_save_load_and_translate(small_config, tmp_path, capsys, pieces):
     sizes = {"pieces": pieces, "share_embeddings": pieces > 0, "max_len": 64, "epochs": 1}
     config = dataclasses.replace(small_config, warmup=1000, **sizes)
     tutorial.train_model(config, tmp_path / "run")
-    assert "; warm-up 2 updates; " in capsys.readouterr().out
+    assert ", warm-up 2 updates\n" in capsys.readouterr().out
     first = tutorial.load_trained_model(tmp_path / "run")
     lines = ["Ein Hund schläft.", "", "Eine Frau hält im Park ein neues Buch."]
     written = tutorial.translate(first, lines)
@@ -316,7 +347,8 @@ def test_train_save_load_and_translate(small_config, tmp_path, capsys, pieces):
         tutorial.save_model(first, tmp_path / "copy")
     files = {"config.json", "model.safetensors", "tokenizer.json" if pieces else "words.json"}
     assert {path.name for path in (tmp_path / "copy").iterdir()} == files
-    for folder in (str(tmp_path / "copy"), tmp_path / "run" / "epoch-001"):
+    epoch = tmp_path / "run" / "epoch-001"
+    for folder in (str(tmp_path / "copy"), epoch, epoch / "config.json", tmp_path / "run/last.pt"):
         again = tutorial.load_trained_model(folder)
         assert again.vocabularies[1].words == first.vocabularies[1].words
         assert again.model.arguments == first.model.arguments
@@ -324,11 +356,16 @@ def test_train_save_load_and_translate(small_config, tmp_path, capsys, pieces):
         assert torch.equal(flat(again.model), flat(first.model))
 
 
-def test_presets_of_the_paper():
-    """One list of 37,000 symbols; eight ranks share a batch of 25,000; and the norm comes after."""
-    for config in (tutorial.PRESETS["base"], tutorial.PRESETS["big"]):
-        assert 8 * config.batch_tokens == 25_000 and not config.norm_first
-        assert config.share_embeddings and config.pieces == 37_000
+def test_the_command_for_the_paper_s_base_model(monkeypatch):
+    """As the text has it: one list of 37,000 symbols, batches of 25,000, the norm after the sum."""
+    text = (PROJECT / tutorial.SCRIPT).read_text("utf-8").replace("\\\n#", "")
+    [words] = re.findall(r"# python \S+ (train .*--no-norm-first.*)", text)
+    asked = []
+    monkeypatch.setattr(tutorial, "run_train", lambda options, _: asked.append(options) or 0)
+    assert tutorial.main(shlex.split(words)) == 0
+    config = asked[0].settings
+    assert config.batch_tokens == 25_000 and not config.norm_first and asked[0].ranks == 8
+    assert config.share_embeddings and config.pieces == 37_000 and config.schedule == "root"
 
 
 # The story --------------------------------------------------------------------------------------

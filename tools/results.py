@@ -34,13 +34,13 @@ PRETRAINED = at.HERE / "pretrained"
 
 
 def recipe(**changes) -> at.Config:
-    return replace(at.RECIPE, data=CORPUS, **changes)
+    return replace(at.Config(data=CORPUS, batch_tokens=2560, epochs=32), **changes)
 
 
 def trial(**changes) -> at.Config:
     """A quarter of the updates, and a wider model than the recipe's."""
     base = {"d_model": 256, "d_ff": 1024, "h": 4, "dropout": 0.2, "factor": 1.0, "warmup": 400}
-    base |= {"batch_tokens": 2560, "epochs": 8, "patience": 99, "keep": 1}
+    base |= {"epochs": 8, "patience": 99, "keep": 1}
     return recipe(**base | changes)
 
 
