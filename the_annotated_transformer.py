@@ -4626,7 +4626,7 @@ def perplexity_without_each_head():
 # | Matter | Paper | Here | Where |
 # | --- | --- | --- | --- |
 # | order of the norm | after the sum | before the sub-layer; the other by `norm_first=False` | [Residual connections](#residual) |
-# | dropout | 0.1 (base), 0.3 (big; French: 0.1), on sub-layers and embeddings (§5.4); §6.3 has it on attention weights too | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the presets | [Dropout](#dropout) |
+# | dropout | 0.1 (base), 0.3 (big; French: 0.1), on sub-layers and embeddings (§5.4); §6.3 has it on attention weights too | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the recipe | [Dropout](#dropout) |
 # | rate of dropout | any | the nearest 256th, when training on a CPU | [Faster forms](#faster) |
 # | symbols | 37,000 pieces of words, shared (French: 32,000) | 5,000 pieces, shared; words in the demonstration | [Pieces](#byte-pairs) |
 # | one matrix for embeddings and output | yes | yes; three in the demonstration | [One matrix](#one-matrix) |
@@ -4635,7 +4635,7 @@ def perplexity_without_each_head():
 # | initial weights | not stated | Glorot; $\mathcal{N}(0, 1/D)$ for embeddings | [The whole model](#make-model) |
 # | biases | in the feed-forward network; no others are written down | in every linear map | [Several heads](#multi-head-attention) |
 # | numbers | single precision (§6.1, in its estimate of the cost) | products in bf16 where the processor has instructions for it, else fp32 | [Mixed precision](#mixed-precision) |
-# | batch | about 25,000 source and 25,000 target tokens | 1,280 positions of one side in each process | [Batches](#token-budget) |
+# | batch | about 25,000 source and 25,000 target tokens | 2,560 positions of one side, in all processes together | [Batches](#token-budget) |
 # | label smoothing | ε = 0.1; over all labels in the work it cites | ε = 0.1, spread over all but the right word and padding | [Loss](#label-smoothing) |
 # | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
 # | length of training | 100,000 updates (base), 300,000 (big) | 32 epochs | [Training](#train-model) |
@@ -5279,7 +5279,7 @@ def usable_pairs(corpus: Corpus, split: str, vocabularies: tuple, max_len: int):
     fits = [usable(pair, max_len) for pair in encoded]
     if not any(fits):
         raise ValueError(f"corpus {corpus.name}: not one pair of {split} can be used")
-    if not all(fits):
+    if not all(fits) and os.environ.get("RANK", "0") == "0":
         count = fits.count(False)
         print(f"{split}: {count} pairs are empty or too long, left out", file=sys.stderr)
     texts = list(itertools.compress(corpus.splits[split], fits))
@@ -5737,7 +5737,8 @@ def one_training(folder: Path, worker: Worker) -> Iterator[None]:
 
 
 # %% [markdown]
-# When is it over? At the last epoch, or when BLEU has not risen for a while (*early stopping*).
+# When is it over? At the last epoch, or when BLEU has not risen for a while (*early stopping*):
+# then a run is *finished*. Before, it is *stopped*, and can go on.
 
 
 # %%
@@ -5874,7 +5875,8 @@ def train_on_pairs_of_your_own():
 # ```
 #
 # The library `tyro` reads the options off dataclasses: every setting of a `Config` is an option of
-# `train`. On several machines `torchrun` starts the processes.
+# `train`. The folder of a run is enough to go on with it: the run keeps its settings. On several
+# machines `torchrun` starts the processes.
 
 
 # %%

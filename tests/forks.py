@@ -1,7 +1,6 @@
 """Processes forked from a test: all is imported already, so each starts in no time.
 
-A rank is told what torchrun would tell it; a kill is a real one. torchrun itself is started by the
-tutorial's `check_two_processes_make_the_updates_of_one`, and by the tests of two machines.
+A rank is told what torchrun would tell it; a kill is a real one. Slow tests start torchrun itself.
 """
 
 import contextlib

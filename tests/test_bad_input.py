@@ -80,20 +80,13 @@ def test_a_good_corpus_is_read_plain_or_zipped_with_test_splits_or_without(corpu
 
 
 def test_a_gzip_file_that_was_cut_short_or_damaged(corpus):
-    path, unnoticed = zip_file(corpus / "train.en"), 0
+    path = zip_file(corpus / "train.en")
     content = path.read_bytes()
-    damaged = [content[:length] for length in range(len(content))]
-    for place, bit in itertools.product(range(len(content)), range(8)):
-        flipped = bytes([content[place] ^ (1 << bit)])
-        damaged.append(content[:place] + flipped + content[place + 1 :])
-    for bad in damaged:
+    damaged = bytes([*content[:-8], content[-8] ^ 1, *content[-7:]])  # its checksum
+    for bad in (damaged, *(content[:length] for length in range(len(content)))):
         path.write_bytes(bad)
-        try:  # a few bits mean nothing, such as the time in the header
-            assert tutorial.read_corpus(corpus, DE_EN).splits["train"] == PAIRS
-            unnoticed += 1
-        except CorpusError as error:
-            assert "train.en.gz" in str(error)
-    assert unnoticed < len(damaged) / 3
+        with pytest.raises(CorpusError, match=r"train\.en\.gz"):
+            tutorial.read_corpus(corpus, DE_EN)
 
 
 def test_files_that_do_not_match_or_are_not_utf8(corpus):

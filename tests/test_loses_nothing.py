@@ -21,13 +21,10 @@ import the_annotated_transformer as tutorial
 
 LOCK = ".annotated-transformer.lock"
 WRITTEN = "settings.json model.safetensors words.json config.json last.pt log.jsonl summary.json"
+HALF = [f".{name}{tutorial.PART}" for name in WRITTEN.split()]
 DEEDS = [  # whatever a training does to its folder
     *[("os.mkdir", "run"), ("open", LOCK), ("os.mkdir", "epoch")],
-    *[
-        (event, f".{name}{tutorial.PART}")
-        for name in WRITTEN.split()
-        for event in ("open", "os.rename")
-    ],
+    *[(event, name) for name in HALF for event in ("open", "os.rename")],
     *[("os.remove", name) for name in ("config.json", "model.safetensors", "words.json")],
     ("os.rmdir", "epoch"),
 ]
@@ -198,14 +195,7 @@ def test_other_files_in_a_run_stay(small_config, tmp_path):
     """Ours are the names that the program writes, and hidden ones that say whose they are."""
     run = tmp_path / "run"
     train_one_epoch(small_config, run)
-    mine = [
-        ".last.pt.part",
-        ".lock",
-        "notes.txt",
-        ".last.pt.4711",
-        "epoch-001/notes.txt",
-        "epoch-999/photo",
-    ]
+    mine = ".last.pt.part .lock notes.txt .last.pt.4711 epoch-001/notes.txt epoch-999/photo".split()
     for name in mine:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("mine")

@@ -24,13 +24,6 @@ from the_annotated_transformer import END, PAD, START, builtin_corpus
 # The built-in captions --------------------------------------------------------------------------
 
 SUM = "e673effe7ce6a62df4903a47995463f4aceed6c2c739dcc1a15fc214d0d64071"
-SOME = [  # each of the three templates, a verb in two pieces and one at the end among them
-    ("Ein Junge kauft am See eine alte Tasche.", "A boy is buying an old bag by the lake."),
-    ("Eine Frau hebt vor dem Haus einen blauen Hut auf.",
-     "A woman is picking up a blue hat in front of the house."),
-    ("Unter einem Baum lacht ein Gärtner, weil ein Kind ein neues Buch sucht.",
-     "Under a tree a gardener is laughing because a child is looking for a new book."),
-]  # fmt: skip
 
 
 def test_the_captions_and_their_splits():
@@ -41,7 +34,7 @@ def test_the_captions_and_their_splits():
     sizes = {split: len(pairs) for split, pairs in captions.items()}
     assert sizes == {"train": 2700, "val": 200, "test": 200}
     every = list(itertools.chain(*captions.values()))
-    assert set(SOME) <= set(every) and len(set(every)) == 3100, "nothing occurs twice"
+    assert len(set(every)) == 3100, "nothing occurs twice"
     assert hashlib.sha256(json.dumps(captions).encode()).hexdigest() == SUM
 
 

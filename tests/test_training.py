@@ -16,10 +16,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import GPUtil
 import pytest
 import torch
+import tqdm
 from conftest import PROJECT, assert_same_run, log_of
 from test_ranks import batch_of
 from torch import nn
@@ -200,19 +202,12 @@ def test_how_long_it_will_take_is_told_after_a_hundred_updates(small_config, tmp
 
 
 def test_a_bar_for_all_epochs_on_a_terminal(small_config, tmp_path, monkeypatch):
-    import tqdm
-
-    bars = []
-
-    def bar(updates, name, total, initial, disable, **_):
-        bars.append((name, total, initial, disable))
-        return plain(updates, disable=True)
-
-    plain = tqdm.tqdm
-    monkeypatch.setattr(tqdm, "tqdm", bar)
+    spy = create_autospec(tqdm.tqdm, side_effect=tqdm.tqdm)
+    monkeypatch.setattr(tqdm, "tqdm", spy)
     tutorial.train_model(small_config, tmp_path / "run")
     first, both = (entry["updates"] for entry in log_of(tmp_path / "run"))
-    assert bars == [("epoch 1/2", both, 0, True), ("epoch 2/2", both, first, True)]
+    bars = [(*call.args[1:], call.kwargs["initial"]) for call in spy.call_args_list]
+    assert bars == [("epoch 1/2", both, 0), ("epoch 2/2", both, first)]
 
 
 def test_a_pass_in_laps_uses_every_sentence_once(small_config, tmp_path, monkeypatch):
