@@ -5623,9 +5623,9 @@ def load_checkpoint(path: Path) -> dict:
 # %%
 def machine_of(worker: Worker) -> str:
     """What must be the same for a run to end bit for bit the same."""
-    kind = torch.backends.cpu.get_cpu_capability(), worker.device.type, torch.__version__
+    kind = f"{worker.device.type} ({torch.backends.cpu.get_cpu_capability()})"
     numbers = f"{torch.get_num_threads()} threads, {worker.autocast or torch.float32}"
-    return f"{' '.join(kind)}, processes: {worker.ranks} of {numbers}"
+    return f"{kind}, PyTorch {torch.__version__}, processes: {worker.ranks} of {numbers}"
 
 
 def save_training(training: Training, folder: Path) -> None:

@@ -144,7 +144,7 @@ def execute(source: Path, target: Path, /) -> None:
         coalesce_streams=True,
         record_timing=False,
         on_cell_execute=announce,
-        extra_arguments=["--log-level=ERROR"],  # the kernel warns of its own loopback port
+        extra_arguments=["--log-level=CRITICAL"],  # it warns of its port, complains of Ctrl-C
     )
     with tempfile.TemporaryDirectory() as settings:  # no start-up files of the user
         # Progress bars show times, and sets have an order: both differ from run to run.
@@ -153,6 +153,8 @@ def execute(source: Path, target: Path, /) -> None:
             client.execute(env=os.environ | same, cleanup_kc=True)
         except (CellExecutionError, DeadKernelError) as error:
             raise ValueError(re.sub(r"\x1b\[[0-9;]*m", "", str(error))) from None
+        except AssertionError:  # of nbclient, after Ctrl-C has ended its kernel
+            raise KeyboardInterrupt from None
     write_text(target, nbformat.writes(notebook) + "\n")
 
 

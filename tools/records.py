@@ -108,7 +108,7 @@ def command_line(**commands: Callable) -> Callable[[list[str] | None], int]:
     def main(arguments: list[str] | None = None) -> int:
         try:
             tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
-        except (ValueError, OSError, RuntimeError, KeyboardInterrupt) as error:
+        except (ValueError, OSError, RuntimeError, ArithmeticError, KeyboardInterrupt) as error:
             print(f"error: {str(error) or 'interrupted'}", file=sys.stderr)
             return 1
         return 0
