@@ -41,7 +41,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 endif
 TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.txt)
 
-# What is compiled is what is used, when it is used first; a call without that takes two seconds more.
+# pip compiles nothing; Python compiles each module when it is first used, and must be allowed to keep
+# that: otherwise every call takes two seconds more.
 unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY) ## Build the virtual environment .venv (TORCH_INDEX=… names another index for torch)
@@ -52,7 +53,7 @@ $(SPEAKS): requirements.txt
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "no virtual environment could be made, see above; if ensurepip is missing: on Debian and Ubuntu install the package python3-venv"; exit 1; }
 ifneq ($(TORCH_INDEX),)
-	$(PY) -m pip install --no-compile --retries 1 --index-url $(TORCH_INDEX) $(TORCH) || echo "$(TORCH_INDEX) is out of reach"
+	$(PY) -m pip install --no-compile --retries 1 --index-url $(TORCH_INDEX) $(TORCH) $(if $(filter file,$(origin TORCH_INDEX)),|| echo "no CPU build of $(TORCH): taking the usual one")
 endif
 	sed '/^$$/q' requirements.txt | $(PY) -m pip install --no-compile -r /dev/stdin
 	@touch $@

@@ -62,7 +62,8 @@ from typing import Literal
 
 # %% tags=["hide-input"]
 IN_NOTEBOOK = "get_ipython" in globals()  # `__name__ == "__main__"` is true in a cell too
-if __name__ == "__main__" and not IN_NOTEBOOK:
+INTERRUPT = signal.getsignal(signal.SIGINT)
+if __name__ == "__main__" and not IN_NOTEBOOK and INTERRUPT is signal.default_int_handler:
     signal.signal(signal.SIGINT, lambda *_: print("interrupted", file=sys.stderr) or os._exit(130))
 SCRIPT = "the_annotated_transformer.py"
 if IN_NOTEBOOK and not Path(SCRIPT).is_file() and Path("..", SCRIPT).is_file():
@@ -275,7 +276,7 @@ published("first-map")
 # | [4. A first example](#copy-task) | a model learns to copy, and breaks | 11 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 3 | seconds |
 # | [6. Real data](#real-data) | German to English, with words | 25 | three minutes |
-# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 33 | seconds |
+# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 32 | seconds |
 # | [8. Results](#results) | scores, step by step | 11 | a minute |
 # | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 15 | a minute |
 # | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
@@ -1126,8 +1127,9 @@ class Decoder(nn.Module):
 
 
 # %% [markdown]
-# Are they right? PyTorch has both layers too. We copy our weights into its layers and compare, in
-# both orders of the norm, with padding in the source and the future hidden in the target.
+# Are they right? PyTorch has both layers too. We copy our weights into its decoder layer, which has
+# all that an encoder layer has, and compare: in both orders of the norm, with padding in the source
+# and the future hidden in the target.
 
 
 # %%
@@ -1143,22 +1145,6 @@ def copy_layer(ours: EncoderLayer | DecoderLayer, theirs: nn.Module) -> None:
             norm = getattr(theirs, f"norm{number}")
             norm.weight.copy_(connection.norm.scale.normal_())
             norm.bias.copy_(connection.norm.shift.normal_())
-
-
-# %%
-@example
-def check_encoder_layer_equals_torch():
-    x, mask = torch.randn(2, 5, 8), torch.ones(2, 1, 5, dtype=torch.bool)
-    mask[1, 0, 3:] = False
-    for norm_first in (True, False):
-        attn, ff = MultiHeadedAttention(2, 8, 0.0), PositionwiseFeedForward(8, 16, 0.0)
-        ours = EncoderLayer(8, attn, ff, 0.0, norm_first)
-        theirs = nn.TransformerEncoderLayer(
-            8, 2, 16, 0.0, layer_norm_eps=1e-6, batch_first=True, norm_first=norm_first
-        )
-        copy_layer(ours, theirs)
-        expected = theirs(x, src_key_padding_mask=~mask.squeeze(1))
-        torch.testing.assert_close(ours(x, mask), expected)
 
 
 # %%
@@ -2404,7 +2390,7 @@ def read_lines(path: Path) -> list[str]:
     """Lines of a UTF-8 text file, gzipped or not; CorpusError where it cannot be read."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return data.decode("utf-8").removesuffix("\n").split("\n")
+        return data.decode("utf-8-sig").removesuffix("\n").split("\n")
     except FileNotFoundError:
         raise CorpusError(f"{path} is missing") from None
     except UnicodeDecodeError as error:
@@ -2439,7 +2425,9 @@ def read_split(folder: Path, split: str, languages: tuple[str, str]) -> list[Pai
 def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
     """A reader's own corpus: train and val, and any test splits, as text files."""
     if not folder.is_dir():
-        raise CorpusError(f"no folder {folder}: it should hold files such as train.{languages[0]}")
+        raise CorpusError(
+            f"no folder {folder}: name one that has files such as train.{languages[0]}"
+        )
     ends = [f".{code}{zipped}" for code in languages for zipped in ("", ".gz")]
     tests = {path.name.removesuffix(end) for end in ends for path in folder.glob(f"test*{end}")}
     splits = ["train", "val", *sorted(tests)]
@@ -2449,8 +2437,8 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
 
 # %% [markdown]
 # Multi30k is looked for in the folder that `MULTI30K_DIR` names. Without that variable it is
-# looked for in `.data/multi30k` beside this file, and then downloaded by the library `pooch` from a pinned commit
-# of its public repository. Each file is checked against its SHA-256 sum.
+# looked for in `.data/multi30k` beside this file, and then downloaded by the library `pooch` from
+# a pinned commit of its public repository. Each file is checked against its SHA-256 sum.
 
 # %%
 MULTI30K_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
@@ -2998,10 +2986,10 @@ def length_cap(source_length: int, max_len: int) -> int:
 def translate(translator, sentences, decode=greedy_decode, batch_size=50, first_line=1):
     """Translations, one for each sentence, in order; warnings count from `first_line`.
 
-    TypeError for a single string: it would be taken letter by letter.
+    TypeError for a single string, which would be taken letter by letter, or a list of others.
     """
-    if isinstance(sentences, str):
-        raise TypeError(f"a list of sentences is needed: translate(translator, [{sentences!r}])")
+    if isinstance(sentences, str) or not all(isinstance(text, str) for text in sentences):
+        raise TypeError(f'a list of sentences is needed: ["Ein Hund."], not {sentences!r}')
     parts = source_parts(translator, sentences, first_line)
     texts = [""] * len(parts)
     by_length = sorted(range(len(parts)), key=lambda n: len(parts[n][1]))
@@ -3232,18 +3220,7 @@ def pieces_of_a_few_words():
 # means two things (*die* is an article in German and a verb in English). So it can have one
 # vector too: as input of the encoder, as input of the decoder, and as the row of the output layer
 # against which a state is compared. `share_embeddings=True` of [Part 2](#make-model) does it. How
-# many parameters does this save with 5,000 pieces and the sizes of the published model?
-
-
-# %%
-@example
-def parameters_saved_by_sharing():
-    apart = count_parameters(make_model(5000, 5000, 3, 192, 768, 3))
-    shared = count_parameters(make_model(5000, 5000, 3, 192, 768, 3, share_embeddings=True))
-    return {"three": f"{apart:,}", "one": f"{shared:,}", "saved": f"{1 - shared / apart:.0%}"}
-
-
-# %% [markdown]
+# many parameters this saves is a column of the table in [Part 8](#step-by-step).
 # And each symbol has one vector to learn instead of three, from three sides: the gradient of the
 # matrix is the sum of what its three uses contribute.
 #
@@ -3349,7 +3326,8 @@ def find_model(place: str | Path) -> Path:
     """The folder of a model that is named by its folder, a file in it, a run or "pretrained"."""
     folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
     if folder.name == "last.pt":
-        return max(folder.parent.glob("epoch-*"), default=folder)
+        epochs = [path.parent for path in folder.parent.glob("epoch-*/config.json")]
+        return max(epochs, key=lambda path: (len(path.name), path.name), default=folder)
     folder = folder.parent if folder.is_file() else folder
     summary = folder / "summary.json"
     return folder / json.loads(summary.read_bytes())["best"] if summary.is_file() else folder
@@ -3359,7 +3337,7 @@ def find_model(place: str | Path) -> Path:
 # Together. Whatever is wrong, the error names the folder and a way out.
 
 # %%
-ADVICE = "`git checkout pretrained` or training makes one; `make convert` reads old ones"
+ADVICE = "`git checkout pretrained` or a whole epoch makes one; `make convert` reads old ones"
 
 
 def load_trained_model(place: str | Path, device: torch.device | None = None) -> Translator:
@@ -5159,13 +5137,15 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException, errors
 
     logging.disable()  # each process tells its own error
-    # Ctrl-C is handed on to the ranks, and they say what there is to say.
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SignalException):
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")  # seconds, to end an epoch
+    with tempfile.TemporaryDirectory() as folder:
         command = ["--standalone", f"--nproc-per-node={ranks}", "--log-dir", folder, "--"]
         try:
             run.main([*command, str(HERE / SCRIPT), *arguments])
         except errors.ChildFailedError:
             return 1
+        except SignalException:  # Ctrl-C, handed on to the ranks: they say what there is to say
+            return 130
     return 0
 
 
@@ -5197,14 +5177,12 @@ class Config:
     pieces: int = 5000  # in one list for both languages; fewer of few pairs; 0: whole words
     share_embeddings: bool = True  # one matrix for both embeddings and the output; needs pieces
     smoothing: float = 0.1  # of the labels
-    batch_tokens: int | None = (
-        None  # positions of one side of a batch, over all processes; by corpus
-    )
+    batch_tokens: int | None = None  # positions of a batch, in all processes; else by corpus
     accumulate: int = 1  # batches to an update
-    warmup: int = 1000  # updates; at most a quarter of all
     factor: float = 1.5  # of the learning rate
     schedule: Literal["linear", "root"] = "linear"  # after the warm-up: to zero, or the paper's
-    epochs: int | None = None  # passes over the training split; by corpus
+    epochs: int | None = None  # passes over the training split; else by corpus
+    warmup: int = 1000  # updates; at most a quarter of all
     patience: int = 32  # end after so many epochs, or laps, without a better BLEU
     keep: int = 10  # of so many last epochs, or laps, the weights stay, to be averaged
     seed: int = 1
@@ -5259,6 +5237,26 @@ def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: i
 
 
 # %% [markdown]
+# A corpus comes from files, found from any folder later, or from Python, and is looked at first.
+
+
+# %%
+def with_corpus(config: Config, corpus: Corpus | None) -> tuple[Config, Corpus]:
+    """Settings that name their corpus, and the corpus; CorpusError where it has no pairs."""
+    if corpus is None:
+        data = os.path.abspath(config.data) if Path(config.data).is_dir() else config.data
+        corpus = find_corpus(data, tuple(config.languages.split("-")))
+        return dataclasses.replace(config, data=data), corpus
+    splits = [corpus.splits.get("train"), corpus.splits.get("val")]
+    for pair in itertools.chain([corpus.languages], *(split or [None] for split in splits)):
+        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
+            form = 'Corpus(name, ("de", "en"), {"train": pairs, "val": pairs})'
+            raise CorpusError(f"{form} needs pairs of two texts, got {pair!r}")
+    way = "-".join(corpus.languages)
+    return dataclasses.replace(config, data=corpus.name, languages=way), corpus
+
+
+# %% [markdown]
 # Text becomes ids once. What cannot be used is left out, and a message says how many. Of six
 # hundred pairs 5,000 pieces cannot be learnt: nearly all would be words that occur once. The words
 # of a text grow with the root of its length, roughly, and so may the pieces.
@@ -5280,8 +5278,7 @@ def usable_pairs(corpus: Corpus, split: str, vocabularies: tuple, max_len: int):
     if not any(fits):
         raise ValueError(f"corpus {corpus.name}: not one pair of {split} can be used")
     if not all(fits) and os.environ.get("RANK", "0") == "0":
-        count = fits.count(False)
-        print(f"{split}: {count} pairs are empty or too long, left out", file=sys.stderr)
+        print(f"{split}: {fits.count(False)} empty or too long, left out", file=sys.stderr)
     texts = list(itertools.compress(corpus.splits[split], fits))
     return list(itertools.compress(encoded, fits)), texts
 
@@ -5294,15 +5291,14 @@ def usable_pairs(corpus: Corpus, split: str, vocabularies: tuple, max_len: int):
 
 
 # %%
-def fit_to_corpus(config: Config, corpus: Corpus, lengths: Sequence[tuple[int, int]]) -> Config:
-    """The settings for this corpus, with a number in the place of each None."""
+def fit_to_corpus(config: Config, lengths: Sequence[tuple[int, int]]) -> Config:
+    """The settings for sentences of these lengths, with a number in the place of each None."""
     tokens = sum(map(max, lengths))
     batch = config.batch_tokens or min(2560, max(64, tokens // 50))
     updates = tokens / batch / config.accumulate  # of a pass
     most, least = min(32, 100_000 / updates), min(100, 2000 / updates)
     epochs = config.epochs or math.ceil(max(most, least))
-    way = "-".join(corpus.languages)
-    return dataclasses.replace(config, batch_tokens=batch, epochs=epochs, languages=way)
+    return dataclasses.replace(config, batch_tokens=batch, epochs=epochs)
 
 
 # %% [markdown]
@@ -5344,20 +5340,19 @@ class Training:
 
     def __init__(self, config: Config, worker: Worker, corpus: Corpus | None = None):
         self.worker = worker
-        self.corpus = corpus or find_corpus(config.data, tuple(config.languages.split("-")))
+        self.given, self.corpus = with_corpus(config, corpus)
         self.vocabularies = learn_symbols(self.corpus, config)
         self.train, _ = usable_pairs(self.corpus, "train", self.vocabularies, config.max_len)
         self.val, self.texts = usable_pairs(self.corpus, "val", self.vocabularies, config.max_len)
         self.lengths = [(len(a), len(b) - 1) for a, b in self.train]
-        self.config = fit_to_corpus(config, self.corpus, self.lengths)
+        self.config = fit_to_corpus(self.given, self.lengths)
         self.words = [list(vocabulary.words) for vocabulary in self.vocabularies]
         checksum = hashlib.sha256(json.dumps([self.words, self.train, self.val]).encode()).digest()
         if from_first_rank(lambda: checksum, worker) != checksum:
             raise ValueError("the first rank has read another text: give all machines the same")
         self.model = model = new_model(config, self.vocabularies).to(worker.device)
         criterion = LabelSmoothing(len(self.vocabularies[1]), PAD, config.smoothing)
-        loss_model = ModelWithLoss(model, criterion, worker.autocast)
-        self.loss_model = on_all_ranks(loss_model, worker)
+        self.loss_model = on_all_ranks(ModelWithLoss(model, criterion, worker.autocast), worker)
         updates = len(self.updates_of_pass(0))
         self.laps = math.ceil(updates / LAP)
         self.last_epoch = self.config.epochs * self.laps
@@ -5415,16 +5410,22 @@ def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
     asked = []
     deadline = time.monotonic() + 60 * minutes
 
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
     def ask(number: int, frame) -> None:
         asked.append(number)
-        signal.signal(number, before[number])
+        restore()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, ask)
     try:
         yield lambda: bool(asked) or time.monotonic() >= deadline
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()
 
 
 # %% [markdown]
@@ -5737,16 +5738,15 @@ def one_training(folder: Path, worker: Worker) -> Iterator[None]:
 
 
 # %% [markdown]
-# When is it over? At the last epoch, or when BLEU has not risen for a while (*early stopping*):
-# then a run is *finished*. Before, it is *stopped*, and can go on.
+# When is it over? At the last epoch, or when no epoch has been better for a while (*early
+# stopping*): then a run is *finished*. Before, it is *stopped*, and can go on.
 
 
 # %%
 def is_done(training: Training) -> bool:
     """True at the last epoch, and when validation has stopped improving."""
-    last = len(training.history)
-    late = last - training.best()["epoch"] >= training.config.patience
-    return last >= training.last_epoch or late
+    last, best = len(training.history), training.best()["epoch"]
+    return last >= training.last_epoch or last - best >= training.config.patience
 
 
 def progress(training: Training) -> str:
@@ -5784,7 +5784,7 @@ def header(training: Training, folder: Path) -> str:
     return f"""{corpus.name} ({" → ".join(corpus.languages)}): {len(training.train):,} pairs, {size}
 {machine_of(training.worker)}
 {epochs}, warm-up {training.warmup:,} updates
-{shown(folder)}: epoch {len(training.history) + 1} comes next"""
+{shown(folder)}: {len(training.history)} of {training.last_epoch} epochs are done"""
 
 
 # %% [markdown]
@@ -5812,11 +5812,10 @@ def train_model(
         content = from_first_rank(lambda: load_checkpoint(last) if last.is_file() else None, worker)
         if content is not None:
             resume(training, content, last)
-        elif first_rank:
-            settings = json.dumps(dataclasses.asdict(training.config), indent=1)
-            write_atomically(folder / "settings.json", settings.encode())
         del content  # as large as the model, and needed no more
         if first_rank:
+            settings = json.dumps(dataclasses.asdict(training.given), indent=1)
+            write_atomically(folder / "settings.json", settings.encode())
             print(header(training, folder), flush=True)
         while True:
             status = "finished" if training.history and is_done(training) else "stopped"
@@ -5839,8 +5838,8 @@ def train_model(
 # <a id="own-pairs"></a>
 # ## Your own pairs, from Python
 #
-# Christmas Eve is 24.12. in Germany and 12/24 in America. A small model reads all days of the year
-# but forty, one way and the other. Can it translate the forty? The same lines work with any pairs
+# Christmas Eve is 24.12. in Germany and 12/24 in America. A small model reads all days of all
+# months (and a 30th of February) but forty, one way and the other. Can it translate the forty? The same lines work with any pairs
 # of yours. **Cost: ten seconds.**
 
 
@@ -5851,7 +5850,7 @@ def train_on_pairs_of_your_own():
         (f"{day}.{month}.", f"{month}/{day}") for day in range(1, 32) for month in range(1, 13)
     ]
     random.shuffle(pairs)
-    corpus = Corpus("dates", ("de", "en"), {"train": pairs[40:], "val": pairs[:40]})
+    corpus = Corpus("dates", ("german", "american"), {"train": pairs[40:], "val": pairs[:40]})
     config = Config(N=1, d_model=64, d_ff=256, h=4, epochs=12)
     with tempfile.TemporaryDirectory() as folder:  # name a folder of yours, and the run stays
         train_model(config, folder, corpus=corpus)
@@ -5892,8 +5891,9 @@ class TrainOptions:
 
 def settings_to_start_from(folder: Path | None) -> Config:
     """Those of the run in a folder, else the recipe's."""
+    path = (folder or runs_folder()) / "settings.json"
     with contextlib.suppress(OSError, TypeError, ValueError):  # what is of others is refused later
-        return Config(**json.loads((folder / "settings.json").read_bytes()))
+        return Config(**json.loads(path.read_bytes()))
     return Config()
 
 
@@ -5920,12 +5920,12 @@ def run_train(options: TrainOptions, arguments: Sequence[str]) -> int:
     status = train_model(options.settings, folder, options.minutes)
     if int(os.environ.get("RANK", 0)) > 0:
         return 0
-    summary, run = read_summary(folder), shown(folder)
-    if summary:
-        print(f"{status}: validation BLEU {summary['validation_bleu']}, {run}/{summary['best']}")
+    done, run = read_summary(folder), shown(folder)
+    if done:
+        print(f"{status}: validation BLEU {done['validation_bleu']} (greedy), {run}/{done['best']}")
         print(f"translate: {command('translate', '--model', run, '…')}")
     if status == "stopped":
-        again = command("train", "--folder", run, "--ranks", options.ranks)
+        again = command("train", "--folder", run, "--ranks", os.environ.get("WORLD_SIZE", 1))
         print(f"go on, with the unfinished epoch: {again}")
     return 0
 
@@ -5939,9 +5939,9 @@ def run_train(options: TrainOptions, arguments: Sequence[str]) -> int:
 # %%
 def models_at_hand() -> dict[str, str]:
     """Where models lie, with their directions: the runs, best first, the shipped one, toys."""
-    found = []
-    for path in runs_folder().glob("*/summary.json"):
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # not ours, or damaged
+    found, folders = [], {runs_folder().resolve(), Path("runs").resolve()}
+    for path in itertools.chain(*(folder.glob("*/summary.json") for folder in folders)):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not ours, or damaged
             summary = read_summary(path.parent)
             toy, bleu = summary["corpus"] == BUILTIN, summary["validation_bleu"]
             found.append((toy, -bleu, shown(path.parent), summary["settings"]["languages"]))
@@ -5973,7 +5973,7 @@ class ModelOptions:
             if languages == self.languages:
                 return place
         way_out = command("train", "--data", "FOLDER", "--languages", self.languages)
-        raise ValueError(f"no model here translates {self.languages}; this makes one: {way_out}")
+        raise ValueError(f"no run translates {self.languages}; this makes one: {way_out}")
 
     def load(self) -> tuple[Translator, Callable]:
         """The model, named on standard error, and its decoder."""
@@ -5982,6 +5982,8 @@ class ModelOptions:
         models = models_at_hand()
         place = self.choose(models)
         translator = load_trained_model(place)
+        if self.languages not in (None, "-".join(translator.languages)):
+            raise ValueError(f"{place} does not translate {self.languages}, it is a {translator}")
         print(translator, file=sys.stderr)
         others = [f"--model {key} ({models[key]})" for key in models if key != place]
         if others and not self.model:
@@ -5998,6 +6000,7 @@ class ModelOptions:
 # %%
 def read_text(data: bytes, line: int) -> str:
     """A line as text; what is no UTF-8 is replaced, with a warning."""
+    data = data.removeprefix("\ufeff".encode())  # with which some editors begin a file
     text = data.decode(errors="replace")
     if text.encode() != data:
         warnings.warn(f"line {line} is not UTF-8: bytes are replaced", stacklevel=2)
@@ -6011,7 +6014,7 @@ def run_translate(
     translator, decode = options.load()
     lines = map(os.fsencode, sentences) if sentences else sys.stdin.buffer
     texts = map(read_text, lines, itertools.count(1))
-    size = 1 if sys.stdin.isatty() and not sentences else 200
+    size = 200 if sentences or not sys.stdin.isatty() else 1
     for number, group in enumerate(grouped(texts, size)):
         translations = translate(translator, group, decode, first_line=1 + number * size)
         print("\n".join(translations), flush=True)
@@ -6033,12 +6036,9 @@ def run_evaluate(
         split: such as val; without it every test split, or val where there is none
     """
     translator, decode = options.load()
-    settings = Path(translator.place).parent / "settings.json"
-    if data is None and settings.is_file():  # of a run: it knows where its text lies
-        data = json.loads(settings.read_text(encoding="utf-8"))["data"]
-    if data in (None, "auto"):
-        data = translator.corpus
-    corpus = find_corpus(data, translator.languages)
+    if data is None:  # a run knows where its text lies
+        data = settings_to_start_from(Path(translator.place).parent).data
+    corpus = find_corpus(translator.corpus if data == "auto" else data, translator.languages)
     if split is not None and split not in corpus.splits:
         raise ValueError(f"no split {split!r}, only {', '.join(corpus.splits)}")
     splits = [split] if split else corpus.tests() or ["val"]
@@ -6087,10 +6087,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         rank = os.environ.get("RANK", "0")
-        print(f"error{f' of rank {rank}' * (rank != '0')}: {error}", file=sys.stderr)
+        way_out = "; `make setup` installs it" if isinstance(error, ImportError) else ""
+        print(f"error{f' of rank {rank}' * (rank != '0')}: {error}{way_out}", file=sys.stderr)
         return 1
 
 
 if __name__ == "__main__" and not IN_NOTEBOOK:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, INTERRUPT)
     sys.exit(main())

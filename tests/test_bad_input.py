@@ -117,7 +117,7 @@ def test_pairs_that_cannot_be_learnt_from_are_left_out(capsys):
     words = tutorial.learn_words(corpus, 1)
     encoded, texts = tutorial.usable_pairs(corpus, "train", words, max_len=10)
     assert texts == PAIRS and encoded == tutorial.encode_pairs(PAIRS, words, DE_EN)
-    assert "train: 2 pairs are empty or too long" in capsys.readouterr().err
+    assert "train: 2 empty or too long, left out" in capsys.readouterr().err
     with pytest.raises(ValueError, match="not one pair of train can be used"):
         tutorial.usable_pairs(corpus, "train", words, max_len=2)
 

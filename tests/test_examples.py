@@ -179,7 +179,7 @@ def spans_of_code(source: str) -> set[str]:
 
 
 def words_of_code(source: str) -> set[str]:
-    """Every name in the code of the script, and every string, such as the name of a preset."""
+    """Every name in the code of the script, and every string, such as the name of a setting."""
     words = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.NAME, tokenize.STRING):

@@ -56,10 +56,10 @@ unbiased variance: check_layer_norm_equals_torch
 epsilon outside the root: test_the_norm_of_a_vector_that_hardly_varies
 - (variance + self.eps).sqrt()
 + (variance.sqrt() + self.eps)
-norm dropped: check_encoder_layer_equals_torch
+norm dropped: check_decoder_layer_equals_torch
 - self.dropout(sublayer(self.norm(x)))
 + self.dropout(sublayer(x))
-norm dropped, in the paper's order: check_encoder_layer_equals_torch
+norm dropped, in the paper's order: check_decoder_layer_equals_torch
 - self.norm(x + self.dropout(sublayer(x)))
 + x + self.dropout(sublayer(x))
 no norm at the end of the stack: test_the_output_is_normalised_in_both_orders

@@ -301,13 +301,6 @@ def test_readme_and_model_card_are_those_of_the_records(tool):
     assert card == views.card(card) and "| int8 | 4.2 |" in card
 
 
-def test_the_example_in_the_readme_runs(capsys, tmp_path, monkeypatch):
-    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    code = re.search(r"```python\n(.*?)```", readme, re.S)[1]
-    exec(code.replace('"runs/toy"', repr(str(tmp_path / "toy"))), {})
-    assert "A dog" in capsys.readouterr().out
-
-
 # The hash of the code ---------------------------------------------------------------------------
 
 SMALL = '''\

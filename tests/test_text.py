@@ -107,8 +107,10 @@ def test_odd_sentences_are_translated_to_one_line(translator):
 
 
 def test_a_single_string_is_no_list_of_sentences(translator):
-    with pytest.raises(TypeError, match=r"translate\(translator, \['Ein Hund'\]\)"):
+    with pytest.raises(TypeError, match="a list of sentences is needed"):
         tutorial.translate(translator, "Ein Hund")
+    with pytest.raises(TypeError, match=r"not \[\['Ein Hund'\]\]"):
+        tutorial.translate(translator, [["Ein Hund"]])
 
 
 def test_a_line_is_cut_where_it_does_not_fit_and_nowhere_else(translator):

@@ -173,7 +173,7 @@ def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
     told = r"\S+ \(de → en\): 120 pairs, \d+ and \d+ symbols, [\d,]+ parameters\n"
     assert re.fullmatch(told, corpus) and "processes: 1 of " in machine
     told = r"100000 epochs of \d\d updates of 128 positions, warm-up 1 updates\n"
-    assert re.fullmatch(told, plan) and place == "my run: epoch 1 comes next\n"
+    assert re.fullmatch(told, plan) and place == "my run: 0 of 100000 epochs are done\n"
     for number, line in enumerate(lines, 1):
         told = rf"epoch {number}/100000: loss .* tokens/s, \d+ minutes left at most\n"
         assert re.fullmatch(told, line)
@@ -186,7 +186,7 @@ def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
     for told in (1, 0):  # the second time it is finished already
         assert tutorial.main([*words[2:], "--epochs", str(epochs)]) == 0
         said = capsys.readouterr().out
-        assert f"my run: epoch {epochs + 1 - told} comes next\n" in said
+        assert f"my run: {epochs - told} of {epochs} epochs are done\n" in said
         assert said.count(f"epoch {epochs}/{epochs}: loss ") == told and "finished: " in said
     words = shlex.split(translates.partition(": ")[2])
     assert words[:2] == program and tutorial.main(words[2:]) == 0
@@ -197,7 +197,7 @@ def test_how_long_it_will_take_is_told_after_a_hundred_updates(small_config, tmp
     config = dataclasses.replace(small_config, batch_tokens=8, accumulate=1, max_len=64)
     tutorial.train_model(config, tmp_path / "run")
     said = capsys.readouterr().out
-    assert re.search(r"(?s)comes next.*\nabout \d+ minutes in all\nepoch 1/2: ", said)
+    assert re.search(r"(?s)are done\nabout \d+ minutes in all\nepoch 1/2: ", said)
     assert said.count("minutes in all") == 1
 
 
@@ -269,6 +269,7 @@ def test_epochs_may_be_added_with_the_paper_s_schedule(small_config, whole, tmp_
     tutorial.train_model(dataclasses.replace(small_config, epochs=1), tmp_path / "run")
     tutorial.train_model(small_config, tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
+    assert json.loads((tmp_path / "run" / "settings.json").read_bytes())["epochs"] == 2
 
 
 def test_epochs_may_not_be_added_where_the_rate_falls_to_zero(small_config, tmp_path):

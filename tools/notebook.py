@@ -154,7 +154,9 @@ def execute(source: Path, target: Path, /) -> None:
         except (CellExecutionError, DeadKernelError) as error:
             raise ValueError(re.sub(r"\x1b\[[0-9;]*m", "", str(error))) from None
         except AssertionError:  # of nbclient, after Ctrl-C has ended its kernel
-            raise KeyboardInterrupt from None
+            if client.km is None:
+                raise KeyboardInterrupt from None
+            raise
     write_text(target, nbformat.writes(notebook) + "\n")
 
 
