@@ -5983,7 +5983,7 @@ class ModelOptions:
         place = self.choose(models)
         translator = load_trained_model(place)
         if self.languages not in (None, "-".join(translator.languages)):
-            raise ValueError(f"{place} does not translate {self.languages}, it is a {translator}")
+            raise ValueError(f"--languages {self.languages}, but this is {translator}")
         print(translator, file=sys.stderr)
         others = [f"--model {key} ({models[key]})" for key in models if key != place]
         if others and not self.model:

@@ -108,7 +108,7 @@ def test_the_program_says_what_it_took_and_what_else_there_is(runs, small_run, c
     [said] = capsys.readouterr().err.splitlines()
     assert said == f"model small (de → en), trained on {corpus}, {mine}/epoch-001"
     assert tutorial.main(["translate", "--model", str(mine), "--languages", "en-de", "A"]) == 1
-    assert "mine does not translate en-de, it is a model small (de → en)" in capsys.readouterr().err
+    assert "--languages en-de, but this is model small (de → en)" in capsys.readouterr().err
     shutil.rmtree(runs / "better")
     assert tutorial.main(["translate", "Ein Hund."]) == 0
     model, others = capsys.readouterr().err.splitlines()
