@@ -73,13 +73,13 @@ def test_a_straight_line_to_zero():
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_fast_forms_have_the_gradients_of_the_plain_ones(norm_first):
-    plain, batch = tutorial.tiny_model(norm_first=norm_first), batch_of(2, 5)
+    plain, batch = tutorial.tiny_model(norm_first=norm_first).double(), batch_of(2, 5)
     fast = tutorial.make_fast(tutorial.copy.deepcopy(plain))
     assert not {type(module) for module in fast.modules()} & set(tutorial.FASTER)
     for model in (plain, fast):
         model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask).square().sum().backward()
     for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("count, budget", [(1, 100), (501, 257)])
