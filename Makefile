@@ -136,7 +136,7 @@ convert: $(READY) ## Bring weights of an earlier version into the present format
 	$(PY) tools/models.py convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
-	for step in train validate score pretrained; do $(PY) tools/results.py $$step; done
+	for step in copying train validate score pretrained; do $(PY) tools/results.py $$step; done
 	$(PY) tools/views.py
 
 views: $(READY) ## Write tables and charts of docs/results/views, and those of README, from the records

@@ -4,12 +4,14 @@
     python tools/results.py validate          try beams, penalties and averages
     python tools/results.py score             each row on each test split, once
     python tools/results.py pretrained        the folder pretrained/ and what int8 costs
+    python tools/results.py copying           the copy task without a part, and beyond its lengths
 
 Each command does only what is not on record; remove a record, or entries of scores.json, to make
 them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state of the code.
 """
 
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -88,14 +90,14 @@ SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOS
 
 
 @functools.cache
-def code() -> str:
-    """A hash of all code that trains, translates and scores."""
-    roots = "train_model", "average", "load_trained_model", "evaluate"
+def code(*roots: str) -> str:
+    """A hash of the code that `roots` can reach: by default all that trains, translates, scores."""
+    roots = roots or ("train_model", "average", "load_trained_model", "evaluate")
     return records.code_hash(at.HERE / at.SCRIPT, roots)
 
 
-def made() -> dict[str, str]:
-    return records.circumstances() | {"code": code()}
+def made(*roots: str) -> dict[str, str]:
+    return records.circumstances() | {"code": code(*roots)}
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -248,9 +250,45 @@ def pretrained() -> None:
     records.write("pretrained", content)
 
 
+# The copy task ----------------------------------------------------------------------------------
+
+PARTS = (
+    "nothing", "mask over the future", "positions", "residuals", "norms", "feed-forward",
+    "division by √d_k", "second layer",
+)  # fmt: skip
+WIDE = {"N": 1, "h": 1, "d_model": 512, "d_ff": 512}  # a model in which the division matters
+POSITIONS = ("sinusoids", "learnt", "rotary", "none")
+
+
+def copy_run(part: str, seed: int, updates: int, **sizes: int) -> dict:
+    """A copy model without a part: losses and sequences copied of 200."""
+    losses, copied = at.copy_without(part, seed, updates, **sizes)
+    print(f"{part}, seed {seed}, {sizes}: loss {losses[-1]:.3f}, copied {copied}", flush=True)
+    losses = " ".join(f"{loss:.3f}" for loss in losses)
+    return {"part": part, "seed": seed, "updates": updates, "losses": losses, "copied": copied}
+
+
+def copying() -> None:
+    """Train copy models without a part, and with other positions: every seed of each."""
+    if not records.read("breaks"):
+        runs = [copy_run(part, seed, 300) for part in PARTS for seed in SEEDS]
+        pair = "nothing", "division by √d_k"
+        wide = [copy_run(part, seed, 100, **WIDE) for part in pair for seed in SEEDS]
+        content = {"made": made("copy_without"), "runs": runs, "sizes": WIDE, "wide": wide}
+        records.write("breaks", content)
+    if not records.read("lengths"):
+        runs = []
+        for kind, seed in itertools.product(POSITIONS, SEEDS):
+            copied = at.copies_by_length(kind, seed)
+            print(f"{kind}, seed {seed}: {copied}", flush=True)
+            runs.append({"positions": kind, "seed": seed, "copied": copied})
+        records.write("lengths", {"made": made("copies_by_length"), "runs": runs})
+
+
 main = records.command_line(
-    train=train, process=process, validate=validate, score=score, pretrained=pretrained
-)
+    train=train, process=process, validate=validate, score=score, pretrained=pretrained,
+    copying=copying,
+)  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())
