@@ -1,4 +1,4 @@
-"""Write the finished tables and charts of docs/results/views, and the numbers of README.
+"""Write the views of docs/results/views, the first drawing of images/, and README's numbers.
 
     python tools/views.py
 
@@ -39,47 +39,63 @@ def two_levels(*pairs: tuple[str, str]) -> list[list[str]]:
     return [list(level) for level in zip(*pairs, strict=True)]
 
 
-# The shipped model ------------------------------------------------------------------------------
+# The drawing of the first screen ----------------------------------------------------------------
 
-SHOWN = {  # captions of our own: separable verbs, clauses, compounds that the training text lacks
-    at.SENTENCE: "A little girl picks up a red ball.",
-    "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.": (
-        "An old man who is reading a newspaper sits on a bench."
-    ),
-    "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.": (
-        "Three boys climb a tree while their mother watches."
-    ),
-    "Ein Bergsteiger ruht sich auf einem Felsvorsprung aus.": "A climber rests on a rocky ledge.",
-    "Ein Eiskunstlaufpaar dreht sich auf dem Eis.": "A pair of figure skaters spins on the ice.",
-    "Ein Schornsteinfeger trägt eine Leiter durch die Straße.": (
-        "A chimney sweep carries a ladder through the street."
-    ),
-}
+LEAST = 0.09  # a weight that still gets a curve; none lies near it, so that processors agree
 
 
-def translations() -> dict:
-    """What the shipped model makes of fixed sentences, none of them chosen by a score."""
+def row_of_boxes(words: Sequence[str], y: int) -> tuple[list[int], str]:
+    """Middles of pieces along a line, and their boxes: pieces of one word stand close together."""
+    names = [word.removeprefix("▁") for word in words]
+    widths, begun = [12 + 10 * len(name) for name in names], sum("▁" in word for word in words)
+    x, middles, boxes, close = 4, [], "", 3
+    room = (632 - sum(widths) - close * (len(words) - begun)) / (begun - 1)
+    for i, (name, width) in enumerate(zip(names, widths, strict=True)):
+        x += (room if "▁" in words[i] else close) if i else 0
+        middles.append(round(x + width / 2))
+        boxes += f'  <rect x="{x:.0f}" y="{y}" width="{width}" height="36" rx="8"/>'
+        boxes += f'<text x="{middles[-1]}" y="{y + 24}">{name}</text>\n'
+        x += width
+    return middles, boxes
+
+
+def first_picture() -> str:
+    """A drawing: the first sentence, its translation, and where the model looked as it wrote."""
     translator = at.load_trained_model(results.PRETRAINED, results.models.CPU)
-    written = at.translate(translator, list(SHOWN), at.beam_search)
-    rows = [[*row] for row in zip(SHOWN, written, SHOWN.values(), strict=True)]
-    columns = ["German", "what the model writes", "what it means"]
-    caption = f"None was in the training; beam 4, α = 0.6. The model: {translator.name}"
-    return finished(caption, [read("pretrained")["made"]], columns=columns, rows=rows)
-
-
-def first_map() -> dict:
-    """Where the shipped model looks while it translates the first sentence of the text."""
-    translator = at.load_trained_model(results.PRETRAINED, results.models.CPU)
-    frame = at.map_table(at.attention_maps(translator, at.SENTENCE))
-    last = frame["layer"].iloc[-1]
-    frame = frame.query("attention == 'cross-attention' and layer == @last and head == @at.MEAN")
-    text = (
-        f"Heat map of attention, the mean of all heads in {last}. Rows are English symbols about to"
-        f" be written, columns those of the German sentence: {at.SENTENCE}"
+    batch = at.with_own_translation(translator, at.SENTENCE)
+    weights = at.recorded_attention(translator.model, batch)["cross-attention"][0, -1].mean(0)
+    german, english = (
+        [vocabulary.words[n].replace("</s>", "▁end") for n in ids[0].tolist()]
+        for vocabulary, ids in zip(translator.vocabularies, (batch.src, batch.tgt_y), strict=True)
     )
-    chart = at.cells_of_maps(alt.Chart(frame, description=text), step=32, font=12).to_dict()
-    caption = f"Cross-attention of the last layer, mean of its heads. The model: {translator.name}"
-    return finished(caption, [read("pretrained")["made"]], chart=chart)
+    (keys, above), (queries, below) = row_of_boxes(german, 4), row_of_boxes(english, 190)
+    curves = told = ""
+    for word, query, row in zip(english, queries, weights.tolist(), strict=True):
+        seen = [look for look in zip(german, keys, row, strict=True) if look[2] >= LEAST]
+        told += f"; {word} looks at {', '.join(name for name, _, _ in seen)}"
+        for _, key, weight in seen:
+            look = f'stroke-width="{9 * weight:.1f}" stroke-opacity="{0.2 + 0.7 * weight:.2f}"'
+            curves += f'  <path {look} d="M{query} 190C{query} 110 {key} 120 {key} 40"/>\n'
+    written = translator.vocabularies[1].decode(batch.tgt_y[0].tolist())
+    told = told.replace("▁", "").replace(" .", " the full stop").removeprefix("; ")
+    other = (at.HERE / "images" / "multi-head.svg").read_text("utf-8")
+    style = other[other.index("<style>") : other.index("    .drawing-multi-head .d-small")]
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" class="drawing drawing-first-translation" \
+viewBox="0 0 640 230" width="640" height="230" role="img" \
+aria-labelledby="first-translation-title first-translation-desc">
+  <title id="first-translation-title">A translation, and where the model looked</title>
+  <desc id="first-translation-desc">Above: {at.SENTENCE} Below, what the model makes of it: \
+{written} Curves lead from each piece, about to be written, to what it looks at. {told}.</desc>
+  {style.replace("multi-head", "first-translation")}\
+    .drawing-first-translation {{ min-width: 520px; }}
+    .drawing-first-translation rect {{ fill: var(--drawing-panel); stroke-width: 1.5; }}
+    .drawing-first-translation rect {{ stroke: var(--drawing-panel-edge); }}
+    .drawing-first-translation .d-paper {{ fill: var(--drawing-paper); stroke: none; }}
+    .drawing-first-translation path {{ fill: none; stroke: var(--drawing-attention-edge); }}
+  </style>
+  <rect class="d-paper" width="640" height="230"/>
+{curves}{above}{below}</svg>
+"""
 
 
 # The recipe -------------------------------------------------------------------------------------
@@ -212,6 +228,83 @@ def choices() -> dict:
     return finished(caption, trials, **tabulate(trials, columns))
 
 
+# The copy task ----------------------------------------------------------------------------------
+
+
+def by_part(runs: Iterable[dict]) -> dict[str, list[dict]]:
+    """The runs of each part, one for each seed."""
+    parts = {}
+    for run in runs:
+        parts.setdefault(run["part"], []).append(run)
+    return parts
+
+
+def breaks() -> dict:
+    """Losses of copy models without a part, each beside the whole model's."""
+    record = read("breaks")
+    parts, points = by_part(record["runs"]), []
+    whole = parts.pop("nothing")
+    for part, runs in parts.items():
+        for model, run in [("whole", each) for each in whole] + [
+            ("without", each) for each in runs
+        ]:
+            same = {"without": part, "model": model, "seed": run["seed"]}
+            points.append(same | {"losses": run["losses"]})
+    chart = alt.Chart(alt.Data(values=points), width=125, height=110)
+    chart = chart.transform_calculate(loss="split(datum.losses, ' ')").transform_flatten(["loss"])
+    chart = chart.transform_window(n="row_number()", groupby=["without", "model", "seed"])
+    chart = chart.transform_calculate(update="datum.n * 10", loss="toNumber(datum.loss)")
+    lines = chart.mark_line(strokeWidth=1.5).encode(
+        x=alt.X("update:Q").axis(tickCount=3),
+        y=alt.Y("loss:Q", title="loss per token").scale(type="log", domain=[0.001, 4], clamp=True),
+        color=alt.Color("model:N", sort=["without", "whole"], title=None).legend(orient="top"),
+        detail="seed:N",
+        facet=alt.Facet("without:N", columns=4, sort=list(parts), title="without"),
+    )
+    text = "Small charts of loss against updates, one for each part that is taken out of the model."
+    drawn = lines.properties(description=text).to_dict()
+    caption = f"Copy task, {whole[0]['updates']} updates, seeds 1 to {len(whole)}"
+    return finished(caption, [record["made"]], chart=drawn)
+
+
+def copied() -> dict:
+    """What the same models copy, and what a wide one does without the division."""
+    record, rows = read("breaks"), []
+    for runs, model in ((record["runs"], "two layers of 64"), (record["wide"], "one head of 512")):
+        for part, seeds in by_part(runs).items():
+            losses = [float(run["losses"].split()[-1]) for run in seeds]
+            exact = [run["copied"] for run in seeds]
+            rows.append([model, part, with_range(losses, 3), with_range(exact, 0)])
+    columns = ["model", "without", "last loss", "copied exactly, of 200"]
+    caption = (
+        "Copy task, mean of three seeds (range); {} updates, one layer of width 512, one head and"
+        " d_ff 512: {}"
+    ).format(record["runs"][0]["updates"], record["wide"][0]["updates"])
+    return finished(caption, [record["made"]], columns=columns, rows=rows)
+
+
+def lengths() -> dict:
+    """Sequences copied exactly against their length, by kind of positions."""
+    record = read("lengths")
+    points = [
+        {"positions": run["positions"], "seed": run["seed"], "length": n, "copied of 100": exact}
+        for run in record["runs"]
+        for n, exact in enumerate(run["copied"], 1)
+    ]
+    text = "Sequences copied exactly, of 100, against their length, for four kinds of positions."
+    chart = alt.Chart(alt.Data(values=points), description=text, width=420, height=220)
+    lines = chart.mark_line().encode(
+        x=alt.X("length:Q", title="length of the sequence").axis(tickMinStep=1),
+        y="copied of 100:Q",
+        color=alt.Color("positions:N", sort=list(results.POSITIONS), title=None),
+        detail="seed:N",
+    )
+    limit = alt.Chart(alt.Data(values=[{"length": 10}])).mark_rule(strokeDash=[4, 4])
+    drawn = (lines + limit.encode(x="length:Q")).properties(description=text).to_dict()
+    caption = f"Copy task, trained on lengths 1 to 10 (dashed), seeds 1 to {len(results.SEEDS)}"
+    return finished(caption, [record["made"]], chart=drawn)
+
+
 # Speed ------------------------------------------------------------------------------------------
 
 
@@ -315,9 +408,10 @@ def cost() -> dict:
 # Writing ----------------------------------------------------------------------------------------
 
 VIEWS: dict[str, Callable[[], dict]] = {
-    "translations": translations, "first-map": first_map, "results": short_table, "steps": steps,
+    "results": short_table, "steps": steps,
     "training": training, "int8": int8, "beam": beam, "averaging": averaging, "choices": choices,
-    "speed": speed, "gains": gains, "cost": cost,
+    "speed": speed, "gains": gains, "cost": cost, "breaks": breaks, "copied": copied,
+    "lengths": lengths,
 }  # fmt: skip
 
 
@@ -348,6 +442,7 @@ def main() -> None:
     for name, view in VIEWS.items():
         with contextlib.suppress(KeyError):  # nothing is on record: what is published stays
             records.write(f"views/{name}", view())
+    records.write_text(at.HERE / "images" / "first-translation.svg", first_picture())
     for name, written in (("README.md", readme), ("pretrained/README.md", card)):
         records.write_text(at.HERE / name, written((at.HERE / name).read_text("utf-8")))
 
