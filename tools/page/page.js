@@ -186,7 +186,7 @@ addEventListener("resize", () => {
 addEventListener("beforeprint", () => {
   root.dataset.shown = root.dataset.theme;
   root.dataset.theme = "light";
-  all("details.fold:not([open])").forEach((fold) => { fold.open = true; fold.dataset.folded = ""; });
+  all("details:not([open])").forEach((fold) => { fold.open = true; fold.dataset.folded = ""; });
   all(".chart > noscript").forEach((picture) => picture.insertAdjacentHTML("afterend", picture.textContent));
 });
 addEventListener("afterprint", () => {
