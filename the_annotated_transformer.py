@@ -279,10 +279,8 @@ def heat_map(frame, x: str, y: str, value: str, description: str, scheme: str, s
     angle = 0 if frame[x].dtype.kind == "i" else -45
     chart = alt.Chart(frame, description=description, width=size[0], height=size[1])
     return chart.mark_rect().encode(
-        x=alt.X(x, type="ordinal", sort=None).axis(
-            ticks=False, labelAngle=angle, labelOverlap=True
-        ),
-        y=alt.Y(y, type="ordinal", sort=None).axis(ticks=False, labelOverlap=True),
+        x=alt.X(x, type="ordinal", sort=None).axis(labelAngle=angle, labelOverlap=True),
+        y=alt.Y(y, type="ordinal", sort=None).axis(labelOverlap=True),
         color=alt.Color(value, type="quantitative").scale(scheme=scheme),
         tooltip=list(frame.columns),
     )
@@ -337,7 +335,7 @@ def published(name: str) -> None:
 # **What you will build.** A complete Transformer in PyTorch, and everything it takes to translate
 # with it: the loss, optimizer and schedule that train it, pieces of words, beam search. The model
 # of the first page was trained on 29,000 captions of photographs, on two processor cores, and lies
-# beside this text. Of chimney sweeps it had never read.
+# beside this text. Its training text does not mention chimney sweeps.
 #
 # **What you need.** Python, a little PyTorch, some linear algebra, derivatives, and what a
 # probability is. No GPU.
@@ -377,8 +375,8 @@ def published(name: str) -> None:
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
 # and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is. (All results on record were measured with the code of the *first edition*,
-# which is this text before it was rearranged in 2026.)
+# how sure that is. (These scores were measured with the code of the *first edition*, which is
+# this text before it was rearranged in 2026.)
 
 
 # %% tags=["hide-input"]
@@ -392,7 +390,7 @@ published("results")
 # <a id="problem"></a>
 # ## The problem
 #
-# (§1) A translator reads a sequence of words and writes another. In 2017 the best ones were
+# (§1) A translator reads a sequence of words and writes another. For years the best ones were
 # *recurrent*: they read one word after the other, and carried what they had read along in a vector.
 # Each step waits for the step before, so a sentence cannot be read in parallel, and a word that was
 # read forty steps ago has passed through forty updates before it can matter. Attention was known
@@ -456,6 +454,10 @@ published("results")
 #
 # **Masks** are boolean everywhere, and `True` means *may be attended to*.
 #
+# > **Is `d_model` the width of an embedding or the length of a sentence?** The width: so many
+# > numbers stand for one position. Lengths are $S$ and $T$, and the shape of no weight depends on
+# > them.
+#
 # <a id="attention"></a>
 # # Part 1. Attention
 #
@@ -512,14 +514,14 @@ def one_word_asks():
 
 
 # %% [markdown]
-# Most of the weight is on *hebt* itself and on *auf*, which lies close to it, and the answer lies
-# between these two. The halves of the verb, four words apart, have found each other in one step.
+# Most of the weight is on *hebt* itself and on *auf*, which lies close to it. The answer lies near
+# the two, drawn a little towards the middle by the others. The halves of the verb, four words apart, have found each other in one step.
 # They would have done so over any distance: nothing in the three steps knows where a word stands.
 # That is a strength, and a problem: word order is lost. [Part 2](#positional-encoding) puts it
 # back.
 #
-# In a model a word is not compared with itself as it is. Three learnt matrices make three vectors
-# of it. $W^Q$ makes the query: what am I looking for? $W^K$ makes the key: what can be found here?
+# A real model does not compare the vectors of words directly. Three learnt matrices make three
+# other vectors of each. $W^Q$ makes the query: what am I looking for? $W^K$ makes the key: what can be found here?
 # $W^V$ makes the value: what do I hand over? Turn all queries by a right angle, for example, and
 # nouns, on the right, ask for what lies above: adjectives. Which turns are useful is learnt.
 #
@@ -628,9 +630,9 @@ def attention_by_hand_figure():
 # **Figure 3.** Attention by hand. Left: the words in their plane. The dashed line leads to the word
 # that asks, the thick one to the answer that it receives; the larger a disc, the more weight. Right:
 # the weights, with the scores beside them. Let *Mädchen* ask: it hears itself, *Ball*, and a
-# little of *kleines*. Take the division away: vectors of 64 such numbers have scores that spread
-# $\sqrt{64} = 8$ times as far. For most words nearly all weight then falls on one, and the answer
-# no longer mixes anything. The last switch belongs to [the mask](#causal-mask).
+# little of *kleines*. Then take the division away, as if the vectors had 64 numbers: scores are now
+# $\sqrt{64} = 8$ times as large as the divided ones. For half of the words nearly all weight falls
+# on one, and the answer mixes nothing any more. The other switch is [the mask](#causal-mask).
 #
 # PyTorch has a *fused kernel* for attention, one routine that goes through the same arithmetic
 # block by block and never stores the table of weights. It is our oracle: the same queries, keys
@@ -639,7 +641,7 @@ def attention_by_hand_figure():
 
 # %%
 def random_attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries (2, 4, 3, 8), keys and values (2, 4, 5, 8), a mask (2, 1, 3, 5) with an empty row."""
+    """Three queries and five keys of width 8, for two sentences and four heads (of which later)."""
     query = torch.randn(2, 4, 3, 8)
     key = torch.randn(2, 4, 5, 8)
     value = torch.randn(2, 4, 5, 8)
@@ -664,7 +666,7 @@ def check_attention_equals_torch():
 # (§3.2.1) Attention had been used before, to help recurrent translators. There a query and a key
 # are compared by a small network of one hidden layer, $s = v^\top \tanh(Wq + Uk)$, whose matrices
 # $W$, $U$ and vector $v$ are learnt: *additive attention* ([Bahdanau et al.,
-# 2015](https://arxiv.org/abs/1409.0473)). On paper it costs about as much as the inner product. In
+# 2015](https://arxiv.org/abs/1409.0473)). In theory it costs about as much as the inner product. In
 # practice it needs a hidden layer for each *pair* of words, while all inner products together are
 # one product of matrices, and nothing is quicker on a computer than that. This is the paper's
 # reason for the dot product. For narrow vectors both do equally well. For wide ones additive
@@ -676,8 +678,9 @@ def check_attention_equals_torch():
 #
 # (§3.2.1, footnote 4) Let the entries of $q$ and $k$ be independent with mean zero and variance
 # one. Each product $q_i k_i$ then has variance one, and the sum of $d_k$ of them has variance
-# $d_k$. Scores of long vectors would lie far apart, the softmax would put nearly all weight on
-# one key, and its gradient would vanish. Dividing by $\sqrt{d_k}$ brings the variance back to
+# $d_k$. Scores of long vectors would lie far apart, and the softmax would put nearly all weight on
+# one key. Then a small change of the scores changes hardly any weight: the gradient nearly vanishes,
+# as the paper suspects, and little is learnt. Dividing by $\sqrt{d_k}$ brings the variance back to
 # one.
 
 
@@ -690,18 +693,27 @@ def check_the_variance_of_a_dot_product_is_its_width():
 
 
 # %% [markdown]
-# This is what the switch in Figure 3 takes away: with 64 numbers in a vector, attention would give
-# nearly everything to one word before it has learnt anything.
+# This is what the switch in Figure 3 takes away: with 64 numbers in a vector, attention would put
+# most of its weight on one word before it has learnt anything.
 #
 # <a id="causal-mask"></a>
 # ## The mask over the future
 #
-# (§3.1) Whoever writes a sentence does not know its later words. The part of the model that
-# writes, the *decoder*, must not know them either, or it would learn nothing by guessing them. A
-# *mask* closes them: a score that is not allowed is set so low that its weight becomes zero. In
-# training the decoder reads the target *shifted right* by one place: position $t$ has read
-# $y_{t-1}$ and is asked for $y_t$ ([the code is in Part 3](#batches)). So each position may look
-# at itself and at what came before.
+# (§3.1) The part of the model that writes, the *decoder*, says at every place which word comes next.
+# In training the whole sentence is there. If the decoder could see the word that it must say, it
+# would copy it and learn nothing. So the sentence is *shifted right* by one place, behind a start
+# symbol, and a *mask* closes what comes later: its scores are set so low that their weights become
+# zero. For *A dog runs.*, which ends with the symbol `</s>`:
+#
+# | Place | Reads | Must say | May see |
+# | ---: | --- | --- | --- |
+# | 1 | `<s>` | A | `<s>` |
+# | 2 | A | dog | `<s>` A |
+# | 3 | dog | runs | `<s>` A dog |
+# | 4 | runs | . | `<s>` A dog runs |
+# | 5 | . | `</s>` | `<s>` A dog runs . |
+#
+# So each place may see itself and what came before. (The shift is one line of [Part 3](#batches).)
 
 
 # %%
@@ -740,7 +752,7 @@ def check_no_word_hears_a_later_one():
 # > spreads through the batch. With a constant such as $-10^9$ the row gets equal weights on
 # > everything it must not see, and in fp16, a format of 16 bits that ends at 65,504, the constant
 # > itself overflows. We take the lowest number of the format at hand and then set closed cells to
-# > exactly zero. On some devices, Apple's MPS for one, fused kernels differ in just this case.
+# > exactly zero.
 #
 # So a query with nothing to attend to is harmless, in our form and in the kernel on a CPU: zero
 # output, zero gradient. (In a model this happens where a whole source is padding.)
@@ -763,9 +775,10 @@ def check_an_empty_row_gives_zero_output_and_gradient():
 # ## Several heads
 #
 # (§3.2.2) A word often needs several things at once. *hebt* needs *auf*, its other half, and
-# *Ball*, to know what is lifted. One softmax hands out one mean. Can one query listen to both? They
-# lie on opposite sides of our plane. We try 72,000 queries, in all directions and of all lengths,
-# and look at the smaller of the two weights:
+# *Ball*, to know what is lifted. But one softmax hands out one mean, and the mean of the two lies
+# in the middle, where it says neither. In our plane one query cannot even listen to both, since they
+# lie on opposite sides. We try 72,000 queries, in all directions and of many lengths, and look at
+# the smaller of the two weights:
 
 
 # %%
@@ -782,9 +795,8 @@ def one_query_for_two_words():
 
 # %% [markdown]
 # Either of them can be heard almost alone. But no query gives both more than 0.14, hardly more than
-# the eighth that a query of zeros gives to everybody. And if one did, the answer would be their
-# mean, somewhere in the middle, where it says neither. Two queries, each with an answer of its own, have
-# no such trouble. The paper says the same of the whole sentence: a mean over all positions blurs
+# the eighth that a query of zeros gives to everybody. Two queries, each with an answer of its own,
+# have no such trouble. The paper says the same of the whole sentence: a mean over all positions blurs
 # them (it calls this a lower *effective resolution*, §2), and several heads make up for it.
 #
 # So the paper runs $H$ attentions side by side. Each
@@ -831,9 +843,8 @@ def check_clones_differ_in_weights_and_biases():
 # > apart in time. There is no reason to begin with them.
 #
 # Now the module. Read `forward` beside the formula: project, cut into heads, attend, join,
-# project. Weights are wanted only by those who look at them, so the kernel, which keeps none,
-# does the work unless somebody has set `record` to a list. (On a CPU, PyTorch stores them all the
-# same while dropout acts on them.)
+# project. Normally PyTorch's kernel does the work, and keeps no weights. Who wants to look at them
+# sets `record` to a list.
 
 
 # %%
@@ -882,8 +893,12 @@ class MultiHeadedAttention(nn.Module):
 # > **Why four linear maps, and how do they meet q, k and v?** The first three let a head choose
 # > what to compare and what to pass on: without them every head would do the same with the same
 # > vectors. The fourth mixes the heads, which would otherwise keep to their own slices of the
-# > output for good. The paper's formula has no biases; our maps have them, as those of PyTorch's
+# > output. The paper's formula has no biases; our maps have them, as those of PyTorch's
 # > module do.
+# >
+# > **Why separate maps for queries and keys?** With one map for both, a score would be the same in
+# > both directions, and a word would often fit itself best. But looking is one-sided: an
+# > adjective is of use to its noun, and need not look back.
 # >
 # > **Why keep attention weights at all?** To look at them, in [Part 9](#looking-inside). Training
 # > has no use for them.
@@ -1027,8 +1042,8 @@ def grade_a_faulty_mask():
 #
 # ![Encoder and decoder stacks. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 5.** The whole model (the paper's Figure 1), in the form that this text uses by default: with the norm *before*
-# each sub-layer, where the paper has it after ([why](#residual)). Follow a sentence from the top:
+# **Figure 5.** The whole model (the paper's Figure 1), in the form that this text uses by default: with the norm
+# *before* attention and feed-forward network, where the paper has it after ([why](#residual)). Follow a sentence from the top:
 # left through the encoder, then across to the decoder. The shape of every tensor stands on its
 # arrow; inside both stacks it never changes.
 #
@@ -1077,8 +1092,8 @@ def check_embeddings_start_with_unit_variance():
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** Because one matrix may be used in two places. As the last
-# > linear map it should start small, with entries around $D^{-1/2}$, so that the first scores are
+# > **Why multiply by $\sqrt{D}$?** Because one matrix may be used in two places. As the [last
+# > linear map](#generator) it should start small, with entries around $D^{-1/2}$, so that the first scores are
 # > of order one. As an embedding it will be added to a positional encoding with entries between
 # > −1 and 1, and should not drown in it. The factor brings the entries from $D^{-1/2}$ to about
 # > one. The paper gives no reason; this is the usual one.
@@ -1144,8 +1159,9 @@ def check_positional_encoding_is_the_formula():
 # > hardly a difference (§3.5; Table 3, row E). Waves go on for ever, so the authors hoped that
 # > they would also serve sentences longer than those of the training.
 # >
-# > **Why add the position, and not append it?** A linear map of two vectors laid end to end is
-# > the sum of one map for each. Adding means that both use the same map, and the width stays $D$.
+# > **Why add the position, and not append it?** Appending would make the vectors longer. In a sum
+# > of many numbers there is room for both: training can keep words to some directions and positions
+# > to others.
 
 
 # %% tags=["hide-input"]
@@ -1184,8 +1200,8 @@ def check_a_shift_is_a_linear_map():
 # So the inner product of two encodings depends on their distance alone. Each pair of sine and
 # cosine is a point on the unit circle. A shift by $k$ turns it by the angle $k\,\omega_i$, where
 # $\omega_i = 10000^{-2i/D}$ is the frequency of the wave, and the sum over all pairs is $PE_p
-# \cdot PE_{p+k} = \sum_i \cos(k\,\omega_i)$. An attention head can use it to look at neighbours,
-# whatever the words are.
+# \cdot PE_{p+k} = \sum_i \cos(k\,\omega_i)$. It is largest at distance zero. But $W^Q$ can turn all
+# queries by one step, and then the best key is that of a neighbour, whatever the words are.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1376,8 +1392,7 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# A stack is $N$ layers of the same shape, each with weights of its own. Only with the norm before
-# the sub-layer does it end with a norm of its own. The decoder differs in one thing: each of its
+# A stack is $N$ layers of the same shape, each with weights of its own. The decoder differs in one thing: each of its
 # layers receives the memory too.
 
 
@@ -1668,10 +1683,8 @@ def parameters_beside_table_3():
     with torch.device("meta"):
         base = make_model(37_000, 37_000, share_embeddings=True)
         big = make_model(37_000, 37_000, 6, 1024, 4096, 16, share_embeddings=True)
-    rows = [
-        ("base", "65 M", f"{count_parameters(base) / 1e6:.1f} M"),
-        ("big", "213 M", f"{count_parameters(big) / 1e6:.1f} M"),
-    ]
+    sizes = [f"{count_parameters(model) / 1e6:.1f} M" for model in (base, big)]
+    rows = [("base", "65 M", sizes[0]), ("big", "213 M", sizes[1])]
     return table(rows, ["model", "paper", "ours"])
 
 
@@ -1689,8 +1702,7 @@ def parameters_beside_table_3():
 #
 #    <details><summary>Answer</summary>
 #
-#    Only its order: the same vectors, backwards. To a decoder it would be the same memory, since
-#    attention does not know where a key stands. The third check of [Does it behave?](#behaviour)
+#    Only its order: the same vectors, backwards. To a decoder it is the same memory. The third check of [Does it behave?](#behaviour)
 #    says so.
 #
 #    </details>
@@ -1704,7 +1716,8 @@ def parameters_beside_table_3():
 #
 #    </details>
 #
-# *To write*: `PositionalEncoding`, from the formula, with a loop if you like. You are done when
+# *To write*: `PositionalEncoding`, from the formula, with a loop if you like, and its table in
+# `self.pe`, of shape (1, max_len, D). You are done when
 # `grade(PositionalEncoding=Mine)` says that *positional encoding is the formula* and that *a shift
 # is a linear map*.
 #
@@ -1765,9 +1778,7 @@ def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
 
 # %% [markdown]
 # > **Shift right.** The decoder reads `tgt[:, :-1]`, which begins with `<s>`, and is asked for
-# > `tgt[:, 1:]`, which ends with `</s>`. At each position it sees the words before and predicts
-# > the next. For *A dog runs.* it reads `<s> A dog runs .` and is asked for `A dog runs . </s>`.
-# > In training the words it reads are the true ones (*teacher forcing*), so all positions are
+# > `tgt[:, 1:]`, which ends with `</s>`: the table of [Part 1](#causal-mask). In training the words it reads are the true ones (*teacher forcing*), so all positions are
 # > computed at once. In use they are its own, one step at a time.
 # >
 # > **What exactly are `src_mask` and `tgt_mask`?** Tables that say which key each query may see.
@@ -1803,13 +1814,16 @@ def check_the_masks_of_a_batch():
 #
 # (§5.4) The plain loss at a position is *cross-entropy*: $-\log p$ of the right word. It is zero
 # only where this word has probability one. No finite score ever gives that, so the model is
-# pushed to be ever more certain. Label smoothing asks for less. The paper takes $\epsilon = 0.1$
-# from [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), who spread it over all labels.
-# Here, as in the earlier versions of this text, the right word gets $1 - \epsilon$. Padding is
-# never a right answer and gets nothing. So each of the $V - 2$ others gets $\epsilon/(V-2)$.
+# pushed to be ever more certain. *Label smoothing* asks for less: the right word should get 0.9, and
+# not 1. What is missing, $\epsilon = 0.1$, is shared out among the other words, as a reminder that
+# they are possible too. (The idea is that of [Szegedy et al.,
+# 2016](https://arxiv.org/abs/1512.00567), who share it among all labels. Here, as in the earlier
+# versions of this text, the right word gets $1 - \epsilon$, padding, which is never right, gets
+# nothing, and each of the $V - 2$ others $\epsilon/(V-2)$.)
 #
-# The loss is the Kullback–Leibler divergence from the model's distribution $p$ to this target
-# $t$, summed over the real positions of a batch:
+# How far is the model's distribution $p$ from this target $t$? The Kullback–Leibler divergence says
+# it: zero where both agree, and the larger the more they differ. The loss is its sum over the real
+# positions of a batch:
 #
 # $$\mathrm{KL}(t \,\|\, p) = \sum_{v} t_v \left(\log t_v - \log p_v\right).$$
 
@@ -2293,21 +2307,25 @@ def greedy_decode(
 
 
 # %% [markdown]
-# The neighbours in its batch must not change what a sentence gets. And an untrained model, which
-# hardly ever says "end", must stop at the limit.
+# Is this what a patient reader would do with one sentence, a symbol at a time? The neighbours in
+# its batch must not matter, an ended sentence must stay as it is, and a model that never says "end"
+# must stop at the limit.
 
 
 # %%
 @example
 def check_greedy_decoding_in_a_batch_equals_one_by_one():
     model, sentences = tiny_model(), [[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]
+    model.generator.proj.bias.data[END] = 0.7  # so that some end early
     batch = Batch(pad_ids(sentences))
     together = greedy_decode(model, batch.src, batch.src_mask, 12, START)
-    assert together.size(1) == 12
-    for row, sentence in zip(together, sentences, strict=True):
-        single = Batch(torch.tensor([sentence]))
-        alone = greedy_decode(model, single.src, single.src_mask, 12, START)[0]
-        assert torch.equal(row[: len(alone)], alone) and row[len(alone) :].eq(PAD).all()
+    for row, sentence in zip(together.tolist(), sentences, strict=True):
+        written = [START]
+        while len(written) < 12 and written[-1] != END:
+            read = Batch(torch.tensor([sentence]), torch.tensor([[*written, PAD]]))
+            states = model(read.src, read.tgt, read.src_mask, read.tgt_mask)
+            written.append(model.generator(states[0, -1]).argmax().item())
+        assert row == written + [PAD] * (len(row) - len(written))
 
 
 # %% [markdown]
@@ -2512,11 +2530,12 @@ published("copied")
 
 # %% [markdown]
 # Mask and positions are needed, and so are the residual connections: without the stream this model
-# learns next to nothing. Norms, the feed-forward network and the division make a difference at the
+# learns next to nothing in 300 updates. Norms, the feed-forward network and the division make a difference at the
 # start: all three seeds are behind at first, and most of it is made up. The second layer makes none
 # that we can see. Is a small copy task a fair judge? Of the division it is not. The last two rows
 # train a model with a single head of width 512 for a hundred updates: with the division it has
-# begun to copy, without it has not. What $\sqrt{d_k}$ prevents happens in wide heads.
+# begun to copy, without it has not. This is what the argument from the width foretells. (Whether it
+# would catch up later was not tried.)
 #
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?
@@ -2549,7 +2568,8 @@ def what_a_warm_up_is_worth():
 
 # %% [markdown]
 # With the norm before the sub-layer the warm-up can be left out. With the norm after the sum it
-# cannot: without it the loss stays near $\log 12 = 2.48$. That is one model, one task and one
+# cannot: without it the loss stays near $\log 12 = 2.48$. (Eleven symbols and the end: it has learnt
+# which ones occur, and nothing else.) That is one model, one task and one
 # seed. [Xiong et al.](https://arxiv.org/abs/2002.04745) report the same of larger models, and
 # this is why we put the norm first.
 #
@@ -2561,8 +2581,9 @@ def what_a_warm_up_is_worth():
 #
 #    <details><summary>Answer</summary>
 #
-#    Yes. If all losses were alike, a sequence would be right with probability $e^{-0.11} = 0.90$.
-#    And one wrong symbol spoils a whole sequence.
+#    Yes. All 5,500 tokens together cost 55. Where the wrong symbol is likelier than the right one,
+#    the right one has at most one half, and costs $\log 2 = 0.69$ or more. Fifty such places, one in
+#    each of fifty sequences, may cost as little as 35, and all other tokens next to nothing.
 #
 #    </details>
 #
@@ -2570,12 +2591,12 @@ def what_a_warm_up_is_worth():
 #
 #    <details><summary>Answer</summary>
 #
-#    It fails: it has never seen the positions from 11 on. [Part 10](#further) tries it with four
-#    kinds of positions.
+#    It fails. The authors hoped otherwise, since waves go on for ever. But this model has never had
+#    to use the later positions. [Part 10](#further) tries it with four kinds of them.
 #
 #    </details>
 #
-# *To write*: `greedy_decode`, for one sentence first, then for a batch. You are done when
+# *To write*: `greedy_decode`, for a whole batch. You are done when
 # `grade(greedy_decode=mine)` says that *greedy decoding in a batch equals one by one*.
 #
 # **You may stop here.** You have built a Transformer from one formula, trained it, and seen what
@@ -2646,8 +2667,8 @@ def check_attention_connects_all_positions_in_one_layer():
 #
 # The first column says that self-attention is cheaper than recurrence as long as $T$ is smaller
 # than $D$. Sentences are: ours have about a dozen words, and the width of the base model is 512.
-# But the table counts only what differs. A whole encoder layer has linear maps as well, $12 T
-# D^2$ multiplications with $F = 4D$, beside the $2 T^2 D$ of scores and weighted means. So the
+# But the table leaves out attention's own linear maps. A whole encoder layer has $12 T D^2$
+# multiplications in linear maps, with $F = 4D$, beside the $2 T^2 D$ of scores and weighted means. So the
 # quadratic part takes a share of $T / (T + 6D)$: next to nothing in a sentence, half of the work
 # at $T = 6D$, which for the base model is a text of 3,072 symbols. There, twice the length costs
 # three times the work, and far beyond it nearly four times. This is where the search for cheaper
@@ -2697,8 +2718,8 @@ def cost_of_length_figure():
 # <a id="try-self-attention"></a>
 # ## Try it
 #
-# 1. Which is quicker for a sequence of 100,000 symbols at width 512: self-attention or a recurrent
-#    layer?
+# 1. Which is quicker for a sequence of 100,000 symbols at width 512, by the table: self-attention or
+#    a recurrent layer?
 #
 #    <details><summary>Answer</summary>
 #
@@ -3653,8 +3674,7 @@ def dequantise(numbers: Tensor, steps: Tensor) -> Tensor:
 
 
 # %% [markdown]
-# What does the rounding cost? The published model was scored before and after it. (The tables and
-# timings of this Part were measured with the first edition's code, and will be anew.)
+# What does the rounding cost? The published model was scored before and after it.
 
 
 # %% tags=["hide-input"]
@@ -3934,9 +3954,9 @@ def check_cached_and_plain_decoding_agree():
 
 
 # %% [markdown]
-# > **Is this the KV cache that people mean when they serve language models?** Yes, to the letter:
-# > keys and values of every layer, kept for every position. In long texts it grows larger than
-# > the weights, and much of what is new in attention since 2017 makes it smaller.
+# > **Is this the KV cache that people mean when they serve language models?** Yes: keys and values
+# > of every layer, kept for every position. (A server reads the whole prompt in one pass first.) In
+# > long texts it can grow larger than the weights, and much of what is new in attention since 2017 makes it smaller.
 #
 # <a id="beam-search"></a>
 # ## Beam search
@@ -4464,8 +4484,8 @@ published("training")
 
 
 # %% [markdown]
-# **Figure 13.** The training of the published model, with the first edition's code: perplexity
-# and BLEU on the validation split after each epoch; the scale of perplexity is logarithmic. Does
+# **Figure 13.** The training of the published model: perplexity and BLEU on the validation split
+# after each epoch; the scale of perplexity is logarithmic. Does
 # perplexity turn up again? From there on a model learns its corpus by heart. BLEU wavers from
 # epoch to epoch, even among the last ones. Keep the size of that wavering in mind for every table
 # of this Part.
@@ -4506,8 +4526,8 @@ published("training")
 # (§6.3, Table 4) Is it good for anything but translation? A Transformer of four layers learnt to
 # write the parse of an English sentence, as a sequence of words and brackets. With the 40,000
 # sentences of the Wall Street Journal alone it reached an F1 of 91.3, with 17 million parsed by
-# machine in addition 92.7: better than all earlier parsers in the table but one, and hardly tuned
-# for the task.
+# machine in addition 92.7. In the paper's table one earlier parser is better on the Journal alone
+# (91.7), and two are with more data (93.0 and 93.3). The Transformer was hardly tuned for the task.
 #
 # <a id="choices"></a>
 # ## Choices
@@ -4522,8 +4542,7 @@ published("choices")
 
 
 # %% [markdown]
-# These trials, too, were made with the first edition's code, of several commits, and are to be
-# measured anew. One seed each: compare a difference with the range of seeds above before you
+# One seed each: compare a difference with the range of seeds above before you
 # believe it. What is left then are the large ones. A warm-up that is too short costs most. (It
 # moves two things at once: half the steps also make the peak higher, by $\sqrt 2$.) Smaller
 # batches cost much, though they give more updates: each follows a noisier gradient, and the
@@ -4537,7 +4556,7 @@ published("choices")
 # <a id="speed"></a>
 # ## Where the time goes
 #
-# The code of this text was timed beside others, at the first edition: PyTorch's `nn.Transformer`
+# The code of this text was timed beside others: PyTorch's `nn.Transformer`
 # on the same batches and in the same formats, and the way the 2022 version of this text fed its
 # model: every sentence padded to 72 symbols, text cut into words inside the training loop,
 # weights of attention and smoothed targets stored as tables, in fp32 and one process. Speed is
@@ -4849,7 +4868,7 @@ def attention_grid(maps: AttentionMaps, kind: str):
     frame = map_table(maps).query("attention == @kind")
     layers, heads = list(frame["layer"].unique()), list(frame["head"].unique())
     text = f"Small heat maps, a row for each layer, a column for each head: {kind}"
-    step = max(8, int(440 // len(heads) // frame["width"].max()))
+    step = max(8, int(560 // len(heads) // frame["width"].max()))
     cells = cells_of_maps(alt.Chart(frame, description=text), step, font=8)
     columns = alt.Column("head:N", sort=heads, title=None)
     return cells.encode(column=columns, row=alt.Row("layer:N", sort=layers, title=None))
@@ -4882,8 +4901,9 @@ def decoder_maps_figure():
 
 
 # %% [markdown]
-# **Figure 15.** What the decoder looks at in what it has written. In many maps much of the weight
-# lies on the first column, the start symbol, which every position sees.
+# **Figure 15.** What the decoder looks at in what it has written. The first rows have little choice.
+# In the later ones look for the diagonal, which is the word just read, and for columns, words to
+# which several rows come back.
 #
 # And the encoder's self-attention, where nothing is hidden:
 
@@ -4895,8 +4915,10 @@ def encoder_maps_figure():
 
 
 # %% [markdown]
-# **Figure 16.** What the words of the source look at. Look for diagonals, for lines beside them,
-# which are looks at a neighbour, and for columns.
+# **Figure 16.** What the words of the source look at. A line beside the diagonal is a look at a
+# neighbour. The model in `pretrained/` has found out by itself what we did by hand in
+# [Part 1](#one-sentence): in its first layer *auf* looks at *hebt* (head 3), and *hebt* at *Ball*
+# (head 1).
 #
 # <a id="explorer"></a>
 # ### An explorer
@@ -5109,8 +5131,6 @@ class LanguageModel(nn.Module):
 
 
 # %% [markdown]
-# It is called like the translator, so `Batch`, `run_epoch` and `evaluate_loss` take it as it is.
-#
 # Is it a decoder? We take one, let its cross-attention add nothing, and give ours its weights:
 
 
@@ -5149,15 +5169,15 @@ def train_a_language_model():
 
 
 # %% [markdown]
-# Its perplexity cannot be compared with that of a translator, which has read the German sentence
-# and knows what is to be said. Here the model must guess what the picture shows.
+# Is its perplexity above the demonstration's? The words are the same, but no German sentence says
+# what is coming: this model must guess what the picture shows. (Sizes and times of training differ
+# too.)
 #
 # How does it write? The likeliest symbol again and again would give the same dull caption for ever.
 # So a symbol is *drawn*, each with its probability. Two knobs are usual. A *temperature* divides
 # the log-probabilities before the softmax: below one, what is likely becomes even likelier; above
 # one, the model grows bold. *Top-k* draws among the $k$ likeliest symbols only, so that the long
-# tail of odd ones never has its chance. The cache of [Part 7](#cached-decoding) serves here as it
-# does there.
+# tail of odd ones never has its chance.
 
 
 # %%
@@ -5197,10 +5217,12 @@ def captions_that_nobody_wrote():
 # At a low temperature the captions are safe and alike, at a high one they fall apart. In between
 # they describe photographs that nobody took.
 #
-# What does a GPT add to this? Little that is new in kind, and a lot of it. *Scale*: thousands of
-# times the parameters, and texts of all kinds, a million times as many words and more. Loss falls
-# with both along a smooth curve ([Kaplan et al., 2020](https://arxiv.org/abs/2001.08361)), which is
-# why people dared to build such models. *Fine-tuning*: a model that continues texts is trained on
+# What does a GPT add to this? Little that is new in kind, and a lot of it. *Scale*: GPT-3 has 175
+# billion parameters, a hundred thousand times as many as this model, and has read texts of all
+# kinds. Loss falls with size and text along a smooth curve ([Kaplan et al.,
+# 2020](https://arxiv.org/abs/2001.08361)), which is why people dared to build such models; how much
+# text a size wants was found out later ([Hoffmann et al.,
+# 2022](https://arxiv.org/abs/2203.15556)). *Fine-tuning*: a model that continues texts is trained on
 # questions with good answers, and then by people's judgement of its own answers ([Ouyang et al.,
 # 2022](https://arxiv.org/abs/2203.02155)). That makes an assistant of it.
 #
@@ -5217,7 +5239,7 @@ def captions_that_nobody_wrote():
 # > **Which norm, activation, positions and optimizer do today's models use, and why?** The frame
 # > has stayed: attention and feed-forward networks that add to a stream. Nearly every part in it
 # > was replaced, by something simpler or cheaper. Four replacements are short enough to write down.
-# > Each takes the place of a class above.
+# > Each takes the place of a class above, in training. (Our cache knows neither groups nor turns.)
 #
 # *A simpler norm.* RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves
 # out the mean and the shift. It does as well, and there is less to compute.
@@ -5277,7 +5299,7 @@ def check_swiglu_is_the_formula():
 
 
 # %% [markdown]
-# *Fewer keys and values.* In a long conversation the cache grows larger than the model. If several
+# *Fewer keys and values.* In a long conversation the cache can grow larger than the model. If several
 # heads of queries share one head of keys and values, it shrinks by their number, at hardly any loss
 # ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)). PyTorch's kernel knows this, and is
 # our oracle.
@@ -5311,7 +5333,7 @@ def check_grouped_attention_equals_torch():
 # Rotary positions ([Su et al., 2021](https://arxiv.org/abs/2104.09864)) come in where they are
 # needed: each pair of features of a query or key is turned by an angle that grows with the
 # position. Values are left alone. In an inner product two turns leave their difference, so a score
-# depends on the vectors and on the *distance* between them. It is the rotation that [Part
+# depends on the vectors and on how far, and in which direction, they lie apart. It is the rotation that [Part
 # 2](#positional-encoding) found in the sinusoids, applied to the vectors themselves.
 
 
@@ -5346,15 +5368,15 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # | Then | Now, and why | Here |
 # | --- | --- | --- |
-# | norm after the sum | before the sub-layer: deep stacks train without care ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)) | `norm_first=True` |
+# | norm after the sum | before the sub-layer: deep stacks train with less care ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)) | `norm_first=True` |
 # | LayerNorm | RMSNorm: less to compute | `RMSNorm`, `nn.RMSNorm` |
 # | ReLU | SwiGLU: a little better | `SwiGLU` |
 # | sinusoids, added once | rotary, in every layer: scores by distance | `RotaryAttention` |
 # | each head its own keys and values | grouped: a smaller cache | `GroupedAttention`, `enable_gqa=True` |
 # | biases | none: steadier | `bias=False` |
-# | Adam | AdamW, which shrinks the weights themselves and not by way of the gradient ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) | `torch.optim.AdamW` |
+# | Adam | AdamW, which shrinks all weights at one rate; in Adam a penalty on weights is divided like a gradient, so some hardly shrink ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) | `torch.optim.AdamW` |
 # | warm-up, then the inverse root | warm-up, then a cosine or a straight line down: the end of training is known | `--schedule linear` |
-# | 37,000 pieces of characters | 100,000 and more pieces of *bytes*: no text is unknown ([GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | `tokenizers.ByteLevelBPETokenizer` |
+# | 37,000 pieces of characters | 100,000 and more pieces of *bytes*: no text is unknown (from [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) on, which had 50,257) | `tokenizers.ByteLevelBPETokenizer` |
 # | one feed-forward network | several, of which each symbol uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
 # <a id="further"></a>
@@ -5417,15 +5439,17 @@ published("lengths")
 # **Figure 18.** Sequences copied exactly, of a hundred, against their length; a line for each seed.
 # The dashed line marks the longest length of the training.
 #
-# Up to ten, all three kinds of positions do their work, and without any the model is lost: it sees
-# which symbols there are and not in what order. Beyond ten it is another picture. Learnt positions
-# fail at eleven symbols, as they must: the vectors of later positions have never been trained.
-# Sinusoids and rotary positions copy part of the sequences with one symbol more. From twelve on
-# sinusoids copy nothing; rotary ones a few, in one of three trainings some more, and from eighteen
-# on none. So no, sinusoids do not carry further, not here: that they are *defined* for every position
-# does not mean that the model has learnt to read them there. The distance alone is easier to carry
-# over, but it does not come by itself either. Today's models are trained on longer texts before
-# they are asked for longer texts.
+# Without positions the model is lost: it sees which symbols there are, and not in what order. Up to
+# ten, learnt positions copy everything, and the other two nearly everything. (There are odd
+# exceptions: one rotary model copies 26 of 100 at length one.) Beyond ten, learnt positions fail at
+# once, as they must: the vectors of later positions have never been trained. Sinusoids and rotary
+# positions still copy part of the sequences with one symbol more. From twelve on sinusoids copy
+# none, and rotary ones a few; in one training of three they go somewhat further, which is no proof.
+#
+# So no: here sinusoids do not carry further. That they are *defined* for every position does not
+# mean that a model has learnt to read them there. [Press et al.,
+# 2022](https://arxiv.org/abs/2108.12409) found the same in language models. Today's models are
+# trained on longer texts before they are asked for longer texts, or their angles are rescaled.
 #
 # <a id="try-today"></a>
 # ## Try it
@@ -5465,7 +5489,7 @@ published("lengths")
 # | §3.2, Attention | [Attention](#attention) |
 # | §3.2.1, Scaled Dot-Product Attention; Figure 2, left | [Scaled dot-product attention](#scaled-dot-product-attention), [Another way to compare](#additive), [Why divide](#why-scale) |
 # | §3.2.2, Multi-Head Attention; Figure 2, right | [Several heads](#multi-head-attention) |
-# | §3.2.3, Applications of Attention | [Three uses](#three-uses), [Scaled dot-product attention](#scaled-dot-product-attention) |
+# | §3.2.3, Applications of Attention | [Three uses](#three-uses), [The mask over the future](#causal-mask) |
 # | §3.3, Position-wise Feed-Forward Networks | [The feed-forward network](#feed-forward) |
 # | §3.4, Embeddings and Softmax | [Embeddings](#embeddings), [From states to words](#generator), [The whole model](#make-model), [One matrix](#one-matrix) |
 # | §3.5, Positional Encoding | [Positions](#positional-encoding), [Do sinusoids carry further?](#further) |
@@ -5635,7 +5659,7 @@ published("lengths")
 # - Srivastava et al., 2014. [Dropout](https://jmlr.org/papers/v15/srivastava14a.html).
 # - Szegedy et al., 2016. [Rethinking the Inception
 #   Architecture](https://arxiv.org/abs/1512.00567): label smoothing.
-# - Glorot and Bengio, 2010. [Training deep feedforward
+# - Glorot and Bengio, 2010. [Understanding the difficulty of training deep feedforward neural
 #   networks](https://proceedings.mlr.press/v9/glorot10a.html): initial weights.
 # - Kingma and Ba, 2015. [Adam](https://arxiv.org/abs/1412.6980).
 # - Press and Wolf, 2017. [Using the Output Embedding](https://arxiv.org/abs/1608.05859): one
@@ -5666,7 +5690,7 @@ published("lengths")
 # *Once more, in other words.* Jay Alammar's [Illustrated
 # Transformer](https://jalammar.github.io/illustrated-transformer/) tells it in pictures. Andrej
 # Karpathy's [lecture](https://karpathy.ai/zero-to-hero.html) builds a language model before your
-# eyes, and his [nanoGPT](https://github.com/karpathy/nanoGPT) is one that really trains.
+# eyes, and his [nanochat](https://github.com/karpathy/nanochat) is a small one to talk to.
 #
 # *A whole course.* [CS224n](https://web.stanford.edu/class/cs224n/) at Stanford; [Dive into Deep
 # Learning](https://d2l.ai); [Speech and Language
@@ -5677,8 +5701,8 @@ published("lengths")
 # [GPT-3](https://arxiv.org/abs/2005.14165) for decoders, [ViT](https://arxiv.org/abs/2010.11929)
 # for images, [FlashAttention](https://arxiv.org/abs/2205.14135) for what the fused kernel does.
 #
-# *A toolkit to work with.* [Tensor2Tensor](https://github.com/tensorflow/tensor2tensor), where the
-# paper's own code lies; [Sockeye](https://github.com/awslabs/sockeye);
+# *The paper's own code* lies in [Tensor2Tensor](https://github.com/tensorflow/tensor2tensor), which
+# nobody maintains any more. *Toolkits*: [Sockeye](https://github.com/awslabs/sockeye);
 # [OpenNMT](https://opennmt.net); or [Joey NMT](https://github.com/joeynmt/joeynmt), which is small
 # and made for teaching.
 #

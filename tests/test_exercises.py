@@ -1,20 +1,19 @@
 """What a reader writes at the end of each Part: `grade` tells right from faulty, and ours stays."""
 
 import contextlib
-import dataclasses
 import functools
 import math
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import altair as alt
 import pytest
 import rhythm
 import torch
-import torch.nn.functional as F
 from conftest import PROJECT
 from torch import nn
 
@@ -22,89 +21,56 @@ import the_annotated_transformer as tutorial
 from the_annotated_transformer import END, PAD
 
 TEXT = (PROJECT / tutorial.SCRIPT).read_text("utf-8")
+STATED = {}  # of each exercise: the checks that its statement names, and the text of its Part
+for part in re.split(r"(?m)^# # ", TEXT):
+    section = re.sub(r"\n# ?", " ", part.partition("\n# ## Try it\n")[2])
+    for name, told in re.findall(r"`grade\((\w+)=\w+\)`(.*?)(?=`grade\(|$)", section, re.S):
+        words = re.findall(r"(?<!\*)\*(?!\*)([^*]+)\*", told)
+        STATED[name] = {"check_" + each.replace(" ", "_") for each in words}, part
+
+# Right solutions, with arguments that spoil them --------------------------------------------------
 
 
-def statements() -> Iterator[tuple[str, list[str], str]]:
-    """Of each exercise: what to write, the checks that must hold, the text of its Part."""
-    for part in re.split(r"(?m)^# # ", TEXT):
-        section = re.sub(r"\n# ?", " ", part.partition("\n# ## Try it\n")[2])
-        for name, told in re.findall(r"`grade\((\w+)=\w+\)`(.*?)(?=`grade\(|$)", section, re.S):
-            checks = re.findall(r"(?<!\*)\*(?!\*)([^*]+)\*", told)
-            yield name, [f"check_{words.replace(' ', '_')}" for words in checks], part
-
-
-NAMED = {name: checks for name, checks, _ in statements()}
-
-# Solutions: a right one, and some as students write them ------------------------------------------
-
-
-def nothing(*_, **__):
-    pass
-
-
-def attention(query, key, value, mask=None, dropout=None, *, power=0.5, axis=-1):
-    scores = torch.einsum("...td,...sd->...ts", query, key) / query.size(-1) ** power
-    shares = (scores - scores.amax(axis, keepdim=True)).exp()
-    if mask is not None:
-        shares = torch.where(mask != 0, shares, 0.0)
+def attention(query, key, value, mask=None, dropout=None, power=0.5, axis=-1, closed=0.0):
+    shares = (torch.einsum("...td,...sd->...ts", query, key) / query.size(-1) ** power).exp()
+    shares = shares if mask is None else torch.where(mask != 0, shares, closed)
     total = shares.sum(axis, keepdim=True)
     weights = shares / torch.where(total > 0, total, 1.0)
     return (weights if dropout is None else dropout(weights)) @ value, weights
 
 
-def closed_by(low: float, query, key, value, mask=None, dropout=None):
-    scores = query @ key.mT / math.sqrt(query.size(-1))
-    weights = scores.masked_fill(torch.tensor(False) if mask is None else mask == 0, low).softmax(-1)
-    return weights @ value, weights
+def subsequent_mask(size, sees=lambda t, s: s <= t):
+    return torch.tensor([[[sees(t, s) for s in range(size)] for t in range(size)]])
 
 
-def mask_where(is_open):
-    return lambda size: torch.tensor([[[is_open(t, s) for s in range(size)] for t in range(size)]])
+class MultiHeadedAttention(tutorial.MultiHeadedAttention):
+    def split(self, x):
+        return torch.stack(x.split(self.d_k, dim=-1), dim=1)
 
 
-def heads(split):
-    return type("Mine", (tutorial.MultiHeadedAttention,), {"split": split})
+class PositionalEncoding(nn.Module):
+    first, base = 0, 10_000
+
+    def __init__(self, d_model, dropout, max_len=5000):
+        super().__init__()
+        self.dropout, self.pe = nn.Dropout(dropout), torch.zeros(1, max_len, d_model)
+        for i in range(0, d_model, 2):
+            angle = (torch.arange(max_len) + self.first) / self.base ** (i / d_model)
+            self.pe[0, :, i], self.pe[0, :, i + 1] = angle.sin(), angle.cos()
+
+    def forward(self, x):
+        return self.dropout(x + self.pe[:, : x.size(1)])
 
 
-def waves(p, i, width):
-    angle = p / 10_000 ** (2 * i / width)
-    return angle.sin(), angle.cos()
-
-
-def positions(waves):
-    class Mine(nn.Module):
-        def __init__(self, d_model, dropout, max_len=5000):
-            super().__init__()
-            pe = torch.zeros(1, max_len, d_model)
-            for i in range(d_model // 2):
-                pe[0, :, 2 * i], pe[0, :, 2 * i + 1] = waves(torch.arange(max_len), i, d_model)
-            self.register_buffer("pe", pe, persistent=False)
-            self.dropout = nn.Dropout(dropout)
-
-        def forward(self, x):
-            return self.dropout(x + self.pe[:, : x.size(1)])
-
-    return Mine
-
-
-class Smoothing(tutorial.LabelSmoothing):
-    def row(self, right):
-        special = {right: 1 - self.smoothing, self.padding_idx: 0.0}
-        share = 0.0 if right == self.padding_idx else self.smoothing / (self.size - 2)
-        return [special.get(word, share) for word in range(self.size)]
+class LabelSmoothing(tutorial.LabelSmoothing):
+    empty, others = PAD, 2
 
     def distribution(self, target):
-        return torch.tensor([self.row(right) for right in target.tolist()])
-
-
-def smoothing(distribution):
-    return type("Mine", (Smoothing,), {"distribution": distribution})
-
-
-def too_many_share(self, target):
-    right = F.one_hot(target, self.size) * (1 - self.smoothing)
-    rest = (Smoothing.distribution(self, target) > 0) & (right == 0)
-    return right * (target != PAD).unsqueeze(1) + rest * self.smoothing / (self.size - 1)
+        wanted = torch.full((len(target), self.size), self.smoothing / (self.size - self.others))
+        for row, right in zip(wanted, target.tolist(), strict=True):
+            row[right] = 1 - self.smoothing
+            row[[PAD] if right != self.empty else slice(None)] = 0.0
+        return wanted
 
 
 def rate(step, model_size, factor, warmup):
@@ -126,7 +92,7 @@ def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, p
 
 
 @torch.no_grad()
-def layers_until_connected(layer, T, D=8, *, change=0):
+def layers_until_connected(layer, T, D=8, change=0):
     one, depth = torch.randn(1, T, D, dtype=torch.double), 0
     other = one.clone()
     other[0, change] += 1
@@ -135,87 +101,72 @@ def layers_until_connected(layer, T, D=8, *, change=0):
     return depth
 
 
-def token_batches(lengths, budget, order=None, *, longest=max):
-    rest, batches = list(range(len(lengths))), []
-    if order:
-        order.shuffle(rest)
+def token_batches(lengths, budget, order=None, longest=max):
+    shuffle = order.shuffle if order else list
+    batches, rest = [], list(range(len(lengths)))
+    shuffle(rest)
     rest.sort(key=lambda number: longest(lengths[number]))
     while rest:
         size = 1
-        while size < len(rest) and longest(lengths[rest[size]]) * (size + 1) <= budget:
+        while rest[size:] and longest(lengths[rest[size]]) * (size + 1) <= budget:
             size += 1
         batches, rest = [*batches, rest[:size]], rest[size:]
-    if order:
-        order.shuffle(batches)
+    shuffle(batches)
     return batches
 
 
 def grow(now, log_probs, end_symbol=END, pad=PAD):
-    beam, best = log_probs.size(1), []
-    for ended, start, rows in zip(now.ended, now.logp.tolist(), log_probs.tolist(), strict=True):
-        found = []  # whether it had ended, log-probability, place, symbol
-        for place, row in enumerate(rows):
-            offers = [(0.0, pad)] if ended[place] else [(x, word) for word, x in enumerate(row)]
-            keeps = bool(ended[place]) and start[place] > -math.inf
-            found += [(keeps, start[place] + gain, place, word) for gain, word in offers]
-        best.append(sorted(found, key=lambda one: one[:2], reverse=True)[:beam])
-    _, logp, origin, symbol = (torch.tensor(x) for x in zip(*(zip(*b) for b in best), strict=True))
-    sentence = torch.arange(len(best)).unsqueeze(1)
-    written = torch.cat([now.written[sentence, origin], symbol.unsqueeze(-1)], -1)
-    had_ended = now.ended[sentence, origin]
-    length = now.length[sentence, origin] + ~had_ended
-    ended = had_ended | (symbol == end_symbol)
-    return tutorial.Hypotheses(written, logp, length, ended), origin
+    best = []
+    for beam in zip(now.logp.tolist(), now.ended.tolist(), log_probs.tolist(), strict=True):
+        found = []  # whether it keeps its place, log-probability, place, symbol
+        for place, (logp, ended, row) in enumerate(zip(*beam, strict=True)):
+            keeps, offers = ended and logp > -math.inf, [(pad, 0.0)] if ended else enumerate(row)
+            found += [(keeps, logp + gain, place, symbol) for symbol, gain in offers]
+        best.append(sorted(found, reverse=True)[: log_probs.size(1)])
+    _, logp, origin, symbol = torch.tensor(best).unbind(-1)
+    at, symbol = (torch.arange(len(best)).unsqueeze(1), origin.long()), symbol.long()
+    written = torch.cat([now.written[at], symbol.unsqueeze(-1)], -1)
+    ended = now.ended[at] | (symbol == end_symbol)
+    return tutorial.Hypotheses(written, logp, now.length[at] + ~now.ended[at], ended), at[1]
 
 
-def with_no_ends(now, *rest):
-    return grow(dataclasses.replace(now, ended=torch.zeros_like(now.ended)), *rest)
-
-
-def with_no_past(now, *rest):
-    return grow(dataclasses.replace(now, logp=torch.zeros_like(now.logp)), *rest)
-
-
-def with_no_origin(*inputs):
-    grown, origin = grow(*inputs)
-    return grown, torch.arange(origin.size(1)).expand_as(origin)
-
-
-def training_flops(N, D, d_ff, V, S, T):
-    feed_forward = [(D, d_ff), (d_ff, D)]
-    maps = [(S, shape) for shape in [(D, D)] * 4 + feed_forward]  # of an encoder layer
-    maps += [(T, shape) for shape in [(D, D)] * 4 + [(D, D)] * 2 + feed_forward]
-    maps += [(S, (D, D))] * 2  # keys and values of the memory
-    layer = sum(rows * inner * columns for rows, (inner, columns) in maps)
-    layer += sum(2 * queries * keys * D for queries, keys in ((S, S), (T, T), (T, S)))
-    return 6 * (N * layer + T * D * V)
+def training_flops(N, D, d_ff, V, S, T, operations=2, passes=3):
+    maps = S * (6 * D * D + D * d_ff + d_ff * D) + T * (6 * D * D + D * d_ff + d_ff * D)
+    scores = S * D * S + T * D * T + T * D * S
+    return passes * operations * (N * (maps + 2 * scores) + T * D * V)
 
 
 @contextlib.contextmanager
-def without_head(attn, head, *, place=3, stays=False):
+def without_head(attn, head, place=3, end=lambda handle: handle.remove()):
     def silence(module, inputs):
-        mine = torch.arange(inputs[0].size(-1)) // attn.d_k == head
-        return inputs[0].masked_fill(mine, 0.0)
+        return inputs[0].masked_fill(torch.arange(inputs[0].size(-1)) // attn.d_k == head, 0.0)
 
     handle = attn.linears[place].register_forward_pre_hook(silence)
-    yield
-    if not stays:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def without_head_and_bias(attn, head):
-    with without_head(attn, head):
-        bias = attn.linears[3].bias.data.clone()
-        attn.linears[3].bias.data.zero_()
+    try:
         yield
-        attn.linears[3].bias.data.copy_(bias)
+    finally:
+        end(handle)
 
 
-def rotate(x, *, sign=1, power=2, speed=1):
+def rotate(x, sign=1, angle_of=torch.as_tensor):
     features = []
     for i in range(0, x.size(-1), 2):
-        angle = speed * torch.arange(x.size(-2)) ** (power / 2) / 10_000 ** (i / x.size(-1))
+        angle = angle_of(torch.arange(x.size(-2))) / 10_000 ** (i / x.size(-1))
         one, other, cos, sin = x[..., i], x[..., i + 1], angle.cos(), angle.sin()
         features += [one * cos - other * sin, sign * one * sin + other * cos]
     return torch.stack(features, -1)
+
+
+RIGHT = {name: globals()[name] for name in STATED}  # a new exercise wants a solution here
+FAULTS = {
+    "attention": {
+        "no root": {"power": 0},
+        "softmax over the queries": {"axis": -2},
+        "equal weights in an empty row": {"closed": 1e-30},  # as -1e9 gives
+    },
+    "subsequent_mask": {
+        "future open": {"sees": lambda t, s: s >= t},
+        "own place closed": {"sees": lambda t, s: s < t},
+        "what PyTorch adds": {"sees": lambda t, s: 0.0 if s <= t else -math.inf},
+    },
+}

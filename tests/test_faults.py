@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import CodeType, ModuleType
 
 import pytest
+import test_looking_inside
 import test_model
 import test_ranks
 from conftest import PROJECT
@@ -26,7 +27,7 @@ softmax over the queries: check_attention_equals_torch
 mask applied after the softmax only: check_attention_equals_torch
 - scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
 + pass
-causal mask transposed: check_a_future_token_changes_no_earlier_output
+causal mask transposed: check_no_word_hears_a_later_one
 - dtype=torch.bool).tril()
 + dtype=torch.bool).triu()
 causal mask closes the present: check_the_masks_of_a_batch
@@ -36,7 +37,7 @@ heads joined without transpose: check_multi_head_attention_equals_torch
 - together = heads.transpose(1, 2).flatten(2)
 + together = heads.reshape(len(heads), heads.size(2), -1)
 heads cut without transpose: check_multi_head_attention_equals_torch
-- x.unflatten(-1, (self.h, -1)).transpose(1, 2)
+- x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)
 + x.view(len(x), self.h, x.size(1), -1)
 query and key swapped in the recorded map: check_multi_head_attention_equals_torch
 - self.record.append(weights.detach())
@@ -133,12 +134,47 @@ no source mask in the cache: check_cached_and_plain_decoding_agree
 copies decoded one symbol short: test_copies_are_counted_to_their_end
 - greedy_decode(model, batch.src, batch.src_mask, T + 1, START)
 + greedy_decode(model, batch.src, batch.src_mask, T, START)
-length penalty counts the start: test_a_full_beam_finds_the_best_where_sentences_may_end_early
+length penalty counts the start: check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it
 - torch.where(had_ended, length, length + 1)
 + torch.where(had_ended, length, length + 2)
-a search that ends too early: test_a_full_beam_finds_the_best_where_sentences_may_end_early
+a search that ends too early: check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it
 - going_on / length_penalty(longest, alpha)
 + going_on / length_penalty(1, alpha)
+heads that take each other's columns: check_the_output_is_a_sum_over_heads
+- .chunk(attn.h, dim=1)[head]
++ .chunk(attn.h, dim=1)[0]
+a head that takes rows for columns: test_a_head_switched_off_is_a_head_whose_output_is_zero
+- .chunk(attn.h, dim=1)[head]
++ .chunk(attn.h, dim=0)[head]
+batches above their budget: check_batches_hold_every_sentence_once_and_keep_the_budget
+- longest * (len(batches[-1]) + 1) > budget
++ longest * len(batches[-1]) > budget
+language model without a mask: check_a_language_model_is_a_decoder_without_cross_attention
+- return self.decoder(self.tgt_embed(tgt), tgt_mask)
++ return self.decoder(self.tgt_embed(tgt), None)
+root of the mean square plus epsilon: check_rms_norm_equals_torch
+- (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
++ (x.square().mean(dim=-1, keepdim=True).sqrt() + self.eps)
+RMSNorm that takes the mean away: check_rms_norm_equals_torch
+- return self.scale * x / (x.square()
++ return self.scale * (x - x.mean(-1, keepdim=True)) / (x.square()
+the wrong half through the gate: check_swiglu_is_the_formula
+- F.silu(self.gate(x)) * self.widen(x)
++ self.gate(x) * F.silu(self.widen(x))
+groups of heads dealt like cards: check_grouped_attention_equals_torch
+- x.repeat_interleave(copies, dim=1)
++ x.repeat(1, copies, 1, 1)
+angles that do not grow evenly: check_rotary_scores_depend_on_the_distance_only
+- angle = torch.arange(T, device=x.device).unsqueeze(1)
++ angle = torch.arange(T, device=x.device).unsqueeze(1).sqrt()
+the same frequency in each pair: test_rotary_attention_knows_distances_and_no_places
+- / width)
+-     angle = torch.arange(T
++ * 0)
++     angle = torch.arange(T
+keys not turned: test_rotary_attention_knows_distances_and_no_places
+- attend(rotate(query), rotate(key), value, mask)
++ attend(rotate(query), key, value, mask)
 gradient of the chunked loss: test_the_loss_in_several_chunks_is_the_plain_one
 - out=log_probs).sub_(share)
 + out=log_probs)
@@ -179,7 +215,7 @@ def with_fault(monkeypatch) -> Callable:
 
 def run(check: str, module: ModuleType) -> None:
     """Run a check of the script, or a test that takes it."""
-    tests = vars(test_model) | vars(test_ranks)
+    tests = vars(test_model) | vars(test_looking_inside) | vars(test_ranks)
     module.EXAMPLES[check]() if check in module.EXAMPLES else tests[check](module)
 
 

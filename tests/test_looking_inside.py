@@ -1,5 +1,4 @@
-"""Part 9: a sentence followed all the way, its attention maps, what single heads look at, and heads
-switched off."""
+"""What is drawn of attention is what was computed; and heads switched off."""
 
 import contextlib
 import html
@@ -43,6 +42,28 @@ def toy_batch() -> Batch:
     """Two sentences of unequal lengths, with targets of unequal lengths."""
     src = pad_ids([[4, 5, 6, END], [8, END]])
     return Batch(src, pad_ids([[START, 4, 5, END], [START, 6, 7, 8, 9, END]]))
+
+
+# One sentence by hand ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask, root", itertools.product([False, True], repeat=2))
+def test_the_figure_of_attention_by_hand_draws_attention(mask, root):
+    """Bars and the arrow of the answer, whoever asks; what is drawn is rounded to 0.01 before."""
+    spec = tutorial.EXAMPLES["attention_by_hand_figure"]().to_dict()
+    allowed = tutorial.subsequent_mask(8)[0] if mask else None
+    vectors = tutorial.VECTORS
+    outputs, weights = tutorial.attention(vectors * (1 if root else 8), vectors, vectors, allowed)
+    for word, output, shares in zip(tutorial.WORDS, outputs, weights.tolist(), strict=True):
+        chosen = {"asks": word, "mask": mask, "root": root}
+        for param in spec["params"]:
+            param["value"] = chosen[param["name"]]
+        svg = vl_convert.vegalite_to_svg(spec).replace("\u2212", "-")
+        bars = re.findall(r'"weight: (\S+); word: (\w+); score: \S+" role=\S+ \S+="bar"', svg)
+        assert [name for _, name in bars] == tutorial.WORDS
+        assert [float(share) for share, _ in bars] == pytest.approx(shares, abs=0.01)
+        *_, arrow = re.findall(r'"zero: 0; x: (\S+); y: (\S+)"', svg)
+        assert list(map(float, arrow)) == pytest.approx(output.tolist(), abs=0.03)
 
 
 # Maps of a sentence -----------------------------------------------------------------------------
@@ -127,48 +148,23 @@ def test_the_explorer_shows_the_right_weight_at_every_cell():
         assert list(numbers) == pytest.approx(expected.tolist(), abs=0.51)
 
 
-# Habits -----------------------------------------------------------------------------------------
-
-
-def test_a_head_s_row_says_how_it_spends_its_weight(tables, monkeypatch):
-    """Planted in layer 2: a head that looks at the symbol before, and one at the end alone."""
-    plain = tutorial.recorded_attention
-
-    def planted(model, batch):
-        weights = plain(model, batch)
-        weights[ENCODER][:, 1, 0] = torch.eye(batch.src.size(1)).roll(-1, dims=1)
-        weights[ENCODER][:, 1, 2] = (batch.src == END)[:, None].float()
-        return weights
-
-    monkeypatch.setattr(tutorial, "recorded_attention", planted)
-    tutorial.EXAMPLES["heads_by_their_habits"]()
-    [(rows, _, caption)], real = tables, tutorial.validation_batch().src != PAD
-    spent, first = {row[:2]: row[2:] for row in rows}, (len(real) / real.sum()).item()
-    assert spent[2, 1][:3] == pytest.approx([1 - first, 0, 0], abs=1e-6), "first: none before it"
-    assert spent[2, 3][1] == pytest.approx(first) and spent[2, 3][3] == pytest.approx(1)
-    assert len(rows) == 6 and f"{(1 / real.sum(1)).mean():.2f} on one position" in caption
-
-
 # Heads switched off -----------------------------------------------------------------------------
 
 
-def test_a_head_switched_off_is_a_head_whose_output_is_zero():
+def test_a_head_switched_off_is_a_head_whose_output_is_zero(at):
     """Inside the block only; its weights come back after an error as well."""
-    attn = tutorial.MultiHeadedAttention(3, 12, 0.0)
-    query, memory = torch.randn(2, 4, 12), torch.randn(2, 5, 12)
-    inputs = zip(attn.linears[:3], (query, memory, memory), strict=True)
-    heads, _ = tutorial.attention(*(attn.split(linear(x)) for linear, x in inputs))
-    before = attn(query, memory, memory)
+    attn, x = at.MultiHeadedAttention(3, 12, 0.0), torch.randn(2, 5, 12)
+    heads, _ = at.attention(*(attn.split(linear(x)) for linear in attn.linears[:3]))
+    before = attn(x, x, x)
     for head in range(3):
         left = heads.clone()
         left[:, head] = 0
-        with pytest.raises(KeyError), tutorial.without_head(attn, head):
-            without = attn(query, memory, memory)
+        with pytest.raises(KeyError), at.without_head(attn, head):
+            torch.testing.assert_close(
+                attn(x, x, x), attn.linears[3](left.transpose(1, 2).flatten(2))
+            )
             raise KeyError
-        expected = attn.linears[3](left.transpose(1, 2).reshape(2, 4, 12))
-        torch.testing.assert_close(without, expected)
-        assert not torch.allclose(without, before)
-        assert torch.equal(attn(query, memory, memory), before)
+        assert torch.equal(attn(x, x, x), before)
 
 
 def test_each_head_is_off_once_and_alone(translator, tables, monkeypatch):

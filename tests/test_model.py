@@ -4,7 +4,6 @@ Tests that take the module `at` and nothing else are used by test_faults.py too.
 """
 
 import copy
-import itertools
 
 import pytest
 import torch
@@ -197,19 +196,6 @@ def test_copies_are_counted_to_their_end(at):
         assert at.copied_exactly(None, batch) == 1
 
 
-def test_a_full_beam_finds_the_best_where_sentences_may_end_early(at):
-    """As the check of the text does, with an end so likely that lengths compete."""
-    triples = itertools.product((at.END, 4, 5, 6), repeat=3)
-    sentences = {(at.START, *s[: [*s, at.END].index(at.END) + 1]) for s in triples}
-    for seed, alpha in itertools.product(range(2), (0.0, 0.6, 2.0)):
-        torch.manual_seed(seed)
-        model, src = at.make_model(7, 7, 1, 16, 32, 4).eval(), torch.tensor([[4, 6, 5, at.END]])
-        model.generator.proj.bias.data[:4] = torch.tensor([-torch.inf, 1.5, -torch.inf, -torch.inf])
-        best = max(at.score_of(model, src, torch.tensor(each), alpha) for each in sentences)
-        row = at.beam_search(model, src, src.unsqueeze(1) > 0, 4, at.START, 343, alpha)[0]
-        assert at.score_of(model, src, row, alpha) == pytest.approx(best, abs=1e-5)
-
-
 # Number formats ---------------------------------------------------------------------------------
 
 
@@ -240,6 +226,39 @@ def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
         losses.append(loss.item())
     assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.05)
     assert model.bfloat16().generator(model(*given)).dtype == torch.float32
+
+
+# From here to today ----------------------------------------------------------------------------
+
+
+def test_a_text_is_drawn_to_its_end_or_limit(at):
+    model, begin = at.LanguageModel(13, N=2, d_model=16, d_ff=32, h=4), [at.START, 5]
+    for bad in ({"temperature": 0.0}, {"temperature": -1.0}, {"top_k": 0}):
+        with pytest.raises(ValueError, match="temperature and top_k must be positive"):
+            at.sample(model, begin, 9, **bad)
+    model.generator.proj.bias.data[at.END] = -torch.inf
+    greedy = list(begin)
+    with at.evaluating(model):
+        for length in range(2, 20):
+            states = model(None, torch.tensor([greedy]), None, at.subsequent_mask(length))
+            greedy.append(model.generator(states)[0, -1].argmax().item())
+    for temperature in (0.1, 1.0, 100.0):
+        assert at.sample(model, begin, 20, temperature, top_k=1) == greedy
+    drawn = [torch.manual_seed(seed) and at.sample(model, begin, 20) for seed in (3, 3, 4)]
+    assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == 20
+    model.generator.proj.bias.data[at.END] = 1e4
+    assert at.sample(model, begin, 20) == [*begin, at.END]
+
+
+def test_rotary_attention_knows_distances_and_no_places(at):
+    attn, x, before = at.RotaryAttention(2, 8, 0.0), torch.randn(1, 5, 8), torch.randn(1, 2, 8)
+    alone, moved = attn(x, x, x), torch.cat([before, x], dim=1)
+    later = attn(moved, moved, moved, torch.arange(7).expand(1, 7, 7) > 1)
+    torch.testing.assert_close(later[:, 2:], alone)
+    assert not torch.allclose(attn(x.flip(1), x.flip(1), x.flip(1)), alone.flip(1))
+    turned = at.rotate(torch.tensor([1.0, 0.0] * 4).expand(9, 8))  # cosine, sine
+    waves = at.PositionalEncoding(8, 0.0).pe[0, :9]
+    torch.testing.assert_close(turned, waves.unflatten(-1, (-1, 2)).flip(-1).flatten(-2))
 
 
 # Words and text ---------------------------------------------------------------------------------

@@ -275,7 +275,7 @@ def copied() -> dict:
             losses = [float(run["losses"].split()[-1]) for run in seeds]
             exact = [run["copied"] for run in seeds]
             rows.append([model, part, with_range(losses, 3), with_range(exact, 0)])
-    columns = ["model", "without", "last loss", "copied exactly, of 200"]
+    columns = ["model", "without", "last loss", "copied of 200"]
     caption = (
         "Copy task, mean of three seeds (range); {} updates, one layer of width 512, one head and"
         " d_ff 512: {}"
