@@ -2316,7 +2316,7 @@ def greedy_decode(
 @example
 def check_greedy_decoding_in_a_batch_equals_one_by_one():
     model, sentences = tiny_model(), [[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]
-    model.generator.proj.bias.data[END] = 0.7  # so that some end early
+    model.generator.proj.bias.data[END] = 1.0  # so that one ends early
     batch = Batch(pad_ids(sentences))
     together = greedy_decode(model, batch.src, batch.src_mask, 12, START)
     for row, sentence in zip(together.tolist(), sentences, strict=True):

@@ -158,15 +158,93 @@ def rotate(x, sign=1, angle_of=torch.as_tensor):
 
 
 RIGHT = {name: globals()[name] for name in STATED}  # a new exercise wants a solution here
-FAULTS = {
-    "attention": {
-        "no root": {"power": 0},
-        "softmax over the queries": {"axis": -2},
-        "equal weights in an empty row": {"closed": 1e-30},  # as -1e9 gives
-    },
-    "subsequent_mask": {
-        "future open": {"sees": lambda t, s: s >= t},
-        "own place closed": {"sees": lambda t, s: s < t},
-        "what PyTorch adds": {"sees": lambda t, s: 0.0 if s <= t else -math.inf},
-    },
-}
+FAULTS = [  # a function, or else arguments or attributes for the right one
+    ("attention", "no root", {"power": 0}),
+    ("attention", "softmax over the queries", {"axis": -2}),
+    ("attention", "equal weights in an empty row, as -1e9 gives", {"closed": 1e-30}),
+    ("subsequent_mask", "future open", {"sees": lambda t, s: s >= t}),
+    ("subsequent_mask", "own place closed", {"sees": lambda t, s: s < t}),
+    ("subsequent_mask", "what is added", {"sees": lambda t, s: 0.0 if s <= t else -math.inf}),
+    ("MultiHeadedAttention", "view", {"split": lambda m, x: x.reshape(len(x), m.h, -1, m.d_k)}),
+    ("MultiHeadedAttention", "no transpose", {"split": lambda m, x: x.unflatten(-1, (m.h, -1))}),
+    ("MultiHeadedAttention", "each h-th", {"split": lambda m, x: x.unflatten(-1, (-1, m.h)).mT}),
+    ("MultiHeadedAttention", "empty", {"split": lambda m, x: None}),
+    ("PositionalEncoding", "half the exponent", {"base": 100}),
+    ("PositionalEncoding", "counted from one", {"first": 1}),
+    ("PositionalEncoding", "multiplied", {"base": 1e-4}),
+    ("PositionalEncoding", "empty", nn.Module),
+    ("LabelSmoothing", "too many share", {"others": 1}),
+    ("LabelSmoothing", "padding is learnt", {"empty": None}),
+    ("LabelSmoothing", "all share", {"distribution": lambda m, x: torch.eye(9)[x] * 0.7 + 0.3 / 9}),
+    ("LabelSmoothing", "empty", {"distribution": lambda m, x: None}),
+    ("rate", "no warm-up", lambda step, D, factor, warmup: factor * (D * step) ** -0.5),
+    ("rate", "no factor", lambda step, D, factor, warmup: rate(step, D, 1.0, warmup)),
+    ("rate", "one late", lambda step, *rest: rate(step - 1, *rest)),
+    ("greedy_decode", "padding read", lambda m, x, mask, *r: greedy_decode(m, x, mask | True, *r)),
+    ("greedy_decode", "one too many", lambda m, x, k, T, *r: greedy_decode(m, x, k, T + 1, *r)),
+    ("greedy_decode", "the first alone", lambda m, x, k, *r: greedy_decode(m, x[:1], k[:1], *r)),
+    ("layers_until_connected", "always one", lambda layer, T: 1),
+    ("layers_until_connected", "one less", lambda *inputs: layers_until_connected(*inputs) - 1),
+    ("layers_until_connected", "another input changed", {"change": 1}),
+    ("token_batches", "lengths of sources", {"longest": lambda pair: pair[0]}),
+    ("token_batches", "sums of lengths", {"longest": sum}),
+    ("token_batches", "the last one lost", lambda *inputs: token_batches(*inputs)[:-1]),
+    ("grow", "no end", lambda now, *rest: grow(replace(now, ended=now.ended & False), *rest)),
+    ("grow", "no past", lambda now, *rest: grow(replace(now, logp=now.length * 0.0), *rest)),
+    ("grow", "the least likely", lambda now, logp, *rest: grow(now, -logp, *rest)),
+    ("training_flops", "multiplications only", {"operations": 1}),
+    ("training_flops", "forward only", {"passes": 1}),
+    ("training_flops", "one length", lambda S, T, **sizes: training_flops(S=T, T=T, **sizes)),
+    ("without_head", "for ever", {"end": lambda handle: None}),
+    ("without_head", "no query", {"place": 0}),
+    ("without_head", "no value", {"place": 2}),
+    ("rotate", "a mirror", {"sign": -1}),
+    ("rotate", "no position", {"angle_of": torch.zeros_like}),
+    ("rotate", "the position squared", {"angle_of": torch.square}),
+]
+for name in RIGHT.keys() - {name for name, fault, _ in FAULTS if fault == "empty"}:
+    FAULTS.append((name, "empty", lambda *_, **__: None))
+
+
+def verdicts(capsys, grade=tutorial.grade, **yours) -> dict[str, str]:
+    """What `grade` prints: of each check the kind of error and the reason, "" where it holds."""
+    capsys.readouterr()
+    grade(**yours)
+    lines = capsys.readouterr().out.splitlines()
+    found = [re.fullmatch(r"✓ ([^:]+)|✗ ([^:]+): (\w+: .*)", line) for line in lines]
+    return {"check_" + (m[1] or m[2]).replace(" ", "_"): m[3] or "" for m in found}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_solution_passes_every_check_and_those_that_the_text_names(name, capsys):
+    checks, part = STATED[name]
+    found = verdicts(capsys, **{name: RIGHT[name]})
+    assert not any(found.values()) and checks and checks <= found.keys()
+    assert all(f"\ndef {check}():" in part for check in checks)
+
+
+@pytest.mark.parametrize("name, fault, change", FAULTS)
+def test_a_faulty_one_fails_a_check_that_the_text_names(name, fault, change, capsys, monkeypatch):
+    if isinstance(change, dict):
+        right = RIGHT[name]
+        is_class = isinstance(right, type)
+        change = type("Mine", (right,), change) if is_class else partial(right, **change)
+    named = {check: tutorial.EXAMPLES[check] for check in STATED[name][0]}
+    monkeypatch.setattr(tutorial, "EXAMPLES", named)
+    found = verdicts(capsys, **{name: change})
+    assert found.keys() == named.keys() and any(found.values())
+
+
+# What grade leaves, refuses and runs --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, AssertionError(), OSError("no\ndisk"), KeyboardInterrupt()])
+def test_ours_is_back_whatever_happens(error, capsys):
+    def turn(x):
+        if error:
+            raise error
+        return rotate(x)
+
+    before, interrupted = dict(vars(tutorial)), isinstance(error, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
+        turned, rated = sorted(verdicts(capsys, rotate=turn, rate=rate).items(), reverse=True)
