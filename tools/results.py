@@ -252,10 +252,6 @@ def pretrained() -> None:
 
 # The copy task ----------------------------------------------------------------------------------
 
-PARTS = (
-    "nothing", "mask over the future", "positions", "residuals", "norms", "feed-forward",
-    "division by √d_k", "second layer",
-)  # fmt: skip
 WIDE = {"N": 1, "h": 1, "d_model": 512, "d_ff": 512}  # a model in which the division matters
 POSITIONS = ("sinusoids", "learnt", "rotary", "none")
 
@@ -264,14 +260,14 @@ def copy_run(part: str, seed: int, updates: int, **sizes: int) -> dict:
     """A copy model without a part: losses and sequences copied of 200."""
     losses, copied = at.copy_without(part, seed, updates, **sizes)
     print(f"{part}, seed {seed}, {sizes}: loss {losses[-1]:.3f}, copied {copied}", flush=True)
-    losses = " ".join(f"{loss:.3f}" for loss in losses)
-    return {"part": part, "seed": seed, "updates": updates, "losses": losses, "copied": copied}
+    curve = " ".join(f"{loss:.3f}" for loss in losses)
+    return {"part": part, "seed": seed, "updates": updates, "losses": curve, "copied": copied}
 
 
 def copying() -> None:
     """Train copy models without a part, and with other positions: every seed of each."""
     if not records.read("breaks"):
-        runs = [copy_run(part, seed, 300) for part in PARTS for seed in SEEDS]
+        runs = [copy_run(part, seed, 300) for part in at.PARTS for seed in SEEDS]
         pair = "nothing", "division by √d_k"
         wide = [copy_run(part, seed, 100, **WIDE) for part in pair for seed in SEEDS]
         content = {"made": made("copy_without"), "runs": runs, "sizes": WIDE, "wide": wide}
@@ -279,7 +275,7 @@ def copying() -> None:
     if not records.read("lengths"):
         runs = []
         for kind, seed in itertools.product(POSITIONS, SEEDS):
-            copied = at.copies_by_length(kind, seed)
+            copied = at.copies_by_length(kind, seed, 1500)
             print(f"{kind}, seed {seed}: {copied}", flush=True)
             runs.append({"positions": kind, "seed": seed, "copied": copied})
         records.write("lengths", {"made": made("copies_by_length"), "runs": runs})
