@@ -1,3 +1,4 @@
+# ruff: noqa: F403, F405
 """The copy task as it was written for the edition of 2022, against the names of this one.
 
 Code that readers have: it must run here with three lines changed, those that the Afterword names.
@@ -6,17 +7,7 @@ Code that readers have: it must run here with three lines changed, those that th
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from the_annotated_transformer import (
-    PAD,
-    START,
-    LabelSmoothing,
-    SimpleLossCompute,
-    data_gen,
-    greedy_decode,
-    make_model,
-    rate,
-    run_epoch,
-)  # fmt: skip
+from the_annotated_transformer import *
 
 
 class DummyOptimizer(torch.optim.Optimizer):

@@ -112,12 +112,13 @@ def test_an_unknown_language_code():
 
 
 def test_pairs_that_cannot_be_learnt_from_are_left_out(capsys):
-    long, empty = ("Hund " * 20, "dog " * 20), ("", "A dog.")
-    corpus = tutorial.Corpus("toy", DE_EN, {"train": [*PAIRS, long, empty]})
+    fitting, bad = ("Hund " * 9, "dog " * 8), [("Hund " * 10, "dog"), ("Hund", "dog " * 9)]
+    good, bad = [*PAIRS, fitting], [*bad, ("", "A dog."), ("Ein Hund.", "")]
+    corpus = tutorial.Corpus("toy", DE_EN, {"train": good + bad})
     words = tutorial.learn_words(corpus, 1)
     encoded, texts = tutorial.usable_pairs(corpus, "train", words, max_len=10)
-    assert texts == PAIRS and encoded == tutorial.encode_pairs(PAIRS, words, DE_EN)
-    assert "train: 2 empty or too long, left out" in capsys.readouterr().err
+    assert texts == good and encoded == tutorial.encode_pairs(good, words, DE_EN)
+    assert "train: 4 empty or too long, left out" in capsys.readouterr().err
     with pytest.raises(ValueError, match="not one pair of train can be used"):
         tutorial.usable_pairs(corpus, "train", words, max_len=2)
 

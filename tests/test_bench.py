@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import random
 from unittest.mock import create_autospec
 
 import bench
@@ -107,13 +106,6 @@ def test_2022_has_its_feed_and_dropout_on_attention(tiny):
     training, batches = bench.training_of(bench.CASES["train-feed2022-small-fp32-1x2"], worker)
     assert next(batches).src.shape == (32, 72)
     assert training.model.encoder.layers[0].self_attn.dropout.p == 0.1
-
-
-def test_unsorted_batches_hold_every_sentence_once():
-    lengths = [(n % 7 + 1, n % 5 + 1) for n in range(100)]
-    batches = bench.unsorted_batches(lengths, 30, random.Random(0))
-    assert sorted(n for batch in batches for n in batch) == list(range(100))
-    assert len(batches) == pytest.approx(sum(map(max, lengths)) / 30, abs=2)
 
 
 @pytest.mark.slow

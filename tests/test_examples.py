@@ -16,6 +16,7 @@ import tokenize
 
 import altair as alt
 import pytest
+import tokenizers
 import torch
 import vl_convert
 from conftest import PROJECT
@@ -45,7 +46,7 @@ def quick_clock(monkeypatch):
 @pytest.mark.parametrize("name", tutorial.EXAMPLES)
 def test_example(name, quick_clock):
     result = tutorial.EXAMPLES[name]()
-    assert (result is None) == name.startswith("check_")
+    assert (result is None) == (name.startswith("check_") or name == "grade_a_faulty_mask")
     if name.endswith("_figure") and not name.startswith("published"):
         assert isinstance(result, alt.TopLevelMixin)
         assert_is_readable(result)
@@ -54,14 +55,6 @@ def test_example(name, quick_clock):
 def test_two_hundred_updates_copy_most_sequences(quick_clock):
     assert tutorial.EXAMPLES["train_the_copy_task"]()["exact of 500"][-1] > 250
     assert tutorial.EXAMPLES["copies_of_unseen_sequences"]()["copied exactly, of 100"] > 50
-
-
-@pytest.mark.slow
-def test_the_copy_task_is_learnt(monkeypatch):
-    monkeypatch.setattr(time, "perf_counter", time.process_time)  # others may keep it busy
-    model, _, exact = tutorial.copy_model.__wrapped__()
-    assert exact[-2:] == [500, 500]
-    assert tutorial.copied_exactly(model, next(tutorial.data_gen(15, 100, 1))) >= 98
 
 
 def test_an_example_has_a_name_and_a_seed_of_its_own(monkeypatch):
@@ -76,7 +69,22 @@ def test_an_example_has_a_name_and_a_seed_of_its_own(monkeypatch):
         tutorial.example(numbers)
 
 
-def test_a_view_is_shown_as_its_file_says(monkeypatch, tmp_path, capsys):
+def test_in_a_notebook_a_check_that_passed_says_so_and_no_other_example(monkeypatch, capsys):
+    for name, value in (("EXAMPLES", {}), ("OURS", {}), ("IN_NOTEBOOK", True)):
+        monkeypatch.setattr(tutorial, name, value)
+
+    def check_all_is_well():
+        pass
+
+    def look_around():
+        pass
+
+    tutorial.example(check_all_is_well)
+    tutorial.example(look_around)
+    assert capsys.readouterr().out == "✓ all is well\n"
+
+
+def test_a_view_is_shown_as_its_file_says(monkeypatch, tmp_path):
     folder = tmp_path / "docs" / "results" / "views"
     folder.mkdir(parents=True)
     monkeypatch.setattr(tutorial, "HERE", tmp_path)
@@ -88,40 +96,29 @@ def test_a_view_is_shown_as_its_file_says(monkeypatch, tmp_path, capsys):
     (folder / "a-view.json").write_text(json.dumps(view))
     page = show().to_html()
     assert all(text in page for text in ("1 &amp; 2", "3.25", "Of &lt;i&gt;."))
-    frame = tutorial.pd.DataFrame({"x": [1, 2], "y": [3, 4]})
-    chart = tutorial.line_chart(frame, "x", "y", "A line through two points.")
-    (folder / "a-view.json").write_text(json.dumps({"chart": chart.to_dict(), "caption": "Two."}))
-    assert_is_readable(show())
-    assert capsys.readouterr().out == "Two.\n"
 
 
 # Which corpus and which model a page is made from -------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "level, finished, corpus, model",
-    [
-        ("laptop", True, "auto", "pretrained"),
-        ("laptop", False, "auto", "demonstration"),
-        ("smoke", True, "builtin", "demonstration"),
-        (None, True, "auto", "pretrained"),
-    ],
-)
-def test_what_is_at_hand(monkeypatch, tmp_path, level, finished, corpus, model):
+def test_what_is_at_hand(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(tutorial, "HERE", tmp_path)
     monkeypatch.setattr(tutorial, "find_corpus", lambda name, languages: asked.append(name))
-    monkeypatch.setattr(tutorial, "load_trained_model", lambda name: asked.append(name))
+    monkeypatch.setattr(tutorial, "load_trained_model", asked.append)
     monkeypatch.setattr(tutorial, "demonstration", lambda: asked.append("demonstration"))
-    monkeypatch.delenv("ANNOTATED_RUN")
-    if level:
+
+    def at_hand(level: str) -> list[str]:
         monkeypatch.setenv("ANNOTATED_RUN", level)
-    if finished:
-        (tmp_path / "pretrained").mkdir()
-        (tmp_path / "pretrained" / "config.json").touch()
-    tutorial.corpus_at_hand()
-    tutorial.translator_at_hand.__wrapped__()
-    assert asked == [corpus, model]
+        tutorial.corpus_at_hand()
+        tutorial.translator_at_hand.__wrapped__()
+        return asked[-2:]
+
+    assert at_hand("laptop") == ["auto", "demonstration"]
+    (tmp_path / "pretrained").mkdir()
+    (tmp_path / "pretrained" / "config.json").touch()
+    assert at_hand("laptop") == ["auto", "pretrained"]
+    assert at_hand("smoke") == ["builtin", "demonstration"]
 
 
 def test_an_unknown_level_is_refused(monkeypatch):
@@ -202,7 +199,9 @@ def test_what_the_prose_sets_as_code_exists():
     source = (PROJECT / "the_annotated_transformer.py").read_text("utf-8")
     makefile = (PROJECT / "Makefile").read_text("utf-8")
     known = words_of_code(source) | {"B", "help", "torchrun"}  # the notation's, and everybody's
-    for place in (builtins, torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.Tensor):
+    known |= {"mine", "Mine"}  # the reader's
+    torchs = (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.Tensor, torch.optim)
+    for place in (builtins, tokenizers, *torchs):
         known |= set(dir(place))
     lost, spans = [], spans_of_code(source) - {".data/multi30k"}
     for span in sorted(spans):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PROJECT, write_pairs
+from conftest import PROJECT
 from test_house import make
 
 import the_annotated_transformer as tutorial
@@ -33,20 +33,6 @@ def test_batches_and_epochs_follow_from_the_corpus(pairs, batch, epochs):
     assert (fitted.batch_tokens, fitted.epochs) == (batch, epochs)
     given = tutorial.fit_to_corpus(Config(batch_tokens=512, epochs=3), [(16, 9)] * pairs)
     assert (given.batch_tokens, given.epochs) == (512, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count, least", [(60, 20), (600, 60)])
-def test_a_small_corpus_trains_with_the_default_command(tmp_path, capsys, count, least):
-    """But for the size of the model; and without a test split the validation split is scored."""
-    pairs = tutorial.builtin_corpus()["train"][: count + 30]
-    data = write_pairs(tmp_path / "mine", ("de", "en"), train=pairs[30:], val=pairs[:30])
-    sizes = "--N 1 --d-model 64 --d-ff 256 --h 4 --dropout 0.1 --folder".split()
-    command = ["train", "--data", str(data), *sizes, str(tmp_path / "run")]
-    assert tutorial.main(command) == 0
-    assert tutorial.main(["evaluate", "--model", str(tmp_path / "run")]) == 0
-    bleu = float(re.search(r"val: BLEU (\S+),", capsys.readouterr().out)[1])
-    assert bleu > least
 
 
 def test_the_peak_of_a_short_training_is_the_usual_one(small_config):

@@ -47,7 +47,8 @@ def toy_batch() -> Batch:
 # One sentence by hand ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mask, root", itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("root", [False, True])
 def test_the_figure_of_attention_by_hand_draws_attention(mask, root):
     """Bars and the arrow of the answer, whoever asks; what is drawn is rounded to 0.01 before."""
     spec = tutorial.EXAMPLES["attention_by_hand_figure"]().to_dict()

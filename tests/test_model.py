@@ -283,12 +283,6 @@ def test_vocabularies_know_the_training_split_only(at):
     assert pairs[1][0] == [at.UNKNOWN, at.END]
 
 
-def test_a_pair_that_is_empty_or_too_long_cannot_be_used(at):
-    for source, target in ((4, 3), (4, 4), (5, 3), (0, 3), (4, 0)):
-        pair = ([*[5] * source, at.END], [at.START, *[5] * target, at.END])
-        assert at.usable(pair, 5) == (source == 4 and target == 3), (source, target)
-
-
 def test_a_probability_of_zero_costs_nothing_or_everything(at):
     logits, target = torch.randn(2, 9), torch.tensor([4, 5])
     logits[:, at.PAD] = -torch.inf

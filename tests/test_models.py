@@ -165,19 +165,14 @@ def test_a_word_may_follow_without_a_space(tmp_path):
 
 def test_what_does_not_fit_is_named(tmp_path):
     state = older_state()
-    for name, wrong, message in (
-        ("step", torch.ones(1), '"step"'),
-        ("encoder.norm.a_2", torch.ones(1), "size mismatch for encoder.norm.scale"),
-        ("decoder.layers.2.feed_forward.w_1.bias", torch.ones(20), "decoder.layers.2."),
+    for name, message in (
+        ("encoder.norm.a_2", "size mismatch for encoder.norm.scale"),
+        ("decoder.layers.2.feed_forward.w_1.bias", '"decoder.layers.2.'),
     ):
-        assert message in refused(tmp_path, state | {name: wrong})
-    for name in ("src_embed.0.lut.weight", "generator.proj.bias"):
-        less = {other: tensor for other, tensor in state.items() if other != name}
-        assert f"KeyError: '{name}'" in refused(tmp_path, less)
+        assert message in refused(tmp_path, state | {name: torch.ones(1)})
     del state["decoder.norm.b_2"]
     assert 'Missing key(s) in state_dict: "decoder.norm.shift"' in refused(tmp_path, state)
-    for other in ({"model": state}, {f"module.{name}": state[name] for name in state}):
-        assert "KeyError: 'src_embed.0.lut.weight'" in refused(tmp_path, other)
+    assert "KeyError: 'src_embed.0.lut.weight'" in refused(tmp_path, {"model": state})
     assert "KeyError: 'src_embed.1.pe'" in refused(tmp_path, at.tiny_model().state_dict())
 
 
@@ -187,8 +182,6 @@ def test_words_and_heads_that_do_not_fit(tmp_path):
         for wrong in (words[side][:-1], [*words[side], "more"], [*words[side][:-1], SPECIALS[0]]):
             message = refused(tmp_path, state, words | {side: wrong})
             assert f"needs one {side} word for each row, all different" in message
-    without = [word.replace("</s>", "<end>") for word in words["target"]]
-    assert "KeyError: '</s>'" in refused(tmp_path, state, words | {"target": without})
     assert "KeyError: 'target'" in refused(tmp_path, state, {"source": words["source"]})
     assert "must be divisible by h (5)" in refused(tmp_path, state, words, 5)
     with pytest.raises(ValueError, match=r"older\.pt is no older .*name them by --words"):
@@ -347,10 +340,8 @@ def test_the_commands(tmp_path, capsys):
     for command in (["convert", source, new], ["round", small, new], average):
         assert models.main(command) == 1
         assert f"error: {new} holds a model already" in capsys.readouterr().err
-    for command in ("convert", "round"):
-        assert models.main([command, none, none]) == 1
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and none in error and error.count("\n") == 1
+    assert models.main(["convert", none, none]) == 1
+    assert none in (error := capsys.readouterr().err) and error.count("\n") == 1
     bad = of_words()
     bad.model.encoder.norm.scale.data[3] = math.nan
     at.save_model(bad, tmp_path / "bad")

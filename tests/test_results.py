@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import re
 import shutil
@@ -181,6 +182,40 @@ def test_what_was_cut_short_or_is_missing_is_an_error(at, toy, capsys, monkeypat
     assert "no run begins with 'bert': choose among words-1" in message
 
 
+def test_the_copy_task_is_measured_once_and_shown_as_measured(at, tool, tmp_path, monkeypatch):
+    asked = []
+
+    def copy_without(*run, **sizes):
+        asked.append((*run, sizes))
+        return [2.0, len(asked) / 1000], len(asked)
+
+    monkeypatch.setattr(at, "copy_without", copy_without)
+    monkeypatch.setattr(at, "copies_by_length", lambda *run: asked.append(run) or [*range(60, 80)])
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    for _ in range(2):  # nothing twice
+        assert tool.main(["copying"]) == 0
+    wanted = [(part, seed, 300, {}) for part in tool.PARTS for seed in tool.SEEDS]
+    pair = "nothing", "division by √d_k"
+    wanted += [(part, seed, 100, tool.WIDE) for part in pair for seed in tool.SEEDS]
+    assert asked == wanted + list(itertools.product(tool.POSITIONS, tool.SEEDS))
+    for name, root in (("breaks", "copy_without"), ("lengths", "copies_by_length")):
+        about = records.read(name)["made"]
+        assert about.keys() >= {"date", "machine", "commit"} and about["code"] == tool.code(root)
+
+    points = views.breaks()["chart"]["data"]["values"]
+    drawn = {(p["without"], p["model"], p["seed"]): p["losses"] for p in points}
+    assert len(drawn) == len(points) == 7 * 2 * 3
+    losses = {run[:2]: f"2.000 0.{n:03}" for n, run in enumerate(asked[:24], 1)}
+    for (part, model, seed), told in drawn.items():
+        assert told == losses[part if model == "without" else "nothing", seed]
+    for row, n in zip(views.copied()["rows"], range(1, 31, 3), strict=True):
+        assert row[1] == asked[n - 1][0] and row[3] == f"{n + 1}\u00a0({n}–\u2060{n + 2})"
+        assert row[2] == f"0.{n + 1:03}\u00a0(0.{n:03}–\u20600.{n + 2:03})"
+    points = views.lengths()["chart"]["layer"][0]["data"]["values"]
+    told = [(p["positions"], p["seed"], p["length"], p["copied of 100"]) for p in points]
+    assert told == [(*run, n, 59 + n) for run in asked[30:] for n in range(1, 21)]
+
+
 def test_another_state_of_the_code_has_other_folders(toy, monkeypatch):
     before = toy.folder_of("words-1")
     monkeypatch.setattr(toy, "code", lambda: "cd34")
@@ -196,11 +231,6 @@ def test_a_busy_machine_is_refused(monkeypatch):
 
 
 # What is published ------------------------------------------------------------------------------
-
-
-def column(name: str, heading: str) -> list[str]:
-    view = records.read(f"views/{name}")
-    return [row[view["columns"].index(heading)] for row in view["rows"]]
 
 
 @pytest.mark.parametrize("name", views.VIEWS)
@@ -219,7 +249,7 @@ def test_a_published_view_is_what_the_records_give(name):
 
 
 def test_every_results_file_has_a_maker():
-    known = "averaging beam benchmark benchmark-xeon pretrained scores".split()
+    known = "averaging beam benchmark benchmark-xeon breaks lengths pretrained scores".split()
     assert sorted(path.stem for path in records.RESULTS.glob("*.json")) == known
     shown = {path.stem for path in (records.RESULTS / "views").iterdir()}
     assert shown == set(views.VIEWS)
@@ -249,7 +279,7 @@ def test_the_penalty_of_the_last_row_is_the_best_on_the_validation_split(tool):
     assert max(sweep, key=lambda cell: cell["bleu"])["alpha"] == tool.CHOSEN_ALPHA
 
 
-def test_speed_is_a_ratio_of_medians_inside_its_range():
+def test_speed_is_a_ratio_of_medians():
     rows = {row[0]: row[1:] for row in records.read("views/speed")["rows"]}
     ours, torchs = (
         views.median(views.speeds(case))
@@ -257,25 +287,6 @@ def test_speed_is_a_ratio_of_medians_inside_its_range():
         for case in views.matching(records.read("benchmark"), name=name)
     )
     assert rows["training, small, nn.Transformer"][0].startswith(f"{ours / torchs:.2f}\u00a0")
-    for name in ("speed", "gains"):
-        cells = [cell for row in records.read(f"views/{name}")["rows"] for cell in row]
-        ratios = [cell for cell in cells if "\u00a0" in cell]
-        assert len(ratios) >= 18
-        for cell in ratios:
-            middle, low, high = map(float, re.findall(r"[\d.]+", cell))
-            assert low <= middle <= high
-
-
-def test_the_cost_is_the_paper_s_in_our_time():
-    assert column("cost", "share") == ["29%", "42%"]
-    base, big = (float(hours.replace(",", "")) for hours in column("cost", "hours here"))
-    counted = [float(number) for number in column("cost", "counted")]
-    assert big / base == pytest.approx(counted[1] / counted[0], rel=0.02)
-
-
-def test_what_is_shown_was_not_in_the_training(at, multi30k, fresh_corpora, monkeypatch):
-    monkeypatch.setenv("MULTI30K_DIR", multi30k)
-    assert not set(views.SHOWN) & {source for source, _ in at.find_multi30k().splits["train"]}
 
 
 def test_readme_and_model_card_are_those_of_the_records(tool):
@@ -339,12 +350,9 @@ def hash_of(tmp_path: Path, source: str, *roots: str) -> str:
         ("Some prose", "Other prose", True),
         ("  # a remark", "", True),
         ("What it is.", "What it is,\n    and more.", True),
-        ("\n\ndef train", "\n\n\n# %%\ndef train", True),
         ("WIDTH = 300", "WIDTH = 420", True),
         ("return train(WIDTH)", "return WIDTH", True),
-        ("@example\n", "", True),
         ("math.sqrt", "math.cbrt", False),
-        ("import math", "import cmath as math", False),
         ('"small": 1', '"small": 3', False),
         ('SIZES["large"] = 2', 'SIZES["large"] = 3', False),
         ("scaled(x)  # a remark", "scaled(x[::-1])  # a remark", False),

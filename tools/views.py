@@ -69,15 +69,15 @@ def first_picture() -> str:
         for vocabulary, ids in zip(translator.vocabularies, (batch.src, batch.tgt_y), strict=True)
     )
     (keys, above), (queries, below) = row_of_boxes(german, 4), row_of_boxes(english, 190)
-    curves = description = ""
+    curves = looks = ""
     for word, query, row in zip(english, queries, weights.tolist(), strict=True):
         found = [look for look in zip(german, keys, row, strict=True) if look[2] >= LEAST]
-        description += f"; {word} looks at {', '.join(name for name, _, _ in found)}"
+        looks += f"; {word} looks at {', '.join(name for name, _, _ in found)}"
         for _, key, weight in found:
             stroke = f'stroke-width="{9 * weight:.1f}" stroke-opacity="{0.2 + 0.7 * weight:.2f}"'
             curves += f'  <path {stroke} d="M{query} 190C{query} 110 {key} 120 {key} 40"/>\n'
     written = translator.vocabularies[1].decode(batch.tgt_y[0].tolist())
-    description = description.replace("▁", "").replace(" .", " the full stop").removeprefix("; ")
+    looks = looks.replace("▁", "").replace(" .", " the full stop").removeprefix("; ")
     other = (at.HERE / "images" / "multi-head.svg").read_text("utf-8")
     style = other[other.index("<style>") : other.index("    .drawing-multi-head .d-small")]
     return f"""<svg xmlns="http://www.w3.org/2000/svg" class="drawing drawing-first-translation" \
@@ -85,7 +85,7 @@ viewBox="0 0 640 230" width="640" height="230" role="img" \
 aria-labelledby="first-translation-title first-translation-desc">
   <title id="first-translation-title">A translation, and where the model looked</title>
   <desc id="first-translation-desc">Above: {at.SENTENCE} Below, what the model makes of it: \
-{written} Curves lead from each piece, about to be written, to what it looks at. {description}.</desc>
+{written} Curves lead from each piece, about to be written, to what it looks at. {looks}.</desc>
   {style.replace("multi-head", "first-translation")}\
     .drawing-first-translation {{ min-width: 520px; }}
     .drawing-first-translation rect {{ fill: var(--drawing-panel); stroke-width: 1.5; }}
