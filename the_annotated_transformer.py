@@ -736,7 +736,7 @@ def check_no_word_hears_a_later_one():
     changed[5:] = torch.randn(3, 2)
     before, weights = attention(VECTORS, VECTORS, VECTORS, mask)
     after, _ = attention(changed, changed, changed, mask)
-    assert torch.equal(before[:5], after[:5])
+    torch.testing.assert_close(before[:5], after[:5])
     assert not torch.isclose(before[5:], after[5:]).any()
     assert weights.count_nonzero(dim=-1).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
@@ -1130,7 +1130,7 @@ class PositionalEncoding(nn.Module):
 # %%
 @example
 def check_positional_encoding_is_the_formula():
-    pe = PositionalEncoding(8, 0.0, max_len=50).pe[0]
+    pe = PositionalEncoding(8, 0.0, max_len=50)(torch.ones(2, 50, 8))[1] - 1
     for p, i in itertools.product((0, 1, 7, 49), range(4)):
         angle = p / 10_000 ** (2 * i / 8)
         assert abs(pe[p, 2 * i] - math.sin(angle)) < 1e-5
@@ -2235,7 +2235,7 @@ def check_a_model_without_opinion_has_perplexity_v():
 #
 #    </details>
 #
-# *To write*: `LabelSmoothing`, or at least its `distribution` in a subclass; then `rate`. You are
+# *To write*: the `distribution` of `LabelSmoothing`, in a subclass; then `rate`. You are
 # done when `grade(LabelSmoothing=Mine)` says that *label smoothing beside the option of cross
 # entropy* holds, and `grade(rate=mine)` that *the rate peaks at the end of warm up*.
 #
@@ -2500,12 +2500,11 @@ def copy_without(part: str, seed: int, updates: int, **sizes) -> tuple[list[floa
 # %%
 @example
 def what_breaks():
-    updates = 40 if run_level() == "smoke" else 300
     rows = []
     for part in ("nothing", "mask over the future", "positions"):
-        losses, copied = copy_without(part, 1, updates)
+        losses, copied = copy_without(part, 1, 40 if run_level() == "smoke" else 300)
         rows.append((part, losses[-1], copied))
-    return table(rows, ["without", "loss", "copied of 200"], f"{updates} updates, seed 1")
+    return table(rows, ["without", "last loss", "copied of 200"], "one seed")
 
 
 # %% [markdown]
@@ -3234,8 +3233,8 @@ def create_dataloaders(train: list[IdPair], val: list[IdPair], budget: int, epoc
 
 
 # %% [markdown]
-# Every sentence must be in one batch, no batch above the budget, and less than a tenth of all
-# positions padding of the longer side.
+# Every sentence must be in one batch, no batch above the budget, most of them nearly full, and less
+# than a tenth of all positions padding of the longer side.
 
 
 # %%
@@ -3253,7 +3252,8 @@ def check_batches_hold_every_sentence_once_and_keep_the_budget():
     batches = token_batches(lengths, 100, random.Random(1))
     assert sorted(itertools.chain(*batches)) == list(range(200))
     sizes = [len(batch) * max(max(lengths[number]) for number in batch) for batch in batches]
-    assert max(sizes) <= 100 and sum(sizes) < 1.1 * sum(map(max, lengths))
+    assert max(sizes) <= 100 and sum(sizes) > 80 * len(batches)
+    assert sum(sizes) < 1.1 * sum(map(max, lengths))  # the rest is padding
 
 
 # %% [markdown]
@@ -3350,8 +3350,7 @@ def table_of_training(model: nn.Module, history: list[tuple]):
 
 @example
 def train_a_demonstration():
-    translator, history = demonstration_training()
-    return table_of_training(translator.model, history)
+    return table_of_training(demonstration().model, demonstration_training()[1])
 
 
 # %% [markdown]
@@ -4170,11 +4169,11 @@ def score_of(model: EncoderDecoder, src: Tensor, written: Tensor, alpha: float) 
 def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
     triples = itertools.product((END, 4, 5, 6), repeat=3)
     sequences = {s[: [*s, END].index(END) + 1] for s in triples}  # cut behind the first end
-    for seed, alpha in itertools.product(range(3), (0.0, 0.6, 2.0)):
+    for seed, (alpha, bias) in itertools.product(range(3), ((0.0, 1.5), (0.6, 0.5), (2.0, 0.0))):
         torch.manual_seed(seed)
         model, src = make_model(7, 7, 1, 16, 32, 4).eval(), torch.tensor([[4, 6, 5, END]])
         nn.init.constant_(model.generator.proj.bias[:4], -torch.inf)  # no special symbol ...
-        model.generator.proj.bias.data[END] = 1.5  # ... but the end, and that often
+        model.generator.proj.bias.data[END] = bias  # ... but the end, and that often
         optimum = max(score_of(model, src, torch.tensor([START, *s]), alpha) for s in sequences)
         for beam in (1, 2, 3, 7**3):
             best = beam_search(model, src, Batch(src).src_mask, 4, START, beam, alpha)[0]
@@ -4664,7 +4663,8 @@ published("cost")
 #
 #    </details>
 #
-# *To write*: `training_flops`, from the words above, without looking at ours. You are done when
+# *To write*: `training_flops`, of `N`, `D`, `d_ff`, `V`, `S` and `T`, from the words above, without
+# looking at ours. You are done when
 # `grade(training_flops=mine)` says that *the count is that of pytorch*.
 
 # %% [markdown]
@@ -5011,18 +5011,19 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 
 
 # %% [markdown]
-# Is it a sum? What is missing without a head is what this head adds:
+# Is it a sum? What is missing without a head must be its values times its columns:
 
 
 # %%
 @example
 def check_the_output_is_a_sum_over_heads():
-    attn, x, added = MultiHeadedAttention(3, 12, dropout=0.0), torch.randn(2, 5, 12), []
+    attn, x = MultiHeadedAttention(3, 12, dropout=0.0), torch.randn(2, 5, 12)
+    attn.record = []
     whole = attn(x, x, x)
-    for head in range(3):
+    heads = attn.record[0] @ attn.split(attn.linears[2](x))  # (2, 3, 5, 4)
+    for head, columns in enumerate(attn.linears[3].weight.clone().chunk(3, dim=1)):
         with without_head(attn, head):
-            added.append(whole - attn(x, x, x))
-    torch.testing.assert_close(sum(added) + attn.linears[3].bias, whole)
+            torch.testing.assert_close(whole - attn(x, x, x), heads[:, head] @ columns.T)
 
 
 # %% [markdown]
@@ -5363,10 +5364,10 @@ class RotaryAttention(MultiHeadedAttention):
 
 @example
 def check_rotary_scores_depend_on_the_distance_only():
-    query, key = torch.randn(8).expand(9, 8), torch.randn(8).expand(9, 8)  # alike everywhere
-    scores = rotate(query) @ rotate(key).T  # (9, 9)
-    torch.testing.assert_close(scores[1:, 1:], scores[:-1, :-1])
-    assert (scores[0, 1:] - scores[0, 0]).abs().min() > 1e-3
+    place, frequency = torch.arange(9), 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
+    angle = (place - place.unsqueeze(1)).unsqueeze(-1) * frequency  # (9, 9, 4), of each distance
+    scores = rotate(torch.ones(9, 8)) @ rotate(torch.ones(9, 8)).T
+    torch.testing.assert_close(scores, 2 * torch.cos(angle).sum(-1))
 
 
 # %% [markdown]

@@ -269,7 +269,6 @@ def test_a_model_that_cannot_be_used(capsys, small_run, tmp_path, command):
 
 
 BAD_SETTINGS = {
-    "--N 0": "--N must be at least 1, got 0",
     "--h 3": r"d_model \(16\) must be divisible by h \(3\)",
     "--minutes -1": "--minutes must .*, got -1",
     "--pieces 0": "one matrix needs one vocabulary",

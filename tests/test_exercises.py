@@ -171,8 +171,8 @@ def verdicts(capsys, grade=tutorial.grade, **yours) -> dict[str, str]:
     """What `grade` prints: of each check the kind of error and the reason, "" where it holds."""
     capsys.readouterr()
     grade(**yours)
-    found = re.findall(r"(?m)^[✓✗] ([^:\n]+)(?:: (\w+: .*))?$", capsys.readouterr().out)
-    return {"check_" + said.replace(" ", "_"): reason for said, reason in found}
+    found = re.findall(r"(?m)^(?:✓ ([^:\n]+)|✗ ([^:\n]+): (\w+: .*))$", capsys.readouterr().out)
+    return {"check_" + (a or b).replace(" ", "_"): reason for a, b, reason in found}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -202,38 +202,36 @@ def test_ours_is_back_whatever_happens(error, capsys):
     before = dict(vars(tutorial))
     turn = Mock(wraps=rotate, side_effect=error and error("no\ndisk"))
     with contextlib.suppress(KeyboardInterrupt):
-        *_, said = verdicts(capsys, rotate=turn, rate=rate).values()
+        *_, said = verdicts(capsys, rate=rate, rotate=turn).values()
         assert said == (f"{error.__name__}: no" if error else "") and error is not KeyboardInterrupt
     assert vars(tutorial).keys() == before.keys()
     assert all(vars(tutorial)[name] is thing for name, thing in before.items())
 
 
-@pytest.mark.parametrize("name", ["rotatoe", "learn_pieces"])  # of which pieces need a corpus
-def test_what_no_quick_check_uses_is_refused(name, capsys):
-    with pytest.raises(ValueError, match=f"no quick check so far uses {name}$"):
-        tutorial.grade(**{"rotate": rotate, name: print})
-    assert capsys.readouterr().out == ""
-
-
-def test_a_check_begins_with_empty_caches_and_leaves_none_filled(monkeypatch):
+@pytest.mark.parametrize("name", ["rotatoe", "learn_pieces", "greedy_decode"])
+def test_what_is_ours_or_what_no_quick_check_uses_is_refused(name, capsys, monkeypatch):
+    """Pieces of words need a corpus, which is cached; here greedy decoding has a cached model."""
     monkeypatch.setattr(tutorial, "tiny_model", functools.cache(tutorial.tiny_model))
-    [check] = STATED["rate"][0]
-    monkeypatch.setattr(tutorial, "EXAMPLES", {check: tutorial.EXAMPLES[check]})
-    built, ours = [], tutorial.tiny_model()
-    tutorial.grade(PositionalEncoding=lambda *sizes: built.append(1) or PositionalEncoding(*sizes))
-    assert built and type(ours.src_embed[1]) is type(tutorial.tiny_model().src_embed[1])
+    with pytest.raises(ValueError, match=f"no quick check so far uses {name}$"):
+        tutorial.grade(**{"rotate": rotate, name: nothing})
+    with pytest.raises(ValueError, match="this is our own rotate: define yours"):
+        tutorial.grade(grow=grow, rotate=tutorial.rotate)
+    assert capsys.readouterr().out == ""
+    assert verdicts(capsys, grow=grow).keys() < STATED["grow"][0], "the one without that model"
+    assert tutorial.tiny_model.cache_info().misses == 0
 
 
 def test_what_grade_runs_loads_and_trains_nothing_and_trained_models_stay(capsys, monkeypatch):
     tutorial.copy_model(0.0)
     trained = tutorial.copy_model, tutorial.demonstration_training, tutorial.translator_at_hand
     before = [each.cache_info() for each in trained]
-    for name in {"new_copy_model", *tutorial.COSTLY} - {"copy_model"}:
+    for name in ("new_copy_model", "subprocess", "load_trained_model", "read_corpus"):
         monkeypatch.setattr(tutorial, name, None)
     found = verdicts(capsys, **RIGHT)
-    assert found.keys() > set().union(*(checks for checks, _ in STATED.values()))
-    assert not any(found.values())
+    assert len(found) > 20 and not any(found.values())
     assert [each.cache_info() for each in trained] == before and before[0].currsize
+    used = set().union(*(tutorial.names_reached(tutorial.EXAMPLES[check]) for check in found))
+    assert not used & {"find_corpus", "load_trained_model", "copy_model", "subprocess"}
 
 
 def test_in_a_notebook_a_reader_may_take_our_names(capsys):
@@ -252,6 +250,8 @@ def test_in_a_notebook_a_reader_may_take_our_names(capsys):
             exec("example(inspect.unwrap(check_no_word_hears_a_later_one))", names)
         [said] = verdicts(capsys, grade, subsequent_mask=names["subsequent_mask"]).values()
         assert bool(said) == wrong and names["subsequent_mask"] is ours
+        with pytest.raises(ValueError, match="this is our own subsequent_mask"):
+            exec("grade(subsequent_mask=subsequent_mask)", names)
 
 
 def test_in_a_program_of_ones_own(capsys):

@@ -233,9 +233,10 @@ def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
 
 def test_a_text_is_drawn_to_its_end_or_limit(at):
     model, begin = at.LanguageModel(13, N=2, d_model=16, d_ff=32, h=4), [at.START, 5]
-    for bad in ({"temperature": 0.0}, {"temperature": -1.0}, {"top_k": 0}):
-        with pytest.raises(ValueError, match="temperature and top_k must be positive"):
-            at.sample(model, begin, 9, **bad)
+    bad = (begin, 9, 0.0), (begin, 9, -1.0), (begin, 9, 1.0, 0), ([], 9), (begin, 1)
+    for arguments in bad:
+        with pytest.raises(ValueError, match="out of range"):
+            at.sample(model, *arguments)
     model.generator.proj.bias.data[at.END] = -torch.inf
     greedy = list(begin)
     with at.evaluating(model):
