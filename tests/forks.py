@@ -36,13 +36,18 @@ class Rank(ForkProcess):
         return self.said.read_text("utf-8")
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @contextlib.contextmanager
 def forked(action: Callable, ranks: int = 1) -> Iterator[list[Rank]]:
     """Ranks that do the same, and know of each other; none outlives the block."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
         processes = [Rank(action, Path(folder), number, ranks, port) for number in range(ranks)]
         try:
             for process in processes:

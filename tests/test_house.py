@@ -156,7 +156,7 @@ def test_the_house_stays_small():
         return sum(path.read_text("utf-8").count("\n") for path in tracked(*patterns))
 
     assert lines("tools/*.py") <= 2100
-    assert lines("tests/*.py") <= 5500
+    assert lines("tests/*.py") <= 5600
     assert lines("README.md") <= 120 and lines("CONTRIBUTING.md") <= 60
 
 

@@ -1,12 +1,15 @@
 """The page: what its builder refuses, how it lays cells out, and how it behaves in a browser."""
 
 import base64
+import contextlib
 import io
 import itertools
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +20,7 @@ import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 from conftest import BROWSERS, CHROMIUM, PROJECT
+from forks import free_port
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
@@ -546,3 +550,31 @@ def test_has_no_accessibility_violation(browser, any_page, theme, width):
     page.wait_for_timeout(2000)  # boxes that scroll now learn to take the focus
     violations = axe.Axe().run(page).response["violations"]
     assert [(v["id"], [node["html"][:150] for node in v["nodes"][:3]]) for v in violations] == []
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_jupyterlab_draws_charts_of_a_notebook_that_it_does_not_trust(browser, tmp_path, at):
+    """The charts are those of the script's renderer; nothing outside this machine is asked."""
+    notebook(tmp_path, shown(at.portable_chart(line_chart([1, 3, 2]))))
+    port = free_port()
+    server = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
+    server += ["--IdentityProvider.token=", f"--ServerApp.root_dir={tmp_path}"]
+    homes = ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR")
+    environment = os.environ | dict.fromkeys(homes, str(tmp_path / "home"))
+    process = subprocess.Popen(server, env=environment, stderr=subprocess.DEVNULL)
+    page, outside = browser.new_page(), []
+    here = (f"http://127.0.0.1:{port}/", f"ws://127.0.0.1:{port}/", "data:", "blob:")
+    page.on("request", lambda r: r.url.startswith(here) or outside.append(r.url))
+    try:
+        for _ in range(120):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.5)
+        page.goto(f"http://127.0.0.1:{port}/lab/tree/made.ipynb")
+        canvas = page.locator(".jp-OutputArea-output canvas")
+        canvas.wait_for(timeout=90_000)
+        assert canvas.bounding_box()["width"] > 100 and outside == []
+    finally:
+        process.kill()  # asked to end, it may wait for its threads for ever; its kernel notices
+        process.wait(timeout=30)

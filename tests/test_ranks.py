@@ -5,14 +5,16 @@ import dataclasses
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import log_of, saved, train_one_epoch
-from forks import Rank, forked, results
+from conftest import PROJECT, assert_same_run, log_of, saved, train_one_epoch
+from forks import Rank, forked, free_port, results
 from torch import nn
 
 import the_annotated_transformer as tutorial
@@ -184,3 +186,28 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(small_config, tmp
     train_one_epoch(small_config, run)
     assert results(training(small_config, run), 2) == ["finished"] * 2
     assert len(log_of(run)) == 2 and "processes: 2 of 1 " in tutorial.read_summary(run)["machine"]
+
+
+@pytest.mark.slow
+def test_two_machines_go_on_with_a_run_of_two_processes(small_config, small_run, tmp_path):
+    """By torchrun. Only the first one writes, and it alone reads: they need no disk in common."""
+    whole, run = tmp_path / "whole" / "run", tmp_path / "machine-0" / "run"
+    results(training(small_config, whole), 2)
+    results(lambda: train_one_epoch(small_config, run), 2)
+    assert len(log_of(run)) == 1
+    (tmp_path / "machine-1").mkdir()
+    given = [str(PROJECT / tutorial.SCRIPT), "train", "--folder", "run"]
+    for name, value in dataclasses.asdict(small_config).items():
+        option = name.replace("_", "-")
+        flag = f"--{option}" if value else f"--no-{option}"
+        given.append(flag if isinstance(value, bool) else f"--{option}={value}")
+    meeting = f"--nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port {free_port()}"
+    agents = []
+    for number in range(2):
+        agent = ["torch.distributed.run", *meeting.split(), "--node-rank", str(number), "--"]
+        command, folder = [sys.executable, "-m", *agent, *given], tmp_path / f"machine-{number}"
+        agents.append(subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True))
+    errors = [agent.communicate(timeout=200)[1] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], errors
+    assert not list((tmp_path / "machine-1").iterdir())
+    assert_same_run(run, whole)

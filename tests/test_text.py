@@ -13,6 +13,7 @@ import sys
 import unicodedata
 import warnings
 
+import psutil
 import pytest
 from conftest import PROJECT
 
@@ -217,3 +218,17 @@ def test_a_closed_pipe_ends_it_quietly(small_run):
         process.stdin.close()
         assert process.wait(timeout=60) == 141
         assert re.fullmatch(rb"model small .*\n", process.stderr.read())
+
+
+@pytest.mark.slow
+def test_four_thousand_lines_in_constant_memory(small_run):
+    sources = itertools.cycle(german for german, _ in builtin_corpus()["train"])
+    memory = []
+    with subprocess.Popen(command(small_run, "--beam", "1"), text=True, **PIPES) as process:
+        for _ in range(20):  # a full group is answered before the next is sent
+            process.stdin.write("".join(f"{next(sources)}\n" for _ in range(200)))
+            process.stdin.flush()
+            assert all(process.stdout.readline().endswith("\n") for _ in range(200))
+            memory.append(psutil.Process(process.pid).memory_info().rss)
+        assert process.communicate(timeout=60)[0] == "" and process.returncode == 0
+    assert max(memory[8:]) - memory[4] < 12e6, "memory does not grow with the input"

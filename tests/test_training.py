@@ -330,3 +330,14 @@ def test_only_the_norm_after_the_sum_needs_a_warm_up():
         batches = list(tutorial.data_gen(tutorial.COPY_SYMBOLS, 32, 150))
         losses.append(tutorial.train_briefly(model, batches, curve)[-1])
     assert max(losses[:2]) < 2 < 2.4 < losses[2]
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_fast_forms_have_the_gradients_of_the_plain_ones(norm_first):
+    plain, batch = tutorial.tiny_model(norm_first=norm_first).double(), batch_of(2, 5)
+    fast = tutorial.make_fast(tutorial.copy.deepcopy(plain))
+    assert not {type(module) for module in fast.modules()} & set(tutorial.FASTER)
+    for model in (plain, fast):
+        model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask).square().sum().backward()
+    for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-9)
