@@ -165,17 +165,6 @@ def test_arguments_of_another_kind_meet_the_way_out():
 # The end ----------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_while_packages_load(tmp_path):
-    (tmp_path / "torch.py").write_text("import time\nprint('loads', flush=True)\ntime.sleep(60)\n")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*PROGRAM, "translate", "Hund"], env=environment, **pipes) as process:
-        assert process.stdout.readline() == "loads\n"
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20) == ("", "interrupted\n")
-        assert process.returncode == 130
-
-
 @pytest.mark.slow
 def test_ranks_end_with_a_line_each_and_leave_nothing(small_corpus, tmp_path):
     """After an error, and after Ctrl-C, which a terminal sends to every process."""

@@ -279,14 +279,10 @@ def test_an_exported_folder_of_the_first_edition(tmp_path):
     about = {"name": "toy", "corpus": first.corpus, "config": config_of(first)}
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     sums["config.json"] = hashlib.sha256(json.dumps(about).encode()).hexdigest()
-    text = json.dumps(about | {"sha256": sums})
-    (folder / "config.json").write_text(text)
+    (folder / "config.json").write_text(json.dumps(about | {"sha256": sums}))
     translator, batch = convert(folder), some_batch()
     assert translator == dataclasses.replace(first, model=translator.model)
     assert torch.equal(log_probs(translator.model, batch), log_probs(expected.model, batch))
-    (folder / "config.json").write_text(text.replace('"h": 2', '"h": 4'))
-    with pytest.raises(ValueError, match=r"old is no older model .*config\.json is damaged"):
-        convert(folder)
 
 
 @pytest.mark.parametrize("make", [of_words, of_pieces], ids=["words", "pieces"])

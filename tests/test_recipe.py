@@ -1,5 +1,6 @@
 """Part 7: the beam with its cache. And the faster forms."""
 
+import itertools
 import math
 
 import pytest
@@ -11,12 +12,10 @@ from the_annotated_transformer import END, PAD, START, Batch, beam_search, pad_i
 # The beam ---------------------------------------------------------------------------------------
 
 
-def biased(seed: int, V: int = 9, **changes):
+def biased(at, seed: int):
     """A small model that ends sentences now and then."""
     torch.manual_seed(seed)
-    model = tutorial.make_model(
-        V, V, **{"N": 1, "d_model": 16, "d_ff": 32, "h": 4} | changes
-    ).eval()
+    model = at.make_model(9, 9, N=1, d_model=16, d_ff=32, h=4).eval()
     model.generator.proj.weight.data *= 3
     model.generator.proj.bias.data[PAD] = -1e4  # no trained model writes it
     return model
@@ -40,32 +39,31 @@ def slow_search(model, src, max_len: int, beam: int, alpha: float) -> tuple[floa
     return max(scored)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-@pytest.mark.parametrize("beam", [2, 5])
-def test_the_search_is_the_one_described(alpha, beam):
+def test_the_search_is_the_one_described(at):
     """In a batch too; and where it ends early, which costs nothing and must happen here."""
-    saved = 0
-    for seed in range(5):
-        model, record = biased(seed), []
-        model.generator.proj.bias.data[END] += seed % 3
-        batch = Batch(pad_ids([[4, 5, 6, 7, END], [7, 8, END]]))
-        rows = beam_search(model, batch.src, batch.src_mask, 12, START, beam, alpha, record)
-        for src, found in zip((batch.src[:1], batch.src[1:, :3]), rows, strict=True):
-            with torch.no_grad():
-                score, written = slow_search(model, src, 12, beam, alpha)
-            assert tutorial.score_of(model, src, found, alpha) == pytest.approx(score, abs=1e-4)
-            assert found[found != PAD].tolist() == written
-        saved += len(record) < 11 and not record[-1][0].ended.all().item()
-    assert saved
+    for alpha, beam in itertools.product((0.0, 0.6, 1.5), (2, 5)):
+        saved = 0
+        for seed in range(5):
+            model, record = biased(at, seed), []
+            model.generator.proj.bias.data[END] += seed % 3
+            batch = at.Batch(pad_ids([[4, 5, 6, 7, END], [7, 8, END]]))
+            rows = at.beam_search(model, batch.src, batch.src_mask, 12, START, beam, alpha, record)
+            for src, found in zip((batch.src[:1], batch.src[1:, :3]), rows, strict=True):
+                with torch.no_grad():
+                    score, written = slow_search(model, src, 12, beam, alpha)
+                assert at.score_of(model, src, found, alpha) == pytest.approx(score, abs=1e-4)
+                assert found[found != PAD].tolist() == written
+            saved += len(record) < 11 and not record[-1][0].ended.all().item()
+        assert saved
 
 
 def test_the_limits_of_a_search():
-    src = torch.tensor([[4, 5], [6, 7]])
-    assert beam_search(biased(0), src, Batch(src).src_mask, 1).tolist() == [[START], [START]]
+    model, src = tutorial.tiny_model(), torch.tensor([[4, 5], [6, 7]])
+    assert beam_search(model, src, Batch(src).src_mask, 1).tolist() == [[START], [START]]
     for bad in ({"beam": 0}, {"alpha": -0.1}, {"alpha": math.nan}, {"alpha": 11}):
         [(name, value)] = bad.items()
         with pytest.raises(ValueError, match=rf"{name} (must be|from).* {value}\b"):
-            beam_search(biased(0), src, Batch(src).src_mask, 5, **bad)
+            beam_search(model, src, Batch(src).src_mask, 5, **bad)
 
 
 # Faster forms -----------------------------------------------------------------------------------

@@ -256,15 +256,6 @@ def test_another_machine_is_no_error(small_config, small_run, tmp_path, monkeypa
         tutorial.train_model(dataclasses.replace(small_config, epochs=1), run)
 
 
-def test_a_process_without_a_gpu_of_its_own(monkeypatch):
-    monkeypatch.setattr(tutorial, "choose_device", lambda: torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    one_too_many = pytest.raises(ValueError, match="a GPU of its own: start 1 at most")
-    with one_too_many, tutorial.join_workers():
-        pass
-
-
 # What a run leaves ------------------------------------------------------------------------------
 
 
