@@ -338,14 +338,14 @@ def published(name: str) -> None:
 # | Part | What happens there | Minutes to read | To run, on two CPU cores |
 # | --- | --- | ---: | --- |
 # | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 22 | seconds |
-# | [2. The model](#model) | everything around attention, and the frame that holds it | 28 | seconds |
+# | [2. The model](#model) | everything around attention, and the frame that holds it | 27 | seconds |
 # | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 21 | seconds |
-# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 11 | two minutes |
-# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 3 | seconds |
-# | [6. Real data](#real-data) | German to English, with words | 25 | three minutes |
+# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 13 | two minutes |
+# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 4 | seconds |
+# | [6. Real data](#real-data) | German to English, with words | 26 | three minutes |
 # | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 32 | seconds |
-# | [8. Results](#results) | scores, step by step | 11 | a minute |
-# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 15 | a minute |
+# | [8. Results](#results) | scores, step by step | 13 | a minute |
+# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 14 | a minute |
 # | [10. From here to today](#today) | a language model, and what has changed since 2017 | 15 | three minutes |
 # | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
 #
@@ -5161,7 +5161,6 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
 @functools.cache
 def language_model() -> tuple[LanguageModel, list[tuple]]:
     """A language model of English captions, trained at the first call, and its history."""
-    torch.manual_seed(1)
     model = LanguageModel(len(words_at_hand()[1]), N=2, d_model=128, d_ff=512, h=4, max_len=256)
     return model, train_for(10 if run_level() == "smoke" else 90, model)
 
@@ -6785,6 +6784,7 @@ def train_model(
             if first_rank:
                 save_training(training, folder)
                 print(progress(training), flush=True)
+        del training  # DDP must go before the process group does, or may wait for ever
     return status
 
 

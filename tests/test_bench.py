@@ -140,3 +140,9 @@ def test_a_benchmark_goes_on_after_a_stop(monkeypatch, capsys, tmp_path):
     first, second = bench.records.read("some")["cases"]
     assert [each["speed"] for each in first["rounds"]] == [1.0, 3.0, 6.0, 8.0, 10.0]
     assert (first["speed"], second["speed"]) == (6.0, 7.0)
+
+
+def test_a_case_that_fails_says_why(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
+    assert bench.main(["measure", "train-ours-small-fp32-1x2"]) == 1
+    assert "small-fp32-1x2 failed:\nerror: Multi30k is out of reach" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The house around the script: targets, packages, size, the notebook, rhythm of the text."""
 
+import ast
 import importlib.metadata
 import io
 import json
@@ -149,7 +150,7 @@ def test_the_house_stays_small():
         return sum(path.read_text("utf-8").count("\n") for path in tracked(*patterns))
 
     assert lines("tools/*.py") <= 2100
-    assert lines("tests/*.py") <= 5600
+    assert lines("tests/*.py") <= 5700
     assert lines("README.md") <= 120 and lines("CONTRIBUTING.md") <= 60
 
 
@@ -415,3 +416,54 @@ def test_everything_in_the_paper_has_its_place(script):
         text = " ".join(sections[anchor] for anchor in re.findall(r"\(#([^)]+)\)", here))
         text = re.sub(r"(?<!paper's )Figure \d+", "", re.sub(r"\n# ?(> )?", " ", text))  # of ours
         assert set(named(paper)) <= set(named(text)), paper
+
+
+def test_a_training_gets_processes_and_options():
+    replaced = ("train", "-n", "READY=", "PY=python", "ARGS=--epochs 1")
+    train = "python the_annotated_transformer.py train --ranks"
+    assert make(*replaced).strip() == f"{train} 1 --epochs 1"
+    assert make(*replaced, "RANKS=2").strip() == f"{train} 2 --epochs 1"
+
+
+def test_every_package_is_imported_or_called():
+    modules = set()
+    for path in tracked("*.py"):
+        text = path.read_text("utf-8")
+        modules |= set(re.findall(r'importorskip\("(\w+)', text))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules.add(node.module.partition(".")[0])
+    owners = importlib.metadata.packages_distributions()
+    imported = {name.lower() for module in modules for name in owners.get(module, [])}
+    unused = {name for name in requirements() if name.lower().replace("_", "-") not in imported}
+    assert unused == set(CALLED)
+    for name, (file, line) in CALLED.items():
+        assert re.search(line, (PROJECT / file).read_text("utf-8"), flags=re.M), name
+
+
+def test_make_says_whether_the_script_is_newer_than_the_page(small):
+    for name in ("Makefile", "the_annotated_transformer.py"):
+        shutil.copy(PROJECT / name, small)
+    (small / "docs").mkdir()
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A title")])
+    nbformat.write(notebook, small / "empty.ipynb")
+    (small / "docs" / "index.html").write_text(build_page.build(small / "empty.ipynb")[0])
+    make("check-published", "-C", str(small))
+    with (small / "the_annotated_transformer.py").open("a") as script:
+        script.write("# more\n")
+    with pytest.raises(subprocess.CalledProcessError) as told:
+        make("check-published", "-C", str(small))
+    assert "make blog makes it anew" in told.value.stdout
+
+
+CALLED = {  # of packages that nothing imports: where the line stands that needs them, and the line
+    "jupyterlab": ("Makefile", r"^\t.*\$\(PY\) -m jupyterlab "),
+    "ruff": ("Makefile", r"^\t\$\(PY\) -m ruff "),
+    "ipykernel": ("tools/notebook.py", r"KernelSpecManager\(kernel_dirs=\[\]\)"),  # its own kernel
+    "setuptools": ("the_annotated_transformer.py", r"^ *import GPUtil"),  # which needs distutils
+    "accessible-pygments": ("tools/build_page.py", r'^[^#]*"github-light-high-contrast"'),
+    "pytest-xdist": ("Makefile", r"^WORKERS .*--numprocesses "),
+    "pytest-timeout": ("pyproject.toml", r"^timeout = "),
+}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PROJECT
+from conftest import PROJECT, write_pairs
 from test_house import make
 
 import the_annotated_transformer as tutorial
@@ -204,3 +204,28 @@ def test_translating_installs_what_it_needs_and_no_more(tmp_path):
     assert "--index-url" not in make("translate", *dry, PATH=f"{tmp_path}:{os.environ['PATH']}")
     first = (PROJECT / "requirements.txt").read_text().partition("\n\n")[0]
     assert re.findall(r"^(\w+)==", first, re.M) == ["torch", "tokenizers", "safetensors", "tyro"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count, least", [(60, 20), (600, 60)])
+def test_a_small_corpus_trains_with_the_default_command(tmp_path, capsys, count, least):
+    """But for the size of the model; and without a test split the validation split is scored."""
+    pairs = tutorial.builtin_corpus()["train"][: count + 30]
+    data = write_pairs(tmp_path / "mine", ("de", "en"), train=pairs[30:], val=pairs[:30])
+    sizes = "--N 1 --d-model 64 --d-ff 256 --h 4 --dropout 0.1 --folder".split()
+    command = ["train", "--data", str(data), *sizes, str(tmp_path / "run")]
+    assert tutorial.main(command) == 0
+    assert tutorial.main(["evaluate", "--model", str(tmp_path / "run")]) == 0
+    bleu = float(re.search(r"val: BLEU (\S+),", capsys.readouterr().out)[1])
+    assert bleu > least
+
+
+def test_ctrl_c_while_packages_load(tmp_path):
+    (tmp_path / "torch.py").write_text("import time\nprint('loads', flush=True)\ntime.sleep(60)\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*PROGRAM, "translate", "Hund"], env=environment, **pipes) as process:
+        assert process.stdout.readline() == "loads\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == ("", "interrupted\n")
+        assert process.returncode == 130

@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -563,3 +564,41 @@ def test_jupyterlab_draws_charts_of_a_notebook_that_it_does_not_trust(browser, t
     finally:
         process.kill()  # asked to end, it may wait for its threads for ever; its kernel notices
         process.wait(timeout=30)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://github.com/someone/a-name.git", "git@github.com:someone/a-name", "/disk"]
+)
+def test_the_page_links_to_where_git_says_that_it_lives(tmp_path, monkeypatch, address):
+    for command in (["init", "-q"], ["remote", "add", "origin", address]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    monkeypatch.setattr(build_page, "PROJECT", tmp_path)
+    page = BeautifulSoup(build_page.build(notebook(tmp_path))[0], "html.parser")
+    links = [link["href"] for link in page.select(".links a")]
+    assert len(links) == (0 if address == "/disk" else 3)
+    assert all("/someone/a-name/" in link for link in links)
+
+
+@pytest.mark.browser
+def test_prints_to_pdf(browser, sample, tmp_path):
+    """By a copy of the Makefile, so that nothing lands in the project."""
+    shutil.copy(PROJECT / "Makefile", tmp_path)
+    command = ["make", "pdf", f"PAGE={sample}", f"BROWSER={CHROMIUM}"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    data = (tmp_path / "build" / "the_annotated_transformer.pdf").read_bytes()
+    assert data.startswith(b"%PDF") and len(data) > 20_000
+    without = subprocess.run(["make", "pdf", "BROWSER="], cwd=tmp_path, capture_output=True)
+    assert without.returncode and b"or print the page from your browser" in without.stdout
+
+
+@pytest.mark.browser
+def test_code_is_copied(browser, sample):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(sample.as_uri())
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    block = page.locator(".code").first
+    block.hover()
+    block.get_by_role("button", name="Copy").click()
+    block.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("def f(x: int) -> str:")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import PROJECT
-from safetensors.torch import load
+from safetensors.torch import load, save_file
 
 import the_annotated_transformer as tutorial
 
@@ -252,3 +252,36 @@ def test_the_score_is_that_of_the_record(multi30k):
     assert score["BLEU"] == pytest.approx(expected["bleu"], abs=0.05)
     assert score["perplexity"] == pytest.approx(expected["perplexity"], abs=0.02)
     assert score["signature"] == expected["signature"]
+
+
+def test_symbols_that_do_not_fit(folder, tmp_path):
+    text = tutorial.learn_pieces(tutorial.read_builtin(), 301)[0].settings
+    (folder / "tokenizer.json").write_text(text)
+    sign(folder)
+    refused(folder, "301 symbols do not fit a matrix of 300 rows")
+    tutorial.save_model(toy(0), tmp_path / "words")
+    path = tmp_path / "words" / "words.json"
+    words = json.loads(path.read_bytes())
+    for side in ("source", "target"):
+        for changed in ([*words[side], "unheard"], words[side][::-1]):
+            path.write_text(json.dumps(words | {side: changed}))
+            sign(path.parent)
+            refused(path.parent, "symbols do not fit a matrix")
+
+
+def test_weights_that_do_not_fit(folder):
+    path, name = folder / "model.safetensors", "encoder.layers.0.feed_forward.widen.weight"
+    weights = load(path.read_bytes())
+    less = {key: value for key, value in weights.items() if key != name}
+    for changed in (
+        less,
+        weights | {"encoder.norm.more": torch.ones(3)},
+        weights | {name: weights[name][:1].clone()},
+        weights | {name: weights[name].to(torch.int8)},  # rounded, and the steps are missing
+    ):
+        save_file(changed, path)
+        sign(folder)
+        refused(folder)
+    torch.save(weights, path)
+    sign(folder)
+    refused(folder)

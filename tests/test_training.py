@@ -16,10 +16,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import GPUtil
 import pytest
 import torch
+import tqdm
 from conftest import PROJECT, assert_same_run, log_of
 from test_ranks import batch_of
 from torch import nn
@@ -332,3 +334,29 @@ def test_fast_forms_have_the_gradients_of_the_plain_ones(norm_first):
         model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask).square().sum().backward()
     for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-9)
+
+
+def test_how_long_it_will_take_is_told_after_a_hundred_updates(small_config, tmp_path, capsys):
+    config = dataclasses.replace(small_config, batch_tokens=8, accumulate=1, max_len=64)
+    tutorial.train_model(config, tmp_path / "run")
+    said = capsys.readouterr().out
+    assert re.search(r"(?s)are done\nabout \d+ minutes in all\nepoch 1/2: ", said)
+    assert said.count("minutes in all") == 1
+
+
+def test_a_bar_for_all_epochs_on_a_terminal(small_config, tmp_path, monkeypatch):
+    spy = create_autospec(tqdm.tqdm, side_effect=tqdm.tqdm)
+    monkeypatch.setattr(tqdm, "tqdm", spy)
+    tutorial.train_model(small_config, tmp_path / "run")
+    first, both = (entry["updates"] for entry in log_of(tmp_path / "run"))
+    bars = [(*call.args[1:], call.kwargs["initial"]) for call in spy.call_args_list]
+    assert bars == [("epoch 1/2", both, 0), ("epoch 2/2", both, first)]
+
+
+def test_a_process_without_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(tutorial, "choose_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    one_too_many = pytest.raises(ValueError, match="a GPU of its own: start 1 at most")
+    with one_too_many, tutorial.join_workers():
+        pass

@@ -55,7 +55,7 @@ class TorchModel(nn.Module):
         positions = at.PositionalEncoding(D, dropout)
         self.src_embed = nn.Sequential(at.Embeddings(D, source), positions)
         self.tgt_embed = nn.Sequential(at.Embeddings(D, target), positions)
-        self.proj = nn.Linear(D, target)
+        self.generator = at.Generator(D, target)
         self.smoothing, self.autocast = config.smoothing, autocast
 
     def forward(self, batch: at.Batch) -> Tensor:
@@ -66,7 +66,7 @@ class TorchModel(nn.Module):
                 self.src_embed(batch.src), self.tgt_embed(batch.tgt), tgt_mask=causal,
                 src_key_padding_mask=closed, memory_key_padding_mask=closed, tgt_is_causal=True,
             )  # fmt: skip
-            logits = self.proj(states[real]).float()  # (tokens, V)
+            logits = self.generator.proj(states[real]).float()  # (tokens, V)
         wanted = batch.tgt_y[real]
         return nn.functional.cross_entropy(
             logits, wanted, label_smoothing=self.smoothing, reduction="sum"
