@@ -45,7 +45,7 @@ def test_nn_transformer_computes_what_ours_computes(ours, batch):
             core.norm.bias.copy_(stack.norm.shift.normal_())
     theirs.src_embed.load_state_dict(model.src_embed.state_dict())
     theirs.tgt_embed.load_state_dict(model.tgt_embed.state_dict())
-    theirs.proj.load_state_dict(model.generator.proj.state_dict())
+    theirs.generator.proj.load_state_dict(model.generator.proj.state_dict())
     states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
     real = batch.tgt_y != tutorial.PAD
     log_probs, wanted = model.generator(states)[real], batch.tgt_y[real]
