@@ -13,7 +13,8 @@ import io
 import json
 import re
 import sys
-from itertools import takewhile
+import zlib
+from itertools import groupby, takewhile
 from pathlib import Path
 
 import nbformat
@@ -26,25 +27,45 @@ from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbformat import NotebookNode
 from PIL import Image
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
+from pygments.styles import get_style_by_name
+from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
 PROJECT = Path(__file__).resolve().parent.parent
 PARTS = PROJECT / "tools/page"  # template, style, script
 VENDOR = PARTS / "vendor"
+FIGURES = PARTS / "figures"  # scripts of figures that can be played with
+MODEL = PROJECT / "pretrained"  # the model that plays in them
+PLAYABLE = {  # figures of the notebook, and what takes their place on the page
+    "figure-first-translation": "translator",
+    "figure-attention-by-hand": "by-hand",
+    "figure-architecture": "map",
+    "figure-one-search": "tree",
+}
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 VEGA = ("window.vegaEmbed = vegaEmbed;", "6.4")  # what the page calls, version of Vega-Lite
-LIMIT = 3_500_000  # bytes; a page must stay pleasant to load on a phone
-SHORT_NOTE = 90  # words; a note that is no longer stands in the margin where there is one
+ROOMS = (330, 880)  # pixels; widths of a chart on a phone and beside the contents
+LIMIT = 3_000_000  # bytes; a page must stay pleasant to load on a phone
+SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
+FOLDED = "paper-map older-code failures glossary references"  # sections to look things up in
+FOLDED = "|".join([r"try-[\w-]+", *FOLDED.split()])  # and exercises: folded under their headings
+MEASURED = re.compile(r"(.*?)(?:; (BLEU nrefs:\S+))?\. ((?:[^.]|\.\d)*; measured with .*)")
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
+CODE_INKS = {  # what is coloured in code: class, kinds of tokens
+    "c": [Comment],
+    "s": [String],
+    "k": [Keyword, Operator.Word],
+    "f": [Name.Function, Name.Class],
+    "d": [Name.Decorator],
+    "m": [Number],
+}
 FACES = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular"  # of formulas
 FACES = {*FACES.split(), *(f"Size{size}-Regular" for size in (1, 2, 3, 4))}
 GITHUB = re.compile(r'\[remote "origin"\][^\[]*github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?\n')
 ANCHORED = r"^((?:<a id=[^>]+></a>)+)\s+(#+ )"
 DEFINES = re.compile(r"^(?:def|class) (\w+)", flags=re.M)
-NUMBER = re.compile(r"[-+−–]?[\d,.]*\d(e[+-]?\d+)?\s*[%×kM]?|NaN|[–—]?")
+NUMBER = re.compile(r"[-+−–—±\d.,;()\s\u2060]*(e[+-]?\d+)?\s*[%×kM]?|NaN")  # a range, too
 
 parsed = functools.partial(BeautifulSoup, features="html.parser")
 vega_bundle = functools.cache(vl_convert.javascript_bundle)
@@ -77,17 +98,34 @@ def katex() -> quickjs.Object:
 
 
 def code_block(code: str, language: str = "python") -> str:
-    """A block of code, coloured."""
-    lexer = get_lexer_by_name(language, stripnl=False)
-    coloured = highlight(code, lexer, HtmlFormatter(nowrap=True)).rstrip("\n")
+    """A block of code, coloured; neighbours of one colour share an element."""
+    pieces, ink = [], ""
+    for token, text in get_lexer_by_name(language, stripnl=False).get_tokens(code):
+        if not text.isspace():
+            kinds = (k for k, tokens in CODE_INKS.items() if any(token in t for t in tokens))
+            ink = next(kinds, "")
+        pieces.append((ink, html.escape(text, quote=False)))
+    coloured = ""
+    for ink, group in groupby(pieces, key=lambda piece: piece[0]):
+        text = "".join(text for _, text in group)
+        coloured += f'<span class="{ink}">{text}</span>' if ink else text
+    coloured = re.sub(r"(\s+)</span>", r"</span>\1", coloured).rstrip("\n")
     return f'<div class="code"><pre><code>{coloured}</code></pre></div>\n'
 
 
 def printed(text: str) -> str:
     """Plain output of a cell; passed checks get their own look."""
     text = html.escape(text.strip("\n"), quote=False)
+    if MEASURED.fullmatch(text):
+        return f'<div class="caption">{with_source(text)}</div>\n'
     passed = " check" if all(line.startswith("✓") for line in text.split("\n")) else ""
     return f'<pre class="output{passed}"><samp>{text}</samp></pre>\n'
+
+
+def with_source(caption: str) -> str:
+    """A caption whose last words, what was measured where and with what, wait in a fold."""
+    fold = r'\1. <details class="source"><summary>measured how</summary>\3 \2</details>'
+    return MEASURED.sub(fold, caption)
 
 
 def missing_numbers(node: object, place: str = "") -> list[str]:
@@ -98,6 +136,23 @@ def missing_numbers(node: object, place: str = "") -> list[str]:
     packed = r"[-+.\de ]*\b(nan|inf)\b[-+.\de naif]*"
     missing = node is None or re.fullmatch(packed, str(node).lower())
     return [place] if missing and re.search("/datasets/|/data/values/", place) else []
+
+
+@functools.cache
+def fitting() -> quickjs.Object:
+    """What the page does so that a chart fits: (chart as JSON, pixels) -> chart as JSON."""
+    context = quickjs.Context()
+    context.eval((PARTS / "fit.js").read_text("utf-8"))
+    return context.eval("""(text, room) => {
+        const spec = fit(JSON.parse(text), room);
+        return JSON.stringify({...spec, config: merge(spec.config, chartSizes(room))});
+    }""")
+
+
+def drawn_height(spec: str, room: int) -> int:
+    """The height of a chart, in pixels, once the page has drawn it."""
+    drawn = vl_convert.vegalite_to_svg(fitting()(spec, room), vl_version=VEGA[1])
+    return round(float(re.search(r'height="([\d.]+)"', drawn)[1]))
 
 
 def chart_of(spec: dict, png: str) -> str:
@@ -113,29 +168,39 @@ def chart_of(spec: dict, png: str) -> str:
     picture.convert("RGB").save(smaller, "WEBP", lossless=True, method=6)
     text = json.dumps(spec, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", r"\u003c")  # so that it can stand inside a script element
-    # The picture is 1.5 times as large as the chart will be: keep its place free.
-    height = picture.height * 2 // 3
-    view = f'<div class="scroll"><div class="view" style="min-height:{height}px"></div></div>'
+    narrow, wide = (drawn_height(text, room) for room in ROOMS)
+    heights = f"--narrow:{narrow}px;--wide:{wide}px"  # the place that is kept free for it
+    view = f'<div class="scroll"><div class="view" style="{heights}"></div></div>'
     image = f'<img src="{data_uri("image/webp", smaller.getvalue())}" alt="{label}">'
     script = f'<script type="application/json">{text}</script><noscript>{image}</noscript>'
-    chart = f'<div class="chart"><div class="controls"></div>{view}{script}</div>\n'
+    bound = text.count('"bind":{')  # and for its choosers, in rows
+    rows = f' style="--narrow:{max(1, bound - 1)};--wide:{(bound + 2) // 3}"' if bound else ""
+    chart = f'<div class="chart"><div class="controls"{rows}></div>{view}{script}</div>\n'
     return f"{chart}<figcaption>{label}</figcaption>"
 
 
 def clean_table(source: str) -> str:
-    """A pandas table without its styling, numbers to the right."""
+    """A pandas table without its styling, numbers to the right, groups of columns apart."""
     table = parsed(source).table
-    caption = table.caption.extract().decode_contents() if table.caption else ""
+    caption = with_source(table.caption.extract().decode_contents()) if table.caption else ""
     for tag in [table, *table.find_all(True)]:
         tag.attrs = {k: v for k, v in tag.attrs.items() if k in ("colspan", "rowspan")}
     headings = len(table.thead.find_all("tr"))
     rows = [row.find_all(["th", "td"]) for row in table.find_all("tr")][headings - 1 :]
     # From the right, since an index of several levels has rows of several lengths.
+    if headings > 1:
+        place = 0
+        for group in reversed(table.tr.find_all(["th", "td"])):
+            place += int(group.get("colspan", 1))
+            if "colspan" in group.attrs:
+                group["class"] = "group" if group.get_text(strip=True) else "first"
+                for row in rows:
+                    row[-place]["class"] = "first"
     for heading, *column in zip(*map(reversed, rows), strict=False):
         texts = [cell.get_text(strip=True) for cell in column]
         if any(texts) and all(map(NUMBER.fullmatch, texts)):
             for cell in [heading, *column]:
-                cell["class"] = "num"
+                cell["class"] = ["num", *cell.get_attribute_list("class", [])]
     caption = f"<figcaption>{caption}</figcaption>" if caption else ""
     return f'<figure>{caption}<div class="scroll table">{table}</div></figure>\n'
 
@@ -228,6 +293,8 @@ class Cells:
     def code(self, cell: NotebookNode) -> str:
         """A code cell with its outputs."""
         outputs = "".join(self.output(output, cell.source) for output in cell.outputs)
+        if re.fullmatch(r'published\("[\w-]+"\)', cell.source.strip()):
+            return outputs  # such a call tells a reader nothing
         self.codes += 1
         block = code_block(cell.source.strip("\n"))
         block = block.replace("<div", f'<div id="code-{self.codes}"', 1)
@@ -271,6 +338,59 @@ def purpose(code: str, outputs: str) -> str:
     if re.search(r"<table|\bpd\.|\btable\(", shown):
         return "code of this table"
     return "code of this output" if outputs else "set-up code"
+
+
+# Figures to play with -----------------------------------------------------------------------------
+
+
+@functools.cache
+def side_file() -> str:
+    """The shipped model as a script that the page loads: checksum, settings and pieces, weights."""
+    config = json.loads((MODEL / "config.json").read_bytes())["model"]
+    tokenizer = json.loads((MODEL / "tokenizer.json").read_bytes())["model"]
+    words = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
+    merges = [" ".join(pair) for pair in tokenizer["merges"]]
+    settings = json.dumps({"config": config, "words": words, "merges": merges})
+    weights = base64.b64encode((MODEL / "model.safetensors").read_bytes()).decode()
+    check = zlib.adler32((settings + weights).encode())
+    return f"self.translatorFiles = {json.dumps([check, settings, weights])};\n"
+
+
+def engine() -> str:
+    """A script that reads the model of the side file and searches with it."""
+    names = "Object.assign(self, { Search, model: readModel(translatorFiles) });"
+    return side_file() + (FIGURES / "transformer.js").read_text("utf-8") + names
+
+
+def figure_scripts() -> str:
+    """The scripts of all figures, what they share first."""
+    shared = [FIGURES / "transformer.js", FIGURES / "play.js"]
+    others = sorted(set(FIGURES.glob("*.js")) - set(shared))
+    return "\n".join(file.read_text("utf-8") for file in (*shared, *others))
+
+
+@functools.cache
+def still_pictures() -> quickjs.Object:
+    """The figures' own drawing of their still pictures: (name, data as JSON) -> HTML."""
+    context = quickjs.Context()
+    context.eval("globalThis.self = globalThis")
+    context.eval(side_file())
+    context.eval(figure_scripts())
+    context.eval("const model = readModel(translatorFiles)")
+    return context.eval("(name, data) => stills[name](model, JSON.parse(data))")
+
+
+def make_playable(figure: Tag, name: str) -> None:
+    """Put the still picture of a figure that can be played with in the place of the notebook's."""
+    spec = figure.find("script", type="application/json")
+    if spec:  # of a chart: its rows
+        [*_, data] = json.loads(spec.string).get("datasets", {"": []}).values()
+    else:
+        data = str(figure.svg)
+    still = still_pictures()(name, json.dumps(data, ensure_ascii=False))
+    figure["class"], figure["data-play"] = "playable", name
+    old = figure.find(class_=["chart", "picture"])
+    old.replace_with(parsed(f'<div class="stage">{still}</div>'))
 
 
 # The article --------------------------------------------------------------------------------------
@@ -385,14 +505,16 @@ def lay_out(cells: str) -> BeautifulSoup:
     check_links(article)
     for cell in article.find_all("cell"):
         cell.unwrap()
+    for figure in article.find_all("figure", id=set(PLAYABLE)):
+        make_playable(figure, PLAYABLE[figure["id"]])
     add_captions(article)
     place_notes(article)
     return article
 
 
 def folded(article: str) -> str:
-    """The article with its set-up, and the words between its cells, in one fold, and each section
-    of the engine room folded under its heading."""
+    """The article with whole sections in folds under their headings: the set-up with the words
+    between its cells, the engine room, exercises and what is there to be looked up."""
     start, story = re.split("(?=<h2 )|$", article, maxsplit=1)
     story, engine, room = story.partition(f'<h2 id="{ENGINE}">')
     cell = r'<details class="fold"><summary>(?:code of|set-up).*?</summary>(.*?)</details>'
@@ -400,10 +522,14 @@ def folded(article: str) -> str:
         inner = re.sub(cell, r"\1", set_up[0], flags=re.S)
         whole = f'<details class="fold"><summary>set-up code</summary>{inner}</details>'
         start = start.replace(set_up[0], whole)
-    room = re.sub(cell.replace("code of|", ""), r"\1", room, flags=re.S)
     section = r'<details class="fold section"><summary>\1</summary>\2</details>\n'
-    room = re.sub(r"(<h3 .*?</h3>)(.*?)(?=<h3 |\Z)", section, room, flags=re.S)
-    return start + story + engine + room
+    looked_up = rf'(<h3 id="(?:{FOLDED})">.*?</h3>)(.*?)(?=<h[23] |\Z)'
+    story = re.sub(looked_up, section, story, flags=re.S)
+    room = engine + re.sub(cell, r"\1", room, flags=re.S)
+    room = re.sub(r"(<h2 .*?</h2>)(.*)", section, room, flags=re.S)
+    # (A summary may hold no link; page.js shows the address of a section that is unfolded.)
+    self_link = r'\1<a class="self" href="#\2" aria-hidden="true" tabindex="-1"></a></h'
+    return re.sub(r'(?<!<summary>)(<h[2-6] id="([^"]+)">.*?)</h', self_link, start + story + room)
 
 
 def contents(article: BeautifulSoup) -> str:
@@ -434,9 +560,11 @@ def styles() -> str:
     css = (VENDOR / "katex/katex.min.css").read_text("utf-8")
     rules.append(re.sub(r"@font-face\{[^}]*\}", embedded, css))
     for theme, name in CODE_STYLES.items():
-        colours = HtmlFormatter(style=name).get_style_defs(f':root[data-theme="{theme}"] .code')
-        rules += [line for line in colours.split("\n") if ".code ." in line and "color" in line]
-    return "\n".join([*rules, (PARTS / "page.css").read_text("utf-8")])
+        for ink, [token, *_] in CODE_INKS.items():
+            colour = get_style_by_name(name).style_for_token(token)["color"]
+            rules.append(f':root[data-theme="{theme}"] .code .{ink}{{color:#{colour}}}')
+    own = (PARTS / "page.css", *sorted(FIGURES.glob("*.css")))
+    return "\n".join([*rules, *(file.read_text("utf-8") for file in own)])
 
 
 def publish_problem(runs: list[dict]) -> str | None:
@@ -481,7 +609,8 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "katex_licence": (VENDOR / "katex/LICENSE").read_text("utf-8"),
         "vega_licence": (VENDOR / "vega/LICENSE").read_text("utf-8"),
         "vega": vega_bundle(*VEGA) if article.find(class_="chart") else "",
-        "script": (PARTS / "page.js").read_text("utf-8"),
+        "script": figure_scripts()
+        + "".join((PARTS / name).read_text("utf-8") for name in ("fit.js", "page.js")),
     }
     template = (PARTS / "template.html").read_text("utf-8")
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
@@ -496,6 +625,8 @@ def make_page(executed: Path, output: Path, /, publish: bool = False) -> None:
     if publish and (problem := publish_problem(runs)):
         raise BuildError(f"refusing to publish: {problem}")
     records.write_text(output, page)
+    if 'class="playable"' in page:
+        records.write_text(output.parent / "model.js", side_file())
 
 
 main = records.command_line(make=make_page)

@@ -8,10 +8,12 @@ the script only show these views.
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, median
 
 import altair as alt
+import build_page
 import records
 import results
 from records import finished, read
@@ -41,60 +43,27 @@ def two_levels(*pairs: tuple[str, str]) -> list[list[str]]:
 
 # The drawing of the first screen ----------------------------------------------------------------
 
-LEAST = 0.09  # a weight that still gets a curve; none lies near it, so that processors agree
-
-
-def row_of_boxes(words: Sequence[str], y: int) -> tuple[list[int], str]:
-    """Middles of pieces along a line, and their boxes: pieces of one word stand close together."""
-    names = [word.removeprefix("▁") for word in words]
-    widths, begun = [12 + 10 * len(name) for name in names], sum("▁" in word for word in words)
-    x, middles, boxes, close = 4, [], "", 3
-    room = (632 - sum(widths) - close * (len(words) - begun)) / (begun - 1)
-    for i, (name, width) in enumerate(zip(names, widths, strict=True)):
-        x += (room if "▁" in words[i] else close) if i else 0
-        middles.append(round(x + width / 2))
-        boxes += f'  <rect x="{x:.0f}" y="{y}" width="{width}" height="36" rx="8"/>'
-        boxes += f'<text x="{middles[-1]}" y="{y + 24}">{name}</text>\n'
-        x += width
-    return middles, boxes
-
 
 def first_picture() -> str:
-    """A drawing: the first sentence, its translation, and where the model looked as it wrote."""
-    translator = at.load_trained_model(results.PRETRAINED, results.models.CPU)
-    batch = at.with_own_translation(translator, at.SENTENCE)
-    weights = at.recorded_attention(translator.model, batch)["cross-attention"][0, -1].mean(0)
-    german, english = (
-        [vocabulary.words[n].replace("</s>", "▁end") for n in ids[0].tolist()]
-        for vocabulary, ids in zip(translator.vocabularies, (batch.src, batch.tgt_y), strict=True)
-    )
-    (keys, above), (queries, below) = row_of_boxes(german, 4), row_of_boxes(english, 190)
-    curves = looks = ""
-    for word, query, row in zip(english, queries, weights.tolist(), strict=True):
-        found = [look for look in zip(german, keys, row, strict=True) if look[2] >= LEAST]
-        looks += f"; {word} looks at {', '.join(name for name, _, _ in found)}"
-        for _, key, weight in found:
-            stroke = f'stroke-width="{9 * weight:.1f}" stroke-opacity="{0.2 + 0.7 * weight:.2f}"'
-            curves += f'  <path {stroke} d="M{query} 190C{query} 110 {key} 120 {key} 40"/>\n'
-    written = translator.vocabularies[1].decode(batch.tgt_y[0].tolist())
-    looks = looks.replace("▁", "").replace(" .", " the full stop").removeprefix("; ")
-    other = (at.HERE / "images" / "multi-head.svg").read_text("utf-8")
+    """What the page's translator draws for its first sentence, as a file with its own style."""
+    drawn = build_page.still_pictures()("picture", "null")
+    own, other = "drawing-first-translation", (at.HERE / "images" / "multi-head.svg").read_text()
     style = other[other.index("<style>") : other.index("    .drawing-multi-head .d-small")]
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" class="drawing drawing-first-translation" \
-viewBox="0 0 640 230" width="640" height="230" role="img" \
-aria-labelledby="first-translation-title first-translation-desc">
+    style = style.replace("drawing-multi-head", own)
+    label = 'role="img" aria-labelledby="first-translation-title first-translation-desc"'
+    begin, words, rest = re.fullmatch(
+        r'(<svg .*?) role="img" aria-label="(.*?)">(.*)', drawn
+    ).groups()
+    return f"""{begin} xmlns="http://www.w3.org/2000/svg" class="drawing {own}" {label}>
   <title id="first-translation-title">A translation, and where the model looked</title>
-  <desc id="first-translation-desc">Above: {at.SENTENCE} Below, what the model makes of it: \
-{written} Curves lead from each piece, about to be written, to what it looks at. {looks}.</desc>
-  {style.replace("multi-head", "first-translation")}\
-    .drawing-first-translation {{ min-width: 520px; }}
-    .drawing-first-translation rect {{ fill: var(--drawing-panel); stroke-width: 1.5; }}
-    .drawing-first-translation rect {{ stroke: var(--drawing-panel-edge); }}
-    .drawing-first-translation .d-paper {{ fill: var(--drawing-paper); stroke: none; }}
-    .drawing-first-translation path {{ fill: none; stroke: var(--drawing-attention-edge); }}
+  <desc id="first-translation-desc">Above: {at.SENTENCE} {words} \
+Curves lead from each piece to those that the model looked at while it wrote it.</desc>
+  {style}\
+    .{own} {{ min-width: 520px; }}
+    .{own} rect {{ fill: var(--drawing-panel); stroke: var(--drawing-panel-edge); }}
+    .{own} path {{ fill: none; stroke: var(--drawing-attention-edge); stroke-opacity: .6; }}
   </style>
-  <rect class="d-paper" width="640" height="230"/>
-{curves}{above}{below}</svg>
+  {rest.replace("<path", chr(10) + "  <path").replace("<g", chr(10) + "  <g")}
 """
 
 

@@ -34,17 +34,32 @@ const wide = matchMedia("(min-width: 68rem)");
 const links = all("nav a");
 const headings = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
 
+/** Show or hide the sections of a Part in the contents. */
+function showSections(item, shown) {
+  item.classList.toggle("open", shown);
+  item.querySelector("button")?.setAttribute("aria-expanded", shown);
+}
+
+for (const item of all("nav > ol > li:has(ol)")) {
+  const more = Object.assign(document.createElement("button"), { type: "button", className: "more" });
+  more.setAttribute("aria-label", `Sections of ${item.querySelector("a").textContent}`);
+  more.addEventListener("click", () => showSections(item, !item.classList.contains("open")));
+  item.querySelector("a").after(more);
+  showSections(item, false);
+}
+
 function markSection() {
   const below = root.scrollHeight - scrollY - innerHeight; // the last headings never come to the top
   const line = Math.max(120, innerHeight - below);
   const next = headings.findIndex((heading) => heading.getBoundingClientRect().top > line);
   const current = links[(next < 0 ? links.length : next) - 1];
-  if (links.some((link) => link === current && link.hasAttribute("aria-current"))) return;
+  if (current?.hasAttribute("aria-current")) return;
   links.forEach((link) => link.removeAttribute("aria-current"));
-  all("nav li.here").forEach((item) => item.classList.remove("here"));
+  all("nav li.open").forEach((item) => showSections(item, false));
+  document.getElementById("here").textContent = current?.textContent ?? "";
   if (!current) return;
   current.setAttribute("aria-current", "true");
-  current.closest("nav > ol > li").classList.add("here");
+  showSections(current.closest("nav > ol > li"), true);
   const [nav, top] = [current.closest("nav"), current.offsetTop];
   if (top < nav.scrollTop + 40 || top > nav.scrollTop + nav.clientHeight - 60) nav.scrollTop = top - nav.clientHeight / 3;
 }
@@ -71,26 +86,35 @@ function unfold(hash) {
 }
 
 function arrive() {
+  if (location.hash) layOut();
   unfold(location.hash)?.scrollIntoView();
 }
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="#"]');
-  if (link) unfold(link.getAttribute("href"));
+  const fold = event.target.closest(".section > summary")?.parentElement;
+  if (fold && !fold.open) history.replaceState(null, "", `#${fold.querySelector("[id]").id}`); // its heading's address
+  if (!link) return;
+  layOut();
+  unfold(link.getAttribute("href"));
 });
 addEventListener("hashchange", arrive);
 
 // Code and boxes that scroll ----------------------------------------------------------------------
 
-for (const block of all(".code")) {
-  const copy = Object.assign(document.createElement("button"), { className: "copy", type: "button", textContent: "Copy" });
-  copy.addEventListener("click", async () => {
-    const done = navigator.clipboard?.writeText(block.querySelector("code").textContent);
-    copy.textContent = await (done ?? Promise.reject()).then(() => "Copied", () => "Not allowed");
-    setTimeout(() => (copy.textContent = "Copy"), 1500);
-  });
-  block.append(copy);
+// One button for all blocks: it moves to the one that is pointed at, focused, or on the screen.
+const copy = Object.assign(document.createElement("button"), { className: "copy", type: "button", textContent: "Copy" });
+copy.addEventListener("click", async () => {
+  const done = navigator.clipboard?.writeText(copy.parentElement.querySelector("code").textContent);
+  copy.textContent = await (done ?? Promise.reject()).then(() => "Copied", () => "Not allowed");
+  setTimeout(() => (copy.textContent = "Copy"), 1500);
+});
+
+function moveCopy(block) {
+  if (block && block !== copy.parentElement && document.activeElement !== copy) block.append(copy);
 }
+["pointerover", "focusin"].forEach((event) => addEventListener(event, ({ target }) => moveCopy(target.closest?.(".code"))));
+const onScreen = new IntersectionObserver((entries) => moveCopy(entries.find((entry) => entry.isIntersecting)?.target));
 
 // Only what scrolls takes the keyboard's focus.
 function markScrolling(box) {
@@ -99,56 +123,66 @@ function markScrolling(box) {
 }
 const scrolling = new ResizeObserver((entries) => entries.forEach(({ target }) => markScrolling(target)));
 all(".scroll, .code pre, .output").forEach((box) => scrolling.observe(box));
+all(".code").forEach((block) => onScreen.observe(block));
+
+// Laying out -------------------------------------------------------------------------------------
+// The page opens fast because what is far from the screen is not laid out (see page.css). This is
+// made up for bit by bit, so that the page has its height soon, or at once before a jump.
+
+const waitingBlocks = all("article > *");
+
+function layOut(count = waitingBlocks.length) {
+  waitingBlocks.splice(0, count).forEach((block) => (block.style.contentVisibility = "visible"));
+  if (!waitingBlocks.length) root.dataset.ready = "";
+}
+
+function layOutIdly() {
+  const next = self.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+  layOut(20);
+  if (waitingBlocks.length) next(layOutIdly);
+}
 
 // Charts ------------------------------------------------------------------------------------------
 
 const charts = all(".chart").map((box) => ({ box, view: null, drawn: false, job: Promise.resolve() }));
 
-function chartConfig(room) {
+/** The theme's colours for all charts. */
+function chartColours() {
   const style = getComputedStyle(root);
   const value = (name) => style.getPropertyValue(`--${name}`).trim();
   const [ink, muted, line] = [value("ink"), value("muted"), value("line")];
-  const [ramp, series] = [value("ramp").split(" "), value("series").split(" ")];
-  const guide = { labelColor: muted, titleColor: ink, labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 600 };
+  const [ramp, diverging, series] = ["ramp", "diverging", "series"].map((name) => value(name).split(" "));
+  const guide = { labelColor: muted, titleColor: ink };
   return {
-    background: "transparent", font: value("sans"), padding: 2,
+    background: "transparent", font: value("sans"),
     axis: { ...guide, gridColor: line, domainColor: muted, tickColor: muted },
-    legend: { ...guide, ...(room < 560 && { orient: "top" }) }, header: guide, title: { color: ink, subtitleColor: muted, fontSize: 14 },
+    legend: guide, header: guide, title: { color: ink, subtitleColor: muted },
     view: { stroke: line }, text: { color: ink }, rule: { color: muted }, mark: { color: series[0] },
-    range: { category: series, ramp, heatmap: ramp, ordinal: ramp },
+    range: { category: series, ramp, diverging, heatmap: ramp, ordinal: ramp },
   };
 }
 
-/** `over` wins over `base`, at every depth. */
-function merge(base, over) {
-  if (!over || typeof over !== "object" || Array.isArray(over)) return over;
-  const result = { ...base };
-  for (const key in over) result[key] = merge(base?.[key], over[key]);
-  return result;
-}
+let loadingVega;
 
-/** Make a chart fit `room` pixels where it can: fewer columns, charts below one another, a narrower plot. */
-function fit(spec, room) {
-  if (spec.hconcat && room < 600) { spec.vconcat = spec.hconcat; delete spec.hconcat; }
-  (spec.vconcat ?? []).forEach((part) => fit(part, room));
-  const inner = spec.spec ?? spec;
-  const facet = spec.facet?.field ? spec : inner.encoding?.facet;
-  const width = typeof inner.width === "number" ? inner.width : 300;
-  if (facet) facet.columns = Math.max(1, Math.min(facet.columns ?? Infinity, Math.floor((room - 40) / (width + 24))));
-  const marks = JSON.stringify([inner.mark, inner.layer]);
-  // Cells of a heat map keep their size: another width would leave seams between them.
-  const stretches = typeof (inner.width ?? 0) === "number" && !/"rect"/.test(marks) && (inner.mark || inner.layer);
-  if (stretches && !facet && width > room - 70) inner.width = Math.max(180, room - 70);
+/** Vega-Lite, which is only text in the page until a chart needs it. */
+function vega() {
+  loadingVega ??= new Promise((ready) => {
+    addEventListener("vega", ready, { once: true });
+    const text = document.getElementById("vega").textContent + ';dispatchEvent(new Event("vega"));';
+    document.head.append(Object.assign(document.createElement("script"), { type: "module", textContent: text }));
+  });
+  return loadingVega;
 }
 
 async function redraw(chart) {
   const { box } = chart;
+  await vega();
   // The colours of heat maps follow the theme, like all others.
-  const text = box.querySelector("script").textContent.replaceAll('"scheme":"blues"', '"range":"heatmap"');
-  const spec = JSON.parse(text);
+  const text = box.querySelector("script").textContent.replaceAll('"scheme":"blues"', '"range":"heatmap"')
+    .replaceAll('"scheme":"redblue"', '"range":"diverging"');
   chart.room = box.clientWidth;
-  fit(spec, chart.room);
-  spec.config = merge(spec.config, chartConfig(chart.room));
+  const spec = fit(JSON.parse(text), chart.room);
+  spec.config = merge(merge(spec.config, chartSizes(chart.room)), chartColours());
   const before = (chart.bound ?? []).map((name) => [name, chart.view.signal(name)]);
   chart.view?.finalize();
   const [controls, view] = all(".controls, .view", box);
@@ -158,6 +192,9 @@ async function redraw(chart) {
   chart.bound = (result.vgSpec.signals ?? []).filter((signal) => signal.bind).map((signal) => signal.name);
   before.forEach(([name, value]) => chart.view.signal(name, value)); // what the reader had chosen
   await chart.view.runAsync();
+  const label = { role: "img", "aria-label": view.closest("figure").querySelector("figcaption").textContent };
+  Object.entries(label).forEach(([name, value]) => view.querySelector("canvas").setAttribute(name, value));
+  view.removeAttribute("role");
   markScrolling(view.closest(".scroll")); // a wider picture does not resize its box
   box.dataset.drawn = root.dataset.theme;
 }
@@ -186,6 +223,7 @@ addEventListener("resize", () => {
 addEventListener("beforeprint", () => {
   root.dataset.shown = root.dataset.theme;
   root.dataset.theme = "light";
+  layOut();
   all("details:not([open])").forEach((fold) => { fold.open = true; fold.dataset.folded = ""; });
   all(".chart > noscript").forEach((picture) => picture.insertAdjacentHTML("afterend", picture.textContent));
 });
@@ -199,6 +237,14 @@ button.hidden = false;
 setTheme(root.dataset.theme);
 placeContents();
 markSection();
-arrive();
+addEventListener("load", layOutIdly);
 // Fonts first: a chart measures its labels when it is drawn.
 document.fonts.ready.then(() => charts.forEach((chart) => near.observe(chart.box)));
+
+// Figures to play with -----------------------------------------------------------------------------
+
+for (const figure of all(".playable")) {
+  live[figure.dataset.play](figure);
+}
+
+arrive(); // last: figures have their final height by now

@@ -1,0 +1,86 @@
+// How a chart is made to fit the room that there is for it, in pixels. The build asks too, for the
+// heights to keep free.
+
+const LETTER = 7; // width of a letter of a label, about
+const GUIDES = 78; // width of an axis with its labels and title
+
+/** `over` wins over `base`, at every depth. */
+function merge(base, over) {
+  if (!over || typeof over !== "object" || Array.isArray(over)) return over;
+  const result = { ...base };
+  for (const key in over) result[key] = merge(base?.[key], over[key]);
+  return result;
+}
+
+/** The different values of a field; rows of packed heat maps hold them in one string. */
+function valuesOf(rows, field) {
+  const packed = rows.map((row) => row[`${field}s`]?.split("\t") ?? []);
+  const longest = packed.reduce((one, other) => (other.length > one.length ? other : one), []);
+  return longest.length ? longest : [...new Set(rows.map((row) => row[field]))];
+}
+
+/** Words in lines that are no longer than `room`. */
+function wrapped(text, room) {
+  const [first, ...words] = text.split(" ");
+  const lines = [first];
+  for (const word of words) {
+    const longer = `${lines[lines.length - 1]} ${word}`;
+    if (longer.length * LETTER < room) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
+/** Entries of a legend above the chart, in as many columns as have room. */
+function fitLegend(encoding, rows, room) {
+  const { color } = encoding;
+  if (!color?.field || color.type !== "nominal" || color.legend === null) return;
+  const names = valuesOf(rows, color.field).map(String);
+  const width = Math.max(...names.map((name) => name.length)) * LETTER + 30;
+  const inOneRow = names.join("").length * LETTER + names.length * 30 < room;
+  color.legend = { orient: "top", ...color.legend, ...(!inOneRow && { columns: Math.max(1, Math.floor(room / width)) }) };
+}
+
+/** Cells of a heat map get smaller, by whole pixels: else there were seams between them. */
+function fitCells(plot, rows, room) {
+  const count = valuesOf(rows, plot.encoding.x.field).length;
+  const step = Math.floor((room - GUIDES) / count);
+  if (plot.width?.step > step) {
+    plot.width.step = step;
+    plot.height.step = Math.max(step, 26); // words need their height
+  }
+  else if (plot.width > room - GUIDES) plot.width = count * step;
+}
+
+/** Change a chart so that it fits: parts below one another, fewer columns, a narrower plot. */
+function fit(spec, room, data = spec.datasets ?? {}) {
+  const narrow = room < 600;
+  if (typeof spec.title === "string") spec.title = { text: wrapped(spec.title, room), anchor: "start", frame: "group" };
+  if (spec.hconcat && narrow) { spec.vconcat = spec.hconcat; delete spec.hconcat; }
+  (spec.vconcat ?? []).forEach((part) => fit(part, room, data));
+  const plot = spec.spec ?? spec;
+  if (!plot.mark && !plot.layer) return spec;
+  const rows = (part) => part.data?.values ?? data[part.data?.name ?? spec.data?.name] ?? [];
+  const facet = spec.facet?.field ? spec : plot.encoding?.facet;
+  const cells = (plot.mark?.type ?? plot.mark) === "rect";
+  if (narrow) [plot, ...(plot.layer ?? [])].forEach((part) => part.encoding && fitLegend(part.encoding, rows(part), room));
+  if (facet) {
+    facet.columns = Math.max(cells ? 1 : 2, Math.min(facet.columns ?? Infinity, Math.floor((room - 40) / (plot.width + 24))));
+    if (!cells) plot.width = Math.min(plot.width, Math.floor((room - GUIDES) / facet.columns) - 24);
+  } else if (cells && !plot.encoding.column) {
+    fitCells(plot, rows(plot), room);
+  } else if (!cells && typeof (plot.width ?? 0) === "number") {
+    if ((plot.width ?? 300) > room - GUIDES) plot.width = room - GUIDES;
+    else if (plot.width && room > 930) plot.width = Math.round(Math.min(plot.width * 1.4, room - 200));
+  }
+  return spec;
+}
+
+/** Sizes in all charts. */
+function chartSizes(room) {
+  const guide = { labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 600 };
+  const narrow = room < 600 && { orient: "top" };
+  return {
+    padding: 2, axis: guide, axisQuantitative: { labelSeparation: 4 }, legend: { ...guide, ...narrow }, header: guide, title: { fontSize: 14 },
+  };
+}
