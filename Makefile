@@ -29,7 +29,7 @@ ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemallo
 train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
 .PHONY: help setup notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate average \
-  export convert results views trials bench clean
+  export convert results views trials bench agree clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,7 @@ blog: execute ## Run the notebook and publish the page docs/index.html (needs a 
 	$(PY) tools/build_page.py make $(EXECUTED) build/blog.html --publish
 	@cmp -s $(SCRIPT) $(NOTEBOOK:.ipynb=.agreed.py) || { echo "$(SCRIPT) has changed meanwhile: make blog again"; exit 1; }
 	mv build/blog.html docs/index.html
+	mv build/model.js docs/
 	cp $(NOTEBOOK) docs/
 	$(PY) -c 'import vl_convert; open("docs/preview.png", "wb").write(vl_convert.svg_to_png(open("images/preview.svg").read()))'
 
@@ -99,7 +100,7 @@ BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(
 pdf: ## Print the page to build/the_annotated_transformer.pdf (needs Chromium; PAGE=… names a page)
 	@[ -n "$(BROWSER)" ] || { echo "no Chromium here: install it, or print the page from your browser"; exit 1; }
 	@mkdir -p build
-	"$(BROWSER)" --headless --no-sandbox --disable-gpu --no-pdf-header-footer --virtual-time-budget=20000 \
+	"$(BROWSER)" --headless --no-sandbox --disable-gpu --no-pdf-header-footer \
 	  --print-to-pdf=build/the_annotated_transformer.pdf "$(PAGE)"
 
 WORKERS ?= --numprocesses logical --dist worksteal
@@ -147,6 +148,9 @@ trials: $(READY) ## Try settings at a share of the updates, on the validation sp
 
 bench: $(READY) ## Measure speed beside the baselines, more than an hour (needs a quiet machine and Multi30k)
 	$(PY) tools/bench.py run $(ARGS)
+
+agree: $(READY) ## Hold the page's translator against PyTorch (needs Chromium, a quiet machine and Multi30k)
+	$(PY) tools/agree.py
 
 vendor: ## Fetch the page's fonts and KaTeX again, in the versions of tools/page/vendor/VERSIONS (needs npm)
 	sh tools/page/vendor/fetch.sh

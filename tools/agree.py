@@ -1,0 +1,90 @@
+"""Hold the page's translator against PyTorch, on Multi30k: `make agree` writes translator.json.
+
+Pieces of all sentences of both test sets; greedy translations of the first set; log-probabilities
+at every symbol of fifty translations, as they are written; seconds for a sentence of 15 words, at
+the full speed of this machine and at a quarter of it. Needs Chromium and a quiet machine.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+import build_page
+import models
+import records
+import torch
+from playwright.sync_api import Page, sync_playwright
+
+at = models.at
+FIFTEEN = "Eine junge Frau in einem roten Kleid liest auf einer Bank im Park ein Buch."
+WRITES = "(text) => { const paths = [...new Search(model, model.encode(text)).greedy()];"
+GREEDY = WRITES + "return model.decode(paths.at(-1).written); }"
+LOG_PROBS = WRITES + "return paths.map((path) => [path.written, [...path.from.next.logProbs]]); }"
+SECONDS = """(text) => {
+    const begin = performance.now(), search = new Search(model, model.encode(text));
+    const read = performance.now();
+    for (const path of search.greedy());
+    const greedy = performance.now();
+    search.translate(4, 0.6);
+    return { read: read - begin, greedy: greedy - read, beam: performance.now() - greedy }; }"""
+
+
+def widest_difference(translator: at.Translator, tab: Page, text: str) -> float:
+    """The largest difference between log-probabilities along the page's greedy translation."""
+    written, log_probs = zip(*tab.evaluate(LOG_PROBS, text), strict=True)
+    source = torch.tensor([[*translator.vocabularies[0].encode([text])[0], at.END]])
+    batch = at.Batch(source, torch.tensor([[at.START, *written[-1]]]))
+    with torch.no_grad():
+        states = translator.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        theirs = translator.model.generator(states)[0]
+    return (torch.tensor(log_probs) - theirs).abs().max().item()
+
+
+def seconds(tab: Page, slower: int, rounds: int = 7) -> dict[str, list[float]]:
+    """Median and range of what reading, greedy decoding and a beam of four take."""
+    devtools = tab.context.new_cdp_session(tab)
+    devtools.send("Emulation.setCPUThrottlingRate", {"rate": slower})
+    times = [tab.evaluate(SECONDS, FIFTEEN) for _ in range(rounds + 1)][1:]
+    devtools.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    columns = {what: [each[what] / 1000 for each in times] for what in times[0]}
+    return {
+        what: [round(f(column), 3) for f in (statistics.median, min, max)]
+        for what, column in columns.items()
+    }
+
+
+def equal(ours: Sequence, theirs: Sequence) -> dict[str, int]:
+    same = sum(one == other for one, other in zip(ours, theirs, strict=True))
+    return {"sentences": len(theirs), "equal": same}
+
+
+def main() -> None:
+    corpus = at.find_corpus("multi30k")
+    translator = at.load_trained_model(records.PROJECT / "pretrained", models.CPU)
+    texts = [german for split in corpus.tests() for german, _ in corpus.splits[split]]
+    first = texts[: len(corpus.splits[corpus.tests()[0]])]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=records.CHROMIUM, args=["--no-sandbox"]
+        )
+        tab = browser.new_page()
+        tab.add_script_tag(content=build_page.engine())
+        records.wait_for_quiet()
+        times = {"full speed": seconds(tab, 1), "a quarter": seconds(tab, 4)}
+        ours = tab.evaluate("texts => texts.map((text) => model.encode(text))", texts)
+        theirs = [[*ids, at.END] for ids in translator.vocabularies[0].encode(texts)]
+        greedy = [tab.evaluate(GREEDY, text) for text in first]
+        widest = max(widest_difference(translator, tab, text) for text in first[:50])
+    record = records.circumstances() | {
+        "corpus": corpus.name,
+        "model": translator.name,
+        "pieces, both test sets": equal(ours, theirs),
+        "greedy, first test set": equal(greedy, at.translate(translator, first, at.greedy_search)),
+        "largest difference of log-probabilities, fifty sentences": widest,
+        "sentence of 15 words": FIFTEEN,
+        "seconds: median, least, most of seven": times,
+    }
+    records.write("translator", record)
+
+
+if __name__ == "__main__":
+    main()
