@@ -14,8 +14,17 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# Five captions in German, and what a small Transformer makes of them. It has read none of them
-# before.
+# A caption in German, and below it what a small Transformer made of it, piece by piece. It has
+# never read this caption before. The curves show where it looked.
+#
+# ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt and, thinly, to auf.](images/first-translation.svg)
+#
+# **Figure 1.** Attention from English to German, at first the mean of the last layer's heads. To
+# write *rais*, the first half of *raises*, the model looks at *hebt* and at *auf*, the two halves
+# of the German verb. Nobody has told it which words belong together: it found out by learning to
+# translate. (Nor is *rais* the likeliest piece there: [a beam](#beam-search) looks further ahead.)
+#
+# Here are five captions that it had not read before, with its mistakes:
 #
 # | German | What the model writes | What it means |
 # | --- | --- | --- |
@@ -24,14 +33,6 @@
 # | Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht. | Three boys climb a tree while their mother watches. | Three boys climb a tree while their mother watches. |
 # | Ein Bergsteiger ruht sich auf einem Felsvorsprung aus. | A climber rests on a rock ledge. | A climber rests on a rocky ledge. |
 # | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A horn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
-#
-# And this is where it looked while it wrote the first of them:
-#
-# ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt and, thinly, to auf.](images/first-translation.svg)
-#
-# **Figure 1.** Attention from English to German, in the last layer. To write *rais* the model looks
-# at *hebt* and at *auf*, the two halves of the German verb. Nobody has told it which words belong
-# together: it found out by learning to translate.
 #
 # This text builds that model, from an empty file to the last line. It follows the paper
 # [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), in which eight researchers
@@ -340,19 +341,26 @@ def published(name: str) -> None:
 # | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 22 | seconds |
 # | [2. The model](#model) | everything around attention, and the frame that holds it | 27 | seconds |
 # | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 21 | seconds |
-# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 13 | two minutes |
+# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 12 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 4 | seconds |
-# | [6. Real data](#real-data) | German to English, with words | 26 | three minutes |
-# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 32 | seconds |
-# | [8. Results](#results) | scores, step by step | 13 | a minute |
-# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 14 | a minute |
+# | [6. Real data](#real-data) | German to English, with words | 18 | three minutes |
+# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 30 | seconds |
+# | [8. Results](#results) | scores, step by step | 12 | a minute |
+# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 12 | a minute |
 # | [10. From here to today](#today) | a language model, and what has changed since 2017 | 15 | three minutes |
 # | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
 #
-# **With two hours.** Read Parts 1 to 4, in order. At the end of Part 4 you have built, trained
-# and broken a Transformer, and you may stop. The rest can wait for another evening; the engine
-# room is for those who want to train for hours, and is folded. Each Part ends with two questions
-# and something to write; a function, `grade`, says whether it is right.
+# **Three ways through.**
+#
+# - *Five minutes*, on the page: type a sentence into [the translator](#top), drag the query in
+#   [attention by hand](#by-hand), and point at the boxes of [the map](#encoder-decoder).
+# - *Two hours*: read Parts 1 to 4, in order. Then you have built, trained and broken a
+#   Transformer, and you may stop.
+# - *Everything*: one more evening. The engine room is for those who want to train for hours, and
+#   is folded.
+#
+# Each Part ends with two questions and something to write; a function, `grade`, says whether it
+# is right.
 #
 # **How to read it.** Prose comes first, then a short cell, then a check or a figure, then a
 # sentence that says what came out. Text set apart like this
@@ -576,6 +584,7 @@ def check_all_words_at_once_equal_one_by_one():
 
 
 # %% [markdown]
+# <a id="by-hand"></a>
 # Now play with it. Choose who asks, and watch scores, weights and the arrow that comes out.
 
 
@@ -623,13 +632,14 @@ def attention_by_hand_figure():
 
 
 # %% [markdown]
-# **Figure 3.** Attention by hand. Left: the words in their plane. The dashed line leads to the
-# word that asks, the thick one to the answer that it receives; the larger a disc, the more
-# weight. Right: the weights, with the scores beside them. Let *Mädchen* ask: it hears itself,
+# **Figure 3.** Attention by hand. Left: the words in their plane. The dashed line is the query,
+# which starts as the vector of the word that asks; the thick one is the answer; the larger a disc,
+# the more weight. Right: scores and weights of all words. On the page you can drag the query, and
+# see each stage with its line of code. Let *Mädchen* ask: it hears itself,
 # *Ball*, and a little of *kleines*. Then take the division away, as if the vectors had 64
 # numbers: scores are now $\sqrt{64} = 8$ times as large as the divided ones. For half of the
 # words nearly all weight falls on one, and the answer mixes nothing any more. The other switch is
-# [the mask](#causal-mask).
+# [the mask](#causal-mask), which hides the words after the one that asks.
 #
 # PyTorch has a *fused kernel* for attention, one routine that goes through the same arithmetic
 # block by block and never stores the table of weights. It is our oracle: the same queries, keys
@@ -675,7 +685,7 @@ def check_attention_equals_torch():
 #
 # (§3.2.1, footnote 4) Let the entries of $q$ and $k$ be independent with mean zero and variance
 # one. Each product $q_i k_i$ then has variance one, and the sum of $d_k$ of them has variance
-# $d_k$. Scores of long vectors would lie far apart, and the softmax would put nearly all weight
+# $d_k$. Undivided scores of wide vectors lie far apart, and the softmax puts most of the weight
 # on one key. Then a small change of the scores changes hardly any weight: the gradient nearly
 # vanishes, as the paper suspects, and little is learnt. Dividing by $\sqrt{d_k}$ brings the
 # variance back to one.
@@ -710,7 +720,8 @@ def check_the_variance_of_a_dot_product_is_its_width():
 # | 4 | runs | . | `<s>` A dog runs |
 # | 5 | . | `</s>` | `<s>` A dog runs . |
 #
-# So each place may see itself and what came before. (The shift is one line of [Part 3](#batches).)
+# So each place may see itself and what came before. The shift alone would not do: the next place
+# reads the very word that this one must say. (The shift is one line of [Part 3](#batches).)
 
 
 # %%
@@ -889,8 +900,8 @@ class MultiHeadedAttention(nn.Module):
 
 # %% [markdown]
 # > **Why four linear maps, and how do they meet q, k and v?** The first three let a head choose
-# > what to compare and what to pass on: without them every head would do the same with the same
-# > vectors. The fourth mixes the heads, which would otherwise keep to their own slices of the
+# > what to compare and what to pass on: without them each head would only get a fixed slice of the vectors.
+# > The fourth mixes the heads, which would otherwise keep to their own slices of the
 # > output. The paper's formula has no biases; our maps have them, as those of PyTorch's
 # > module do.
 # >
@@ -1036,12 +1047,17 @@ def grade_a_faulty_mask():
 # *memory*. The decoder writes the target one symbol at a time. At each step it sees the memory
 # and what it has written so far, and nothing else.
 #
-# ![Encoder and decoder stacks. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
+# ![Encoder and decoder stacks, with the pieces of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
 # **Figure 5.** The whole model (the paper's Figure 1), in the form that this text uses by
 # default: with the norm *before* attention and feed-forward network, where the paper has it after
-# ([why](#residual)). Follow a sentence from the top: left through the encoder, then across to the
-# decoder. The shape of every tensor stands on its arrow; inside both stacks it never changes.
+# ([why](#residual)). Follow the sentence from the top: the pieces of the source go left through the
+# encoder, and the memory goes across to the decoder. The decoder reads *A little girl raises a red
+# ball.* piece by piece and gives at each a probability to every piece that may come next. The shape
+# of every tensor stands on its arrow; inside both stacks it never changes. On the page, point at a
+# box: it shows the vector of the chosen piece there, in [the model of
+# Part 7](#model-to-take-away), and what the generator would say if all later layers were left out
+# (the *logit lens*). Beside each sum stands the likeliest piece.
 #
 # One sentence through the model, in words. Text is cut into *tokens* (words and punctuation
 # marks; we also call them *symbols*), and each token becomes a number, its *id*. An *embedding*
@@ -1674,6 +1690,7 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+# %% tags=["hide-input"]
 @example
 def parameters_beside_table_3():
     with torch.device("meta"):
@@ -1975,9 +1992,9 @@ class SimpleLossCompute:
 # (§5.3) The optimizer is Adam ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)) with
 # $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. It keeps a running mean of the
 # gradient of each weight, and one of its square; $\beta_1$ and $\beta_2$ say how much of the old
-# means is kept at each step. An update moves each weight by the learning rate times the first
-# mean, divided by the root of the second; $\epsilon$ keeps the divisor from being zero. (Means
-# that start at zero are corrected for it.) The learning rate first rises in a straight line, for
+# means is kept at each step. An update moves each weight against the first mean, by the learning
+# rate times this mean divided by the root of the second; $\epsilon$ keeps the divisor from being
+# zero. (Means that start at zero are corrected for it.) The learning rate first rises in a straight line, for
 # `warmup` updates, and then falls with the inverse root of the number of the update, the *step*:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
@@ -2027,8 +2044,8 @@ def three_schedules_figure():
 # **Figure 9.** Three schedules. A longer warm-up gives a lower and later peak. A narrower model
 # gets higher rates throughout.
 #
-# > **Why warm-up, what is `factor`, is it needed with pre-norm?** Adam divides each step by a
-# > running estimate of the size of the gradient. After a few steps this estimate rests on a
+# > **Why warm-up, what is `factor`, is it needed with pre-norm?** Adam divides each move by
+# > a running estimate of the size of the gradient. After a few steps this estimate rests on a
 # > handful of values, and a full step may go anywhere. The warm-up keeps steps short until the
 # > estimate is sound. It also carries the paper's norm order through its large early gradients.
 # > With the norm first (*pre-norm*) it can often be left out, as Xiong et al. report; [Part
@@ -2402,7 +2419,7 @@ def train_the_copy_task():
 # all random choices follow):
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def copies_of_unseen_sequences():
     torch.manual_seed(2017)
@@ -2417,7 +2434,7 @@ def copies_of_unseen_sequences():
 # ## Break it
 #
 # What is a part good for? Take it out and see. Some parts are replaced by a class that does less.
-# It takes the place of the plain class in a finished model, so the weights stay as they are:
+# It takes the place of the plain class in a model that was just made, and has the same weights:
 
 
 # %%
@@ -2452,7 +2469,7 @@ PARTS = ("nothing", "mask over the future", "positions", *LESS, "norms", "second
 
 
 def take_out(model: EncoderDecoder, part: str) -> None:
-    """Take a part out of a finished model; ValueError for an unknown one. The mask is no part."""
+    """Take a part out of a new model; ValueError for an unknown one. The mask is no part."""
     if part not in PARTS:
         raise ValueError(f"no part {part!r}: choose among {', '.join(PARTS)}")
     for module in list(model.modules()):
@@ -2497,7 +2514,7 @@ def copy_without(part: str, seed: int, updates: int, **sizes) -> tuple[list[floa
 # future, and one without positions. **Cost: half a minute.**
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def what_breaks():
     rows = []
@@ -2552,6 +2569,7 @@ def from_the_peak(step: int, model_size: int, factor: float, warmup: int) -> flo
     return rate(max(step, warmup), model_size, factor, warmup)
 
 
+# %% tags=["hide-input"]
 @example
 def what_a_warm_up_is_worth():
     updates = 20 if run_level() == "smoke" else 300
@@ -2782,7 +2800,7 @@ class CorpusError(ValueError):
 # characters, which occur in real text.
 
 
-# %%
+# %% tags=["hide-input"]
 def read_lines(path: Path) -> list[str]:
     """Lines of a UTF-8 text file, gzipped or not; CorpusError where it cannot be read."""
     try:
@@ -2818,7 +2836,7 @@ def read_split(folder: Path, split: str, languages: tuple[str, str]) -> list[Pai
 # `val.fr` and `val.en`, and perhaps some that begin with `test`.
 
 
-# %%
+# %% tags=["hide-input"]
 def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
     """A reader's own corpus: train and val, and any test splits, as text files."""
     if not folder.is_dir():
@@ -2837,7 +2855,7 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
 # looked for in `.data/multi30k` beside this file, and then downloaded by the library `pooch` from
 # a pinned commit of its public repository. Each file is checked against its SHA-256 sum.
 
-# %%
+# %% tags=["hide-input"]
 MULTI30K_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
 MULTI30K_HOME = "https://raw.githubusercontent.com/multi30k/dataset"
 MULTI30K_URL = f"{MULTI30K_HOME}/{MULTI30K_COMMIT}/data/task1/raw/"
@@ -2943,7 +2961,7 @@ def read_builtin(languages: tuple[str, str] = ("de", "en")) -> Corpus:
 # choice open and Multi30k is out of reach, you get the built-in captions, and a message.
 
 
-# %%
+# %% tags=["hide-input"]
 def find_multi30k(languages: tuple[str, str] = ("de", "en")) -> Corpus:
     """Multi30k from MULTI30K_DIR, the cache or the network; CorpusError where all fail."""
     cache = HERE / ".data" / "multi30k"
@@ -3161,6 +3179,7 @@ def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
     return learn_words(corpus_at_hand())
 
 
+# %% tags=["hide-input"]
 @example
 def what_the_vocabularies_miss():
     corpus, rows = corpus_at_hand(), []
@@ -3340,6 +3359,7 @@ def demonstration() -> Translator:
     return demonstration_training()[0]
 
 
+# %% tags=["hide-input"]
 def table_of_training(model: nn.Module, history: list[tuple]):
     """A row for each epoch of a training on the words at hand."""
     rows = [(epoch, *numbers) for epoch, numbers in enumerate(history, 1)]
@@ -3412,7 +3432,7 @@ def translate(translator, sentences, decode=greedy_decode, batch_size=50, first_
 # Five lines to try: a plain sentence, a subordinate clause, a separable verb, a rare word, and
 # nothing at all.
 
-# %%
+# %% tags=["hide-input"]
 TRY_THESE = (
     "Ein Hund rennt durch den Park.",
     "Zwei Frauen lachen, weil ein Kind tanzt.",
@@ -3687,7 +3707,7 @@ published("int8")
 # Now the reader. First: is each file the one that was written?
 
 
-# %%
+# %% tags=["hide-input"]
 def read_checked(folder: Path) -> tuple[dict, dict[str, bytes]]:
     """What config.json says, and the files that it names; ValueError where a sum differs."""
     about = json.loads((folder / "config.json").read_bytes())
@@ -3705,7 +3725,7 @@ def read_checked(folder: Path) -> tuple[dict, dict[str, bytes]]:
 # formula.)
 
 
-# %%
+# %% tags=["hide-input"]
 def load_weights(model: EncoderDecoder, tensors: dict[str, Tensor]) -> None:
     """Give a model the weights of a file; ValueError where a name is missing or unknown."""
     weights = {name: value for name, value in tensors.items() if not name.endswith(".steps")}
@@ -3723,7 +3743,7 @@ def load_weights(model: EncoderDecoder, tensors: dict[str, Tensor]) -> None:
 # first?
 
 
-# %%
+# %% tags=["hide-input"]
 def vocabularies_of(files: dict[str, bytes], sizes: dict[str, int]) -> tuple:
     """Vocabularies of source and target; ValueError unless they have the sizes of the model."""
     if "tokenizer.json" in files:
@@ -3742,7 +3762,7 @@ def vocabularies_of(files: dict[str, bytes], sizes: dict[str, int]) -> tuple:
 # the last one. `pretrained` lies beside this file, wherever the reader is.
 
 
-# %%
+# %% tags=["hide-input"]
 def shown(path: str | Path) -> str:
     """A path as one would type it here."""
     short = os.path.relpath(path)
@@ -3805,6 +3825,7 @@ def translator_at_hand() -> Translator:
     return load_trained_model("pretrained") if finished else demonstration()
 
 
+# %% tags=["hide-input"]
 @example
 def which_model():
     return str(translator_at_hand())
@@ -4233,12 +4254,13 @@ def one_search_figure():
 
 
 # %% [markdown]
-# **Figure 12.** One search with three places, from top to bottom: each symbol with the score of
-# its hypothesis, joined to the symbol from which it grew. Move the slider to go on. A symbol
-# without a line below it was given up, unless it is `</s>`: there a hypothesis has ended, and
-# keeps a place without being drawn again. The thick path has won. Did it lead all the way? Then
-# greedy decoding would have found it too; where it did not, perhaps not. The log-probability
-# falls with every symbol; the score may rise, since the penalty grows too.
+# **Figure 12.** One search, at first with three places, step by step: each symbol with the score of its
+# hypothesis, joined to the symbol from which it grew. What nothing has grown from before the last
+# step was given up, unless a hypothesis ended there: that one keeps its place. The thick path is the winner's. Did it
+# lead all the way? Then greedy decoding would have found it too; where it did not, perhaps not.
+# The log-probability falls with every symbol; the score may rise, since the penalty grows too. On
+# the page you can play the search with another width or $\alpha$, and see greedy decoding beside
+# it.
 #
 # How wide should the beam be, and how large $\alpha$? Both were tried on the validation split,
 # with the published model before rounding.
@@ -4396,7 +4418,7 @@ def evaluate(translator: Translator, corpus: Corpus, splits=(), decode=beam_sear
 # each row and seed of the tables below, and `docs/results` keeps each of these scores.
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def scores_of_the_model_at_hand():
     translator, corpus = translator_at_hand(), corpus_at_hand()
@@ -4426,7 +4448,7 @@ def what_this_page_was_made_from():
 # come, good and bad.
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def ten_fixed_test_sentences():
     corpus, translator = corpus_at_hand(), translator_at_hand()
@@ -4751,7 +4773,7 @@ def recorded_attention(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]
 # So there the rows are named after `tgt_y`, and not after `tgt`.
 
 
-# %%
+# %% tags=["hide-input"]
 def names_of(vocabulary, ids: Tensor) -> list[str]:
     """Symbols of a sentence, without marks, and numbered: a word used twice has two names."""
     words = [vocabulary.words[symbol].strip("▁" + JOIN) for symbol in ids.tolist()]
@@ -4785,7 +4807,7 @@ def attention_maps(translator: Translator, sentence: str) -> AttentionMaps:
 # second, *tanzt* ends a subordinate clause, and English wants its verb much earlier. The third has
 # its words in nearly the same order in both languages.
 
-# %%
+# %% tags=["hide-input"]
 SENTENCES = (
     SENTENCE,
     "Zwei Frauen lachen, weil ein Kind im Park tanzt.",
@@ -4871,7 +4893,7 @@ def attention_grid(maps: AttentionMaps, kind: str):
     layers, heads = list(frame["layer"].unique()), list(frame["head"].unique())
     text = f"Small heat maps, a row for each layer, a column for each head: {kind}"
     step = max(8, int(560 // len(heads) // frame["width"].max()))
-    cells = cells_of_maps(alt.Chart(frame, description=text), step, font=8)
+    cells = cells_of_maps(alt.Chart(frame, description=text), step, font=10)
     columns = alt.Column("head:N", sort=heads, title=None)
     return cells.encode(column=columns, row=alt.Row("layer:N", sort=layers, title=None))
 
@@ -4923,7 +4945,7 @@ def encoder_maps_figure():
 # (head 1).
 #
 # <a id="explorer"></a>
-# ### An explorer
+# ## An explorer
 #
 # The same for three sentences, one map at a time and large enough to read. Choose what to see, and
 # point at a cell: its row stays, and a note tells the weight.
@@ -5033,7 +5055,7 @@ def check_the_output_is_a_sum_over_heads():
 # **Cost: half a minute.**
 
 
-# %%
+# %% tags=["hide-input"]
 @functools.cache
 def validation_batch() -> Batch:
     """Fifty validation sentences with their references, for the model at hand."""
@@ -5190,7 +5212,7 @@ def sample(model, written: list[int], longest: int, temperature=1.0, top_k=None)
     ValueError for a beginning that is empty or too long, or a temperature or top_k below its range.
     """
     top_k = model.generator.proj.out_features if top_k is None else top_k
-    if temperature <= 0 or top_k < 1 or not 0 < len(written) <= longest:
+    if not temperature > 0 or top_k < 1 or not 0 < len(written) <= longest:
         raise ValueError(f"out of range: {temperature=}, {top_k=}, {len(written)=} of {longest=}")
     written, decoder = list(written), CachedDecoder(model, None, None, longest)
     with evaluating(model):
@@ -5206,7 +5228,7 @@ def sample(model, written: list[int], longest: int, temperature=1.0, top_k=None)
     return written
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def captions_that_nobody_wrote():
     model, words = language_model()[0], words_at_hand()[1]
@@ -5434,7 +5456,7 @@ def copies_by_length(kind: str, seed: int, updates: int) -> list[int]:
 # right, by their length?
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def copies_beyond_the_training():
     exact = copies_by_length("rotary", 1, 50 if run_level() == "smoke" else 1500)
