@@ -1,6 +1,6 @@
 """What every test stands on: toy data, runs in a folder of their own, one thread, no network.
 
-Set before anything of ours is imported, so that processes which the tests start inherit it.
+Set before the script is imported, so that processes which the tests start inherit it.
 """
 
 import atexit
@@ -14,11 +14,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from records import BROWSERS, CHROMIUM
 
 PROJECT = Path(__file__).resolve().parent.parent
 OUTSIDE = "OUTSIDE_MULTI30K_DIR"  # the reader's MULTI30K_DIR, for the tests that ask for it
-BROWSERS = "chromium", "chromium-browser", "google-chrome"
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)  # for the page's tests
+QUIET = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
 NOWHERE = "http://127.0.0.1:9"  # nothing listens at the port for discarding
 
 os.environ["ANNOTATED_RUN"] = "smoke"
@@ -57,6 +60,33 @@ def one_cpu(at) -> Iterator[None]:
         patch.setattr(at, "choose_device", lambda: torch.device("cpu"))
         patch.setattr(at, "gains_from_bf16", lambda device: False)
         yield
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        assert "REQUIRE_BROWSER" not in os.environ, "a browser was promised, and there is none"
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)}")
+    with driver.sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+
+
+@pytest.fixture
+def browser(chromium) -> Iterator:
+    """A browser whose windows are closed after the test."""
+    yield chromium
+    for context in chromium.contexts:
+        context.close()
+
+
+def visited(browser, address: str, **settings):
+    """A window with a page, and in `asked` all that it has asked for."""
+    tab = browser.new_context(**settings).new_page()
+    tab.asked = []
+    tab.on("request", lambda request: tab.asked.append(request.url))
+    tab.goto(address)
+    return tab
 
 
 @pytest.fixture

@@ -63,6 +63,9 @@ def test_is_named_described_small_and_self_contained(name):
     assert len(text.encode()) <= LIMIT
     assert not re.search(r"(?:https?:)?//(?!www\.w3\.org/2000/svg\")\w", text)
     assert not re.search(r"<script|<image|<foreignObject|@import|data:|\son\w+=", text)
+    selectors = re.findall(r"([^{};]+)\{", style(name))
+    for selector in (one.strip() for group in selectors for one in group.split(",")):
+        assert selector.startswith("@media") or f".drawing-{name}" in selector, selector
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -80,13 +83,6 @@ def test_boxes_lead_to_sections_of_the_text_and_the_rest_to_parts_of_the_drawing
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_styles_stay_inside_the_drawing(name):
-    selectors = re.findall(r"([^{};]+)\{", style(name))
-    for selector in (one.strip() for group in selectors for one in group.split(",")):
-        assert selector.startswith("@media") or f".drawing-{name}" in selector, selector
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_text_has_contrast_in_both_themes(name):
     found = themes(name)
     assert set(found) == {"light", "system", "toggle"}
@@ -101,11 +97,7 @@ def test_text_has_contrast_in_both_themes(name):
                 assert contrast(colours[ink], colours[fill]) >= 4.5, (theme, ink, fill)
         for ground in (PAGES[theme], colours["paper"], colours["panel"]):
             assert contrast(colours["line"], ground) >= 3, (theme, "line", ground)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_text_takes_its_colour_from_the_palette(name):
-    """Only ink and soft colour text, so the contrast test above covers every word."""
+    # Only ink and soft colour text, so this covers every word.
     rules = re.findall(r"([^{};]+)\{([^{}]*)\}", style(name))
     blocks = [b for s, b in rules if re.search(r"\btext\b|\.d-(small|soft|strong|start)\b", s)]
     assert set(re.findall(r"fill:\s*var\(--drawing-(\w+)\)", "".join(blocks))) <= set(INKS)
@@ -120,3 +112,13 @@ def test_the_first_picture_is_that_of_the_shipped_model():
     assert re.sub(number, "", published) == re.sub(number, "", made), "`make views` writes it"
     then, now = (list(map(float, re.findall(number, text))) for text in (published, made))
     assert now == pytest.approx(then, rel=0, abs=0.15), "processors round"
+
+
+def test_the_numbers_of_attention_are_those_of_its_function(at):
+    keys, mask = at.VECTORS[[1, 2, 3, 6]], at.subsequent_mask(4)[0, 1:]
+    scores = keys[1:] @ keys.T / 2**0.5
+    output, weights = at.attention(keys[1:], keys, keys, mask)
+    tables = keys[1:], keys, keys, scores, scores[mask], weights, output
+    expected = at.torch.cat([table.flatten() for table in tables]).tolist()
+    cells = re.findall(r'<tspan x="\d+">([^<]+)</tspan>', source("attention").replace("−", "-"))
+    assert list(map(float, cells)) == pytest.approx(expected, abs=0.0501)

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import altair as alt
@@ -19,17 +18,14 @@ import build_page
 import nbformat
 import pandas as pd
 import pytest
+import records
 from bs4 import BeautifulSoup
-from conftest import BROWSERS, CHROMIUM, PROJECT
+from conftest import PROJECT, visited
 from forks import free_port
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
 PUBLISHED = PROJECT / "docs" / "index.html"
-QUIET = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
 TITLE = new_markdown_cell("# A page\n\nIts first paragraph.")
 FINISHED = {"corpus": "Multi30k", "finished_model": True, "level": "laptop"}
 # Where the boxes of a drawing lead.
@@ -96,6 +92,13 @@ def notebook(folder: Path, *cells, title: bool = True) -> Path:
     path = folder / "made.ipynb"
     nbformat.write(new_notebook(cells=[TITLE, *cells] if title else cells), path)
     return path
+
+
+def built(folder: Path, *cells) -> Path:
+    """A page of these cells in a file, beside the model."""
+    written = folder / "page.html"
+    assert build_page.main(["make", str(notebook(folder, *cells)), str(written)]) == 0
+    return written
 
 
 def page_of(folder: Path, *cells) -> BeautifulSoup:
@@ -226,6 +229,7 @@ FIGURE, TABLE, SET_UP = "code of this figure", "code of this table", "set-up cod
         (hidden("def counts(frame):\n    return bar_chart(frame)", LISTED), TABLE),
         (hidden('NOUNS = """\ndog Hund\n"""'), SET_UP),
         (new_code_cell("def long():\n" + "    pass\n" * 45), None),
+        (hidden('published("steps")', LISTED), None),
     ],
 )
 def test_only_what_is_tagged_is_folded_under_what_it_is_for(tmp_path, cell, label):
@@ -254,16 +258,41 @@ ROOM = (
 )
 
 
-def test_each_section_of_the_engine_room_is_folded_as_a_whole(tmp_path):
+def test_the_engine_room_is_one_fold_without_folds_inside(tmp_path):
     page = page_of(tmp_path, *ROOM)
-    faster, files = page.find_all("details", class_="section")
-    assert [fold.summary.h3["id"] for fold in (faster, files)] == ["faster", "files"]
-    assert [fold.summary.text for fold in (faster, files)] == ["Faster", "Files"]
-    assert faster.summary.find(id="quick") and faster.find("h4", id="deep")
-    assert faster.find("figure").figcaption and faster.find(class_="to-code")["href"] == "#code-1"
-    assert [fold.summary.text for fold in faster.find_all("details")] == [f"{FIGURE} 1 line"]
+    [room] = page.find_all("details")
+    assert room.summary.h2["id"] == "engine-room" and "section" in room["class"]
+    assert {"faster", "quick", "deep", "files"} <= {tag["id"] for tag in room.find_all(id=True)}
+    assert len(room.find_all("pre")) == 3 and room.find("figure").figcaption
+    assert room.find(class_="to-code")["href"] == "#code-1"
     assert page.find(string="Story").find_parent("details") is None
-    assert page.find(id="engine-room").find_next("p").find_parent("details") is None
+
+
+def test_exercises_and_what_is_looked_up_are_folded_under_their_headings(tmp_path):
+    text = '<a id="try-it"></a>\n## Try it\n\nDo.\n\n## Next\n\nOpen.'
+    words = '<a id="glossary"></a>\n## Words'
+    page = page_of(tmp_path, "# Part", text, words, hidden("x = 1"), "# Part 2\n\nStory.")
+    exercise, words, code = page.find_all("details")
+    assert exercise.summary.h3["id"] == "try-it" and exercise.p.text == "Do."
+    assert words.summary.h3["id"] == "glossary" and words.details is code
+    for said in ("Open.", "Story."):
+        assert page.find(string=said).find_parent("details") is None
+
+
+def test_headings_link_to_themselves_without_a_word(tmp_path):
+    page = page_of(tmp_path, "# Part of $x$\n\n## Deep")
+    for heading in page.find_all(["h2", "h3"]):
+        [link] = heading.find_all("a")
+        assert link["href"] == "#" + heading["id"] and link.text == "" and link["tabindex"] == "-1"
+
+
+def test_only_what_is_coloured_has_an_element_in_code():
+    code = '@a\ndef f(x):  # one\n    # two\n    return not x if x else "a\\n" f"{x}" + 1.5\n'
+    block = BeautifulSoup(build_page.code_block(code), "html.parser").code
+    assert block.text == code.rstrip()
+    found = [(span["class"], span.text) for span in block.find_all("span")]
+    assert (["c"], "# one\n    # two") in found and (["k"], "return not") in found
+    assert [kind[0] for kind, _ in found[:3]] == ["d", "k", "f"] and found[-1] == (["m"], "1.5")
 
 
 def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
@@ -290,34 +319,33 @@ def test_progress_and_warnings_are_not_shown(tmp_path):
 
 def test_tables_of_pandas_lose_their_styling(tmp_path):
     frame = pd.DataFrame({"word": ["Hund", "Katze"], "count": [1200, 7]})
-    styled = frame.style.hide().set_caption("Counts.")
+    words = "Counts; BLEU nrefs:1|version:2.6.0. A CPU @ 2.7GHz, 2026; measured with commit ab."
+    styled = frame.style.hide().set_caption(words)
     [styled] = page_of(tmp_path, shown({"text/html": styled.to_html()})).find_all("table")
     texts = [cell.text for cell in styled.find_all(["th", "td"])]
     assert texts[:4] == ["word", "count", "Hund", "1200"]
     assert [cell.text for cell in styled.find_all(class_="num")] == ["count", "1200", "7"]
     assert not styled.find_all(style=True)
-    assert styled.find_parent("figure").figcaption.text == "Counts."
+    caption = styled.find_parent("figure").figcaption
+    assert caption.details.extract().text.endswith(
+        "A CPU @ 2.7GHz, 2026; measured with commit ab. BLEU nrefs:1|version:2.6.0"
+    )
+    assert caption.text == "Counts. "
+
+
+def test_groups_of_columns_stand_apart_and_ranges_are_numbers(tmp_path):
+    columns = pd.MultiIndex.from_tuples(
+        [("", "step"), ("A", "x"), ("A", "y"), ("B", "x"), ("B", "y")]
+    )
+    frame = pd.DataFrame([["a", "37.9\xa0(37.6–38.2)", "–", "±0.3", "+1"]], columns=columns)
+    [table] = page_of(tmp_path, shown({"text/html": frame.to_html(index=False)})).find_all("table")
+    assert [cell.text for cell in table.find_all(class_="group")] == ["A", "B"]
+    row = table.tbody.tr.find_all("td")
+    kinds = [["num", "first"], ["num"], ["num", "first"], ["num"]]
+    assert [cell.get("class") for cell in row] == [None, *kinds]
 
 
 # In a browser -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator:
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        assert "REQUIRE_BROWSER" not in os.environ, "a browser was promised, and there is none"
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)}")
-    with driver.sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-
-
-@pytest.fixture
-def browser(chromium) -> Iterator:
-    """A browser whose windows are closed after the test."""
-    yield chromium
-    for context in chromium.contexts:
-        context.close()
 
 
 @pytest.fixture(scope="module")
@@ -343,9 +371,7 @@ def sample(tmp_path_factory) -> Path:
         *ROOM[1:],
         shown({"text/plain": "{}"}, metadata={"annotated": FINISHED | {"finished_model": False}}),
     ]
-    folder = tmp_path_factory.mktemp("page")
-    assert build_page.main(["make", str(notebook(folder, *cells)), str(folder / "page.html")]) == 0
-    return folder / "page.html"
+    return built(tmp_path_factory.mktemp("page"), *cells)
 
 
 @pytest.fixture(params=["sample", pytest.param("published", marks=pytest.mark.slow)])
@@ -440,16 +466,81 @@ def test_the_theme_changes_persists_and_keeps_what_was_chosen(browser, sample):
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
 
 
+SHOWS_SCROLLING = ".scroll, .code pre, .output"
+
+
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [360, 1900])
-def test_fits_a_phone_and_a_wide_screen(browser, any_page, width):
+@pytest.mark.parametrize("width", [360, 390, 768, 1360, 1920])
+def test_fits_every_window(browser, any_page, width):
     page = opened(browser, any_page, width=width)
     page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     # Scrolling sideways would also be needed where a box clips what it holds.
-    stuck = """width => [...document.querySelectorAll('main p, main li, main h2, main h3, summary')]
-        .filter(e => e.getBoundingClientRect().right > width + 1 && !e.closest('.scroll')).length"""
-    assert page.evaluate(stuck, width) == 0
+    stuck = """([width, boxes]) => [...document.querySelectorAll('main *')].filter(e =>
+        e.getBoundingClientRect().right > width + 1 && !e.closest(`${boxes}, svg, .katex-mathml`)
+    ).map(e => e.outerHTML.slice(0, 80))"""
+    assert page.evaluate(stuck, [width, SHOWS_SCROLLING]) == []
+    shaded = "e => getComputedStyle(e).backgroundImage.split('linear-gradient').length - 1"
+    scrolls = "boxes => boxes.filter(e => e.scrollWidth > e.clientWidth).map(SHADED)"
+    found = page.locator(SHOWS_SCROLLING).evaluate_all(scrolls.replace("SHADED", shaded))
+    assert set(found) <= {4} and (found or width > 768)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1360])
+def test_the_page_keeps_its_height_while_charts_are_drawn(browser, any_page, width):
+    page = visited(browser, any_page.as_uri(), viewport={"width": width, "height": 900})
+    page.locator(":root[data-ready]").wait_for(state="attached")
+    height = "document.documentElement.scrollHeight"
+    before = page.evaluate(height)
+    for chart_box in page.locator(".chart:not(.section *)").all():
+        chart_box.scroll_into_view_if_needed()
+        chart_box.and_(page.locator("[data-drawn]")).wait_for()
+    assert abs(page.evaluate(height) - before) <= 50
+    kept = """views => views.map(view => [
+        parseFloat(getComputedStyle(view).minHeight), view.querySelector("canvas").clientHeight])"""
+    for room, drawn in page.locator(".view:has(canvas)").evaluate_all(kept):
+        assert abs(room - drawn) <= 20
+
+
+@pytest.mark.browser
+def test_few_stops_for_the_keyboard_and_a_label_on_every_canvas(browser, any_page):
+    page = opened(browser, any_page)
+    stops = """[...document.querySelectorAll('a, button, input, select, summary, [tabindex]')]
+        .filter(e => e.tabIndex >= 0 && e.checkVisibility()).length"""
+    assert page.evaluate(stops) < 510 and page.locator(".copy").count() == 1
+    for canvas in page.locator("canvas").all():
+        assert canvas.get_attribute("role") == "img" and len(canvas.get_attribute("aria-label")) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_is_ready_soon_on_a_slow_phone(browser):
+    """At a quarter of the speed of this machine."""
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 4})
+    page.goto(PUBLISHED.as_uri())
+    times = page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
+    assert times["domContentLoadedEventEnd"] < 4000
+    assert page.locator("*").count() < 20_000 and page.locator(".chart canvas").count() <= 2
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_marks_of_charts_stand_out_from_the_paper(scheme):
+    """Lines, points and the strongest cells; cells of a weight of nothing may vanish."""
+    css = (build_page.PARTS / "page.css").read_text("utf-8")
+    values = {name: found[scheme].split() for name in ("paper", "series", "ramp", "diverging")
+              if (found := re.findall(rf"--{name}: ([^;]+);", css))}  # fmt: skip
+    marks = [*values["series"], values["ramp"][-1], values["diverging"][0], values["diverging"][-1]]
+    for mark in marks:
+        low, high = sorted(map(luminance, (mark, *values["paper"])))
+        assert (high + 0.05) / (low + 0.05) >= 3, mark
 
 
 @pytest.mark.browser
@@ -483,24 +574,22 @@ def test_paper_has_pictures_and_no_folds(browser, any_page):
 
 @pytest.mark.browser
 def test_the_engine_room_opens(browser, sample):
-    """By its summaries, and by itself for whoever is led into it."""
-    page = browser.new_page()
-    page.goto(sample.as_uri())
-    inside, last = page.get_by_text("Said deep inside."), page.get_by_text("The end.")
-    assert not inside.is_visible() and not last.is_visible()
-    page.locator("summary:has(#files)").press("Enter")
-    assert last.is_visible() and not inside.is_visible()
+    """By its summary, and by itself for whoever is led into it."""
+    page = visited(browser, sample.as_uri())
+    inside = page.get_by_text("Said deep inside.")
+    assert not inside.is_visible()
+    page.locator("summary:has(#engine-room)").press("Enter")
+    inside.wait_for()
     code = page.locator(".section .to-code").get_attribute("href")
     for address in ("#deep", code, "#faster", "#quick"):
         page.goto("about:blank")
         page.goto(sample.as_uri() + address)
         inside.wait_for()
-        assert not last.is_visible()
     page.goto(sample.as_uri())
-    page.get_by_role("link", name="The engine room").click()
+    page.get_by_role("button", name="Sections of The engine room").click()
     page.get_by_role("link", name="Faster").click()
     inside.wait_for()
-    page.locator("summary:has(#faster)").click()
+    page.locator("summary:has(#engine-room)").click(position={"x": 5, "y": 25})
     inside.wait_for(state="hidden")
     page.get_by_role("link", name="Faster").click()
     inside.wait_for()
@@ -508,6 +597,21 @@ def test_the_engine_room_opens(browser, sample):
     page.evaluate("document.querySelectorAll('.fold').forEach(fold => { fold.open = false })")
     page.go_forward()
     inside.wait_for()
+
+
+@pytest.mark.browser
+def test_the_contents_of_a_phone_name_the_section_and_close_after_a_choice(browser, sample):
+    page = visited(browser, sample.as_uri(), viewport={"width": 390, "height": 800})
+    contents = page.locator("#contents > summary")
+    contents.click()
+    end = page.get_by_role("link", name="End", exact=True)
+    assert not end.is_visible()
+    page.get_by_role("button", name="Sections of Part 2").click()
+    end.click()
+    end.wait_for(state="hidden")
+    page.locator("#here:text('End')").wait_for()
+    top = page.locator("#end").bounding_box()["y"]
+    assert contents.bounding_box()["y"] + 20 < top < 200, "below the bar, not under it"
 
 
 @pytest.mark.browser
@@ -580,10 +684,10 @@ def test_the_page_links_to_where_git_says_that_it_lives(tmp_path, monkeypatch, a
 
 
 @pytest.mark.browser
-def test_prints_to_pdf(browser, sample, tmp_path):
+def test_prints_to_pdf(browser, any_page, tmp_path):
     """By a copy of the Makefile, so that nothing lands in the project."""
     shutil.copy(PROJECT / "Makefile", tmp_path)
-    command = ["make", "pdf", f"PAGE={sample}", f"BROWSER={CHROMIUM}"]
+    command = ["make", "pdf", f"PAGE={any_page}", f"BROWSER={records.CHROMIUM}"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     data = (tmp_path / "build" / "the_annotated_transformer.pdf").read_bytes()
     assert data.startswith(b"%PDF") and len(data) > 20_000
