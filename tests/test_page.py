@@ -391,6 +391,7 @@ def opened(browser, path: Path, width: int = 1360, theme: str = "light"):
     page.on("pageerror", lambda error: page.faults.append(str(error)))
     page.goto(path.as_uri())
     page.evaluate("document.querySelectorAll('.section').forEach(fold => { fold.open = true })")
+    page.locator(":root[data-ready]").wait_for(state="attached")  # laid out: nothing moves any more
     for chart_box in page.locator(".chart").all():
         chart_box.scroll_into_view_if_needed()
         chart_box.and_(page.locator("[data-drawn]")).wait_for()
@@ -438,7 +439,6 @@ def test_every_chooser_changes_the_picture_forth_and_back(browser, any_page):
     page, tried = opened(browser, any_page), 0
     values = "e => e.options ? [...e.options].map(one => one.value) : [e.min, e.max]"
     for chart in page.locator(".chart:has(select), .chart:has(input)").all():
-        chart.scroll_into_view_if_needed()
         for chooser in chart.locator("select, input[type=range]").all():
             now = chooser.input_value()
             for value in set(chooser.evaluate(values)) - {now}:
