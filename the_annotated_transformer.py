@@ -1897,7 +1897,7 @@ def smoothed_targets_figure():
 
 # %% [markdown]
 # **Figure 7.** Targets for five positions and seven words, with an exaggerated $\epsilon = 0.4$.
-# In every row the one dark cell is the right word. The column of padding stays empty, and so does
+# In every row the one strong cell is the right word. The column of padding stays empty, and so does
 # the row whose target is padding.
 #
 # PyTorch has an option that looks like a twin. `F.cross_entropy(label_smoothing=…)` spreads its
@@ -4824,8 +4824,8 @@ def maps_at_hand(sentence: str = SENTENCE) -> AttentionMaps:
 # %% [markdown]
 # How is such a map read? Take a row, a query, and look along it. Its weights are shares: what this
 # position receives from this head is mixed from the values of all keys in these proportions. A row
-# with one dark cell copies from one place. A row of one even tint takes the mean of everything. A
-# dark diagonal means that each position looks at itself, one beside the diagonal that it looks at
+# with one strong cell copies from one place. A row of one even tint takes the mean of everything. A
+# strong diagonal means that each position looks at itself, one beside the diagonal that it looks at
 # its neighbour. And a staircase in the cross-attention is an alignment, word for word. Each place
 # where it jumps is a place where the two languages order their words differently.
 #
@@ -5098,7 +5098,7 @@ def perplexity_without_each_head():
 # <a id="try-inside"></a>
 # ## Try it
 #
-# 1. In the decoder's self-attention the first row has a single dark cell. Why, and what does it
+# 1. In the decoder's self-attention the first row has a single strong cell. Why, and what does it
 #    tell about the head?
 #
 #    <details><summary>Answer</summary>

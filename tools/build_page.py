@@ -139,37 +139,33 @@ def missing_numbers(node: object, place: str = "") -> list[str]:
 
 
 @functools.cache
-def fitting() -> quickjs.Object:
-    """What the page does so that a chart fits: (chart as JSON, pixels) -> chart as JSON."""
+def dressing() -> quickjs.Object:
+    """What the page does before it draws a chart: (chart as JSON, pixels) -> chart as JSON."""
+    light, _dark = (PARTS / "page.css").read_text("utf-8").split(':root[data-theme="dark"]', 1)
+    values = dict(re.findall(r"--(\w+): ([^;]+);", light))
+    values["sans"] = "Liberation Sans"  # the converter has this one, not the page's
     context = quickjs.Context()
     context.eval((PARTS / "fit.js").read_text("utf-8"))
-    return context.eval("""(text, room) => {
-        const spec = fit(JSON.parse(text), room);
-        return JSON.stringify({...spec, config: merge(spec.config, chartSizes(room))});
-    }""")
+    context.eval(f"const values = {json.dumps(values)};")
+    return context.eval(
+        "(text, room) => JSON.stringify(dressed(text, room, (name) => values[name]))"
+    )
 
 
-def drawn_height(spec: str, room: int) -> int:
-    """The height of a chart, in pixels, once the page has drawn it."""
-    drawn = vl_convert.vegalite_to_svg(fitting()(spec, room), vl_version=VEGA[1])
-    return round(float(re.search(r'height="([\d.]+)"', drawn)[1]))
-
-
-def chart_of(spec: dict, png: str) -> str:
+def chart_of(spec: dict) -> str:
     """A chart that the page's script draws; where scripts are off, its picture is shown."""
     label = html.escape(spec.get("description", "").strip())
     if not label:
         raise BuildError("a chart has no description, which is its text alternative")
     if missing := missing_numbers(spec):
         raise BuildError(f"a chart has null where a number should be: {', '.join(missing[:3])}")
-    if not png:
-        raise BuildError("a chart has no picture (image/png) for readers without scripts")
-    picture, smaller = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()
-    picture.convert("RGB").save(smaller, "WEBP", lossless=True, method=6)
     text = json.dumps(spec, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", r"\u003c")  # so that it can stand inside a script element
-    narrow, wide = (drawn_height(text, room) for room in ROOMS)
+    drawn = [vl_convert.vegalite_to_svg(dressing()(text, room), VEGA[1]) for room in ROOMS]
+    narrow, wide = (round(float(re.search(r'height="([\d.]+)"', svg)[1])) for svg in drawn)
     heights = f"--narrow:{narrow}px;--wide:{wide}px"  # the place that is kept free for it
+    picture = Image.open(io.BytesIO(vl_convert.svg_to_png(drawn[1], scale=2)))
+    picture.save(smaller := io.BytesIO(), "WEBP", lossless=True, method=6)
     view = f'<div class="scroll"><div class="view" style="{heights}"></div></div>'
     image = f'<img src="{data_uri("image/webp", smaller.getvalue())}" alt="{label}">'
     script = f'<script type="application/json">{text}</script><noscript>{image}</noscript>'
@@ -201,6 +197,8 @@ def clean_table(source: str) -> str:
         if any(texts) and all(map(NUMBER.fullmatch, texts)):
             for cell in [heading, *column]:
                 cell["class"] = ["num", *cell.get_attribute_list("class", [])]
+            for number in filter(None, (cell.string for cell in column)):
+                number.replace_with(re.sub(r"(?<![e\d])-", "−", number))
     caption = f"<figcaption>{caption}</figcaption>" if caption else ""
     return f'<figure>{caption}<div class="scroll table">{table}</div></figure>\n'
 
@@ -321,7 +319,7 @@ class Cells:
             shows = r'(?m)(?:^@example\ndef |^published\(")([\w-]+?)(?:[_-]figure)?["(]'
             name = re.search(shows, source)
             address = f' id="figure-{name[1].replace("_", "-")}"' if name else ""
-            return f"<figure{address}>{chart_of(charts[0], data.get('image/png', ''))}</figure>\n"
+            return f"<figure{address}>{chart_of(charts[0])}</figure>\n"
         if "<table" in data.get("text/html", ""):
             return clean_table(data["text/html"])
         if "image/png" in data or "image/svg+xml" in data:

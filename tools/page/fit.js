@@ -1,5 +1,5 @@
-// How a chart is made to fit the room that there is for it, in pixels. The build asks too, for the
-// heights to keep free.
+// How a chart is made to fit the room that there is for it, in pixels, and the colours of the page.
+// The build asks too: for the heights to keep free, and for pictures where scripts are off.
 
 const LETTER = 7; // width of a letter of a label, about
 const GUIDES = 78; // width of an axis with its labels and title
@@ -83,4 +83,27 @@ function chartSizes(room) {
   return {
     padding: 2, axis: guide, axisQuantitative: { labelSeparation: 4 }, legend: { ...guide, ...narrow }, header: guide, title: { fontSize: 14 },
   };
+}
+
+/** The theme's colours for all charts; `value` gives those of page.css by name. */
+function chartColours(value) {
+  const [ink, muted, line] = [value("ink"), value("muted"), value("line")];
+  const [ramp, diverging, series] = ["ramp", "diverging", "series"].map((name) => value(name).split(" "));
+  const guide = { labelColor: muted, titleColor: ink };
+  return {
+    background: "transparent", font: value("sans"),
+    axis: { ...guide, gridColor: line, domainColor: muted, tickColor: muted },
+    legend: guide, header: guide, title: { color: ink, subtitleColor: muted },
+    view: { stroke: line }, text: { color: ink }, rule: { color: muted }, mark: { color: series[0] },
+    range: { category: series, ramp, diverging, heatmap: ramp, ordinal: ramp },
+  };
+}
+
+/** A chart, given as JSON, as the page draws it. */
+function dressed(text, room, value) {
+  // The colours of heat maps follow the theme, like all others.
+  const spec = fit(JSON.parse(text.replaceAll('"scheme":"blues"', '"range":"heatmap"')
+    .replaceAll('"scheme":"redblue"', '"range":"diverging"')), room);
+  spec.config = merge(merge(spec.config, chartSizes(room)), chartColours(value));
+  return spec;
 }

@@ -146,22 +146,6 @@ function layOutIdly() {
 
 const charts = all(".chart").map((box) => ({ box, view: null, drawn: false, job: Promise.resolve() }));
 
-/** The theme's colours for all charts. */
-function chartColours() {
-  const style = getComputedStyle(root);
-  const value = (name) => style.getPropertyValue(`--${name}`).trim();
-  const [ink, muted, line] = [value("ink"), value("muted"), value("line")];
-  const [ramp, diverging, series] = ["ramp", "diverging", "series"].map((name) => value(name).split(" "));
-  const guide = { labelColor: muted, titleColor: ink };
-  return {
-    background: "transparent", font: value("sans"),
-    axis: { ...guide, gridColor: line, domainColor: muted, tickColor: muted },
-    legend: guide, header: guide, title: { color: ink, subtitleColor: muted },
-    view: { stroke: line }, text: { color: ink }, rule: { color: muted }, mark: { color: series[0] },
-    range: { category: series, ramp, diverging, heatmap: ramp, ordinal: ramp },
-  };
-}
-
 let loadingVega;
 
 /** Vega-Lite, which is only text in the page until a chart needs it. */
@@ -177,12 +161,9 @@ function vega() {
 async function redraw(chart) {
   const { box } = chart;
   await vega();
-  // The colours of heat maps follow the theme, like all others.
-  const text = box.querySelector("script").textContent.replaceAll('"scheme":"blues"', '"range":"heatmap"')
-    .replaceAll('"scheme":"redblue"', '"range":"diverging"');
   chart.room = box.clientWidth;
-  const spec = fit(JSON.parse(text), chart.room);
-  spec.config = merge(merge(spec.config, chartSizes(chart.room)), chartColours());
+  const style = getComputedStyle(root);
+  const spec = dressed(box.querySelector("script").textContent, chart.room, (name) => style.getPropertyValue(`--${name}`).trim());
   const before = (chart.bound ?? []).map((name) => [name, chart.view.signal(name)]);
   chart.view?.finalize();
   const [controls, view] = all(".controls, .view", box);
