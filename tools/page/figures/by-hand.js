@@ -110,14 +110,19 @@
     return `<path class="chain" d="M0,0L${ends.join("L")}"/>${joints.join("")}`;
   }
 
+  const radius = (weight) => Math.round(48 * Math.sqrt(weight)); // so that areas compare as weights do
+
   function marks(seen) {
     const discs = seen.rows.map(({ place, weight, open }) => {
       const [x, y] = at(place);
-      const disc = open ? `<circle class="disc" cx="${x}" cy="${y}" r="${(48 * Math.sqrt(weight)).toFixed(1)}"/>` : "";
+      const disc = open ? `<circle class="disc" cx="${x}" cy="${y}" r="${radius(weight)}"/>` : "";
       return `${disc}<circle class="${open ? "dot" : "dot closed"}" cx="${x}" cy="${y}" r="5"/>`;
     });
-    const names = seen.rows.map(({ word, place: [x, y], open }) =>
-      `<text class="${open ? "" : "closed"}" x="${100 * x}" y="${-100 * y - 27}">${escaped(word)}</text>`);
+    const names = seen.rows.map(({ word, place, weight, open }) => {
+      const [x, y] = at(place);
+      const name = `class="${open ? "" : "closed"}" data-word="${escaped(word)}"`;
+      return `<text ${name} x="${x}" y="${y - 14 - Math.max(13, radius(weight))}">${escaped(word)}</text>`;
+    });
     const arrows = arrow(seen.query, "query") + arrow(seen.answer, "answer");
     return discs.join("") + construction(seen) + arrows + names.join("");
   }
@@ -273,8 +278,9 @@
     });
     drawing.addEventListener("click", (event) => {
       const [x, y] = pointOf(event);
-      const near = words.find(({ place }) => Math.abs(place[0] - x) < 0.4 && Math.abs(place[1] + 0.15 - y) < 0.35);
-      if (near) change({ asks: near.word, query: null });
+      const near = words.find(({ place }) => Math.hypot(place[0] - x, place[1] - y) < 0.35);
+      const asks = event.target.dataset.word ?? near?.word;
+      if (asks) change({ asks, query: null });
     });
     select.addEventListener("change", () => change({ asks: select.value, query: null }));
     get(".controls").addEventListener("click", ({ target: { name, checked } }) => {
