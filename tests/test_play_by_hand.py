@@ -22,8 +22,7 @@ def page_file(at, tmp_path_factory):
 
 @pytest.fixture
 def page(browser, page_file):
-    page = visited(browser, page_file.as_uri(), viewport={"width": 1360, "height": 1000})
-    return page
+    return visited(browser, page_file.as_uri(), viewport={"width": 1360, "height": 1000})
 
 
 def numbers(text: str) -> list[float]:

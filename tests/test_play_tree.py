@@ -70,6 +70,7 @@ def test_play_grows_to_the_end_by_keyboard_alone(browser, page_file):
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Pause").wait_for()
     page.get_by_role("button", name="Play").wait_for()  # it has stopped
+    assert page.locator(".told[aria-busy=false]").count() == 1
     seen = [re.search(r"\d+ of 10", words)[0] for words in page.evaluate("seen")]
     assert seen == [f"{step} of 10" for step in range(1, 11)]
     for _ in range(6):

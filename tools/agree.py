@@ -2,7 +2,7 @@
 
 Pieces of all sentences of both test sets; greedy translations of the first set; log-probabilities
 at every symbol of fifty translations, as they are written; seconds for a sentence of 15 words, at
-the full speed of this machine and at a quarter of it. Needs Chromium and a quiet machine.
+the full speed of this machine and at a quarter of it. Needs Multi30k, Chromium and a quiet machine.
 """
 
 import statistics

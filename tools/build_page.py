@@ -163,14 +163,14 @@ def chart_of(spec: dict) -> str:
     text = text.replace("<", r"\u003c")  # so that it can stand inside a script element
     drawn = [vl_convert.vegalite_to_svg(dressing()(text, room), VEGA[1]) for room in ROOMS]
     narrow, wide = (round(float(re.search(r'height="([\d.]+)"', svg)[1])) for svg in drawn)
-    heights = f"--narrow:{narrow}px;--wide:{wide}px"  # the place that is kept free for it
+    heights = f"--if-narrow:{narrow}px;--if-wide:{wide}px"  # the place that is kept free for it
     picture = Image.open(io.BytesIO(vl_convert.svg_to_png(drawn[1], scale=2)))
     picture.save(smaller := io.BytesIO(), "WEBP", lossless=True, method=6)
     view = f'<div class="scroll"><div class="view" style="{heights}"></div></div>'
     image = f'<img src="{data_uri("image/webp", smaller.getvalue())}" alt="{label}">'
     script = f'<script type="application/json">{text}</script><noscript>{image}</noscript>'
     bound = text.count('"bind":{')  # and for its choosers, in rows
-    rows = f' style="--narrow:{max(1, bound - 1)};--wide:{(bound + 2) // 3}"' if bound else ""
+    rows = f' style="--if-narrow:{max(1, bound - 1)};--if-wide:{(bound + 2) // 3}"' if bound else ""
     chart = f'<div class="chart"><div class="controls"{rows}></div>{view}{script}</div>\n'
     return f"{chart}<figcaption>{label}</figcaption>"
 
@@ -355,7 +355,7 @@ def side_file() -> str:
 
 
 def engine() -> str:
-    """A script that reads the model of the side file and searches with it."""
+    """A script that reads the model of the side file and can search with it."""
     names = "Object.assign(self, { Search, model: readModel(translatorFiles) });"
     return side_file() + (FIGURES / "transformer.js").read_text("utf-8") + names
 
@@ -382,7 +382,7 @@ def make_playable(figure: Tag, name: str) -> None:
     """Put the still picture of a figure that can be played with in the place of the notebook's."""
     spec = figure.find("script", type="application/json")
     if spec:  # of a chart: its rows
-        [*_, data] = json.loads(spec.string).get("datasets", {"": []}).values()
+        [data] = json.loads(spec.string)["datasets"].values()
     else:
         data = str(figure.svg)
     still = still_pictures()(name, json.dumps(data, ensure_ascii=False))

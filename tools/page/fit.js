@@ -58,20 +58,19 @@ function fit(spec, room, data = spec.datasets ?? {}) {
   if (typeof spec.title === "string") spec.title = { text: wrapped(spec.title, room), anchor: "start", frame: "group" };
   if (spec.hconcat && narrow) { spec.vconcat = spec.hconcat; delete spec.hconcat; }
   (spec.vconcat ?? []).forEach((part) => fit(part, room, data));
-  const plot = spec.spec ?? spec;
-  if (!plot.mark && !plot.layer) return spec;
+  if (!spec.mark && !spec.layer) return spec;
   const rows = (part) => part.data?.values ?? data[part.data?.name ?? spec.data?.name] ?? [];
-  const facet = spec.facet?.field ? spec : plot.encoding?.facet;
-  const cells = (plot.mark?.type ?? plot.mark) === "rect";
-  if (narrow) [plot, ...(plot.layer ?? [])].forEach((part) => part.encoding && fitLegend(part.encoding, rows(part), room));
+  const facet = spec.encoding?.facet;
+  const cells = (spec.mark?.type ?? spec.mark) === "rect";
+  if (narrow) [spec, ...(spec.layer ?? [])].forEach((part) => part.encoding && fitLegend(part.encoding, rows(part), room));
   if (facet) {
-    facet.columns = Math.max(cells ? 1 : 2, Math.min(facet.columns ?? Infinity, Math.floor((room - 40) / (plot.width + 24))));
-    if (!cells) plot.width = Math.min(plot.width, Math.floor((room - GUIDES) / facet.columns) - 24);
-  } else if (cells && !plot.encoding.column) {
-    fitCells(plot, rows(plot), room);
-  } else if (!cells && typeof (plot.width ?? 0) === "number") {
-    if ((plot.width ?? 300) > room - GUIDES) plot.width = room - GUIDES;
-    else if (plot.width && room > 930) plot.width = Math.round(Math.min(plot.width * 1.4, room - 200));
+    facet.columns = Math.max(cells ? 1 : 2, Math.min(facet.columns ?? Infinity, Math.floor((room - 40) / (spec.width + 24))));
+    if (!cells) spec.width = Math.min(spec.width, Math.floor((room - GUIDES) / facet.columns) - 24);
+  } else if (cells && !spec.encoding.column) {
+    fitCells(spec, rows(spec), room);
+  } else if (!cells && typeof (spec.width ?? 0) === "number") {
+    if ((spec.width ?? 300) > room - GUIDES) spec.width = room - GUIDES;
+    else if (spec.width && room > 930) spec.width = Math.round(Math.min(spec.width * 1.4, room - 200));
   }
   return spec;
 }

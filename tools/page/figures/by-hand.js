@@ -4,7 +4,7 @@
   const WIDER = 8; // √64: so much larger are the scores of vectors of 64 numbers that nobody divides
   const PAPER = 7; // a score's bar ends here, and leaves the paper where the score is larger
   const LONG = [2.4, 0.6]; // a long query; without the division it collapses the softmax
-  const START = { asks: "hebt", query: null, root: true, mask: false, stage: null };
+  const FIRST = { asks: "hebt", query: null, root: true, mask: false, stage: null };
 
   /** The stages: name, formula, and what computes them in the function `attention`. */
   const STAGES = [
@@ -41,9 +41,7 @@
     return { ...state, query, rows, answer, moved };
   }
 
-  /** A number with a true minus, and no minus before zero. */
-  const shown = (number, digits = 2) => number.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−");
-  const pair = (point) => `(${point.map((value) => shown(value)).join(", ")})`;
+  const pair = (point) => `(${point.map((value) => decimal(value)).join(", ")})`;
 
   /** How many times as large, in words' length. */
   function times(factor) {
@@ -54,20 +52,20 @@
   /** One or two sentences on what is to be seen. */
   function sentence({ asks, rows, answer, root, moved }) {
     const [first, second] = rows.filter((row) => row.open).sort((a, b) => b.weight - a.weight);
-    const percent = (row) => `${shown(100 * row.weight, row.weight > 0.99 && row.weight < 0.9995 ? 1 : 0)} %`;
+    const percent = (row) => `${decimal(100 * row.weight, row.weight > 0.99 && row.weight < 0.9995 ? 1 : 0)} %`;
     const [best, next, who] = [first, second ?? first, { word: asks }].map(({ word }) => `<em>${escaped(word)}</em>`);
     const receives = `${moved ? `The query, moved away from ${who},` : who} receives ${pair(answer)}: `;
     if (!second) return `${receives}only ${best} is open, and gets all weight, whatever the query is.`;
     const lead = first.score - second.score;
-    const apart = `e<sup>${shown(lead)}</sup> ≈ ${times(Math.exp(lead))} times`;
+    const apart = `e<sup>${decimal(lead)}</sup> ≈ ${times(Math.exp(lead))} times`;
     if (first.weight <= 0.95) {
       const wider = root ? "" : " Undivided scores, as of vectors of 64 numbers, lie 8 times as far apart.";
       return `${receives}${percent(first)} of ${best}, ${percent(second)} of ${next}. `
-        + `Their scores lie ${shown(lead)} apart, so one weight is ${apart} the other.${wider}`;
+        + `Their scores lie ${decimal(lead)} apart, so one weight is ${apart} the other.${wider}`;
     }
     const what = root ? "Nearly all weight falls on one word." : "The softmax has collapsed.";
     const why = root ? "" : "Undivided scores, as of vectors of 64 numbers, are 8 times as large. ";
-    return `<strong>${what}</strong> ${why}${best} is ${shown(lead)} ahead of ${next} and so gets ${apart} its `
+    return `<strong>${what}</strong> ${why}${best} is ${decimal(lead)} ahead of ${next} and so gets ${apart} its `
       + `weight, ${percent(first)} of all. Hardly anything is mixed: the answer is nearly the vector of ${best}.`;
   }
 
@@ -91,8 +89,8 @@
       const name = value ? "grid" : "axis";
       return line([value, -LIMIT], [value, LIMIT], name) + line([-LIMIT, value], [LIMIT, value], name);
     });
-    const labels = ticks.map((value) => `<text class="tick" x="${100 * value}" y="255">${shown(value, 0)}</text>`
-      + `<text class="tick" x="-248" y="${6 - 100 * value}">${shown(value, 0)}</text>`);
+    const labels = ticks.map((value) => `<text class="tick" x="${100 * value}" y="255">${decimal(value, 0)}</text>`
+      + `<text class="tick" x="-248" y="${6 - 100 * value}">${decimal(value, 0)}</text>`);
     return grid.join("") + labels.join("");
   }
 
@@ -142,13 +140,13 @@
     const [length, side] = [(50 * Math.abs(value)) / PAPER, value < 0 ? "right" : "left"];
     const name = length > 50 ? `over ${side}` : side;
     const bar = `<u class="${name}" style="width:${Math.min(50, length).toFixed(1)}%"></u>`;
-    return `<td class="score${lit}">${shown(value)}<i>${bar}</i></td>`;
+    return `<td class="score${lit}">${decimal(value)}<i>${bar}</i></td>`;
   }
 
   /** A row for each word, with a cell for each stage; last the sums. */
   function tableRows(seen) {
     const lit = STAGES.map((_, number) => (number === seen.stage ? " lit" : ""));
-    const spans = (point) => point.map((value) => `<span>${shown(value)}</span>`).join(" ");
+    const spans = (point) => point.map((value) => `<span>${decimal(value)}</span>`).join(" ");
     const mixed = (point) => `<td class="share${lit[MIX]}">${spans(point)}</td>`;
     const rows = seen.rows.map(({ word, product, score, open, weight, share }) => {
       const head = `<th scope="row"${word === seen.asks ? ' class="asks"' : ""}>${escaped(word)}</th>`;
@@ -156,7 +154,7 @@
       const scores = scoreCell(product, lit[COMPARE]) + scoreCell(score, lit[DIVIDE]);
       const bar = `<i><u style="width:${(100 * weight).toFixed(1)}%"></u></i>`;
       return `<tr>${head}${scores}${open ? scoreCell(score, lit[MASK]) : closed}`
-        + `<td class="weight${lit[SOFTMAX]}">${shown(weight, 3)}${bar}</td>${mixed(share)}</tr>`;
+        + `<td class="weight${lit[SOFTMAX]}">${decimal(weight, 3)}${bar}</td>${mixed(share)}</tr>`;
     });
     const empty = [COMPARE, DIVIDE, MASK].map((number) => `<td class="${lit[number]}"></td>`).join("");
     const sums = `<th scope="row">sum</th>${empty}<td class="weight${lit[SOFTMAX]}">1.000</td>${mixed(seen.answer)}`;
@@ -175,9 +173,9 @@
   // The whole figure --------------------------------------------------------------------------------
 
   const controls = (words) => `<div class="controls">
-    <label>asks <select>${words.map(({ word }) => `<option>${escaped(word)}</option>`).join("")}</select></label>
-    <label><input type="checkbox" name="root">divide by the root of the width</label>
-    <label><input type="checkbox" name="mask">hide later words</label>
+    <label>asks <select autocomplete="off">${words.map(({ word }) => `<option>${escaped(word)}</option>`).join("")}</select></label>
+    <label><input type="checkbox" autocomplete="off" name="root">divide by the root of the width</label>
+    <label><input type="checkbox" autocomplete="off" name="mask">hide later words</label>
     <button type="button" name="collapse">let the softmax collapse</button>
     <button type="button" name="again">start again</button></div>`;
   const HANDLE = `<div class="handle" tabindex="0" role="slider" aria-label="query"
@@ -211,15 +209,15 @@
     return range;
   }
 
-  stills["by-hand"] = (_, data) => frame(wordsOf(data), START, false);
+  stills["by-hand"] = (_, data) => frame(wordsOf(data), FIRST, false);
 
   live["by-hand"] = (figure) => {
     const stage = figure.querySelector(".stage"), words = JSON.parse(stage.querySelector(".by-hand").dataset.words);
-    stage.innerHTML = frame(words, START, true);
+    stage.innerHTML = frame(words, FIRST, true);
     const get = (selector) => stage.querySelector(selector);
     const [handle, plane, table, select, said] = [".handle", ".plane", "table", "select", ".said"].map(get);
     const buttons = all("thead button", table), drawing = get("svg[role]");
-    let state = START, pinned = null, heard = null;
+    let state = FIRST, pinned = null, heard = null;
 
     /** Take over what the reader changed, and draw it. */
     function change(changes, spoken = true) {
@@ -247,8 +245,9 @@
       const { code } = STAGES[number] ?? {}, block = attentionCode();
       const whole = code && block?.textContent.split("\n").find((text) => text.includes(code));
       const [before, after] = whole?.replace(/ *#.*/, "").trim().split(code) ?? [];
-      const quote = `<code>${escaped(before)}<mark>${escaped(code)}</mark>${escaped(after)}</code>`;
-      get(".quote td").innerHTML = whole ? quote : "Point at a stage: here is its line of code.";
+      get(".quote td").innerHTML = whole
+        ? `<code>${escaped(before)}<mark>${escaped(code)}</mark>${escaped(after)}</code>`
+        : "Point at a stage: here is its line of code.";
       buttons.forEach((button, place) => {
         button.parentNode.classList.toggle("lit", place === number);
         button.setAttribute("aria-pressed", place === pinned);
@@ -286,7 +285,7 @@
     get(".controls").addEventListener("click", ({ target: { name, checked } }) => {
       if (name === "root" || name === "mask") change({ [name]: checked });
       if (name === "collapse") change({ asks: "Mädchen", query: LONG, root: false, mask: false });
-      if (name === "again") change({ ...START, stage: state.stage });
+      if (name === "again") change({ ...FIRST, stage: state.stage });
     });
     buttons.forEach((button, number) => {
       for (const event of ["pointerenter", "focus"]) button.addEventListener(event, () => light(number));

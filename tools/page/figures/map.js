@@ -4,8 +4,7 @@
   const FIRST = { place: "decoder cross sum", layer: 1, encoder: 6, decoder: 7 }; // in the still picture
   const PARTS = { encoder: ["attention", "feed-forward"], decoder: ["attention", "cross", "feed-forward"] };
   const NAMES = {
-    embedding: "embedding · √D", positions: "embedding + positions", cross: "cross-attention",
-    final: "final norm", memory: "memory", generator: "generator", "feed-forward": "feed-forward",
+    embedding: "embedding · √D", positions: "embedding + positions", cross: "cross-attention", final: "final norm",
   };
   const COLUMNS = 32, SHADES = 8;
 
@@ -16,7 +15,8 @@
 
   function nameOf(place) {
     const [side, part, kind] = place.split(" ");
-    const name = NAMES[part] ?? (side === "encoder" ? "self-attention" : "masked self-attention");
+    const self = side === "encoder" ? "self-attention" : "masked self-attention";
+    const name = part === "attention" ? self : NAMES[part] ?? part;
     if (kind === "norm") return `norm before ${name}`;
     if (kind === "sum") return `sum after ${name}`;
     return PARTS[side].includes(part) ? `${name}: what it adds` : name;
@@ -188,11 +188,12 @@
       Object.assign(shown, choice);
       map.classList.add("touched");
       const model = await modelFor(line);
-      if (model) run ??= follow(model, written);
-      if (run) draw();
+      if (!model) return;
+      run ??= follow(model, written);
+      draw();
     }
 
-    /** Show it after a moment: who only passes by asks for no model. */
+    /** Show it after a moment. */
     function showSoon(choice) {
       clearTimeout(resting);
       resting = setTimeout(() => show(choice), run ? 0 : 250);

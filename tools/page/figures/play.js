@@ -13,10 +13,13 @@ const [BEAM, ALPHA] = [4, 0.6]; // of the paper
 const BUSY = 15; // milliseconds of searching after which the browser has its turn
 
 /** Text that may stand in HTML. */
-const escaped = (text) => String(text).replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+const escaped = (text) => text.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
 
 /** A piece as it is read: without the mark of the space before it. */
 const spelt = (piece) => piece.replace(SPACE, "").replace("</s>", "end") || "(space)";
+
+/** A number with a true minus, and no minus before zero. */
+const decimal = (number, digits = 2) => number.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−");
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 

@@ -241,7 +241,7 @@ class Transformer {
   /** Join neighbours; the pair that was merged first in training goes first. */
   mergePieces(pieces) {
     const ranks = pieces.slice(1).map((piece, i) => this.ranks.get(`${pieces[i]} ${piece}`) ?? Infinity);
-    const first = Math.min(Infinity, ...ranks), at = ranks.indexOf(first);
+    const first = Math.min(...ranks), at = ranks.indexOf(first);
     if (first === Infinity) return pieces;
     return this.mergePieces([...pieces.slice(0, at), pieces[at] + pieces[at + 1], ...pieces.slice(at + 2)]);
   }
@@ -270,16 +270,16 @@ class Search {
   }
 
   /** The path that goes on with one symbol. */
-  extend(path, { id, logp = path.next.logProbs[id] }) {
+  extend(path, id) {
     const written = [...path.written, id], ended = id === END;
-    const longer = { written, logp: path.logp + logp, ended, from: path, next: null };
+    const longer = { written, logp: path.logp + path.next.logProbs[id], ended, from: path, next: null };
     if (!ended && written.length < this.longest) longer.next = this.model.step(this.memory, path.next.past, id);
     return longer;
   }
 
   /** The likeliest symbol, again and again: the paths from `path` on, one symbol longer each time. */
   *greedy(path = this.start) {
-    while (path.next) yield (path = this.extend(path, likeliest(path.next.logProbs, 1)[0]));
+    while (path.next) yield (path = this.extend(path, likeliest(path.next.logProbs, 1)[0].id));
   }
 
   /** Beam search from `path` on, step by step: the paths in the beam. An ended path keeps its place. */
@@ -287,10 +287,10 @@ class Search {
     let paths = [path];
     while (!this.decided(paths, alpha)) {
       const choices = paths.filter((path) => path.next).flatMap((path) =>
-        likeliest(path.next.logProbs, width).map(({ id, logp }) => ({ path, id, logp, total: path.logp + logp })));
+        likeliest(path.next.logProbs, width).map(({ id, logp }) => ({ path, id, total: path.logp + logp })));
       const ended = paths.filter((path) => path.ended);
       choices.sort((one, other) => other.total - one.total);
-      const grown = choices.slice(0, width - ended.length).map(({ path, id, logp }) => this.extend(path, { id, logp }));
+      const grown = choices.slice(0, width - ended.length).map(({ path, id }) => this.extend(path, id));
       yield (paths = [...ended, ...grown]);
     }
   }

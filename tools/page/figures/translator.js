@@ -15,7 +15,7 @@
   /** A sentence and what has been written of its translation; `seen` decisions of it are shown. */
   class Translation {
     constructor(model, text, beam) {
-      Object.assign(this, { model, beam, plan: null, seen: 0 });
+      Object.assign(this, { model, source: text, beam, plan: null, seen: 0 });
       this.search = new Search(model, model.encode(text));
       this.paths = [this.search.start]; // each one symbol longer than the one before
     }
@@ -29,7 +29,7 @@
     /** The path one symbol further: by what is likeliest now, or on the way to the best of a beam. */
     onward() {
       const { last, search } = this;
-      if (!this.beam) return search.extend(last, likeliest(last.next.logProbs, 1)[0]);
+      if (!this.beam) return search.extend(last, likeliest(last.next.logProbs, 1)[0].id);
       let path = (this.plan ??= search.translate(BEAM, ALPHA, last));
       while (path.from !== last) path = path.from;
       return path;
@@ -57,7 +57,7 @@
     /** Take the decision that is shown otherwise; what came after it is forgotten. */
     decide(id) {
       const { asked } = this;
-      this.paths = [...this.paths.slice(0, this.paths.indexOf(asked) + 1), this.search.extend(asked, { id })];
+      this.paths = [...this.paths.slice(0, this.paths.indexOf(asked) + 1), this.search.extend(asked, id)];
       this.seen = this.paths.length - 1;
       this.plan = null;
     }
@@ -130,17 +130,20 @@
       `role="img" aria-label="${label}">${arcs.reverse().join("")}${boxes.flat().join("")}</svg>`;
   }
 
-  const round = (number) => Math.round(number);
+  const { round } = Math;
 
   /** What the drawing shows of one decision, for those who do not see it. */
   function inWords({ source, target, weights, shown }) {
     const seen = (weights[shown] ?? []).map((weight, s) => ({ weight, piece: spelt(source[s]) }));
     const most = seen.filter(({ weight }) => weight >= LEAST).sort((one, other) => other.weight - one.weight);
     const looks = most.map(({ weight, piece }) => `${piece} (${weight.toFixed(2)})`).join(", ");
-    const text = target.map((piece) => piece.replace(SPACE, " ").replace("</s>", "")).join("").trim();
+    const text = target.slice(0, shown + 1).map((piece) => piece.replace(SPACE, " ").replace("</s>", "")).join("").trim();
     const written = text ? `Written: “${text}”` : "Nothing is written yet.";
     return `${written} ${looks && `To write ${spelt(target[shown] ?? "the next piece")} the model looks at ${looks}.`}`.trim();
   }
+
+  /** A piece as it is chosen: what goes on with a word is told from what begins one. */
+  const offered = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
 
   /** The five likeliest pieces of the decision that is shown, the one that was taken marked. */
   function candidates({ model, asked, paths, seen }) {
@@ -150,7 +153,7 @@
     if (taken !== null && best.every(({ id }) => id !== taken)) best[4] = { id: taken, logp: asked.next.logProbs[taken] };
     return best.map(({ id, logp }) => {
       const percent = (100 * Math.exp(logp)).toFixed(1);
-      return `<li><button type="button" data-do="candidate" data-id="${id}" aria-pressed="${id === taken}"><span>${escaped(spelt(model.words[id]))}</span>` +
+      return `<li><button type="button" data-do="candidate" data-id="${id}" aria-pressed="${id === taken}"><span>${escaped(offered(model.words[id]))}</span>` +
         `<i style="width:${percent}%"></i><b>${percent} %</b></button></li>`;
     }).join("");
   }
@@ -174,9 +177,10 @@
 
   const meanOfLast = (model) => ({ layer: model.N - 1, head: "" });
 
+  const firstOf = (model) => new Translation(model, SENTENCE, true);
+
   /** What stands on the page before anybody has touched it. */
-  function firstTranslation(model) {
-    const translation = new Translation(model, SENTENCE, true);
+  function asAtFirst(translation) {
     translation.finish();
     translation.seen = SHOWN_FIRST;
     return translation;
@@ -197,10 +201,10 @@
   }
 
   /** The whole translation in one drawing: a file in images/, for the notebook. */
-  stills["picture"] = (model) => drawing({ ...sceneOf(firstTranslation(model), meanOfLast(model)), shown: Infinity }, false);
+  stills["picture"] = (model) => drawing({ ...sceneOf(asAtFirst(firstOf(model)), meanOfLast(model)), shown: Infinity }, false);
 
   stills["translator"] = (model) => {
-    const parts = frame(firstTranslation(model), meanOfLast(model));
+    const parts = frame(asAtFirst(firstOf(model)), meanOfLast(model));
     const chips = CAPTIONS.map((text) => `<button type="button" data-do="caption">${text}</button>`).join("");
     return `<div class="play-only" hidden>
 <label for="german">A caption in German</label>
@@ -209,7 +213,7 @@
 <p class="honest">It has read 29,000 captions and their translations, nothing else. Away from captions it babbles: try “${CAPTIONS[4]}”</p>
 <div class="buttons"><button type="button" data-do="play">Play</button><button type="button" data-do="back">Back</button>
 <button type="button" data-do="step">Step</button><button type="button" data-do="faster" aria-pressed="false">Faster</button>
-<label>written by <select><option value="beam">a beam of four</option><option value="greedy">greedy decoding</option></select></label></div>
+<label>written by <select autocomplete="off"><option value="beam">a beam of four</option><option value="greedy">greedy decoding</option></select></label></div>
 </div>
 <p class="status" role="status"></p>
 <div class="drawings">${parts.drawings}</div>
@@ -226,33 +230,47 @@
     const [field, mode, status, written] = ["input", "select", ".status", ".written"].map(find);
     const [drawings, list, button] = [".drawings", ".candidates", "[data-do=play]"].map(find);
     const still = matchMedia("(prefers-reduced-motion: reduce)");
-    let model = null, translation = null, view = null;
+    let model = null, translation = null;
     let turn = 0, playing = false, pace = 700, typing = null, room = 0;
+
+    /** Has the reader typed, or chosen another search, since the translation that is shown began? */
+    function isOutdated() {
+      const { source, beam } = translation ?? { source: SENTENCE, beam: true };
+      return field.value.trim() !== source || (mode.value === "beam") !== beam;
+    }
+
+    function setPlaying(now) {
+      playing = now;
+      button.textContent = now ? "Pause" : "Play";
+      written.setAttribute("aria-busy", now); // read aloud when it stands still
+    }
 
     function show() {
       room = drawings.clientWidth;
-      const parts = frame(translation, view, room);
+      const parts = frame(translation, find(".heads [aria-pressed=true]").dataset, room);
       const focused = [...list.children].findIndex((item) => item.contains(document.activeElement));
       for (const name of ["drawings", "question", "candidates"]) find(`.${name}`).innerHTML = parts[name];
       list.children[focused]?.firstChild.focus();
       all(".scroll", drawings).forEach(markScrolling);
-      written.setAttribute("aria-busy", playing); // read aloud when it stands still
       written.textContent = parts.text || "…";
-      button.textContent = playing ? "Pause" : "Play";
     }
 
     /** Stop, and do `change` with the model: only the last wish counts, and what is returned says whether it still does. */
     async function act(change, goesOn = false) {
       const mine = ++turn, isLast = () => mine === turn;
       clearTimeout(typing);
-      [typing, playing] = [null, false];
-      const found = await modelFor(status);
-      if (!found || !isLast()) return () => false;
-      if (!model) [model, view, translation] = [found, meanOfLast(found), firstTranslation(found)];
-      change();
-      playing = goesOn;
-      show();
-      return isLast;
+      setPlaying(goesOn);
+      model = await modelFor(status);
+      if (!isLast()) return isLast;
+      if (model && !translation && !isOutdated()) {
+        const first = firstOf(model);
+        if (!await first.prepare(isLast)) return isLast;
+        translation = asAtFirst(first);
+      }
+      if (model) change();
+      else setPlaying(false);
+      if (translation) show();
+      return () => model && isLast();
     }
 
     /** Do `change`, and after a moment go on to the end, step by step. */
@@ -262,7 +280,7 @@
       while (isLast() && await translation.prepare(isLast)) {
         translation.step();
         if (still.matches) translation.finish();
-        playing = !translation.finished;
+        setPlaying(!translation.finished);
         show();
         if (!playing) return;
         await pause(pace);
@@ -278,11 +296,18 @@
     const actions = {
       play() {
         if (playing) act(() => {});
-        else if (typing || translation?.finished) begin();
+        else if (translation?.finished) begin();
         else play(() => {}, 0);
       },
-      step: () => act(() => translation.step()),
+      async step() {
+        const isLast = await act(() => {});
+        if (!isLast() || !await translation.prepare(isLast)) return;
+        translation.step();
+        show();
+      },
       back: () => act(() => translation.back()),
+      candidate: ({ dataset: { id } }) => play(() => translation.decide(Number(id)), pace),
+      decision: ({ dataset: { decision } }) => act(() => { translation.seen = Number(decision) + 1; }),
       faster(pressed) {
         pace = pace === 700 ? 250 : 700;
         pressed.setAttribute("aria-pressed", pace === 250);
@@ -291,22 +316,20 @@
         field.value = textContent;
         begin();
       },
-      candidate: ({ dataset: { id } }) => play(() => translation.decide(Number(id)), pace),
       heads(pressed) {
-        const choose = () => {
-          view = { layer: pressed.dataset.layer, head: pressed.dataset.head };
-          for (const other of all(".heads button", figure)) other.setAttribute("aria-pressed", other === pressed);
-          show();
-        };
-        if (playing) choose();
-        else act(choose);
+        for (const other of all(".heads button", figure)) other.setAttribute("aria-pressed", other === pressed);
+        if (translation) show();
+        else if (!playing) act(() => {});
       },
     };
+    const OF_WHAT_IS_SHOWN = ["play", "step", "back", "candidate", "decision"];
 
     figure.addEventListener("click", ({ target }) => {
-      const pressed = target.closest("button"), piece = target.closest("[data-decision]");
-      if (pressed) actions[pressed.dataset.do](pressed);
-      if (piece) act(() => { translation.seen = Number(piece.dataset.decision) + 1; });
+      const pressed = target.closest("[data-do], [data-decision]");
+      if (!pressed) return;
+      const wish = pressed.dataset.do ?? "decision", pauses = wish === "play" && playing;
+      if (OF_WHAT_IS_SHOWN.includes(wish) && isOutdated() && !pauses) begin(); // what was typed comes first
+      else actions[wish](pressed);
     });
     field.addEventListener("focus", () => modelFor(status));
     field.addEventListener("input", () => {

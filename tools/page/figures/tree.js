@@ -10,20 +10,20 @@
     "Ein Kind schläft auf dem Schoß seiner Mutter.", // alpha decides
     "Eine Gruppe junger Leute sammelt Muscheln am Strand.", // the width decides
   ];
+  const WIDTH = 3; // of the beam, at first
   const PACE = 800; // milliseconds for a step
 
   /** A search that computes no path twice, so that one path is one object. */
   class TreeSearch extends Search {
-    extend(path, choice) {
+    extend(path, id) {
       path.longer ??= new Map();
-      if (!path.longer.has(choice.id)) path.longer.set(choice.id, super.extend(path, choice));
-      return path.longer.get(choice.id);
+      if (!path.longer.has(id)) path.longer.set(id, super.extend(path, id));
+      return path.longer.get(id);
     }
   }
 
   // Words -----------------------------------------------------------------------------------------
 
-  const decimal = (number, digits = 2) => number.toFixed(digits).replace("-", "−");
   const share = (logp) => (Math.exp(logp) < 0.005 ? "under 0.01" : decimal(Math.exp(logp)));
   const probability = (path) => share(path.logp - path.from.logp);
   const lastOf = (path) => path.written[path.written.length - 1];
@@ -47,9 +47,9 @@
 
   /** The paths that have become this one, and it. */
   function pathOf(path) {
-    const all = [];
-    for (; path.from; path = path.from) all.push(path);
-    return all.reverse();
+    const paths = [];
+    for (; path.from; path = path.from) paths.push(path);
+    return paths.reverse();
   }
 
   /** Why the search has stopped. */
@@ -153,7 +153,7 @@
       return `<${tag} ${at} ${more}><b>${escaped(piece(state, path))}</b>`
         + `<small>${decimal(search.score(path, alpha))}</small></${tag}>`;
     });
-    const count = (length) => Array.from({ length }, (_, i) => i);
+    const count = (length) => [...Array(length).keys()];
     const labels = [
       ...count(columns).map((i) => `<span class="step" ${place(i + 1, 0)}>${i + 1}</span>`),
       ...count(width).map((i) => `<span class="row" ${place(1, i)}>place ${i + 1}</span>`),
@@ -196,24 +196,25 @@
 
   stills.tree = (model) => {
     const [sentence] = SENTENCES, search = new TreeSearch(model, model.encode(sentence));
-    const width = 3, steps = [...search.beam(width, ALPHA)], greedy = [...search.greedy()];
-    return frame({ sentence, search, width, alpha: ALPHA, steps, greedy, shown: Infinity, playable: false });
+    const steps = [...search.beam(WIDTH, ALPHA)], greedy = [...search.greedy()];
+    return frame({ sentence, search, width: WIDTH, alpha: ALPHA, steps, greedy, shown: Infinity, playable: false });
   };
 
   // Playing ---------------------------------------------------------------------------------------
 
   const options = SENTENCES.map((text) => `<option>${text}</option>`).join("");
-  const CONTROLS = `<label>Sentence <select lang="de">${options}</select></label>
+  const CONTROLS = `<label>Sentence <select lang="de" autocomplete="off">${options}</select></label>
     <span><button type="button" name="play">Play</button> <button type="button" name="on">Step</button>
     <button type="button" name="back">Back</button> <button type="button" name="again">Start again</button></span>
-    <label>Width <input type="range" name="width" min="1" max="5" value="3"> <output>3</output></label>
-    <label>Length penalty α <input type="range" name="alpha" min="0" max="2" step="0.1" value="0.6">
-    <output>0.6</output></label>`;
+    <label>Width <input type="range" name="width" min="1" max="5" value="${WIDTH}" autocomplete="off"> <output>${WIDTH}</output></label>
+    <label>Length penalty α <input type="range" name="alpha" min="0" max="2" step="0.1" value="${ALPHA}" autocomplete="off">
+    <output>${ALPHA}</output></label>`;
   const HINT = "Once the search is played, point at a piece, or take the arrow keys to it: here is its probability.";
 
   live.tree = (figure) => {
     const find = (selector) => figure.querySelector(selector);
-    const state = { sentence: SENTENCES[0], width: 3, alpha: ALPHA, shown: Infinity, steps: [], playable: true };
+    let wanted = { sentence: SENTENCES[0], width: WIDTH, alpha: ALPHA, shown: Infinity };
+    let state = { ...wanted, steps: [], playable: true }; // what is drawn
     const searches = new Map();
     let turn = 0, playing = false, nodes = [], pointed = null;
     const above = `<div class="controls">${CONTROLS}</div><p class="line" role="status"></p>`;
@@ -221,22 +222,19 @@
     find(".told").insertAdjacentHTML("beforebegin", `<p class="about" role="status">${HINT}</p>`);
     const [box, line, controls] = [".stage > .scroll", ".line", ".controls"].map(find);
 
-    /** Search step by step, so that the page stays awake; false where the reader wants something else by now. */
-    async function searchAll(model, isWanted) {
-      const { sentence, width, alpha } = state;
+    /** Search step by step, so that the page stays awake; null where the reader wants something else by now. */
+    async function searchAll(model, { sentence, width, alpha }, isWanted) {
       if (!searches.has(sentence)) searches.set(sentence, new TreeSearch(model, model.encode(sentence)));
       const search = searches.get(sentence);
       const steps = await gather(search.beam(width, alpha), isWanted);
       const greedy = steps && await gather(search.greedy(), isWanted);
-      if (!greedy) return false;
-      Object.assign(state, { search, steps, greedy });
-      return true;
+      return greedy && { search, steps, greedy };
     }
 
     /** Mark a node and say what is known about it. */
     function point(node) {
       pointed = node;
-      const buttons = [...box.querySelectorAll("button")];
+      const buttons = all("button", box);
       const stop = node ?? nodes.find(({ step, marks }) => step === 1 && marks.best);
       buttons.forEach((button) => {
         button.tabIndex = nodes[button.dataset.node] === stop ? 0 : -1; // one stop for the keyboard
@@ -246,14 +244,13 @@
     }
 
     function draw() {
-      const focused = nodes[document.activeElement.dataset?.node];
+      const focused = nodes[document.activeElement.dataset.node];
       const same = (one) => nodes.find(({ path, row }) => path === one?.path && row === one.row);
       nodes = nodesOf(state);
       box.innerHTML = drawing(state);
       point(same(pointed) ?? null);
       if (focused) box.querySelector("[tabindex='0']").focus({ preventScroll: true });
       find(".asked").innerHTML = asked(state);
-      find(".told").setAttribute("aria-busy", Boolean(playing)); // read aloud when it stands still
       find(".told").innerHTML = told(state);
       find(".ranks").innerHTML = ranking(state);
       markScrolling(box);
@@ -264,33 +261,36 @@
     /** Search with what has changed, and draw; false where that could not be. */
     async function show(change) {
       const mine = ++turn, isWanted = () => mine === turn;
-      Object.assign(state, change);
+      wanted = { ...wanted, ...change };
       const model = await modelFor(line);
-      if (!model || !isWanted() || !await searchAll(model, isWanted)) return false;
+      const found = model && isWanted() && await searchAll(model, wanted, isWanted);
+      if (!found) return false;
+      if (wanted.shown >= found.steps.length) wanted.shown = Infinity; // all, however long the next search is
+      state = { ...state, ...wanted, ...found };
       box.classList.toggle("grows", "shown" in change);
-      if (state.shown >= state.steps.length) state.shown = Infinity; // all, however long the next search is
       draw();
       return true;
     }
 
-    const following = () => (state.shown >= (state.steps.length || Infinity) ? 1 : state.shown + 1);
+    const following = () => (wanted.shown >= (state.steps.length || Infinity) ? 1 : wanted.shown + 1);
 
-    function stop() {
-      playing = false;
-      controls.querySelector("[name=play]").textContent = "Play";
+    function setPlaying(now) {
+      playing = now;
+      controls.querySelector("[name=play]").textContent = now ? "Pause" : "Play";
+      find(".told").setAttribute("aria-busy", Boolean(now)); // read aloud when it stands still
     }
 
     async function play() {
-      const own = (playing = {});
-      controls.querySelector("[name=play]").textContent = "Pause";
+      const own = {};
+      setPlaying(own);
       while (playing === own && await show({ shown: following() }) && state.shown < Infinity) await pause(PACE);
-      if (playing === own) stop();
+      if (playing === own) setPlaying(false);
     }
 
     controls.addEventListener("click", async ({ target: { name } }) => {
       const was = playing;
       if (!["play", "on", "back", "again"].includes(name)) return;
-      stop();
+      setPlaying(false);
       if (name === "play" && !was) play();
       if (name === "on") show({ shown: following() });
       if (name === "again") show({ shown: 1 });
@@ -298,7 +298,7 @@
       show({ shown: Math.max(1, Math.min(state.shown, state.steps.length) - 1) });
     });
     controls.addEventListener("input", ({ target: { name, value, nextElementSibling } }) => {
-      stop();
+      setPlaying(false);
       if (!name) return show({ sentence: value, shown: 1 });
       nextElementSibling.textContent = decimal(Number(value), name === "alpha" ? 1 : 0);
       show({ [name]: Number(value) });
@@ -319,7 +319,7 @@
         const ahead = (to - x) * across + (below - y) * down;
         return ahead > 5 ? ahead + 3 * Math.abs((to - x) * down + (below - y) * across) : Infinity;
       };
-      const [nearest] = [...box.querySelectorAll("button")].sort((one, other) => distance(one) - distance(other));
+      const [nearest] = all("button", box).sort((one, other) => distance(one) - distance(other));
       if (distance(nearest) < Infinity) nearest.focus();
     });
   };
