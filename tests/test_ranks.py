@@ -189,8 +189,9 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(small_config, tmp
 
 
 @pytest.mark.slow
-def test_two_machines_go_on_with_a_run_of_two_processes(small_config, small_run, tmp_path):
-    """By torchrun. Only the first one writes, and it alone reads: they need no disk in common."""
+def test_two_machines_go_on_with_a_run_of_two(small_config, tmp_path, monkeypatch, one_cpu):
+    """By torchrun, in the processor's own numbers. One writes and reads: no disk is in common."""
+    monkeypatch.setattr(tutorial, "gains_from_bf16", one_cpu)
     whole, run = tmp_path / "whole" / "run", tmp_path / "machine-0" / "run"
     results(training(small_config, whole), 2)
     results(lambda: train_one_epoch(small_config, run), 2)
