@@ -62,23 +62,25 @@ function readModel([expected, settings, weights]) {
 
 // Arithmetic --------------------------------------------------------------------------------------
 
-/** A linear map; four rows at a time, which share what they read of x. */
+/** A linear map; eight rows at a time, which share what they read of x. */
 function linear(x, { weight, bias }) {
   const width = x.length, out = new Float32Array(bias);
-  for (let row = 0; row < out.length; row += 4) {
+  for (let row = 0; row < out.length; row += 8) {
     const a = row * width, b = a + width, c = b + width, d = c + width;
-    let p = 0, q = 0, r = 0, s = 0;
+    const e = d + width, f = e + width, g = f + width, h = g + width;
+    let p = 0, q = 0, r = 0, s = 0, t = 0, u = 0, v = 0, w = 0;
     for (let i = 0; i < width; i++) {
       const value = x[i];
       p += weight[a + i] * value;
       q += weight[b + i] * value;
       r += weight[c + i] * value;
       s += weight[d + i] * value;
+      t += weight[e + i] * value;
+      u += weight[f + i] * value;
+      v += weight[g + i] * value;
+      w += weight[h + i] * value;
     }
-    out[row] += p;
-    out[row + 1] += q;
-    out[row + 2] += r;
-    out[row + 3] += s;
+    [p, q, r, s, t, u, v, w].forEach((total, k) => (out[row + k] += total));
   }
   return out;
 }
