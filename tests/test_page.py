@@ -24,6 +24,7 @@ from conftest import PROJECT, visited
 from forks import free_port
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
+from test_images import contrast
 
 PUBLISHED = PROJECT / "docs" / "index.html"
 TITLE = new_markdown_cell("# A page\n\nIts first paragraph.")
@@ -381,6 +382,12 @@ def any_page(request) -> Path:
     return PUBLISHED if request.param == "published" else request.getfixturevalue("sample")
 
 
+def draw(page, charts: str) -> None:
+    for chart_box in page.locator(charts).all():
+        chart_box.scroll_into_view_if_needed()
+        chart_box.and_(page.locator("[data-drawn]")).wait_for()
+
+
 def opened(browser, path: Path, width: int = 1360, theme: str = "light"):
     """The page, its engine room open, scrolled through; `faults` collects requests and errors."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
@@ -392,9 +399,7 @@ def opened(browser, path: Path, width: int = 1360, theme: str = "light"):
     page.goto(path.as_uri())
     page.evaluate("document.querySelectorAll('.section').forEach(fold => { fold.open = true })")
     page.locator(":root[data-ready]").wait_for(state="attached")  # laid out: nothing moves any more
-    for chart_box in page.locator(".chart").all():
-        chart_box.scroll_into_view_if_needed()
-        chart_box.and_(page.locator("[data-drawn]")).wait_for()
+    draw(page, ".chart")
     return page
 
 
@@ -493,9 +498,7 @@ def test_the_page_keeps_its_height_while_charts_are_drawn(browser, any_page, wid
     page.locator(":root[data-ready]").wait_for(state="attached")
     height = "document.documentElement.scrollHeight"
     before = page.evaluate(height)
-    for chart_box in page.locator(".chart:not(.section *)").all():
-        chart_box.scroll_into_view_if_needed()
-        chart_box.and_(page.locator("[data-drawn]")).wait_for()
+    draw(page, ".chart:not(.section *)")
     assert abs(page.evaluate(height) - before) <= 50
     kept = """views => views.map(view => [
         parseFloat(getComputedStyle(view).minHeight), view.querySelector("canvas").clientHeight])"""
@@ -525,12 +528,6 @@ def test_is_ready_soon_on_a_slow_phone(browser):
     assert page.locator("*").count() < 20_000 and page.locator(".chart canvas").count() <= 2
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
-
-
 @pytest.mark.parametrize("scheme", [0, 1])
 def test_marks_of_charts_stand_out_from_the_paper(scheme):
     """Lines, points and the strongest cells; cells of a weight of nothing may vanish."""
@@ -539,8 +536,7 @@ def test_marks_of_charts_stand_out_from_the_paper(scheme):
               if (found := re.findall(rf"--{name}: ([^;]+);", css))}  # fmt: skip
     marks = [*values["series"], values["ramp"][-1], values["diverging"][0], values["diverging"][-1]]
     for mark in marks:
-        low, high = sorted(map(luminance, (mark, *values["paper"])))
-        assert (high + 0.05) / (low + 0.05) >= 3, mark
+        assert contrast(mark, *values["paper"]) >= 3, mark
 
 
 @pytest.mark.browser
