@@ -150,13 +150,13 @@ def whole(at, small_config, tmp_path_factory) -> Path:
     return folder
 
 
-def train_one_epoch(config, folder: Path) -> None:
+def train_one_epoch(config, folder: Path, parts=()) -> None:
     """The first epoch of a run that has more of them."""
     import the_annotated_transformer as at
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(at, "is_done", lambda training: True)
-        at.train_model(config, folder)
+        at.train_model(config, folder, parts=parts)
 
 
 def saved(folder: Path) -> dict:

@@ -1,8 +1,8 @@
 """The recipe computes what it always computed: losses of its first fifty updates.
 
 They were recorded from commit 7b5a3ab, in fp32, by the fast forms. Other numbers are right only
-after a change of what the recipe computes: vocabulary, first weights, batches, model, loss, schedule
-or optimizer.
+after a change of what the recipe computes: vocabulary, first weights, batches, model, loss,
+schedule or optimizer.
 """
 
 import functools

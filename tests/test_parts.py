@@ -1,0 +1,378 @@
+"""Whatever a model is made of, it survives: every part, ours or a reader's, goes every way."""
+
+import copy
+import dataclasses
+import json
+import re
+import warnings
+
+import my_parts
+import pytest
+import torch
+from conftest import PROJECT, assert_same_run, train_one_epoch
+
+import the_annotated_transformer as at
+
+MINE = [my_parts.SharpAttention, my_parts.BiasedByDistance, my_parts.Smooth]
+ROTARY = {"positions": "NoPositions"}
+WAYS = {  # settings that differ from the recipe's
+    "plain": {},
+    "rotary": ROTARY | {"attention": "RotaryAttention"},
+    "grouped": {"attention": "GroupedAttention(groups=2)"},
+    "rotary and grouped": ROTARY | {"attention": "RotaryGroupedAttention(groups=2)"},
+    "an attend of its own": {"attention": "SharpAttention"},
+    "a bias by distance": {"attention": "BiasedByDistance", "positions": "NoPositions"},
+    "SwiGLU": {"feed_forward": "SwiGLU"},
+    "a feed-forward of its own": {"feed_forward": "Smooth(sharpness=2.5)"},
+    "RMSNorm": {"norm": "RMSNorm"},
+    "learnt positions": {"positions": "LearntPositions"},
+    "no positions": {"positions": "NoPositions"},
+    "no biases": {"bias": False},
+    "all of today": ROTARY
+    | {"attention": "RotaryGroupedAttention(groups=2)", "feed_forward": "SwiGLU"}
+    | {"norm": "RMSNorm", "bias": False},
+}
+BOTH_ORDERS = [
+    pytest.param(way | {"norm_first": norm_first}, id=f"{name}, norm {order}")
+    for name, way in WAYS.items()
+    for norm_first, order in ((True, "first"), (False, "after"))
+]
+SIZES = {"N": 2, "d_model": 16, "d_ff": 32, "h": 4, "dropout": 0.1, "max_len": 32}
+
+
+@pytest.fixture(params=BOTH_ORDERS)
+def way(request) -> dict:
+    return request.param
+
+
+def made(way: dict, **more) -> torch.nn.Module:
+    """A model of 11 source and 13 target symbols, of which no weight is zero or one."""
+    torch.manual_seed(1)
+    arguments = {"src_vocab": 11, "tgt_vocab": 13} | SIZES | way | more
+    model = at.new_from("make_model", arguments, MINE).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def batch() -> at.Batch:
+    """Three sentences of different lengths, and as many targets."""
+    torch.manual_seed(2)
+    src = at.pad_ids([[4, 5, 6, 7, 1], [9, 4, 1], [10, 8, 8, 1]])
+    return at.Batch(src, torch.randint(4, 13, (3, 7)))
+
+
+def silent(function, *arguments):
+    """What a function returns that must not warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return function(*arguments)
+
+
+# From training to a translation -----------------------------------------------------------------
+
+
+def test_plain_and_cached_decoding_agree_step_by_step(way):
+    model, given = made(way), batch()
+    memory = model.encode(given.src, given.src_mask)
+    states = model.decode(memory, given.src_mask, given.tgt, at.subsequent_mask(6))
+    stepwise = at.in_steps(model, memory, given.src_mask, given.tgt)
+    torch.testing.assert_close(stepwise, model.generator(states), rtol=1e-4, atol=1e-4)
+
+
+def test_a_beam_of_one_is_greedy_and_a_wide_one_needs_no_cache(way, monkeypatch):
+    model, given = made(way), batch()
+    model.generator.proj.weight.data *= 2
+    arguments = model, given.src, given.src_mask, 12, at.START
+    greedy = at.greedy_decode(*arguments)
+    assert torch.equal(silent(at.greedy_search, *arguments), greedy)
+    record, plain_record = [], []
+    found = silent(at.beam_search, *arguments, 4, 0.6, record)
+    monkeypatch.setattr(at, "decoder_of", at.PlainDecoder)
+    assert torch.equal(at.beam_search(*arguments, 4, 0.6, plain_record), found)
+    origins = torch.cat([origin for _, origin in record])
+    assert not torch.equal(origins, torch.arange(4).expand_as(origins)), "hypotheses change places"
+    for (ours, _), (theirs, _) in zip(record, plain_record, strict=True):
+        torch.testing.assert_close(ours.logp, theirs.logp, rtol=1e-4, atol=1e-4)
+
+
+def test_a_step_of_training_changes_every_weight_in_plain_and_fast_form_alike(way):
+    given, updated = batch(), []
+    for fast in (False, True):
+        model = made(way, dropout=0.0)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        criterion = at.LabelSmoothing(13, at.PAD, 0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+        if fast:
+            loss_model = at.ModelWithLoss(at.make_fast(model), criterion)
+            at.train_step(loss_model, [given], optimizer, schedule)
+        else:
+            loss_compute = at.SimpleLossCompute(model.generator, criterion)
+            at.run_epoch([given], model, loss_compute, optimizer, schedule)
+        updated.append(dict(model.named_parameters()))
+        for name, p in model.named_parameters():
+            noise = "linears.1.bias" in name  # a key's bias changes no weight
+            assert noise or not torch.equal(p, before[name]), name
+    for name, p in updated[0].items():
+        torch.testing.assert_close(updated[1][name], p, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_fast_forms_decode_alike_and_a_class_without_one_stays(way):
+    plain, given = made(way), batch()
+    fast = at.make_fast(copy.deepcopy(plain))
+    for ours, theirs in zip(plain.modules(), fast.modules(), strict=True):
+        assert type(theirs) is at.FASTER.get(type(ours), type(ours))
+    arguments = given.src, given.src_mask, 12, at.START
+    assert torch.equal(at.beam_search(fast, *arguments), at.beam_search(plain, *arguments))
+
+
+def test_maps_are_those_of_the_part(way):
+    model, given = made(way), batch()
+    plain = at.recorded_attention(model, given)
+    assert {w.shape[1:3] for w in plain.values()} == {(2, 4)}, "layers and heads"
+    again = at.recorded_attention(at.make_fast(model), given)
+    for kind, weights in plain.items():
+        torch.testing.assert_close(again[kind], weights, rtol=1e-4, atol=1e-5)
+
+
+# Files and the command line ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def vocabularies() -> tuple:
+    return at.learn_pieces(at.read_builtin(), 60)
+
+
+def translator_of(model: torch.nn.Module, vocabularies: tuple) -> at.Translator:
+    return at.Translator("toy", model, at.BUILTIN, ("de", "en"), vocabularies)
+
+
+def test_a_folder_gives_back_the_same_model(way, vocabularies, tmp_path):
+    model = made(way, src_vocab=60, tgt_vocab=60, share_embeddings=True)
+    at.save_model(translator_of(at.make_fast(copy.deepcopy(model)), vocabularies), tmp_path)
+    back = at.load_trained_model(tmp_path, torch.device("cpu"), MINE).model
+    assert at.with_names(back.arguments) == at.with_names(model.arguments)
+    assert list(map(type, back.modules())) == list(map(type, model.modules()))
+    given = batch()
+    inputs = given.src, given.tgt, given.src_mask, given.tgt_mask
+    assert torch.equal(back.generator(back(*inputs)), model.generator(model(*inputs)))
+
+
+PARTS_FILE = ["--parts", str(PROJECT / "tests" / "my_parts.py")]
+TRAINED = [name for name in WAYS if name not in ("no positions", "learnt positions")]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_run_is_stopped_goes_on_translates_and_is_scored(name, small_config, tmp_path, capsys):
+    way = WAYS[name] | {"norm_first": len(name) % 2 == 0}
+    config = dataclasses.replace(small_config, d_model=16, h=4, **way)
+    at.train_model(config, tmp_path / "whole" / "run", parts=MINE)
+    run = tmp_path / "run"
+    train_one_epoch(config, run, MINE)
+    assert at.main(["train", "--folder", str(run), *PARTS_FILE]) == 0
+    assert_same_run(run, tmp_path / "whole" / "run")
+    told = capsys.readouterr().out
+    assert "--parts" in re.search(r"(?m)^translate: (.*)$", told)[1]
+    for command in (["translate", "Ein Mann lacht."], ["evaluate", "--split", "val"]):
+        assert at.main([*command, "--model", str(run), *PARTS_FILE]) == 0
+    said = capsys.readouterr()
+    assert "val: BLEU" in said.out and "without a cache" not in said.err
+    if "Sharp" in str(way) or "Biased" in str(way) or "Smooth" in str(way):
+        mine = re.match(r"\w+", way.get("feed_forward") or way["attention"])[0]
+        for command in (["train", "--folder"], ["translate", "Hund", "--model"]):
+            assert at.main([*command, str(run)]) == 1
+            error = capsys.readouterr().err
+            assert f"{mine} is no part of this text" in error and "--parts FILE.py" in error
+        with pytest.raises(ValueError, match=rf"{mine} .*parts=\[{mine}\]"):
+            at.load_trained_model(run)
+
+
+def test_todays_folders_still_load():
+    """Those without names of classes, as 7b5a3ab wrote them."""
+    about = json.loads((PROJECT / "pretrained" / "config.json").read_bytes())
+    assert "kind" not in about and not at.PARTS.keys() & about["model"].keys()
+    model = at.load_trained_model("pretrained", torch.device("cpu")).model
+    assert at.with_names(model.arguments).items() >= about["model"].items()
+
+
+# A language model --------------------------------------------------------------------------------
+
+
+def test_a_language_model_of_every_part_is_sampled_saved_and_loaded(way, vocabularies, tmp_path):
+    torch.manual_seed(1)
+    arguments = {"vocab": 60} | SIZES | way
+    model = at.new_from("LanguageModel", arguments, MINE).eval()
+    ids = torch.randint(4, 60, (1, 8))
+    states = model(None, ids, None, at.subsequent_mask(8))
+    stepwise = at.in_steps(model, None, None, ids)
+    torch.testing.assert_close(stepwise, model.generator(states), rtol=1e-4, atol=1e-4)
+    english = (vocabularies[1], vocabularies[1])
+    at.save_model(at.Translator("toy", model, at.BUILTIN, ("en", "en"), english), tmp_path)
+    back = at.load_trained_model(tmp_path, torch.device("cpu"), MINE).model
+    assert torch.equal(back(None, ids, None, at.subsequent_mask(8)), states)
+    drawn = []
+    for each in (model, back):
+        torch.manual_seed(5)
+        drawn.append(silent(at.sample, each, [at.START, 5], 20))
+    assert drawn[0] == drawn[1]
+
+
+def test_a_language_model_does_not_translate(vocabularies, tmp_path, capsys):
+    model = at.LanguageModel(60, **SIZES)
+    at.save_model(at.Translator("toy", model, at.BUILTIN, ("en", "en"), vocabularies), tmp_path)
+    assert at.main(["translate", "A dog.", "--model", str(tmp_path)]) == 1
+    assert "is a language model, which translates nothing" in capsys.readouterr().err
+
+
+# What a cache or a folder cannot know ------------------------------------------------------------
+
+
+class Reversed(at.DecoderLayer):
+    """The feed-forward network first."""
+
+    def forward(self, x, memory, src_mask, tgt_mask):
+        x = self.sublayer[2](x, self.feed_forward)
+        x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))
+        return self.sublayer[1](x, lambda x: self.src_attn(x, memory, memory, src_mask))
+
+
+class LooksBack(at.PositionwiseFeedForward):
+    """Takes the position before into account, as a causal convolution does."""
+
+    def forward(self, x):
+        before = torch.nn.functional.pad(x[:, :-1], (0, 0, 1, 0))
+        return super().forward(x + before)
+
+
+class NoPlaces(torch.nn.Identity):
+    """Positions that do not take `at`."""
+
+
+def hooked(model):
+    attn = model.decoder.layers[0].self_attn
+    attn.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def own_layer(model):
+    model.decoder.layers[1].__class__ = Reversed
+
+
+def own_forward(model):
+    attn = model.decoder.layers[1].src_attn
+    plain = attn.forward
+    attn.forward = lambda *inputs: plain(*inputs) * 3
+
+
+def own_decode(model):
+    plain = model.decode
+    model.decode = lambda *inputs: 1.5 * plain(*inputs)
+
+
+def looks_back(model):
+    for layer in model.decoder.layers:
+        layer.feed_forward.__class__ = LooksBack
+
+
+def no_places(model):
+    model.tgt_embed[1] = NoPlaces()
+
+
+CHANGES = [hooked, own_layer, own_forward, own_decode, looks_back, no_places]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("searched_before", [False, True])
+def test_what_a_cache_cannot_know_is_decoded_plainly_and_said_so(change, searched_before):
+    model, given = made({}), batch()
+    model.generator.proj.weight.data *= 2
+    arguments = model, given.src, given.src_mask, 12, at.START
+    before = silent(at.greedy_search, *arguments) if searched_before else None
+    change(model)
+    with pytest.warns(UserWarning, match="decoded without a cache, which takes longer: "):
+        found = at.greedy_search(*arguments)
+    assert torch.equal(found, at.greedy_decode(*arguments))
+    assert before is None or not torch.equal(found, before), "the change makes a difference"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_folder_cannot_hold_is_refused(change, vocabularies, tmp_path):
+    model = made({}, src_vocab=60, tgt_vocab=60)
+    change(model)
+    with pytest.raises(ValueError, match=r"made as|hook hangs|was changed after|there in one"):
+        at.save_model(translator_of(model, vocabularies), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_parts_without_a_name_are_refused(vocabularies, tmp_path):
+    class RotaryAttention(at.MultiHeadedAttention):
+        """A name of ours."""
+
+    for attention, message in (
+        (RotaryAttention, "RotaryAttention is a class of this text: give yours another name"),
+        (lambda **sizes: at.MultiHeadedAttention(**sizes), "has no name: hand in a class"),
+    ):
+        model = at.make_model(60, 60, **SIZES, attention=attention)
+        with pytest.raises(ValueError, match=message):
+            at.save_model(translator_of(model, vocabularies), tmp_path)
+
+
+def test_names_that_mean_nothing_are_refused(tmp_path):
+    for text, message in (
+        ("Mine", "Mine is no part of this text"),
+        ("os.system", "os.system is no part"),
+        ("save_model", "save_model is no part"),
+        ("GroupedAttention(groups=", "is not a class with arguments"),
+        ("GroupedAttention(2)", "is not a class with arguments"),
+        ("GroupedAttention(groups=print())", "is not a class with arguments"),
+        ("GroupedAttention(groups=3)", r"h \(4\) must be divisible by groups \(3\)"),
+        ("GroupedAttention", "no such model can be made: .*groups"),
+        ("LayerNorm", "no such model can be made"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            made({"attention": text})
+
+
+def test_a_file_of_parts_that_is_none(tmp_path, capsys):
+    (tmp_path / "empty.py").write_text("a = 1\n")
+    (tmp_path / "text.txt").write_text("class A: pass\n")
+    for name, message in (
+        ("empty.py", "defines no class"),
+        ("text.txt", "is no Python file"),
+        ("none.py", "No such file"),
+    ):
+        given = ["translate", "Hund", "--parts", str(tmp_path / name)]
+        assert at.main(given) == 1
+        assert message in capsys.readouterr().err
+
+
+# Two settings that the recipe does without --------------------------------------------------------
+
+
+def test_a_long_gradient_is_shortened_and_a_short_one_is_not():
+    given, lengths = batch(), {}
+    for clip in (None, 1e-3, 1e3):
+        model = made({}, dropout=0.0)
+        start = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+        loss_model = at.ModelWithLoss(model, at.LabelSmoothing(13, at.PAD, 0.1))
+        descent = torch.optim.SGD(model.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.ConstantLR(descent, 1.0)
+        step = at.train_step(loss_model, [given], descent, schedule, clip=clip)
+        moved = torch.nn.utils.parameters_to_vector(model.parameters()) - start
+        lengths[clip] = moved.norm().item(), step["grad_norm"]
+    assert lengths[1e-3][0] == pytest.approx(1e-3, rel=1e-2)
+    assert lengths[None] == lengths[1e3] == pytest.approx(lengths[None][::-1], rel=1e-3)
+    assert lengths[1e-3][1] == lengths[None][1], "the norm is told as it was"
+
+
+def test_weight_decay_shrinks_matrices_and_nothing_else():
+    model = made({})
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    adam = at.shrinking_adam(model.parameters(), weight_decay=0.5, lr=0.1)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    adam.step()
+    for name, p in model.named_parameters():
+        share = 0.95 if p.dim() > 1 else 1.0
+        torch.testing.assert_close(p, share * before[name], msg=name)
+    assert type(at.shrinking_adam(model.parameters(), weight_decay=0.0)) is torch.optim.Adam
