@@ -101,9 +101,11 @@ def multi30k() -> str:
 @pytest.fixture
 def fresh_corpora(at):
     """`find_corpus` remembers; a test that changes what it could find must not see that."""
-    at.find_corpus.cache_clear()
+    for remembers in (at.find_corpus, at.corpus_at_hand):
+        remembers.cache_clear()
     yield
-    at.find_corpus.cache_clear()
+    for remembers in (at.find_corpus, at.corpus_at_hand):
+        remembers.cache_clear()
 
 
 def write_pairs(folder: Path, languages: tuple[str, str], **splits: list[tuple[str, str]]) -> Path:

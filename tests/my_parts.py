@@ -1,4 +1,4 @@
-"""Parts as a reader would write them, for test_parts.py; handed in as `--parts tests/my_parts.py`."""
+"""Parts as a reader would write them, for test_parts.py and for `--parts`."""
 
 import torch
 from torch import nn

@@ -1,9 +1,11 @@
 """How a percent-format script reads: the size of its cells, minutes, and names used too early."""
 
 import ast
+import io
 import re
 import statistics
 import symtable
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,25 +53,26 @@ def words_of(line: str) -> int:
     return len(re.findall(r"\w[\w'’-]*", line))
 
 
-def lines_of_code(source: str) -> int:
-    """Lines that are neither blank nor docstring nor a comment that stands alone."""
-    lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
+def tokens_of_code(source: str) -> int:
+    """Names, numbers, strings and operators; neither docstrings nor comments."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            first, last = node.body[0].lineno, node.body[0].end_lineno
-            lines[first - 1 : last] = [""] * (last - first + 1)
-    return sum(not line.strip().startswith("#") for line in lines if line.strip())
+            node.body[0] = ast.Pass()
+    code = io.StringIO(ast.unparse(tree))
+    seen = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING, tokenize.OP)
+    return sum(token.type in seen for token in tokenize.generate_tokens(code.readline))
 
 
 def minutes(script: str) -> dict[str, float]:
-    """Of each Part: 220 words of prose a minute, four seconds for a line of code in sight."""
+    """Of each Part: 220 words of prose a minute, 0.4 seconds for a token of code in sight."""
     part, spent = "", {}
     for cell in cells(script):
         for line in cell.source.splitlines() if cell.prose else ():
             part = line.removeprefix("# # ") if line.startswith("# # ") else part
             spent[part] = spent.get(part, 0) + words_of(line) / 220
         if not cell.prose and not cell.folded:
-            spent[part] = spent.get(part, 0) + lines_of_code(cell.source) / 15
+            spent[part] = spent.get(part, 0) + tokens_of_code(cell.source) * 0.4 / 60
     return spent
 
 
@@ -93,8 +96,8 @@ def used_early(script: str) -> list[tuple[str, str]]:
 
 if __name__ == "__main__":
     text = Path("the_annotated_transformer.py").read_text(encoding="utf-8")
-    code = [lines_of_code(cell.source) for cell in cells(text) if not cell.prose]
-    print(f"{sum(code)} lines of code in {len(code)} cells")
+    code = [tokens_of_code(cell.source) for cell in cells(text) if not cell.prose]
+    print(f"{sum(code):,} tokens of code in {len(code)} cells")
     print("median, nine in ten, longest cell, longest run, words a line:", *measure(text))
     for part, spent in minutes(text).items():
         print(f"{spent:5.0f} minutes  {part}")

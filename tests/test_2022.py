@@ -1,65 +1,58 @@
-# ruff: noqa: F403, F405
-"""The copy task as it was written for the edition of 2022, against the names of this one.
+"""Calls that code of 2022 makes, by name and keyword: they run here with the changes that the
+Afterword names.
 
-Code that readers have: it must run here with three lines changed, those that the Afterword names.
+The program is our own. It trains the copy task as readers' programs do, with an optimizer that does
+nothing where nothing is learnt, masks of ones, and everything found by `import *`.
 """
 
+from types import SimpleNamespace
+
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 
-from the_annotated_transformer import *
+import the_annotated_transformer as at
 
-
-class DummyOptimizer(torch.optim.Optimizer):
-    def __init__(self):
-        self.param_groups = [{"lr": 0}]
-
-    def step(self):
-        raise AssertionError("nothing is learnt from an evaluation")
-
-    zero_grad = step
+NAMES = {}
+exec("from the_annotated_transformer import *", NAMES)
+OLD = SimpleNamespace(**{name: NAMES[name] for name in NAMES if not name.startswith("__")})
+SIZE = 12
 
 
-class DummyScheduler:
-    step = DummyOptimizer.step
+def never() -> None:
+    raise AssertionError("an evaluation learns nothing")
 
 
-def test_the_copy_task_of_2022_runs_with_three_lines_changed():
-    V, losses = 11, []
-    torch.manual_seed(0)
-    criterion = LabelSmoothing(size=V, padding_idx=PAD, smoothing=0.0)  # changed
-    model = make_model(V, V, N=2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.5, betas=(0.9, 0.98), eps=1e-9)
-    lr_scheduler = LambdaLR(
-        optimizer=optimizer,
-        lr_lambda=lambda step: rate(
-            step, model_size=model.src_embed[0].d_model, factor=1.0, warmup=400
-        ),
+def passes_over_the_data(model, criterion, optimizer, schedule):
+    """Losses of three rounds, each of a training and an evaluation."""
+    idle = SimpleNamespace(step=never, zero_grad=never, param_groups=[{"lr": 0}])
+    loss_compute = OLD.SimpleLossCompute(model.generator, criterion)
+    for _ in range(3):
+        train, val = OLD.data_gen(SIZE, 6, 3), OLD.data_gen(SIZE, 6, 1)
+        trained, state = OLD.run_epoch(
+            train, model, loss_compute, optimizer, schedule, mode="train", accum_iter=1
+        )
+        assert (state.step, state.samples) == (3, 18)
+        judged, _ = OLD.run_epoch(val, model, loss_compute, idle, idle, mode="eval")
+        yield float(trained), float(judged)
+
+
+def test_a_program_written_for_2022_runs():
+    torch.manual_seed(3)
+    model = OLD.make_model(SIZE, SIZE, N=1, d_model=32, d_ff=64, h=2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.3, betas=(0.9, 0.98), eps=1e-9)
+    width = model.src_embed[0].d_model
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda n: OLD.rate(n, model_size=width, factor=1.0, warmup=50)
     )
-    for _ in range(2):
-        model.train()
-        loss, state = run_epoch(
-            data_gen(V, 8, 2),
-            model,
-            SimpleLossCompute(model.generator, criterion),
-            optimizer,
-            lr_scheduler,
-            mode="train",
-        )
-        assert state.step == 2
-        model.eval()
-        judged, _ = run_epoch(
-            data_gen(V, 8, 1),
-            model,
-            SimpleLossCompute(model.generator, criterion),
-            DummyOptimizer(),
-            DummyScheduler(),
-            mode="eval",
-        )
-        losses += [float(loss), float(judged)]
-    assert all(0 < loss < 5 for loss in losses) and losses[-1] < losses[0]
+    criterion = OLD.LabelSmoothing(size=SIZE, padding_idx=OLD.PAD, smoothing=0.1)
+    losses = torch.tensor([*passes_over_the_data(model, criterion, optimizer, schedule)])
+    assert losses.isfinite().all() and losses[-1].sum() < losses[0].sum()
+    src = torch.tensor([[4, 9, 5, 8, 6, 7]])
     model.eval()
-    src = torch.LongTensor([[4, 5, 6, 7, 8, 9, 10, 4, 5, 6]])  # changed
-    src_mask = torch.ones(1, 1, src.shape[1])
-    written = greedy_decode(model, src, src_mask, max_len=12, start_symbol=START)  # changed
-    assert written[0, 0] == START and written.size(1) <= 12
+    written = OLD.greedy_decode(model, src, torch.ones(1, 1, 6), max_len=8, start_symbol=OLD.START)
+    assert written.size(1) <= 8 and written[0, 0] == OLD.START
+
+
+def test_import_star_hands_out_what_all_lists():
+    assert set(vars(OLD)) == set(at.__all__)
+    assert {"make_model", "Batch", "START", "grade", "torch", "nn"} <= set(at.__all__)
+    assert not {"os", "json", "alt", "main_", "IN_NOTEBOOK", "PLACES"} & set(at.__all__)

@@ -1,5 +1,6 @@
 """Input that a reader may hand in and that cannot be used: it ends in an error that helps."""
 
+import ast
 import dataclasses
 import gzip
 import hashlib
@@ -195,7 +196,7 @@ def out_of_reach(monkeypatch, tmp_path, fresh_corpora, patience) -> Path:
 
 
 def test_a_good_download_is_found_and_not_repeated(server, out_of_reach):
-    for name in ("auto", "Multi30k"):
+    for name in ("multi30k", "Multi30k"):
         corpus = tutorial.find_corpus(name)
         assert corpus.name == "Multi30k" and set(map(tuple, corpus.splits["val"])) == set(PAIRS)
     assert files(out_of_reach / ".data" / "multi30k") == sorted(tutorial.MULTI30K_SUMS)
@@ -227,13 +228,14 @@ def test_a_tampered_file_of_multi30k(published, monkeypatch, fresh_corpora):
     assert tutorial.read_multi30k(published).splits["train"] == PAIRS
     zipped.write_bytes(gzip.compress(text))
     monkeypatch.setenv("MULTI30K_DIR", str(published))
-    for asked in ("multi30k", "auto"):
+    monkeypatch.setenv("ANNOTATED_RUN", "laptop")
+    for ask in (lambda: tutorial.find_corpus("multi30k"), tutorial.corpus_at_hand):
         with pytest.raises(CorpusError, match=r"train\.de\.gz is not the published file"):
-            tutorial.find_corpus(asked)
+            ask()
 
 
-def test_out_of_reach(out_of_reach, capsys):
-    """By name it is an error that says what to do; a choice left open ends in the captions."""
+def test_out_of_reach(out_of_reach, capsys, monkeypatch):
+    """An error that says what to do; only a page or notebook takes the captions by itself."""
     with pytest.raises(CorpusError) as caught:
         tutorial.find_corpus("multi30k")
     message = str(caught.value)
@@ -241,10 +243,14 @@ def test_out_of_reach(out_of_reach, capsys):
     assert all(name in message for name in tutorial.MULTI30K_SUMS) and "\n" not in message
     assert files(out_of_reach) in ([], [".data"])
     capsys.readouterr()
-    corpus, said = tutorial.find_corpus("auto"), capsys.readouterr().err
+    assert run_main("train", "--folder", out_of_reach / "run") == 1
+    said = last_line(capsys.readouterr().err)
+    assert said.startswith("error: Multi30k is out of reach") and "--data builtin" in said
+    monkeypatch.setenv("ANNOTATED_RUN", "laptop")
+    corpus, said = tutorial.corpus_at_hand(), capsys.readouterr().err
     assert corpus.name == tutorial.BUILTIN
     assert "Multi30k is out of reach" in said and f"The {tutorial.BUILTIN} are used" in said
-    assert tutorial.find_corpus("auto") is corpus and capsys.readouterr().err == ""
+    assert tutorial.corpus_at_hand() is corpus and capsys.readouterr().err == ""
 
 
 def test_the_pinned_sums_are_those_of_multi30k(multi30k):
@@ -344,14 +350,61 @@ def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
     assert "no split 'dev', only train, val, test" in last_line(capsys.readouterr().err)
 
 
-def test_a_run_is_scored_on_what_it_was_trained_on(small_run, tmp_path, capsys):
-    """Whatever `auto` would find today."""
+def test_a_model_is_scored_on_what_it_was_trained_on(small_run, tmp_path, capsys, monkeypatch):
+    """A run knows where its text lies. A folder alone does not, and asks."""
+    model = Path(shutil.copytree(small_run / "epoch-001", tmp_path / "model"))
+    name = Path(json.loads((small_run / "settings.json").read_text())["data"]).name
+    write_pairs(tmp_path / name, DE_EN, train=PAIRS, val=PAIRS, test=PAIRS)  # another of that name
+    monkeypatch.chdir(tmp_path)
+    assert run_main("evaluate", "--model", model) == 1
+    asked = f"where does the text of {name} lie? name its folder by --data"
+    assert asked in last_line(capsys.readouterr().err)
+    assert run_main("evaluate", "--model", small_run) == 0
+
+
+DAMAGED = {  # what stands in settings.json, and what the error says
+    "seed: seeds": "has (unknown setting 'seeds'|no setting 'seed')",
+    "d_model: 'big'": "d_model is 'big', and should be int",
+    "seed: None": "seed is None, and should be int",
+    "bias: 1": "bias is 1, and should be bool",
+    "epochs: 2.5": r"epochs is 2.5, and should be int \| None",
+    "schedule: 'roots'": "schedule is 'roots', and should be",
+    "h: True": "h is True, and should be int",
+    "data: 7": "data is 7, and should be str",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_damaged_settings_are_named_and_never_overwritten(
+    small_run, tmp_path, capsys, damage, with_checkpoint
+):
     run = Path(shutil.copytree(small_run, tmp_path / "run"))
-    settings = json.loads((run / "settings.json").read_text())
-    (run / "settings.json").write_text(json.dumps(settings | {"data": "auto"}))
-    assert run_main("evaluate", "--model", run) == 1
-    corpus = Path(settings["data"]).name
-    assert f"no folder {corpus}" in last_line(capsys.readouterr().err)
+    if not with_checkpoint:
+        (run / "last.pt").unlink()
+    path, (name, value) = run / "settings.json", damage.split(": ")
+    settings = json.loads(path.read_bytes())
+    if value == "seeds":
+        settings["seeds"] = settings.pop("seed")
+    else:
+        settings[name] = ast.literal_eval(value)
+    path.write_text(json.dumps(settings))
+    before = path.read_bytes()
+    for command in (["train", "--folder"], ["evaluate", "--model"]):
+        status = run_main(*command, run)
+        said = last_line(capsys.readouterr().err)
+        assert status == 1 and re.search(f"settings.json:? {DAMAGED[damage]}", said), said
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"7", b"\xff", b'{"seed": 1}'])
+def test_settings_that_are_none(small_run, tmp_path, capsys, content):
+    run = Path(shutil.copytree(small_run, tmp_path / "run"))
+    (run / "settings.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"settings\.json (is damaged|has no setting)"):
+        tutorial.read_settings(run / "settings.json")
+    assert run_main("train", "--folder", run) == 1
+    assert (run / "settings.json").read_bytes() == content
 
 
 def test_evaluation_where_there_is_nothing_to_score(capsys, small_run, tmp_path):

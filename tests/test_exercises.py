@@ -54,8 +54,9 @@ class PositionalEncoding(torch.nn.Module):
             angle = (torch.arange(max_len) + self.first) / self.base ** (i / d_model)
             self.pe[0, :, i], self.pe[0, :, i + 1] = angle.sin(), angle.cos()
 
-    def forward(self, x):
-        return self.dropout(x + self.pe[:, : x.size(1)])
+    def forward(self, x, at=None):
+        at = torch.arange(x.size(1)) if at is None else at
+        return self.dropout(x + self.pe[:, at])
 
 
 class LabelSmoothing(tutorial.LabelSmoothing):
@@ -135,10 +136,10 @@ def without_head(attn, head, place=3, until=lambda handle: handle):
     return until(attn.linears[place].register_forward_pre_hook(silence))
 
 
-def rotate(x, sign=1, angle_of=torch.as_tensor):
+def rotate(x, at, sign=1, angle_of=torch.as_tensor):
     features = []
     for i in range(0, x.size(-1), 2):
-        angle = angle_of(torch.arange(x.size(-2))) / 10_000 ** (i / x.size(-1))
+        angle = angle_of(at) / 10_000 ** (i / x.size(-1))
         one, other, cos, sin = x[..., i], x[..., i + 1], angle.cos(), angle.sin()
         features += [one * cos - other * sin, sign * one * sin + other * cos]
     return torch.stack(features, -1)
@@ -244,7 +245,7 @@ def test_in_a_notebook_a_reader_may_take_our_names(capsys):
     grade, ours = names["grade"], names["subsequent_mask"]
     with pytest.raises(ValueError, match="no quick check so far uses rotate"):
         grade(rotate=rotate)
-    for wrong, body in enumerate(("ones(1, size, size).tril()", "rand(1, size, size)")):
+    for wrong, body in enumerate(("ones(1, size, size).tril()", "ones(1, size, size)")):
         exec(f"def subsequent_mask(size):\n    return torch.{body}", names)
         with contextlib.suppress(AssertionError):  # a cell of ours is run again
             exec("example(inspect.unwrap(check_no_word_hears_a_later_one))", names)
@@ -255,6 +256,6 @@ def test_in_a_notebook_a_reader_may_take_our_names(capsys):
 
 
 def test_in_a_program_of_ones_own(capsys):
-    program = "from the_annotated_transformer import *\ndef rotate(x):\n    return x.flip(-1)\n"
-    exec(program + "grade(rotate=rotate)\nassert rotate(torch.arange(2))[0] == 1", {})
+    program = "from the_annotated_transformer import *\ndef rotate(x, at):\n    return x.flip(-1)\n"
+    exec(program + "grade(rotate=rotate)\nassert rotate(torch.arange(2), 0)[0] == 1", {})
     assert re.match(r"✗ rotary .*: AssertionError: Tensor-likes", capsys.readouterr().out)

@@ -20,7 +20,7 @@ from conftest import PROJECT
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 LISTED = """\
 mask applied after the softmax only: check_attention_equals_torch
-- scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
+- scores = scores.masked_fill(closed, torch.finfo(scores.dtype).min)
 + pass
 causal mask transposed: check_no_word_hears_a_later_one
 - dtype=torch.bool).tril()
@@ -44,27 +44,30 @@ norm dropped, in the paper's order: check_decoder_layer_equals_torch
 - self.norm(x + self.dropout(sublayer(x)))
 + x + self.dropout(sublayer(x))
 no norm at the end of the stack: test_the_output_is_normalised_in_both_orders
-- LayerNorm(layer.size) if layer.norm_first else nn.Identity()
+- copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
 + nn.Identity()
 source mask leaked: check_padding_changes_no_real_output
 - self.src_attn(x, memory, memory, src_mask)
 + self.src_attn(x, memory, memory, None)
 one attention for self and cross: test_parameters_of_the_base_and_the_big_model
-- copy.deepcopy(attn), ff, dropout, norm_first), N)
-+ attn, ff, dropout, norm_first), N)
+- DecoderLayer(d_model, attn, copy.deepcopy(attn), ff, dropout, norm_first, norm)
++ DecoderLayer(d_model, attn, attn, ff, dropout, norm_first, norm)
 dropout missing in a sub-layer: test_where_everything_is_dropped_nothing_is_left
 - x + self.dropout(sublayer(self.norm(x)))
 + x + sublayer(self.norm(x))
 dropout missing after the embedding: test_where_everything_is_dropped_nothing_is_left
-- self.dropout(x + self.pe[:, : x.size(1)])
-+ x + self.pe[:, : x.size(1)]
+- self.dropout(x + self.pe[:, places])
++ x + self.pe[:, places]
 dropout missing in the feed-forward network: test_where_everything_is_dropped_nothing_is_left
 - self.narrow(self.dropout(self.widen(x).relu()))
 + self.narrow(self.widen(x).relu())
 dropout missing in attention: test_where_everything_is_dropped_nothing_is_left
+- dropped = weights if dropout is None else dropout(weights)
++ dropped = weights
+dropout missing in the kernel's form: test_where_everything_is_dropped_nothing_is_left
 - self.dropout.p if self.training else 0.0
 + 0.0
-dropout that never ends: check_a_future_token_changes_no_earlier_output
+dropout that never ends: test_fast_forms_drop_nothing_once_a_model_is_in_use
 - self.dropout.p if self.training else 0.0
 + self.dropout.p
 target mask without padding: check_the_masks_of_a_batch
@@ -97,8 +100,8 @@ evaluation with dropout: test_a_loss_is_judged_and_a_text_decoded_without_dropou
 -     model.eval()
 +     was_training = model.training
 no source mask in the cache: check_cached_and_plain_decoding_agree
-- F.scaled_dot_product_attention(query, self.keys, self.values, self.mask)
-+ F.scaled_dot_product_attention(query, self.keys, self.values)
+- self.attn.attend(query, self.keys, self.values, self.mask, at)
++ self.attn.attend(query, self.keys, self.values, None, at)
 copies decoded one symbol short: test_copies_are_counted_to_their_end
 - greedy_decode(model, batch.src, batch.src_mask, T + 1, START)
 + greedy_decode(model, batch.src, batch.src_mask, T, START)
@@ -127,19 +130,31 @@ the wrong half through the gate: check_swiglu_is_the_formula
 - F.silu(self.gate(x)) * self.widen(x)
 + self.gate(x) * F.silu(self.widen(x))
 groups of heads dealt like cards: check_grouped_attention_equals_torch
-- x.repeat_interleave(copies, dim=1)
-+ x.repeat(1, copies, 1, 1)
+- keys = key.repeat_interleave(copies, dim=1)
++ keys = key.repeat(1, copies, 1, 1)
 angles that do not grow evenly: check_rotary_scores_depend_on_the_distance_only
-- angle = torch.arange(T, device=x.device).unsqueeze(1)
-+ angle = torch.arange(T, device=x.device).unsqueeze(1).sqrt()
+- angle = at.unsqueeze(1) * frequency
++ angle = at.unsqueeze(1).sqrt() * frequency
 the same frequency in each pair: test_rotary_attention_knows_distances_and_no_places
 - / width)
--     angle = torch.arange(T
+-     angle = at
 + * 0)
-+     angle = torch.arange(T
++     angle = at
 keys not turned: test_rotary_attention_knows_distances_and_no_places
-- attend(rotate(query), rotate(key), value, mask)
-+ attend(rotate(query), key, value, mask)
+- attend(rotate(query, at), rotate(key, places), value, mask, at)
++ attend(rotate(query, at), key, value, mask, at)
+a cache that forgets where it is: check_parts_of_today_are_cached
+- at = torch.tensor([self.length], device=x.device)
++ at = torch.tensor([0], device=x.device)
+a cache that forgets where it is in front of the memory: check_parts_of_today_are_cached
+- at = torch.full((x.size(1),), self.length, device=x.device)
++ at = torch.zeros(x.size(1), device=x.device)
+a fast form with another gradient: check_fast_forms_train_as_the_plain_ones
+- F.layer_norm(x, self.scale.shape, self.scale, self.shift, self.eps)
++ F.layer_norm(x.detach(), self.scale.shape, self.scale, self.shift, self.eps)
+fast dropout without its factor: check_fast_dropout_drops_its_share_and_keeps_the_mean
+- open_.mul_(256 / (256 - closed))
++ open_
 gradient of the chunked loss: test_the_loss_in_several_chunks_is_the_plain_one
 - out=log_probs).sub_(share)
 + out=log_probs)

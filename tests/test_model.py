@@ -104,6 +104,23 @@ def test_masks_of_ones_and_zeros_mean_what_they_say(at, dtype):
         assert torch.equal(decode(model, src, mask, 9, at.START), rows)
 
 
+def test_masks_that_are_added_to_scores_are_refused(at):
+    """They would open what they should close."""
+    src, tgt, src_mask, tgt_mask = small_inputs(at)
+    added = nn.Transformer.generate_square_subsequent_mask(4)
+    plain, fast = at.tiny_model(), at.make_fast(at.tiny_model())
+    refused = pytest.raises(ValueError, match="a mask holds True and False, or 1 and 0")
+    for model in (plain, fast):
+        for bad in (added, 0.5 * tgt_mask.float(), torch.full((4, 4), torch.nan), -tgt_mask.int()):
+            with refused:
+                model(src, tgt, src_mask, bad.view(1, 4, 4))
+        for decode in (at.greedy_decode, at.beam_search):
+            with refused:
+                decode(model, src, torch.log(src_mask.float()), 9, at.START)
+    with refused:
+        at.attention(torch.ones(4, 2), torch.ones(4, 2), torch.ones(4, 2), added)
+
+
 # Dropout ----------------------------------------------------------------------------------------
 
 
@@ -113,8 +130,9 @@ def test_where_everything_is_dropped_nothing_is_left(at):
     assert model(*small_inputs(at)).eq(0).all(), "after an embedding, or after a sub-layer"
     x, feed = torch.randn(2, 5, 8), at.PositionwiseFeedForward(8, 16, 1.0)
     torch.testing.assert_close(feed(x), feed.narrow.bias.expand(2, 5, 8))
-    attn = at.MultiHeadedAttention(2, 8, 1.0)
-    for attn.record in (None, []):
+    for attn in (at.FastAttention(2, 8, 1.0), at.MultiHeadedAttention(2, 8, 1.0)):
+        torch.testing.assert_close(attn(x, x, x), attn.linears[3].bias.expand(2, 5, 8))
+        attn.record = []
         torch.testing.assert_close(attn(x, x, x), attn.linears[3].bias.expand(2, 5, 8))
     torch.testing.assert_close(attn.record[0].sum(-1), torch.ones(2, 2, 5))  # as before dropout
 
@@ -204,8 +222,10 @@ def test_an_empty_row_in_every_format(at, dtype):
     *inputs, mask = at.random_attention_inputs()
     for kind in (None, at.MultiHeadedAttention, at.FastAttention):
         given = [tensor.to(dtype).requires_grad_() for tensor in inputs]
-        attend = kind(4, 32, 0.0).attend if kind else lambda *given: at.attention(*given)[0]
-        output = attend(*given, mask)
+        if kind is None:
+            output, _ = at.attention(*given, mask)
+        else:
+            output, _ = kind(4, 32, 0.0).attend(*given, mask, torch.arange(3))
         output.float().square().sum().backward()
         assert output.dtype == dtype and output.isfinite().all()
         assert output[0, :, 1].eq(0).all() and output[0, :, 0].ne(0).any()
@@ -214,7 +234,7 @@ def test_an_empty_row_in_every_format(at, dtype):
 
 
 def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
-    model, batch = at.tiny_model(), at.Batch(*small_inputs(at)[:2])
+    model, batch = at.make_fast(at.tiny_model()), at.Batch(*small_inputs(at)[:2])
     given, losses = (batch.src, batch.tgt, batch.src_mask, batch.tgt_mask), []
     for dtype in (None, torch.bfloat16):
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
@@ -257,7 +277,7 @@ def test_rotary_attention_knows_distances_and_no_places(at):
     later = attn(moved, moved, moved, torch.arange(7).expand(1, 7, 7) > 1)
     torch.testing.assert_close(later[:, 2:], alone)
     assert not torch.allclose(attn(x.flip(1), x.flip(1), x.flip(1)), alone.flip(1))
-    turned = at.rotate(torch.tensor([1.0, 0.0] * 4).expand(9, 8))  # cosine, sine
+    turned = at.rotate(torch.tensor([1.0, 0.0] * 4).expand(9, 8), torch.arange(9))  # cosine, sine
     waves = at.PositionalEncoding(8, 0.0).pe[0, :9]
     torch.testing.assert_close(turned, waves.unflatten(-1, (-1, 2)).flip(-1).flatten(-2))
 

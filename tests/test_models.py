@@ -219,7 +219,7 @@ of_pieces = functools.partial(toy, 60, share_embeddings=True)
 
 def config_of(translator: at.Translator) -> dict:
     """The settings as the first edition wrote them: without sizes, with others."""
-    sizes = {n: v for n, v in translator.model.arguments.items() if not n.endswith("_vocab")}
+    sizes = {name: translator.model.arguments[name] for name in models.SETTINGS}
     return {"corpus": "auto", "languages": ("de", "en"), "pieces": 40, "seed": 1} | sizes
 
 
@@ -258,7 +258,7 @@ def test_a_checkpoint_that_is_damaged_or_lacks_something(tmp_path):
             convert(path)
     for change, message in (
         ({"config": {"languages": ("de", "en")}}, "KeyError: 'N'"),
-        ({"config": config_of(of_words(d_ff=64))}, "size mismatch"),
+        ({"config": config_of(of_words(d_ff=64))}, "does not fit, see "),
         ({"model": {}}, "KeyError: 'src_embed.0.lut.weight'"),
         ({"vocabularies": [["<s>"], ["<s>"]]}, "1 symbols do not fit a matrix"),
     ):

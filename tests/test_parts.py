@@ -222,7 +222,7 @@ def test_a_language_model_does_not_translate(vocabularies, tmp_path, capsys):
     model = at.LanguageModel(60, **SIZES)
     at.save_model(at.Translator("toy", model, at.BUILTIN, ("en", "en"), vocabularies), tmp_path)
     assert at.main(["translate", "A dog.", "--model", str(tmp_path)]) == 1
-    assert "is a language model, which translates nothing" in capsys.readouterr().err
+    assert "is a language model: it translates nothing" in capsys.readouterr().err
 
 
 # What a cache or a folder cannot know ------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_what_a_cache_cannot_know_is_decoded_plainly_and_said_so(change, searche
 def test_what_a_folder_cannot_hold_is_refused(change, vocabularies, tmp_path):
     model = made({}, src_vocab=60, tgt_vocab=60)
     change(model)
-    with pytest.raises(ValueError, match=r"made as|hook hangs|was changed after|there in one"):
+    with pytest.raises(ValueError, match=r"no folder can hold"):
         at.save_model(translator_of(model, vocabularies), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -375,4 +375,3 @@ def test_weight_decay_shrinks_matrices_and_nothing_else():
     for name, p in model.named_parameters():
         share = 0.95 if p.dim() > 1 else 1.0
         torch.testing.assert_close(p, share * before[name], msg=name)
-    assert type(at.shrinking_adam(model.parameters(), weight_decay=0.0)) is torch.optim.Adam

@@ -87,8 +87,8 @@ def stop_after(monkeypatch, updates: int, action) -> None:
     """Call an action after so many updates."""
     step, made = tutorial.train_step, []
 
-    def counted(*given):
-        made.append(step(*given))
+    def counted(*given, **options):
+        made.append(step(*given, **options))
         if len(made) == updates:
             action()
         return made[-1]

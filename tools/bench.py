@@ -91,9 +91,10 @@ def feed_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) -> It
             yield at.Batch(src, tgt)
 
 
-def stored_attention(attn, query, key, value, mask) -> Tensor:
-    """Attention whose weights are a table that the backward pass reads again."""
-    return at.attention(query, key, value, mask, attn.dropout)[0]
+def kernel_in_bf16(attn, query, key, value, mask, _) -> tuple[Tensor, None]:
+    """PyTorch's kernel in whatever format the products have."""
+    kernel = nn.functional.scaled_dot_product_attention
+    return kernel(query, key, value, mask, attn.dropout.p * attn.training), None
 
 
 def whole_loss(loss_model: at.ModelWithLoss, batch: at.Batch) -> Tensor:
@@ -115,9 +116,9 @@ def unsorted_batches(lengths, budget: int, order) -> list[list[int]]:
 GAINS = {  # what each is worth: the same training with something plain in its place
     "dropout from random bytes": (at.FastDropout, "forward", nn.Dropout.forward),
     "loss in chunks, real symbols only": (at.ModelWithLoss, "forward", whole_loss),
-    "fused attention": (at.FastAttention, "attend", stored_attention),
+    "fused attention": (at.FastAttention, "attend", at.MultiHeadedAttention.attend),
     "fused layer norm": (at.FusedLayerNorm, "forward", at.LayerNorm.forward),
-    "attention in fp32": (at.FastAttention, "attend", at.MultiHeadedAttention.attend),
+    "attention in fp32": (at.FastAttention, "attend", kernel_in_bf16),
     "batches alike in length": (at, "token_batches", unsorted_batches),
 }
 NOT_IN_2022 = list(GAINS)[:4]  # beside the feed

@@ -14,11 +14,12 @@ import dataclasses
 import hashlib
 import io
 import json
+import pickle
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import records
 import torch
@@ -33,6 +34,9 @@ SETTINGS = "N d_model d_ff h dropout attention_dropout norm_first share_embeddin
 OUR_NAMES = {"a_2": "scale", "b_2": "shift", "w_1": "widen", "w_2": "narrow"}
 SOURCE, TARGET = "src_embed.0.lut.weight", "tgt_embed.0.lut.weight"
 OUTPUT, BIAS = "generator.proj.weight", "generator.proj.bias"
+# What torch and zipfile raise when a file is damaged, or is no state dict.
+DAMAGE = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, EOFError, IndexError, KeyError)
+DAMAGE += (RuntimeError, TypeError, ValueError)
 GLUED = *".,;:!?)]}%'’", "n't"  # a target word that begins so is written without a space before it
 
 
@@ -42,7 +46,7 @@ def read_tensors(data: bytes) -> dict:
         if zipfile.is_zipfile(io.BytesIO(data)) and zipfile.ZipFile(io.BytesIO(data)).testzip():
             raise ValueError("a checksum differs")
         return dict(torch.load(io.BytesIO(data), weights_only=True, map_location="cpu"))
-    except Exception:  # torch and zipfile raise errors of many kinds
+    except DAMAGE:
         message = "it is damaged, or a whole pickled model, of which nothing was loaded"
         raise ValueError(f"{message}: save its state_dict() by the code that wrote it") from None
 
@@ -132,15 +136,15 @@ def convert(source: Path, heads: int, words: Path | None, languages: str) -> at.
         if source.is_dir() or source.read_bytes().startswith(MAGIC):
             return read_first_edition(source)
         return read_older(source, heads, words, languages)
-    except Exception as error:  # of many kinds: no JSON, no such key, a shape that does not fit
+    except (AttributeError, *DAMAGE) as error:  # no JSON, no such key, a shape that does not fit
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         files = f"{source} with {words}" if words else source
         raise ValueError(f"{files} is no older model that can be converted: {reason}") from error
 
 
-def round_model(source: Path, folder: Path) -> at.Translator:
+def round_model(source: Path, folder: Path, parts: Sequence[type] = ()) -> at.Translator:
     """Write a model, or the best of a run, with its matrices in int8, and load it from there."""
-    whole = at.load_trained_model(source, CPU)
+    whole = at.load_trained_model(source, CPU, parts)
     tensors = dict(whole.model.named_parameters())
     for name, value in list(tensors.items()):
         if not value.isfinite().all():
@@ -149,21 +153,20 @@ def round_model(source: Path, folder: Path) -> at.Translator:
             steps = value.abs().amax(dim=1).clamp(min=1e-30) / 127  # a row may be all zeros
             tensors[name] = (value / steps.unsqueeze(1)).round().to(torch.int8)
             tensors[f"{name}.steps"] = steps
-    # All that `save_model` asks of a model:
-    stored = SimpleNamespace(arguments=whole.model.arguments, named_parameters=tensors.items)
-    at.save_model(dataclasses.replace(whole, name=f"{whole.name}, int8", model=stored), folder)
-    return at.load_trained_model(folder, CPU)
+    at.save_model(dataclasses.replace(whole, name=f"{whole.name}, int8"), folder, tensors)
+    return at.load_trained_model(folder, CPU, parts)
 
 
-def average_models(folders: Sequence[Path | str]) -> at.Translator:
+def average_models(folders: Sequence[Path | str], parts: Sequence[type] = ()) -> at.Translator:
     """The mean of several finished models; ValueError where their symbols or sizes differ."""
-    first = at.load_trained_model(folders[0], CPU)
+    first = at.load_trained_model(folders[0], CPU, parts)
+    sizes = at.with_names(first.model.arguments)
 
     def models() -> Iterator[at.EncoderDecoder]:
         for folder in folders:
-            other = at.load_trained_model(folder, CPU)
+            other = at.load_trained_model(folder, CPU, parts)
             same_symbols = other.vocabularies == first.vocabularies
-            if not same_symbols or other.model.arguments != first.model.arguments:
+            if not same_symbols or at.with_names(other.model.arguments) != sizes:
                 raise ValueError(f"{folder} has other symbols or sizes than {folders[0]}")
             yield other.model
 
@@ -178,16 +181,26 @@ def new(folder: Path) -> Path:
     return folder
 
 
-def run_average(first: Path, others: tuple[Path, ...], /, output: Path | None = None) -> None:
-    """Average models of one run, into the folder `average` beside the first or another."""
+def run_average(
+    first: Path, others: tuple[Path, ...], /, output: Path | None = None, parts: Path | None = None
+) -> None:
+    """Average models of one run, into the folder `average` beside the first or another.
+
+    Args:
+        parts: a Python file with classes of yours, of which the models were made
+    """
     output = new(output or first.resolve().parent / "average")
-    at.save_model(average_models([first, *others]), output)
+    at.save_model(average_models([first, *others], at.read_parts(parts)), output)
     print(f"{output}: the mean of {1 + len(others)} models")
 
 
-def run_round(source: Path, folder: Path, /) -> None:
-    """Store a model, or the best of a run, in a quarter of the bytes."""
-    print(f"{folder}: model {round_model(source, new(folder)).name}")
+def run_round(source: Path, folder: Path, /, parts: Path | None = None) -> None:
+    """Store a model, or the best of a run, in a quarter of the bytes.
+
+    Args:
+        parts: a Python file with classes of yours, of which the model was made
+    """
+    print(f"{folder}: model {round_model(source, new(folder), at.read_parts(parts)).name}")
 
 
 def run_convert(

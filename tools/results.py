@@ -253,7 +253,6 @@ def pretrained() -> None:
 # The copy task ----------------------------------------------------------------------------------
 
 WIDE = {"N": 1, "h": 1, "d_model": 512, "d_ff": 512}  # a model in which the division matters
-POSITIONS = ("sinusoids", "learnt", "rotary", "none")
 
 
 def copy_run(part: str, seed: int, updates: int, **sizes: int) -> dict:
@@ -267,14 +266,14 @@ def copy_run(part: str, seed: int, updates: int, **sizes: int) -> dict:
 def copying() -> None:
     """Train copy models without a part, and with other positions: every seed of each."""
     if not records.read("breaks"):
-        runs = [copy_run(part, seed, 300) for part in at.PARTS for seed in SEEDS]
+        runs = [copy_run(part, seed, 300) for part in at.WITHOUT for seed in SEEDS]
         pair = "nothing", "division by √d_k"
         wide = [copy_run(part, seed, 100, **WIDE) for part in pair for seed in SEEDS]
         content = {"made": made("copy_without"), "runs": runs, "sizes": WIDE, "wide": wide}
         records.write("breaks", content)
     if not records.read("lengths"):
         runs = []
-        for kind, seed in itertools.product(POSITIONS, SEEDS):
+        for kind, seed in itertools.product(at.POSITIONS, SEEDS):
             copied = at.copies_by_length(kind, seed, 1500)
             print(f"{kind}, seed {seed}: {copied}", flush=True)
             runs.append({"positions": kind, "seed": seed, "copied": copied})

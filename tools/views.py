@@ -264,7 +264,7 @@ def lengths() -> dict:
     lines = chart.mark_line().encode(
         x=alt.X("length:Q", title="length of the sequence").axis(tickMinStep=1),
         y="copied of 100:Q",
-        color=alt.Color("positions:N", sort=list(results.POSITIONS), title=None),
+        color=alt.Color("positions:N", sort=list(at.POSITIONS), title=None),
         detail="seed:N",
     )
     limit = alt.Chart(alt.Data(values=[{"length": 10}])).mark_rule(strokeDash=[4, 4])
