@@ -337,16 +337,16 @@ def published(name: str) -> None:
 #
 # | Part | What happens there | Minutes to read | To run, on two CPU cores |
 # | --- | --- | ---: | --- |
-# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 22 | seconds |
-# | [2. The model](#model) | everything around attention, and the frame that holds it | 27 | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 21 | seconds |
-# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 12 | two minutes |
-# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 4 | seconds |
-# | [6. Real data](#real-data) | German to English, with words | 18 | three minutes |
-# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 30 | seconds |
-# | [8. Results](#results) | scores, step by step | 12 | a minute |
+# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 27 | seconds |
+# | [2. The model](#model) | everything around attention, and the frame that holds it | 33 | seconds |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 24 | seconds |
+# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 15 | two minutes |
+# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
+# | [6. Real data](#real-data) | German to English, with words | 21 | three minutes |
+# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 41 | seconds |
+# | [8. Results](#results) | scores, step by step | 13 | a minute |
 # | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 12 | a minute |
-# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 15 | three minutes |
+# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 21 | three minutes |
 # | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
 # | [Make it your own](#your-own) | a part that you write, pairs that you bring | – | half a minute |
 #
@@ -369,10 +369,10 @@ def published(name: str) -> None:
 # > ours, and stand in such blocks.
 #
 # is commentary. Prose that restates the paper names its section, as in (§3.1). What names none is
-# ours. A *check* compares our code with an *oracle*, something that gives the right answer and
-# was not written by us, such as PyTorch's own module or a closed formula; or it tries a property
-# that must hold, whatever the weights are. Lengths in a check differ where they can: then it
-# fails if two axes change places. Most terms are explained in the [glossary](#glossary).
+# ours. A *check* compares our code with an *oracle*, something that gives the right answer, such
+# as PyTorch's own module, a closed formula, or a slower form that is easy to read; or it tries a
+# property that must hold, whatever the weights are. Lengths in a check differ where they can: then
+# it fails if two axes change places. Most terms are explained in the [glossary](#glossary).
 #
 # <a id="results-so-far"></a>
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
@@ -2057,8 +2057,9 @@ class SimpleLossCompute:
 # gradient of each weight, and one of its square; $\beta_1$ and $\beta_2$ say how much of the old
 # means is kept at each step. An update moves each weight against the first mean, by the learning
 # rate times this mean divided by the root of the second; $\epsilon$ keeps the divisor from being
-# zero. (Means that start at zero are corrected for it.) The learning rate first rises in a straight line, for
-# `warmup` updates, and then falls with the inverse root of the number of the update, the *step*:
+# zero. (Means that start at zero are corrected for it.) The learning rate first rises in a
+# straight line, for `warmup` updates, and then falls with the inverse root of the number of the
+# update, the *step*:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
@@ -2499,8 +2500,8 @@ def copies_of_unseen_sequences():
 # ## Break it
 #
 # What is a part good for? Take it out and see. Four parts are arguments of
-# [`make_model`](#make-model), so we hand in a class that does less. It draws the same first weights,
-# since it has the same matrices, or none.
+# [`make_model`](#make-model), so we hand in a class that does less. It draws the same first
+# weights, since it has the same matrices, or none.
 
 
 # %%
@@ -3043,8 +3044,8 @@ def read_builtin(languages: tuple[str, str] = ("de", "en")) -> Corpus:
 # <a id="finding-a-corpus"></a>
 # ### Finding one
 #
-# Who asks for a corpus gets it, or an error that says what to do. This page alone, or a notebook,
-# takes the built-in captions by itself where Multi30k is out of reach, and says so.
+# Ask for a corpus by name, and you get it, or an error that says what to do. This page alone, or a
+# notebook, takes the built-in captions by itself where Multi30k is out of reach, and says so.
 
 
 # %% tags=["hide-input"]
@@ -3371,11 +3372,11 @@ def check_batches_hold_every_sentence_once_and_keep_the_budget():
 # <a id="demonstration"></a>
 # ## A demonstration
 #
-# Everything is at hand. `run_epoch` of Part 3, which has trained the copy task, now trains a
-# small translator of words: one layer of 128 in each stack, sentences of up to fifteen words,
-# batches of 512 positions. It stops when another epoch would take it past three minutes. On
-# Multi30k this is too short for good translations; the finished model comes in [Part
-# 7](#model-at-hand).
+# Everything is at hand. `run_epoch` of Part 3, which has trained the copy task, now trains a small
+# translator of words: one layer of 128 in each stack, short sentences of Multi30k (up to 15 tokens
+# in German, 14 in English), batches of 512 positions. It stops when another epoch would take it
+# past three minutes. On Multi30k this is too short for good translations; the finished model comes
+# in [Part 7](#model-at-hand).
 
 
 # %%
@@ -3422,9 +3423,12 @@ def train_for(seconds: float, model: nn.Module) -> list[tuple]:
     criterion = LabelSmoothing(len(words_at_hand()[1]), PAD, 0.1)
     loss_compute = SimpleLossCompute(model.generator, criterion)
     optimizer, scheduler = make_optimizer(model, factor=1.0, warmup=300)
-    begin, history = time.perf_counter(), []
+    longest = 16 if corpus_at_hand().name == "Multi30k" else 256  # of the toy every sentence
+    begin = time.perf_counter()
+    history = []
     for epoch in range(20):
-        train, val = create_dataloaders(ids_at_hand("train", 16), ids_at_hand("val"), 512, epoch)
+        pairs = ids_at_hand("train", longest)
+        train, val = create_dataloaders(pairs, ids_at_hand("val"), 512, epoch)
         batches = (batch.to(device) for batch in train)
         loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
         scores = evaluate_loss(model, (batch.to(device) for batch in val))
@@ -3538,15 +3542,19 @@ TRY_THESE = (
 def what_the_demonstration_says():
     translator = demonstration()
     rows = list(zip(TRY_THESE, translate(translator, TRY_THESE), strict=True))
-    caption = f"demonstration, minutes of training on {translator.corpus}"
+    caption = f"demonstration, minutes of training on {translator.corpus}. "
+    if translator.corpus == "Multi30k":
+        caption += "So much can be learnt in minutes."
+    else:
+        caption += "A toy: it has met hardly one of these words."
     return table(rows, ["source", "translation"], caption)
 
 
 # %% [markdown]
-# So much can be learnt in minutes. The fourth sentence has a word that the training text does not
-# contain. It enters as `<unk>`. If the model says `<unk>` in turn, that is what is printed: a
-# model of whole words has no way to spell what it does not know. Sometimes it guesses instead,
-# and its guess reads well. The blank line stays blank.
+# The fourth sentence has a word that the training text does not contain. It enters as `<unk>`. If
+# the model says `<unk>` in turn, that is what is printed: a model of whole words has no way to
+# spell what it does not know. Sometimes it guesses instead, and its guess reads well. The blank
+# line stays blank.
 #
 # <a id="try-data"></a>
 # ## Try it
@@ -3704,7 +3712,7 @@ def learn_pieces(corpus: Corpus, size: int) -> tuple[Pieces, Pieces]:
 
 @functools.cache
 def pieces_at_hand() -> Pieces:
-    """2,000 pieces of the corpus of this page: few, so that the examples below are cut often."""
+    """Pieces of the corpus of this page, 2,000 at most: few, so that words below are cut often."""
     return learn_pieces(corpus_at_hand(), 2000)[0]
 
 
@@ -3730,9 +3738,9 @@ def check_our_first_merges_are_the_library_s():
 # Nothing is lost, since the mark says where a space was. A training sentence comes back from its
 # pieces letter for letter, up to the form of Unicode and doubled spaces.
 #
-# How do words fall apart? These cells learn 2,000 pieces, so that words are cut more often; the
-# published model has 5,000. Frequent words stay whole. A compound is cut, not always where a
-# grammar would cut it.
+# How do words fall apart? These cells learn 2,000 pieces, or fewer where the text has no more, so
+# that words are cut more often; the published model has 5,000. Frequent words stay whole. A
+# compound is cut, not always where a grammar would cut it.
 
 
 # %% tags=["hide-input"]
@@ -3771,8 +3779,8 @@ def pieces_of_a_few_words():
 # shapes, then plain numbers, and nothing that could be executed. `tokenizer.json` has the pieces,
 # or `words.json` two lists of words. `config.json` has the arguments of `make_model`, classes by
 # their names, and a SHA-256 sum of each file, itself included. A wrong number of heads changes no
-# shape and no name, so without a sum nothing would notice it. One such folder, `pretrained/`, lies beside this text.
-# The settings of its training are the recipe's, in [the engine room](#settings).
+# shape and no name, so without a sum nothing would notice it. One such folder, `pretrained/`, lies
+# beside this text. The settings of its training are the recipe's, in [the engine room](#settings).
 #
 # It should be small, and nearly all of its bytes are the weights of matrices. So these are
 # rounded to *int8*, whole numbers from −127 to 127 of one byte each. A weight is its number times
@@ -3815,8 +3823,8 @@ def read_checked(folder: Path) -> tuple[dict, dict[str, bytes]]:
 
 # %% [markdown]
 # Second: which classes was it made of? A folder has names, such as `RotaryAttention`, with
-# arguments where there are any, `GroupedAttention(groups=2)`. They are looked up among those of this
-# text and those that you hand in. Nothing is ever imported because a file says so.
+# arguments where there are any, `GroupedAttention(groups=2)`. They are looked up among those of
+# this text and those that you hand in. Nothing is ever imported because a file says so.
 
 
 # %% tags=["hide-input"]
@@ -4065,9 +4073,10 @@ class CachedAttention:
 
 
 # %% [markdown]
-# No cell of the mask is closed any more: there is no future in the cache. Cross-attention is simpler
-# still. The keys and values of the memory never change and are computed once. Several hypotheses of
-# one sentence share them: they are so many queries to the same keys, all at the same place.
+# No cell of the mask is closed any more: there is no future in the cache. Cross-attention is
+# simpler still. The keys and values of the memory never change and are computed once. Several
+# hypotheses of one sentence share them: they are so many queries to the same keys, all at the same
+# place.
 
 
 # %%
@@ -4204,13 +4213,13 @@ class PlainDecoder:
 
 
 # %% [markdown]
-# A cache is quick because it takes some things for granted: that a layer is computed in the order of
-# [Part 2](#layers), and that outside attention each position is computed by itself. A part of yours
-# may do otherwise. So before a model is first searched with a cache, four steps are tried with it
-# and without. If they disagree, the plain decoder is used, and a warning says so. It is also used
-# where somebody has hung a *hook* into the decoder, a function that PyTorch calls along with a
-# module: a cache may pass it by. What was tried is remembered with the model, as the functions that
-# it calls.
+# A cache is quick because it takes some things for granted: that a layer is computed in the order
+# of [Part 2](#layers), and that outside attention each position is computed by itself. A part of
+# yours may do otherwise. So before a model is first searched with a cache, four steps are tried
+# with it and without. If they disagree, the plain decoder is used, and a warning says so. It is
+# also used where somebody has hung a *hook* into the decoder, a function that PyTorch calls along
+# with a module: a cache may pass it by. What was tried is remembered with the model, as the
+# functions that it calls.
 
 
 # %% tags=["hide-input"]
@@ -4532,13 +4541,13 @@ def one_search_figure():
 
 
 # %% [markdown]
-# **Figure 12.** One search, at first with three places, step by step: each symbol with the score of its
-# hypothesis, joined to the symbol from which it grew. What nothing has grown from before the last
-# step was given up, unless a hypothesis ended there: that one keeps its place. The thick path is the winner's. Did it
-# lead all the way? Then greedy decoding would have found it too; where it did not, perhaps not.
-# The log-probability falls with every symbol; the score may rise, since the penalty grows too. On
-# the page you can play the search with another width or $\alpha$, and see greedy decoding beside
-# it.
+# **Figure 12.** One search, at first with three places, step by step: each symbol with the score
+# of its hypothesis, joined to the symbol from which it grew. What nothing has grown from before
+# the last step was given up, unless a hypothesis ended there: that one keeps its place. The thick
+# path is the winner's. Did it lead all the way? Then greedy decoding would have found it too;
+# where it did not, perhaps not. The log-probability falls with every symbol; the score may rise,
+# since the penalty grows too. On the page you can play the search with another width or $\alpha$,
+# and see greedy decoding beside it.
 #
 # How wide should the beam be, and how large $\alpha$? Both were tried on the validation split,
 # with the published model before rounding.
@@ -5518,21 +5527,22 @@ def captions_that_nobody_wrote():
     for temperature, top_k in ((0.3, None), (1.0, None), (1.0, 10), (2.0, None)):
         texts = [words.decode(sample(model, begin, 24, temperature, top_k)) for _ in range(2)]
         rows.append((temperature, top_k or "all", *texts))
-    return table(rows, ["temperature", "drawn from", "a caption", "another"])
+    caption = f"drawn by a model of {corpus_at_hand().name}"
+    if corpus_at_hand().name == "Multi30k":
+        caption += ": safe and alike at a low temperature, in pieces at a high one; in between "
+        caption += "photographs that nobody took"
+    return table(rows, ["temperature", "drawn from", "a caption", "another"], caption)
 
 
 # %% [markdown]
-# At a low temperature the captions are safe and alike, at a high one they fall apart. In between
-# they describe photographs that nobody took.
-#
 # What does a GPT add to this? Little that is new in kind, and a lot of it. *Scale*: GPT-3 has 175
 # billion parameters, a hundred thousand times as many as this model, and has read texts of all
 # kinds. Loss falls with size and text along a smooth curve ([Kaplan et al.,
-# 2020](https://arxiv.org/abs/2001.08361)), which is why people dared to build such models; how much
-# text a size wants was found out later ([Hoffmann et al.,
-# 2022](https://arxiv.org/abs/2203.15556)). *Fine-tuning*: a model that continues texts is trained on
-# questions with good answers, and then by people's judgement of its own answers ([Ouyang et al.,
-# 2022](https://arxiv.org/abs/2203.02155)). That makes an assistant of it.
+# 2020](https://arxiv.org/abs/2001.08361)), which is why people dared to build such models; how
+# much text a size wants was found out later ([Hoffmann et al.,
+# 2022](https://arxiv.org/abs/2203.15556)). *Fine-tuning*: a model that continues texts is trained
+# on questions with good answers, and then by people's judgement of its own answers ([Ouyang et
+# al., 2022](https://arxiv.org/abs/2203.02155)). That makes an assistant of it.
 #
 # > **Where do encoders and cross-attention live today?** Where a whole input is at hand and is read
 # > more than once. Encoders alone turn texts into vectors for search and sorting
@@ -5578,7 +5588,8 @@ def check_rms_norm_equals_torch():
 
 # %% [markdown]
 # *A gate in the feed-forward network.* One of two wide layers decides how much of the other may
-# pass ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)): $(\mathrm{Swish}(xW) \odot xV)\, W_2$, where
+# pass ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)): $(\mathrm{Swish}(xW) \odot xV)\, W_2$,
+# where
 # $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a soft ReLU. With three matrices in the place of two,
 # $F$ is made smaller by a third. It learns a little better; why, its author leaves to "divine
 # benevolence". There are no biases: large models do without them and train more steadily ([PaLM,
@@ -5689,9 +5700,9 @@ def check_rotary_scores_depend_on_the_distance_only():
 
 
 # %% [markdown]
-# Do they survive? Step by step with a cache, each must give what it gives at once. (The tests take all
-# of them, in both orders of the norm, from training through every kind of search to a folder and
-# back.)
+# Do they survive? Step by step with a cache, each must give what it gives at once. (The tests take
+# all of them, in both orders of the norm, from training through every kind of search to a folder
+# and back.)
 
 
 # %%
@@ -6080,10 +6091,10 @@ published("lengths")
 # <a id="engine-room"></a>
 # # The engine room
 #
-# The story is told, and its plain forms run. What follows makes them fast, spreads them over several
-# processes, keeps an hour of training safe from a power cut, and puts a command line in front. It
-# changes no formula. Apart from a rounded rate of dropout and the shorter numbers of bf16, the fast
-# forms compute the same, also while they train, and a check says so.
+# The story is told, and its plain forms run. What follows makes them fast, spreads them over
+# several processes, keeps an hour of training safe from a power cut, and puts a command line in
+# front. It changes no formula. Apart from a rounded rate of dropout and the shorter numbers of
+# bf16, the fast forms compute the same, also while they train, and a check says so.
 #
 # <a id="faster"></a>
 # ## Faster forms
@@ -6117,11 +6128,11 @@ class FastDropout(nn.Dropout):
 # out, and where `record` asks for them the plain form does the work.
 #
 # <a id="mixed-precision"></a>
-# *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the range
-# of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It pays only where
-# the processor has instructions for it. On the CPUs that we tried the backward pass of the attention
-# kernel takes several times as long in bf16 as in fp32. So attention goes back to fp32 there. And
-# log-probabilities are computed in fp32 everywhere.
+# *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the
+# range of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It pays only
+# where the processor has instructions for it. On the CPUs that we tried the backward pass of the
+# attention kernel takes several times as long in bf16 as in fp32. So attention goes back to fp32
+# there. And log-probabilities are computed in fp32 everywhere.
 
 
 # %%
@@ -6272,8 +6283,8 @@ class ModelWithLoss(nn.Module):
 
 
 # %% [markdown]
-# Now all forms side by side as they train, from ids to the gradient of every weight. Dropout is off,
-# since its random numbers differ. In bf16 the loss may differ by its rounding.
+# Now all forms side by side as they train, from ids to the gradient of every weight. Dropout is
+# off, since its random numbers differ. In bf16 the loss may differ by its rounding.
 
 
 # %%
@@ -7537,8 +7548,8 @@ class DistanceAttention(MultiHeadedAttention):
 # %% [markdown]
 # `attend` sees the queries, the keys and values from the first place on, what may be seen, and in
 # `at` the places of the queries. With a cache there is one query, and `at` says which. So what is
-# written here acts in training, in every search, in the maps. Now train it on the toy, save it, load
-# it, and translate. **Cost: ten seconds.**
+# written here acts in training, in every search, in the maps. Now train it on the toy, save it,
+# load it, and translate. **Cost: ten seconds.**
 
 
 # %%
@@ -7566,8 +7577,11 @@ def train_with_a_part_of_your_own():
 
 # %% [markdown]
 # The folder holds the name `DistanceAttention`, not the class. Whoever reads it hands the class in
-# again, or is told to. On the command line a file does it. Put the class into `mine.py`, below `from
-# the_annotated_transformer import *` and `import math`. On Multi30k this takes two minutes or three:
+# again, or is told to. (A [language model](#language-model) has a folder too: `save_model` takes it
+# in a `Translator` whose two languages, and two vocabularies, are one.)
+#
+# On the command line a file hands the class in. Put it into `mine.py`, below `import math` and
+# `from the_annotated_transformer import *`. With Multi30k this takes some two minutes:
 #
 # ```
 # python the_annotated_transformer.py train --parts mine.py --attention DistanceAttention \
@@ -7575,10 +7589,10 @@ def train_with_a_part_of_your_own():
 # python the_annotated_transformer.py translate --parts mine.py --model runs/mine "Ein Hund rennt."
 # ```
 #
-# *To write*: attention that looks at most four places far, back and ahead. Train it and translate with
-# it as above. You are done when no warning says that it is decoded without a cache, and when, in the
-# memory of a model of one layer, the last vector of a long sentence stays as it was whatever the
-# first word is.
+# *To write*: attention that looks at most four places far, back and ahead. Train it and translate
+# with it as above. You are done when no warning says that it is decoded without a cache, and when,
+# in the memory of a model of one layer, the last vector of a long sentence stays as it was
+# whatever the first word is.
 
 # %% [markdown]
 # <a id="own-pairs"></a>
@@ -7612,25 +7626,13 @@ def train_on_pairs_of_your_own():
 # special symbols, and PyTorch.
 
 
-# %%
-__all__ = [
-    "END",
-    "PAD",
-    "SPECIALS",
-    "START",
-    "UNKNOWN",
-    "F",
-    "Tensor",
-    "greedy_search",
-    "nn",
-    "torch",
-]
+# %% tags=["hide-input"]
+__all__ = "END PAD SPECIALS START UNKNOWN F Tensor greedy_search nn torch".split()
 __all__ += [
     name
     for name, thing in list(globals().items())
     if callable(thing) and thing.__module__ == __name__ and name not in EXAMPLES
 ]
 
-# %%
 if __name__ == "__main__" and not IN_NOTEBOOK:
     sys.exit(main())

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import io
 import itertools
+import json
 import os
 import re
 import shutil
@@ -702,3 +703,12 @@ def test_code_is_copied(browser, sample):
     block.get_by_role("button", name="Copy").click()
     block.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()").startswith("def f(x: int) -> str:")
+
+
+def test_a_model_that_the_page_cannot_compute_is_refused(tmp_path, monkeypatch):
+    about = json.loads((build_page.MODEL / "config.json").read_bytes())
+    about["model"]["attention"] = "RotaryAttention"
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    monkeypatch.setattr(build_page, "MODEL", tmp_path)
+    with pytest.raises(build_page.BuildError, match="computes with attention MultiHeadedAttention"):
+        build_page.side_file.__wrapped__()

@@ -248,6 +248,12 @@ def test_a_published_view_is_what_the_records_give(name):
         assert all(isinstance(cell, str) for row in view["rows"] for cell in row)
 
 
+def test_the_text_shows_the_views_that_are_made_and_no_other():
+    text = (records.PROJECT / "the_annotated_transformer.py").read_text("utf-8")
+    shown = re.findall(r'(?m)^published\("([^"]+)"\)', text)
+    assert sorted(shown) == sorted(views.VIEWS), "each once, under the name that the tool writes"
+
+
 def test_every_results_file_has_a_maker():
     known = "averaging beam benchmark benchmark-xeon breaks lengths pretrained scores translator"
     assert sorted(path.stem for path in records.RESULTS.glob("*.json")) == known.split()

@@ -42,6 +42,15 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-architecture": "map",
     "figure-one-search": "tree",
 }
+KNOWN = {  # the parts that its translator can compute with
+    "attention": "MultiHeadedAttention",
+    "feed_forward": "PositionwiseFeedForward",
+    "norm": "LayerNorm",
+    "positions": "PositionalEncoding",
+    "bias": True,
+    "norm_first": True,
+    "share_embeddings": True,
+}
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 VEGA = ("window.vegaEmbed = vegaEmbed;", "6.4")  # what the page calls, version of Vega-Lite
 ROOMS = (330, 880)  # pixels; widths of a chart on a phone and beside the contents
@@ -345,6 +354,9 @@ def purpose(code: str, outputs: str) -> str:
 def side_file() -> str:
     """The shipped model as a script that the page loads: checksum, settings and pieces, weights."""
     config = json.loads((MODEL / "config.json").read_bytes())["model"]
+    for name, known in KNOWN.items():
+        if config.get(name, known) != known:
+            raise BuildError(f"{MODEL.name}: the page computes with {name} {known} only")
     tokenizer = json.loads((MODEL / "tokenizer.json").read_bytes())["model"]
     words = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
     merges = [" ".join(pair) for pair in tokenizer["merges"]]
@@ -523,8 +535,9 @@ def folded(article: str) -> str:
     section = r'<details class="fold section"><summary>\1</summary>\2</details>\n'
     looked_up = rf'(<h3 id="(?:{FOLDED})">.*?</h3>)(.*?)(?=<h[23] |\Z)'
     story = re.sub(looked_up, section, story, flags=re.S)
+    room, own = re.split("(?=<h2 )|$", room, maxsplit=1)
     room = engine + re.sub(cell, r"\1", room, flags=re.S)
-    room = re.sub(r"(<h2 .*?</h2>)(.*)", section, room, flags=re.S)
+    room = re.sub(r"(<h2 .*?</h2>)(.*)", section, room, flags=re.S) + own
     # (A summary may hold no link; page.js shows the address of a section that is unfolded.)
     self_link = r'\1<a class="self" href="#\2" aria-hidden="true" tabindex="-1"></a></h'
     return re.sub(r'(?<!<summary>)(<h[2-6] id="([^"]+)">.*?)</h', self_link, start + story + room)
