@@ -362,8 +362,25 @@ def test_a_model_is_scored_on_what_it_was_trained_on(small_run, tmp_path, capsys
     assert run_main("evaluate", "--model", small_run) == 0
 
 
+def test_a_run_whose_text_came_from_python_asks_for_it(tmp_path, capsys, monkeypatch, small_config):
+    """A folder, or a corpus of ours, that bears the same name is another text."""
+    monkeypatch.chdir(write_pairs(tmp_path / "builtin", DE_EN, train=PAIRS, val=PAIRS).parent)
+    corpus = tutorial.Corpus("builtin", DE_EN, {"train": PAIRS * 9, "val": PAIRS})
+    tutorial.train_model(dataclasses.replace(small_config, epochs=1), "run", corpus=corpus)
+    assert run_main("evaluate", "--model", "run") == 1
+    assert "no folder builtin, from Python" in last_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"best": 3}', '{"best": "../other"}'])
+def test_a_damaged_summary_is_named(small_run, tmp_path, content):
+    run = Path(shutil.copytree(small_run, tmp_path / "run"))
+    (run / "summary.json").write_text(content)
+    with pytest.raises(ValueError, match=r"summary\.json is damaged: name one of the epochs"):
+        tutorial.load_trained_model(run)
+
+
 DAMAGED = {  # what stands in settings.json, and what the error says
-    "seed: seeds": "has (unknown setting 'seeds'|no setting 'seed')",
+    "seed: seeds": "has no setting 'seed'",
     "d_model: 'big'": "d_model is 'big', and should be int",
     "seed: None": "seed is None, and should be int",
     "bias: 1": "bias is 1, and should be bool",

@@ -152,9 +152,6 @@ a cache that forgets where it is in front of the memory: check_parts_of_today_ar
 a fast form with another gradient: check_fast_forms_train_as_the_plain_ones
 - F.layer_norm(x, self.scale.shape, self.scale, self.shift, self.eps)
 + F.layer_norm(x.detach(), self.scale.shape, self.scale, self.shift, self.eps)
-fast dropout without its factor: check_fast_dropout_drops_its_share_and_keeps_the_mean
-- open_.mul_(256 / (256 - closed))
-+ open_
 gradient of the chunked loss: test_the_loss_in_several_chunks_is_the_plain_one
 - out=log_probs).sub_(share)
 + out=log_probs)

@@ -111,7 +111,13 @@ def test_masks_that_are_added_to_scores_are_refused(at):
     plain, fast = at.tiny_model(), at.make_fast(at.tiny_model())
     refused = pytest.raises(ValueError, match="a mask holds True and False, or 1 and 0")
     for model in (plain, fast):
-        for bad in (added, 0.5 * tgt_mask.float(), torch.full((4, 4), torch.nan), -tgt_mask.int()):
+        for bad in (
+            added,
+            0.5 * tgt_mask.float(),
+            torch.full((4, 4), torch.nan),
+            -tgt_mask.int(),
+            torch.zeros(4, 4),
+        ):
             with refused:
                 model(src, tgt, src_mask, bad.view(1, 4, 4))
         for decode in (at.greedy_decode, at.beam_search):

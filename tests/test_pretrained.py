@@ -149,6 +149,15 @@ def test_a_file_that_is_damaged_or_of_another_model_or_missing(folder, tmp_path,
         tutorial.load_trained_model(folder)
 
 
+@pytest.mark.parametrize("sums", [None, [], {}, {"config.json": "0"}, {"model.safetensors": "0"}])
+def test_sums_that_are_none(folder, sums):
+    about = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(about | {"sha256": sums}))
+    refused(folder, "config.json is damaged or of another program")
+    (folder / "config.json").write_text("[]")
+    refused(folder, "config.json is damaged or of another program")
+
+
 # From here on the sums are right: somebody has put the wrong parts together on purpose.
 
 
