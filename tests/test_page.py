@@ -253,6 +253,8 @@ ROOM = (
     hidden("show()", DRAWN),
     '**Figure 1.** Times.\n\n<a id="deep"></a>\n### Deeper\n\nSaid deep inside.',
     "## Files\n\nThe end.",
+    '<a id="own"></a>\n# Your own\n\nIn sight.\n\n<a id="own-thing"></a>\n## A thing\n\n'
+    + "Long. " * 900,
 )
 
 
@@ -263,7 +265,8 @@ def test_the_engine_room_is_one_fold_without_folds_inside(tmp_path):
     assert {"faster", "quick", "deep", "files"} <= {tag["id"] for tag in room.find_all(id=True)}
     assert len(room.find_all("pre")) == 3 and room.find("figure").figcaption
     assert room.find(class_="to-code")["href"] == "#code-1"
-    assert page.find(string="Story").find_parent("details") is None
+    for outside in ("Story", "In sight.", "A thing"):
+        assert page.find(string=outside).find_parent("details") is None
 
 
 def test_exercises_and_what_is_looked_up_are_folded_under_their_headings(tmp_path):
@@ -588,12 +591,19 @@ def test_the_engine_room_opens(browser, sample):
     inside.wait_for()
     page.locator("summary:has(#engine-room)").click(position={"x": 5, "y": 25})
     inside.wait_for(state="hidden")
-    page.get_by_role("link", name="Faster").click()
+    page.locator("nav a", has_text="Faster").evaluate("link => link.click()")  # folded meanwhile
     inside.wait_for()
     page.go_back()
     page.evaluate("document.querySelectorAll('.fold').forEach(fold => { fold.open = false })")
     page.go_forward()
     inside.wait_for()
+
+
+@pytest.mark.browser
+def test_the_contents_mark_what_is_in_sight_and_nothing_in_a_closed_fold(browser, sample):
+    page = visited(browser, f"{sample.as_uri()}#own-thing")
+    page.locator("nav a[aria-current]", has_text="A thing").wait_for()
+    assert page.locator("nav a[aria-current]").all_text_contents() == ["A thing"]
 
 
 @pytest.mark.browser

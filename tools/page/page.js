@@ -51,8 +51,8 @@ for (const item of all("nav > ol > li:has(ol)")) {
 function markSection() {
   const below = root.scrollHeight - scrollY - innerHeight; // the last headings never come to the top
   const line = Math.max(120, innerHeight - below);
-  const next = headings.findIndex((heading) => heading.getBoundingClientRect().top > line);
-  const current = links[(next < 0 ? links.length : next) - 1];
+  const passed = (heading) => heading.checkVisibility() && heading.getBoundingClientRect().top <= line;
+  const current = links[headings.findLastIndex(passed)]; // those in a closed fold are nowhere
   if (current?.hasAttribute("aria-current")) return;
   links.forEach((link) => link.removeAttribute("aria-current"));
   all("nav li.open").forEach((item) => showSections(item, false));
