@@ -343,7 +343,7 @@ def published(name: str) -> None:
 # | [4. A first example](#copy-task) | a model learns to copy, and breaks | 15 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
 # | [6. Real data](#real-data) | German to English, with words | 21 | three minutes |
-# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 41 | seconds |
+# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 44 | seconds |
 # | [8. Results](#results) | scores, step by step | 13 | a minute |
 # | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 12 | a minute |
 # | [10. From here to today](#today) | a language model, and what has changed since 2017 | 21 | three minutes |
@@ -1613,8 +1613,8 @@ def check_arguments(arguments: dict) -> None:
 
 # %% [markdown]
 # Four of the pieces are arguments: attention, the feed-forward network, the norm, the positions.
-# Hand in a class of your own, and the whole model is built of it. [Part 10](#since-2017) does so
-# with what has come since 2017, and [an exercise](#own-part) with a part that you write.
+# Hand in a class of your own, and the whole model is built of it. Part 10 does so with what has
+# come since 2017, and [an exercise](#own-part) with a part that you write.
 #
 # The paper does not say how weights start. As is usual, the matrices of all linear maps, of a part
 # of yours too, start by the rule of Glorot and Bengio (`nn.init.xavier_uniform_`, after the first
@@ -2517,7 +2517,7 @@ def copies_of_unseen_sequences():
 # ## Break it
 #
 # What is a part good for? Take it out and see. Four parts are arguments of
-# [`make_model`](#make-model), so we hand in a class that does less. It draws the same first
+# `make_model`, so we hand in a class that does less. It draws the same first
 # weights, since it has the same matrices, or none.
 
 
@@ -3841,7 +3841,8 @@ def read_checked(folder: Path) -> tuple[dict, dict[str, bytes]]:
 # %% [markdown]
 # Second: which classes was it made of? A folder has names, such as `RotaryAttention`, with
 # arguments where there are any, `GroupedAttention(groups=2)`. They are looked up among those of
-# this text and those that you hand in. Nothing is ever imported because a file says so.
+# this text and those that you hand in. Nothing is ever imported because a file says so. And back:
+# a name that could not be looked up again is refused.
 
 
 # %% tags=["hide-input"]
@@ -3872,8 +3873,9 @@ def find_part(text: str, parts: Sequence[type] = ()) -> Callable:
     known = known_parts(parts)
     name = str(text).partition("(")[0]
     if name not in known:
+        own = "".join(f", nor {part.__name__}" for part in parts)
         way = f"hand the class in, by parts=[{name}] or --parts FILE.py"
-        raise PartError(f"{name} is no part of this text: {way}")
+        raise PartError(f"{name} is no part of this text{own}: {way}")
     try:
         call = ast.parse(text, mode="eval").body
         keywords = getattr(call, "keywords", [])
@@ -3886,11 +3888,6 @@ def find_part(text: str, parts: Sequence[type] = ()) -> Callable:
     return functools.partial(known[name], **arguments) if arguments else known[name]
 
 
-# %% [markdown]
-# And back: what a folder says of a class. A name that could not be looked up again is refused.
-
-
-# %% tags=["hide-input"]
 def part_text(part: Callable) -> str:
     """A class, or a `functools.partial` of one, as a text; ValueError for what has no such text."""
     kind, arguments = getattr(part, "func", part), getattr(part, "keywords", {})
@@ -4243,15 +4240,15 @@ class PlainDecoder:
 
 # %% [markdown]
 # A cache is quick because it takes some things for granted: that a layer is computed in the order
-# of [Part 2](#layers), and that outside attention each position is computed by itself. A part of
-# yours may do otherwise. So before a model is first searched with a cache, some thirty steps are
-# tried with it and without. If they disagree, the plain decoder is used, and a warning says so. It
-# is also used where weights are recorded, or where somebody has hung a *hook* into the decoder, a
-# function that PyTorch calls along with a module: a cache would pass them by. A trial counts until
-# a function or a weight of the model changes.
+# of Part 2, and that outside attention each position is computed by itself. A part of yours may do
+# otherwise. So before a model is first searched with a cache, as many steps as a search may take
+# are tried with it and without. If they disagree, the plain decoder is used, and a warning says
+# so. It is also used where weights are recorded, or where somebody has hung a *hook* into the
+# decoder, a function that PyTorch calls along with a module: a cache would pass them by. A trial
+# counts until a function or a weight of the model changes.
 
 
-# %% tags=["hide-input"]
+# %%
 def cache_agrees(model: nn.Module, steps: int) -> bool:
     """Do so many steps give the same log-probabilities with a cache and without?"""
     weight = model.generator.proj.weight
@@ -4269,20 +4266,23 @@ def cache_agrees(model: nn.Module, steps: int) -> bool:
 def fault_of_cache(model: nn.Module, longest: int) -> str:
     """Why a cache would not give what the model gives without one; empty where it would."""
     state = [model.decode, *(weight._version for weight in model.parameters())]
-    for module in [*model.tgt_embed.modules(), *model.decoder.modules()]:
+    for module in nn.ModuleList([model.tgt_embed, model.decoder, model.generator]).modules():
         if module._forward_hooks or module._forward_pre_hooks:
             return f"a hook hangs on {type(module).__name__}"
         if getattr(module, "record", None) is not None:
             return "attention weights are recorded"
         state += [getattr(module, name, None) for name in ("forward", "attend", "split", "join")]
     state = [getattr(each, "__func__", each) for each in state]
-    if getattr(model, "tried", None) == state:
+    state, steps = tuple(state), 1 << longest.bit_length()  # rounded up, so few lengths are tried
+    steps = min(steps, getattr(model, "arguments", {}).get("max_len", max(1, longest)))
+    tried, most = getattr(model, "tried", ((), 0))
+    if tried == state and most >= steps:
         return ""
     weight = model.generator.proj.weight
     trial = model if weight.dtype.itemsize > 2 else copy.deepcopy(model).float()
     try:
         with torch.autocast(weight.device.type, enabled=False):
-            agrees = cache_agrees(trial, max(1, min(longest, 32)))
+            agrees = cache_agrees(trial, steps)
     except (
         AssertionError,
         AttributeError,
@@ -4292,7 +4292,8 @@ def fault_of_cache(model: nn.Module, longest: int) -> str:
         RuntimeError,
     ) as error:
         return f"a cache cannot call it: {error}"
-    model.tried = state if agrees else None
+    if agrees:
+        model.tried = state, steps
     return "" if agrees else "with a cache it gives something else"
 
 
@@ -5598,9 +5599,8 @@ def captions_that_nobody_wrote():
 # > **Which norm, activation, positions and optimizer do today's models use, and why?** The frame
 # > has stayed: attention and feed-forward networks that add to a stream. Nearly every part in it
 # > has been replaced, by something simpler or cheaper. Four replacements are short enough to
-# > write down. Each takes the place of a class above: hand it to [`make_model`](#make-model), and
-# > the model is trained, decoded with a cache, drawn, saved and loaded with it. So is [a part of
-# > your own](#own-part).
+# > write down. Each takes the place of a class above: hand it to `make_model`, and
+# > the model is trained, decoded with a cache, drawn, saved and loaded with it.
 #
 # *A simpler norm.* RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves
 # out the mean and the shift. It does as well, and there is less to compute.
@@ -5741,7 +5741,7 @@ def check_rotary_scores_depend_on_the_distance_only():
 
 
 # %% [markdown]
-# Do they survive? The trial of [Part 7](#cached-decoding), step by step with a cache and all at
+# Do they survive? The trial of Part 7, step by step with a cache and all at
 # once, must find no fault in any. (The tests take all of them, in both orders of the norm, from
 # training through every kind of search to a folder and back.)
 
@@ -6632,9 +6632,11 @@ def read_settings(path: Path) -> Config:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error})") from None
     kinds = typing.get_type_hints(Config)
-    for name in sorted(content.keys() ^ kinds.keys()):
-        what = "unknown setting" if name in content else "no setting"
-        raise ValueError(f"{path} has {what} {name!r}")
+    unknown, missing = sorted(content.keys() - kinds.keys()), sorted(kinds.keys() - content.keys())
+    if unknown or missing:
+        what = f"unknown settings {unknown}" if unknown else f"no settings {missing}"
+        what += f" in the place of {missing}" if unknown and missing else ""
+        raise ValueError(f"{path} has {what}: put it right, or name another folder")
     for name, kind in kinds.items():
         value = content[name]
         allowed = typing.get_args(kind) or (kind,)  # of a union, or of words to choose among
@@ -7034,7 +7036,8 @@ def refuse_what_would_be_lost(model: nn.Module) -> None:
     every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     lost += sorted({name for name, _ in weights} | model.state_dict().keys() - every)
     if lost:
-        way = "hand classes to make_model, as in make_model(…, attention=Mine)"
+        way = "hand classes to make_model, as in make_model(…, attention=Mine); remove hooks; register "
+        way += "buffers with persistent=False, or make them a Parameter"
         raise ValueError(f"no folder can hold what its arguments do not make, {lost[0]}; {way}")
 
 
@@ -7571,7 +7574,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # ## A part of your own
 #
 # > **How do I change this model?** Write a class, and hand it in. As an example, take another way
-# > to tell positions ([Press et al., 2022](https://arxiv.org/abs/2108.12409)). A score loses a
+# > to tell positions (Press et al., 2022). A score loses a
 # > little for each place that lies between two words, in every head at another rate. Then nothing
 # > has to be added to the embeddings.
 
@@ -7592,10 +7595,12 @@ class DistanceAttention(MultiHeadedAttention):
 
 
 # %% [markdown]
-# `attend` sees the queries, the keys and values from the first place on, what may be seen, and in
-# `at` the places of the queries. With a cache there is one query, and `at` says which. So what is
-# written here acts in training, in every search, in the maps. Now train it on the toy, save it,
-# load it, and translate. **Cost: ten seconds.**
+# The class is called as `MultiHeadedAttention` is, and serves encoder, decoder and
+# cross-attention. `attend` sees the queries, the keys and values from the first place on, a mask
+# that is `True` where a cell is open, and in `at` the places of the queries. It returns the output
+# and the weights. With a cache there is one query, and `at` says which. So what is written here
+# acts in training, in every search, in the maps. Now train it on the toy, save it, load it, and
+# translate. **Cost: ten seconds.**
 
 
 # %%
@@ -7623,12 +7628,13 @@ def train_with_a_part_of_your_own():
 
 # %% [markdown]
 # The folder holds the name `DistanceAttention`, not the class. Whoever reads it hands the class in
-# again, or is told to. (A [language model](#language-model) has a folder too: `save_model` takes it
-# in a `Translator` whose two languages, and two vocabularies, are one.)
+# again, or is told to. (Nothing notices if you have changed it meanwhile: keep it beside the
+# model.) (A language model has a folder too: `save_model` takes it in a `Translator` whose two
+# languages, and two vocabularies, are one.)
 #
 # On the command line a file hands the class in. Put it into `mine.py`, below `import math` and
 # `from the_annotated_transformer import *`. With Multi30k this takes two minutes and a quarter on
-# two cores with bf16 instructions:
+# two cores with bf16 instructions; without it, add `--data builtin`:
 #
 # ```
 # python the_annotated_transformer.py train --parts mine.py --attention DistanceAttention \
@@ -7644,7 +7650,7 @@ def train_with_a_part_of_your_own():
 
 # %% [markdown]
 # <a id="own-pairs"></a>
-# ## Your own pairs, from Python
+# ### Your own pairs, from Python
 #
 # Christmas Eve is 24.12. in Germany and 12/24 in America. A small model reads nearly all days of
 # the year, one way and the other. Can it translate the forty that it has not read? The same lines
@@ -7674,7 +7680,7 @@ def train_on_pairs_of_your_own():
 # special symbols, and PyTorch.
 
 
-# %% tags=["hide-input"]
+# %%
 __all__ = "END PAD SPECIALS START UNKNOWN F Tensor greedy_search nn torch".split()
 __all__ += [
     name

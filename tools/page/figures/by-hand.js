@@ -11,7 +11,7 @@
     { name: "compare", formula: () => "q · k", code: "query @ key.transpose(-2, -1)" },
     { name: "divide", formula: ({ root }) => (root ? "÷ √2" : "÷ √2 × 8"), code: "/ math.sqrt(d_k)" },
     { name: "mask", formula: ({ mask }) => (mask ? "not later" : "all open"),
-      code: "scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)" },
+      code: "scores.masked_fill(closed, torch.finfo(scores.dtype).min)" },
     { name: "softmax", formula: () => "weight w", code: "scores.softmax(dim=-1)" },
     { name: "mix", formula: () => "w · value", code: "dropped @ value" },
   ];
