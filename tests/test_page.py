@@ -372,7 +372,7 @@ def sample(tmp_path_factory) -> Path:
         chart(maps_chart()),
         "**Figure 2.** Maps.\n\n![A box](images/multi-head.svg)\n\n**Figure 3.** A drawing.",
         shown({"text/html": frame.to_html()}),
-        "# Part 2\n\n## End\n\n" + "Last words. " * 400,
+        "# Part 2\n\n## Before\n\nIt.\n\n## End\n\n" + "Last words. " * 400,
         *ROOM[1:],
         shown({"text/plain": "{}"}, metadata={"annotated": FINISHED | {"finished_model": False}}),
     ]

@@ -44,7 +44,7 @@ for (const item of all("nav > ol > li:has(ol)")) {
   const more = Object.assign(document.createElement("button"), { type: "button", className: "more" });
   more.setAttribute("aria-label", `Sections of ${item.querySelector("a").textContent}`);
   more.addEventListener("click", () => showSections(item, !item.classList.contains("open")));
-  item.querySelector("a").after(more);
+  if (item.querySelectorAll("li").length > 1) item.querySelector("a").after(more); // else a stop for one line
   showSections(item, false);
 }
 
