@@ -7036,8 +7036,8 @@ def refuse_what_would_be_lost(model: nn.Module) -> None:
     every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     lost += sorted({name for name, _ in weights} | model.state_dict().keys() - every)
     if lost:
-        way = "hand classes to make_model, as in make_model(…, attention=Mine); remove hooks; register "
-        way += "buffers with persistent=False, or make them a Parameter"
+        way = "hand classes to make_model, as in make_model(…, attention=Mine); remove hooks; "
+        way += "register buffers with persistent=False, or make them a Parameter"
         raise ValueError(f"no folder can hold what its arguments do not make, {lost[0]}; {way}")
 
 
