@@ -46,6 +46,7 @@
 # never touches PyTorch.
 
 # %% tags=["hide-input"]
+import array
 import ast
 import collections
 import contextlib
@@ -1865,7 +1866,7 @@ class Batch:
 
 def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
     """Lists of ids -> one tensor (B, longest), filled up with padding."""
-    rows = [torch.tensor(ids, dtype=torch.long) for ids in sentences]
+    rows = [torch.as_tensor(ids, dtype=torch.long) for ids in sentences]
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
 
@@ -2288,9 +2289,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, float]:
-    """Negative log-likelihood per real target token, and perplexity."""
-    nll, tokens = 0.0, 0
+def sum_of_nll(model: EncoderDecoder, batches: Iterable[Batch]) -> tuple[float, int]:
+    """Negative log-likelihood of all real target tokens together, and their number."""
+    nll = 0.0
+    tokens = 0
     with evaluating(model):
         for batch in batches:
             states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
@@ -2298,6 +2300,12 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
             target = batch.tgt_y.flatten()
             nll += F.nll_loss(log_probs, target, ignore_index=PAD, reduction="sum").item()
             tokens += batch.ntokens
+    return nll, tokens
+
+
+def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, float]:
+    """Negative log-likelihood per real target token, and perplexity."""
+    nll, tokens = sum_of_nll(model, batches)
     if tokens == 0:
         raise ValueError("nothing to evaluate: there is not one target token")
     return {"nll": nll / tokens, "perplexity": math.exp(min(nll / tokens, 100.0))}
@@ -2887,7 +2895,8 @@ class Corpus:
 
     name: str
     languages: tuple[str, str]  # codes of source and target, such as ("de", "en")
-    splits: dict[str, list[Pair]] = field(repr=False)
+    splits: dict[str, Sequence[Pair]] = field(repr=False)
+    place: str = ""  # where the text lies: a folder, "multi30k" or "builtin"; empty: in memory
 
     def tests(self) -> list[str]:
         return [split for split in self.splits if split.startswith("test")]
@@ -2905,16 +2914,17 @@ class CorpusError(ValueError):
 
 
 # %% tags=["hide-input"]
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Lines of a UTF-8 text file, gzipped or not; CorpusError where it cannot be read."""
+    number = 0
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return data.decode("utf-8-sig").removesuffix("\n").split("\n")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file):
+                yield line.decode("utf-8" if number else "utf-8-sig")
     except FileNotFoundError:
         raise CorpusError(f"{path} is missing") from None
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise CorpusError(f"{path}, line {line}: not UTF-8; convert the file first") from None
+    except UnicodeDecodeError:
+        raise CorpusError(f"{path}, line {number + 1}: not UTF-8; convert the file first") from None
     except (OSError, EOFError, gzip.zlib.error) as error:
         raise CorpusError(f"{path} cannot be read ({error}): fetch it again") from None
 
@@ -2925,14 +2935,41 @@ def find_text(folder: Path, name: str) -> Path:
     return zipped if zipped.is_file() and not (folder / name).is_file() else folder / name
 
 
-def read_split(folder: Path, split: str, languages: tuple[str, str]) -> list[Pair]:
+# %% [markdown]
+# A split stays on disk, and is read anew, line by line, whenever somebody goes through it. So it
+# may have millions of pairs.
+
+
+# %% tags=["hide-input"]
+class TextPairs(Sequence):
+    """The sentence pairs of two files of equal length; none of them is kept in memory."""
+
+    def __init__(self, source: Path, target: Path):
+        self.paths = source, target
+        counts = [sum(1 for _ in read_lines(path)) for path in self.paths]
+        self.count = counts[0]
+        if counts[0] != counts[1]:
+            what = f"{counts[0]} lines in {source.name} and {counts[1]} in {target.name}"
+            reason = "line n of both must be the same sentence"
+            raise CorpusError(f"{source.parent}: {what}; {reason}")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Pair]:
+        for source, target in zip(*map(read_lines, self.paths), strict=True):
+            yield source.strip(), target.strip()
+
+    def __getitem__(self, index: int | slice):
+        wanted = range(self.count)[index]
+        if isinstance(wanted, int):
+            return next(itertools.islice(self, wanted, None))
+        return list(itertools.islice(self, wanted.start, wanted.stop, wanted.step))
+
+
+def read_split(folder: Path, split: str, languages: Sequence[str]) -> TextPairs:
     """Sentence pairs of one split from files such as train.de and train.en."""
-    paths = [find_text(folder, f"{split}.{language}") for language in languages]
-    source, target = [read_lines(path) for path in paths]
-    if len(source) != len(target):
-        counts = f"{len(source)} lines in {paths[0].name} and {len(target)} in {paths[1].name}"
-        raise CorpusError(f"{folder}: {counts}; line n of both must be the same sentence")
-    return [(a.strip(), b.strip()) for a, b in zip(source, target, strict=True)]
+    return TextPairs(*(find_text(folder, f"{split}.{language}") for language in languages))
 
 
 # %% [markdown]
@@ -2951,7 +2988,8 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
     tests = {path.name.removesuffix(end) for end in ends for path in folder.glob(f"test*{end}")}
     splits = ["train", "val", *sorted(tests)]
     texts = {split: read_split(folder, split, languages) for split in splits}
-    return Corpus(folder.resolve().name, languages, texts)
+    place = folder.resolve()
+    return Corpus(place.name, languages, texts, str(place))
 
 
 # %% [markdown]
@@ -2997,7 +3035,7 @@ def read_multi30k(folder: Path, languages: tuple[str, str] = ("de", "en")) -> Co
     names = "train", "val", "test_2016_flickr", "test_2017_flickr"
     zipped = [f"{language}.gz" for language in languages]  # never a text unpacked beside them
     splits = {name: read_split(folder, name, zipped) for name in names}
-    return Corpus("Multi30k", languages, splits)
+    return Corpus("Multi30k", languages, splits, "multi30k")
 
 
 # %% [markdown]
@@ -3054,7 +3092,7 @@ def read_builtin(languages: tuple[str, str] = ("de", "en")) -> Corpus:
         raise CorpusError(f"the {BUILTIN} are German and English, not {' and '.join(languages)}")
     way = 1 if languages == ("de", "en") else -1
     splits = {split: [pair[::way] for pair in pairs] for split, pairs in builtin_corpus().items()}
-    return Corpus(BUILTIN, languages, splits)
+    return Corpus(BUILTIN, languages, splits, "builtin")
 
 
 # %% [markdown]
@@ -3140,7 +3178,7 @@ def the_corpus_at_hand():
 
 # %%
 JOIN = "‿"  # "glued to the token before"
-NOT_TEXT = re.compile(f"[{JOIN}\\x00-\\x08\\x0e-\\x1f\\x7f\\ud800-\\udfff]")  # control characters
+NOT_TEXT = re.compile(f"[{JOIN}▁\\x00-\\x08\\x0e-\\x1f\\x7f\\ud800-\\udfff]")  # control characters
 
 
 @functools.cache
@@ -3192,13 +3230,6 @@ def tokens_of_a_sentence():
 
 
 # %%
-@functools.lru_cache(maxsize=4)
-def tokens_of(texts: tuple[str, ...], language: str) -> list[list[str]]:
-    """Tokens of each text, kept for the next who asks; not to be changed."""
-    tokenizer = load_tokenizer(language)
-    return [tokenize(text, tokenizer) for text in texts]
-
-
 def symbols_of_text(ids: Iterable[int]) -> list[int]:
     """What is text in decoded ids: nothing from the end symbol on, neither start nor padding."""
     until_end = itertools.takewhile(lambda number: number != END, ids)
@@ -3221,7 +3252,8 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str], language: str) -> list[list[int]]:
         """Ids of each text, without start and end; unknown words get UNKNOWN."""
-        sentences = tokens_of(tuple(texts), language)
+        tokenizer = load_tokenizer(language)
+        sentences = (tokenize(text, tokenizer) for text in texts)
         return [[self.index.get(token, UNKNOWN) for token in tokens] for tokens in sentences]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -3230,7 +3262,8 @@ class Vocabulary:
 
 
 # %% [markdown]
-# We count, and torchtext sorts and drops the rare words.
+# We count, and torchtext sorts and drops the rare words. Of a very large text a sample is enough:
+# a word that is missing there is rare.
 
 
 # %%
@@ -3244,12 +3277,21 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
     return Vocabulary(tuple(Vocab(counts, min_freq=min_freq, specials=list(SPECIALS)).itos))
 
 
+SAMPLE = 200_000  # pairs that are enough for a vocabulary
+
+
+def sample_of(pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """All pairs, or of more than 200,000 every n-th, so that they come from everywhere."""
+    return itertools.islice(pairs, 0, None, max(1, math.ceil(len(pairs) / SAMPLE)))
+
+
 def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabulary]:
     """Vocabularies of both languages from the training split."""
-    source, target = zip(*corpus.splits["train"], strict=True)
-    of_source = build_vocabulary(tokens_of(source, corpus.languages[0]), min_freq)
-    of_target = build_vocabulary(tokens_of(target, corpus.languages[1]), min_freq)
-    return of_source, of_target
+    vocabularies = []
+    for side, tokenizer in enumerate(load_tokenizers(corpus.languages)):
+        texts = (pair[side] for pair in sample_of(corpus.splits["train"]))
+        vocabularies.append(build_vocabulary((tokenize(x, tokenizer) for x in texts), min_freq))
+    return tuple(vocabularies)
 
 
 # %% [markdown]
@@ -3414,6 +3456,8 @@ class Translator:
     languages: tuple[str, str]
     vocabularies: tuple = field(repr=False)  # of the source and of the target
     place: str = field(default="in memory", compare=False)
+    data: str = ""  # where the text of its training lay, and the SHA-256 sum of that text
+    text: str = ""
 
     def __str__(self) -> str:
         way = " → ".join(self.languages)
@@ -3689,14 +3733,21 @@ class Pieces:
         self.tokenizer = Tokenizer.from_str(self.settings)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.words = tuple(map(self.tokenizer.id_to_token, range(self.tokenizer.get_vocab_size())))
+        self.cut: dict[str, list[int]] = {}  # words of texts that were cut before
 
     def __len__(self) -> int:
         return len(self.words)
 
     def encode(self, texts: Sequence[str], language: str = "") -> list[list[int]]:
         """Ids of each text, without start and end; the language makes no difference."""
-        clean = [" ".join(NOT_TEXT.sub(" ", text).split()) for text in texts]
-        return [encoding.ids for encoding in self.tokenizer.encode_batch(clean)]
+        sentences = [NOT_TEXT.sub(" ", text).split() for text in texts]
+        if len(self.cut) > 200_000:  # words; nobody knows how many there are
+            self.cut.clear()
+        new = list(set(itertools.chain.from_iterable(sentences)) - self.cut.keys())
+        for word, encoding in zip(new, self.tokenizer.encode_batch(new), strict=True):
+            self.cut[word] = encoding.ids
+        cut = self.cut.__getitem__
+        return [list(itertools.chain.from_iterable(map(cut, words))) for words in sentences]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids up to the end symbol, without start and padding."""
@@ -3721,7 +3772,7 @@ def learn_pieces(corpus: Corpus, size: int) -> tuple[Pieces, Pieces]:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
     tokenizer.decoder = decoders.Metaspace()
     trainer = BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
-    texts = itertools.chain.from_iterable(corpus.splits["train"])
+    texts = itertools.chain.from_iterable(sample_of(corpus.splits["train"]))
     tokenizer.train_from_iterator(texts, trainer)
     pieces = Pieces(tokenizer.to_str())
     return pieces, pieces
@@ -3825,17 +3876,33 @@ published("int8")
 
 
 # %% tags=["hide-input"]
-def read_checked(folder: Path) -> tuple[dict, dict[str, bytes]]:
-    """What config.json says, and the files that it names; ValueError where a sum differs."""
-    about = json.loads((folder / "config.json").read_bytes())
-    sums = about.pop("sha256", None) if isinstance(about, dict) else None
-    if not isinstance(sums, dict) or not {"config.json", "model.safetensors"} <= sums.keys():
-        raise ValueError("config.json is damaged or of another program")
-    files = {name: (folder / name).read_bytes() for name in sums if name != "config.json"}
-    for name, data in [("config.json", json.dumps(about).encode()), *files.items()]:
-        if hashlib.sha256(data).hexdigest() != sums[name]:
+def sum_of_file(path: Path) -> str:
+    """The SHA-256 sum of a file, which need not fit into memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sum_of(content: dict) -> str:
+    """The SHA-256 sum of plain values."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def read_summed(path: Path) -> tuple[dict, dict[str, str]]:
+    """What a JSON file says, and the sums of the files that it names; ValueError if damaged."""
+    content = json.loads(path.read_bytes())
+    sums = content.pop("sha256", None) if isinstance(content, dict) else None
+    if not isinstance(sums, dict) or path.name not in sums:
+        raise ValueError(f"{path} is damaged or of another program")
+    if sum_of(content) != sums.pop(path.name):
+        raise ValueError(f"{path} is damaged or was changed, its SHA-256 sum differs")
+    return content, sums
+
+
+def check_sums(folder: Path, sums: dict[str, str]) -> None:
+    """ValueError where a file of a folder is not the one that was written."""
+    for name, wanted in sums.items():
+        if sum_of_file(folder / name) != wanted:
             raise ValueError(f"{name} is damaged or of another model, its SHA-256 sum differs")
-    return about, files
 
 
 # %% [markdown]
@@ -3943,21 +4010,24 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 
 # %% tags=["hide-input"]
-def vocabularies_of(files: dict[str, bytes], sizes: dict[str, int]) -> tuple:
-    """Vocabularies of source and target; ValueError unless they have the sizes of the model.
+def read_vocabularies(folder: Path, names: Iterable[str]) -> tuple:
+    """Vocabularies of source and target, from the one of these files that has them."""
+    if "tokenizer.json" in names:
+        pieces = Pieces((folder / "tokenizer.json").read_text("utf-8"))
+        return pieces, pieces
+    words = json.loads((folder / "words.json").read_bytes())
+    return Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
+
+
+def check_vocabularies(vocabularies: tuple, sizes: dict[str, int]) -> None:
+    """ValueError unless vocabularies have the sizes of the model.
 
     A language model has one list, which stands for both.
     """
-    if "tokenizer.json" in files:
-        source = target = Pieces(files["tokenizer.json"].decode())
-    else:
-        words = json.loads(files["words.json"])
-        source, target = Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
-    for side, vocabulary in (("src_vocab", source), ("tgt_vocab", target)):
+    for side, vocabulary in zip(("src_vocab", "tgt_vocab"), vocabularies, strict=True):
         size = sizes.get(side) or sizes["vocab"]
         if len(vocabulary) != size or vocabulary.words[: len(SPECIALS)] != SPECIALS:
             raise ValueError(f"{len(vocabulary)} symbols do not fit a matrix of {size} rows")
-    return source, target
 
 
 # %% [markdown]
@@ -3975,17 +4045,15 @@ def shown(path: str | Path) -> str:
 def find_model(place: str | Path) -> Path:
     """The folder of a model that is named by its folder, a file in it, a run or "pretrained"."""
     folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
-    if folder.name == "last.pt":
-        epochs = [path.parent for path in folder.parent.glob("epoch-*/config.json")]
-        return max(epochs, key=lambda path: (len(path.name), path.name), default=folder)
+    if folder.suffix == ".pt":
+        return folder.with_name(folder.stem.replace("checkpoint", "epoch"))
     folder = folder.parent if folder.is_file() else folder
-    summary = folder / "summary.json"
-    if not summary.is_file():
+    if not (folder / "run.json").is_file():
         return folder
-    best = re.search(rb'"best": "(epoch-\d+)"', summary.read_bytes())
-    if best is None:
-        raise ValueError(f"{summary} is damaged: name one of the epochs beside it")
-    return folder / best[1].decode()
+    try:
+        return folder / read_summed(folder / "run.json")[0]["best"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("run.json names no epoch: name one of the epochs beside it") from None
 
 
 # %% [markdown]
@@ -4007,12 +4075,14 @@ def load_trained_model(
 
     try:
         folder = find_model(place)
-        about, files = read_checked(folder)
+        about, sums = read_summed(folder / "config.json")
+        check_sums(folder, sums)
         if missing := {"name", "corpus", "languages", "model"} - about.keys():
             raise ValueError(f"config.json lacks {', '.join(sorted(missing))}")
         model = new_from(about.get("kind", "make_model"), about["model"], parts)
-        load_weights(model, safetensors.torch.load(files["model.safetensors"]))
-        vocabularies = vocabularies_of(files, about["model"])
+        load_weights(model, safetensors.torch.load_file(folder / "model.safetensors"))
+        vocabularies = read_vocabularies(folder, sums)
+        check_vocabularies(vocabularies, about["model"])
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{place} is no model, {error.filename} is missing. {ADVICE}"
@@ -4023,8 +4093,16 @@ def load_trained_model(
         reason = " ".join(str(error).split())
         raise ValueError(f"{place} holds no usable model ({reason}). {ADVICE}") from error
     model = model.to(device or choose_device()).eval()
-    languages = tuple(about["languages"])
-    return Translator(about["name"], model, about["corpus"], languages, vocabularies, shown(folder))
+    return Translator(
+        about["name"],
+        model,
+        about["corpus"],
+        tuple(about["languages"]),
+        vocabularies,
+        shown(folder),
+        about.get("data", ""),
+        about.get("text", ""),
+    )
 
 
 # %% [markdown]
@@ -4718,6 +4796,15 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[f
 
 
 # %%
+def batches_to_judge(translator: Translator, pairs: Iterable[Pair]) -> Iterator[Batch]:
+    """The pairs that fit the model, fifty to a batch."""
+    for group in grouped(pairs, 50):
+        encoded = encode_pairs(group, translator.vocabularies, translator.languages)
+        fitting = [pair for pair in encoded if usable(pair, translator.max_len)]
+        if fitting:
+            yield collate(fitting).to(translator.device)
+
+
 def evaluate(translator: Translator, corpus: Corpus, splits=(), decode=beam_search) -> dict:
     """By split: BLEU, its signature, perplexity; of the named `splits`, or else of all tests.
 
@@ -4729,9 +4816,7 @@ def evaluate(translator: Translator, corpus: Corpus, splits=(), decode=beam_sear
     for split in splits or corpus.tests():
         sources, references = zip(*corpus.splits[split], strict=True)
         bleu, signature = corpus_bleu(translate(translator, sources, decode), references)
-        pairs = encode_pairs(corpus.splits[split], translator.vocabularies, corpus.languages)
-        fitting = [pair for pair in pairs if usable(pair, translator.max_len)]
-        batches = (collate(group).to(translator.device) for group in grouped(fitting, 50))
+        batches = batches_to_judge(translator, corpus.splits[split])
         perplexity = round(evaluate_loss(translator.model, batches)["perplexity"], 2)
         results[split] = {"BLEU": round(bleu, 2), "perplexity": perplexity, "signature": signature}
     return results
@@ -6352,6 +6437,467 @@ published("gains")
 
 
 # %% [markdown]
+# <a id="settings"></a>
+# ## Settings
+#
+# All settings of a run stand in one frozen record. A small corpus wants a small model and much
+# dropout: the paper's base model has room to learn our 29,000 pairs by heart.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Settings of a training; ValueError, with the option and its limit, where one cannot work."""
+
+    data: str = "multi30k"  # or builtin, a toy; or a folder of text
+    languages: str = "de-en"  # source and target, as in the names of the files
+    N: int = 3  # layers of each stack
+    d_model: int = 192  # width of the model
+    d_ff: int = 768  # width inside the feed-forward network
+    h: int = 3  # heads
+    dropout: float = 0.25
+    attention_dropout: float = 0.0  # of attention weights; 0 keeps the fused kernel usable on CPUs
+    norm_first: bool = True  # the norm before the sub-layer; the paper has it after the sum
+    # Classes of the parts, perhaps of --parts; of this text also RotaryAttention,
+    # GroupedAttention(groups=…) and RotaryGroupedAttention(groups=…).
+    attention: str = "MultiHeadedAttention"
+    feed_forward: str = "PositionwiseFeedForward"  # or SwiGLU
+    norm: str = "LayerNorm"  # or RMSNorm
+    positions: str = "PositionalEncoding"  # or LearntPositions, NoPositions
+    bias: bool = True  # in linear maps
+    max_len: int = 256  # positions
+    min_freq: int = 2  # words that are rarer are unknown; without pieces only
+    pieces: int = 5000  # in one list for both languages; fewer of few pairs; 0: whole words
+    share_embeddings: bool = True  # one matrix for both embeddings and the output; needs pieces
+    smoothing: float = 0.1  # of the labels
+    batch_tokens: int | None = None  # positions of a batch, in all processes; else by corpus
+    accumulate: int = 1  # batches to an update
+    factor: float = 1.5  # of the learning rate
+    clip: float | None = None  # the longest gradient; longer ones are shortened to it
+    weight_decay: float = 0.0  # of matrices, by AdamW; norms and biases are left out
+    schedule: Literal["linear", "root"] = "linear"  # after the warm-up: to zero, or the paper's
+    epochs: int | None = None  # passes over the training split; else by corpus
+    shares: int | None = None  # of a pass; each counts as an epoch; else by corpus
+    warmup: int = 1000  # updates; at most a quarter of all
+    patience: int = 32  # end after so many epochs without a better BLEU
+    keep: int = 10  # of so many last epochs the weights stay, to be averaged
+    seed: int = 1
+
+    def __post_init__(self):
+        if len(self.languages.split("-")) != 2 or not all(self.languages.split("-")):
+            raise ValueError(f"--languages needs two codes, such as de-en, got {self.languages!r}")
+        for name, value in dataclasses.asdict(self).items():
+            option = f"--{name.replace('_', '-')}"
+            if name in LEAST_ONE and value is not None and value < 1:
+                raise ValueError(f"{option} must be at least 1, got {value}")
+            if "dropout" in name and not 0 <= value < 1:
+                raise ValueError(f"{option} must be in [0, 1), got {value}")
+            if name in ("factor", "clip") and value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{option} must be positive, got {value}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"--weight-decay must not be negative, got {self.weight_decay}")
+
+
+LEAST_ONE = "N d_model d_ff h batch_tokens accumulate warmup epochs shares patience keep".split()
+
+
+# %% [markdown]
+# What stands there is the *recipe*, with all that [Part 7](#recipe) explains. The paper's base
+# model is a matter of options, and wants millions of pairs and several GPUs; the big one (Table
+# 3) has width 1,024 and 4,096, 16 heads and dropout 0.3.
+#
+# ```
+# python the_annotated_transformer.py train --data my-wmt --languages en-de --ranks 8 --keep 20 \
+#     --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first --dropout 0.1 --pieces 37000 \
+#     --batch-tokens 25000 --warmup 4000 --factor 1 --schedule root
+# ```
+
+
+# %% [markdown]
+# The settings of a run are read back as strictly as they were written. A renamed line, or a word in
+# the place of a number, is an error, and never the recipe in silence.
+
+
+# %%
+def settings_of(content: dict, path: Path) -> Config:
+    """The settings in a file of a run; ValueError with file, setting and type if one is wrong."""
+    kinds = typing.get_type_hints(Config)
+    unknown = sorted(content.keys() - kinds.keys())
+    missing = sorted(kinds.keys() - content.keys())
+    if unknown or missing:
+        what = f"unknown settings {unknown}" if unknown else f"no settings {missing}"
+        what += f" in the place of {missing}" if unknown and missing else ""
+        raise ValueError(f"{path} has {what}: put it right, or name another folder")
+    for name, kind in kinds.items():
+        value = content[name]
+        allowed = typing.get_args(kind) or (kind,)  # of a union, or of words to choose among
+        whole = type(value) is int and float in allowed
+        if type(value) not in allowed and value not in allowed and not whole:
+            wanted = getattr(kind, "__name__", kind)
+            raise ValueError(f"{path}: {name} is {value!r}, and should be {wanted}")
+    return Config(**content)
+
+
+# %% [markdown]
+# <a id="files"></a>
+# ## Whole files
+#
+# Writing is not one event. A process that dies between the first and the last byte leaves half a
+# file, and if that file had the name of the checkpoint, the good one would be gone. So it is
+# written under another name, forced to disk, and renamed: `os.replace` is one event. A disk may
+# be full. Then the error says so, and what was there is untouched.
+
+
+# %%
+PART = ".annotated-transformer.part"  # the end of the name of a file that is being written
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
+    """A file to write, which takes its name when it is whole; OSError leaves `path` as it was."""
+    beside = path.with_name(f".{path.name}{PART}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(f"{path} was not written ({reason}); what was there is untouched") from None
+    finally:
+        with contextlib.suppress(OSError):  # renamed, as a rule
+            beside.unlink()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file in one piece or not at all."""
+    with whole_file(path) as file:
+        file.write(data)
+
+
+# %% [markdown]
+# Where several files belong together, a JSON file is written last, with what a person reads and the
+# SHA-256 sum of each of them, itself included. Until it is there, the others do not count. Models,
+# runs and encoded corpora are all kept so, and `read_summed` of [Part 7](#model-to-take-away) reads
+# them.
+
+
+# %%
+def write_summed(path: Path, content: dict, names: Iterable[str]) -> None:
+    """Write plain values as JSON, with the sums of the files of these names beside it."""
+    sums = {name: sum_of_file(path.parent / name) for name in names}
+    sums[path.name] = sum_of(content)
+    text = json.dumps(content | {"sha256": sums}, indent=1)
+    write_atomically(path, text.encode())
+
+
+def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
+    """Write the pieces, or the words of both sides; the name of the file."""
+    if isinstance(vocabularies[0], Pieces):
+        write_atomically(folder / "tokenizer.json", vocabularies[0].settings.encode())
+        return "tokenizer.json"
+    source, target = vocabularies
+    words = {"source": source.words, "target": target.words}
+    write_atomically(folder / "words.json", json.dumps(words).encode())
+    return "words.json"
+
+
+# %% [markdown]
+# A finished model is a folder, in [the format](#model-to-take-away) that Part 7 reads. A folder
+# says how its model is made, so it can only hold what is made so, and the weights. A class that
+# was exchanged afterwards, a function hung on a module, a layer taken out, a buffer that is learnt
+# by counting: all this would be lost, and is refused.
+
+
+# %%
+def construction(module: nn.Module) -> dict:
+    """What a module is beside its weights; a fast form counts as the plain one."""
+    plain = {fast: slow for slow, fast in FASTER.items()}
+    simple = bool | int | float | str | types.FunctionType | types.MethodType
+    details = {name: part for name, part in vars(module).items() if isinstance(part, simple)}
+    details["training"] = None
+    details["hooks"] = len(module._forward_hooks) + len(module._forward_pre_hooks)
+    details["class"] = plain.get(type(module), type(module))
+    return details
+
+
+def refuse_what_would_be_lost(model: nn.Module) -> None:
+    """ValueError if a model is not what its arguments make, but for the values of its weights."""
+    if not hasattr(model, "arguments"):
+        raise ValueError("only a model that `make_model` or `LanguageModel` made has a folder")
+    with torch.device("meta"):
+        maker = make_model if isinstance(model, EncoderDecoder) else type(model)
+        made = maker(**model.arguments)
+    modules = dict(made.named_modules())
+    lost = []
+    for name, module in model.named_modules():
+        theirs = construction(modules[name]) if name in modules else {}
+        ours = construction(module)
+        lost += [f"{name}: {key} {ours[key]}" for key in ours if ours[key] != theirs.get(key)]
+    weights = {(name, weight.shape) for name, weight in model.named_parameters()}
+    weights ^= {(name, weight.shape) for name, weight in made.named_parameters()}
+    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    lost += sorted({name for name, _ in weights} | model.state_dict().keys() - every)
+    if lost:
+        way = "hand classes to make_model, as in make_model(…, attention=Mine); remove hooks; "
+        way += "register buffers with persistent=False, or make them a Parameter"
+        raise ValueError(f"no folder can hold what its arguments do not make, {lost[0]}; {way}")
+
+
+# %%
+MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "words.json")
+
+
+def save_model(translator: Translator, folder: Path | str, weights: dict | None = None) -> None:
+    """Write a model as a folder; ValueError where it holds other things, or cannot hold the model.
+
+    `weights`, if given, are written in the place of the model's own.
+    """
+    from safetensors.torch import save
+
+    model = translator.model
+    refuse_what_would_be_lost(model)
+    folder = Path(folder)
+    config = folder / "config.json"
+    ours = {*MODEL_FILES, *(f".{name}{PART}" for name in MODEL_FILES)}  # written, or cut short
+    if not (config.is_file() and '"sha256"' in config.read_text("utf-8", "replace")):
+        ours -= {"config.json"}  # if there is one, then of another program
+        if not {path.name for path in folder.glob("*")} <= ours:
+            raise ValueError(f"{folder} holds other things than a model: name an empty folder")
+    own = {name: value.detach().cpu() for name, value in model.named_parameters()}
+    write_atomically(folder / "model.safetensors", save(weights or own))
+    words = write_vocabularies(folder, translator.vocabularies)
+    about = {
+        "name": translator.name,
+        "corpus": translator.corpus,
+        "data": translator.data,
+        "text": translator.text,
+        "languages": list(translator.languages),
+        "kind": "make_model" if isinstance(model, EncoderDecoder) else type(model).__name__,
+        "model": with_names(model.arguments),
+    }
+    write_summed(config, about, ["model.safetensors", words])
+
+
+# %% [markdown]
+# <a id="data-of-any-size"></a>
+# ## Data of any size
+#
+# The paper has 4.5 million pairs. As Python lists their ids would fill some 35 GiB, in every
+# process. So they lie on disk: one flat file of all ids of a split, four bytes each, and one with
+# the lengths of the sentences. A process *maps* both into its memory: nothing is read before it is
+# needed, and all processes share one copy.
+
+
+# %%
+def mapped(path: Path) -> Tensor:
+    """The integers in a file, (n,), mapped and not read."""
+    count = path.stat().st_size // 4
+    if count == 0:
+        return torch.empty(0, dtype=torch.int32)
+    return torch.from_file(str(path), size=count, dtype=torch.int32)
+
+
+class IdPairs:
+    """The pairs of a split that fit `max_len` positions, as ids that stay on disk."""
+
+    def __init__(self, folder: Path, split: str, max_len: int):
+        lengths = mapped(folder / f"{split}.lengths").view(-1, 2)  # (pairs, 2)
+        fits = (lengths > torch.tensor([1, 2])).all(1) & (lengths <= max_len).all(1)  # as `usable`
+        sizes = lengths.sum(1)
+        self.ids = mapped(folder / f"{split}.ids")
+        self.begins = (sizes.cumsum(0) - sizes)[fits]
+        self.lengths = lengths[fits]
+        self.lines = fits.nonzero().flatten()  # of the text
+        self.left_out = len(lengths) - len(self)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        begin = int(self.begins[number])
+        source, target = self.lengths[number].tolist()
+        both = self.ids[begin : begin + source + target]
+        return both[:source], both[source:]
+
+
+# %% [markdown]
+# Text is encoded by `encode_pairs` of Part 6, ten thousand pairs at a time.
+
+
+# %%
+def write_ids(folder: Path, corpus: Corpus, split: str, vocabularies: tuple) -> None:
+    """Encode a split into `split.ids` and `split.lengths`, 32-bit integers."""
+    from tqdm import tqdm
+
+    pairs = corpus.splits[split]
+    bar = tqdm(pairs, f"encoding {split}", unit=" pairs", leave=False, disable=None)
+    lengths = array.array("i")
+    with whole_file(folder / f"{split}.ids") as file:
+        for piece in grouped(bar, 10_000):
+            encoded = encode_pairs(piece, vocabularies, corpus.languages)
+            sentences = list(itertools.chain.from_iterable(encoded))  # source, target, source, …
+            lengths.extend(map(len, sentences))
+            file.write(array.array("i", itertools.chain.from_iterable(sentences)))
+    write_atomically(folder / f"{split}.lengths", lengths.tobytes())
+
+
+def learn_symbols(corpus: Corpus, config: Config) -> tuple:
+    """Vocabularies of source and target: pieces, or words where `pieces` is 0."""
+    if config.pieces > 0:
+        most = 40 * math.isqrt(len(corpus.splits["train"]))
+        return learn_pieces(corpus, min(config.pieces, most))
+    return learn_words(corpus, config.min_freq)
+
+
+# %% [markdown]
+# (Of six hundred pairs 5,000 pieces cannot be learnt: nearly all would be words that occur once.
+# The words of a text grow with the root of its length, roughly, and so may the pieces.)
+#
+# This is done once. What is on disk is known by the place of the text and by the settings of its
+# vocabulary; it counts if text and libraries are still the same, and is made anew if not. One
+# process holds a lock and works; the others wait for it.
+
+
+# %%
+@dataclass(frozen=True)
+class Data:
+    """A corpus as ids, with the vocabularies that made them."""
+
+    corpus: Corpus
+    text: str  # its SHA-256 sum
+    vocabularies: tuple
+    train: IdPairs
+    val: IdPairs
+    sums: dict[str, str]  # of the files: by these a run knows its corpus
+
+
+def sum_of_text(corpus: Corpus) -> str:
+    """The SHA-256 sum of the pairs for training and validation, wherever they lie."""
+    digest = hashlib.sha256()
+    for split in ("train", "val"):
+        for pair in corpus.splits[split]:
+            digest.update("\n".join(pair).encode(errors="surrogatepass"))
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; where another process has it, say so and wait."""
+    import filelock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        print(f"another process encodes the text; waiting for {folder}", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def runs_folder() -> Path:
+    """Where runs live: RUNS_DIR, or `runs` beside this file."""
+    return Path(os.environ.get("RUNS_DIR") or HERE / "runs").expanduser()
+
+
+def encode_corpus(corpus: Corpus, config: Config) -> Data:
+    """A corpus as ids: those on disk, or, where they are missing, old or damaged, new ones."""
+    of = [corpus.place or corpus.name, corpus.languages, config.pieces, config.min_freq]
+    folder = runs_folder() / "ids" / sum_of(of)[:16]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("tokenizers", "spacy")]
+    about = {"of": list(of), "libraries": versions, "text": sum_of_text(corpus)}
+    about = json.loads(json.dumps(about))  # tuples become lists, as they do on disk
+    with one_at_a_time(folder):
+        try:
+            known, sums = read_summed(folder / "corpus.json")
+            check_sums(folder, sums)
+        except (OSError, ValueError):
+            known = None
+        if known != about:
+            vocabularies = learn_symbols(corpus, config)
+            names = [write_vocabularies(folder, vocabularies)]
+            for split in ("train", "val"):
+                write_ids(folder, corpus, split, vocabularies)
+                names += [f"{split}.ids", f"{split}.lengths"]
+            write_summed(folder / "corpus.json", about, names)
+            _, sums = read_summed(folder / "corpus.json")
+        vocabularies = read_vocabularies(folder, sums)
+        train = IdPairs(folder, "train", config.max_len)
+        val = IdPairs(folder, "val", config.max_len)
+    for split, pairs in (("train", train), ("val", val)):
+        if len(pairs) == 0:
+            raise ValueError(f"corpus {corpus.name}: not one pair of {split} can be used")
+        if pairs.left_out and os.environ.get("RANK", "0") == "0":
+            print(f"{split}: {pairs.left_out} empty or too long, left out", file=sys.stderr)
+    return Data(corpus, about["text"], vocabularies, train, val, sums)
+
+
+# %% [markdown]
+# Batches are those of [Part 6](#token-budget). A pass over a large corpus is cut into *shares* of
+# about a thousand updates, and each counts as an epoch: of training, judging, saving, and going on.
+# A share is every n-th sentence of the pass's own order. So only the share has to be sorted.
+
+
+# %%
+def random_of(*what: object) -> random.Random:
+    """Random choices that follow from these numbers alone."""
+    return random.Random(" ".join(map(str, what)))
+
+
+def updates_of_epoch(config: Config, lengths: Tensor, number: int) -> list[list[list[int]]]:
+    """The updates of an epoch, counted from 0: lists of batches of sentence numbers."""
+    number_of_pass, share = divmod(number, config.shares)
+    generator = torch.Generator().manual_seed(
+        random_of(config.seed, "pass", number_of_pass).getrandbits(60)
+    )
+    order = torch.randperm(len(lengths), generator=generator)
+    chosen = order[share :: config.shares].sort().values
+    positions = lengths[chosen] - torch.tensor([0, 1])  # the last target token is not read
+    batches = token_batches(positions.tolist(), config.batch_tokens, random_of(config.seed, number))
+    numbers = chosen.tolist()
+    batches = [[numbers[n] for n in batch] for batch in batches]
+    return list(grouped(batches, config.accumulate))
+
+
+# %% [markdown]
+# The settings that follow from the corpus, where they are not given. Few pairs want small batches,
+# or there would be hardly any updates, and many epochs. A batch is a fiftieth of the corpus, from
+# 64 to 2,560 positions. There are 32 epochs: more where that makes less than 2,000 updates, up to
+# a hundred, and fewer where it makes more than 100,000. A short training has a short warm-up, and
+# the same peak.
+
+
+# %%
+def resolve(config: Config, lengths: Tensor) -> Config:
+    """The settings for pairs of these lengths, with a number in the place of each None."""
+    positions = int((lengths - torch.tensor([0, 1])).amax(1).sum())
+    batch = config.batch_tokens or min(2560, max(64, positions // 50))
+    updates = positions / batch / config.accumulate  # of a pass, about
+    most = min(32, 100_000 / updates)
+    least = min(100, 2000 / updates)
+    config = dataclasses.replace(
+        config,
+        batch_tokens=batch,
+        epochs=config.epochs or math.ceil(max(most, least)),
+        shares=config.shares or math.ceil(updates / 1000),
+    )
+    warmup = min(config.warmup, max(1, planned_updates(config, lengths) // 4))
+    factor = config.factor * math.sqrt(warmup / config.warmup)
+    return dataclasses.replace(config, warmup=warmup, factor=factor)
+
+
+def planned_updates(config: Config, lengths: Tensor) -> int:
+    """Updates of the whole training; of a large corpus estimated from its first share."""
+    return config.epochs * config.shares * len(updates_of_epoch(config, lengths, 0))
+
+
+# %% [markdown]
 # <a id="workers"></a>
 # ## Many processes
 #
@@ -6460,6 +7006,19 @@ def from_first_rank(action: Callable, worker: Worker):
 
 
 # %% [markdown]
+# The sentences of a batch are dealt to the ranks like cards. They are sorted, so the shares are
+# alike in length, and no rank waits long for another. A last batch may have fewer sentences than
+# there are ranks; then a share is empty, takes part in the update, and adds nothing.
+
+
+# %%
+def share_of(pairs: Sequence[IdPair] | IdPairs, numbers: Sequence[int], worker: Worker) -> Batch:
+    """This rank's share of the sentences with these numbers, as a batch on its device."""
+    share = [pairs[number] for number in numbers[worker.rank :: worker.ranks]]
+    return collate(share or [([END], [START, PAD])]).to(worker.device)
+
+
+# %% [markdown]
 # One update, in five moves: sum the gradients of all micro-batches; count tokens over all ranks;
 # divide; check that the result is finite; step. DDP takes the *mean* over the ranks, so we
 # multiply by their number: what counts is the sum, divided by the true number of tokens. The
@@ -6467,15 +7026,23 @@ def from_first_rank(action: Callable, worker: Worker):
 
 
 # %%
-def train_step(
-    loss_model, batches, optimizer, scheduler, stop=False, clip=None
-) -> dict[str, float]:
-    """One update from micro-batches; loss per token, tokens, gradient norm, ranks that would stop.
+class Update(typing.NamedTuple):
+    """What an update was like, summed over all ranks."""
+
+    loss: float  # of all tokens together
+    tokens: float
+    stops: float  # ranks that want to stop
+    grad_norm: float  # of the mean
+
+
+def train_step(loss_model, batches, optimizer, scheduler, stop=False, clip=None) -> Update:
+    """One update from micro-batches.
 
     A gradient that is longer than `clip` is shortened to it. ValueError when no rank has a target
     token; FloatingPointError when the gradient is not finite, before any parameter has changed.
     """
-    loss_sum, several = 0.0, isinstance(loss_model, nn.parallel.DistributedDataParallel)
+    loss_sum = 0.0
+    several = isinstance(loss_model, nn.parallel.DistributedDataParallel)
     for number, batch in enumerate(batches, 1):
         waits = several and number < len(batches)  # exchange gradients once, with the last part
         with loss_model.no_sync() if waits else contextlib.nullcontext():
@@ -6497,7 +7064,7 @@ def train_step(
     optimizer.step()
     scheduler.step()
     optimizer.zero_grad()
-    return {"loss": loss_sum / tokens, "tokens": tokens, "grad_norm": norm, "stops": stops}
+    return Update(loss_sum, tokens, stops, norm)
 
 
 # %% [markdown]
@@ -6513,9 +7080,12 @@ def on_all_ranks(loss_model: nn.Module, worker: Worker) -> nn.Module:
         return loss_model
     # Small buckets: on a CPU the decoder's gradients travel while the encoder's are made.
     size = 3 if worker.device.type == "cpu" else 25
-    return nn.parallel.DistributedDataParallel(
+    loss_model = nn.parallel.DistributedDataParallel(
         loss_model, gradient_as_bucket_view=True, bucket_cap_mb=size, forward_sync_buffers=False
     )
+    loss_model(share_of([], [], worker)).backward()  # after a first pass DDP orders its sums anew
+    loss_model.zero_grad()
+    return loss_model
 
 
 # %% [markdown]
@@ -6545,118 +7115,28 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
 
 
 # %% [markdown]
-# <a id="settings"></a>
-# ## Settings
+# <a id="train-model"></a>
+# ## A run that loses nothing
 #
-# All settings of a run stand in one frozen record, written beside its results. A small corpus
-# wants a small model and much dropout: the paper's base model has room to learn our 29,000 pairs
-# by heart.
+# A training of an hour must survive a power cut. The unit of everything is the *epoch*: of
+# training, judging, saving and going on. Every random choice inside an epoch follows from the
+# seed, the number of the epoch and the rank. So it can be made again, and a run that was killed
+# anywhere ends bit for bit like one that was not: the same weights, on the same kind of processor,
+# with as many threads and ranks. (A GPU comes close: some of its kernels add in no fixed order.)
+# What follows stands in the order in which it runs: the model, an epoch, its judgement, what is
+# saved, how it is found again, and the loop over all of it.
 
 
 # %%
-@dataclass(frozen=True)
-class Config:
-    """Settings of a training."""
-
-    data: str = "multi30k"  # or builtin, a toy; or a folder of text
-    languages: str = "de-en"  # source and target, as in the names of the files
-    N: int = 3  # layers of each stack
-    d_model: int = 192  # width of the model
-    d_ff: int = 768  # width inside the feed-forward network
-    h: int = 3  # heads
-    dropout: float = 0.25
-    attention_dropout: float = 0.0  # of attention weights; 0 keeps the fused kernel usable on CPUs
-    norm_first: bool = True  # the norm before the sub-layer; the paper has it after the sum
-    # Classes of the parts, perhaps of --parts; of this text also RotaryAttention,
-    # GroupedAttention(groups=…) and RotaryGroupedAttention(groups=…).
-    attention: str = "MultiHeadedAttention"
-    feed_forward: str = "PositionwiseFeedForward"  # or SwiGLU
-    norm: str = "LayerNorm"  # or RMSNorm
-    positions: str = "PositionalEncoding"  # or LearntPositions, NoPositions
-    bias: bool = True  # in linear maps
-    max_len: int = 256  # positions
-    min_freq: int = 2  # words that are rarer are unknown; without pieces only
-    pieces: int = 5000  # in one list for both languages; fewer of few pairs; 0: whole words
-    share_embeddings: bool = True  # one matrix for both embeddings and the output; needs pieces
-    smoothing: float = 0.1  # of the labels
-    batch_tokens: int | None = None  # positions of a batch, in all processes; else by corpus
-    accumulate: int = 1  # batches to an update
-    factor: float = 1.5  # of the learning rate
-    clip: float | None = None  # the longest gradient; longer ones are shortened to it
-    weight_decay: float = 0.0  # of matrices, by AdamW; norms and biases are left out
-    schedule: Literal["linear", "root"] = "linear"  # after the warm-up: to zero, or the paper's
-    epochs: int | None = None  # passes over the training split; else by corpus
-    warmup: int = 1000  # updates; at most a quarter of all
-    patience: int = 32  # end after so many epochs, or laps, without a better BLEU
-    keep: int = 10  # of so many last epochs, or laps, the weights stay, to be averaged
-    seed: int = 1
-
-
-# %% [markdown]
-# Before any text is read, numbers that cannot work are refused, with the option and its limit.
-# Sizes that do not fit each other are refused by the model.
-
-
-# %%
-LEAST_ONE = "N d_model d_ff h batch_tokens accumulate warmup epochs patience keep".split()
-
-
-def check_settings(config: Config, parts: Sequence[type] = ()) -> None:
-    """ValueError, with the option and its limit, for a setting that cannot work."""
-    if len(config.languages.split("-")) != 2 or not all(config.languages.split("-")):
-        raise ValueError(f"--languages needs two codes, such as de-en, got {config.languages!r}")
-    for name, value in dataclasses.asdict(config).items():
-        option = f"--{name.replace('_', '-')}"
-        if name in LEAST_ONE and value is not None and value < 1:
-            raise ValueError(f"{option} must be at least 1, got {value}")
-        if "dropout" in name and not 0 <= value < 1:
-            raise ValueError(f"{option} must be in [0, 1), got {value}")
-        if name in ("factor", "clip") and value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{option} must be positive, got {value}")
-    if not 0 <= config.weight_decay < math.inf:
-        raise ValueError(f"--weight-decay must not be negative, got {config.weight_decay}")
-    for name in PARTS:
-        find_part(getattr(config, name), parts)
-
-
-# %% [markdown]
-# The settings of a run are read back as strictly as they were written. A renamed line, or a word in
-# the place of a number, is an error, and never the recipe in silence.
-
-
-# %%
-def read_settings(path: Path) -> Config:
-    """The settings in a file of a run; ValueError with file, setting and type if one is wrong."""
-    try:
-        content = dict(json.loads(path.read_bytes()))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
-    kinds = typing.get_type_hints(Config)
-    unknown, missing = sorted(content.keys() - kinds.keys()), sorted(kinds.keys() - content.keys())
-    if unknown or missing:
-        what = f"unknown settings {unknown}" if unknown else f"no settings {missing}"
-        what += f" in the place of {missing}" if unknown and missing else ""
-        raise ValueError(f"{path} has {what}: put it right, or name another folder")
-    for name, kind in kinds.items():
-        value = content[name]
-        allowed = typing.get_args(kind) or (kind,)  # of a union, or of words to choose among
-        whole = type(value) is int and float in allowed
-        if type(value) not in allowed and value not in allowed and not whole:
-            wanted = getattr(kind, "__name__", kind)
-            raise ValueError(f"{path}: {name} is {value!r}, and should be {wanted}")
-    return Config(**content)
-
-
-# %% [markdown]
-# What stands there is the *recipe*, with all that [Part 7](#recipe) explains. The paper's base
-# model is a matter of options, and wants millions of pairs and several GPUs; the big one (Table
-# 3) has width 1,024 and 4,096, 16 heads and dropout 0.3.
-#
-# ```
-# python the_annotated_transformer.py train --data my-wmt --languages en-de --ranks 8 --keep 20 \
-#     --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first --dropout 0.1 --pieces 37000 \
-#     --batch-tokens 25000 --warmup 4000 --factor 1 --schedule root
-# ```
+def new_model(config: Config, vocabularies: tuple, parts: Sequence[type] = ()) -> EncoderDecoder:
+    """The model of a run, as it begins, in its fast form."""
+    names = inspect.signature(make_model).parameters
+    settings = dataclasses.asdict(config)
+    arguments = {name: value for name, value in settings.items() if name in names}
+    arguments["src_vocab"] = len(vocabularies[0])
+    arguments["tgt_vocab"] = len(vocabularies[1])
+    torch.manual_seed(config.seed)
+    return make_fast(new_from("make_model", arguments, parts))
 
 
 # %% [markdown]
@@ -6672,98 +7152,7 @@ def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: i
     return peak * max(0.0, min(step / warmup, (total - step) / max(1, total - warmup)))
 
 
-# %% [markdown]
-# A corpus comes from files, found from any folder later, or from Python, and is looked at first.
-
-
 # %%
-def with_corpus(config: Config, corpus: Corpus | None) -> tuple[Config, Corpus]:
-    """Settings that name their corpus, and the corpus; CorpusError where it has no pairs."""
-    if corpus is None:
-        data = os.path.abspath(config.data) if Path(config.data).is_dir() else config.data
-        corpus = find_corpus(data, tuple(config.languages.split("-")))
-        return dataclasses.replace(config, data=data), corpus
-    splits = [corpus.splits.get("train"), corpus.splits.get("val")]
-    for pair in itertools.chain([corpus.languages], *(split or [None] for split in splits)):
-        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
-            form = 'Corpus(name, ("de", "en"), {"train": pairs, "val": pairs})'
-            raise CorpusError(f"{form} needs pairs of two texts, got {pair!r}")
-    way = "-".join(corpus.languages)
-    return dataclasses.replace(config, data=f"{corpus.name}, from Python", languages=way), corpus
-
-
-# %% [markdown]
-# Text becomes ids once. What cannot be used is left out, and a message says how many. Of six
-# hundred pairs 5,000 pieces cannot be learnt: nearly all would be words that occur once. The words
-# of a text grow with the root of its length, roughly, and so may the pieces.
-
-
-# %%
-def learn_symbols(corpus: Corpus, config: Config) -> tuple:
-    """Vocabularies of source and target: pieces, or words where `pieces` is 0."""
-    if config.pieces > 0:
-        most = 40 * math.isqrt(len(corpus.splits["train"]))
-        return learn_pieces(corpus, min(config.pieces, most))
-    return learn_words(corpus, config.min_freq)
-
-
-def usable_pairs(corpus: Corpus, split: str, vocabularies: tuple, max_len: int):
-    """Pairs of a split that fit the model: as ids, and as texts."""
-    encoded = encode_pairs(corpus.splits[split], vocabularies, corpus.languages)
-    fits = [usable(pair, max_len) for pair in encoded]
-    if not any(fits):
-        raise ValueError(f"corpus {corpus.name}: not one pair of {split} can be used")
-    if not all(fits) and os.environ.get("RANK", "0") == "0":
-        print(f"{split}: {fits.count(False)} empty or too long, left out", file=sys.stderr)
-    texts = list(itertools.compress(corpus.splits[split], fits))
-    return list(itertools.compress(encoded, fits)), texts
-
-
-# %% [markdown]
-# Batches and epochs follow from the corpus where they are not given. Few pairs want small batches,
-# or there would be hardly any updates, and many epochs. A batch is a fiftieth of the corpus, from
-# 64 to 2,560 positions. There are 32 epochs: more where that makes less than 2,000 updates, up to
-# a hundred, and fewer where it makes more than 100,000.
-
-
-# %%
-def fit_to_corpus(config: Config, lengths: Sequence[tuple[int, int]]) -> Config:
-    """The settings for sentences of these lengths, with a number in the place of each None."""
-    tokens = sum(map(max, lengths))
-    batch = config.batch_tokens or min(2560, max(64, tokens // 50))
-    updates = tokens / batch / config.accumulate  # of a pass
-    most, least = min(32, 100_000 / updates), min(100, 2000 / updates)
-    epochs = config.epochs or math.ceil(max(most, least))
-    return dataclasses.replace(config, batch_tokens=batch, epochs=epochs)
-
-
-# %% [markdown]
-# <a id="train-model"></a>
-# ## A run that loses nothing
-#
-# A training of an hour must survive a power cut. The unit of everything is the *epoch*: of
-# training, judging, saving, logging and going on. (A pass over a large corpus is cut into laps of
-# at most a thousand updates, and each counts as an epoch.) Every random choice inside an epoch
-# follows from the seed, the number of the epoch and the rank. So it can be made again, and a run
-# that was killed anywhere ends bit for bit like one that was not: the same weights, on the same
-# kind of processor, with as many threads and ranks. (A GPU comes close: some of its kernels add
-# in no fixed order.)
-
-# %%
-LAP = 1000  # updates
-
-
-def new_model(config: Config, vocabularies: tuple, parts: Sequence[type] = ()) -> EncoderDecoder:
-    """The model of a run, as it begins, in its fast form."""
-    names = inspect.signature(make_model).parameters
-    settings = dataclasses.asdict(config)
-    arguments = {name: value for name, value in settings.items() if name in names}
-    arguments["src_vocab"] = len(vocabularies[0])
-    arguments["tgt_vocab"] = len(vocabularies[1])
-    torch.manual_seed(config.seed)
-    return make_fast(new_from("make_model", arguments, parts))
-
-
 def adamw(parameters: Iterable[nn.Parameter], weight_decay: float, **settings):
     """AdamW that shrinks matrices; norms and biases are left out. With no decay it is Adam."""
     parameters = list(parameters)
@@ -6773,73 +7162,49 @@ def adamw(parameters: Iterable[nn.Parameter], weight_decay: float, **settings):
     return torch.optim.AdamW(groups, weight_decay=0.0, **settings)
 
 
-# %% [markdown]
-# A run has two units: the pass over the corpus, whose updates are known beforehand, and the
-# epoch, which is a pass or a lap of it.
-
-
-# %%
-class Training:
-    """Model, optimizer, schedule and progress of one run, on one rank."""
-
-    def __init__(self, config: Config, worker: Worker, corpus: Corpus | None = None, parts=()):
-        self.worker = worker
-        self.given, self.corpus = with_corpus(config, corpus)
-        self.vocabularies = learn_symbols(self.corpus, config)
-        self.train, _ = usable_pairs(self.corpus, "train", self.vocabularies, config.max_len)
-        self.val, self.texts = usable_pairs(self.corpus, "val", self.vocabularies, config.max_len)
-        self.lengths = [(len(a), len(b) - 1) for a, b in self.train]
-        self.config = fit_to_corpus(self.given, self.lengths)
-        self.words = [list(vocabulary.words) for vocabulary in self.vocabularies]
-        checksum = hashlib.sha256(json.dumps([self.words, self.train, self.val]).encode()).digest()
-        if from_first_rank(lambda: checksum, worker) != checksum:
-            raise ValueError("the first rank has read another text: give all machines the same")
-        self.model = model = new_model(config, self.vocabularies, parts).to(worker.device)
-        criterion = LabelSmoothing(len(self.vocabularies[1]), PAD, config.smoothing)
-        self.loss_model = on_all_ranks(ModelWithLoss(model, criterion, worker.autocast), worker)
-        updates = len(self.updates_of_pass(0))
-        self.laps = math.ceil(updates / LAP)
-        self.last_epoch = self.config.epochs * self.laps
-        self.total = self.config.epochs * updates
-        self.warmup = min(config.warmup, max(1, self.total // 4))
-        factor = config.factor * math.sqrt(self.warmup / config.warmup)  # no peak but the usual one
-        linear = functools.partial(linear_rate, total=self.total)
-        curve = {"linear": linear, "root": rate}[config.schedule]
-        adam = functools.partial(adamw, weight_decay=config.weight_decay)
-        self.optimizer, self.scheduler = make_optimizer(model, factor, self.warmup, curve, adam)
-        self.history: list[dict] = []  # an entry for each epoch
-
-    def updates_of_pass(self, number: int) -> list[list[list[int]]]:
-        """The updates of a pass over the corpus: lists of batches of sentence numbers."""
-        order = random.Random(f"{self.config.seed} {number}")
-        batches = token_batches(self.lengths, self.config.batch_tokens, order)
-        return list(grouped(batches, self.config.accumulate))
-
-    def fixed(self) -> dict:
-        """What must stay the same as long as a run goes on."""
-        return dataclasses.asdict(self.config) | {"warmup": self.warmup}
-
-    def translator(self, name: str) -> Translator:
-        """The model as it is now."""
-        languages, symbols = self.corpus.languages, self.vocabularies
-        return Translator(name, self.model, self.corpus.name, languages, symbols)
-
-    def best(self) -> dict:
-        """The epoch of the best BLEU; of several the one to which the true words are likeliest."""
-        return max(self.history, key=lambda entry: (entry["bleu"], -entry["nll"]))
+def new_optimizer(model: EncoderDecoder, config: Config, updates: int):
+    """AdamW and the schedule of a training of so many updates."""
+    curve = rate
+    if config.schedule == "linear":
+        curve = functools.partial(linear_rate, total=updates)
+    adam = functools.partial(adamw, weight_decay=config.weight_decay)
+    return make_optimizer(model, config.factor, config.warmup, curve, adam)
 
 
 # %% [markdown]
-# The sentences of a batch are dealt to the ranks like cards. They are sorted, so the shares are
-# alike in length, and no rank waits long for another. A last batch may have fewer sentences than
-# there are ranks; then a share is empty, takes part in the update, and adds nothing.
+# One epoch. A stop in the middle of it leaves nothing behind: the next start makes the epoch again
+# from its beginning.
 
 
 # %%
-def share_of(pairs: Sequence[IdPair], numbers: Sequence[int], worker: Worker) -> Batch:
-    """This rank's share of the sentences with these numbers, as a batch on its device."""
-    share = [pairs[number] for number in numbers[worker.rank :: worker.ranks]]
-    return collate(share or [([END], [START, PAD])]).to(worker.device)
+def train_epoch(
+    loss_model: nn.Module,
+    data: Data,
+    config: Config,
+    worker: Worker,
+    optimizer,
+    scheduler,
+    number: int,
+    stop_is_due: Callable[[], bool],
+) -> tuple[float, float] | None:
+    """Make the updates of an epoch, counted from 0; loss and tokens, or None if it was cut short."""
+    from tqdm import tqdm
+
+    torch.manual_seed(random_of(config.seed, number, worker.rank).getrandbits(60))
+    loss_model.train()
+    loss_sum = 0.0
+    tokens = 0.0
+    updates = updates_of_epoch(config, data.train.lengths, number)
+    quiet = worker.rank > 0 or None  # None: where no terminal looks on
+    for update in tqdm(updates, f"epoch {number + 1}", unit=" updates", leave=False, disable=quiet):
+        batches = [share_of(data.train, numbers, worker) for numbers in update]
+        stop = stop_is_due()
+        step = train_step(loss_model, batches, optimizer, scheduler, stop, config.clip)
+        if step.stops > 0:
+            return None
+        loss_sum += step.loss
+        tokens += step.tokens
+    return loss_sum, tokens
 
 
 # %% [markdown]
@@ -6854,7 +7219,6 @@ def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
     """A function that says whether to stop: after SIGINT or SIGTERM, or when time is up."""
     asked = []
     deadline = time.monotonic() + 60 * minutes
-
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def restore() -> None:
@@ -6874,9 +7238,73 @@ def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
 
 
 # %% [markdown]
-# Now one epoch. A stop in the middle of it leaves nothing behind: the next start makes the epoch
-# again from its beginning. The log gets one entry for the epoch, with the load of each GPU, read
-# by GPUtil: a GPU that is busy only half of the time waits for its data, or has too small batches.
+# Then the judgement, by the likelihood of the true words, and by the BLEU of what the model
+# itself writes. Each rank translates its share of the validation split.
+
+
+# %%
+def translator_of(name: str, model: EncoderDecoder, data: Data) -> Translator:
+    """A model with what it was trained on."""
+    corpus = data.corpus
+    languages = corpus.languages
+    translator = Translator(name, model, corpus.name, languages, data.vocabularies)
+    return dataclasses.replace(translator, data=corpus.place, text=data.text)
+
+
+def validate(model: EncoderDecoder, data: Data, config: Config, worker: Worker):
+    """Negative log-likelihood of a true token, and BLEU of greedy translations, over all ranks."""
+    texts = list(data.corpus.splits["val"])
+    mine = [texts[line] for line in data.val.lines.tolist()][worker.rank :: worker.ranks]
+    batches = token_batches(data.val.lengths.tolist(), config.batch_tokens)
+    shares = (share_of(data.val, numbers, worker) for numbers in batches)
+    with torch.autocast(worker.device.type, worker.autocast, enabled=worker.autocast is not None):
+        nll, tokens = sum_of_nll(model, (share for share in shares if share.ntokens > 0))
+        sources = [source for source, _ in mine]
+        written = translate(translator_of("", model, data), sources, greedy_search)
+    nll, tokens = total_over_ranks(nll, tokens)
+    of_ranks = [(written, mine)] * worker.ranks
+    if worker.ranks > 1:
+        dist.all_gather_object(of_ranks, (written, mine))
+    written = [text for texts, _ in of_ranks for text in texts]
+    references = [target for _, pairs in of_ranks for _, target in pairs]
+    bleu, _ = corpus_bleu(written, references)
+    return nll / tokens, bleu
+
+
+# %% [markdown]
+# <a id="checkpoints"></a>
+# What an epoch was like is kept, with the load of each GPU, read by GPUtil: a GPU that is busy
+# only half of the time waits for its data, or has too small batches.
+
+
+# %%
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch was like."""
+
+    epoch: int  # counted from 1
+    updates: int  # since the run began
+    learning_rate: float  # of the next update
+    loss: float  # per token, smoothed, while training
+    nll: float  # per token of the validation split
+    perplexity: float
+    bleu: float
+    tokens_per_second: int
+    minutes: float  # since the run began
+    gpu: list[int]  # per cent
+
+
+def best_of(history: Sequence[Epoch]) -> Epoch:
+    """The epoch of the best BLEU; of several the one to which the true words are likeliest."""
+    return max(history, key=lambda epoch: (epoch.bleu, -epoch.nll))
+
+
+def is_done(history: Sequence[Epoch], config: Config) -> bool:
+    """True after the last epoch, and when validation has stopped improving (*early stopping*)."""
+    last = len(history)
+    if last == 0:
+        return False
+    return last >= config.epochs * config.shares or last - best_of(history).epoch >= config.patience
 
 
 # %%
@@ -6891,235 +7319,10 @@ def gpu_loads() -> list[int]:
 
 
 # %% [markdown]
-# After the first hundred updates of a run one can say how long it will take, more or less.
-
-
-# %%
-def train_one_epoch(training: Training, stop_is_due: Callable) -> dict | None:
-    """Make the updates of the next epoch; facts about it, or None when it was cut short."""
-    from tqdm import tqdm
-
-    config, worker, number = training.config, training.worker, len(training.history)
-    torch.manual_seed(random.Random(f"{config.seed} {number} {worker.rank}").getrandbits(60))
-    number_of_pass, lap = divmod(number, training.laps)
-    updates = training.updates_of_pass(number_of_pass)[lap :: training.laps]
-    training.loss_model.train()
-    begin, loss_sum, tokens = time.perf_counter(), 0.0, 0.0
-    quiet = worker.rank > 0 or not sys.stderr.isatty()
-    made = training.history[-1]["updates"] if training.history else 0
-    bar = tqdm(
-        updates, f"epoch {number + 1}/{training.last_epoch}", training.total,
-        initial=made, unit=" updates", leave=False, disable=quiet,
-    )  # fmt: skip
-    for count, update in enumerate(bar, 1):
-        batches = [share_of(training.train, numbers, worker) for numbers in update]
-        step = train_step(
-            training.loss_model,
-            batches,
-            training.optimizer,
-            training.scheduler,
-            stop=stop_is_due(),
-            clip=config.clip,
-        )
-        if step["stops"] > 0:
-            return None
-        loss_sum, tokens = loss_sum + step["loss"] * step["tokens"], tokens + step["tokens"]
-        seconds = time.perf_counter() - begin
-        bar.set_postfix_str(f"{tokens / seconds:,.0f} tokens/s", refresh=False)
-        if number == 0 and count == 100 and worker.rank == 0:
-            bar.write(f"about {seconds * training.total / 6000:.0f} minutes in all")
-    return {
-        "epoch": number + 1,
-        "updates": made + len(updates),
-        "loss": loss_sum / tokens,
-        "tokens_per_second": round(tokens / seconds),
-        "gpu": gpu_loads(),
-    }
-
-
-# %% [markdown]
-# Then the judgement, by the likelihood of the true words, and by the BLEU of what the model
-# itself writes. Each rank translates its share of the validation split.
-
-
-# %%
-def validate(training: Training, decode: Callable) -> dict[str, float]:
-    """Negative log-likelihood, perplexity and BLEU of the validation split, over all ranks."""
-    worker, lengths = training.worker, [(len(a), len(b)) for a, b in training.val]
-    nll_sum, tokens = 0.0, 0
-    mine = training.texts[worker.rank :: worker.ranks]
-    with torch.autocast(worker.device.type, worker.autocast, enabled=worker.autocast is not None):
-        for numbers in token_batches(lengths, training.config.batch_tokens):
-            batch = share_of(training.val, numbers, worker)
-            if batch.ntokens > 0:
-                nll_sum += evaluate_loss(training.model, [batch])["nll"] * batch.ntokens
-                tokens += batch.ntokens
-        written = translate(training.translator(""), [source for source, _ in mine], decode)
-    nll_sum, tokens = total_over_ranks(nll_sum, tokens)
-    shares = [(written, mine)] * worker.ranks
-    if worker.ranks > 1:
-        dist.all_gather_object(shares, (written, mine))
-    written = [text for texts, _ in shares for text in texts]
-    references = [target for _, pairs in shares for _, target in pairs]
-    nll, (bleu, _) = nll_sum / tokens, corpus_bleu(written, references)
-    return {"nll": nll, "perplexity": math.exp(min(nll, 100.0)), "bleu": bleu}
-
-
-# %% [markdown]
-# <a id="checkpoints"></a>
-# ### Files
-#
-# Writing is not one event. A process that dies between the first and the last byte leaves half a
-# file, and if that file had the name of the checkpoint, the good one would be gone. So it is
-# written under another name, forced to disk, and renamed: `os.replace` is one event. A disk may
-# be full. Then the error says how much room was wanted, and what was there is untouched.
-
-
-# %%
-import pickle
-
-PART = ".annotated-transformer.part"  # the end of the name of a file that is being written
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file beside `path`, sync it, rename it; OSError leaves `path` as it was."""
-    beside = path.with_name(f".{path.name}{PART}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        reason = f"{error.strerror or error}; {len(data):,} bytes wanted"
-        raise OSError(f"{path} was not written ({reason}); what was there is untouched") from None
-    finally:
-        with contextlib.suppress(OSError):  # renamed, as a rule
-            beside.unlink()
-
-
-# %% [markdown]
-# A finished model is a folder, in [the format](#model-to-take-away) that Part 7 reads. A folder
-# says how its model is made, so it can only hold what is made so, and the weights. A class that
-# was exchanged afterwards, a function hung on a module, a layer taken out, a buffer that is learnt
-# by counting: all this would be lost, and is refused.
-
-
-# %%
-def construction(module: nn.Module) -> dict:
-    """What a module is beside its weights; a fast form counts as the plain one."""
-    plain = {fast: slow for slow, fast in FASTER.items()}
-    simple = bool | int | float | str | types.FunctionType | types.MethodType
-    details = {name: part for name, part in vars(module).items() if isinstance(part, simple)}
-    details["training"] = None
-    details["hooks"] = len(module._forward_hooks) + len(module._forward_pre_hooks)
-    details["class"] = plain.get(type(module), type(module))
-    return details
-
-
-def refuse_what_would_be_lost(model: nn.Module) -> None:
-    """ValueError if a model is not what its arguments make, but for the values of its weights."""
-    if not hasattr(model, "arguments"):
-        raise ValueError("only a model that `make_model` or `LanguageModel` made has a folder")
-    with torch.device("meta"):
-        maker = make_model if isinstance(model, EncoderDecoder) else type(model)
-        made = maker(**model.arguments)
-    modules = dict(made.named_modules())
-    lost = []
-    for name, module in model.named_modules():
-        theirs = construction(modules[name]) if name in modules else {}
-        ours = construction(module)
-        lost += [f"{name}: {key} {ours[key]}" for key in ours if ours[key] != theirs.get(key)]
-    weights = {(name, weight.shape) for name, weight in model.named_parameters()}
-    weights ^= {(name, weight.shape) for name, weight in made.named_parameters()}
-    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    lost += sorted({name for name, _ in weights} | model.state_dict().keys() - every)
-    if lost:
-        way = "hand classes to make_model, as in make_model(…, attention=Mine); remove hooks; "
-        way += "register buffers with persistent=False, or make them a Parameter"
-        raise ValueError(f"no folder can hold what its arguments do not make, {lost[0]}; {way}")
-
-
-# %% [markdown]
-# The sums of the files are written last, so a folder that was cut short is noticed.
-
-
-# %%
-def save_model(translator: Translator, folder: Path | str, weights: dict | None = None) -> None:
-    """Write a model as a folder; ValueError where it holds other things, or cannot hold the model.
-
-    `weights`, if given, are written in the place of the model's own.
-    """
-    from safetensors.torch import save
-
-    model = translator.model
-    refuse_what_would_be_lost(model)
-    folder, vocabularies = Path(folder), translator.vocabularies
-    files = ("model.safetensors", "tokenizer.json", "words.json", "config.json")
-    ours = {*files, *(f".{name}{PART}" for name in files)}  # written, or cut short
-    config = folder / "config.json"
-    if not (config.is_file() and '"sha256"' in config.read_text("utf-8", "replace")):
-        ours -= {"config.json"}  # if there is one, then of another program
-        if not {path.name for path in folder.glob("*")} <= ours:
-            raise ValueError(f"{folder} holds other things than a model: name an empty folder")
-    own = {name: value.detach().cpu() for name, value in model.named_parameters()}
-    parts = {"model.safetensors": save(weights or own)}
-    if isinstance(vocabularies[0], Pieces):
-        parts["tokenizer.json"] = vocabularies[0].settings.encode()
-    else:
-        words = {side: v.words for side, v in zip(("source", "target"), vocabularies, strict=True)}
-        parts["words.json"] = json.dumps(words).encode()
-    about = {
-        "name": translator.name,
-        "corpus": translator.corpus,
-        "languages": list(translator.languages),
-        "kind": "make_model" if isinstance(model, EncoderDecoder) else type(model).__name__,
-        "model": with_names(model.arguments),
-    }
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in parts.items()}
-    sums["config.json"] = hashlib.sha256(json.dumps(about).encode()).hexdigest()
-    parts["config.json"] = json.dumps(about | {"sha256": sums}, indent=1).encode()
-    for name, data in parts.items():
-        write_atomically(folder / name, data)
-
-
-# %% [markdown]
-# The checkpoint, from which a training goes on, is one file, and ends with the SHA-256 sum of all
-# that stands before it: so any damage is noticed. `weights_only=True` matters as well: a pickle,
-# the format inside, may contain instructions, and a plain load would follow them.
-
-
-# %%
-def save_checkpoint(path: Path, content: dict) -> None:
-    """Write tensors and plain values to `path`, in one piece or not at all."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    buffer.write(hashlib.sha256(buffer.getvalue()).digest())
-    write_atomically(path, buffer.getvalue())
-
-
-def load_checkpoint(path: Path) -> dict:
-    """Read what `save_checkpoint` wrote; nothing in the file is ever executed.
-
-    ValueError when the file is something else, cut short or damaged.
-    """
-    content = path.read_bytes()
-    data, checksum = content[:-32], content[-32:]
-    if hashlib.sha256(data).digest() != checksum:
-        way_out = "train anew in another folder, or `make convert` one of the first edition"
-        raise ValueError(f"{path} is damaged or no checkpoint: {way_out}")
-    try:
-        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except pickle.UnpicklingError:
-        raise ValueError(f"{path} holds more than tensors; none of it was loaded") from None
-
-
-# %% [markdown]
 # After each epoch rank 0 writes, in this order: the weights of the epoch as a model; the
-# checkpoint; log and summary, which only repeat what the checkpoint says. Killed before the
-# checkpoint, the run makes the epoch again and writes the same once more. Killed after it, log
-# and summary follow when it goes on.
+# checkpoint, from which a training goes on; and `run.json`, which has what a person wants to read,
+# and names the checkpoint with its sum. Killed before that, the run makes the epoch again and
+# writes the same once more. What is not among the last few, nor the best, goes at the end.
 
 
 # %%
@@ -7130,84 +7333,115 @@ def machine_of(worker: Worker) -> str:
     return f"{kind}, PyTorch {torch.__version__}, processes: {worker.ranks} of {numbers}"
 
 
-def save_training(training: Training, folder: Path) -> None:
-    """Write the epoch that has just ended."""
-    name = f"epoch-{training.history[-1]['epoch']:03}"
-    save_model(training.translator(folder.name), folder / name)
+def checkpoint_of(folder: Path, number: int) -> Path:
+    """Where the state of a run after so many epochs lies."""
+    return folder / f"checkpoint-{number:03}.pt"
+
+
+def save_checkpoint(path: Path, **states) -> None:
+    """Write state dicts in one piece or not at all."""
+    buffer = io.BytesIO()
+    torch.save({name: state.state_dict() for name, state in states.items()}, buffer)
+    write_atomically(path, buffer.getbuffer())
+
+
+def write_run(
+    folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch], size: int
+) -> None:
+    """Write run.json, and remove the weights of epochs that are wanted no more."""
+    names = [f"epoch-{epoch.epoch:03}" for epoch in history]
+    best = names[best_of(history).epoch - 1] if history else None
     content = {
-        "settings": training.fixed(),
-        "machine": machine_of(training.worker),
-        "words": training.words,
-        "history": training.history,
-        "model": training.model.state_dict(),
-        "optimizer": training.optimizer.state_dict(),
-        "scheduler": training.scheduler.state_dict(),
+        "status": "finished" if is_done(history, config) else "stopped",
+        "best": best,
+        "corpus": data.corpus.name,
+        "ids": data.sums,
+        "parameters": size,
+        "machine": machine_of(worker),
+        "settings": dataclasses.asdict(config),
+        "history": [dataclasses.asdict(epoch) for epoch in history],
     }
-    save_checkpoint(folder / "last.pt", content)
-
-
-# %% [markdown]
-# Then weights go that are neither among the last few nor the best. Whatever else lies in such a
-# folder stays.
-
-
-# %%
-def write_summary(training: Training, folder: Path, status: str) -> None:
-    """Log and summary of a run, and remove the weights of epochs that are wanted no more."""
-    history, best = training.history, training.best()
-    log = "".join(f"{json.dumps(entry)}\n" for entry in history)
-    write_atomically(folder / "log.jsonl", log.encode())
-    summary = {
-        "status": status,
-        "best": f"epoch-{best['epoch']:03}",
-        "validation_bleu": round(best["bleu"], 2),
-        "corpus": training.corpus.name,
-        "parameters": count_parameters(training.model),
-        "minutes": round(history[-1]["minutes"], 1),
-        "machine": machine_of(training.worker),
-        "settings": dataclasses.asdict(training.config),
-    }
-    write_atomically(folder / "summary.json", json.dumps(summary, indent=1).encode())
-    for entry in history[: -training.config.keep]:
-        old = folder / f"epoch-{entry['epoch']:03}"
-        if entry is not best and old.is_dir():
-            for name in ("config.json", "model.safetensors", "tokenizer.json", "words.json"):
-                (old / name).unlink(missing_ok=True)
+    last = [checkpoint_of(folder, len(history)).name] if history else []
+    write_summed(folder / "run.json", content, last)
+    for number in range(1, len(history)):
+        checkpoint_of(folder, number).unlink(missing_ok=True)
+    for name in names[: -config.keep]:
+        old = folder / name
+        if name != best and old.is_dir():
+            for file in MODEL_FILES:
+                (old / file).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # something of the user's lies there: it stays
                 old.rmdir()
 
 
 # %% [markdown]
-# A run goes on only with the same settings and the same words. Three settings may change, since
-# no update depends on them: `patience`, `keep` and, with the paper's schedule, `epochs`. (A
-# straight line to zero depends on its end.) Another kind of machine is no error, and gets a
-# warning.
+# And back. `weights_only=True` matters: a pickle, the format inside a checkpoint, may contain
+# instructions, and a plain load would follow them.
 
 
 # %%
-def resume(training: Training, content: dict, path: Path) -> None:
-    """Continue from a checkpoint; ValueError when settings or vocabulary differ from the run's."""
-    config = training.config
-    free = ("patience", "keep") if config.schedule == "linear" else ("patience", "keep", "epochs")
-    for name, value in training.fixed().items():
-        if name not in free and value != content["settings"].get(name):
-            then = f"--{name.replace('_', '-')} {content['settings'].get(name)}, not {value}"
-            raise ValueError(f"{path} was made with {then}: use the same, or another folder")
-    if content["words"] != training.words:
-        raise ValueError(f"{path} has other symbols: has the text changed? use another folder")
-    now = machine_of(training.worker)
-    if content["machine"] != now and training.worker.rank == 0:
-        text = f"last on {content['machine']}, now {now}: not bit for bit the same run"
+def read_run(folder: Path) -> dict:
+    """What run.json says, settings and epochs as records; empty where no run has begun."""
+    path = Path(folder) / "run.json"
+    if not path.is_file():
+        return {}
+    try:
+        content = dict(json.loads(path.read_bytes()))
+        settings = settings_of(dict(content["settings"]), path)
+        content, sums = read_summed(path)
+        history = [Epoch(**epoch) for epoch in content["history"]]
+    except (TypeError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    return content | {"settings": settings, "history": history, "sums": sums}
+
+
+def load_checkpoint(path: Path, sums: dict[str, str]) -> dict:
+    """Read a checkpoint; ValueError where it is damaged; nothing in the file is ever executed."""
+    import pickle
+
+    way = "remove it and run.json to begin anew; the epochs beside it are models of their own"
+    try:
+        check_sums(path.parent, sums)
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: {way}") from None
+    except pickle.UnpicklingError:
+        raise ValueError(f"{path} holds more than tensors; none of it was loaded") from None
+    except ValueError:
+        raise ValueError(f"{path} is damaged: {way}") from None
+
+
+# %% [markdown]
+# A run goes on only with the same settings and the same ids, wherever the text lies now. A few
+# settings may change, since no update depends on them: `patience`, `keep` and, with the paper's
+# schedule, `epochs`. (A straight line to zero depends on its end.) Another kind of machine is no
+# error, and gets a warning.
+
+
+# %%
+def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder: Path) -> None:
+    """ValueError where settings or text are not those of the run."""
+    free = {"data", "patience", "keep"}
+    if config.schedule == "root":
+        free.add("epochs")
+    for name, value in dataclasses.asdict(config).items():
+        before = getattr(run["settings"], name)
+        if name not in free and value != before:
+            then = f"--{name.replace('_', '-')} {before}, not {value}"
+            raise ValueError(f"{folder} was made with {then}: use the same, or another folder")
+    for name, value in data.sums.items():
+        if run["ids"].get(name) != value:
+            text = f"{data.corpus.name} is not the text that {folder} was trained on"
+            raise ValueError(f"{text} ({name} differs): name that text by --data, or a new folder")
+    now = machine_of(worker)
+    if run["machine"] != now and worker.rank == 0:
+        text = f"last on {run['machine']}, now {now}: not bit for bit the same run"
         warnings.warn(text, stacklevel=2)
-    training.model.load_state_dict(content["model"])
-    training.optimizer.load_state_dict(content["optimizer"])
-    training.scheduler.load_state_dict(content["scheduler"])
-    training.history = content["history"]
 
 
 # %% [markdown]
 # A folder belongs to one training at a time, and to trainings only: where there are other things,
-# and neither settings nor a checkpoint of a run, nothing is touched.
+# and no `run.json`, nothing is touched.
 
 
 # %%
@@ -7221,10 +7455,8 @@ def one_training(folder: Path, worker: Worker) -> Iterator[None]:
     def claim() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         others = {path.name for path in folder.iterdir()}
-        others -= {Path(lock.lock_file).name, f".settings.json{PART}"}
-        settings = folder / "settings.json"
-        ours = settings.is_file() and '"batch_tokens"' in settings.read_text("utf-8", "replace")
-        if others and not ours and not (folder / "last.pt").is_file():
+        others -= {Path(lock.lock_file).name, f".run.json{PART}"}
+        if others and not (folder / "run.json").is_file():
             raise ValueError(f"{folder} holds {min(others)} and is no run: name an empty folder")
         try:
             lock.acquire(timeout=0)
@@ -7239,62 +7471,52 @@ def one_training(folder: Path, worker: Worker) -> Iterator[None]:
 
 
 # %% [markdown]
-# When is it over? At the last epoch, or when no epoch has been better for a while (*early
-# stopping*): then a run is *finished*. Before, it is *stopped*, and can go on.
+# What is said when a run begins, and after each epoch. `make curves ARGS=FOLDER` draws all that a
+# run has in its history, also while it runs.
 
 
 # %%
-def is_done(training: Training) -> bool:
-    """True at the last epoch, and when validation has stopped improving."""
-    last, best = len(training.history), training.best()["epoch"]
-    return last >= training.last_epoch or last - best >= training.config.patience
-
-
-def progress(training: Training) -> str:
-    """One line about the epoch that has ended."""
-    entry, count = training.history[-1], len(training.history)
-    judged = f"perplexity {entry['perplexity']:.2f}, BLEU {entry['bleu']:.1f}"
-    best = ", best so far" if training.best() is entry else ""
-    left = (training.last_epoch - count) * entry["minutes"] / count
-    speed = f"{entry['tokens_per_second']:,} tokens/s, {left:.0f} minutes left at most"
-    return f"epoch {count}/{training.last_epoch}: loss {entry['loss']:.2f}, {judged}{best}; {speed}"
-
-
-# %% [markdown]
-# Where runs lie, how one of them fared, and what is said when it begins.
-
-
-# %%
-def runs_folder() -> Path:
-    """Where runs live: RUNS_DIR, or `runs` beside this file."""
-    return Path(os.environ.get("RUNS_DIR") or HERE / "runs").expanduser()
-
-
-def read_summary(folder: Path) -> dict:
-    """The summary of a run; empty where it has none yet."""
-    path = Path(folder) / "summary.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def header(training: Training, folder: Path) -> str:
+def header(folder: Path, config: Config, data: Data, worker: Worker, size: int, done: int) -> str:
     """What is about to be trained, on what, and for how long."""
-    corpus, config = training.corpus, training.config
-    sizes = [f"{len(words):,}" for words in dict.fromkeys(map(tuple, training.words))]
-    size = f"{' and '.join(sizes)} symbols, {count_parameters(training.model):,} parameters"
-    updates = training.total // config.epochs
-    epochs = f"{config.epochs} epochs of {updates:,} updates of {config.batch_tokens:,} positions"
-    return f"""{corpus.name} ({" → ".join(corpus.languages)}): {len(training.train):,} pairs, {size}
-{machine_of(training.worker)}
-{epochs}, warm-up {training.warmup:,} updates
-{shown(folder)}: {len(training.history)} of {training.last_epoch} epochs are done"""
+    corpus = data.corpus
+    symbols = [f"{len(words):,}" for words in dict.fromkeys(v.words for v in data.vocabularies)]
+    epochs = config.epochs * config.shares
+    updates = planned_updates(config, data.train.lengths) // epochs
+    of_a_pass = f", {config.shares} to a pass" if config.shares > 1 else ""
+    return f"""{corpus.name} ({" → ".join(corpus.languages)}): {len(data.train):,} pairs, \
+{" and ".join(symbols)} symbols, {size:,} parameters
+{machine_of(worker)}
+{epochs} epochs{of_a_pass}, {updates:,} updates of {config.batch_tokens:,} positions each, \
+warm-up {config.warmup:,} updates
+{shown(folder)}: {done} of {epochs} epochs are done; curves: make curves ARGS={shown(folder)}"""
+
+
+def progress(history: Sequence[Epoch], config: Config) -> str:
+    """One line about the epoch that has ended."""
+    epoch = history[-1]
+    epochs = config.epochs * config.shares
+    judged = f"perplexity {epoch.perplexity:.2f}, BLEU {epoch.bleu:.1f}"
+    best = ", best so far" if best_of(history) is epoch else ""
+    left = (epochs - epoch.epoch) * epoch.minutes / epoch.epoch
+    speed = f"{epoch.tokens_per_second:,} tokens/s, {left:.0f} minutes left at most"
+    return f"epoch {epoch.epoch}/{epochs}: loss {epoch.loss:.2f}, {judged}{best}; {speed}"
 
 
 # %% [markdown]
-# `train_model` joins all of it, and is the same on one CPU, on a GPU, and in each process of a
+# All of it, read from top to bottom. It is the same on one CPU, on a GPU, and in each process of a
 # DDP run. A second call with the same folder goes on where the first one stopped.
 
 
 # %%
+def check_corpus(corpus: Corpus) -> None:
+    """CorpusError where a corpus from Python has no pairs of texts."""
+    splits = [corpus.splits.get("train"), corpus.splits.get("val")]
+    for pair in itertools.chain([corpus.languages], *(split or [None] for split in splits)):
+        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
+            form = 'Corpus(name, ("de", "en"), {"train": pairs, "val": pairs})'
+            raise CorpusError(f"{form} needs pairs of two texts, got {pair!r}")
+
+
 def train_model(
     config: Config,
     folder: str | Path,
@@ -7308,41 +7530,81 @@ def train_model(
     epoch. A `corpus` takes the place of what `config.data` names; `parts` are classes of yours that
     the settings name.
     """
-    check_settings(config, parts)
     folder = Path(folder)
-    with join_workers() as worker, one_training(folder, worker), stop_requests(minutes) as stop:
-        settings = folder / "settings.json"  # damaged ones are an error, and not overwritten
-        from_first_rank(lambda: settings.is_file() and read_settings(settings), worker)
-        training, first_rank = Training(config, worker, corpus, parts), worker.rank == 0
-        refuse_what_would_be_lost(training.model)
-        if worker.ranks > 1:  # DDP orders its sums anew after a first pass: let that be this one
-            training.loss_model(share_of([], [], worker)).backward()
-            training.optimizer.zero_grad()
-        last = folder / "last.pt"
-        content = from_first_rank(lambda: load_checkpoint(last) if last.is_file() else None, worker)
-        if content is not None:
-            resume(training, content, last)
-        del content  # as large as the model, and needed no more
+    for name in PARTS:
+        find_part(getattr(config, name), parts)
+    with join_workers() as worker, one_training(folder, worker):
+        first_rank = worker.rank == 0
+        run = from_first_rank(lambda: read_run(folder), worker)
+
+        if corpus is None:
+            corpus = find_corpus(config.data, tuple(config.languages.split("-")))
+        else:
+            check_corpus(corpus)
+        data = encode_corpus(corpus, config)
+        if from_first_rank(lambda: data.sums, worker) != data.sums:
+            raise ValueError("the first rank has read another text: give all machines the same")
+
+        place = corpus.place or f"{corpus.name}, from Python"
+        languages = "-".join(corpus.languages)
+        config = dataclasses.replace(config, data=place, languages=languages)
+        config = resolve(config, data.train.lengths)
+        if run:
+            check_same_run(run, config, data, worker, folder)
+
+        model = new_model(config, data.vocabularies, parts).to(worker.device)
+        refuse_what_would_be_lost(model)
+        criterion = LabelSmoothing(len(data.vocabularies[1]), PAD, config.smoothing)
+        loss_model = on_all_ranks(ModelWithLoss(model, criterion, worker.autocast), worker)
+        total = planned_updates(config, data.train.lengths)
+        optimizer, scheduler = new_optimizer(model, config, total)
+        states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        history = run["history"] if run else []
+        if history:
+            last = checkpoint_of(folder, len(history))
+            saved = from_first_rank(lambda: load_checkpoint(last, run["sums"]), worker)
+            for name, state in states.items():
+                state.load_state_dict(saved.pop(name))
+
+        size = count_parameters(model)
         if first_rank:
-            given = json.dumps(dataclasses.asdict(training.given), indent=1)
-            write_atomically(settings, given.encode())
-            print(header(training, folder), flush=True)
-        while True:
-            status = "finished" if training.history and is_done(training) else "stopped"
-            if first_rank and training.history:
-                write_summary(training, folder, status)
-            begin = time.perf_counter()
-            if status == "finished" or (entry := train_one_epoch(training, stop)) is None:
-                break
-            entry |= validate(training, greedy_search)
-            before = training.history[-1]["minutes"] if training.history else 0.0
-            entry["minutes"] = before + (time.perf_counter() - begin) / 60
-            training.history.append(entry)
-            if first_rank:
-                save_training(training, folder)
-                print(progress(training), flush=True)
-        del training  # DDP must go before the process group does, or may wait for ever
-    return status
+            write_run(folder, config, data, worker, history, size)
+            print(header(folder, config, data, worker, size, len(history)), flush=True)
+        with stop_requests(minutes) as stop_is_due:
+            for number in range(len(history), config.epochs * config.shares):
+                if is_done(history, config):
+                    break
+                begin = time.perf_counter()
+                sums = train_epoch(
+                    loss_model, data, config, worker, optimizer, scheduler, number, stop_is_due
+                )
+                if sums is None:
+                    break
+                loss_sum, tokens = sums
+                seconds = time.perf_counter() - begin
+                nll, bleu = validate(model, data, config, worker)
+                before = history[-1].minutes if history else 0.0
+                epoch = Epoch(
+                    epoch=number + 1,
+                    updates=scheduler.last_epoch,
+                    learning_rate=scheduler.get_last_lr()[0],
+                    loss=loss_sum / tokens,
+                    nll=nll,
+                    perplexity=math.exp(min(nll, 100.0)),
+                    bleu=bleu,
+                    tokens_per_second=round(tokens / seconds),
+                    minutes=before + (time.perf_counter() - begin) / 60,
+                    gpu=gpu_loads(),
+                )
+                history.append(epoch)
+                if first_rank:
+                    name = f"epoch-{number + 1:03}"
+                    save_model(translator_of(folder.name, model, data), folder / name)
+                    save_checkpoint(checkpoint_of(folder, number + 1), **states)
+                    write_run(folder, config, data, worker, history, size)
+                    print(progress(history, config), flush=True)
+        del loss_model  # DDP must go before the process group does, or may wait for ever
+    return "finished" if is_done(history, config) else "stopped"
 
 
 # %% [markdown]
@@ -7391,13 +7653,6 @@ class TrainOptions:
     ranks: int = 1  # processes on this machine; each takes a GPU where there are GPUs
 
 
-def settings_to_start_from(folder: Path | None) -> Config:
-    """Those of the run in a folder; the recipe's where none has been begun there."""
-    if folder is None or not (folder / "settings.json").is_file():
-        return Config()
-    return read_settings(folder / "settings.json")
-
-
 def command(*words: object) -> str:
     """A command of this program as one would type it here."""
     return shlex.join([shown(sys.executable), shown(HERE / SCRIPT), *map(str, words)])
@@ -7412,7 +7667,6 @@ def command(*words: object) -> str:
 def run_train(options: TrainOptions, arguments: Sequence[str]) -> int:
     """The command `train`: a run, and at its end what to do with it."""
     parts = read_parts(options.parts)
-    check_settings(options.settings, parts)
     for name, least in (("ranks", 1), ("minutes", 0)):
         if not getattr(options, name) >= least:
             raise ValueError(f"--{name} must be at least {least}, got {getattr(options, name)}")
@@ -7422,10 +7676,12 @@ def run_train(options: TrainOptions, arguments: Sequence[str]) -> int:
     status = train_model(options.settings, folder, options.minutes, parts=parts)
     if int(os.environ.get("RANK", 0)) > 0:
         return 0
-    done, run = read_summary(folder), shown(folder)
+    history = read_run(folder)["history"]
+    run = shown(folder)
     with_parts = ["--parts", shown(options.parts)] if options.parts else []
-    if done:
-        print(f"{status}: validation BLEU {done['validation_bleu']} (greedy), {run}/{done['best']}")
+    if history:
+        best = best_of(history)
+        print(f"{status}: validation BLEU {best.bleu:.2f} (greedy), {run}/epoch-{best.epoch:03}")
         print(f"translate: {command('translate', '--model', run, *with_parts, '…')}")
     if status == "stopped":
         ranks = os.environ.get("WORLD_SIZE", 1)
@@ -7497,6 +7753,19 @@ def run_translate(
 
 
 # %%
+def corpus_of(translator: Translator) -> Corpus:
+    """The corpus that a model was trained on; ValueError where it is not there any more."""
+    known = {"Multi30k": "multi30k", BUILTIN: "builtin"}  # of models that do not say
+    place = translator.data or known.get(translator.corpus)
+    if not place or (place not in known.values() and not Path(place).is_dir()):
+        where = f" It lay at {place}." if place else ""
+        raise ValueError(f"where is the text of {translator.corpus}? Name it by --data.{where}")
+    corpus = find_corpus(place, translator.languages)
+    if translator.text not in ("", sum_of_text(corpus)):
+        raise ValueError(f"{place} has changed since the training: name a text by --data")
+    return corpus
+
+
 def run_evaluate(
     options: ModelOptions = ModelOptions(), data: str | None = None, split: str | None = None
 ) -> None:
@@ -7507,12 +7776,7 @@ def run_evaluate(
         split: such as val; without it every test split, or val where there is none
     """
     translator, decode = options.load()
-    if data is None:
-        settings = Path(translator.place).parent / "settings.json"
-        data = read_settings(settings).data if settings.is_file() else translator.corpus
-        if not settings.is_file() and data not in ("Multi30k", BUILTIN):
-            raise ValueError(f"where does the text of {data} lie? name its folder by --data")
-    corpus = find_corpus(data, translator.languages)
+    corpus = find_corpus(data, translator.languages) if data else corpus_of(translator)
     if split is not None and split not in corpus.splits:
         raise ValueError(f"no split {split!r}, only {', '.join(corpus.splits)}")
     splits = [split] if split else corpus.tests() or ["val"]
@@ -7540,7 +7804,8 @@ def parse_and_run(arguments: Sequence[str]) -> int:
     options = read(COMMANDS, prog=SCRIPT, args=arguments, config=flat)
     if not isinstance(options, TrainOptions):
         return options or 0
-    default = TrainOptions(settings_to_start_from(options.folder))
+    run = read_run(options.folder) if options.folder else {}
+    default = TrainOptions(run.get("settings", Config()))
     options = tyro.cli(TrainOptions, args=arguments[1:], default=default, config=flat)
     return run_train(options, arguments)
 

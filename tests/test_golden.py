@@ -5,8 +5,8 @@ after a change of what the recipe computes: vocabulary, first weights, batches, 
 schedule or optimizer.
 """
 
-import functools
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,37 +18,44 @@ SIZES = {"N": 2, "d_model": 32, "d_ff": 64, "h": 2, "dropout": 0.0}
 GOLDEN = json.loads((PROJECT / "tests" / "golden_losses.json").read_text())["losses"]
 
 
+ALONE = at.Worker(0, 1, torch.device("cpu"), None)
+
+
 @pytest.fixture
-def training() -> at.Training:
+def given() -> SimpleNamespace:
+    """Settings, vocabularies and length of a training, and one batch for each of fifty updates."""
     config = at.Config(data="builtin", pieces=300, batch_tokens=512, epochs=32, **SIZES)
-    return at.Training(config, at.Worker(0, 1, torch.device("cpu"), None))
+    data = at.encode_corpus(at.find_corpus("builtin"), config)
+    config = at.resolve(config, data.train.lengths)
+    updates = at.updates_of_epoch(config, data.train.lengths, 0)[:50]
+    return SimpleNamespace(
+        config=config,
+        data=data,
+        criterion=at.LabelSmoothing(len(data.vocabularies[1]), at.PAD, 0.1),
+        total=at.planned_updates(config, data.train.lengths),
+        batches=[at.share_of(data.train, numbers, ALONE) for [numbers] in updates],
+    )
 
 
-def first_batches(training: at.Training) -> list[at.Batch]:
-    """One batch for each of the first fifty updates."""
-    updates = training.updates_of_pass(0)[:50]
-    return [at.share_of(training.train, numbers, training.worker) for [numbers] in updates]
-
-
-def test_the_fast_forms_give_the_golden_losses(training):
-    training.loss_model.train()
+def test_the_fast_forms_give_the_golden_losses(given):
+    model = at.new_model(given.config, given.data.vocabularies)
+    optimizer = at.new_optimizer(model, given.config, given.total)
+    loss_model = at.ModelWithLoss(model, given.criterion).train()
     losses = []
-    for batch in first_batches(training):
-        step = at.train_step(training.loss_model, [batch], training.optimizer, training.scheduler)
-        losses.append(step["loss"])
+    for batch in given.batches:
+        step = at.train_step(loss_model, [batch], *optimizer)
+        losses.append(step.loss / step.tokens)
     assert losses == pytest.approx(GOLDEN, abs=1e-5, rel=0)
 
 
-def test_the_plain_forms_give_the_golden_losses(training):
-    config, size = training.config, len(training.vocabularies[1])
-    torch.manual_seed(config.seed)
-    model = at.make_model(size, size, **SIZES, share_embeddings=True, max_len=config.max_len)
-    loss_compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(size, at.PAD, 0.1))
-    factor = config.factor * (training.warmup / config.warmup) ** 0.5
-    curve = functools.partial(at.linear_rate, total=training.total)
-    optimizer = at.make_optimizer(model, factor, training.warmup, curve)
+def test_the_plain_forms_give_the_golden_losses(given):
+    size = len(given.data.vocabularies[1])
+    torch.manual_seed(given.config.seed)
+    model = at.make_model(size, size, **SIZES, share_embeddings=True, max_len=given.config.max_len)
+    loss_compute = at.SimpleLossCompute(model.generator, given.criterion)
+    optimizer = at.new_optimizer(model, given.config, given.total)
     losses = []
-    for batch in first_batches(training):
+    for batch in given.batches:
         loss, _ = at.run_epoch([batch], model, loss_compute, *optimizer)
         losses.append(loss)
     assert losses == pytest.approx(GOLDEN, abs=1e-5, rel=0)

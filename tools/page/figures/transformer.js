@@ -3,7 +3,7 @@
 
 const [START, END, UNKNOWN] = [0, 1, 3];
 const SPACE = "▁"; // stands for the space before a word
-const NOT_TEXT = /[‿\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]/gu; // control characters, halves of a character
+const NOT_TEXT = /[‿▁\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]/gu; // control characters, halves of a character
 const BLANK = /[^\S\ufeff]|\x85/; // what Python's split() takes for a space
 const SIGN = "!-/:-@[-`{-~\\p{P}"; // punctuation stands alone
 const WORD = new RegExp(`[${SIGN}]|${SPACE}[^${SPACE}${SIGN}]*|[^${SPACE}${SIGN}]+`, "gu");
