@@ -7399,7 +7399,7 @@ def load_checkpoint(path: Path, sums: dict[str, str]) -> dict:
     """Read a checkpoint; ValueError where it is damaged; nothing in the file is ever executed."""
     import pickle
 
-    way = "remove it and run.json to begin anew; the epochs beside it are models of their own"
+    way = "train anew in another folder; the epochs beside it are whole models"
     try:
         check_sums(path.parent, sums)
         return torch.load(path, weights_only=True, map_location="cpu")

@@ -62,8 +62,9 @@ def test_the_feed_of_2022():
     assert shapes == [(32, 72, 71)] * 3 + [(4, 72, 71), (32, 72, 71)]
     assert not torch.equal(batches[0].src, batches[4].src), "each pass has another order"
     symbols = [(row != tutorial.PAD).sum().item() for batch in batches[:4] for row in batch.src]
-    words = tutorial.tokens_of(tuple(source for source, _ in pairs), "de")
-    assert sorted(symbols) == sorted(min(72, len(sentence) + 2) for sentence in words)
+    tokenizer = tutorial.load_tokenizer("de")
+    lengths = [len(tutorial.tokenize(source, tokenizer)) for source, _ in pairs]
+    assert sorted(symbols) == sorted(min(72, length + 2) for length in lengths)
 
 
 @pytest.fixture
@@ -103,9 +104,11 @@ def test_2022_computes_what_ours_computes_and_stores_weights(tiny, monkeypatch, 
 
 def test_2022_has_its_feed_and_dropout_on_attention(tiny):
     worker = tutorial.Worker(0, 1, torch.device("cpu"), None)
-    training, batches = bench.training_of(bench.CASES["train-feed2022-small-fp32-1x2"], worker)
+    loss_model, _, batches = bench.training_of(
+        bench.CASES["train-feed2022-small-fp32-1x2"], worker
+    )
     assert next(batches).src.shape == (32, 72)
-    assert training.model.encoder.layers[0].self_attn.dropout.p == 0.1
+    assert loss_model.model.encoder.layers[0].self_attn.dropout.p == 0.1
 
 
 @pytest.mark.slow

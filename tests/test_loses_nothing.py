@@ -1,5 +1,6 @@
 """Whatever happens to a training, what it had written stays, and it goes on from there."""
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -9,22 +10,26 @@ import resource
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import filelock
 import pytest
+import torch
 from conftest import assert_same_run, contents, log_of, train_one_epoch
 from forks import forked, results
+from torch import nn
 
 import the_annotated_transformer as tutorial
 
 LOCK = ".annotated-transformer.lock"
-WRITTEN = "settings.json model.safetensors words.json config.json last.pt log.jsonl summary.json"
+WRITTEN = "run.json model.safetensors words.json config.json checkpoint.pt"
 HALF = [f".{name}{tutorial.PART}" for name in WRITTEN.split()]
 DEEDS = [  # whatever a training does to its folder
     *[("os.mkdir", "run"), ("open", LOCK), ("os.mkdir", "epoch")],
     *[(event, name) for name in HALF for event in ("open", "os.rename")],
+    ("os.remove", "checkpoint.pt"),
     *[("os.remove", name) for name in ("config.json", "model.safetensors", "words.json")],
     ("os.rmdir", "epoch"),
 ]
@@ -36,14 +41,14 @@ def kill(action: Callable, ranks: int, event: str, name: str) -> None:
     """Start the action in all ranks; the first one dies just before what it would do to a file.
 
     A file that is about to get its name is cut in half first, as if it were still being written.
-    Log and summary are written when a run goes on, too: there it is the second time that counts.
+    `run.json` is written when a run begins, too: there it is the second time that counts.
     """
     times = []
 
     def watch(what: str, arguments: tuple) -> None:
         if what == event and re.sub(r"-\d+", "", Path(str(arguments[0])).name) == name:
             times.append(what)
-            if len(times) == 1 + name.startswith((".log", ".summary")):
+            if len(times) == 1 + name.startswith(".run"):
                 if event == "os.rename":
                     os.truncate(arguments[0], os.path.getsize(arguments[0]) // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -80,8 +85,8 @@ def test_three_ranks_go_on_bit_for_bit(small_config, small_run, tmp_path):
     config = dataclasses.replace(small_config, epochs=4)
     whole, run = tmp_path / "whole", tmp_path / "killed"
     results(lambda: tutorial.train_model(config, whole), 3)
-    kill(lambda: tutorial.train_model(config, run), 3, "open", f".log.jsonl{tutorial.PART}")
-    assert len(log_of(run)) == 1, "killed after the second of four epochs"
+    kill(lambda: tutorial.train_model(config, run), 3, "os.remove", "checkpoint.pt")
+    assert len(log_of(run)) == 2, "killed after the second of four epochs"
     results(lambda: tutorial.train_model(config, run), 3)
     assert_same_run(run, whole)
 
@@ -91,17 +96,25 @@ def test_three_ranks_go_on_bit_for_bit(small_config, small_run, tmp_path):
 
 def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path):
     path = tmp_path / "small.pt"
-    tutorial.save_checkpoint(path, {"history": [7]})
-    good = path.read_bytes()
-    assert tutorial.load_checkpoint(path)["history"] == [7]
-    damaged = [good[:length] for length in range(0, len(good), 7)]
-    for place in random.Random(0).sample(range(8 * len(good)), 500):
-        byte, bit = divmod(place, 8)
-        damaged.append(good[:byte] + bytes([good[byte] ^ (1 << bit)]) + good[byte + 1 :])
-    for bad in damaged:
-        path.write_bytes(bad)
-        with pytest.raises(ValueError, match=r"small\.pt is damaged or no checkpoint: train anew"):
-            tutorial.load_checkpoint(path)
+    tutorial.save_checkpoint(path, model=nn.Linear(3, 2))
+    tutorial.write_summed(tmp_path / "run.json", {"best": "epoch-007"}, ["small.pt"])
+    _, sums = tutorial.read_summed(tmp_path / "run.json")
+    assert tutorial.load_checkpoint(path, sums)["model"].keys() == {"weight", "bias"}
+
+    whole = tutorial.read_summed(tmp_path / "run.json")
+    for name in ("small.pt", "run.json"):
+        good = (tmp_path / name).read_bytes()
+        damaged = [good[:length] for length in range(0, len(good), 7)]
+        for place in random.Random(0).sample(range(8 * len(good)), 500):
+            byte, bit = divmod(place, 8)
+            damaged.append(good[:byte] + bytes([good[byte] ^ (1 << bit)]) + good[byte + 1 :])
+        for bad in damaged:
+            (tmp_path / name).write_bytes(bad)
+            with contextlib.suppress(ValueError, TypeError, OSError):
+                content, sums = tutorial.read_summed(tmp_path / "run.json")
+                tutorial.check_sums(tmp_path, sums)
+                assert name == "run.json" and (content, sums) == whole, "another blank, at most"
+        (tmp_path / name).write_bytes(good)
 
 
 class Malice:
@@ -115,46 +128,113 @@ class Malice:
 
 
 def test_a_checkpoint_that_cannot_be_used_is_refused(small_config, whole, tmp_path):
-    """Nothing is touched, nothing executed; without it the run begins anew."""
-    run, last = Path(shutil.copytree(whole, tmp_path / "run")), tmp_path / "run" / "last.pt"
-    good, malice = last.read_bytes(), Malice(tmp_path / "made by a pickle")
-    tutorial.save_checkpoint(tmp_path / "code", {"code": malice})
+    """Nothing is touched, nothing executed."""
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    last = run / "checkpoint-002.pt"
+    good = last.read_bytes()
+    malice = Malice(tmp_path / "made by a pickle")
     for bad, told in (
-        (good[:-200], "is damaged or no checkpoint"),
-        (pickle.dumps(malice), "is damaged or no checkpoint"),
-        ((tmp_path / "code").read_bytes(), "holds more than tensors; none of it was loaded"),
-        (b"annotated-transformer-1 " + good, ".*`make convert` one of the first edition"),
+        (good[:-200], "is damaged: train anew in another folder"),
+        (pickle.dumps(malice), "is damaged: train anew"),
+        (None, "is missing: train anew"),
     ):
-        last.write_bytes(bad)
+        last.unlink()
+        if bad is not None:
+            last.write_bytes(bad)
         before = contents(run)
-        with pytest.raises(ValueError, match=rf"last\.pt .*{told}"):
+        with pytest.raises(ValueError, match=rf"checkpoint-002\.pt {told}"):
             tutorial.train_model(small_config, run)
         assert contents(run) == before and not Path(malice.place).exists()
-    last.unlink()
-    assert tutorial.train_model(small_config, run) == "finished"
-    assert_same_run(run, whole)
+        last.write_bytes(good)
+    last.write_bytes(pickle.dumps(malice))  # and somebody has mended the sum
+    sums = {last.name: tutorial.sum_of_file(last)}
+    with pytest.raises(ValueError, match="holds more than tensors; none of it was loaded"):
+        tutorial.load_checkpoint(last, sums)
+    assert not Path(malice.place).exists()
+
+
+def without_room(action: Callable, size: int) -> Callable:
+    """The action where no file may have more bytes."""
+
+    def act():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        return action()
+
+    return act
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(small_config, whole, tmp_path):
     """Here a file may have 60,000 bytes, which is enough for the weights, and not for Adam's."""
     run = tmp_path / "run"
     train_one_epoch(small_config, run)
-    before = (run / "last.pt").read_bytes()
-
-    def train_where_little_fits():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-        tutorial.train_model(small_config, run)
-
-    with forked(train_where_little_fits) as [process]:
+    before = (run / "checkpoint-001.pt").read_bytes()
+    with forked(without_room(lambda: tutorial.train_model(small_config, run), 60_000)) as [process]:
         process.join(60)
-        told = re.escape("last.pt was not written (File too large; ")
-        found = re.search(rf"OSError: .*{told}([\d,]+) bytes wanted\).*untouched", process.text())
-        assert found and int(found[1].replace(",", "")) == pytest.approx(len(before), rel=0.01)
-    assert (run / "last.pt").read_bytes() == before and not list(run.rglob("*.part"))
-    assert (run / "epoch-002").exists()
+        assert re.search(r"checkpoint-002\.pt was not written \(File too large\)", process.text())
+    assert (run / "checkpoint-001.pt").read_bytes() == before and not list(run.rglob("*.part"))
+    assert (run / "epoch-002").exists() and len(log_of(run)) == 1
     assert tutorial.train_model(small_config, run) == "finished"
     assert_same_run(run, whole)
+
+
+# A corpus on disk -------------------------------------------------------------------------------
+
+ENCODED = [f".{name}{tutorial.PART}" for name in ("words.json", "train.ids", "train.lengths")]
+ENCODED += [f".{name}{tutorial.PART}" for name in ("val.ids", "val.lengths", "corpus.json")]
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch) -> Path:
+    """A place for encoded corpora that is still empty."""
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
+    return tmp_path / "runs" / "ids"
+
+
+def test_killed_while_it_encodes_it_encodes_again(small_config, whole, tmp_path, elsewhere):
+    run = tmp_path / "run"
+    for name in ENCODED:
+        for event in ("open", "os.rename"):
+            kill(lambda: tutorial.train_model(small_config, run), 1, event, name)
+    assert tutorial.train_model(small_config, run) == "finished"
+    assert_same_run(run, whole)
+    [folder] = elsewhere.iterdir()
+    assert not list(folder.glob("*.part")) and len(list(folder.iterdir())) == 7
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_corpus(small_config, whole, tmp_path, elsewhere):
+    run = tmp_path / "run"
+    with forked(without_room(lambda: tutorial.train_model(small_config, run), 4000)) as [process]:
+        process.join(60)
+        assert re.search(r"(ids|json) was not written \(File too large\)", process.text())
+    assert not list(elsewhere.rglob("*.part")) and not list(elsewhere.rglob("corpus.json"))
+    assert tutorial.train_model(small_config, run) == "finished"
+    assert_same_run(run, whole)
+
+
+def test_one_process_encodes_and_the_others_wait(small_config, tmp_path, elsewhere, monkeypatch):
+    """Each rank says how often it has encoded something, and one says that it waits."""
+    calls = []
+    encode_pairs = tutorial.encode_pairs
+
+    def slowly(*arguments):
+        calls.append(1)
+        time.sleep(0.5)
+        return encode_pairs(*arguments)
+
+    monkeypatch.setattr(tutorial, "encode_pairs", slowly)
+
+    def train() -> int:
+        tutorial.train_model(dataclasses.replace(small_config, epochs=1), tmp_path / "run")
+        return len(calls)
+
+    with forked(train, 3) as processes:
+        for process in processes:
+            process.join(60)
+        told = [process.text() for process in processes]
+        answers = [torch.load(process.answer) for process in processes]
+    assert sorted(answers) == [0, 0, 2], "the training and the validation split, once"
+    assert "".join(told).count("another process encodes the text; waiting for") == 2
 
 
 # Files of others --------------------------------------------------------------------------------
@@ -166,7 +246,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(small_config, whole, tmp_path):
         [".profile", "Documents/letter.txt", ".config/app/settings.json"],
         ["settings.json", "keybindings.json"],
         [".photo.jpg.part", "epoch-001/photo.jpg", "log.jsonl"],
-        ["last.pt/weights", "settings.json", ".lock"],
+        ["checkpoint-001.pt", "run.json/settings", ".lock"],
     ],
     ids=["a home", "an editor's settings", "names like ours", "a folder as a name"],
 )
@@ -195,11 +275,12 @@ def test_other_files_in_a_run_stay(small_config, tmp_path):
     """Ours are the names that the program writes, and hidden ones that say whose they are."""
     run = tmp_path / "run"
     train_one_epoch(small_config, run)
-    mine = ".last.pt.part .lock notes.txt .last.pt.4711 epoch-001/notes.txt epoch-999/photo".split()
+    mine = ".run.json.part .lock notes.txt checkpoint-mine.pt epoch-001/notes.txt epoch-999/photo"
+    mine = mine.split()
     for name in mine:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("mine")
-    half = run / f".last.pt{tutorial.PART}"
+    half = run / f".checkpoint-002.pt{tutorial.PART}"
     half.write_text("half a checkpoint")
     tutorial.train_model(small_config, run)
     assert all((run / name).read_text() == "mine" for name in mine)
@@ -213,11 +294,11 @@ def test_the_last_epochs_and_the_best_are_kept(small_config, tmp_path, monkeypat
     def weights() -> list[int]:
         return sorted(int(path.parent.name[-3:]) for path in run.glob("epoch-*/model.safetensors"))
 
-    def judge(*_) -> dict:
+    def judge(*_) -> tuple:
         kept.append(weights())
         if len(kept) == 2:
             (run / "epoch-001" / "notes.txt").write_text("mine")
-        return {"nll": 1.0, "perplexity": 2.0, "bleu": next(bleu)}
+        return 1.0, next(bleu)
 
     monkeypatch.setattr(tutorial, "validate", judge)
     tutorial.train_model(dataclasses.replace(small_config, keep=2, epochs=6), run)
@@ -225,10 +306,11 @@ def test_the_last_epochs_and_the_best_are_kept(small_config, tmp_path, monkeypat
     assert kept == [[], [1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [2, 5, 6]]
     assert contents(run / "epoch-001") == {"notes.txt": b"mine"}
     assert not (run / "epoch-003").exists()
-    assert tutorial.read_summary(run)["best"] == "epoch-002", "the first of the best"
+    assert tutorial.read_run(run)["best"] == "epoch-002", "the first of the best"
+    assert [path.name for path in run.glob("*.pt")] == ["checkpoint-006.pt"]
 
 
-@pytest.mark.parametrize("name", ["thesis.txt", "last.pt", "config.json"])
+@pytest.mark.parametrize("name", ["thesis.txt", "checkpoint-001.pt", "config.json"])
 def test_no_model_is_written_over_files_of_others(small_run, tmp_path, name):
     """A thesis, a run, a model of another library."""
     (tmp_path / name).write_text('{"architectures": ["BertModel"]}')

@@ -158,20 +158,27 @@ def all_cases() -> Iterator[Case]:
 CASES = {case.name: case for case in all_cases()}
 
 
-def training_of(case: Case, worker: at.Worker) -> tuple[at.Training, Iterator[at.Batch]]:
-    """What is trained, and this rank's batches, for ever."""
-    config, autocast = SIZES[case.size], torch.bfloat16 if case.dtype == "bf16" else None
+def training_of(case: Case, worker: at.Worker) -> tuple:
+    """What is trained, its optimizer and schedule, and this rank's batches, for ever."""
+    config = SIZES[case.size]
+    autocast = torch.bfloat16 if case.dtype == "bf16" else None
     if case.code == "feed2022":
         config = replace(config, attention_dropout=config.dropout)
-    training = at.Training(config, replace(worker, autocast=autocast))
-    if case.code == "feed2022":
-        return training, feed_of_2022(training.corpus, training.vocabularies)
+    corpus = at.find_corpus(config.data)
+    data = at.encode_corpus(corpus, config)
+    config = at.resolve(config, data.train.lengths)
     if case.code == "torch":
-        training.model = TorchModel(training.vocabularies, config, autocast)
-        training.loss_model = at.on_all_ranks(training.model, worker)
-        training.optimizer, training.scheduler = at.make_optimizer(training.model, 1.0, 1000)
-    updates = itertools.cycle(training.updates_of_pass(0))
-    return training, (at.share_of(training.train, numbers, worker) for [numbers] in updates)
+        model = TorchModel(data.vocabularies, config, autocast)
+        loss_model = model
+    else:
+        model = at.new_model(config, data.vocabularies)
+        criterion = at.LabelSmoothing(len(data.vocabularies[1]), at.PAD, config.smoothing)
+        loss_model = at.ModelWithLoss(model, criterion, autocast)
+    updates = at.updates_of_epoch(config, data.train.lengths, 0)
+    batches = (at.share_of(data.train, each, worker) for [each] in itertools.cycle(updates))
+    if case.code == "feed2022":
+        batches = feed_of_2022(corpus, data.vocabularies)
+    return at.on_all_ranks(loss_model, worker), at.make_optimizer(model, 1.0, 1000), batches
 
 
 def measure_training(case: Case) -> dict[str, float]:
@@ -179,16 +186,17 @@ def measure_training(case: Case) -> dict[str, float]:
     for gain in NOT_IN_2022 if case.code == "feed2022" else case.change:
         setattr(*GAINS[gain])
     with at.join_workers() as worker:
-        training, batches = training_of(case, worker)
-        model, optimizer, scheduler = training.loss_model, training.optimizer, training.scheduler
+        loss_model, (optimizer, scheduler), batches = training_of(case, worker)
         for _ in range(WARM_UP):
-            at.train_step(model, [next(batches)], optimizer, scheduler)
-        tokens, stops, begin = 0, 0, time.perf_counter()
+            at.train_step(loss_model, [next(batches)], optimizer, scheduler)
+        tokens = 0
+        stops = 0
+        begin = time.perf_counter()
         while stops == 0:  # all ranks stop when one would
             due = time.perf_counter() - begin > SECONDS
-            update = at.train_step(model, [next(batches)], optimizer, scheduler, stop=due)
-            tokens += update["tokens"]
-            stops = update["stops"]
+            update = at.train_step(loss_model, [next(batches)], optimizer, scheduler, stop=due)
+            tokens += update.tokens
+            stops = update.stops
         seconds = time.perf_counter() - begin
         [peak] = at.total_over_ranks(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     return {"tokens per second": tokens / seconds, "peak MB": peak}

@@ -11,7 +11,6 @@ Nothing in a file is executed, and no model is written over.
 """
 
 import dataclasses
-import hashlib
 import io
 import json
 import pickle
@@ -23,14 +22,11 @@ from pathlib import Path
 
 import records
 import torch
-from safetensors.torch import load
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import the_annotated_transformer as at
 
 CPU = torch.device("cpu")
-MAGIC = b"annotated-transformer-1 "  # then the SHA-256 sum of all that follows the line
-SETTINGS = "N d_model d_ff h dropout attention_dropout norm_first share_embeddings max_len".split()
 OUR_NAMES = {"a_2": "scale", "b_2": "shift", "w_1": "widen", "w_2": "narrow"}
 SOURCE, TARGET = "src_embed.0.lut.weight", "tgt_embed.0.lut.weight"
 OUTPUT, BIAS = "generator.proj.weight", "generator.proj.bias"
@@ -49,33 +45,6 @@ def read_tensors(data: bytes) -> dict:
     except DAMAGE:
         message = "it is damaged, or a whole pickled model, of which nothing was loaded"
         raise ValueError(f"{message}: save its state_dict() by the code that wrote it") from None
-
-
-def read_first_edition(source: Path) -> at.Translator:
-    """A folder that the first edition exported, or the model of one of its checkpoints."""
-    if source.is_dir():
-        content, files = at.read_checked(source)
-        weights = load(files["model.safetensors"])
-    else:
-        first_line, _, payload = source.read_bytes().partition(b"\n")
-        if hashlib.sha256(payload).hexdigest().encode() != first_line.removeprefix(MAGIC):
-            raise ValueError("it is damaged, its checksum differs: take an older one of the run")
-        content = read_tensors(payload)
-        content["name"] = f"{source.resolve().parent.name}, {source.stem}"
-        weights, symbols = content["model"], content["vocabularies"]
-        if isinstance(symbols[0], str):  # pieces: all that the library learnt, as its JSON
-            files = {"tokenizer.json": symbols[0].encode()}
-        else:
-            files = {"words.json": json.dumps({"source": symbols[0], "target": symbols[1]})}
-    config = content["config"]
-    settings = {name: config[name] for name in SETTINGS}
-    model = at.make_model(len(weights[SOURCE]), len(weights[BIAS]), **settings)
-    if config["share_embeddings"]:  # a checkpoint names this matrix three times
-        weights = {name: weights[name] for name in weights if name not in (TARGET, OUTPUT)}
-    at.load_weights(model, weights)
-    vocabularies = at.vocabularies_of(files, model.arguments)
-    languages = config["languages"]
-    return at.Translator(content["name"], model, content["corpus"], languages, vocabularies)
 
 
 def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder:
@@ -130,11 +99,7 @@ def read_older(path: Path, heads: int, words_file: Path | None, languages: str) 
 
 def convert(source: Path, heads: int, words: Path | None, languages: str) -> at.Translator:
     """A model of an earlier version; ValueError says what is wrong with it."""
-    if (source / "best.pt").is_file():
-        source = source / "best.pt"
     try:
-        if source.is_dir() or source.read_bytes().startswith(MAGIC):
-            return read_first_edition(source)
         return read_older(source, heads, words, languages)
     except (AttributeError, *DAMAGE) as error:  # no JSON, no such key, a shape that does not fit
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -206,7 +171,7 @@ def run_round(source: Path, folder: Path, /, parts: Path | None = None) -> None:
 def run_convert(
     source: Path, folder: Path, /, heads: int = 8, words: Path | None = None, languages="de-en"
 ) -> None:
-    """Make a model of this edition of an older one: a state dict, or a checkpoint, run or folder.
+    """Make a model of this edition of a state dict of 2018 or 2022.
 
     Args:
         heads: of 2018 or 2022: how many it was trained with

@@ -12,11 +12,10 @@ them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state o
 
 import functools
 import itertools
-import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import models
@@ -119,15 +118,23 @@ def train_one(name: str) -> dict:
     command = [sys.executable, *torchrun, __file__, "process", name]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     status = subprocess.run(command, env=environment).returncode
-    summary = at.read_summary(folder)
-    if status != 0 or summary.get("status") != "finished":
+    run = at.read_run(folder)
+    if status != 0 or run.get("status") != "finished":
         raise ValueError(
             f"{folder}: not finished ({status}); once stopped, the same command goes on"
         )
-    log = [json.loads(line) for line in at.read_lines(folder / "log.jsonl")]
-    facts = {"ranks": ranks, "epochs": len(log), "updates": log[-1]["updates"]}
-    facts["bf16"] = "bfloat16" in summary["machine"]
-    return {"summary": summary | facts | made(), "log": log}
+    log = [asdict(epoch) for epoch in run["history"]]
+    summary = {name: run[name] for name in ("status", "best", "corpus", "parameters")}
+    summary |= {
+        "settings": asdict(run["settings"]),
+        "validation_bleu": round(at.best_of(run["history"]).bleu, 2),
+        "minutes": round(log[-1]["minutes"], 1),
+        "updates": log[-1]["updates"],
+        "epochs": len(log),
+        "ranks": ranks,
+        "bf16": "bfloat16" in run["machine"],
+    }
+    return {"summary": summary | made(), "log": log}
 
 
 def train(beginnings: tuple[str, ...] = (), /) -> None:
@@ -148,10 +155,11 @@ def train(beginnings: tuple[str, ...] = (), /) -> None:
 def translator_of(name: str, averaged: int) -> at.Translator:
     """A finished run's best epoch, or the mean of its last epochs; ValueError without weights."""
     folder = folder_of(name)
-    if at.read_summary(folder).get("status") != "finished":
+    run = at.read_run(folder)
+    if run.get("status") != "finished":
         raise ValueError(f"no finished run in {folder}: remove runs/{name}.json, `train {name}`")
     if averaged:
-        last = len(at.read_lines(folder / "log.jsonl"))
+        last = len(run["history"])
         numbers = range(last - averaged + 1, last + 1)
         translator = models.average_models([folder / f"epoch-{n:03}" for n in numbers])
     else:
