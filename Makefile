@@ -28,7 +28,7 @@ export TEXT
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-.PHONY: help setup notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate average \
+.PHONY: help setup notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
   export convert results views trials bench agree clean
 
 help: ## List the targets
@@ -127,13 +127,16 @@ translate: $(SPEAKS) ## Translate TEXT="…", or standard input line by line
 evaluate: $(READY) ## Score the trained model on the test sets
 	$(PY) $(SCRIPT) evaluate $(ARGS)
 
+curves: $(READY) ## Draw the learning curves of a run, finished or not: ARGS="runs/recipe-de-en"
+	$(PY) tools/curves.py draw $(ARGS)
+
 average: $(READY) ## Average checkpoints: ARGS="runs/recipe-de-en/epoch-*"
 	$(PY) tools/models.py average $(ARGS)
 
 export: $(READY) ## Round a model to int8, to give away: ARGS="MODEL FOLDER"
 	$(PY) tools/models.py round $(ARGS)
 
-convert: $(READY) ## Bring weights of an earlier version into the present format: ARGS="SOURCE FOLDER"
+convert: $(READY) ## Bring weights of 2018 or 2022 into the present format: ARGS="SOURCE FOLDER"
 	$(PY) tools/models.py convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
