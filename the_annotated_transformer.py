@@ -57,7 +57,6 @@ import gzip
 import hashlib
 import html
 import importlib.metadata
-import importlib.util
 import inspect
 import io
 import itertools
@@ -66,7 +65,7 @@ import math
 import os
 import random
 import re
-import shlex
+import runpy
 import signal
 import subprocess
 import sys
@@ -2289,8 +2288,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def sum_of_nll(model: EncoderDecoder, batches: Iterable[Batch]) -> tuple[float, int]:
-    """Negative log-likelihood of all real target tokens together, and their number."""
+def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, float]:
+    """Negative log-likelihood per real target token, and perplexity."""
     nll = 0.0
     tokens = 0
     with evaluating(model):
@@ -2300,12 +2299,6 @@ def sum_of_nll(model: EncoderDecoder, batches: Iterable[Batch]) -> tuple[float, 
             target = batch.tgt_y.flatten()
             nll += F.nll_loss(log_probs, target, ignore_index=PAD, reduction="sum").item()
             tokens += batch.ntokens
-    return nll, tokens
-
-
-def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, float]:
-    """Negative log-likelihood per real target token, and perplexity."""
-    nll, tokens = sum_of_nll(model, batches)
     if tokens == 0:
         raise ValueError("nothing to evaluate: there is not one target token")
     return {"nll": nll / tokens, "perplexity": math.exp(min(nll / tokens, 100.0))}
@@ -3889,11 +3882,13 @@ def sum_of(content: dict) -> str:
 
 def read_summed(path: Path) -> tuple[dict, dict[str, str]]:
     """What a JSON file says, and the sums of the files that it names; ValueError if damaged."""
-    content = json.loads(path.read_bytes())
-    sums = content.pop("sha256", None) if isinstance(content, dict) else None
-    if not isinstance(sums, dict) or path.name not in sums:
-        raise ValueError(f"{path} is damaged or of another program")
-    if sum_of(content) != sums.pop(path.name):
+    try:
+        content = json.loads(path.read_bytes())
+        sums = content.pop("sha256")
+        wanted = sums.pop(path.name)
+    except (ValueError, TypeError, AttributeError, KeyError):
+        raise ValueError(f"{path} is damaged or of another program") from None
+    if sum_of(content) != wanted:
         raise ValueError(f"{path} is damaged or was changed, its SHA-256 sum differs")
     return content, sums
 
@@ -4805,21 +4800,23 @@ def batches_to_judge(translator: Translator, pairs: Iterable[Pair]) -> Iterator[
             yield collate(fitting).to(translator.device)
 
 
+def judge(translator: Translator, pairs: Sequence[Pair], decode=beam_search) -> dict:
+    """BLEU and its signature, negative log-likelihood of a true token, and perplexity."""
+    sources, references = zip(*pairs, strict=True)
+    bleu, signature = corpus_bleu(translate(translator, sources, decode), references)
+    loss = evaluate_loss(translator.model, batches_to_judge(translator, pairs))
+    return {"BLEU": bleu, "signature": signature} | loss
+
+
 def evaluate(translator: Translator, corpus: Corpus, splits=(), decode=beam_search) -> dict:
-    """By split: BLEU, its signature, perplexity; of the named `splits`, or else of all tests.
+    """What `judge` says of each of the named `splits`, or else of all tests.
 
     ValueError where the corpus has other languages than the model.
     """
     if tuple(corpus.languages) != tuple(translator.languages):
         raise ValueError(f"{corpus.languages} is not what {translator.name} translates")
-    results = {}
-    for split in splits or corpus.tests():
-        sources, references = zip(*corpus.splits[split], strict=True)
-        bleu, signature = corpus_bleu(translate(translator, sources, decode), references)
-        batches = batches_to_judge(translator, corpus.splits[split])
-        perplexity = round(evaluate_loss(translator.model, batches)["perplexity"], 2)
-        results[split] = {"BLEU": round(bleu, 2), "perplexity": perplexity, "signature": signature}
-    return results
+    names = splits or corpus.tests()
+    return {name: judge(translator, corpus.splits[name], decode) for name in names}
 
 
 # %% [markdown]
@@ -6266,6 +6263,19 @@ class FusedLayerNorm(LayerNorm):
         return F.layer_norm(x, self.scale.shape, self.scale, self.shift, self.eps)
 
 
+class FastLabelSmoothing(LabelSmoothing):
+    """The same loss without a table of targets."""
+
+    def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
+        log_probs = log_probs.flatten(0, -2)  # (tokens, V)
+        target = target.flatten()
+        right = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+        others = log_probs.sum(1) - log_probs[:, self.padding_idx]  # the right one among them
+        beyond = 1 - self.smoothing - self.share  # what the right word gets more than a wrong one
+        losses = -beyond * right - self.share * others - self.entropy()
+        return losses[target != self.padding_idx].sum()
+
+
 class FastGenerator(Generator):
     """The same log-probabilities, in 32 bits at least, whatever format the states have."""
 
@@ -6278,16 +6288,19 @@ class FastGenerator(Generator):
 class FastAttention(MultiHeadedAttention):
     """The same attention by PyTorch's kernel; it has no weights to return."""
 
+    plain_on = ("cpu",)  # devices where the kernel gains nothing
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask, at):
-        if self.record is not None:
+        if self.record is not None or query.device.type in self.plain_on:
             return super().attend(query, key, value, mask, at)
-        kernel = F.scaled_dot_product_attention
+        size = query.size(2)
+        causal = False
+        if mask is not None and mask.shape == (1, 1, size, size):
+            causal = torch.equal(mask[0], subsequent_mask(size).to(mask.device))
         rate = self.dropout.p if self.training else 0.0
-        if query.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
-            return kernel(query, key, value, mask, dropout_p=rate), None
-        with torch.autocast("cpu", enabled=False):
-            heads = kernel(query.float(), key.float(), value.float(), mask, dropout_p=rate)
-        return heads.to(query.dtype), None
+        kernel = F.scaled_dot_product_attention
+        mask = None if causal else mask
+        return kernel(query, key, value, mask, dropout_p=rate, is_causal=causal), None
 
 
 # %% [markdown]
@@ -6302,6 +6315,7 @@ FASTER = {
     LayerNorm: FusedLayerNorm,
     MultiHeadedAttention: FastAttention,
     Generator: FastGenerator,
+    LabelSmoothing: FastLabelSmoothing,
 }
 
 
@@ -6329,48 +6343,33 @@ def make_fast(model: nn.Module) -> nn.Module:
 
 
 # %%
-class ChunkedLoss(torch.autograd.Function):
-    """A generator and `LabelSmoothing` in one: states (tokens, D), real targets (tokens,) -> loss.
-
-    Products are computed in `dtype`, the loss in the format of the states.
-    """
+class LossInChunks(torch.autograd.Function):
+    """States (tokens, D) and targets (tokens,) -> loss, with scores of a few tokens at a time."""
 
     @staticmethod
-    def forward(ctx, states, weight, bias, target, criterion, dtype):
-        rows = max(256, 2 ** (21 if states.device.type == "cpu" else 26) // len(weight))
-        pad, share = criterion.padding_idx, criterion.share
-        beyond = 1 - criterion.smoothing - share  # what the right word gets more than a wrong one
-        narrow = weight.to(dtype)
-        cross_entropy = states.new_zeros(())
-        grad_states = torch.zeros_like(states)
-        grad_weight = torch.zeros_like(weight)
-        grad_bias = None if bias is None else torch.zeros_like(bias)
-        buffer = states.new_empty(2, min(rows, len(states)), len(weight))  # of every chunk
-        parts = states, target.unsqueeze(1), grad_states
-        for x, y, grad_x in zip(*(part.split(rows) for part in parts), strict=True):
-            x = x.to(dtype)
-            scores, log_probs = buffer[:, : len(x)]  # (rows, V)
-            scores.copy_(F.linear(x, narrow))
-            if bias is not None:
-                scores.add_(bias)
-            torch.log_softmax(scores, -1, out=log_probs)
-            others = log_probs.sum() - log_probs[:, pad].sum()
-            cross_entropy -= beyond * log_probs.gather(1, y).sum() + share * others
-            error = torch.softmax(scores, -1, out=log_probs).sub_(share)  # p - t, in their memory
-            error[:, pad] += share
-            error.scatter_add_(1, y, error.new_full(y.shape, -beyond))
-            if bias is not None:
-                grad_bias += error.sum(0)
-            error = error.to(dtype)
-            grad_x.copy_(error @ narrow)
-            grad_weight += error.T @ x
-        ctx.save_for_backward(grad_states, grad_weight, grad_bias)
-        return cross_entropy - len(states) * criterion.entropy()
+    def forward(ctx, states, target, generator, criterion, *weights):
+        values = 2 ** (21 if states.device.type == "cpu" else 26)  # in a table of scores
+        rows = max(256, values // generator.proj.out_features)
+        total = states.new_zeros(())
+        gradients = [torch.zeros_like(tensor) for tensor in (states, *weights)]
+        chunks = zip(
+            *(tensor.split(rows) for tensor in (states, target, gradients[0])), strict=True
+        )
+        for x, y, grad_x in chunks:
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                loss = criterion(generator(x), y)
+            of_x, *of_weights = torch.autograd.grad(loss, (x, *weights))
+            grad_x.copy_(of_x)
+            torch._foreach_add_(gradients[1:], of_weights)
+            total += loss.detach()
+        ctx.save_for_backward(*gradients)
+        return total
 
     @staticmethod
     def backward(ctx, scale):
-        gradients = [None if saved is None else scale * saved for saved in ctx.saved_tensors]
-        return *gradients, None, None, None
+        of_states, *of_weights = [scale * gradient for gradient in ctx.saved_tensors]
+        return of_states, None, None, None, *of_weights
 
 
 # %% [markdown]
@@ -6382,7 +6381,7 @@ class ChunkedLoss(torch.autograd.Function):
 class ModelWithLoss(nn.Module):
     """Model and criterion as one module: a batch -> its loss, summed over real tokens."""
 
-    def __init__(self, model: EncoderDecoder, criterion: LabelSmoothing, autocast=None):
+    def __init__(self, model: EncoderDecoder, criterion: nn.Module, autocast=None):
         super().__init__()
         self.model = model
         self.criterion = criterion
@@ -6390,14 +6389,13 @@ class ModelWithLoss(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         device = batch.src.device.type
+        real = batch.tgt_y != PAD  # (B, T)
+        generator = self.model.generator
         with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
             states = self.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)  # (B, T, D)
-        real = batch.tgt_y != self.criterion.padding_idx  # (B, T)
-        proj = self.model.generator.proj
-        dtype = self.autocast or states.dtype
-        return ChunkedLoss.apply(
-            states[real], proj.weight, proj.bias, batch.tgt_y[real], self.criterion, dtype
-        )
+            return LossInChunks.apply(
+                states[real], batch.tgt_y[real], generator, self.criterion, *generator.parameters()
+            )
 
 
 # %% [markdown]
@@ -6408,21 +6406,20 @@ class ModelWithLoss(nn.Module):
 # %%
 @example
 def check_fast_forms_train_as_the_plain_ones():
-    plain = tiny_model(dropout=0.0).train()
+    plain = ModelWithLoss(tiny_model(dropout=0.0).train(), LabelSmoothing(13, PAD, 0.1))
     fast = make_fast(copy.deepcopy(plain))
-    criterion = LabelSmoothing(13, PAD, 0.1)
+    for module in fast.modules():
+        module.plain_on = ()  # PyTorch's attention, even on a CPU
     batch = Batch(torch.randint(3, 11, (2, 5)), torch.randint(3, 13, (2, 4)))
     batch.src_mask[1, 0, 3:] = False
-    states = plain(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-    plain_loss = criterion(plain.generator(states), batch.tgt_y)
+    states = plain.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+    plain_loss = plain.criterion(plain.model.generator(states), batch.tgt_y)
     plain_loss.backward()
-    fast_loss = ModelWithLoss(fast, criterion)(batch)
+    fast_loss = fast(batch)
     fast_loss.backward()
     torch.testing.assert_close(fast_loss, plain_loss)
     for (name, ours), theirs in zip(fast.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
-    in_bf16 = ModelWithLoss(fast, criterion, torch.bfloat16)(batch)
-    assert in_bf16 != fast_loss and abs(in_bf16 / fast_loss - 1) < 0.02
 
 
 # %% [markdown]
@@ -6486,19 +6483,16 @@ class Config:
     def __post_init__(self):
         if len(self.languages.split("-")) != 2 or not all(self.languages.split("-")):
             raise ValueError(f"--languages needs two codes, such as de-en, got {self.languages!r}")
-        for name, value in dataclasses.asdict(self).items():
-            option = f"--{name.replace('_', '-')}"
-            if name in LEAST_ONE and value is not None and value < 1:
-                raise ValueError(f"{option} must be at least 1, got {value}")
-            if "dropout" in name and not 0 <= value < 1:
-                raise ValueError(f"{option} must be in [0, 1), got {value}")
-            if name in ("factor", "clip") and value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{option} must be positive, got {value}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"--weight-decay must not be negative, got {self.weight_decay}")
+        if self.pieces < 0:
+            raise ValueError(f"--pieces must be 0, for words, or more, got {self.pieces}")
+        for name in POSITIVE:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"--{name.replace('_', '-')} must be positive, got {value}")
 
 
-LEAST_ONE = "N d_model d_ff h batch_tokens accumulate warmup epochs shares patience keep".split()
+POSITIVE = "N d_model d_ff h batch_tokens accumulate epochs shares warmup patience keep".split()
+POSITIVE += ["factor", "clip"]
 
 
 # %% [markdown]
@@ -6519,23 +6513,6 @@ LEAST_ONE = "N d_model d_ff h batch_tokens accumulate warmup epochs shares patie
 
 
 # %%
-def settings_of(content: dict, path: Path) -> Config:
-    """The settings in a file of a run; ValueError with file, setting and type if one is wrong."""
-    kinds = typing.get_type_hints(Config)
-    unknown = sorted(content.keys() - kinds.keys())
-    missing = sorted(kinds.keys() - content.keys())
-    if unknown or missing:
-        what = f"unknown settings {unknown}" if unknown else f"no settings {missing}"
-        what += f" in the place of {missing}" if unknown and missing else ""
-        raise ValueError(f"{path} has {what}: put it right, or name another folder")
-    for name, kind in kinds.items():
-        value = content[name]
-        allowed = typing.get_args(kind) or (kind,)  # of a union, or of words to choose among
-        whole = type(value) is int and float in allowed
-        if type(value) not in allowed and value not in allowed and not whole:
-            wanted = getattr(kind, "__name__", kind)
-            raise ValueError(f"{path}: {name} is {value!r}, and should be {wanted}")
-    return Config(**content)
 
 
 # %% [markdown]
@@ -6549,13 +6526,10 @@ def settings_of(content: dict, path: Path) -> Config:
 
 
 # %%
-PART = ".annotated-transformer.part"  # the end of the name of a file that is being written
-
-
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
     """A file to write, which takes its name when it is whole; OSError leaves `path` as it was."""
-    beside = path.with_name(f".{path.name}{PART}")
+    beside = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as file:
@@ -6612,38 +6586,31 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
 
 
 # %%
-def construction(module: nn.Module) -> dict:
-    """What a module is beside its weights; a fast form counts as the plain one."""
-    plain = {fast: slow for slow, fast in FASTER.items()}
-    simple = bool | int | float | str | types.FunctionType | types.MethodType
-    details = {name: part for name, part in vars(module).items() if isinstance(part, simple)}
-    details["training"] = None
-    details["hooks"] = len(module._forward_hooks) + len(module._forward_pre_hooks)
-    details["class"] = plain.get(type(module), type(module))
-    return details
 
 
 def refuse_what_would_be_lost(model: nn.Module) -> None:
-    """ValueError if a model is not what its arguments make, but for the values of its weights."""
+    """ValueError if its arguments and weights do not make this model again."""
     if not hasattr(model, "arguments"):
         raise ValueError("only a model that `make_model` or `LanguageModel` made has a folder")
-    with torch.device("meta"):
-        maker = make_model if isinstance(model, EncoderDecoder) else type(model)
-        made = maker(**model.arguments)
-    modules = dict(made.named_modules())
-    lost = []
-    for name, module in model.named_modules():
-        theirs = construction(modules[name]) if name in modules else {}
-        ours = construction(module)
-        lost += [f"{name}: {key} {ours[key]}" for key in ours if ours[key] != theirs.get(key)]
-    weights = {(name, weight.shape) for name, weight in model.named_parameters()}
-    weights ^= {(name, weight.shape) for name, weight in made.named_parameters()}
-    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    lost += sorted({name for name, _ in weights} | model.state_dict().keys() - every)
-    if lost:
-        way = "hand classes to make_model, as in make_model(…, attention=Mine); remove hooks; "
-        way += "register buffers with persistent=False, or make them a Parameter"
-        raise ValueError(f"no folder can hold what its arguments do not make, {lost[0]}; {way}")
+    maker = make_model if isinstance(model, EncoderDecoder) else type(model)
+    device = model.generator.proj.weight.device
+    sizes = [size for name, size in model.arguments.items() if name.endswith("vocab")]
+    outputs = []
+    with torch.random.fork_rng():
+        again = maker(**model.arguments).to(device)
+        ids = torch.randint(min(sizes), (2, 2, 6), device=device)
+        batch = Batch(*ids)
+    try:
+        load_weights(again, dict(model.named_parameters()))
+        for each in (model, again):
+            with evaluating(each):
+                states = each(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+                outputs.append(each.generator(states))
+        torch.testing.assert_close(*outputs, rtol=1e-3, atol=1e-3, equal_nan=True)
+    except (ValueError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        way = "hand classes to make_model, as in make_model(…, attention=Mine), and remove hooks"
+        raise ValueError(f"arguments and weights do not make it again ({reason}): {way}") from None
 
 
 # %%
@@ -6661,11 +6628,11 @@ def save_model(translator: Translator, folder: Path | str, weights: dict | None 
     refuse_what_would_be_lost(model)
     folder = Path(folder)
     config = folder / "config.json"
-    ours = {*MODEL_FILES, *(f".{name}{PART}" for name in MODEL_FILES)}  # written, or cut short
-    if not (config.is_file() and '"sha256"' in config.read_text("utf-8", "replace")):
-        ours -= {"config.json"}  # if there is one, then of another program
-        if not {path.name for path in folder.glob("*")} <= ours:
-            raise ValueError(f"{folder} holds other things than a model: name an empty folder")
+    others = {path.name for path in folder.glob("[!.]*")} - {*MODEL_FILES}
+    if config.is_file():
+        read_summed(config)  # ValueError where it is of another program
+    elif others:
+        raise ValueError(f"{folder} holds {min(others)} and is no model: name an empty folder")
     own = {name: value.detach().cpu() for name, value in model.named_parameters()}
     write_atomically(folder / "model.safetensors", save(weights or own))
     words = write_vocabularies(folder, translator.vocabularies)
@@ -6693,25 +6660,18 @@ def save_model(translator: Translator, folder: Path | str, weights: dict | None 
 
 # %%
 def mapped(path: Path) -> Tensor:
-    """The integers in a file, (n,), mapped and not read."""
-    count = path.stat().st_size // 4
-    if count == 0:
-        return torch.empty(0, dtype=torch.int32)
-    return torch.from_file(str(path), size=count, dtype=torch.int32)
+    """The 32-bit integers in a file, (n,), mapped and not read."""
+    return torch.from_file(str(path), size=path.stat().st_size // 4, dtype=torch.int32)
 
 
 class IdPairs:
-    """The pairs of a split that fit `max_len` positions, as ids that stay on disk."""
+    """Encoded pairs; their ids stay on disk."""
 
-    def __init__(self, folder: Path, split: str, max_len: int):
-        lengths = mapped(folder / f"{split}.lengths").view(-1, 2)  # (pairs, 2)
-        fits = (lengths > torch.tensor([1, 2])).all(1) & (lengths <= max_len).all(1)  # as `usable`
-        sizes = lengths.sum(1)
-        self.ids = mapped(folder / f"{split}.ids")
-        self.begins = (sizes.cumsum(0) - sizes)[fits]
-        self.lengths = lengths[fits]
-        self.lines = fits.nonzero().flatten()  # of the text
-        self.left_out = len(lengths) - len(self)
+    def __init__(self, folder: Path):
+        self.ids = mapped(folder / "train.ids")
+        self.lengths = mapped(folder / "train.lengths").view(-1, 2)  # (pairs, 2)
+        sizes = self.lengths.sum(1)
+        self.begins = sizes.cumsum(0) - sizes
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -6728,20 +6688,22 @@ class IdPairs:
 
 
 # %%
-def write_ids(folder: Path, corpus: Corpus, split: str, vocabularies: tuple) -> None:
-    """Encode a split into `split.ids` and `split.lengths`, 32-bit integers."""
+def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -> None:
+    """Encode the training pairs that fit into `train.ids` and `train.lengths`, 32-bit integers."""
     from tqdm import tqdm
 
-    pairs = corpus.splits[split]
-    bar = tqdm(pairs, f"encoding {split}", unit=" pairs", leave=False, disable=None)
+    bar = tqdm(corpus.splits["train"], "encoding", unit=" pairs", leave=False, disable=None)
     lengths = array.array("i")
-    with whole_file(folder / f"{split}.ids") as file:
+    with whole_file(folder / "train.ids") as file:
         for piece in grouped(bar, 10_000):
             encoded = encode_pairs(piece, vocabularies, corpus.languages)
-            sentences = list(itertools.chain.from_iterable(encoded))  # source, target, source, …
+            fitting = [pair for pair in encoded if usable(pair, max_len)]
+            sentences = list(itertools.chain.from_iterable(fitting))  # source, target, source, …
             lengths.extend(map(len, sentences))
             file.write(array.array("i", itertools.chain.from_iterable(sentences)))
-    write_atomically(folder / f"{split}.lengths", lengths.tobytes())
+    if not lengths:
+        raise ValueError(f"{corpus.name}: all pairs are empty or longer than {max_len} tokens")
+    write_atomically(folder / "train.lengths", lengths.tobytes())
 
 
 def learn_symbols(corpus: Corpus, config: Config) -> tuple:
@@ -6764,28 +6726,25 @@ def learn_symbols(corpus: Corpus, config: Config) -> tuple:
 # %%
 @dataclass(frozen=True)
 class Data:
-    """A corpus as ids, with the vocabularies that made them."""
+    """A corpus with its vocabularies and its training pairs as ids."""
 
     corpus: Corpus
-    text: str  # its SHA-256 sum
     vocabularies: tuple
     train: IdPairs
-    val: IdPairs
-    sums: dict[str, str]  # of the files: by these a run knows its corpus
+    sums: dict[str, str]  # of the files and of the text: by these a run knows its corpus
 
 
 def sum_of_text(corpus: Corpus) -> str:
     """The SHA-256 sum of the pairs for training and validation, wherever they lie."""
     digest = hashlib.sha256()
-    for split in ("train", "val"):
-        for pair in corpus.splits[split]:
-            digest.update("\n".join(pair).encode(errors="surrogatepass"))
+    for pair in itertools.chain(corpus.splits["train"], corpus.splits["val"]):
+        digest.update("\n".join(pair).encode(errors="surrogatepass"))
     return digest.hexdigest()
 
 
 @contextlib.contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; where another process has it, say so and wait."""
+def locked(folder: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a folder; where another process has it, say so and wait, or ValueError."""
     import filelock
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -6793,7 +6752,9 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        print(f"another process encodes the text; waiting for {folder}", file=sys.stderr)
+        if not wait:
+            raise ValueError(f"another training works in {folder}: name another") from None
+        print(f"another process works in {folder}: waiting for it", file=sys.stderr)
         lock.acquire()
     try:
         yield
@@ -6808,34 +6769,26 @@ def runs_folder() -> Path:
 
 def encode_corpus(corpus: Corpus, config: Config) -> Data:
     """A corpus as ids: those on disk, or, where they are missing, old or damaged, new ones."""
-    of = [corpus.place or corpus.name, corpus.languages, config.pieces, config.min_freq]
+    sizes = [config.pieces, config.min_freq, config.max_len]
+    of = [corpus.place or corpus.name, *corpus.languages, *sizes]
+    about = {"of": of, "text": sum_of_text(corpus)}
     folder = runs_folder() / "ids" / sum_of(of)[:16]
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("tokenizers", "spacy")]
-    about = {"of": list(of), "libraries": versions, "text": sum_of_text(corpus)}
-    about = json.loads(json.dumps(about))  # tuples become lists, as they do on disk
-    with one_at_a_time(folder):
-        try:
-            known, sums = read_summed(folder / "corpus.json")
+    path = folder / "corpus.json"
+    with locked(folder, wait=True):
+        known = None
+        with contextlib.suppress(OSError, ValueError):
+            content, sums = read_summed(path)
             check_sums(folder, sums)
-        except (OSError, ValueError):
-            known = None
+            known = content
         if known != about:
             vocabularies = learn_symbols(corpus, config)
-            names = [write_vocabularies(folder, vocabularies)]
-            for split in ("train", "val"):
-                write_ids(folder, corpus, split, vocabularies)
-                names += [f"{split}.ids", f"{split}.lengths"]
-            write_summed(folder / "corpus.json", about, names)
-            _, sums = read_summed(folder / "corpus.json")
+            words = write_vocabularies(folder, vocabularies)
+            write_ids(folder, corpus, vocabularies, config.max_len)
+            write_summed(path, about, [words, "train.ids", "train.lengths"])
+            _, sums = read_summed(path)
         vocabularies = read_vocabularies(folder, sums)
-        train = IdPairs(folder, "train", config.max_len)
-        val = IdPairs(folder, "val", config.max_len)
-    for split, pairs in (("train", train), ("val", val)):
-        if len(pairs) == 0:
-            raise ValueError(f"corpus {corpus.name}: not one pair of {split} can be used")
-        if pairs.left_out and os.environ.get("RANK", "0") == "0":
-            print(f"{split}: {pairs.left_out} empty or too long, left out", file=sys.stderr)
-    return Data(corpus, about["text"], vocabularies, train, val, sums)
+        sums["text"] = about["text"]
+        return Data(corpus, vocabularies, IdPairs(folder), sums)
 
 
 # %% [markdown]
@@ -6845,21 +6798,20 @@ def encode_corpus(corpus: Corpus, config: Config) -> Data:
 
 
 # %%
-def random_of(*what: object) -> random.Random:
-    """Random choices that follow from these numbers alone."""
-    return random.Random(" ".join(map(str, what)))
+def seed_of(*what: object) -> int:
+    """A seed that follows from these values alone."""
+    return random.Random(" ".join(map(str, what))).getrandbits(60)
 
 
-def updates_of_epoch(config: Config, lengths: Tensor, number: int) -> list[list[list[int]]]:
+def updates_of_epoch(config: Config, data: Data, number: int) -> list[list[list[int]]]:
     """The updates of an epoch, counted from 0: lists of batches of sentence numbers."""
     number_of_pass, share = divmod(number, config.shares)
-    generator = torch.Generator().manual_seed(
-        random_of(config.seed, "pass", number_of_pass).getrandbits(60)
-    )
-    order = torch.randperm(len(lengths), generator=generator)
+    generator = torch.Generator().manual_seed(seed_of(config.seed, "pass", number_of_pass))
+    order = torch.randperm(len(data.train), generator=generator)
     chosen = order[share :: config.shares].sort().values
-    positions = lengths[chosen] - torch.tensor([0, 1])  # the last target token is not read
-    batches = token_batches(positions.tolist(), config.batch_tokens, random_of(config.seed, number))
+    lengths = data.train.lengths[chosen] - torch.tensor([0, 1])  # the last target is not read
+    order = random.Random(seed_of(config.seed, number))
+    batches = token_batches(lengths.tolist(), config.batch_tokens, order)
     numbers = chosen.tolist()
     batches = [[numbers[n] for n in batch] for batch in batches]
     return list(grouped(batches, config.accumulate))
@@ -6874,27 +6826,29 @@ def updates_of_epoch(config: Config, lengths: Tensor, number: int) -> list[list[
 
 
 # %%
-def resolve(config: Config, lengths: Tensor) -> Config:
-    """The settings for pairs of these lengths, with a number in the place of each None."""
-    positions = int((lengths - torch.tensor([0, 1])).amax(1).sum())
+def resolve(config: Config, data: Data) -> Config:
+    """The settings for this corpus, with a number in the place of each None."""
+    positions = int((data.train.lengths - torch.tensor([0, 1])).amax(1).sum())
     batch = config.batch_tokens or min(2560, max(64, positions // 50))
     updates = positions / batch / config.accumulate  # of a pass, about
     most = min(32, 100_000 / updates)
     least = min(100, 2000 / updates)
     config = dataclasses.replace(
         config,
+        data=data.corpus.place or f"{data.corpus.name}, from Python",
+        languages="-".join(data.corpus.languages),
         batch_tokens=batch,
         epochs=config.epochs or math.ceil(max(most, least)),
         shares=config.shares or math.ceil(updates / 1000),
     )
-    warmup = min(config.warmup, max(1, planned_updates(config, lengths) // 4))
+    warmup = min(config.warmup, max(1, planned_updates(config, data) // 4))
     factor = config.factor * math.sqrt(warmup / config.warmup)
     return dataclasses.replace(config, warmup=warmup, factor=factor)
 
 
-def planned_updates(config: Config, lengths: Tensor) -> int:
+def planned_updates(config: Config, data: Data) -> int:
     """Updates of the whole training; of a large corpus estimated from its first share."""
-    return config.epochs * config.shares * len(updates_of_epoch(config, lengths, 0))
+    return config.epochs * config.shares * len(updates_of_epoch(config, data, 0))
 
 
 # %% [markdown]
@@ -6943,20 +6897,19 @@ def join_workers() -> Iterator[Worker]:
 
     ConnectionError where several ranks cannot go on together, as when another one has died.
     """
-    ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    rank = int(os.environ.get("RANK", 0))
     device = choose_device()
     if device.type == "cuda":
-        local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
-        if local_rank >= gpus:
-            raise ValueError(f"each process needs a GPU of its own: start {gpus} at most")
-        device = torch.device("cuda", local_rank)
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        if device.index >= torch.cuda.device_count():
+            raise ValueError("each process needs a GPU of its own: start fewer")
         torch.cuda.set_device(device)
     elif ranks > 1:
         device = torch.device("cpu")  # Gloo, the library that connects CPUs, knows no MPS
     try:
         if ranks > 1:
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend)
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         yield Worker(rank, ranks, device, torch.bfloat16 if gains_from_bf16(device) else None)
         if ranks > 1:
             dist.barrier()  # nobody hangs up while another still listens
@@ -6965,9 +6918,8 @@ def join_workers() -> Iterator[Worker]:
             raise
         place = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{Path(place.filename).name}:{place.lineno}: {str(error).splitlines()[0]}"
-        reason = f"rank {rank} of {ranks} has stopped ({what})"
-        way_on = "if another one died or cannot be reached, the same command goes on"
-        raise ConnectionError(f"{reason}: {way_on} from the last epoch") from error
+        way = "if another one died or cannot be reached, the same command goes on"
+        raise ConnectionError(f"rank {rank} of {ranks} has stopped ({what}): {way}") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -7042,12 +6994,11 @@ def train_step(loss_model, batches, optimizer, scheduler, stop=False, clip=None)
     token; FloatingPointError when the gradient is not finite, before any parameter has changed.
     """
     loss_sum = 0.0
-    several = isinstance(loss_model, nn.parallel.DistributedDataParallel)
-    for number, batch in enumerate(batches, 1):
-        waits = several and number < len(batches)  # exchange gradients once, with the last part
-        with loss_model.no_sync() if waits else contextlib.nullcontext():
-            loss = loss_model(batch)
-            loss.backward()
+    for batch in batches:
+        # DDP exchanges gradients once, with the last micro-batch.
+        loss_model.require_backward_grad_sync = batch is batches[-1]
+        loss = loss_model(batch)
+        loss.backward()
         loss_sum += loss.item()
     tokens = sum(batch.ntokens for batch in batches)
     loss_sum, tokens, stops = total_over_ranks(loss_sum, tokens, float(stop))
@@ -7057,7 +7008,7 @@ def train_step(loss_model, batches, optimizer, scheduler, stop=False, clip=None)
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     torch._foreach_mul_(gradients, ranks / tokens)
     norm = nn.utils.get_total_norm(gradients).item()
-    if not math.isfinite(norm) or not math.isfinite(loss_sum):
+    if not math.isfinite(norm):
         raise FloatingPointError(f"diverged: loss {loss_sum / tokens}, gradient norm {norm}")
     if clip is not None and norm > clip:
         torch._foreach_mul_(gradients, clip / norm)
@@ -7190,11 +7141,11 @@ def train_epoch(
     """Make the updates of an epoch, counted from 0; loss and tokens, or None if it was cut short."""
     from tqdm import tqdm
 
-    torch.manual_seed(random_of(config.seed, number, worker.rank).getrandbits(60))
+    torch.manual_seed(seed_of(config.seed, number, worker.rank))
     loss_model.train()
     loss_sum = 0.0
     tokens = 0.0
-    updates = updates_of_epoch(config, data.train.lengths, number)
+    updates = updates_of_epoch(config, data, number)
     quiet = worker.rank > 0 or None  # None: where no terminal looks on
     for update in tqdm(updates, f"epoch {number + 1}", unit=" updates", leave=False, disable=quiet):
         batches = [share_of(data.train, numbers, worker) for numbers in update]
@@ -7219,22 +7170,17 @@ def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
     """A function that says whether to stop: after SIGINT or SIGTERM, or when time is up."""
     asked = []
     deadline = time.monotonic() + 60 * minutes
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
     def ask(number: int, frame) -> None:
         asked.append(number)
-        restore()
+        signal.signal(number, before[number])
 
-    for number in before:
-        signal.signal(number, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: bool(asked) or time.monotonic() >= deadline
     finally:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # %% [markdown]
@@ -7246,29 +7192,19 @@ def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
 def translator_of(name: str, model: EncoderDecoder, data: Data) -> Translator:
     """A model with what it was trained on."""
     corpus = data.corpus
-    languages = corpus.languages
-    translator = Translator(name, model, corpus.name, languages, data.vocabularies)
-    return dataclasses.replace(translator, data=corpus.place, text=data.text)
+    known = {"data": corpus.place, "text": data.sums["text"]}
+    return Translator(name, model, corpus.name, corpus.languages, data.vocabularies, **known)
 
 
-def validate(model: EncoderDecoder, data: Data, config: Config, worker: Worker):
-    """Negative log-likelihood of a true token, and BLEU of greedy translations, over all ranks."""
-    texts = list(data.corpus.splits["val"])
-    mine = [texts[line] for line in data.val.lines.tolist()][worker.rank :: worker.ranks]
-    batches = token_batches(data.val.lengths.tolist(), config.batch_tokens)
-    shares = (share_of(data.val, numbers, worker) for numbers in batches)
-    with torch.autocast(worker.device.type, worker.autocast, enabled=worker.autocast is not None):
-        nll, tokens = sum_of_nll(model, (share for share in shares if share.ntokens > 0))
-        sources = [source for source, _ in mine]
-        written = translate(translator_of("", model, data), sources, greedy_search)
-    nll, tokens = total_over_ranks(nll, tokens)
-    of_ranks = [(written, mine)] * worker.ranks
-    if worker.ranks > 1:
-        dist.all_gather_object(of_ranks, (written, mine))
-    written = [text for texts, _ in of_ranks for text in texts]
-    references = [target for _, pairs in of_ranks for _, target in pairs]
-    bleu, _ = corpus_bleu(written, references)
-    return nll / tokens, bleu
+def validate(model: EncoderDecoder, data: Data, worker: Worker) -> tuple[float, float]:
+    """Negative log-likelihood of a true token, and BLEU of greedy translations."""
+
+    def on_first_rank() -> dict:
+        with torch.autocast(worker.device.type, worker.autocast, enabled=bool(worker.autocast)):
+            return judge(translator_of("", model, data), data.corpus.splits["val"], greedy_search)
+
+    score = from_first_rank(on_first_rank, worker)
+    return score["nll"], score["BLEU"]
 
 
 # %% [markdown]
@@ -7333,16 +7269,15 @@ def machine_of(worker: Worker) -> str:
     return f"{kind}, PyTorch {torch.__version__}, processes: {worker.ranks} of {numbers}"
 
 
-def checkpoint_of(folder: Path, number: int) -> Path:
-    """Where the state of a run after so many epochs lies."""
-    return folder / f"checkpoint-{number:03}.pt"
+def checkpoint_of(folder: Path, history: Sequence[Epoch]) -> Path:
+    """Where the state of a run after these epochs lies."""
+    return folder / f"checkpoint-{len(history):03}.pt"
 
 
 def save_checkpoint(path: Path, **states) -> None:
     """Write state dicts in one piece or not at all."""
-    buffer = io.BytesIO()
-    torch.save({name: state.state_dict() for name, state in states.items()}, buffer)
-    write_atomically(path, buffer.getbuffer())
+    with whole_file(path) as file:
+        torch.save({name: state.state_dict() for name, state in states.items()}, file)
 
 
 def write_run(
@@ -7351,6 +7286,7 @@ def write_run(
     """Write run.json, and remove the weights of epochs that are wanted no more."""
     names = [f"epoch-{epoch.epoch:03}" for epoch in history]
     best = names[best_of(history).epoch - 1] if history else None
+    last = checkpoint_of(folder, history)
     content = {
         "status": "finished" if is_done(history, config) else "stopped",
         "best": best,
@@ -7361,17 +7297,16 @@ def write_run(
         "settings": dataclasses.asdict(config),
         "history": [dataclasses.asdict(epoch) for epoch in history],
     }
-    last = [checkpoint_of(folder, len(history)).name] if history else []
-    write_summed(folder / "run.json", content, last)
-    for number in range(1, len(history)):
-        checkpoint_of(folder, number).unlink(missing_ok=True)
+    write_summed(folder / "run.json", content, [last.name] if history else [])
+    for path in folder.glob("checkpoint-*.pt"):
+        if path != last:
+            path.unlink()
     for name in names[: -config.keep]:
-        old = folder / name
-        if name != best and old.is_dir():
+        if name != best:
             for file in MODEL_FILES:
-                (old / file).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # something of the user's lies there: it stays
-                old.rmdir()
+                (folder / name / file).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # gone already, or something of the user's is there
+                (folder / name).rmdir()
 
 
 # %% [markdown]
@@ -7381,34 +7316,35 @@ def write_run(
 
 # %%
 def read_run(folder: Path) -> dict:
-    """What run.json says, settings and epochs as records; empty where no run has begun."""
+    """What run.json says, settings and epochs as records; empty where no run has begun.
+
+    ValueError where it is damaged, was changed, or where the folder holds other things.
+    """
     path = Path(folder) / "run.json"
     if not path.is_file():
+        if others := sorted(each.name for each in path.parent.glob("[!.]*")):
+            raise ValueError(f"{folder} holds {others[0]} and is no run: name an empty folder")
         return {}
+    content, sums = read_summed(path)
     try:
-        content = dict(json.loads(path.read_bytes()))
-        settings = settings_of(dict(content["settings"]), path)
-        content, sums = read_summed(path)
+        settings = Config(**content["settings"])
         history = [Epoch(**epoch) for epoch in content["history"]]
-    except (TypeError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{path} is of another edition ({error})") from None
     return content | {"settings": settings, "history": history, "sums": sums}
 
 
-def load_checkpoint(path: Path, sums: dict[str, str]) -> dict:
-    """Read a checkpoint; ValueError where it is damaged; nothing in the file is ever executed."""
+def load_checkpoint(folder: Path, history: Sequence[Epoch], sums: dict[str, str]) -> dict:
+    """Read the last checkpoint; ValueError where that cannot be; nothing in it is ever executed."""
     import pickle
 
-    way = "train anew in another folder; the epochs beside it are whole models"
+    path = checkpoint_of(folder, history)
     try:
-        check_sums(path.parent, sums)
+        check_sums(folder, sums)
         return torch.load(path, weights_only=True, map_location="cpu")
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: {way}") from None
-    except pickle.UnpicklingError:
-        raise ValueError(f"{path} holds more than tensors; none of it was loaded") from None
-    except ValueError:
-        raise ValueError(f"{path} is damaged: {way}") from None
+    except (ValueError, OSError, pickle.UnpicklingError):
+        way = "train anew in another folder; the epochs beside it are whole models"
+        raise ValueError(f"{path} is missing, damaged, or more than tensors: {way}") from None
 
 
 # %% [markdown]
@@ -7424,18 +7360,17 @@ def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder
     free = {"data", "patience", "keep"}
     if config.schedule == "root":
         free.add("epochs")
-    for name, value in dataclasses.asdict(config).items():
-        before = getattr(run["settings"], name)
-        if name not in free and value != before:
-            then = f"--{name.replace('_', '-')} {before}, not {value}"
-            raise ValueError(f"{folder} was made with {then}: use the same, or another folder")
-    for name, value in data.sums.items():
-        if run["ids"].get(name) != value:
-            text = f"{data.corpus.name} is not the text that {folder} was trained on"
-            raise ValueError(f"{text} ({name} differs): name that text by --data, or a new folder")
-    now = machine_of(worker)
-    if run["machine"] != now and worker.rank == 0:
-        text = f"last on {run['machine']}, now {now}: not bit for bit the same run"
+    before = dataclasses.asdict(run["settings"])
+    now = dataclasses.asdict(config)
+    changed = [name for name in now if name not in free and now[name] != before[name]]
+    if changed:
+        were = " ".join(f"--{name.replace('_', '-')} {before[name]}" for name in changed)
+        raise ValueError(f"{folder} was made with {were}: use the same, or another folder")
+    if run["ids"] != data.sums:
+        text = f"{data.corpus.name} is not the text that {folder} was trained on"
+        raise ValueError(f"{text}: name that text by --data, or a new folder")
+    if run["machine"] != machine_of(worker):
+        text = f"last on {run['machine']}, now {machine_of(worker)}: not bit for bit the same run"
         warnings.warn(text, stacklevel=2)
 
 
@@ -7445,29 +7380,6 @@ def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder
 
 
 # %%
-@contextlib.contextmanager
-def one_training(folder: Path, worker: Worker) -> Iterator[None]:
-    """Hold the lock of a run's folder; ValueError, on every rank, where that cannot be."""
-    import filelock
-
-    lock = filelock.FileLock(folder / ".annotated-transformer.lock")
-
-    def claim() -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        others = {path.name for path in folder.iterdir()}
-        others -= {Path(lock.lock_file).name, f".run.json{PART}"}
-        if others and not (folder / "run.json").is_file():
-            raise ValueError(f"{folder} holds {min(others)} and is no run: name an empty folder")
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            raise ValueError(f"another training works in {folder}: name another") from None
-
-    from_first_rank(claim, worker)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 # %% [markdown]
@@ -7476,19 +7388,20 @@ def one_training(folder: Path, worker: Worker) -> Iterator[None]:
 
 
 # %%
-def header(folder: Path, config: Config, data: Data, worker: Worker, size: int, done: int) -> str:
+def header(
+    folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch], size: int
+) -> str:
     """What is about to be trained, on what, and for how long."""
     corpus = data.corpus
-    symbols = [f"{len(words):,}" for words in dict.fromkeys(v.words for v in data.vocabularies)]
+    pairs = len(data.train)
+    left_out = len(corpus.splits["train"]) - pairs
     epochs = config.epochs * config.shares
-    updates = planned_updates(config, data.train.lengths) // epochs
-    of_a_pass = f", {config.shares} to a pass" if config.shares > 1 else ""
-    return f"""{corpus.name} ({" → ".join(corpus.languages)}): {len(data.train):,} pairs, \
-{" and ".join(symbols)} symbols, {size:,} parameters
+    updates = planned_updates(config, data) // epochs
+    return f"""{corpus.name} ({" → ".join(corpus.languages)}): {pairs:,} pairs, {left_out:,} empty or too long; {size:,} parameters
 {machine_of(worker)}
-{epochs} epochs{of_a_pass}, {updates:,} updates of {config.batch_tokens:,} positions each, \
-warm-up {config.warmup:,} updates
-{shown(folder)}: {done} of {epochs} epochs are done; curves: make curves ARGS={shown(folder)}"""
+{epochs} epochs, {config.shares} to a pass, {updates:,} updates of {config.batch_tokens:,} \
+positions each, warm-up {config.warmup:,} updates
+{shown(folder)}: {len(history)} of {epochs} epochs are done; make curves ARGS={shown(folder)}"""
 
 
 def progress(history: Sequence[Epoch], config: Config) -> str:
@@ -7531,45 +7444,39 @@ def train_model(
     the settings name.
     """
     folder = Path(folder)
-    for name in PARTS:
-        find_part(getattr(config, name), parts)
-    with join_workers() as worker, one_training(folder, worker):
-        first_rank = worker.rank == 0
-        run = from_first_rank(lambda: read_run(folder), worker)
-
-        if corpus is None:
-            corpus = find_corpus(config.data, tuple(config.languages.split("-")))
-        else:
-            check_corpus(corpus)
+    with join_workers() as worker, contextlib.ExitStack() as held:
+        corpus = corpus or find_corpus(config.data, tuple(config.languages.split("-")))
+        check_corpus(corpus)
         data = encode_corpus(corpus, config)
         if from_first_rank(lambda: data.sums, worker) != data.sums:
             raise ValueError("the first rank has read another text: give all machines the same")
-
-        place = corpus.place or f"{corpus.name}, from Python"
-        languages = "-".join(corpus.languages)
-        config = dataclasses.replace(config, data=place, languages=languages)
-        config = resolve(config, data.train.lengths)
-        if run:
-            check_same_run(run, config, data, worker, folder)
+        config = resolve(config, data)
 
         model = new_model(config, data.vocabularies, parts).to(worker.device)
         refuse_what_would_be_lost(model)
-        criterion = LabelSmoothing(len(data.vocabularies[1]), PAD, config.smoothing)
+        criterion = make_fast(LabelSmoothing(len(data.vocabularies[1]), PAD, config.smoothing))
         loss_model = on_all_ranks(ModelWithLoss(model, criterion, worker.autocast), worker)
-        total = planned_updates(config, data.train.lengths)
-        optimizer, scheduler = new_optimizer(model, config, total)
+        optimizer, scheduler = new_optimizer(model, config, planned_updates(config, data))
         states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-        history = run["history"] if run else []
-        if history:
-            last = checkpoint_of(folder, len(history))
-            saved = from_first_rank(lambda: load_checkpoint(last, run["sums"]), worker)
-            for name, state in states.items():
-                state.load_state_dict(saved.pop(name))
+
+        def begin_or_go_on() -> tuple[list[Epoch], dict]:
+            read_run(folder)  # ValueError where other things lie there, before anything is written
+            held.enter_context(locked(folder, wait=False))
+            run = read_run(folder)
+            if run:
+                check_same_run(run, config, data, worker, folder)
+            history = run.get("history", [])
+            return history, load_checkpoint(folder, history, run["sums"]) if history else {}
+
+        history, saved = from_first_rank(begin_or_go_on, worker)
+        for name, state in saved.items():
+            states[name].load_state_dict(state)
+        del saved
 
         size = count_parameters(model)
-        if first_rank:
+        if worker.rank == 0:
             write_run(folder, config, data, worker, history, size)
-            print(header(folder, config, data, worker, size, len(history)), flush=True)
+            print(header(folder, config, data, worker, history, size), flush=True)
         with stop_requests(minutes) as stop_is_due:
             for number in range(len(history), config.epochs * config.shares):
                 if is_done(history, config):
@@ -7580,15 +7487,15 @@ def train_model(
                 )
                 if sums is None:
                     break
-                loss_sum, tokens = sums
+                loss, tokens = sums
                 seconds = time.perf_counter() - begin
-                nll, bleu = validate(model, data, config, worker)
+                nll, bleu = validate(model, data, worker)
                 before = history[-1].minutes if history else 0.0
                 epoch = Epoch(
                     epoch=number + 1,
                     updates=scheduler.last_epoch,
                     learning_rate=scheduler.get_last_lr()[0],
-                    loss=loss_sum / tokens,
+                    loss=loss / tokens,
                     nll=nll,
                     perplexity=math.exp(min(nll, 100.0)),
                     bleu=bleu,
@@ -7597,10 +7504,10 @@ def train_model(
                     gpu=gpu_loads(),
                 )
                 history.append(epoch)
-                if first_rank:
-                    name = f"epoch-{number + 1:03}"
-                    save_model(translator_of(folder.name, model, data), folder / name)
-                    save_checkpoint(checkpoint_of(folder, number + 1), **states)
+                if worker.rank == 0:
+                    translator = translator_of(folder.name, model, data)
+                    save_model(translator, folder / f"epoch-{epoch.epoch:03}")
+                    save_checkpoint(checkpoint_of(folder, history), **states)
                     write_run(folder, config, data, worker, history, size)
                     print(progress(history, config), flush=True)
         del loss_model  # DDP must go before the process group does, or may wait for ever
@@ -7630,12 +7537,8 @@ def read_parts(file: Path | None) -> list[type]:
     if file is None:
         return []
     sys.modules.setdefault(Path(SCRIPT).stem, sys.modules[__name__])  # for the file to import
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None:
-        raise ValueError(f"{file} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    classes = [thing for thing in vars(module).values() if isinstance(thing, type)]
+    names = runpy.run_path(str(file), run_name=file.stem)
+    classes = [thing for thing in names.values() if isinstance(thing, type)]
     parts = [each for each in classes if each.__module__ == file.stem]
     if not parts:
         raise ValueError(f"{file} defines no class")
@@ -7653,11 +7556,6 @@ class TrainOptions:
     ranks: int = 1  # processes on this machine; each takes a GPU where there are GPUs
 
 
-def command(*words: object) -> str:
-    """A command of this program as one would type it here."""
-    return shlex.join([shown(sys.executable), shown(HERE / SCRIPT), *map(str, words)])
-
-
 # %% [markdown]
 # At the end of a training stand its score, where the model lies, and the commands that translate
 # with it and, if it was stopped, go on with it.
@@ -7666,27 +7564,21 @@ def command(*words: object) -> str:
 # %%
 def run_train(options: TrainOptions, arguments: Sequence[str]) -> int:
     """The command `train`: a run, and at its end what to do with it."""
-    parts = read_parts(options.parts)
-    for name, least in (("ranks", 1), ("minutes", 0)):
-        if not getattr(options, name) >= least:
-            raise ValueError(f"--{name} must be at least {least}, got {getattr(options, name)}")
+    if options.ranks < 1:
+        raise ValueError(f"--ranks must be at least 1, got {options.ranks}")
     if options.ranks > 1 and "RANK" not in os.environ:
         return launch(options.ranks, arguments)
     folder = options.folder or runs_folder() / f"recipe-{options.settings.languages}"
+    parts = read_parts(options.parts)
     status = train_model(options.settings, folder, options.minutes, parts=parts)
-    if int(os.environ.get("RANK", 0)) > 0:
-        return 0
-    history = read_run(folder)["history"]
-    run = shown(folder)
-    with_parts = ["--parts", shown(options.parts)] if options.parts else []
-    if history:
-        best = best_of(history)
-        print(f"{status}: validation BLEU {best.bleu:.2f} (greedy), {run}/epoch-{best.epoch:03}")
-        print(f"translate: {command('translate', '--model', run, *with_parts, '…')}")
-    if status == "stopped":
-        ranks = os.environ.get("WORLD_SIZE", 1)
-        again = command("train", "--folder", run, "--ranks", ranks, *with_parts)
-        print(f"go on, with the unfinished epoch: {again}")
+    if os.environ.get("RANK", "0") == "0":
+        history = read_run(folder)["history"]
+        if history:
+            best = best_of(history)
+            print(f"best epoch {best.epoch}, validation BLEU {best.bleu:.2f} (greedy)")
+            print(f"to translate with it: translate --model {shown(folder)}")
+        if status == "stopped":
+            print("stopped: the same command goes on, with the unfinished epoch")
     return 0
 
 
@@ -7707,8 +7599,6 @@ class ModelOptions:
 
     def load(self) -> tuple[Translator, Callable]:
         """The model, named on standard error, and its decoder."""
-        if self.beam > 100:
-            warnings.warn(f"--beam {self.beam} takes much time and memory", stacklevel=2)
         translator = load_trained_model(self.model, parts=read_parts(self.parts))
         if not isinstance(translator.model, EncoderDecoder):
             raise ValueError(
@@ -7725,13 +7615,6 @@ class ModelOptions:
 
 
 # %%
-def read_text(data: bytes, line: int) -> str:
-    """A line as text; what is no UTF-8 is replaced, with a warning."""
-    data = data.removeprefix("\ufeff".encode())  # with which some editors begin a file
-    text = data.decode(errors="replace")
-    if text.encode() != data:
-        warnings.warn(f"line {line} is not UTF-8: bytes are replaced", stacklevel=2)
-    return text.removesuffix("\n").removesuffix("\r")
 
 
 def run_translate(
@@ -7739,11 +7622,11 @@ def run_translate(
 ) -> None:
     """Translate arguments, or standard input line by line."""
     translator, decode = options.load()
-    lines = map(os.fsencode, sentences) if sentences else sys.stdin.buffer
-    texts = map(read_text, lines, itertools.count(1))
+    sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
     size = 200 if sentences or not sys.stdin.isatty() else 1
-    for number, group in enumerate(grouped(texts, size)):
-        translations = translate(translator, group, decode, first_line=1 + number * size)
+    for number, group in enumerate(grouped(sentences or sys.stdin, size)):
+        lines = [line.rstrip("\r\n") for line in group]
+        translations = translate(translator, lines, decode, first_line=1 + number * size)
         print("\n".join(translations), flush=True)
 
 
@@ -7756,10 +7639,11 @@ def run_translate(
 def corpus_of(translator: Translator) -> Corpus:
     """The corpus that a model was trained on; ValueError where it is not there any more."""
     known = {"Multi30k": "multi30k", BUILTIN: "builtin"}  # of models that do not say
-    place = translator.data or known.get(translator.corpus)
-    if not place or (place not in known.values() and not Path(place).is_dir()):
-        where = f" It lay at {place}." if place else ""
-        raise ValueError(f"where is the text of {translator.corpus}? Name it by --data.{where}")
+    place = translator.data or known.get(translator.corpus, "")
+    if place not in known.values() and not Path(place or "-").is_dir():
+        raise ValueError(
+            f"where is the text of {translator.corpus}, once {place}? Name it by --data"
+        )
     corpus = find_corpus(place, translator.languages)
     if translator.text not in ("", sum_of_text(corpus)):
         raise ValueError(f"{place} has changed since the training: name a text by --data")
@@ -7782,7 +7666,7 @@ def run_evaluate(
     splits = [split] if split else corpus.tests() or ["val"]
     print(f"scored on {corpus.name}, beam {options.beam}, alpha {options.alpha}")
     for name, score in evaluate(translator, corpus, splits, decode).items():
-        numbers = f"BLEU {score['BLEU']}, perplexity {score['perplexity']}"
+        numbers = f"BLEU {score['BLEU']:.2f}, perplexity {score['perplexity']:.2f}"
         print(f"{name}: {numbers}, {score['signature']}")
 
 
@@ -7795,29 +7679,20 @@ def run_evaluate(
 COMMANDS = {"train": TrainOptions, "translate": run_translate, "evaluate": run_evaluate}
 
 
-def parse_and_run(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; the exit status."""
-    import tyro
-
-    flat = (tyro.conf.OmitArgPrefixes,)
-    read = tyro.extras.subcommand_cli_from_dict
-    options = read(COMMANDS, prog=SCRIPT, args=arguments, config=flat)
-    if not isinstance(options, TrainOptions):
-        return options or 0
-    run = read_run(options.folder) if options.folder else {}
-    default = TrainOptions(run.get("settings", Config()))
-    options = tyro.cli(TrainOptions, args=arguments[1:], default=default, config=flat)
-    return run_train(options, arguments)
-
-
 # %%
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
+    import tyro
+
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace", line_buffering=True)  # it need not know an arrow
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
-        return parse_and_run(list(sys.argv[1:] if arguments is None else arguments))
+        options = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS, prog=SCRIPT, args=arguments, config=(tyro.conf.OmitArgPrefixes,)
+        )
+        return run_train(options, arguments) if isinstance(options, TrainOptions) else 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as a shell says it
@@ -7826,8 +7701,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         rank = os.environ.get("RANK", "0")
-        way_out = "; `make setup` installs it" if isinstance(error, ImportError) else ""
-        print(f"error{f' of rank {rank}' * (rank != '0')}: {error}{way_out}", file=sys.stderr)
+        print(f"error{f' of rank {rank}' * (rank != '0')}: {error}", file=sys.stderr)
         return 1
 
 
