@@ -2899,6 +2899,24 @@ class CorpusError(ValueError):
     """A corpus that cannot be used: the message names the file, the fault and the way out."""
 
 
+# %% tags=["hide-input"]
+def check_corpus(corpus: Corpus) -> None:
+    """CorpusError where a corpus from Python has no pairs of texts."""
+    splits = [corpus.splits.get("train"), corpus.splits.get("val")]
+    for pair in itertools.chain([corpus.languages], *(split or [None] for split in splits)):
+        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
+            form = 'Corpus(name, ("de", "en"), {"train": pairs, "val": pairs})'
+            raise CorpusError(f"{form} needs pairs of two texts, got {pair!r}")
+
+
+def sum_of_text(corpus: Corpus) -> str:
+    """The SHA-256 sum of the pairs for training and validation, wherever they lie."""
+    digest = hashlib.sha256()
+    for pair in itertools.chain(corpus.splits["train"], corpus.splits["val"]):
+        digest.update("\n".join(pair).encode(errors="surrogatepass"))
+    return digest.hexdigest()
+
+
 # %% [markdown]
 # A split is two files, and line $n$ of one belongs to line $n$ of the other. If their lengths
 # differ, every pair after the missing line is wrong, and training on it would teach nonsense
@@ -3432,6 +3450,11 @@ def check_batches_hold_every_sentence_once_and_keep_the_budget():
 
 
 # %%
+def runs_folder() -> Path:
+    """Where runs live: RUNS_DIR, or `runs` beside this file."""
+    return Path(os.environ.get("RUNS_DIR") or HERE / "runs").expanduser()
+
+
 def choose_device() -> torch.device:
     """A GPU of this machine where there is one, Apple's MPS, else the CPU."""
     if torch.cuda.is_available():
@@ -3537,11 +3560,14 @@ def source_parts(translator: Translator, sentences: Sequence[str], first_line: i
     """[(number of the sentence, ids with END)] of the parts to decode; none of a blank sentence."""
     limit, parts = translator.max_len - 1, []
     encoded = translator.vocabularies[0].encode(sentences, translator.languages[0])
-    for number, ids in enumerate(encoded):
+    for number, (text, ids) in enumerate(zip(sentences, encoded, strict=True)):
+        line = f"line {first_line + number}"
+        if "\ufffd" in text:
+            warnings.warn(f"{line} is not UTF-8: bytes are replaced", stacklevel=3)
         pieces = list(grouped(ids, limit))
         if len(pieces) > 1:
-            line = f"line {first_line + number} has {len(ids)} tokens, more than {limit}"
-            warnings.warn(f"{line}: cut into {len(pieces)} parts", stacklevel=3)
+            text = f"{line} has {len(ids)} tokens, more than {limit}"
+            warnings.warn(f"{text}: cut into {len(pieces)} parts", stacklevel=3)
         parts += [(number, [*piece, END]) for piece in pieces]
     return parts
 
@@ -3771,6 +3797,14 @@ def learn_pieces(corpus: Corpus, size: int) -> tuple[Pieces, Pieces]:
     return pieces, pieces
 
 
+def learn_symbols(corpus: Corpus, pieces: int, min_freq: int) -> tuple:
+    """Vocabularies of source and target: pieces, or words where `pieces` is 0."""
+    if pieces > 0:
+        most = 40 * math.isqrt(len(corpus.splits["train"]))
+        return learn_pieces(corpus, min(pieces, most))
+    return learn_words(corpus, min_freq)
+
+
 @functools.cache
 def pieces_at_hand() -> Pieces:
     """Pieces of the corpus of this page, 2,000 at most: few, so that words below are cut often."""
@@ -3778,6 +3812,9 @@ def pieces_at_hand() -> Pieces:
 
 
 # %% [markdown]
+# (Of six hundred pairs 5,000 pieces cannot be learnt: nearly all would be words that occur once.
+# The words of a text grow with the root of its length, roughly, and so may the pieces.)
+#
 # Is it what we did by hand? We count the words of five hundred pairs, let the library cut them as
 # it does, and compare our first merges with those that it has learnt from the same text. (Later
 # ones may differ where two pairs are equally frequent.)
@@ -3948,6 +3985,19 @@ def find_part(text: str, parts: Sequence[type] = ()) -> Callable:
         example = "GroupedAttention(groups=2)"
         raise ValueError(f"{text!r} is not a class with arguments, as {example} is") from None
     return functools.partial(known[name], **arguments) if arguments else known[name]
+
+
+def read_parts(file: Path | None) -> list[type]:
+    """The classes of modules that a Python file defines; the file is executed."""
+    if file is None:
+        return []
+    sys.modules.setdefault(Path(SCRIPT).stem, sys.modules[__name__])  # for the file to import
+    names = runpy.run_path(str(file), run_name=file.stem)
+    classes = [thing for thing in names.values() if isinstance(thing, type)]
+    parts = [each for each in classes if each.__module__ == file.stem]
+    if not parts:
+        raise ValueError(f"{file} defines no class")
+    return parts
 
 
 def part_text(part: Callable) -> str:
@@ -4830,12 +4880,27 @@ def evaluate(translator: Translator, corpus: Corpus, splits=(), decode=beam_sear
 
 
 # %% tags=["hide-input"]
+def corpus_of(translator: Translator) -> Corpus:
+    """The corpus that a model was trained on; ValueError where it is not there any more."""
+    known = {"Multi30k": "multi30k", BUILTIN: "builtin"}  # of models that do not say
+    place = translator.data or known.get(translator.corpus, "")
+    if place not in known.values() and not Path(place or "-").is_dir():
+        raise ValueError(
+            f"where is the text of {translator.corpus}, once {place}? Name it by --data"
+        )
+    corpus = find_corpus(place, translator.languages)
+    if translator.text not in ("", sum_of_text(corpus)):
+        raise ValueError(f"{place} has changed since the training: name a text by --data")
+    return corpus
+
+
 @example
 def scores_of_the_model_at_hand():
     translator, corpus = translator_at_hand(), corpus_at_hand()
     scores = evaluate(translator, corpus, ["val"])["val"]
     caption = f"{translator.name}, {corpus.name}, validation split, {scores['signature']}"
-    return table([(scores["BLEU"], scores["perplexity"])], ["BLEU", "perplexity"], caption)
+    numbers = round(scores["BLEU"], 2), round(scores["perplexity"], 2)
+    return table([numbers], ["BLEU", "perplexity"], caption)
 
 
 # %% tags=["hide-input"]
@@ -5851,11 +5916,33 @@ def check_parts_of_today_are_cached():
 # | sinusoids, added once | rotary, in every layer: scores by distance | `RotaryAttention`, `NoPositions` |
 # | each head its own keys and values | grouped: a smaller cache | `GroupedAttention`, `enable_gqa=True`; with rotary positions `RotaryGroupedAttention` |
 # | biases | none: steadier | `bias=False` of `make_model` |
-# | Adam | AdamW, which shrinks all weights at one rate; in Adam a penalty on weights is divided like a gradient, so some hardly shrink ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) | `torch.optim.AdamW` |
+# | Adam | AdamW, which shrinks all weights at one rate; in Adam a penalty on weights is divided like a gradient, so some hardly shrink ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) | `--weight-decay` |
 # | warm-up, then the inverse root | warm-up, then a cosine or a straight line down: the end of training is known | `--schedule linear` |
 # | 37,000 pieces of characters | 100,000 and more pieces of *bytes*: no text is unknown (from [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) on, which had 50,257) | `tokenizers.ByteLevelBPETokenizer` |
 # | one feed-forward network | several, of which each symbol uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
+# Two of these are the work of a few lines. The straight line has the rise and the peak of the
+# paper's curve. Its last, small steps settle what the large ones have left unsettled. AdamW shrinks
+# matrices alone; a norm that shrank would change the size of everything behind it.
+
+
+# %%
+def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
+    """The rise and peak of `rate`, then a straight line that is zero at step `total`, the last."""
+    peak = rate(warmup, model_size, factor, warmup)
+    return peak * max(0.0, min(step / warmup, (total - step) / max(1, total - warmup)))
+
+
+def adamw(parameters: Iterable[nn.Parameter], weight_decay: float, **settings):
+    """AdamW that shrinks matrices; norms and biases are left out. With no decay it is Adam."""
+    parameters = list(parameters)
+    matrices = [p for p in parameters if p.dim() > 1]
+    others = [p for p in parameters if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
+    return torch.optim.AdamW(groups, weight_decay=0.0, **settings)
+
+
+# %% [markdown]
 # <a id="further"></a>
 # ## Do sinusoids carry further?
 #
@@ -6293,13 +6380,12 @@ class FastAttention(MultiHeadedAttention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask, at):
         if self.record is not None or query.device.type in self.plain_on:
             return super().attend(query, key, value, mask, at)
-        size = query.size(2)
         causal = False
-        if mask is not None and mask.shape == (1, 1, size, size):
-            causal = torch.equal(mask[0], subsequent_mask(size).to(mask.device))
+        if mask is not None and len(mask) == 1:
+            causal = torch.equal(mask[0], subsequent_mask(query.size(2)).to(mask.device))
+        mask = None if causal else mask
         rate = self.dropout.p if self.training else 0.0
         kernel = F.scaled_dot_product_attention
-        mask = None if causal else mask
         return kernel(query, key, value, mask, dropout_p=rate, is_causal=causal), None
 
 
@@ -6476,7 +6562,6 @@ class Config:
     epochs: int | None = None  # passes over the training split; else by corpus
     shares: int | None = None  # of a pass; each counts as an epoch; else by corpus
     warmup: int = 1000  # updates; at most a quarter of all
-    patience: int = 32  # end after so many epochs without a better BLEU
     keep: int = 10  # of so many last epochs the weights stay, to be averaged
     seed: int = 1
 
@@ -6491,8 +6576,7 @@ class Config:
                 raise ValueError(f"--{name.replace('_', '-')} must be positive, got {value}")
 
 
-POSITIVE = "N d_model d_ff h batch_tokens accumulate epochs shares warmup patience keep".split()
-POSITIVE += ["factor", "clip"]
+POSITIVE = "N d_model d_ff h batch_tokens accumulate epochs shares warmup keep factor clip".split()
 
 
 # %% [markdown]
@@ -6510,9 +6594,6 @@ POSITIVE += ["factor", "clip"]
 # %% [markdown]
 # The settings of a run are read back as strictly as they were written. A renamed line, or a word in
 # the place of a number, is an error, and never the recipe in silence.
-
-
-# %%
 
 
 # %% [markdown]
@@ -6541,8 +6622,8 @@ def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
         reason = error.strerror or error
         raise OSError(f"{path} was not written ({reason}); what was there is untouched") from None
     finally:
-        with contextlib.suppress(OSError):  # renamed, as a rule
-            beside.unlink()
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)  # if it was not renamed
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -6593,19 +6674,16 @@ def refuse_what_would_be_lost(model: nn.Module) -> None:
     if not hasattr(model, "arguments"):
         raise ValueError("only a model that `make_model` or `LanguageModel` made has a folder")
     maker = make_model if isinstance(model, EncoderDecoder) else type(model)
-    device = model.generator.proj.weight.device
-    sizes = [size for name, size in model.arguments.items() if name.endswith("vocab")]
-    outputs = []
     with torch.random.fork_rng():
-        again = maker(**model.arguments).to(device)
-        ids = torch.randint(min(sizes), (2, 2, 6), device=device)
-        batch = Batch(*ids)
+        again = maker(**model.arguments).to(model.generator.proj.weight.device)
+        symbols = torch.randint(4, (2, 2, 6), device=model.generator.proj.weight.device)
+    batch = Batch(*symbols)
+    outputs = []
     try:
         load_weights(again, dict(model.named_parameters()))
         for each in (model, again):
             with evaluating(each):
-                states = each(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-                outputs.append(each.generator(states))
+                outputs.append(each(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask))
         torch.testing.assert_close(*outputs, rtol=1e-3, atol=1e-3, equal_nan=True)
     except (ValueError, AssertionError) as error:
         reason = str(error).splitlines()[0]
@@ -6706,18 +6784,7 @@ def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -
     write_atomically(folder / "train.lengths", lengths.tobytes())
 
 
-def learn_symbols(corpus: Corpus, config: Config) -> tuple:
-    """Vocabularies of source and target: pieces, or words where `pieces` is 0."""
-    if config.pieces > 0:
-        most = 40 * math.isqrt(len(corpus.splits["train"]))
-        return learn_pieces(corpus, min(config.pieces, most))
-    return learn_words(corpus, config.min_freq)
-
-
 # %% [markdown]
-# (Of six hundred pairs 5,000 pieces cannot be learnt: nearly all would be words that occur once.
-# The words of a text grow with the root of its length, roughly, and so may the pieces.)
-#
 # This is done once. What is on disk is known by the place of the text and by the settings of its
 # vocabulary; it counts if text and libraries are still the same, and is made anew if not. One
 # process holds a lock and works; the others wait for it.
@@ -6732,14 +6799,6 @@ class Data:
     vocabularies: tuple
     train: IdPairs
     sums: dict[str, str]  # of the files and of the text: by these a run knows its corpus
-
-
-def sum_of_text(corpus: Corpus) -> str:
-    """The SHA-256 sum of the pairs for training and validation, wherever they lie."""
-    digest = hashlib.sha256()
-    for pair in itertools.chain(corpus.splits["train"], corpus.splits["val"]):
-        digest.update("\n".join(pair).encode(errors="surrogatepass"))
-    return digest.hexdigest()
 
 
 @contextlib.contextmanager
@@ -6762,11 +6821,6 @@ def locked(folder: Path, wait: bool) -> Iterator[None]:
         lock.release()
 
 
-def runs_folder() -> Path:
-    """Where runs live: RUNS_DIR, or `runs` beside this file."""
-    return Path(os.environ.get("RUNS_DIR") or HERE / "runs").expanduser()
-
-
 def encode_corpus(corpus: Corpus, config: Config) -> Data:
     """A corpus as ids: those on disk, or, where they are missing, old or damaged, new ones."""
     sizes = [config.pieces, config.min_freq, config.max_len]
@@ -6781,7 +6835,7 @@ def encode_corpus(corpus: Corpus, config: Config) -> Data:
             check_sums(folder, sums)
             known = content
         if known != about:
-            vocabularies = learn_symbols(corpus, config)
+            vocabularies = learn_symbols(corpus, config.pieces, config.min_freq)
             words = write_vocabularies(folder, vocabularies)
             write_ids(folder, corpus, vocabularies, config.max_len)
             write_summed(path, about, [words, "train.ids", "train.lengths"])
@@ -6902,9 +6956,7 @@ def join_workers() -> Iterator[Worker]:
     device = choose_device()
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        if device.index >= torch.cuda.device_count():
-            raise ValueError("each process needs a GPU of its own: start fewer")
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device)  # an error if there are fewer GPUs than processes
     elif ranks > 1:
         device = torch.device("cpu")  # Gloo, the library that connects CPUs, knows no MPS
     try:
@@ -6917,9 +6969,8 @@ def join_workers() -> Iterator[Worker]:
         if ranks == 1:
             raise
         place = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{Path(place.filename).name}:{place.lineno}: {str(error).splitlines()[0]}"
-        way = "if another one died or cannot be reached, the same command goes on"
-        raise ConnectionError(f"rank {rank} of {ranks} has stopped ({what}): {way}") from error
+        reason = f"rank {rank} has stopped in {place.name} ({str(error).splitlines()[0]})"
+        raise ConnectionError(f"{reason}: the same command goes on from the last epoch") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -7045,8 +7096,8 @@ def on_all_ranks(loss_model: nn.Module, worker: Worker) -> nn.Module:
 
 
 # %%
-def launch(ranks: int, arguments: Sequence[str]) -> int:
-    """Run this file with these arguments in several processes of this machine; the exit status."""
+def launch(ranks: int) -> int:
+    """Run this command in several processes of this machine; the exit status."""
     import logging
 
     from torch.distributed import run
@@ -7054,14 +7105,12 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
 
     logging.disable()  # each process tells its own error
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")  # seconds, to end an epoch
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["--standalone", f"--nproc-per-node={ranks}", "--log-dir", folder, "--"]
-        try:
-            run.main([*command, str(HERE / SCRIPT), *arguments])
-        except errors.ChildFailedError:
-            return 1
-        except SignalException:  # Ctrl-C, handed on to the ranks: they say what there is to say
-            return 130
+    try:
+        run.main(["--standalone", f"--nproc-per-node={ranks}", "--", *sys.argv])
+    except errors.ChildFailedError:
+        return 1
+    except SignalException:  # Ctrl-C, handed on to the ranks: they say what there is to say
+        return 130
     return 0
 
 
@@ -7081,11 +7130,11 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
 # %%
 def new_model(config: Config, vocabularies: tuple, parts: Sequence[type] = ()) -> EncoderDecoder:
     """The model of a run, as it begins, in its fast form."""
-    names = inspect.signature(make_model).parameters
-    settings = dataclasses.asdict(config)
-    arguments = {name: value for name, value in settings.items() if name in names}
-    arguments["src_vocab"] = len(vocabularies[0])
-    arguments["tgt_vocab"] = len(vocabularies[1])
+    source, target = vocabularies
+    arguments = {"src_vocab": len(source), "tgt_vocab": len(target)}
+    for name in inspect.signature(make_model).parameters:
+        if hasattr(config, name):
+            arguments[name] = getattr(config, name)
     torch.manual_seed(config.seed)
     return make_fast(new_from("make_model", arguments, parts))
 
@@ -7097,20 +7146,6 @@ def new_model(config: Config, vocabularies: tuple, parts: Sequence[type] = ()) -
 
 
 # %%
-def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The rise and peak of `rate`, then a straight line that is zero at step `total`, the last."""
-    peak = rate(warmup, model_size, factor, warmup)
-    return peak * max(0.0, min(step / warmup, (total - step) / max(1, total - warmup)))
-
-
-# %%
-def adamw(parameters: Iterable[nn.Parameter], weight_decay: float, **settings):
-    """AdamW that shrinks matrices; norms and biases are left out. With no decay it is Adam."""
-    parameters = list(parameters)
-    matrices = [p for p in parameters if p.dim() > 1]
-    others = [p for p in parameters if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
-    return torch.optim.AdamW(groups, weight_decay=0.0, **settings)
 
 
 def new_optimizer(model: EncoderDecoder, config: Config, updates: int):
@@ -7192,18 +7227,16 @@ def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
 def translator_of(name: str, model: EncoderDecoder, data: Data) -> Translator:
     """A model with what it was trained on."""
     corpus = data.corpus
-    known = {"data": corpus.place, "text": data.sums["text"]}
-    return Translator(name, model, corpus.name, corpus.languages, data.vocabularies, **known)
+    translator = Translator(name, model, corpus.name, corpus.languages, data.vocabularies)
+    return dataclasses.replace(translator, data=corpus.place, text=data.sums["text"])
 
 
 def validate(model: EncoderDecoder, data: Data, worker: Worker) -> tuple[float, float]:
     """Negative log-likelihood of a true token, and BLEU of greedy translations."""
-
-    def on_first_rank() -> dict:
-        with torch.autocast(worker.device.type, worker.autocast, enabled=bool(worker.autocast)):
-            return judge(translator_of("", model, data), data.corpus.splits["val"], greedy_search)
-
-    score = from_first_rank(on_first_rank, worker)
+    translator = translator_of("", model, data)
+    pairs = data.corpus.splits["val"]
+    with torch.autocast(worker.device.type, worker.autocast, enabled=worker.autocast is not None):
+        score = from_first_rank(lambda: judge(translator, pairs, greedy_search), worker)
     return score["nll"], score["BLEU"]
 
 
@@ -7223,7 +7256,6 @@ class Epoch:
     learning_rate: float  # of the next update
     loss: float  # per token, smoothed, while training
     nll: float  # per token of the validation split
-    perplexity: float
     bleu: float
     tokens_per_second: int
     minutes: float  # since the run began
@@ -7235,12 +7267,9 @@ def best_of(history: Sequence[Epoch]) -> Epoch:
     return max(history, key=lambda epoch: (epoch.bleu, -epoch.nll))
 
 
-def is_done(history: Sequence[Epoch], config: Config) -> bool:
-    """True after the last epoch, and when validation has stopped improving (*early stopping*)."""
-    last = len(history)
-    if last == 0:
-        return False
-    return last >= config.epochs * config.shares or last - best_of(history).epoch >= config.patience
+def status_of(history: Sequence[Epoch], config: Config) -> str:
+    """Whether a run is "finished" or "stopped"."""
+    return "finished" if len(history) == config.epochs * config.shares else "stopped"
 
 
 # %%
@@ -7288,7 +7317,7 @@ def write_run(
     best = names[best_of(history).epoch - 1] if history else None
     last = checkpoint_of(folder, history)
     content = {
-        "status": "finished" if is_done(history, config) else "stopped",
+        "status": status_of(history, config),
         "best": best,
         "corpus": data.corpus.name,
         "ids": data.sums,
@@ -7357,12 +7386,9 @@ def load_checkpoint(folder: Path, history: Sequence[Epoch], sums: dict[str, str]
 # %%
 def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder: Path) -> None:
     """ValueError where settings or text are not those of the run."""
-    free = {"data", "patience", "keep"}
-    if config.schedule == "root":
-        free.add("epochs")
     before = dataclasses.asdict(run["settings"])
     now = dataclasses.asdict(config)
-    changed = [name for name in now if name not in free and now[name] != before[name]]
+    changed = [name for name in now if name not in ("data", "keep") and now[name] != before[name]]
     if changed:
         were = " ".join(f"--{name.replace('_', '-')} {before[name]}" for name in changed)
         raise ValueError(f"{folder} was made with {were}: use the same, or another folder")
@@ -7377,9 +7403,6 @@ def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder
 # %% [markdown]
 # A folder belongs to one training at a time, and to trainings only: where there are other things,
 # and no `run.json`, nothing is touched.
-
-
-# %%
 
 
 # %% [markdown]
@@ -7408,7 +7431,7 @@ def progress(history: Sequence[Epoch], config: Config) -> str:
     """One line about the epoch that has ended."""
     epoch = history[-1]
     epochs = config.epochs * config.shares
-    judged = f"perplexity {epoch.perplexity:.2f}, BLEU {epoch.bleu:.1f}"
+    judged = f"perplexity {math.exp(epoch.nll):.2f}, BLEU {epoch.bleu:.1f}"
     best = ", best so far" if best_of(history) is epoch else ""
     left = (epochs - epoch.epoch) * epoch.minutes / epoch.epoch
     speed = f"{epoch.tokens_per_second:,} tokens/s, {left:.0f} minutes left at most"
@@ -7421,13 +7444,6 @@ def progress(history: Sequence[Epoch], config: Config) -> str:
 
 
 # %%
-def check_corpus(corpus: Corpus) -> None:
-    """CorpusError where a corpus from Python has no pairs of texts."""
-    splits = [corpus.splits.get("train"), corpus.splits.get("val")]
-    for pair in itertools.chain([corpus.languages], *(split or [None] for split in splits)):
-        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
-            form = 'Corpus(name, ("de", "en"), {"train": pairs, "val": pairs})'
-            raise CorpusError(f"{form} needs pairs of two texts, got {pair!r}")
 
 
 def train_model(
@@ -7437,7 +7453,7 @@ def train_model(
     corpus: Corpus | None = None,
     parts: Sequence[type] = (),
 ) -> str:
-    """Train to the last epoch, or until validation stops improving; "finished" or "stopped".
+    """Train to the last epoch; "finished", or "stopped" by a request or by time.
 
     The run lives in `folder`. `minutes` bounds the time; a stopped run goes on from its last whole
     epoch. A `corpus` takes the place of what `config.data` names; `parts` are classes of yours that
@@ -7468,6 +7484,8 @@ def train_model(
             history = run.get("history", [])
             return history, load_checkpoint(folder, history, run["sums"]) if history else {}
 
+        if not any(batches_to_judge(translator_of("", model, data), corpus.splits["val"])):
+            raise CorpusError(f"{corpus.name}: not one pair of val can be used")
         history, saved = from_first_rank(begin_or_go_on, worker)
         for name, state in saved.items():
             states[name].load_state_dict(state)
@@ -7479,8 +7497,6 @@ def train_model(
             print(header(folder, config, data, worker, history, size), flush=True)
         with stop_requests(minutes) as stop_is_due:
             for number in range(len(history), config.epochs * config.shares):
-                if is_done(history, config):
-                    break
                 begin = time.perf_counter()
                 sums = train_epoch(
                     loss_model, data, config, worker, optimizer, scheduler, number, stop_is_due
@@ -7497,7 +7513,6 @@ def train_model(
                     learning_rate=scheduler.get_last_lr()[0],
                     loss=loss / tokens,
                     nll=nll,
-                    perplexity=math.exp(min(nll, 100.0)),
                     bleu=bleu,
                     tokens_per_second=round(tokens / seconds),
                     minutes=before + (time.perf_counter() - begin) / 60,
@@ -7511,7 +7526,7 @@ def train_model(
                     write_run(folder, config, data, worker, history, size)
                     print(progress(history, config), flush=True)
         del loss_model  # DDP must go before the process group does, or may wait for ever
-    return "finished" if is_done(history, config) else "stopped"
+    return status_of(history, config)
 
 
 # %% [markdown]
@@ -7531,51 +7546,38 @@ def train_model(
 # machines `torchrun` starts the processes.
 
 
-# %%
-def read_parts(file: Path | None) -> list[type]:
-    """The classes of modules that a Python file defines; the file is executed."""
-    if file is None:
-        return []
-    sys.modules.setdefault(Path(SCRIPT).stem, sys.modules[__name__])  # for the file to import
-    names = runpy.run_path(str(file), run_name=file.stem)
-    classes = [thing for thing in names.values() if isinstance(thing, type)]
-    parts = [each for each in classes if each.__module__ == file.stem]
-    if not parts:
-        raise ValueError(f"{file} defines no class")
-    return parts
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """Train a translator, or go on with a run."""
-
-    settings: Config = Config()
-    folder: Path | None = None  # the run; without it RUNS_DIR/recipe-SOURCE-TARGET
-    parts: Path | None = None  # a Python file with classes of yours, which settings may name
-    minutes: float = math.inf  # stop after this time, which must be enough for an epoch
-    ranks: int = 1  # processes on this machine; each takes a GPU where there are GPUs
-
-
 # %% [markdown]
 # At the end of a training stand its score, where the model lies, and the commands that translate
 # with it and, if it was stopped, go on with it.
 
 
 # %%
-def run_train(options: TrainOptions, arguments: Sequence[str]) -> int:
-    """The command `train`: a run, and at its end what to do with it."""
-    if options.ranks < 1:
-        raise ValueError(f"--ranks must be at least 1, got {options.ranks}")
-    if options.ranks > 1 and "RANK" not in os.environ:
-        return launch(options.ranks, arguments)
-    folder = options.folder or runs_folder() / f"recipe-{options.settings.languages}"
-    parts = read_parts(options.parts)
-    status = train_model(options.settings, folder, options.minutes, parts=parts)
+def run_train(
+    settings: Config = Config(),
+    folder: Path | None = None,
+    parts: Path | None = None,
+    minutes: float = math.inf,
+    ranks: int = 1,
+) -> int:
+    """Train a translator, or go on with a run.
+
+    Args:
+        folder: the run; without it RUNS_DIR/recipe-SOURCE-TARGET
+        parts: a Python file with classes of yours, which settings may name
+        minutes: stop after this time, which must be enough for an epoch
+        ranks: processes on this machine; each takes a GPU where there are GPUs
+    """
+    if ranks < 1:
+        raise ValueError(f"--ranks must be at least 1, got {ranks}")
+    if ranks > 1 and "RANK" not in os.environ:
+        return launch(ranks)
+    folder = folder or runs_folder() / f"recipe-{settings.languages}"
+    status = train_model(settings, folder, minutes, parts=read_parts(parts))
     if os.environ.get("RANK", "0") == "0":
         history = read_run(folder)["history"]
         if history:
             best = best_of(history)
-            print(f"best epoch {best.epoch}, validation BLEU {best.bleu:.2f} (greedy)")
+            print(f"best: epoch {best.epoch}, validation BLEU {best.bleu:.2f} (greedy)")
             print(f"to translate with it: translate --model {shown(folder)}")
         if status == "stopped":
             print("stopped: the same command goes on, with the unfinished epoch")
@@ -7636,18 +7638,6 @@ def run_translate(
 
 
 # %%
-def corpus_of(translator: Translator) -> Corpus:
-    """The corpus that a model was trained on; ValueError where it is not there any more."""
-    known = {"Multi30k": "multi30k", BUILTIN: "builtin"}  # of models that do not say
-    place = translator.data or known.get(translator.corpus, "")
-    if place not in known.values() and not Path(place or "-").is_dir():
-        raise ValueError(
-            f"where is the text of {translator.corpus}, once {place}? Name it by --data"
-        )
-    corpus = find_corpus(place, translator.languages)
-    if translator.text not in ("", sum_of_text(corpus)):
-        raise ValueError(f"{place} has changed since the training: name a text by --data")
-    return corpus
 
 
 def run_evaluate(
@@ -7676,7 +7666,7 @@ def run_evaluate(
 
 
 # %%
-COMMANDS = {"train": TrainOptions, "translate": run_translate, "evaluate": run_evaluate}
+COMMANDS = {"train": run_train, "translate": run_translate, "evaluate": run_evaluate}
 
 
 # %%
@@ -7684,15 +7674,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     import tyro
 
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is not None:
+        sys.argv = [str(HERE / SCRIPT), *arguments]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace", line_buffering=True)  # it need not know an arrow
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
-        options = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog=SCRIPT, args=arguments, config=(tyro.conf.OmitArgPrefixes,)
-        )
-        return run_train(options, arguments) if isinstance(options, TrainOptions) else 0
+        flat = (tyro.conf.OmitArgPrefixes,)
+        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=SCRIPT, config=flat) or 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as a shell says it
