@@ -103,8 +103,7 @@ def built(folder: Path, *cells) -> Path:
 def page_of(folder: Path, *cells) -> BeautifulSoup:
     """The article of a notebook made of these cells, without what surrounds it on the page."""
     cells = build_page.Cells(nbformat.read(notebook(folder, *cells), as_version=4))
-    article = build_page.lay_out(cells.html)
-    return BeautifulSoup(build_page.folded(str(article)), "html.parser")
+    return build_page.lay_out(cells.html)
 
 
 # What the builder refuses -------------------------------------------------------------------------
@@ -191,6 +190,20 @@ def test_headings_have_one_title(tmp_path):
     assert [len(item.find_all("li")) for item in contents.select("ol")] == [4, 2]
 
 
+def test_anchors_alone_before_a_heading_become_part_of_it(tmp_path):
+    picture = '<img alt="a dot" src="data:image/png;base64,AAAA">'
+    text = f'<a id="one"></a><a id="two"></a>\n## Both\n\n{picture * 2}\n\n## Next\n\n'
+    text += 'Words. <a id="inside"></a>\n\n## Last\n\n<a id="end"></a>\nThe end.'
+    page = page_of(tmp_path, text)
+    both, following, last = page.find_all("h3")
+    assert both["id"] == "one" and both.find(id="two") and both.text == "Both"
+    assert (following["id"], last["id"]) == ("next", "last")
+    for name in ("inside", "end"):
+        assert page.find(id=name).parent.name == "p"
+    assert page.img.parent.name == "p"
+    assert all(paragraph.contents for paragraph in page.find_all("p"))
+
+
 def test_captions_join_what_they_describe(tmp_path):
     table = "| a |\n| --- |\n| 1 |\n\n**Table 1.** Above it."
     drawing = SECTIONS + "![A box.](images/multi-head.svg)\n\n**Figure 2.** Of it."
@@ -275,6 +288,7 @@ def test_exercises_and_what_is_looked_up_are_folded_under_their_headings(tmp_pat
     page = page_of(tmp_path, "# Part", text, words, hidden("x = 1"), "# Part 2\n\nStory.")
     exercise, words, code = page.find_all("details")
     assert exercise.summary.h3["id"] == "try-it" and exercise.p.text == "Do."
+    assert not exercise.summary.a, "a summary may hold no link"
     assert words.summary.h3["id"] == "glossary" and words.details is code
     for said in ("Open.", "Story."):
         assert page.find(string=said).find_parent("details") is None

@@ -6,6 +6,7 @@ not exist, and a chart with a null where a number should be. The same notebook g
 """
 
 import base64
+import copy
 import functools
 import hashlib
 import html
@@ -14,7 +15,7 @@ import json
 import re
 import sys
 import zlib
-from itertools import groupby, takewhile
+from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 
 import nbformat
@@ -57,8 +58,8 @@ ROOMS = (330, 880)  # pixels; widths of a chart on a phone and beside the conten
 LIMIT = 3_000_000  # bytes; a page must stay pleasant to load on a phone
 SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
-FOLDED = "paper-map older-code failures glossary references"  # sections to look things up in
-FOLDED = "|".join([r"try-[\w-]+", *FOLDED.split()])  # and exercises: folded under their headings
+EXERCISE = "try-"  # how the names of their sections begin, which are folded, too
+LOOKED_UP = {"paper-map", "older-code", "failures", "glossary", "references"}  # folded sections
 MEASURED = re.compile(r"(.*?)(?:; (BLEU nrefs:\S+))?\. ((?:[^.]|\.\d)*; measured with .*)")
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
 CODE_INKS = {  # what is coloured in code: class, kinds of tokens
@@ -72,7 +73,7 @@ CODE_INKS = {  # what is coloured in code: class, kinds of tokens
 FACES = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular"  # of formulas
 FACES = {*FACES.split(), *(f"Size{size}-Regular" for size in (1, 2, 3, 4))}
 GITHUB = re.compile(r'\[remote "origin"\][^\[]*github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?\n')
-ANCHORED = r"^((?:<a id=[^>]+></a>)+)\s+(#+ )"
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 DEFINES = re.compile(r"^(?:def|class) (\w+)", flags=re.M)
 NUMBER = re.compile(r"[-+−–—±\d.,;()\s\u2060]*(e[+-]?\d+)?\s*[%×kM]?|NaN")  # a range, too
 
@@ -240,10 +241,7 @@ class Cells:
         """One cell, under the name by which errors call it."""
         name = f"cell {number} ({cell.source.strip().splitlines()[0][:60]})"
         try:
-            if cell.cell_type == "code":
-                inner = self.code(cell)
-            else:  # anchors before a heading become part of it
-                inner = self.md.render(re.sub(ANCHORED, r"\n\2\1", cell.source, flags=re.M))
+            inner = self.code(cell) if cell.cell_type == "code" else self.md.render(cell.source)
         except BuildError as error:
             raise BuildError(f"{name}: {error}") from None
         return f'<cell name="{html.escape(name)}">{inner}</cell>'
@@ -415,13 +413,20 @@ def refuse(tag: Tag, message: str) -> None:
 def name_headings(article: BeautifulSoup) -> None:
     """Make the first heading the only h1, and name each.
 
-    A heading is named by the anchor that it begins with, or else by its words.
+    A heading is named by the anchor before it, or else by its words; others stay as anchors in it.
     """
-    headings = article.find_all(re.compile(r"^h\d$"))
+    headings = article.find_all(HEADINGS)
     if not headings:
         raise BuildError("the notebook has no title: it needs a heading")
     for number, heading in enumerate(headings):
         heading.name = f"h{int(heading.name[1]) + min(number, 1)}"
+        before = heading.find_previous_sibling()
+        if before and before.name == "p" and not before.get_text(strip=True):
+            anchors = before.find_all(recursive=False)
+            if all(tag.name == "a" for tag in anchors):
+                heading.insert(0, *anchors)
+                before.next_sibling.extract()  # the end of its line
+                before.decompose()
         if anchor := heading.find("a", id=True):
             heading["id"] = anchor.extract()["id"]
         else:
@@ -519,36 +524,64 @@ def lay_out(cells: str) -> BeautifulSoup:
         make_playable(figure, PLAYABLE[figure["id"]])
     add_captions(article)
     place_notes(article)
+    fold_sections(article)
+    link_headings(article)
     return article
 
 
-def folded(article: str) -> str:
-    """The article with whole sections in folds under their headings: the set-up with the words
-    between its cells, the engine room, exercises and what is there to be looked up."""
-    start, story = re.split("(?=<h2 )|$", article, maxsplit=1)
-    story, engine, room = story.partition(f'<h2 id="{ENGINE}">')
-    cell = r'<details class="fold"><summary>(?:code of|set-up).*?</summary>(.*?)</details>'
-    if set_up := re.search(r"<details .*</details>", start, flags=re.S):
-        inner = re.sub(cell, r"\1", set_up[0], flags=re.S)
-        whole = f'<details class="fold"><summary>set-up code</summary>{inner}</details>'
-        start = start.replace(set_up[0], whole)
-    section = r'<details class="fold section"><summary>\1</summary>\2</details>\n'
-    looked_up = rf'(<h3 id="(?:{FOLDED})">.*?</h3>)(.*?)(?=<h[23] |\Z)'
-    story = re.sub(looked_up, section, story, flags=re.S)
-    room, own = re.split("(?=<h2 )|$", room, maxsplit=1)
-    room = engine + re.sub(cell, r"\1", room, flags=re.S)
-    room = re.sub(r"(<h2 .*?</h2>)(.*)", section, room, flags=re.S) + own
-    # (A summary may hold no link; page.js shows the address of a section that is unfolded.)
-    self_link = r'\1<a class="self" href="#\2" aria-hidden="true" tabindex="-1"></a></h'
-    return re.sub(r'(?<!<summary>)(<h[2-6] id="([^"]+)">.*?)</h', self_link, start + story + room)
+def fold_section(article: BeautifulSoup, heading: Tag, end: tuple[str, ...]) -> Tag:
+    """Fold a section under its heading; it ends before the next heading of the kinds in `end`."""
+    section = list(takewhile(lambda each: each.name not in end, heading.next_siblings))
+    summary = heading.wrap(article.new_tag("summary"))
+    fold = summary.wrap(article.new_tag("details", attrs={"class": "fold section"}))
+    fold.extend(section)
+    fold.insert_after("\n")
+    return fold
+
+
+def unfold_cells(fold: Tag) -> None:
+    """Show the code in a fold without folds of its own."""
+    for cell in fold.select("details.fold:not(.section)"):
+        cell.summary.decompose()
+        cell.unwrap()
+
+
+def fold_sections(article: BeautifulSoup) -> None:
+    """Fold the set-up, exercises, what is there to be looked up, and the engine room."""
+    start = takewhile(lambda each: each.name != "h2", article.children)
+    set_up = list(dropwhile(lambda each: each.name != "details", start))
+    if set_up:
+        fold = article.new_tag("details", attrs={"class": "fold"})
+        set_up[0].insert_before(fold)
+        fold.extend(set_up)
+        unfold_cells(fold)
+        fold.insert(0, article.new_tag("summary", string="set-up code"))
+    for heading in article.find_all("h3", recursive=False):
+        if heading["id"] in LOOKED_UP or heading["id"].startswith(EXERCISE):
+            fold_section(article, heading, end=("h2", "h3"))
+    if engine := article.find("h2", id=ENGINE):
+        unfold_cells(fold_section(article, engine, end=("h2",)))
+
+
+def link_headings(article: BeautifulSoup) -> None:
+    """Give each heading a link to itself.
+
+    A summary may hold none; page.js shows the address of a section that is unfolded.
+    """
+    for heading in article.find_all(HEADINGS[1:]):
+        if heading.parent.name != "summary":
+            link = {"class": "self", "href": f"#{heading['id']}", "aria-hidden": "true"}
+            heading.append(article.new_tag("a", attrs=link | {"tabindex": "-1"}))
 
 
 def contents(article: BeautifulSoup) -> str:
     """Parts and their sections as a nested list of links."""
     listed = ""
     for heading in article.find_all(["h2", "h3"]):
-        text = re.sub(r"</?a\b[^>]*>", "", heading.decode_contents())
-        link = f'<li><a href="#{heading["id"]}">{text}</a>'
+        words = copy.copy(heading)
+        for link in words.find_all("a"):
+            link.unwrap()
+        link = f'<li><a href="#{heading["id"]}">{words.decode_contents()}</a>'
         listed += f"</ol></li>{link}<ol>" if heading.name == "h2" else f"{link}</li>"
     return f"<ol>{listed.removeprefix('</ol></li>')}</ol></li></ol>".replace("<ol></ol>", "")
 
@@ -615,7 +648,7 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "draft": draft,
         "preview": preview,
         "links": elsewhere,
-        "article": folded(str(article)),
+        "article": str(article),
         "about": html.escape(about),
         "katex_licence": (VENDOR / "katex/LICENSE").read_text("utf-8"),
         "vega_licence": (VENDOR / "vega/LICENSE").read_text("utf-8"),
