@@ -137,6 +137,10 @@ def test_faults_fail_the_build(tmp_path, cell, message):
         page_of(tmp_path, cell)
 
 
+def test_a_chart_may_have_a_null_that_is_no_number():
+    assert build_page.missing_numbers(rows_chart({"n": 1})) == []
+
+
 def test_a_page_needs_a_title_and_may_not_be_too_large(tmp_path, monkeypatch):
     with pytest.raises(build_page.BuildError, match="no title"):
         build_page.build(notebook(tmp_path, "Text.", title=False))
