@@ -24,6 +24,7 @@ from bs4 import BeautifulSoup
 from conftest import PROJECT, visited
 from forks import free_port
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from notebook import describe
 from PIL import Image
 from test_images import contrast
 
@@ -83,13 +84,17 @@ def maps_chart() -> dict:
 
 
 DRAWN = chart(line_chart([1, 2])).outputs[0]
+PASSED = new_output("stream", name="stdout", text="✓ it\n")
 LISTED = new_output("display_data", data={"text/html": pd.DataFrame({"a": [1]}).to_html()})
 
 
 def notebook(folder: Path, *cells, title: bool = True) -> Path:
+    """A notebook of these cells as it is once they have run."""
     cells = [new_markdown_cell(c) if isinstance(c, str) else c for c in cells]
+    made = new_notebook(cells=[TITLE, *cells] if title else cells)
+    describe(made)
     path = folder / "made.ipynb"
-    nbformat.write(new_notebook(cells=[TITLE, *cells] if title else cells), path)
+    nbformat.write(made, path)
     return path
 
 
@@ -240,8 +245,11 @@ FIGURE, TABLE, SET_UP = "code of this figure", "code of this table", "set-up cod
     [
         (hidden("show()", DRAWN), FIGURE),
         (hidden("show()", LISTED), TABLE),
-        (hidden("def bars(\n    rows,\n) -> int:\n    return alt.Chart(rows)"), FIGURE),
+        (hidden("def bars(\n    rows,\n) -> int:\n    return alt.Chart(rows)"), SET_UP),
         (hidden("def counts(frame):\n    return bar_chart(frame)", LISTED), TABLE),
+        (hidden("@example\ndef check_it():\n    pass", PASSED), "code of this check"),
+        (hidden("print(1)", PASSED), "code of this output"),
+        (hidden("run()", new_output("stream", name="stderr", text="50%|##")), SET_UP),
         (hidden('NOUNS = """\ndog Hund\n"""'), SET_UP),
         (new_code_cell("def long():\n" + "    pass\n" * 45), None),
         (hidden('published("steps")', LISTED), None),
@@ -320,20 +328,64 @@ def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
         "And\n\n$$d$$\n<!-- code: none -->",
         new_code_cell("@example\ndef check_nothing():\n    pass"),
         new_code_cell("def add(a, b):\n    return a + b\n\n\n@example\ndef check_add():\n    pass"),
-        new_code_cell("def late():\n    pass"),
+        new_code_cell("def early():\n    pass\n\n\ndef late():\n    pass"),
         "The end,\n\n$$e$$",
     ]
     page = page_of(tmp_path, *cells)
     links = [(link["href"], link.code.text) for link in page.find_all(class_="to-code")]
     assert links == [("#code-2", "add"), ("#code-3", "late")]
     assert page.find(id="code-2").code.text.startswith("def add")
+    page = page_of(tmp_path, "# Part\n\n$$a$$", *cells[-2:])
+    assert page.find(class_="to-code").code.text == "early", "the first of a cell"
 
 
 def test_progress_and_warnings_are_not_shown(tmp_path):
-    streams = [("stdout", "✓ one\n✓ two\n"), ("stderr", "50%|##")]
-    outputs = [new_output("stream", name=name, text=text) for name, text in streams]
+    outputs = [PASSED, new_output("stream", name="stderr", text="50%|##")]
     (output,) = page_of(tmp_path, new_code_cell("run()", outputs=outputs)).find_all("pre", "output")
-    assert output.text == "✓ one\n✓ two" and "check" in output["class"]
+    assert output.text == "✓ it"
+
+
+def test_a_check_has_its_look_by_its_name_not_by_what_it_prints(tmp_path):
+    cells = [
+        new_code_cell(f"@example\ndef {name}():\n    pass", outputs=[PASSED])
+        for name in ("check_it", "grades_of_mine")
+    ]
+    first, second = page_of(tmp_path, *cells).find_all("pre", "output")
+    assert "check" in first["class"] and "check" not in second["class"]
+
+
+def test_a_figure_has_the_name_of_its_example_or_view(tmp_path):
+    codes = [
+        "@example\ndef first_translation_of_ours():\n    pass",
+        "x = 1\n\n\n@example\ndef rate_figure():\n    return alt.Chart(x)",
+        'published("two-lines")',
+        "def helper():\n    pass",
+    ]
+    page = page_of(tmp_path, *(chart(line_chart([1, 2]), code) for code in codes))
+    names = ["figure-first-translation-of-ours", "figure-rate", "figure-two-lines", None]
+    assert [figure.get("id") for figure in page.find_all("figure")] == names
+
+
+def test_a_finished_view_prints_its_caption_and_others_print_output(tmp_path):
+    words = "Losses. A CPU @ 2.7GHz, 2026; measured with commit ab."
+    prints = new_output("stream", name="stdout", text=words + "\n")
+    view = new_code_cell('published("losses")', outputs=[prints])
+    other = new_code_cell("print(losses)", outputs=[prints])
+    page = page_of(tmp_path, view, other)
+    caption = page.find(class_="caption")
+    assert caption.details.extract().text.endswith("A CPU @ 2.7GHz, 2026; measured with commit ab.")
+    assert caption.text.strip() == "Losses."
+    assert page.find("pre", "output").text == words
+    assert [block["id"] for block in page.find_all(class_="code")] == ["code-1"]
+
+
+def test_code_that_nobody_ran_is_refused(tmp_path):
+    source = notebook(tmp_path, new_code_cell("x = 1"))
+    bare = nbformat.read(source, as_version=4)
+    del bare.cells[1].metadata["annotated"]
+    nbformat.write(bare, source)
+    with pytest.raises(build_page.BuildError, match=r"cell 2 \(x = 1\): nothing says what"):
+        build_page.build(source)
 
 
 def test_tables_of_pandas_lose_their_styling(tmp_path):

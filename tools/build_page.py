@@ -61,7 +61,6 @@ SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where t
 ENGINE = "engine-room"  # the heading from which on everything is folded
 EXERCISE = "try-"  # how the names of their sections begin, which are folded, too
 LOOKED_UP = {"paper-map", "older-code", "failures", "glossary", "references"}  # folded sections
-MEASURED = re.compile(r"(.*?)(?:; (BLEU nrefs:\S+))?\. ((?:[^.]|\.\d)*; measured with .*)")
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
 CODE_INKS = {  # what is coloured in code: class, kinds of tokens
     "c": [Comment],
@@ -75,7 +74,6 @@ FACES = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular"  # 
 FACES = {*FACES.split(), *(f"Size{size}-Regular" for size in (1, 2, 3, 4))}
 GITHUB = re.compile(r'\[remote "origin"\][^\[]*github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?\n')
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-DEFINES = re.compile(r"^(?:def|class) (\w+)", flags=re.M)
 NUMBER = re.compile(r"[-+−–—±\d.,;()\s\u2060]*(e[+-]?\d+)?\s*[%×kM]?|NaN")  # a range, too
 
 parsed = functools.partial(BeautifulSoup, features="html.parser")
@@ -108,8 +106,8 @@ def katex() -> quickjs.Object:
     )
 
 
-def code_block(code: str, language: str = "python") -> str:
-    """A block of code, coloured; neighbours of one colour share an element."""
+def code_block(code: str, language: str = "python", name: str = "") -> str:
+    """A block of code, coloured, under a name; neighbours of one colour share an element."""
     pieces, ink = [], ""
     for token, text in get_lexer_by_name(language, stripnl=False).get_tokens(code):
         if not text.isspace():
@@ -119,24 +117,24 @@ def code_block(code: str, language: str = "python") -> str:
     coloured = ""
     for ink, group in groupby(pieces, key=lambda piece: piece[0]):
         text = "".join(text for _, text in group)
-        coloured += f'<span class="{ink}">{text}</span>' if ink else text
-    coloured = re.sub(r"(\s+)</span>", r"</span>\1", coloured).rstrip("\n")
-    return f'<div class="code"><pre><code>{coloured}</code></pre></div>\n'
-
-
-def printed(text: str) -> str:
-    """Plain output of a cell; passed checks get their own look."""
-    text = html.escape(text.strip("\n"), quote=False)
-    if MEASURED.fullmatch(text):
-        return f'<div class="caption">{with_source(text)}</div>\n'
-    passed = " check" if all(line.startswith("✓") for line in text.split("\n")) else ""
-    return f'<pre class="output{passed}"><samp>{text}</samp></pre>\n'
+        seen = text.rstrip()
+        coloured += f'<span class="{ink}">{seen}</span>{text[len(seen) :]}' if ink else text
+    address = f' id="{name}"' if name else ""
+    code = coloured.rstrip("\n")
+    return f'<div class="code"{address}><pre><code>{code}</code></pre></div>\n'
 
 
 def with_source(caption: str) -> str:
     """A caption whose last words, what was measured where and with what, wait in a fold."""
-    fold = r'\1. <details class="source"><summary>measured how</summary>\3 \2</details>'
-    return MEASURED.sub(fold, caption)
+    told, measured_with, code = caption.partition("; measured with ")
+    if not measured_with:
+        return caption
+    shown, _, machine = told.rpartition(". ")
+    shown, _, signature = shown.partition("; BLEU ")
+    how = f"{machine}{measured_with}{code}"
+    if signature:
+        how += f" BLEU {signature}"
+    return f'{shown}. <details class="source"><summary>measured how</summary>{how}</details>'
 
 
 def missing_numbers(node: object, place: str = "") -> list[str]:
@@ -229,7 +227,10 @@ def inline_svg(source: str, alt: str, prefix: str) -> str:
 
 
 class Cells:
-    """The cells of a notebook as HTML, each in an element <cell name=…>."""
+    """The cells of a notebook as HTML, each in an element <cell name=… defines=…>.
+
+    What a code cell is says its metadata, written when it was run.
+    """
 
     def __init__(self, notebook: NotebookNode) -> None:
         self.runs: list[dict] = []  # what the notebook says about the run that made it
@@ -241,11 +242,13 @@ class Cells:
     def cell(self, number: int, cell: NotebookNode) -> str:
         """One cell, under the name by which errors call it."""
         name = f"cell {number} ({cell.source.strip().splitlines()[0][:60]})"
+        defines = " ".join(cell.metadata.get("annotated", {}).get("defines", []))
+        defines = f' defines="{defines}"' if defines else ""
         try:
             inner = self.code(cell) if cell.cell_type == "code" else self.md.render(cell.source)
         except BuildError as error:
             raise BuildError(f"{name}: {error}") from None
-        return f'<cell name="{html.escape(name)}">{inner}</cell>'
+        return f'<cell name="{html.escape(name)}"{defines}>{inner}</cell>'
 
     # Prose
 
@@ -298,52 +301,54 @@ class Cells:
 
     def code(self, cell: NotebookNode) -> str:
         """A code cell with its outputs."""
-        outputs = "".join(self.output(output, cell.source) for output in cell.outputs)
-        if re.fullmatch(r'published\("[\w-]+"\)', cell.source.strip()):
-            return outputs  # such a call tells a reader nothing
+        about = cell.metadata.get("annotated")
+        if about is None:
+            raise BuildError("nothing says what this cell is: run it with tools/notebook.py")
+        outputs = "".join(self.output(output, about) for output in cell.outputs)
+        if "source" in about:
+            return outputs  # the call that shows it tells a reader nothing
         self.codes += 1
-        block = code_block(cell.source.strip("\n"))
-        block = block.replace("<div", f'<div id="code-{self.codes}"', 1)
+        source = cell.source.strip("\n")
+        block = code_block(source, name=f"code-{self.codes}")
         if "hide-input" not in cell.metadata.get("tags", []):
             return block + outputs
-        lines = cell.source.strip("\n").count("\n") + 1
-        label = f"{purpose(cell.source, outputs)} <small>{lines} line{'s' * (lines > 1)}</small>"
+        kind = about["kind"]
+        purpose = "set-up code" if kind == "set-up" else f"code of this {kind}"
+        lines = source.count("\n") + 1
+        label = f"{purpose} <small>{lines} line{'s' * (lines > 1)}</small>"
         return f'<details class="fold"><summary>{label}</summary>\n{block}</details>\n{outputs}'
 
-    def output(self, output: NotebookNode, source: str) -> str:
+    def output(self, output: NotebookNode, about: dict) -> str:
         """One output: the richest form that the page can show without help from elsewhere."""
         if output.output_type == "error":
             raise BuildError(f"the cell ended with {output.ename}: {output.evalue}")
         if output.output_type == "stream":
             # Progress bars and warnings go to stderr; they say nothing to a reader.
-            shown = output.name == "stdout" and output.text.strip()
-            return printed(output.text) if shown else ""
+            return self.printed(output.text, about) if output.name == "stdout" else ""
         if "annotated" in output.get("metadata", {}):  # the footer says it
             self.runs.append(dict(output.metadata["annotated"]))
             return ""
         data = output.get("data", {})
         charts = [data[kind] for kind in sorted(data) if "vegalite" in kind]
         if charts:
-            shows = r'(?m)(?:^@example\ndef |^published\(")([\w-]+?)(?:[_-]figure)?["(]'
-            name = re.search(shows, source)
-            address = f' id="figure-{name[1].replace("_", "-")}"' if name else ""
+            name = about["name"].replace("_", "-").removesuffix("-figure")
+            address = f' id="figure-{name}"' if name else ""
             return f"<figure{address}>{chart_of(charts[0])}</figure>\n"
         if "<table" in data.get("text/html", ""):
             return clean_table(data["text/html"])
         if "image/png" in data or "image/svg+xml" in data:
             raise BuildError("an image output has no alt text: draw it as a chart")
-        text = data.get("text/plain", "")
-        return printed(text) if text.strip() else ""
+        return self.printed(data.get("text/plain", ""), about)
 
-
-def purpose(code: str, outputs: str) -> str:
-    """What a folded cell is for: what it shows, or else helps other cells to show, or set-up."""
-    shown = outputs or code
-    if re.search(r'class="chart"|\balt\.|_map\(|_chart\(', shown):
-        return "code of this figure"
-    if re.search(r"<table|\bpd\.|\btable\(", shown):
-        return "code of this table"
-    return "code of this output" if outputs else "set-up code"
+    def printed(self, text: str, about: dict) -> str:
+        """Plain output of a cell; a view has a caption there, a check a look of its own."""
+        text = html.escape(text.strip("\n"), quote=False)
+        if not text.strip():
+            return ""
+        if "source" in about:
+            return f'<div class="caption">{with_source(text)}</div>\n'
+        passed = " check" if about["kind"] == "check" else ""
+        return f'<pre class="output{passed}"><samp>{text}</samp></pre>\n'
 
 
 # Figures to play with -----------------------------------------------------------------------------
@@ -440,16 +445,13 @@ def link_formulas(article: BeautifulSoup) -> None:
     That is the next function or class, unless a comment names another: <!-- code: name -->.
     """
     places = {"none": ""}  # by name: the block of code that defines it
-    for block in article.find_all(class_="code", id=True):
-        code = block.code.get_text()
-        for name in DEFINES.findall(code):
-            places.setdefault(name, block["id"])
-        if first := DEFINES.search(re.split("^@example", code, flags=re.M)[0]):
-            block["data-computes"] = first[1]  # what follows only tries it
+    for cell in article.select("cell[defines]"):
+        for name in cell["defines"].split():
+            places.setdefault(name, cell.find(class_="code")["id"])
     for formula in article.find_all(class_="display"):
-        comment = formula.find_next(string=re.compile("^ code: "))
-        following = formula.find_next(attrs={"data-computes": True})
-        name = following["data-computes"] if following else "none"
+        comment = formula.find_next(string=lambda text: text.startswith(" code: "))
+        following = formula.find_next("cell", defines=True)
+        name = following["defines"].split()[0] if following else "none"
         if comment and comment.find_previous(class_="display") is formula:
             name = comment.split()[1]
         if name not in places:
