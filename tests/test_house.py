@@ -18,6 +18,7 @@ import notebook as tool
 import pytest
 import rhythm
 from conftest import PROJECT
+from nbformat.v4 import new_code_cell, new_output
 from PIL import Image
 
 SCRIPT = PROJECT / "the_annotated_transformer.py"
@@ -281,6 +282,7 @@ def test_the_tutorial_goes_to_a_notebook_and_back(script):
 def test_the_page_takes_the_text_of_the_tutorial(script):
     """No dead link, no id given twice, no image without words, no formula that does not parse."""
     content = nbformat.reads(tool.to_notebook(script, PROJECT), as_version=4)
+    tool.describe(content)
     build_page.lay_out(build_page.Cells(content).html)
 
 
@@ -302,7 +304,58 @@ def test_execution_gives_the_same_bytes_each_time(small):
     assert [o["output_type"] for o in last["outputs"]] == ["stream", "stream", "execute_result"]
     assert [o.get("text") for o in last["outputs"]] == [["one\n"], ["two\n"], None]
     assert last["outputs"][-1]["execution_count"] == last["execution_count"] == 3
-    assert not last["metadata"]
+    assert last["metadata"] == {"annotated": {"kind": "output", "name": "", "defines": []}}
+    assert "annotated" not in notebook.read_text(), "what is published has no such marks"
+
+
+DRAWING = {"application/vnd.vegalite.v5+json": {}, "image/png": "", "text/plain": ""}
+FACTS = new_output("display_data", data={"text/plain": "{}"}, metadata={"annotated": {}})
+
+
+@pytest.mark.parametrize(
+    ("code", "defines"),
+    [
+        ("def f():\n    def g(): ...\n\n\nclass A:\n    def h(self): ...", ["f", "A"]),
+        ('text = """\ndef f():\n"""', []),
+        ("%time g()\ndef f(): ...", ["f"]),
+        ("@cache\ndef f(): ...\n\n\n@example\ndef check_f(): ...", ["f"]),
+    ],
+)
+def test_a_cell_defines_what_others_can_call(code, defines):
+    assert tool.about(new_code_cell(code))["defines"] == defines
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [
+        (new_output("display_data", data=DRAWING), "figure"),
+        (new_output("display_data", data={"text/html": "<table>"}), "table"),
+        (new_output("execute_result", data={"text/plain": "1"}), "output"),
+        (new_output("stream", name="stdout", text="✓"), "output"),
+        (new_output("stream", name="stderr", text="50%"), "set-up"),
+        (FACTS, "set-up"),
+    ],
+)
+def test_what_a_cell_is_says_what_it_shows(output, kind):
+    cell = new_code_cell("show()", outputs=[output])
+    assert tool.about(cell)["kind"] == kind
+    cell.source = "@example\ndef check_f(): ..."
+    check = "check" if kind == "output" else kind
+    assert tool.about(cell)["kind"] == check
+
+
+def test_a_cell_that_only_publishes_has_a_source():
+    about = tool.about(new_code_cell('published("steps")'))
+    assert about["source"] == "docs/results/views/steps.json" and about["name"] == "steps"
+    for more in ('published("steps")\nx = 1', "published(name)", "steps()"):
+        assert "source" not in tool.about(new_code_cell(more))
+
+
+def test_a_cell_has_the_name_of_what_it_shows_first():
+    example = "x = 1\n\n\n@example\ndef rate_figure(): ..."
+    assert tool.about(new_code_cell(example))["name"] == "rate_figure"
+    assert tool.about(new_code_cell('published("two-lines")\n' + example))["name"] == "two-lines"
+    assert tool.about(new_code_cell("def f(): ..."))["name"] == ""
 
 
 def test_a_failing_cell_is_named_and_the_old_output_stays(small):

@@ -24,6 +24,7 @@ from bs4 import BeautifulSoup
 from conftest import PROJECT, visited
 from forks import free_port
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from notebook import describe
 from PIL import Image
 from test_images import contrast
 
@@ -83,13 +84,17 @@ def maps_chart() -> dict:
 
 
 DRAWN = chart(line_chart([1, 2])).outputs[0]
+PASSED = new_output("stream", name="stdout", text="✓ it\n")
 LISTED = new_output("display_data", data={"text/html": pd.DataFrame({"a": [1]}).to_html()})
 
 
 def notebook(folder: Path, *cells, title: bool = True) -> Path:
+    """A notebook of these cells as it is once they have run."""
     cells = [new_markdown_cell(c) if isinstance(c, str) else c for c in cells]
+    made = new_notebook(cells=[TITLE, *cells] if title else cells)
+    describe(made)
     path = folder / "made.ipynb"
-    nbformat.write(new_notebook(cells=[TITLE, *cells] if title else cells), path)
+    nbformat.write(made, path)
     return path
 
 
@@ -103,8 +108,7 @@ def built(folder: Path, *cells) -> Path:
 def page_of(folder: Path, *cells) -> BeautifulSoup:
     """The article of a notebook made of these cells, without what surrounds it on the page."""
     cells = build_page.Cells(nbformat.read(notebook(folder, *cells), as_version=4))
-    article = build_page.lay_out(cells.html)
-    return BeautifulSoup(build_page.folded(str(article)), "html.parser")
+    return build_page.lay_out(cells.html)
 
 
 # What the builder refuses -------------------------------------------------------------------------
@@ -136,6 +140,10 @@ def page_of(folder: Path, *cells) -> BeautifulSoup:
 def test_faults_fail_the_build(tmp_path, cell, message):
     with pytest.raises(build_page.BuildError, match=message):
         page_of(tmp_path, cell)
+
+
+def test_a_chart_may_have_a_null_that_is_no_number():
+    assert build_page.missing_numbers(rows_chart({"n": 1})) == []
 
 
 def test_a_page_needs_a_title_and_may_not_be_too_large(tmp_path, monkeypatch):
@@ -191,6 +199,20 @@ def test_headings_have_one_title(tmp_path):
     assert [len(item.find_all("li")) for item in contents.select("ol")] == [4, 2]
 
 
+def test_anchors_alone_before_a_heading_become_part_of_it(tmp_path):
+    picture = '<img alt="a dot" src="data:image/png;base64,AAAA">'
+    text = f'<a id="one"></a><a id="two"></a>\n## Both\n\n{picture * 2}\n\n## Next\n\n'
+    text += 'Words. <a id="inside"></a>\n\n## Last\n\n<a id="end"></a>\nThe end.'
+    page = page_of(tmp_path, text)
+    both, following, last = page.find_all("h3")
+    assert both["id"] == "one" and both.find(id="two") and both.text == "Both"
+    assert (following["id"], last["id"]) == ("next", "last")
+    for name in ("inside", "end"):
+        assert page.find(id=name).parent.name == "p"
+    assert page.img.parent.name == "p"
+    assert all(paragraph.contents for paragraph in page.find_all("p"))
+
+
 def test_captions_join_what_they_describe(tmp_path):
     table = "| a |\n| --- |\n| 1 |\n\n**Table 1.** Above it."
     drawing = SECTIONS + "![A box.](images/multi-head.svg)\n\n**Figure 2.** Of it."
@@ -223,8 +245,11 @@ FIGURE, TABLE, SET_UP = "code of this figure", "code of this table", "set-up cod
     [
         (hidden("show()", DRAWN), FIGURE),
         (hidden("show()", LISTED), TABLE),
-        (hidden("def bars(\n    rows,\n) -> int:\n    return alt.Chart(rows)"), FIGURE),
+        (hidden("def bars(\n    rows,\n) -> int:\n    return alt.Chart(rows)"), SET_UP),
         (hidden("def counts(frame):\n    return bar_chart(frame)", LISTED), TABLE),
+        (hidden("@example\ndef check_it():\n    pass", PASSED), "code of this check"),
+        (hidden("print(1)", PASSED), "code of this output"),
+        (hidden("run()", new_output("stream", name="stderr", text="50%|##")), SET_UP),
         (hidden('NOUNS = """\ndog Hund\n"""'), SET_UP),
         (new_code_cell("def long():\n" + "    pass\n" * 45), None),
         (hidden('published("steps")', LISTED), None),
@@ -275,6 +300,7 @@ def test_exercises_and_what_is_looked_up_are_folded_under_their_headings(tmp_pat
     page = page_of(tmp_path, "# Part", text, words, hidden("x = 1"), "# Part 2\n\nStory.")
     exercise, words, code = page.find_all("details")
     assert exercise.summary.h3["id"] == "try-it" and exercise.p.text == "Do."
+    assert not exercise.summary.a, "a summary may hold no link"
     assert words.summary.h3["id"] == "glossary" and words.details is code
     for said in ("Open.", "Story."):
         assert page.find(string=said).find_parent("details") is None
@@ -302,20 +328,64 @@ def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
         "And\n\n$$d$$\n<!-- code: none -->",
         new_code_cell("@example\ndef check_nothing():\n    pass"),
         new_code_cell("def add(a, b):\n    return a + b\n\n\n@example\ndef check_add():\n    pass"),
-        new_code_cell("def late():\n    pass"),
+        new_code_cell("def early():\n    pass\n\n\ndef late():\n    pass"),
         "The end,\n\n$$e$$",
     ]
     page = page_of(tmp_path, *cells)
     links = [(link["href"], link.code.text) for link in page.find_all(class_="to-code")]
     assert links == [("#code-2", "add"), ("#code-3", "late")]
     assert page.find(id="code-2").code.text.startswith("def add")
+    page = page_of(tmp_path, "# Part\n\n$$a$$", *cells[-2:])
+    assert page.find(class_="to-code").code.text == "early", "the first of a cell"
 
 
 def test_progress_and_warnings_are_not_shown(tmp_path):
-    streams = [("stdout", "✓ one\n✓ two\n"), ("stderr", "50%|##")]
-    outputs = [new_output("stream", name=name, text=text) for name, text in streams]
+    outputs = [PASSED, new_output("stream", name="stderr", text="50%|##")]
     (output,) = page_of(tmp_path, new_code_cell("run()", outputs=outputs)).find_all("pre", "output")
-    assert output.text == "✓ one\n✓ two" and "check" in output["class"]
+    assert output.text == "✓ it"
+
+
+def test_a_check_has_its_look_by_its_name_not_by_what_it_prints(tmp_path):
+    cells = [
+        new_code_cell(f"@example\ndef {name}():\n    pass", outputs=[PASSED])
+        for name in ("check_it", "grades_of_mine")
+    ]
+    first, second = page_of(tmp_path, *cells).find_all("pre", "output")
+    assert "check" in first["class"] and "check" not in second["class"]
+
+
+def test_a_figure_has_the_name_of_its_example_or_view(tmp_path):
+    codes = [
+        "@example\ndef first_translation_of_ours():\n    pass",
+        "x = 1\n\n\n@example\ndef rate_figure():\n    return alt.Chart(x)",
+        'published("two-lines")',
+        "def helper():\n    pass",
+    ]
+    page = page_of(tmp_path, *(chart(line_chart([1, 2]), code) for code in codes))
+    names = ["figure-first-translation-of-ours", "figure-rate", "figure-two-lines", None]
+    assert [figure.get("id") for figure in page.find_all("figure")] == names
+
+
+def test_a_finished_view_prints_its_caption_and_others_print_output(tmp_path):
+    words = "Losses. A CPU @ 2.7GHz, 2026; measured with commit ab."
+    prints = new_output("stream", name="stdout", text=words + "\n")
+    view = new_code_cell('published("losses")', outputs=[prints])
+    other = new_code_cell("print(losses)", outputs=[prints])
+    page = page_of(tmp_path, view, other)
+    caption = page.find(class_="caption")
+    assert caption.details.extract().text.endswith("A CPU @ 2.7GHz, 2026; measured with commit ab.")
+    assert caption.text.strip() == "Losses."
+    assert page.find("pre", "output").text == words
+    assert [block["id"] for block in page.find_all(class_="code")] == ["code-1"]
+
+
+def test_code_that_nobody_ran_is_refused(tmp_path):
+    source = notebook(tmp_path, new_code_cell("x = 1"))
+    bare = nbformat.read(source, as_version=4)
+    del bare.cells[1].metadata["annotated"]
+    nbformat.write(bare, source)
+    with pytest.raises(build_page.BuildError, match=r"cell 2 \(x = 1\): nothing says what"):
+        build_page.build(source)
 
 
 def test_tables_of_pandas_lose_their_styling(tmp_path):

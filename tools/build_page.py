@@ -6,6 +6,7 @@ not exist, and a chart with a null where a number should be. The same notebook g
 """
 
 import base64
+import copy
 import functools
 import hashlib
 import html
@@ -14,8 +15,9 @@ import json
 import re
 import sys
 import zlib
-from itertools import groupby, takewhile
+from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import nbformat
 import quickjs
@@ -57,9 +59,8 @@ ROOMS = (330, 880)  # pixels; widths of a chart on a phone and beside the conten
 LIMIT = 3_000_000  # bytes; a page must stay pleasant to load on a phone
 SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
-FOLDED = "paper-map older-code failures glossary references"  # sections to look things up in
-FOLDED = "|".join([r"try-[\w-]+", *FOLDED.split()])  # and exercises: folded under their headings
-MEASURED = re.compile(r"(.*?)(?:; (BLEU nrefs:\S+))?\. ((?:[^.]|\.\d)*; measured with .*)")
+EXERCISE = "try-"  # how the names of their sections begin, which are folded, too
+LOOKED_UP = {"paper-map", "older-code", "failures", "glossary", "references"}  # folded sections
 CODE_STYLES = {"light": "github-light-high-contrast", "dark": "github-dark"}
 CODE_INKS = {  # what is coloured in code: class, kinds of tokens
     "c": [Comment],
@@ -72,8 +73,7 @@ CODE_INKS = {  # what is coloured in code: class, kinds of tokens
 FACES = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular"  # of formulas
 FACES = {*FACES.split(), *(f"Size{size}-Regular" for size in (1, 2, 3, 4))}
 GITHUB = re.compile(r'\[remote "origin"\][^\[]*github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?\n')
-ANCHORED = r"^((?:<a id=[^>]+></a>)+)\s+(#+ )"
-DEFINES = re.compile(r"^(?:def|class) (\w+)", flags=re.M)
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 NUMBER = re.compile(r"[-+−–—±\d.,;()\s\u2060]*(e[+-]?\d+)?\s*[%×kM]?|NaN")  # a range, too
 
 parsed = functools.partial(BeautifulSoup, features="html.parser")
@@ -106,8 +106,8 @@ def katex() -> quickjs.Object:
     )
 
 
-def code_block(code: str, language: str = "python") -> str:
-    """A block of code, coloured; neighbours of one colour share an element."""
+def code_block(code: str, language: str = "python", name: str = "") -> str:
+    """A block of code, coloured, under a name; neighbours of one colour share an element."""
     pieces, ink = [], ""
     for token, text in get_lexer_by_name(language, stripnl=False).get_tokens(code):
         if not text.isspace():
@@ -117,24 +117,24 @@ def code_block(code: str, language: str = "python") -> str:
     coloured = ""
     for ink, group in groupby(pieces, key=lambda piece: piece[0]):
         text = "".join(text for _, text in group)
-        coloured += f'<span class="{ink}">{text}</span>' if ink else text
-    coloured = re.sub(r"(\s+)</span>", r"</span>\1", coloured).rstrip("\n")
-    return f'<div class="code"><pre><code>{coloured}</code></pre></div>\n'
-
-
-def printed(text: str) -> str:
-    """Plain output of a cell; passed checks get their own look."""
-    text = html.escape(text.strip("\n"), quote=False)
-    if MEASURED.fullmatch(text):
-        return f'<div class="caption">{with_source(text)}</div>\n'
-    passed = " check" if all(line.startswith("✓") for line in text.split("\n")) else ""
-    return f'<pre class="output{passed}"><samp>{text}</samp></pre>\n'
+        seen = text.rstrip()
+        coloured += f'<span class="{ink}">{seen}</span>{text[len(seen) :]}' if ink else text
+    address = f' id="{name}"' if name else ""
+    code = coloured.rstrip("\n")
+    return f'<div class="code"{address}><pre><code>{code}</code></pre></div>\n'
 
 
 def with_source(caption: str) -> str:
     """A caption whose last words, what was measured where and with what, wait in a fold."""
-    fold = r'\1. <details class="source"><summary>measured how</summary>\3 \2</details>'
-    return MEASURED.sub(fold, caption)
+    told, measured_with, code = caption.partition("; measured with ")
+    if not measured_with:
+        return caption
+    shown, _, machine = told.rpartition(". ")
+    shown, _, signature = shown.partition("; BLEU ")
+    how = f"{machine}{measured_with}{code}"
+    if signature:
+        how += f" BLEU {signature}"
+    return f'{shown}. <details class="source"><summary>measured how</summary>{how}</details>'
 
 
 def missing_numbers(node: object, place: str = "") -> list[str]:
@@ -144,7 +144,7 @@ def missing_numbers(node: object, place: str = "") -> list[str]:
         return [at for key, child in children for at in missing_numbers(child, f"{place}/{key}")]
     packed = r"[-+.\de ]*\b(nan|inf)\b[-+.\de naif]*"
     missing = node is None or re.fullmatch(packed, str(node).lower())
-    return [place] if missing and re.search("/datasets/|/data/values/", place) else []
+    return [place] if missing and ("/datasets/" in place or "/data/values/" in place) else []
 
 
 @functools.cache
@@ -171,7 +171,7 @@ def chart_of(spec: dict) -> str:
     text = json.dumps(spec, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", r"\u003c")  # so that it can stand inside a script element
     drawn = [vl_convert.vegalite_to_svg(dressing()(text, room), VEGA[1]) for room in ROOMS]
-    narrow, wide = (round(float(re.search(r'height="([\d.]+)"', svg)[1])) for svg in drawn)
+    narrow, wide = (round(float(ElementTree.fromstring(svg).get("height"))) for svg in drawn)
     heights = f"--if-narrow:{narrow}px;--if-wide:{wide}px"  # the place that is kept free for it
     picture = Image.open(io.BytesIO(vl_convert.svg_to_png(drawn[1], scale=2)))
     picture.save(smaller := io.BytesIO(), "WEBP", lossless=True, method=6)
@@ -227,7 +227,10 @@ def inline_svg(source: str, alt: str, prefix: str) -> str:
 
 
 class Cells:
-    """The cells of a notebook as HTML, each in an element <cell name=…>."""
+    """The cells of a notebook as HTML, each in an element <cell name=… defines=…>.
+
+    What a code cell is says its metadata, written when it was run.
+    """
 
     def __init__(self, notebook: NotebookNode) -> None:
         self.runs: list[dict] = []  # what the notebook says about the run that made it
@@ -239,14 +242,13 @@ class Cells:
     def cell(self, number: int, cell: NotebookNode) -> str:
         """One cell, under the name by which errors call it."""
         name = f"cell {number} ({cell.source.strip().splitlines()[0][:60]})"
+        defines = " ".join(cell.metadata.get("annotated", {}).get("defines", []))
+        defines = f' defines="{defines}"' if defines else ""
         try:
-            if cell.cell_type == "code":
-                inner = self.code(cell)
-            else:  # anchors before a heading become part of it
-                inner = self.md.render(re.sub(ANCHORED, r"\n\2\1", cell.source, flags=re.M))
+            inner = self.code(cell) if cell.cell_type == "code" else self.md.render(cell.source)
         except BuildError as error:
             raise BuildError(f"{name}: {error}") from None
-        return f'<cell name="{html.escape(name)}">{inner}</cell>'
+        return f'<cell name="{html.escape(name)}"{defines}>{inner}</cell>'
 
     # Prose
 
@@ -299,52 +301,54 @@ class Cells:
 
     def code(self, cell: NotebookNode) -> str:
         """A code cell with its outputs."""
-        outputs = "".join(self.output(output, cell.source) for output in cell.outputs)
-        if re.fullmatch(r'published\("[\w-]+"\)', cell.source.strip()):
-            return outputs  # such a call tells a reader nothing
+        about = cell.metadata.get("annotated")
+        if about is None:
+            raise BuildError("nothing says what this cell is: run it with tools/notebook.py")
+        outputs = "".join(self.output(output, about) for output in cell.outputs)
+        if "source" in about:
+            return outputs  # the call that shows it tells a reader nothing
         self.codes += 1
-        block = code_block(cell.source.strip("\n"))
-        block = block.replace("<div", f'<div id="code-{self.codes}"', 1)
+        source = cell.source.strip("\n")
+        block = code_block(source, name=f"code-{self.codes}")
         if "hide-input" not in cell.metadata.get("tags", []):
             return block + outputs
-        lines = cell.source.strip("\n").count("\n") + 1
-        label = f"{purpose(cell.source, outputs)} <small>{lines} line{'s' * (lines > 1)}</small>"
+        kind = about["kind"]
+        purpose = "set-up code" if kind == "set-up" else f"code of this {kind}"
+        lines = source.count("\n") + 1
+        label = f"{purpose} <small>{lines} line{'s' * (lines > 1)}</small>"
         return f'<details class="fold"><summary>{label}</summary>\n{block}</details>\n{outputs}'
 
-    def output(self, output: NotebookNode, source: str) -> str:
+    def output(self, output: NotebookNode, about: dict) -> str:
         """One output: the richest form that the page can show without help from elsewhere."""
         if output.output_type == "error":
             raise BuildError(f"the cell ended with {output.ename}: {output.evalue}")
         if output.output_type == "stream":
             # Progress bars and warnings go to stderr; they say nothing to a reader.
-            shown = output.name == "stdout" and output.text.strip()
-            return printed(output.text) if shown else ""
+            return self.printed(output.text, about) if output.name == "stdout" else ""
         if "annotated" in output.get("metadata", {}):  # the footer says it
             self.runs.append(dict(output.metadata["annotated"]))
             return ""
         data = output.get("data", {})
         charts = [data[kind] for kind in sorted(data) if "vegalite" in kind]
         if charts:
-            shows = r'(?m)(?:^@example\ndef |^published\(")([\w-]+?)(?:[_-]figure)?["(]'
-            name = re.search(shows, source)
-            address = f' id="figure-{name[1].replace("_", "-")}"' if name else ""
+            name = about["name"].replace("_", "-").removesuffix("-figure")
+            address = f' id="figure-{name}"' if name else ""
             return f"<figure{address}>{chart_of(charts[0])}</figure>\n"
         if "<table" in data.get("text/html", ""):
             return clean_table(data["text/html"])
         if "image/png" in data or "image/svg+xml" in data:
             raise BuildError("an image output has no alt text: draw it as a chart")
-        text = data.get("text/plain", "")
-        return printed(text) if text.strip() else ""
+        return self.printed(data.get("text/plain", ""), about)
 
-
-def purpose(code: str, outputs: str) -> str:
-    """What a folded cell is for: what it shows, or else helps other cells to show, or set-up."""
-    shown = outputs or code
-    if re.search(r'class="chart"|\balt\.|_map\(|_chart\(', shown):
-        return "code of this figure"
-    if re.search(r"<table|\bpd\.|\btable\(", shown):
-        return "code of this table"
-    return "code of this output" if outputs else "set-up code"
+    def printed(self, text: str, about: dict) -> str:
+        """Plain output of a cell; a view has a caption there, a check a look of its own."""
+        text = html.escape(text.strip("\n"), quote=False)
+        if not text.strip():
+            return ""
+        if "source" in about:
+            return f'<div class="caption">{with_source(text)}</div>\n'
+        passed = " check" if about["kind"] == "check" else ""
+        return f'<pre class="output{passed}"><samp>{text}</samp></pre>\n'
 
 
 # Figures to play with -----------------------------------------------------------------------------
@@ -415,13 +419,20 @@ def refuse(tag: Tag, message: str) -> None:
 def name_headings(article: BeautifulSoup) -> None:
     """Make the first heading the only h1, and name each.
 
-    A heading is named by the anchor that it begins with, or else by its words.
+    A heading is named by the anchor before it, or else by its words; others stay as anchors in it.
     """
-    headings = article.find_all(re.compile(r"^h\d$"))
+    headings = article.find_all(HEADINGS)
     if not headings:
         raise BuildError("the notebook has no title: it needs a heading")
     for number, heading in enumerate(headings):
         heading.name = f"h{int(heading.name[1]) + min(number, 1)}"
+        before = heading.find_previous_sibling()
+        if before and before.name == "p" and not before.get_text(strip=True):
+            anchors = before.find_all(recursive=False)
+            if all(tag.name == "a" for tag in anchors):
+                heading.insert(0, *anchors)
+                before.next_sibling.extract()  # the end of its line
+                before.decompose()
         if anchor := heading.find("a", id=True):
             heading["id"] = anchor.extract()["id"]
         else:
@@ -434,16 +445,13 @@ def link_formulas(article: BeautifulSoup) -> None:
     That is the next function or class, unless a comment names another: <!-- code: name -->.
     """
     places = {"none": ""}  # by name: the block of code that defines it
-    for block in article.find_all(class_="code", id=True):
-        code = block.code.get_text()
-        for name in DEFINES.findall(code):
-            places.setdefault(name, block["id"])
-        if first := DEFINES.search(re.split("^@example", code, flags=re.M)[0]):
-            block["data-computes"] = first[1]  # what follows only tries it
+    for cell in article.select("cell[defines]"):
+        for name in cell["defines"].split():
+            places.setdefault(name, cell.find(class_="code")["id"])
     for formula in article.find_all(class_="display"):
-        comment = formula.find_next(string=re.compile("^ code: "))
-        following = formula.find_next(attrs={"data-computes": True})
-        name = following["data-computes"] if following else "none"
+        comment = formula.find_next(string=lambda text: text.startswith(" code: "))
+        following = formula.find_next("cell", defines=True)
+        name = following["defines"].split()[0] if following else "none"
         if comment and comment.find_previous(class_="display") is formula:
             name = comment.split()[1]
         if name not in places:
@@ -464,7 +472,7 @@ def check_links(article: BeautifulSoup) -> None:
         target, name = tag["href"], f"{tag['href']} ({tag.get_text()})"
         if target.startswith("#") and target[1:] not in ids:
             refuse(tag, f"link to an anchor that does not exist: {name}")
-        if not re.match(r"#|https?:|mailto:", target):
+        if not target.startswith(("#", "http:", "https:", "mailto:")):
             refuse(tag, f"link to a file that is not part of the page: {name}")
     for tag in article.find_all(src=True):
         if not tag["src"].startswith("data:"):
@@ -477,7 +485,8 @@ def add_captions(article: BeautifulSoup) -> None:
     """Join each paragraph that begins with **Figure 1** or **Table 1** to what stands before it."""
     for number in article.select("p > strong:first-child"):
         caption, shown = number.parent, number.parent.find_previous_sibling()
-        begins = caption.contents[0] is number and re.fullmatch(r"(Figure|Table) .+", number.text)
+        named = number.text.startswith(("Figure ", "Table "))
+        begins = caption.contents[0] is number and named
         fits = shown and (shown.name == "figure" or "table" in shown.get("class", []))
         if not begins or not fits:
             continue
@@ -519,36 +528,64 @@ def lay_out(cells: str) -> BeautifulSoup:
         make_playable(figure, PLAYABLE[figure["id"]])
     add_captions(article)
     place_notes(article)
+    fold_sections(article)
+    link_headings(article)
     return article
 
 
-def folded(article: str) -> str:
-    """The article with whole sections in folds under their headings: the set-up with the words
-    between its cells, the engine room, exercises and what is there to be looked up."""
-    start, story = re.split("(?=<h2 )|$", article, maxsplit=1)
-    story, engine, room = story.partition(f'<h2 id="{ENGINE}">')
-    cell = r'<details class="fold"><summary>(?:code of|set-up).*?</summary>(.*?)</details>'
-    if set_up := re.search(r"<details .*</details>", start, flags=re.S):
-        inner = re.sub(cell, r"\1", set_up[0], flags=re.S)
-        whole = f'<details class="fold"><summary>set-up code</summary>{inner}</details>'
-        start = start.replace(set_up[0], whole)
-    section = r'<details class="fold section"><summary>\1</summary>\2</details>\n'
-    looked_up = rf'(<h3 id="(?:{FOLDED})">.*?</h3>)(.*?)(?=<h[23] |\Z)'
-    story = re.sub(looked_up, section, story, flags=re.S)
-    room, own = re.split("(?=<h2 )|$", room, maxsplit=1)
-    room = engine + re.sub(cell, r"\1", room, flags=re.S)
-    room = re.sub(r"(<h2 .*?</h2>)(.*)", section, room, flags=re.S) + own
-    # (A summary may hold no link; page.js shows the address of a section that is unfolded.)
-    self_link = r'\1<a class="self" href="#\2" aria-hidden="true" tabindex="-1"></a></h'
-    return re.sub(r'(?<!<summary>)(<h[2-6] id="([^"]+)">.*?)</h', self_link, start + story + room)
+def fold_section(article: BeautifulSoup, heading: Tag, end: tuple[str, ...]) -> Tag:
+    """Fold a section under its heading; it ends before the next heading of the kinds in `end`."""
+    section = list(takewhile(lambda each: each.name not in end, heading.next_siblings))
+    summary = heading.wrap(article.new_tag("summary"))
+    fold = summary.wrap(article.new_tag("details", attrs={"class": "fold section"}))
+    fold.extend(section)
+    fold.insert_after("\n")
+    return fold
+
+
+def unfold_cells(fold: Tag) -> None:
+    """Show the code in a fold without folds of its own."""
+    for cell in fold.select("details.fold:not(.section)"):
+        cell.summary.decompose()
+        cell.unwrap()
+
+
+def fold_sections(article: BeautifulSoup) -> None:
+    """Fold the set-up, exercises, what is there to be looked up, and the engine room."""
+    start = takewhile(lambda each: each.name != "h2", article.children)
+    set_up = list(dropwhile(lambda each: each.name != "details", start))
+    if set_up:
+        fold = article.new_tag("details", attrs={"class": "fold"})
+        set_up[0].insert_before(fold)
+        fold.extend(set_up)
+        unfold_cells(fold)
+        fold.insert(0, article.new_tag("summary", string="set-up code"))
+    for heading in article.find_all("h3", recursive=False):
+        if heading["id"] in LOOKED_UP or heading["id"].startswith(EXERCISE):
+            fold_section(article, heading, end=("h2", "h3"))
+    if engine := article.find("h2", id=ENGINE):
+        unfold_cells(fold_section(article, engine, end=("h2",)))
+
+
+def link_headings(article: BeautifulSoup) -> None:
+    """Give each heading a link to itself.
+
+    A summary may hold none; page.js shows the address of a section that is unfolded.
+    """
+    for heading in article.find_all(HEADINGS[1:]):
+        if heading.parent.name != "summary":
+            link = {"class": "self", "href": f"#{heading['id']}", "aria-hidden": "true"}
+            heading.append(article.new_tag("a", attrs=link | {"tabindex": "-1"}))
 
 
 def contents(article: BeautifulSoup) -> str:
     """Parts and their sections as a nested list of links."""
     listed = ""
     for heading in article.find_all(["h2", "h3"]):
-        text = re.sub(r"</?a\b[^>]*>", "", heading.decode_contents())
-        link = f'<li><a href="#{heading["id"]}">{text}</a>'
+        words = copy.copy(heading)
+        for link in words.find_all("a"):
+            link.unwrap()
+        link = f'<li><a href="#{heading["id"]}">{words.decode_contents()}</a>'
         listed += f"</ol></li>{link}<ol>" if heading.name == "h2" else f"{link}</li>"
     return f"<ol>{listed.removeprefix('</ol></li>')}</ol></li></ol>".replace("<ol></ol>", "")
 
@@ -615,7 +652,7 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "draft": draft,
         "preview": preview,
         "links": elsewhere,
-        "article": folded(str(article)),
+        "article": str(article),
         "about": html.escape(about),
         "katex_licence": (VENDOR / "katex/LICENSE").read_text("utf-8"),
         "vega_licence": (VENDOR / "vega/LICENSE").read_text("utf-8"),

@@ -3,6 +3,7 @@
 The same input gives the same bytes; an existing output stays as it was when something fails.
 """
 
+import ast
 import base64
 import io
 import os
@@ -15,10 +16,12 @@ from pathlib import Path
 import jupytext
 import nbformat
 import vl_convert
+from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
 from PIL import Image
 from records import command_line, write_text
 
@@ -130,11 +133,65 @@ def make_script(notebook: Path, script: Path, /) -> None:
     write_text(notebook.with_suffix(".agreed.py"), agreed)
 
 
+def kind_of(cell: NotebookNode, name: str) -> str:
+    """What a code cell is: figure, table, check, output, or set-up where it shows nothing.
+
+    `name` is that of its example. Neither what goes to stderr is shown, nor facts for the page.
+    """
+    shown = [
+        output
+        for output in cell.outputs
+        if output.get("name") != "stderr" and "annotated" not in output.get("metadata", {})
+    ]
+    types = {mime for output in shown for mime in output.get("data", {})}
+    if any("vegalite" in mime for mime in types):
+        return "figure"
+    if "text/html" in types:
+        return "table"
+    if not shown:
+        return "set-up"
+    return "check" if name.startswith("check_") else "output"
+
+
+def about(cell: NotebookNode) -> dict:
+    """What a code cell is: its kind, what it defines, and the name of what it shows.
+
+    A cell that only publishes a view of docs/results has that as its source.
+    """
+    code = TransformerManager().transform_cell(cell.source)  # a reader's own cell may hold %time
+    statements = ast.parse(code).body
+    defines = []
+    names = []
+    source = {}
+    for statement in statements:
+        match statement:
+            case ast.FunctionDef(decorator_list=[ast.Name("example"), *_]):
+                names.append(statement.name)
+            case ast.FunctionDef() | ast.ClassDef():
+                defines.append(statement.name)
+            case ast.Expr(ast.Call(ast.Name("published"), [ast.Constant(str(view))])):
+                names.append(view)
+                if len(statements) == 1:
+                    source = {"source": f"docs/results/views/{view}.json"}
+    name = names[0] if names else ""
+    return {"kind": kind_of(cell, name), "name": name, "defines": defines, **source}
+
+
+def describe(notebook: NotebookNode) -> None:
+    """Say in the metadata of every code cell what it is, for the builder of the page."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.metadata["annotated"] = about(cell)
+
+
 def execute(source: Path, target: Path, /) -> None:
-    """Run all cells in the present folder by this very interpreter; only then write the target."""
+    """Run all cells in the present folder by this very interpreter; only then write the target.
+
+    It also says what each cell is. The notebook that was run stays without this.
+    """
     notebook = nbformat.read(source, as_version=4)
 
-    def announce(cell: nbformat.NotebookNode, cell_index: int) -> None:
+    def announce(cell: NotebookNode, cell_index: int) -> None:
         name = re.sub(r"^(@.*\n)*", "", cell.source.strip()).split("\n")[0]
         print(f"[{cell_index + 1}/{len(notebook.cells)}] {name}", file=sys.stderr, flush=True)
 
@@ -157,6 +214,7 @@ def execute(source: Path, target: Path, /) -> None:
             if client.km is None:
                 raise KeyboardInterrupt from None
             raise
+    describe(notebook)
     write_text(target, nbformat.writes(notebook) + "\n")
 
 
