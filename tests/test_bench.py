@@ -104,9 +104,7 @@ def test_2022_computes_what_ours_computes_and_stores_weights(tiny, monkeypatch, 
 
 def test_2022_has_its_feed_and_dropout_on_attention(tiny):
     worker = tutorial.Worker(0, 1, torch.device("cpu"), None)
-    loss_model, _, batches = bench.training_of(
-        bench.CASES["train-feed2022-small-fp32-1x2"], worker
-    )
+    loss_model, _, batches = bench.training_of(bench.CASES["train-feed2022-small-fp32-1x2"], worker)
     assert next(batches).src.shape == (32, 72)
     assert loss_model.model.encoder.layers[0].self_attn.dropout.p == 0.1
 

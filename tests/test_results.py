@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import records
@@ -15,7 +14,7 @@ import torch
 import views
 from conftest import PROJECT, write_pairs
 
-MADE = {"date": "2027-01-01", "machine": "a toy", "commit": "0123456789", "code": "ab12"}
+MADE = {"date": "2027-01-01", "machine": "a toy", "commit": "0123456789"}
 RECORDS = sorted(records.RESULTS.glob("runs/*.json"))
 
 
@@ -50,7 +49,7 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
         "CORPUS": corpus,
         "AVERAGED": 2,
         "PRETRAINED": tmp_path / "pretrained",
-        "made": lambda: dict(MADE),
+        "made": lambda **roots: MADE | {"code": dict.fromkeys(roots, "ab12")},
     }
     for name, value in changes.items():
         monkeypatch.setattr(tool, name, value)
@@ -139,6 +138,7 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
 
     summary = records.read("runs/words-2")["summary"]
     assert summary.items() >= (MADE | {"ranks": 2, "epochs": 2, "status": "finished"}).items()
+    assert summary["code"] == {"training": "ab12"}
     beam, averaging = records.read("beam"), records.read("averaging")
     assert [(row["beam"], row["alpha"]) for row in beam["sweep"]] == [(1, 0.0), (2, 0.0), (2, 1.0)]
     assert [row["averaged"] for row in averaging["sweep"]] == [0, 1, 2]
@@ -147,7 +147,8 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     scored = [(entry["run"], entry["split"]) for entry in content["scores"]]
     assert scored[:8] == [(run, split) for run in toy.RUNS for split in toy.TESTS]
     row, [entry] = toy.ROWS[1], [e for e in content["scores"][:8] if e["run"] == "pieces-1"][1:]
-    assert (entry["beam"], entry["alpha"], entry["averaged"]) == (4, 0.6, 2) and entry["code"]
+    assert (entry["beam"], entry["alpha"], entry["averaged"]) == (4, 0.6, 2)
+    assert entry["code"] == {"training": "ab12", "scoring": "ab12"}
     written = toy.translations_path(row, "pieces-1", entry["split"]).read_text().split("\n")[:-1]
     sources, references = zip(*at.find_corpus(toy.CORPUS).splits[entry["split"]], strict=True)
     assert entry["bleu"] == round(at.corpus_bleu(written, references)[0], 2)
@@ -163,9 +164,10 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     assert at.load_trained_model(toy.PRETRAINED).name.endswith(", int8")
     assert shipped["formats"]["int8"]["MB"] < shipped["formats"]["fp32"]["MB"]
     assert "beam 4, α = 0.6, mean of the last 2 epochs" in views.int8()["caption"]
-    made_of = (views.short_table, views.steps, views.training, views.int8, views.beam)
-    for view in (*made_of, views.averaging):
-        assert view()["code"] == "ab12" and "a toy, 2027-01-01; measured with" in view()["caption"]
+    assert views.training()["code"] == "training ab12"
+    for view in (views.short_table, views.steps, views.int8, views.beam, views.averaging):
+        assert view()["code"] == "scoring ab12, training ab12"
+        assert "a toy, 2027-01-01; measured with commit" in view()["caption"]
 
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
@@ -200,7 +202,8 @@ def test_the_copy_task_is_measured_once_and_shown_as_measured(at, tool, tmp_path
     assert asked == wanted + list(itertools.product(at.POSITIONS, tool.SEEDS, [1500]))
     for name, root in (("breaks", "copy_without"), ("lengths", "copies_by_length")):
         about = records.read(name)["made"]
-        assert about.keys() >= {"date", "machine", "commit"} and about["code"] == tool.code(root)
+        assert about.keys() >= {"date", "machine", "commit"}
+        assert about["code"] == {"copying": tool.code(root)}
 
     points = views.breaks()["chart"]["data"]["values"]
     drawn = {(p["without"], p["model"], p["seed"]): p["losses"] for p in points}
@@ -216,10 +219,13 @@ def test_the_copy_task_is_measured_once_and_shown_as_measured(at, tool, tmp_path
     assert told == [(*run[:2], n, 59 + n) for run in asked[30:] for n in range(1, 21)]
 
 
-def test_another_state_of_the_code_has_other_folders(toy, monkeypatch):
+def test_other_code_of_training_has_other_folders(toy, monkeypatch):
     before = toy.folder_of("words-1")
-    monkeypatch.setattr(toy, "code", lambda: "cd34")
-    assert toy.folder_of("words-1") != before and toy.folder_of("words-1").name == "words-1"
+    monkeypatch.setattr(toy, "SCORING", ("attention",))
+    assert toy.folder_of("words-1") == before
+    monkeypatch.setattr(toy, "TRAINING", ("attention",))
+    assert toy.folder_of("words-1") == before.parent.with_name(toy.code("attention")) / "words-1"
+    assert toy.folder_of("words-1") != before
 
 
 def test_a_busy_machine_is_refused(monkeypatch):
@@ -303,75 +309,3 @@ def test_readme_and_model_card_are_those_of_the_records(tool):
         views.readme(readme.replace("<!-- results -->", ""))
     card = (PROJECT / "pretrained" / "README.md").read_text(encoding="utf-8")
     assert card == views.card(card) and "| int8 | 4.2 |" in card
-
-
-# The hash of the code ---------------------------------------------------------------------------
-
-SMALL = '''\
-# %% [markdown]
-# Some prose.
-
-# %%
-import math
-import random
-
-SIZES: dict = {"small": 1}
-SIZES["large"] = 2
-WIDTH = 300
-
-# %%
-class Model:
-    """What it is."""
-
-    def forward(self, x):
-        return scaled(x)  # a remark
-
-
-# %%
-@example
-def a_figure():
-    model = "local"
-    return train(WIDTH)
-
-
-def scaled(x):
-    return [math.sqrt(y) for y in x]
-
-
-def train(steps):
-    random = steps
-    return Model().forward(SIZES)
-'''
-
-
-def hash_of(tmp_path: Path, source: str, *roots: str) -> str:
-    path = tmp_path / "script.py"
-    path.write_text(source, encoding="utf-8")
-    return records.code_hash(path, roots or ("train",))
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "same"),
-    [
-        ("Some prose", "Other prose", True),
-        ("  # a remark", "", True),
-        ("What it is.", "What it is,\n    and more.", True),
-        ("WIDTH = 300", "WIDTH = 420", True),
-        ("return train(WIDTH)", "return WIDTH", True),
-        ("math.sqrt", "math.cbrt", False),
-        ('"small": 1', '"small": 3', False),
-        ('SIZES["large"] = 2', 'SIZES["large"] = 3', False),
-        ("scaled(x)  # a remark", "scaled(x[::-1])  # a remark", False),
-        ("random = steps", "random = steps + 1", False),
-        ("class Model:", "@example\nclass Model:", False),
-    ],
-)
-def test_the_hash_changes_with_what_training_reaches_and_nothing_else(tmp_path, old, new, same):
-    assert old in SMALL
-    assert (hash_of(tmp_path, SMALL.replace(old, new)) == hash_of(tmp_path, SMALL)) == same
-
-
-def test_the_hash_follows_its_roots(tmp_path):
-    assert hash_of(tmp_path, SMALL, "scaled") != hash_of(tmp_path, SMALL)
-    with pytest.raises(ValueError, match="does not define evaluate"):
-        hash_of(tmp_path, SMALL, "train", "evaluate")

@@ -1,7 +1,5 @@
-"""What the tools share: records of docs/results, circumstances, a hash of code, a command line."""
+"""What the tools share: records of docs/results, circumstances, a command line."""
 
-import ast
-import hashlib
 import json
 import os
 import platform
@@ -10,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -60,26 +57,35 @@ def circumstances() -> dict[str, str]:
     }
 
 
-def finished(caption: str, made: Iterable[dict], **content) -> dict:
+def codes(made: dict) -> set[str | None]:
+    """What a record says of its code: a hash for each thing that it decides, once a single one.
+
+    None where it says nothing, as records of the first edition.
+    """
+    code = made.get("code")
+    return {f"{what} {each}" for what, each in code.items()} if isinstance(code, dict) else {code}
+
+
+def finished(caption: str, made: Iterable[dict], scores: Iterable[dict] = (), **content) -> dict:
     """A table (`columns`, `rows`) or a `chart`, with a caption that says where it comes from.
 
-    `made` holds date, machine and commit of each run behind it, and the hash of its code; records
-    of the first edition have no such hash.
+    `made` holds date, machine and commit of each run behind it, and the hashes of its code, which
+    those of its `scores` join.
     """
     made = list(made)
-    codes = {each.get("code") for each in made}
+    hashes = set().union(*map(codes, [*made, *scores]))
     machines = dict.fromkeys(each["machine"] for each in made)
     dates = sorted({each["date"] for each in made})
     commits = sorted({each["commit"][:7] for each in made})
-    edition = "the first edition's code, " if None in codes else ""
-    edition = "partly " + edition if len(codes) > 1 and edition else edition
+    edition = "the first edition's code, " if None in hashes else ""
+    edition = "partly " + edition if len(hashes) > 1 and edition else edition
     caption += (
         f". {'; '.join(machines)}, {' and '.join(dates)}; measured with {edition}"
         f"commit {', '.join(commits)}."
     )
     if "chart" in content:  # its alt text also says where it comes from
         content["chart"]["description"] += f" {caption}"
-    return content | {"caption": caption, "code": None if edition else ", ".join(sorted(codes))}
+    return content | {"caption": caption, "code": None if edition else ", ".join(sorted(hashes))}
 
 
 def wait_for_quiet(patience: float = 60.0) -> None:
@@ -117,35 +123,3 @@ def command_line(**commands: Callable) -> Callable[[list[str] | None], int]:
         return 0
 
     return main
-
-
-def code_hash(script: Path, roots: Iterable[str]) -> str:
-    """A hash of the code that `roots`, such as train_model and beam_search, can reach in a script.
-
-    It follows every name that a statement reads to the statements that bind it, and changes with
-    anything that they run. It stays when prose, comments, docstrings, figures or the order of
-    cells change. ValueError for a root that the script does not bind.
-    """
-    makers, uses = defaultdict(set), {}
-    for statement in ast.parse(script.read_text(encoding="utf-8")).body:
-        bound = {getattr(statement, "name", "")}
-        for node in ast.walk(statement):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
-                node.body = node.body[1:] or [ast.Pass()]
-        target = getattr(statement, "target", None)  # `NAME: type = …` has one, `NAME = …` several
-        targets = [target] if target else getattr(statement, "targets", [])
-        for target in targets or getattr(statement, "names", []):  # names of an import
-            names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
-            bound.update(names or [target.asname or target.name])
-        code = ast.unparse(statement)  # without comments, in one layout
-        uses[code] = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-        for name in bound:
-            makers[name].add(code)
-    if missing := set(roots) - makers.keys():
-        raise ValueError(f"{script} does not define {', '.join(sorted(missing))}")
-    todo, reached = set(roots), set()
-    while todo:
-        new = makers[todo.pop()] - reached
-        reached |= new
-        todo.update(*(uses[code] for code in new))
-    return hashlib.sha256("\n".join(sorted(reached)).encode()).hexdigest()[:16]

@@ -7,7 +7,8 @@
     python tools/results.py copying           the copy task without a part, and beyond its lengths
 
 Each command does only what is not on record; remove a record, or entries of scores.json, to make
-them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state of the code.
+them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state of the code that
+decides a training.
 """
 
 import functools
@@ -15,10 +16,12 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import models
+import reach
 import records
 
 at = models.at
@@ -41,7 +44,7 @@ def recipe(**changes) -> at.Config:
 def trial(**changes) -> at.Config:
     """A quarter of the updates, and a wider model than the recipe's."""
     base = {"d_model": 256, "d_ff": 1024, "h": 4, "dropout": 0.2, "factor": 1.0, "warmup": 400}
-    base |= {"epochs": 8, "patience": 99, "keep": 1}
+    base |= {"epochs": 8, "keep": 1}
     return recipe(**base | changes)
 
 
@@ -88,22 +91,37 @@ OTHER = Row("en-de", "the same, English to German", ("recipe-en-de",), BEAM, AVE
 SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOSEN_ALPHA)
 
 
+# The code that decides a number -------------------------------------------------------------------
+
+# What these name, and so on; what they know as an attribute only stands here beside them.
+TRAINING = (
+    "read_multi30k Config learn_symbols write_ids IdPairs resolve planned_updates new_model "
+    "LabelSmoothing ModelWithLoss on_all_ranks new_optimizer train_epoch validate best_of"
+).split()
+SCORING = "read_multi30k Vocabulary Pieces evaluate length_penalty average dequantise".split()
+NOT_FOLLOWED = (
+    "find_corpus",  # paths, downloads and a toy: read_multi30k says what our text is
+    "length_penalty",  # has no say in a search with one place, as validation's is
+)
+
+
 @functools.cache
 def code(*roots: str) -> str:
-    """A hash of the code that `roots` can reach: by default all that trains, translates, scores."""
-    roots = roots or ("train_model", "average", "load_trained_model", "evaluate")
-    return records.code_hash(at.HERE / at.SCRIPT, roots)
+    """A hash of the code that `roots` can reach, without its messages."""
+    return reach.code_hash((at.HERE / at.SCRIPT).read_text("utf-8"), roots, NOT_FOLLOWED)
 
 
-def made(*roots: str) -> dict[str, str]:
-    return records.circumstances() | {"code": code(*roots)}
+def made(**decided: Sequence[str]) -> dict:
+    """Circumstances, and hashes of the code that decided a number, by what it decided."""
+    hashes = {what: code(*roots) for what, roots in decided.items()}
+    return records.circumstances() | {"code": hashes}
 
 
 # Training ---------------------------------------------------------------------------------------
 
 
 def folder_of(name: str) -> Path:
-    return at.runs_folder() / code() / name
+    return at.runs_folder() / code(*TRAINING) / name
 
 
 def process(name: str, /) -> None:
@@ -134,7 +152,7 @@ def train_one(name: str) -> dict:
         "ranks": ranks,
         "bf16": "bfloat16" in run["machine"],
     }
-    return {"summary": summary | made(), "log": log}
+    return {"summary": summary | made(training=TRAINING), "log": log}
 
 
 def train(beginnings: tuple[str, ...] = (), /) -> None:
@@ -174,12 +192,17 @@ def scored(translator: at.Translator, split: str, beam: int, alpha: float = ALPH
     decode = functools.partial(at.beam_search, beam=beam, alpha=alpha)
     scores = at.evaluate(translator, corpus, [split], decode)[split]
     print(f"{translator.name}, {split}, beam {beam}, alpha {alpha}: {scores}", flush=True)
-    return {"bleu": scores.pop("BLEU"), **scores}
+    return {
+        "bleu": round(scores["BLEU"], 2),
+        "signature": scores["signature"],
+        "perplexity": round(scores["perplexity"], 2),
+    }
 
 
 def validate() -> None:
     """Sweep beam, length penalty and averaging with the first seed of the full recipe."""
-    facts = {"run": SHIPPED.runs[0], "beam": BEAM, "averaged": AVERAGED, "made": made()}
+    about = made(training=TRAINING, scoring=SCORING)
+    facts = {"run": SHIPPED.runs[0], "beam": BEAM, "averaged": AVERAGED, "made": about}
     if not records.read("beam"):
         whole = translator_of(facts["run"], AVERAGED)
         pairs = [(beam, alpha) for beam in BEAMS for alpha in ALPHAS if beam > 1 or alpha == 0]
@@ -216,7 +239,8 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     written = at.translate(translator, [source for source, _ in pairs], decode)
     records.write_text(translations_path(row, run, split), "".join(f"{x}\n" for x in written))
     entry = {"row": row.name, "run": run, "split": split, "beam": row.beam, "alpha": row.alpha}
-    entry |= {"averaged": row.averaged} | scored(translator, split, row.beam, row.alpha) | made()
+    entry |= {"averaged": row.averaged} | scored(translator, split, row.beam, row.alpha)
+    entry |= made(training=TRAINING, scoring=SCORING)
     content = records.read("scores")
     records.write("scores", content | {"scores": [*content.get("scores", []), entry]})
     return entry
@@ -254,7 +278,8 @@ def pretrained() -> None:
         formats[name] = {"MB": round(size, 2), "val": scored(translator, "val", BEAM, row.alpha)}
         formats[name] |= {split: score_once(row, run, split, translator) for split in TESTS}
     training = records.read(f"runs/{run}")["summary"]
-    content = {"run": run, "training": training, "formats": formats, "made": made()}
+    about = made(training=TRAINING, scoring=SCORING)
+    content = {"run": run, "training": training, "formats": formats, "made": about}
     records.write("pretrained", content)
 
 
@@ -277,15 +302,15 @@ def copying() -> None:
         runs = [copy_run(part, seed, 300) for part in at.WITHOUT for seed in SEEDS]
         pair = "nothing", "division by √d_k"
         wide = [copy_run(part, seed, 100, **WIDE) for part in pair for seed in SEEDS]
-        content = {"made": made("copy_without"), "runs": runs, "sizes": WIDE, "wide": wide}
-        records.write("breaks", content)
+        about = made(copying=["copy_without"])
+        records.write("breaks", {"made": about, "runs": runs, "sizes": WIDE, "wide": wide})
     if not records.read("lengths"):
         runs = []
         for kind, seed in itertools.product(at.POSITIONS, SEEDS):
             copied = at.copies_by_length(kind, seed, 1500)
             print(f"{kind}, seed {seed}: {copied}", flush=True)
             runs.append({"positions": kind, "seed": seed, "copied": copied})
-        records.write("lengths", {"made": made("copies_by_length"), "runs": runs})
+        records.write("lengths", {"made": made(copying=["copies_by_length"]), "runs": runs})
 
 
 main = records.command_line(

@@ -74,8 +74,14 @@ def summaries(*rows: results.Row) -> list[dict]:
     return [read(f"runs/{run}")["summary"] for row in rows for run in row.runs]
 
 
+def scores(*rows: results.Row, splits: Iterable[str] = TESTS) -> list[dict]:
+    return [
+        results.score_of(row, run, split) for row in rows for split in splits for run in row.runs
+    ]
+
+
 def bleu(row: results.Row, split: str) -> str:
-    return with_range([results.score_of(row, run, split)["bleu"] for run in row.runs], 1)
+    return with_range([entry["bleu"] for entry in scores(row, splits=[split])], 1)
 
 
 def costs(row: results.Row) -> list[str]:
@@ -94,16 +100,16 @@ def short_table() -> dict:
         f" three cannot be subtracted; an unknown word is one wrong token; {MINUTES}"
     )
     columns += ["parameters", "minutes", "seeds"]
-    return finished(caption, summaries(*ROWS), columns=columns, rows=rows)
+    return finished(caption, summaries(*ROWS), scores(*ROWS), columns=columns, rows=rows)
 
 
 def steps() -> dict:
     """Every step: scores with their range, and what the first seed gains over the row before."""
-    table, before = [], {}
-    for row in (*ROWS, results.OTHER):
+    table, before, rows = [], {}, (*ROWS, results.OTHER)
+    for row in rows:
         cells = [row.step]
         for split in TESTS:
-            entries = [results.score_of(row, run, split) for run in row.runs]
+            entries = scores(row, splits=[split])
             gain = entries[0]["bleu"] - before.get(split, math.nan)
             before[split] = entries[0]["bleu"]
             perplexity = mean(entry["perplexity"] for entry in entries)
@@ -120,7 +126,7 @@ def steps() -> dict:
         "Multi30k, German to English, mean of the seeds (range). Gain: first seed against first"
         f" seed of the row above; {MINUTES}; BLEU {read('scores')['scores'][0]['signature']}"
     )
-    return finished(caption, summaries(*ROWS, results.OTHER), columns=columns, rows=table)
+    return finished(caption, summaries(*rows), scores(*rows), columns=columns, rows=table)
 
 
 def training() -> dict:
