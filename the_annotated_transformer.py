@@ -3455,6 +3455,14 @@ def runs_folder() -> Path:
     return Path(os.environ.get("RUNS_DIR") or HERE / "runs").expanduser()
 
 
+def gains_from_bf16(device: torch.device) -> bool:
+    """True where matrix products are faster in bf16: newer GPUs, CPUs with instructions for it."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
 def choose_device() -> torch.device:
     """A GPU of this machine where there is one, Apple's MPS, else the CPU."""
     if torch.cuda.is_available():
@@ -6300,8 +6308,17 @@ published("lengths")
 #
 # The story is told, and its plain forms run. What follows makes them fast, spreads them over
 # several processes, keeps an hour of training safe from a power cut, and puts a command line in
-# front. It changes no formula. Apart from a rounded rate of dropout and the shorter numbers of
-# bf16, the fast forms compute the same, also while they train, and a check says so.
+# front. It changes no formula:
+#
+# | Plain form, in the story | Here | What holds them together |
+# | --- | --- | --- |
+# | `nn.Dropout` | `FastDropout`, of which one rate is rounded | the tests count what it closes |
+# | `LayerNorm`, `Generator`, `MultiHeadedAttention`, `LabelSmoothing` | `FusedLayerNorm`, `FastGenerator`, `FastAttention` on GPUs, `FastLabelSmoothing` | [a check](#fast-check): the same loss, and the same gradient of every weight |
+# | `SimpleLossCompute`: all scores at once | `ModelWithLoss`: `LossInChunks` | the same check |
+# | an update of `run_epoch` | `train_step`, on one rank or many | the tests give two ranks the sentences of one, and find the same weights |
+# | `create_dataloaders`: lists of ids | `updates_of_epoch`: ids on disk, cut by the same `token_batches` | the tests find each sentence once in a pass |
+# | `run_epoch`, again and again | [`train_model`](#train-model) | the tests find the losses of both alike, update for update |
+# | `evaluate_loss`, greedy decoding, BLEU | `validate` calls these very functions | – |
 #
 # <a id="faster"></a>
 # ## Faster forms
@@ -6329,17 +6346,19 @@ class FastDropout(nn.Dropout):
 
 
 # %% [markdown]
-# *The norm* by PyTorch's kernel, in one pass over memory.
+# *The norm* by PyTorch's kernel, in one pass over memory. *The loss* without its table of targets:
+# only three numbers occur in that table, for the right word, for a wrong one, and for padding.
 #
 # *Attention* by PyTorch's kernel, which never stores the table of weights. So it has none to hand
-# out, and where `record` asks for them the plain form does the work.
+# out, and where `record` asks for them the plain form does the work. Under a causal mask alone, as
+# that of a language model, the kernel is told so and skips the closed half. On the CPUs that we
+# measured it gained nothing with sentences as short as ours, so there the plain form stays.
 #
 # <a id="mixed-precision"></a>
 # *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the
 # range of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It pays only
-# where the processor has instructions for it. On the CPUs that we tried the backward pass of the
-# attention kernel takes several times as long in bf16 as in fp32. So attention goes back to fp32
-# there. And the fast generator gives log-probabilities in fp32 whatever the states are.
+# where the processor has instructions for it. The fast generator gives log-probabilities in fp32
+# whatever the states are.
 
 
 # %%
@@ -6416,16 +6435,9 @@ def make_fast(model: nn.Module) -> nn.Module:
 # <a id="chunked-loss"></a>
 # *The loss in chunks.* Log-probabilities for every token and every word of the vocabulary are the
 # largest table of a training by far, and its gradient is as large again. Neither need ever exist
-# as a whole. The gradient of a token's loss with respect to its scores is known on paper: the
-# model's distribution minus the target,
-#
-# $$\frac{\partial\, \mathrm{KL}(t \,\|\, p)}{\partial\, \text{score}_v} = p_v - t_v .$$
-#
-# So we take some tokens at a time, from states to loss and back to the gradient of the states,
-# and forget their scores before we go on. The target holds only three different numbers (right,
-# wrong, padding), so it is never written out as a table. With `share` for what a wrong word gets,
-# $-\sum_v t_v \log p_v$ is the sum of $-\log p_v$ over all words but padding, times `share`, plus
-# what the right word gets beyond it.
+# as a whole. We take some tokens at a time, from states to loss and back to the gradients, and
+# forget their scores before we go on. Autograd does the mathematics in each chunk, with whatever
+# generator and criterion it is given; we only add up.
 
 
 # %%
@@ -6485,8 +6497,9 @@ class ModelWithLoss(nn.Module):
 
 
 # %% [markdown]
+# <a id="fast-check"></a>
 # Now all forms side by side as they train, from ids to the gradient of every weight. Dropout is
-# off, since its random numbers differ. In bf16 the loss may differ by its rounding.
+# off, since its random numbers differ.
 
 
 # %%
@@ -6504,8 +6517,8 @@ def check_fast_forms_train_as_the_plain_ones():
     fast_loss = fast(batch)
     fast_loss.backward()
     torch.testing.assert_close(fast_loss, plain_loss)
-    for (name, ours), theirs in zip(fast.named_parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
+    gradients = [[weight.grad for weight in form.parameters()] for form in (fast, plain)]
+    torch.testing.assert_close(*gradients)
 
 
 # %% [markdown]
@@ -6592,11 +6605,6 @@ POSITIVE = "N d_model d_ff h batch_tokens accumulate epochs shares warmup keep f
 
 
 # %% [markdown]
-# The settings of a run are read back as strictly as they were written. A renamed line, or a word in
-# the place of a number, is an error, and never the recipe in silence.
-
-
-# %% [markdown]
 # <a id="files"></a>
 # ## Whole files
 #
@@ -6619,8 +6627,7 @@ def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError as error:
-        reason = error.strerror or error
-        raise OSError(f"{path} was not written ({reason}); what was there is untouched") from None
+        raise OSError(f"{path} was not written ({error}); what was there is untouched") from None
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)  # if it was not renamed
@@ -6636,16 +6643,16 @@ def write_atomically(path: Path, data: bytes) -> None:
 # Where several files belong together, a JSON file is written last, with what a person reads and the
 # SHA-256 sum of each of them, itself included. Until it is there, the others do not count. Models,
 # runs and encoded corpora are all kept so, and `read_summed` of [Part 7](#model-to-take-away) reads
-# them.
+# them. A line that was changed by hand is noticed, too.
 
 
 # %%
-def write_summed(path: Path, content: dict, names: Iterable[str]) -> None:
-    """Write plain values as JSON, with the sums of the files of these names beside it."""
+def write_summed(path: Path, content: dict, names: Iterable[str]) -> dict[str, str]:
+    """Write plain values as JSON, with the sums of the files of these names beside it: the sums."""
     sums = {name: sum_of_file(path.parent / name) for name in names}
-    sums[path.name] = sum_of(content)
-    text = json.dumps(content | {"sha256": sums}, indent=1)
+    text = json.dumps(content | {"sha256": sums | {path.name: sum_of(content)}}, indent=1)
     write_atomically(path, text.encode())
+    return sums
 
 
 def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
@@ -6660,10 +6667,10 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
 
 
 # %% [markdown]
-# A finished model is a folder, in [the format](#model-to-take-away) that Part 7 reads. A folder
-# says how its model is made, so it can only hold what is made so, and the weights. A class that
-# was exchanged afterwards, a function hung on a module, a layer taken out, a buffer that is learnt
-# by counting: all this would be lost, and is refused.
+# A finished model is a folder, in [the format](#model-to-take-away) that Part 7 reads. It holds
+# arguments and weights. If somebody has exchanged a class afterwards, hung a function on a module
+# or taken a layer out, that would be lost. So before we write, we make the model again from what
+# the folder would hold, and ask both the same.
 
 
 # %%
@@ -6674,21 +6681,18 @@ def refuse_what_would_be_lost(model: nn.Module) -> None:
     if not hasattr(model, "arguments"):
         raise ValueError("only a model that `make_model` or `LanguageModel` made has a folder")
     maker = make_model if isinstance(model, EncoderDecoder) else type(model)
+    device = model.generator.proj.weight.device
     with torch.random.fork_rng():
-        again = maker(**model.arguments).to(model.generator.proj.weight.device)
-        symbols = torch.randint(4, (2, 2, 6), device=model.generator.proj.weight.device)
-    batch = Batch(*symbols)
-    outputs = []
-    try:
-        load_weights(again, dict(model.named_parameters()))
-        for each in (model, again):
-            with evaluating(each):
-                outputs.append(each(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask))
-        torch.testing.assert_close(*outputs, rtol=1e-3, atol=1e-3, equal_nan=True)
-    except (ValueError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        again = maker(**model.arguments).to(device)
+        batch = Batch(*torch.randint(4, (2, 2, 6), device=device))
+    load_weights(again, dict(model.named_parameters()))
+    states = []
+    for each in (model, again):
+        with evaluating(each):
+            states.append(each(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask))
+    if not torch.allclose(*states, rtol=1e-3, atol=1e-3, equal_nan=True):
         way = "hand classes to make_model, as in make_model(…, attention=Mine), and remove hooks"
-        raise ValueError(f"arguments and weights do not make it again ({reason}): {way}") from None
+        raise ValueError(f"arguments and weights alone make a model of other results: {way}")
 
 
 # %%
@@ -6731,9 +6735,9 @@ def save_model(translator: Translator, folder: Path | str, weights: dict | None 
 # ## Data of any size
 #
 # The paper has 4.5 million pairs. As Python lists their ids would fill some 35 GiB, in every
-# process. So they lie on disk: one flat file of all ids of a split, four bytes each, and one with
-# the lengths of the sentences. A process *maps* both into its memory: nothing is read before it is
-# needed, and all processes share one copy.
+# process. So the training pairs lie on disk: one flat file of all ids, four bytes each, and one
+# with the lengths of the sentences. A process *maps* both into its memory: nothing is read before
+# it is needed, and all processes share one copy.
 
 
 # %%
@@ -6785,9 +6789,10 @@ def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -
 
 
 # %% [markdown]
-# This is done once. What is on disk is known by the place of the text and by the settings of its
-# vocabulary; it counts if text and libraries are still the same, and is made anew if not. One
-# process holds a lock and works; the others wait for it.
+# This is done once. What is on disk is found by the place of the text and the settings of its
+# vocabulary. It counts if the sums of text and files are still the same, and is made anew if not.
+# One process holds a lock and works; the others wait for it. (`ids`, beside the runs, may be
+# deleted at any time.)
 
 
 # %%
@@ -6829,17 +6834,16 @@ def encode_corpus(corpus: Corpus, config: Config) -> Data:
     folder = runs_folder() / "ids" / sum_of(of)[:16]
     path = folder / "corpus.json"
     with locked(folder, wait=True):
-        known = None
-        with contextlib.suppress(OSError, ValueError):
-            content, sums = read_summed(path)
+        try:
+            known, sums = read_summed(path)
             check_sums(folder, sums)
-            known = content
+        except (OSError, ValueError):
+            known = None
         if known != about:
             vocabularies = learn_symbols(corpus, config.pieces, config.min_freq)
             words = write_vocabularies(folder, vocabularies)
             write_ids(folder, corpus, vocabularies, config.max_len)
-            write_summed(path, about, [words, "train.ids", "train.lengths"])
-            _, sums = read_summed(path)
+            sums = write_summed(path, about, [words, "train.ids", "train.lengths"])
         vocabularies = read_vocabularies(folder, sums)
         sums["text"] = about["text"]
         return Data(corpus, vocabularies, IdPairs(folder), sums)
@@ -6885,14 +6889,13 @@ def resolve(config: Config, data: Data) -> Config:
     positions = int((data.train.lengths - torch.tensor([0, 1])).amax(1).sum())
     batch = config.batch_tokens or min(2560, max(64, positions // 50))
     updates = positions / batch / config.accumulate  # of a pass, about
-    most = min(32, 100_000 / updates)
-    least = min(100, 2000 / updates)
+    epochs = max(min(32, 100_000 / updates), min(100, 2000 / updates))
     config = dataclasses.replace(
         config,
         data=data.corpus.place or f"{data.corpus.name}, from Python",
         languages="-".join(data.corpus.languages),
         batch_tokens=batch,
-        epochs=config.epochs or math.ceil(max(most, least)),
+        epochs=config.epochs or math.ceil(epochs),
         shares=config.shares or math.ceil(updates / 1000),
     )
     warmup = min(config.warmup, max(1, planned_updates(config, data) // 4))
@@ -6930,14 +6933,6 @@ class Worker:
     autocast: torch.dtype | None  # bf16 where the device gains from it
 
 
-def gains_from_bf16(device: torch.device) -> bool:
-    """True where matrix products are faster in bf16: newer GPUs, CPUs with instructions for it."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    able = torch.cpu.get_capabilities()
-    return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
-
-
 # %% [markdown]
 # Joining the group and leaving it belong together. A process that fails but does not leave keeps
 # its connections, and the others wait for it; so the leaving stands in a `finally`. Address and
@@ -6968,8 +6963,7 @@ def join_workers() -> Iterator[Worker]:
     except RuntimeError as error:
         if ranks == 1:
             raise
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"rank {rank} has stopped in {place.name} ({str(error).splitlines()[0]})"
+        reason = f"rank {rank} has stopped ({str(error).splitlines()[0]})"
         raise ConnectionError(f"{reason}: the same command goes on from the last epoch") from error
     finally:
         if dist.is_initialized():
@@ -6977,9 +6971,9 @@ def join_workers() -> Iterator[Worker]:
 
 
 # %% [markdown]
-# Two small tools for everything that is not a gradient. What one rank reads, such as a
-# checkpoint, is sent to the others, so that only one machine needs the file; if reading it fails,
-# all of them fail with the same error, and none is left waiting.
+# Two small tools for everything that is not a gradient. What the first rank reads or finds, such as
+# a checkpoint, is sent to the others, so that only one machine needs the file; if that fails, all
+# of them fail with the same error, and none is left waiting.
 
 
 # %%
@@ -7041,8 +7035,8 @@ class Update(typing.NamedTuple):
 def train_step(loss_model, batches, optimizer, scheduler, stop=False, clip=None) -> Update:
     """One update from micro-batches.
 
-    A gradient that is longer than `clip` is shortened to it. ValueError when no rank has a target
-    token; FloatingPointError when the gradient is not finite, before any parameter has changed.
+    A gradient that is longer than `clip` is shortened to it. FloatingPointError when the gradient
+    is not finite, before any parameter has changed.
     """
     loss_sum = 0.0
     for batch in batches:
@@ -7053,8 +7047,6 @@ def train_step(loss_model, batches, optimizer, scheduler, stop=False, clip=None)
         loss_sum += loss.item()
     tokens = sum(batch.ntokens for batch in batches)
     loss_sum, tokens, stops = total_over_ranks(loss_sum, tokens, float(stop))
-    if tokens == 0:
-        raise ValueError("an update without a single target token: are all targets empty?")
     gradients = [p.grad for p in loss_model.parameters() if p.grad is not None]
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     torch._foreach_mul_(gradients, ranks / tokens)
@@ -7104,7 +7096,6 @@ def launch(ranks: int) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException, errors
 
     logging.disable()  # each process tells its own error
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")  # seconds, to end an epoch
     try:
         run.main(["--standalone", f"--nproc-per-node={ranks}", "--", *sys.argv])
     except errors.ChildFailedError:
@@ -7124,7 +7115,8 @@ def launch(ranks: int) -> int:
 # anywhere ends bit for bit like one that was not: the same weights, on the same kind of processor,
 # with as many threads and ranks. (A GPU comes close: some of its kernels add in no fixed order.)
 # What follows stands in the order in which it runs: the model, an epoch, its judgement, what is
-# saved, how it is found again, and the loop over all of it.
+# saved, how it is found again. At the end stands [`train_model`](#whole-training), the loop over
+# all of it. Whoever likes to read from the top down begins there.
 
 
 # %%
@@ -7140,9 +7132,7 @@ def new_model(config: Config, vocabularies: tuple, parts: Sequence[type] = ()) -
 
 
 # %% [markdown]
-# The paper's curve of the learning rate knows nothing of the end of a training. Where the number
-# of updates is known beforehand, a straight line down to zero is a common choice today: the last,
-# small steps settle what the large ones have left unsettled. Rise and peak are the same.
+# Schedule and optimizer, the paper's or [today's](#today).
 
 
 # %%
@@ -7150,9 +7140,8 @@ def new_model(config: Config, vocabularies: tuple, parts: Sequence[type] = ()) -
 
 def new_optimizer(model: EncoderDecoder, config: Config, updates: int):
     """AdamW and the schedule of a training of so many updates."""
-    curve = rate
-    if config.schedule == "linear":
-        curve = functools.partial(linear_rate, total=updates)
+    line = functools.partial(linear_rate, total=updates)
+    curve = line if config.schedule == "linear" else rate
     adam = functools.partial(adamw, weight_decay=config.weight_decay)
     return make_optimizer(model, config.factor, config.warmup, curve, adam)
 
@@ -7172,17 +7161,18 @@ def train_epoch(
     scheduler,
     number: int,
     stop_is_due: Callable[[], bool],
-) -> tuple[float, float] | None:
-    """Make the updates of an epoch, counted from 0; loss and tokens, or None if it was cut short."""
+) -> tuple[float, float, float] | None:
+    """Make the updates of an epoch, counted from 0; its loss, tokens, seconds, or None if cut short."""
     from tqdm import tqdm
 
     torch.manual_seed(seed_of(config.seed, number, worker.rank))
     loss_model.train()
+    begin = time.perf_counter()
     loss_sum = 0.0
     tokens = 0.0
     updates = updates_of_epoch(config, data, number)
     quiet = worker.rank > 0 or None  # None: where no terminal looks on
-    for update in tqdm(updates, f"epoch {number + 1}", unit=" updates", leave=False, disable=quiet):
+    for update in tqdm(updates, f"epoch {number + 1}", leave=False, disable=quiet):
         batches = [share_of(data.train, numbers, worker) for numbers in update]
         stop = stop_is_due()
         step = train_step(loss_model, batches, optimizer, scheduler, stop, config.clip)
@@ -7190,7 +7180,7 @@ def train_epoch(
             return None
         loss_sum += step.loss
         tokens += step.tokens
-    return loss_sum, tokens
+    return loss_sum, tokens, time.perf_counter() - begin
 
 
 # %% [markdown]
@@ -7220,24 +7210,30 @@ def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
 
 # %% [markdown]
 # Then the judgement, by the likelihood of the true words, and by the BLEU of what the model
-# itself writes. Each rank translates its share of the validation split.
+# itself writes. The first rank judges, and the others wait for it.
 
 
 # %%
 def translator_of(name: str, model: EncoderDecoder, data: Data) -> Translator:
     """A model with what it was trained on."""
     corpus = data.corpus
-    translator = Translator(name, model, corpus.name, corpus.languages, data.vocabularies)
-    return dataclasses.replace(translator, data=corpus.place, text=data.sums["text"])
+    return Translator(
+        name,
+        model,
+        corpus.name,
+        corpus.languages,
+        data.vocabularies,
+        data=corpus.place,
+        text=data.sums["text"],
+    )
 
 
-def validate(model: EncoderDecoder, data: Data, worker: Worker) -> tuple[float, float]:
-    """Negative log-likelihood of a true token, and BLEU of greedy translations."""
+def validate(model: EncoderDecoder, data: Data, worker: Worker) -> dict:
+    """What `judge` says of the validation split, with greedy translations."""
     translator = translator_of("", model, data)
     pairs = data.corpus.splits["val"]
     with torch.autocast(worker.device.type, worker.autocast, enabled=worker.autocast is not None):
-        score = from_first_rank(lambda: judge(translator, pairs, greedy_search), worker)
-    return score["nll"], score["BLEU"]
+        return from_first_rank(lambda: judge(translator, pairs, greedy_search), worker)
 
 
 # %% [markdown]
@@ -7283,6 +7279,23 @@ def gpu_loads() -> list[int]:
         return []
 
 
+def record_of(history: Sequence[Epoch], trained, judged, scheduler, begin: float) -> Epoch:
+    """The record of an epoch, from what `train_epoch` and `validate` say of it."""
+    loss, tokens, seconds = trained
+    before = history[-1].minutes if history else 0.0
+    return Epoch(
+        epoch=len(history) + 1,
+        updates=scheduler.last_epoch,
+        learning_rate=scheduler.get_last_lr()[0],
+        loss=loss / tokens,
+        nll=judged["nll"],
+        bleu=judged["BLEU"],
+        tokens_per_second=round(tokens / seconds),
+        minutes=before + (time.perf_counter() - begin) / 60,
+        gpu=gpu_loads(),
+    )
+
+
 # %% [markdown]
 # After each epoch rank 0 writes, in this order: the weights of the epoch as a model; the
 # checkpoint, from which a training goes on; and `run.json`, which has what a person wants to read,
@@ -7303,14 +7316,14 @@ def checkpoint_of(folder: Path, history: Sequence[Epoch]) -> Path:
     return folder / f"checkpoint-{len(history):03}.pt"
 
 
-def save_checkpoint(path: Path, **states) -> None:
-    """Write state dicts in one piece or not at all."""
+def save_checkpoint(path: Path, states: dict) -> None:
+    """Write the state of model, optimizer and schedule in one piece or not at all."""
     with whole_file(path) as file:
         torch.save({name: state.state_dict() for name, state in states.items()}, file)
 
 
 def write_run(
-    folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch], size: int
+    folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch], model
 ) -> None:
     """Write run.json, and remove the weights of epochs that are wanted no more."""
     names = [f"epoch-{epoch.epoch:03}" for epoch in history]
@@ -7321,7 +7334,7 @@ def write_run(
         "best": best,
         "corpus": data.corpus.name,
         "ids": data.sums,
-        "parameters": size,
+        "parameters": count_parameters(model),
         "machine": machine_of(worker),
         "settings": dataclasses.asdict(config),
         "history": [dataclasses.asdict(epoch) for epoch in history],
@@ -7363,13 +7376,12 @@ def read_run(folder: Path) -> dict:
     return content | {"settings": settings, "history": history, "sums": sums}
 
 
-def load_checkpoint(folder: Path, history: Sequence[Epoch], sums: dict[str, str]) -> dict:
-    """Read the last checkpoint; ValueError where that cannot be; nothing in it is ever executed."""
+def load_checkpoint(path: Path, sums: dict[str, str]) -> dict:
+    """Read a checkpoint; ValueError where that cannot be; nothing in it is ever executed."""
     import pickle
 
-    path = checkpoint_of(folder, history)
     try:
-        check_sums(folder, sums)
+        check_sums(path.parent, sums)
         return torch.load(path, weights_only=True, map_location="cpu")
     except (ValueError, OSError, pickle.UnpicklingError):
         way = "train anew in another folder; the epochs beside it are whole models"
@@ -7377,10 +7389,8 @@ def load_checkpoint(folder: Path, history: Sequence[Epoch], sums: dict[str, str]
 
 
 # %% [markdown]
-# A run goes on only with the same settings and the same ids, wherever the text lies now. A few
-# settings may change, since no update depends on them: `patience`, `keep` and, with the paper's
-# schedule, `epochs`. (A straight line to zero depends on its end.) Another kind of machine is no
-# error, and gets a warning.
+# A run goes on only with the same settings, but for `keep`, and with the same ids, wherever the
+# text lies now. Another kind of machine is no error, and gets a warning.
 
 
 # %%
@@ -7395,14 +7405,52 @@ def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder
     if run["ids"] != data.sums:
         text = f"{data.corpus.name} is not the text that {folder} was trained on"
         raise ValueError(f"{text}: name that text by --data, or a new folder")
-    if run["machine"] != machine_of(worker):
+    if run["machine"] != machine_of(worker) and worker.rank == 0:
         text = f"last on {run['machine']}, now {machine_of(worker)}: not bit for bit the same run"
         warnings.warn(text, stacklevel=2)
 
 
+def resume(folder: Path, config: Config, data: Data, worker: Worker, states: dict) -> list[Epoch]:
+    """Give model, optimizer and schedule what a run has saved, if it has begun; its history."""
+    run = from_first_rank(lambda: read_run(folder), worker)
+    if not run:
+        return []
+    check_same_run(run, config, data, worker, folder)
+    history = run["history"]
+    if history:
+        load = functools.partial(load_checkpoint, checkpoint_of(folder, history), run["sums"])
+        for name, state in from_first_rank(load, worker).items():
+            states[name].load_state_dict(state)
+    return history
+
+
 # %% [markdown]
-# A folder belongs to one training at a time, and to trainings only: where there are other things,
-# and no `run.json`, nothing is touched.
+# Before all that, whatever can be refused is refused. A folder belongs to one training at a time,
+# and to trainings only: where other things lie, nothing is touched.
+
+
+# %%
+@contextlib.contextmanager
+def claimed(folder: Path, worker: Worker) -> Iterator[None]:
+    """Hold the lock of a run's folder; ValueError, on every rank, where that cannot be."""
+    with contextlib.ExitStack() as held:
+
+        def claim() -> None:
+            read_run(folder)  # ValueError where other things lie there
+            held.enter_context(locked(folder, wait=False))
+
+        from_first_rank(claim, worker)
+        yield
+
+
+def check_before_training(model: EncoderDecoder, data: Data, worker: Worker) -> None:
+    """ValueError where an hour of training could not be judged or saved, or ranks differ in text."""
+    refuse_what_would_be_lost(model)
+    judged = batches_to_judge(translator_of("", model, data), data.corpus.splits["val"])
+    if next(judged, None) is None:
+        raise CorpusError(f"{data.corpus.name}: not one pair of val can be used")
+    if from_first_rank(lambda: data.sums, worker) != data.sums:
+        raise ValueError("the first rank has read another text: give all machines the same")
 
 
 # %% [markdown]
@@ -7412,7 +7460,7 @@ def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder
 
 # %%
 def header(
-    folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch], size: int
+    folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch]
 ) -> str:
     """What is about to be trained, on what, and for how long."""
     corpus = data.corpus
@@ -7420,7 +7468,8 @@ def header(
     left_out = len(corpus.splits["train"]) - pairs
     epochs = config.epochs * config.shares
     updates = planned_updates(config, data) // epochs
-    return f"""{corpus.name} ({" → ".join(corpus.languages)}): {pairs:,} pairs, {left_out:,} empty or too long; {size:,} parameters
+    return f"""{corpus.name} ({" → ".join(corpus.languages)}): {pairs:,} pairs, \
+{left_out:,} empty or too long
 {machine_of(worker)}
 {epochs} epochs, {config.shares} to a pass, {updates:,} updates of {config.batch_tokens:,} \
 positions each, warm-up {config.warmup:,} updates
@@ -7434,11 +7483,12 @@ def progress(history: Sequence[Epoch], config: Config) -> str:
     judged = f"perplexity {math.exp(epoch.nll):.2f}, BLEU {epoch.bleu:.1f}"
     best = ", best so far" if best_of(history) is epoch else ""
     left = (epochs - epoch.epoch) * epoch.minutes / epoch.epoch
-    speed = f"{epoch.tokens_per_second:,} tokens/s, {left:.0f} minutes left at most"
+    speed = f"{epoch.tokens_per_second:,} tokens/s, {left:.0f} minutes left"
     return f"epoch {epoch.epoch}/{epochs}: loss {epoch.loss:.2f}, {judged}{best}; {speed}"
 
 
 # %% [markdown]
+# <a id="whole-training"></a>
 # All of it, read from top to bottom. It is the same on one CPU, on a GPU, and in each process of a
 # DDP run. A second call with the same folder goes on where the first one stopped.
 
@@ -7460,70 +7510,37 @@ def train_model(
     the settings name.
     """
     folder = Path(folder)
-    with join_workers() as worker, contextlib.ExitStack() as held:
+    with join_workers() as worker:
         corpus = corpus or find_corpus(config.data, tuple(config.languages.split("-")))
         check_corpus(corpus)
         data = encode_corpus(corpus, config)
-        if from_first_rank(lambda: data.sums, worker) != data.sums:
-            raise ValueError("the first rank has read another text: give all machines the same")
         config = resolve(config, data)
-
         model = new_model(config, data.vocabularies, parts).to(worker.device)
-        refuse_what_would_be_lost(model)
+        check_before_training(model, data, worker)
         criterion = make_fast(LabelSmoothing(len(data.vocabularies[1]), PAD, config.smoothing))
         loss_model = on_all_ranks(ModelWithLoss(model, criterion, worker.autocast), worker)
         optimizer, scheduler = new_optimizer(model, config, planned_updates(config, data))
         states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-
-        def begin_or_go_on() -> tuple[list[Epoch], dict]:
-            read_run(folder)  # ValueError where other things lie there, before anything is written
-            held.enter_context(locked(folder, wait=False))
-            run = read_run(folder)
-            if run:
-                check_same_run(run, config, data, worker, folder)
-            history = run.get("history", [])
-            return history, load_checkpoint(folder, history, run["sums"]) if history else {}
-
-        if not any(batches_to_judge(translator_of("", model, data), corpus.splits["val"])):
-            raise CorpusError(f"{corpus.name}: not one pair of val can be used")
-        history, saved = from_first_rank(begin_or_go_on, worker)
-        for name, state in saved.items():
-            states[name].load_state_dict(state)
-        del saved
-
-        size = count_parameters(model)
-        if worker.rank == 0:
-            write_run(folder, config, data, worker, history, size)
-            print(header(folder, config, data, worker, history, size), flush=True)
-        with stop_requests(minutes) as stop_is_due:
+        with claimed(folder, worker), stop_requests(minutes) as stop_is_due:
+            history = resume(folder, config, data, worker, states)
+            if worker.rank == 0:
+                write_run(folder, config, data, worker, history, model)
+                print(header(folder, config, data, worker, history), flush=True)
             for number in range(len(history), config.epochs * config.shares):
                 begin = time.perf_counter()
-                sums = train_epoch(
+                trained = train_epoch(
                     loss_model, data, config, worker, optimizer, scheduler, number, stop_is_due
                 )
-                if sums is None:
+                if trained is None:
                     break
-                loss, tokens = sums
-                seconds = time.perf_counter() - begin
-                nll, bleu = validate(model, data, worker)
-                before = history[-1].minutes if history else 0.0
-                epoch = Epoch(
-                    epoch=number + 1,
-                    updates=scheduler.last_epoch,
-                    learning_rate=scheduler.get_last_lr()[0],
-                    loss=loss / tokens,
-                    nll=nll,
-                    bleu=bleu,
-                    tokens_per_second=round(tokens / seconds),
-                    minutes=before + (time.perf_counter() - begin) / 60,
-                    gpu=gpu_loads(),
-                )
-                history.append(epoch)
+                judged = validate(model, data, worker)
+                history.append(record_of(history, trained, judged, scheduler, begin))
                 if worker.rank == 0:
-                    translator = translator_of(folder.name, model, data)
-                    save_model(translator, folder / f"epoch-{epoch.epoch:03}")
-                    save_checkpoint(checkpoint_of(folder, history), **states)
-                    write_run(folder, config, data, worker, history, size)
+                    save_model(
+                        translator_of(folder.name, model, data), folder / f"epoch-{number + 1:03}"
+                    )
+                    save_checkpoint(checkpoint_of(folder, history), states)
+                    write_run(folder, config, data, worker, history, model)
                     print(progress(history, config), flush=True)
         del loss_model  # DDP must go before the process group does, or may wait for ever
     return status_of(history, config)
@@ -7541,14 +7558,9 @@ def train_model(
 # python the_annotated_transformer.py evaluate --model runs/recipe-de-en
 # ```
 #
-# The library `tyro` reads the options off dataclasses: every setting of a `Config` is an option of
-# `train`. The folder of a run is enough to go on with it: the run keeps its settings. On several
-# machines `torchrun` starts the processes.
-
-
-# %% [markdown]
-# At the end of a training stand its score, where the model lies, and the commands that translate
-# with it and, if it was stopped, go on with it.
+# The library `tyro` reads the options off the functions below: every setting of a `Config` is an
+# option of `train`. The command that began a run goes on with it. On several machines `torchrun`
+# starts the processes.
 
 
 # %%
@@ -7612,8 +7624,7 @@ class ModelOptions:
 
 
 # %% [markdown]
-# `translate` reads its arguments or standard input, one sentence a line, as UTF-8, whatever the
-# terminal believes.
+# `translate` reads its arguments or standard input, one sentence a line, as UTF-8.
 
 
 # %%
@@ -7625,7 +7636,7 @@ def run_translate(
     """Translate arguments, or standard input line by line."""
     translator, decode = options.load()
     sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
-    size = 200 if sentences or not sys.stdin.isatty() else 1
+    size = 1 if sys.stdin.isatty() else 200
     for number, group in enumerate(grouped(sentences or sys.stdin, size)):
         lines = [line.rstrip("\r\n") for line in group]
         translations = translate(translator, lines, decode, first_line=1 + number * size)
@@ -7689,8 +7700,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
-        rank = os.environ.get("RANK", "0")
-        print(f"error{f' of rank {rank}' * (rank != '0')}: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
 
 
