@@ -6523,9 +6523,10 @@ def check_fast_forms_train_as_the_plain_ones():
 
 # %% [markdown]
 # <a id="gains"></a>
-# What is each worth? Take one away, and measure the same training again. A number of 1.3 says
-# that without this one gain, training takes 1.3 times as long. (Two rows are about the first
-# edition alone: one product for several maps, and another allocator.)
+# What is each worth? Take one away, and measure the same training again. A number of 1.3 says that
+# without this one gain, training takes 1.3 times as long. (These numbers are those of earlier
+# code. Some of its forms are gone, because they no longer gained enough: one product for several
+# maps, another allocator, the attention kernel on CPUs.)
 
 
 # %% tags=["hide-input"]
@@ -6552,7 +6553,7 @@ class Config:
     d_ff: int = 768  # width inside the feed-forward network
     h: int = 3  # heads
     dropout: float = 0.25
-    attention_dropout: float = 0.0  # of attention weights; 0 keeps the fused kernel usable on CPUs
+    attention_dropout: float = 0.0  # of attention weights
     norm_first: bool = True  # the norm before the sub-layer; the paper has it after the sum
     # Classes of the parts, perhaps of --parts; of this text also RotaryAttention,
     # GroupedAttention(groups=…) and RotaryGroupedAttention(groups=…).
@@ -7009,7 +7010,7 @@ def from_first_rank(action: Callable, worker: Worker):
 
 
 # %%
-def share_of(pairs: Sequence[IdPair] | IdPairs, numbers: Sequence[int], worker: Worker) -> Batch:
+def share_of(pairs: Sequence[IdPair], numbers: Sequence[int], worker: Worker) -> Batch:
     """This rank's share of the sentences with these numbers, as a batch on its device."""
     share = [pairs[number] for number in numbers[worker.rank :: worker.ranks]]
     return collate(share or [([END], [START, PAD])]).to(worker.device)
@@ -7160,7 +7161,7 @@ def train_epoch(
     optimizer,
     scheduler,
     number: int,
-    stop_is_due: Callable[[], bool],
+    stop_is_due: Callable,
 ) -> tuple[float, float, float] | None:
     """Make the updates of an epoch, counted from 0; its loss, tokens, seconds, or None if cut short."""
     from tqdm import tqdm
@@ -7191,7 +7192,7 @@ def train_epoch(
 
 # %%
 @contextlib.contextmanager
-def stop_requests(minutes: float) -> Iterator[Callable[[], bool]]:
+def stop_requests(minutes: float) -> Iterator[Callable]:
     """A function that says whether to stop: after SIGINT or SIGTERM, or when time is up."""
     asked = []
     deadline = time.monotonic() + 60 * minutes
@@ -7463,13 +7464,11 @@ def header(
     folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch]
 ) -> str:
     """What is about to be trained, on what, and for how long."""
-    corpus = data.corpus
-    pairs = len(data.train)
-    left_out = len(corpus.splits["train"]) - pairs
+    left_out = len(data.corpus.splits["train"]) - len(data.train)
     epochs = config.epochs * config.shares
     updates = planned_updates(config, data) // epochs
-    return f"""{corpus.name} ({" → ".join(corpus.languages)}): {pairs:,} pairs, \
-{left_out:,} empty or too long
+    return f"""{data.corpus.name} ({config.languages}): {len(data.train):,} pairs, \
+{left_out:,} left out, empty or too long
 {machine_of(worker)}
 {epochs} epochs, {config.shares} to a pass, {updates:,} updates of {config.batch_tokens:,} \
 positions each, warm-up {config.warmup:,} updates
@@ -7691,7 +7690,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stream.reconfigure(errors="replace", line_buffering=True)  # it need not know an arrow
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
-        flat = (tyro.conf.OmitArgPrefixes,)
+        flat = [tyro.conf.OmitArgPrefixes]
         return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=SCRIPT, config=flat) or 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
