@@ -3450,17 +3450,6 @@ def check_batches_hold_every_sentence_once_and_keep_the_budget():
 
 
 # %%
-def runs_folder() -> Path:
-    """Where runs live: RUNS_DIR, or `runs` beside this file."""
-    return Path(os.environ.get("RUNS_DIR") or HERE / "runs").expanduser()
-
-
-def gains_from_bf16(device: torch.device) -> bool:
-    """True where matrix products are faster in bf16: newer GPUs, CPUs with instructions for it."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    able = torch.cpu.get_capabilities()
-    return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 def choose_device() -> torch.device:
@@ -3948,8 +3937,7 @@ def check_sums(folder: Path, sums: dict[str, str]) -> None:
 # %% [markdown]
 # Second: which classes was it made of? A folder has names, such as `RotaryAttention`, with
 # arguments where there are any, `GroupedAttention(groups=2)`. They are looked up among those of
-# this text and those that you hand in. Nothing is ever imported because a file says so. And back:
-# a name that could not be looked up again is refused.
+# this text and those that you hand in. Nothing is ever imported because a file says so.
 
 
 # %% tags=["hide-input"]
@@ -3995,6 +3983,12 @@ def find_part(text: str, parts: Sequence[type] = ()) -> Callable:
     return functools.partial(known[name], **arguments) if arguments else known[name]
 
 
+# %% [markdown]
+# Classes of yours may come from a Python file. And back: a name that could not be looked up again
+# is refused.
+
+
+# %% tags=["hide-input"]
 def read_parts(file: Path | None) -> list[type]:
     """The classes of modules that a Python file defines; the file is executed."""
     if file is None:
@@ -4089,6 +4083,19 @@ def check_vocabularies(vocabularies: tuple, sizes: dict[str, int]) -> None:
 
 
 # %% tags=["hide-input"]
+def runs_folder() -> Path:
+    """Where runs live: RUNS_DIR, or `runs` beside this file."""
+    return Path(os.environ.get("RUNS_DIR") or HERE / "runs").expanduser()
+
+
+def gains_from_bf16(device: torch.device) -> bool:
+    """True where matrix products are faster in bf16: newer GPUs, CPUs with instructions for it."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
 def shown(path: str | Path) -> str:
     """A path as one would type it here."""
     short = os.path.relpath(path)
