@@ -6690,9 +6690,9 @@ def refuse_what_would_be_lost(model: nn.Module) -> None:
         raise ValueError("only a model that `make_model` or `LanguageModel` made has a folder")
     maker = make_model if isinstance(model, EncoderDecoder) else type(model)
     device = model.generator.proj.weight.device
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         again = maker(**model.arguments).to(device)
-        batch = Batch(*torch.randint(4, (2, 2, 6), device=device))
+        batch = Batch(*torch.randint(4, (2, 2, 3))).to(device)
     load_weights(again, dict(model.named_parameters()))
     states = []
     for each in (model, again):
