@@ -6876,7 +6876,7 @@ def updates_of_epoch(config: Config, data: Data, number: int) -> list[list[list[
     order = torch.randperm(len(data.train), generator=generator)
     chosen = order[share :: config.shares].sort().values
     lengths = data.train.lengths[chosen] - torch.tensor([0, 1])  # the last target is not read
-    order = random.Random(seed_of(config.seed, number))
+    order = random.Random(f"{config.seed} {number}")
     batches = token_batches(lengths.tolist(), config.batch_tokens, order)
     numbers = chosen.tolist()
     batches = [[numbers[n] for n in batch] for batch in batches]
@@ -7641,8 +7641,10 @@ def run_translate(
 ) -> None:
     """Translate arguments, or standard input line by line."""
     translator, decode = options.load()
-    sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
-    size = 1 if sys.stdin.isatty() else 200
+    size = 200
+    if not sentences:
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
+        size = 1 if sys.stdin.isatty() else size
     for number, group in enumerate(grouped(sentences or sys.stdin, size)):
         lines = [line.rstrip("\r\n") for line in group]
         translations = translate(translator, lines, decode, first_line=1 + number * size)

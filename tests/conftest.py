@@ -132,7 +132,7 @@ def small_config(at, small_corpus):
     return at.Config(
         data=str(small_corpus), N=1, d_model=16, d_ff=32, h=2, dropout=0.1, attention_dropout=0.1,
         max_len=16, min_freq=1, pieces=0, share_embeddings=False, batch_tokens=128, accumulate=2,
-        warmup=1, factor=0.1, epochs=2, schedule="root", patience=100, keep=1,
+        warmup=1, factor=0.1, epochs=2, schedule="root", keep=1,
     )  # fmt: skip
 
 
@@ -157,7 +157,12 @@ def train_one_epoch(config, folder: Path, parts=()) -> None:
     import the_annotated_transformer as at
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(at, "is_done", lambda history, config: len(history) > 0)
+        train_epoch = at.train_epoch
+
+        def only_the_first(*arguments):
+            return None if arguments[6] > 0 else train_epoch(*arguments)
+
+        patch.setattr(at, "train_epoch", only_the_first)
         at.train_model(config, folder, parts=parts)
 
 
@@ -166,7 +171,7 @@ def saved(folder: Path) -> dict:
     import the_annotated_transformer as at
 
     run = at.read_run(folder)
-    last = at.checkpoint_of(folder, len(run["history"]))
+    last = at.checkpoint_of(folder, run["history"])
     return at.load_checkpoint(last, run["sums"]) | {"history": run["history"]}
 
 
@@ -179,7 +184,7 @@ def log_of(folder: Path) -> list[dict]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of a folder but the lock, which has no content."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 

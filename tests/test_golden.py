@@ -26,13 +26,13 @@ def given() -> SimpleNamespace:
     """Settings, vocabularies and length of a training, and one batch for each of fifty updates."""
     config = at.Config(data="builtin", pieces=300, batch_tokens=512, epochs=32, **SIZES)
     data = at.encode_corpus(at.find_corpus("builtin"), config)
-    config = at.resolve(config, data.train.lengths)
-    updates = at.updates_of_epoch(config, data.train.lengths, 0)[:50]
+    config = at.resolve(config, data)
+    updates = at.updates_of_epoch(config, data, 0)[:50]
     return SimpleNamespace(
         config=config,
         data=data,
         criterion=at.LabelSmoothing(len(data.vocabularies[1]), at.PAD, 0.1),
-        total=at.planned_updates(config, data.train.lengths),
+        total=at.planned_updates(config, data),
         batches=[at.share_of(data.train, numbers, ALONE) for [numbers] in updates],
     )
 
@@ -40,7 +40,7 @@ def given() -> SimpleNamespace:
 def test_the_fast_forms_give_the_golden_losses(given):
     model = at.new_model(given.config, given.data.vocabularies)
     optimizer = at.new_optimizer(model, given.config, given.total)
-    loss_model = at.ModelWithLoss(model, given.criterion).train()
+    loss_model = at.make_fast(at.ModelWithLoss(model, given.criterion)).train()
     losses = []
     for batch in given.batches:
         step = at.train_step(loss_model, [batch], *optimizer)
