@@ -4901,7 +4901,7 @@ def corpus_of(translator: Translator) -> Corpus:
     place = translator.data or known.get(translator.corpus, "")
     if place not in known.values() and not Path(place or "-").is_dir():
         raise ValueError(
-            f"where is the text of {translator.corpus}, once {place}? Name it by --data"
+            f"where is the text of {translator.corpus}, once {place or 'in memory'}? Name it by --data"
         )
     corpus = find_corpus(place, translator.languages)
     if translator.text not in ("", sum_of_text(corpus)):
@@ -7104,12 +7104,14 @@ def launch(ranks: int) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException, errors
 
     logging.disable()  # each process tells its own error
-    try:
-        run.main(["--standalone", f"--nproc-per-node={ranks}", "--", *sys.argv])
-    except errors.ChildFailedError:
-        return 1
-    except SignalException:  # Ctrl-C, handed on to the ranks: they say what there is to say
-        return 130
+    with tempfile.TemporaryDirectory() as logs:
+        try:
+            options = ["--standalone", f"--nproc-per-node={ranks}", "--log-dir", logs]
+            run.main([*options, "--", *sys.argv])
+        except errors.ChildFailedError:
+            return 1
+        except SignalException:  # Ctrl-C, handed on to the ranks: they say what there is to say
+            return 130
     return 0
 
 

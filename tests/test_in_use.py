@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,27 +24,42 @@ PROGRAM = [sys.executable, str(PROJECT / tutorial.SCRIPT)]
 # Any corpus -------------------------------------------------------------------------------------
 
 
+def data_of(pairs: int) -> SimpleNamespace:
+    """A corpus of so many pairs, of which only the lengths are known."""
+
+    class Pairs:
+        lengths = torch.tensor([(16, 9)]).expand(pairs, 2)
+
+        def __len__(self) -> int:
+            return pairs
+
+    return SimpleNamespace(train=Pairs(), corpus=Corpus("invented", ("de", "en"), {}))
+
+
 @pytest.mark.parametrize(
     "pairs, batch, epochs",
     [(60, 64, 100), (600, 192, 40), (6000, 1920, 40), (29_000, 2560, 32), (4_500_000, 2560, 4)],
 )
 def test_batches_and_epochs_follow_from_the_corpus(pairs, batch, epochs):
-    fitted = tutorial.fit_to_corpus(Config(), [(16, 9)] * pairs)
+    fitted = tutorial.resolve(Config(), data_of(pairs))
     assert (fitted.batch_tokens, fitted.epochs) == (batch, epochs)
-    given = tutorial.fit_to_corpus(Config(batch_tokens=512, epochs=3), [(16, 9)] * pairs)
-    assert (given.batch_tokens, given.epochs) == (512, 3)
+    assert fitted.shares == max(1, round(pairs * 16 / batch / 1000 + 0.5))
+    given = tutorial.resolve(Config(batch_tokens=512, epochs=3, shares=2), data_of(pairs))
+    assert (given.batch_tokens, given.epochs, given.shares) == (512, 3, 2)
 
 
-def test_the_peak_of_a_short_training_is_the_usual_one(small_config):
-    alone = tutorial.Worker(0, 1, torch.device("cpu"), None)
+def test_the_peak_of_a_short_training_is_the_usual_one():
     for schedule in ("linear", "root"):
-        config = tutorial.dataclasses.replace(small_config, warmup=1000, schedule=schedule)
-        training = tutorial.Training(config, alone)
-        assert training.total < 20 and training.warmup == training.total // 4
-        curve = training.scheduler.lr_lambdas[0]
-        rates = [curve(update) for update in range(training.total)]
-        assert rates.index(max(rates)) + 1 == training.warmup
-        assert max(rates) == pytest.approx(tutorial.rate(1000, 16, config.factor, 1000))
+        config = Config(warmup=1000, schedule=schedule, epochs=1, batch_tokens=64, factor=0.1)
+        data = data_of(60)
+        resolved = tutorial.resolve(config, data)
+        total = tutorial.planned_updates(resolved, data)
+        assert total < 20 and resolved.warmup == total // 4
+        _, scheduler = tutorial.new_optimizer(tutorial.tiny_model(), resolved, total)
+        curve = scheduler.lr_lambdas[0]
+        rates = [curve(update) for update in range(total)]
+        assert rates.index(max(rates)) + 1 == resolved.warmup
+        assert max(rates) == pytest.approx(tutorial.rate(1000, 16, 0.1, 1000))
 
 
 # Which model ------------------------------------------------------------------------------------
@@ -52,9 +68,8 @@ def test_the_peak_of_a_short_training_is_the_usual_one(small_config):
 def test_the_program_says_which_model_it_took(small_run, capsys):
     said = tutorial.EXAMPLES["which_model"]()  # in a notebook
     assert re.fullmatch(r"model \S.* \(de → en\), trained on .*, (in memory|pretrained)", said)
-    with pytest.warns(UserWarning, match="--beam 300 takes much time and memory"):
-        assert tutorial.main(["translate", "--model", str(small_run), "--beam", "300", "Hund"]) == 0
-    corpus = json.loads((small_run / "summary.json").read_bytes())["corpus"]
+    assert tutorial.main(["translate", "--model", str(small_run), "Hund"]) == 0
+    corpus = json.loads((small_run / "run.json").read_bytes())["corpus"]
     [said] = capsys.readouterr().err.splitlines()
     assert said == f"model small (de → en), trained on {corpus}, {small_run}/epoch-001"
     assert tutorial.main(["translate", "Ein Hund."]) == 0
@@ -102,7 +117,7 @@ def test_symbols_of_ones_own():
             assert endless.size(1) == 12
 
 
-def test_arguments_of_another_kind_meet_the_way_out():
+def test_arguments_of_another_kind_meet_the_way_out(tmp_path):
     model, batch = tutorial.tiny_model(), Batch(torch.full((2, 3), 5), torch.full((2, 4), 5))
     compute = tutorial.SimpleLossCompute(model.generator, tutorial.LabelSmoothing(13, 2))
     optimizer = tutorial.make_optimizer(model, 1.0, 10)
@@ -114,7 +129,7 @@ def test_arguments_of_another_kind_meet_the_way_out():
     for pairs in (None, ["Ein Hund."], [("a", "b", "c")], [["a", None]]):
         corpus = Corpus("mine", ("a", "b"), {"train": [("a", "b")], "val": pairs})
         with pytest.raises(tutorial.CorpusError, match="needs pairs of two texts, got "):
-            tutorial.Training(Config(), tutorial.Worker(0, 1, torch.device("cpu"), None), corpus)
+            tutorial.train_model(Config(), tmp_path / "run", corpus=corpus)
     sizes = {"src_vocab": 11, "tgt_vocab": 11, "N": 1, "d_model": 8, "d_ff": 8, "h": 2}
     for name, bad in itertools.product([*sizes, "max_len"], (0, -1)):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got {bad}"):
@@ -135,18 +150,17 @@ def test_ranks_end_with_a_line_each_and_leave_nothing(small_corpus, tmp_path):
     with subprocess.Popen([*train, "none"], **options) as process:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1 and out == ""
-    told = {re.sub(" of rank 1", "", line) for line in err.splitlines()}
+    told = set(err.splitlines())
     assert len(told) == 1 and "no folder none" in told.pop() and err.count("\n") <= 2
     assert not list(scratch.iterdir())
-    shutil.rmtree(tmp_path / "run")
-    sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --epochs 100000 --patience 100000".split()
+    sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --epochs 100000".split()
     command = [*train, str(small_corpus), *sizes]
     with subprocess.Popen(command, start_new_session=True, **options) as process:
         assert any("epoch 2/" in line for line in process.stdout)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and err == "" and not list(scratch.glob("torchelastic*"))
-    assert out.splitlines()[-1].endswith(" train --folder run --ranks 2")
+    assert out.splitlines()[-1].startswith("stopped: the same command goes on")
 
 
 # The first minute -------------------------------------------------------------------------------
