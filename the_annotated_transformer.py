@@ -339,14 +339,14 @@ def published(name: str) -> None:
 # | --- | --- | ---: | --- |
 # | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 27 | seconds |
 # | [2. The model](#model) | everything around attention, and the frame that holds it | 33 | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 24 | seconds |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 23 | seconds |
 # | [4. A first example](#copy-task) | a model learns to copy, and breaks | 15 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
-# | [6. Real data](#real-data) | German to English, with words | 21 | three minutes |
-# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 44 | seconds |
+# | [6. Real data](#real-data) | German to English, with words | 22 | three minutes |
+# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 46 | seconds |
 # | [8. Results](#results) | scores, step by step | 13 | a minute |
 # | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 12 | a minute |
-# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 21 | three minutes |
+# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 22 | three minutes |
 # | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
 # | [Make it your own](#your-own) | a part that you write, pairs that you bring | – | half a minute |
 #
@@ -4901,7 +4901,8 @@ def corpus_of(translator: Translator) -> Corpus:
     place = translator.data or known.get(translator.corpus, "")
     if place not in known.values() and not Path(place or "-").is_dir():
         raise ValueError(
-            f"where is the text of {translator.corpus}, once {place or 'in memory'}? Name it by --data"
+            f"where is the text of {translator.corpus}, "
+            f"once {place or 'in memory'}? Name it by --data"
         )
     corpus = find_corpus(place, translator.languages)
     if translator.text not in ("", sum_of_text(corpus)):
@@ -6383,7 +6384,8 @@ class FastLabelSmoothing(LabelSmoothing):
         log_probs = log_probs.flatten(0, -2)  # (tokens, V)
         target = target.flatten()
         right = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
-        others = log_probs.sum(1) - log_probs[:, self.padding_idx]  # the right one among them
+        before, _, after = log_probs.tensor_split([self.padding_idx, self.padding_idx + 1], dim=1)
+        others = before.sum(1) + after.sum(1)  # the right one among them, padding not
         beyond = 1 - self.smoothing - self.share  # what the right word gets more than a wrong one
         losses = -beyond * right - self.share * others - self.entropy()
         return losses[target != self.padding_idx].sum()
@@ -6692,7 +6694,8 @@ def refuse_what_would_be_lost(model: nn.Module) -> None:
     device = model.generator.proj.weight.device
     with torch.random.fork_rng(devices=[]):
         again = maker(**model.arguments).to(device)
-        batch = Batch(*torch.randint(4, (2, 2, 3))).to(device)
+        length = min(64, model.arguments["max_len"])
+        batch = Batch(*torch.randint(4, (2, 2, length))).to(device)
     load_weights(again, dict(model.named_parameters()))
     states = []
     for each in (model, again):
@@ -7172,7 +7175,7 @@ def train_epoch(
     number: int,
     stop_is_due: Callable,
 ) -> tuple[float, float, float] | None:
-    """Make the updates of an epoch, counted from 0; its loss, tokens, seconds, or None if cut short."""
+    """Make the updates of an epoch, counted from 0; loss, tokens, seconds; None if cut short."""
     from tqdm import tqdm
 
     torch.manual_seed(seed_of(config.seed, number, worker.rank))
@@ -7262,6 +7265,7 @@ class Epoch:
     learning_rate: float  # of the next update
     loss: float  # per token, smoothed, while training
     nll: float  # per token of the validation split
+    perplexity: float
     bleu: float
     tokens_per_second: int
     minutes: float  # since the run began
@@ -7299,6 +7303,7 @@ def record_of(history: Sequence[Epoch], trained, judged, scheduler, begin: float
         learning_rate=scheduler.get_last_lr()[0],
         loss=loss / tokens,
         nll=judged["nll"],
+        perplexity=judged["perplexity"],
         bleu=judged["BLEU"],
         tokens_per_second=round(tokens / seconds),
         minutes=before + (time.perf_counter() - begin) / 60,
@@ -7454,7 +7459,7 @@ def claimed(folder: Path, worker: Worker) -> Iterator[None]:
 
 
 def check_before_training(model: EncoderDecoder, data: Data, worker: Worker) -> None:
-    """ValueError where an hour of training could not be judged or saved, or ranks differ in text."""
+    """ValueError where a training could not be judged or saved, or ranks differ in text."""
     refuse_what_would_be_lost(model)
     judged = batches_to_judge(translator_of("", model, data), data.corpus.splits["val"])
     if next(judged, None) is None:
@@ -7488,7 +7493,7 @@ def progress(history: Sequence[Epoch], config: Config) -> str:
     """One line about the epoch that has ended."""
     epoch = history[-1]
     epochs = config.epochs * config.shares
-    judged = f"perplexity {math.exp(epoch.nll):.2f}, BLEU {epoch.bleu:.1f}"
+    judged = f"perplexity {epoch.perplexity:.2f}, BLEU {epoch.bleu:.1f}"
     best = ", best so far" if best_of(history) is epoch else ""
     left = (epochs - epoch.epoch) * epoch.minutes / epoch.epoch
     speed = f"{epoch.tokens_per_second:,} tokens/s, {left:.0f} minutes left"

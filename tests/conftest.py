@@ -152,6 +152,18 @@ def whole(at, small_config, tmp_path_factory) -> Path:
     return folder
 
 
+def options_of(config) -> list[str]:
+    """Settings as the command line takes them."""
+    options = []
+    for name, value in dataclasses.asdict(config).items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            options.append(f"--{option}" if value else f"--no-{option}")
+        elif value is not None:
+            options.append(f"--{option}={value}")
+    return options
+
+
 def train_one_epoch(config, folder: Path, parts=()) -> None:
     """The first epoch of a run that has more of them."""
     import the_annotated_transformer as at

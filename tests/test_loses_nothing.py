@@ -298,7 +298,7 @@ def test_the_last_epochs_and_the_best_are_kept(small_config, tmp_path, monkeypat
         kept.append(weights())
         if len(kept) == 2:
             (run / "epoch-001" / "notes.txt").write_text("mine")
-        return {"nll": 1.0, "BLEU": next(bleu)}
+        return {"nll": 1.0, "perplexity": 2.0, "BLEU": next(bleu)}
 
     monkeypatch.setattr(tutorial, "validate", judge)
     tutorial.train_model(dataclasses.replace(small_config, keep=2, epochs=6), run)

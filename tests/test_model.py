@@ -136,7 +136,9 @@ def test_where_everything_is_dropped_nothing_is_left(at):
     assert model(*small_inputs(at)).eq(0).all(), "after an embedding, or after a sub-layer"
     x, feed = torch.randn(2, 5, 8), at.PositionwiseFeedForward(8, 16, 1.0)
     torch.testing.assert_close(feed(x), feed.narrow.bias.expand(2, 5, 8))
-    for attn in (at.FastAttention(2, 8, 1.0), at.MultiHeadedAttention(2, 8, 1.0)):
+    kernel = at.FastAttention(2, 8, 1.0)
+    kernel.plain_on = ()
+    for attn in (kernel, at.MultiHeadedAttention(2, 8, 1.0)):
         torch.testing.assert_close(attn(x, x, x), attn.linears[3].bias.expand(2, 5, 8))
         attn.record = []
         torch.testing.assert_close(attn(x, x, x), attn.linears[3].bias.expand(2, 5, 8))
@@ -203,7 +205,7 @@ def test_an_update_follows_the_gradient_of_the_mean_over_all_tokens(at):
             at.run_epoch(batches, model, loss_compute, descent, schedule, accum_iter=2)
         else:
             step = at.train_step(at.ModelWithLoss(model, criterion), batches, descent, schedule)
-            assert step["grad_norm"] == pytest.approx(norm) and step["tokens"] == 7
+            assert step.grad_norm == pytest.approx(norm) and step.tokens == 7
         updated.append(vector(model.parameters()))
     torch.testing.assert_close(updated[1], updated[0])
     torch.testing.assert_close(updated[2], updated[0], rtol=1e-6, atol=1e-7)
@@ -321,14 +323,58 @@ def test_a_probability_of_zero_costs_nothing_or_everything(at):
 
 def test_the_loss_in_several_chunks_is_the_plain_one(at):
     V, tokens = 9000, 1000  # 256 tokens to a chunk
-    criterion, proj = at.LabelSmoothing(V, at.PAD, 0.1), nn.Linear(16, V)
+    criterion, generator = at.LabelSmoothing(V, at.PAD, 0.1), at.Generator(16, V)
     states, target = torch.randn(tokens, 16, requires_grad=True), torch.randint(3, V, (tokens,))
-    leaves = states, proj.weight, proj.bias
-    plain = criterion(proj(states).log_softmax(-1), target)
+    leaves = states, *generator.parameters()
+    plain = criterion(generator(states), target)
     expected = torch.autograd.grad(plain, leaves)
-    for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
-        chunked = at.ChunkedLoss.apply(*leaves, target, criterion, dtype)
+    fast = at.make_fast(copy.deepcopy(criterion))
+    assert type(fast) is at.FastLabelSmoothing
+    weights = leaves[1:]
+    at.make_fast(generator)
+    forms = (criterion, None, 1e-5), (fast, None, 1e-5), (fast, torch.bfloat16, 0.03)
+    for form, dtype, near in forms:
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            chunked = at.LossInChunks.apply(states, target, generator, form, *weights)
         assert chunked.dtype == torch.float32
         assert chunked.item() == pytest.approx(plain.item(), rel=near)
         for ours, theirs in zip(torch.autograd.grad(chunked, leaves), expected, strict=True):
             assert (ours - theirs).norm() < near * theirs.norm()
+
+
+def test_padding_costs_nothing_whatever_its_score(at):
+    """Of states of padding, and of the word padding."""
+    criterion = at.FastLabelSmoothing(9, at.PAD, 0.3)
+    logits, target = torch.randn(4, 9), torch.tensor([4, at.PAD, 5, 3])
+    logits[:, at.PAD] = -torch.inf
+    loss = criterion(logits.log_softmax(-1), target)
+    alone = at.LabelSmoothing(9, at.PAD, 0.3)(logits[[0, 2, 3]].log_softmax(-1), target[[0, 2, 3]])
+    torch.testing.assert_close(loss, alone)
+
+
+def test_the_kernel_is_told_of_a_causal_mask_and_of_no_other(at):
+    """PyTorch's attention in the place of the plain one, as on a GPU."""
+    kernel, asked = at.F.scaled_dot_product_attention, []
+
+    def spy(query, key, value, mask, **options):
+        asked.append((mask is None, options["is_causal"]))
+        return kernel(query, key, value, mask, **options)
+
+    plain = at.MultiHeadedAttention(2, 8, 0.0).eval()
+    fast = at.make_fast(copy.deepcopy(plain))
+    fast.plain_on = ()
+    x = torch.randn(3, 5, 8)
+    causal = at.subsequent_mask(5)
+    window = causal & ~at.subsequent_mask(5).tril(-3)
+    for mask, told in (
+        (causal, (True, True)),
+        (causal.expand(3, 5, 5), (False, False)),
+        (window, (False, False)),
+        (torch.ones(1, 1, 5, dtype=torch.bool), (False, False)),
+        (None, (True, False)),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(at.F, "scaled_dot_product_attention", spy)
+            written = fast(x, x, x, mask)
+        torch.testing.assert_close(written, plain(x, x, x, mask))
+        assert asked.pop() == told and not asked

@@ -3,7 +3,6 @@ to int8 and averaged. The older code is built here from its description alone.""
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 import shutil
@@ -217,74 +216,6 @@ of_words = functools.partial(toy, 0)
 of_pieces = functools.partial(toy, 60, share_embeddings=True)
 
 
-def config_of(translator: at.Translator) -> dict:
-    """The settings as the first edition wrote them: without sizes, with others."""
-    sizes = {name: translator.model.arguments[name] for name in models.SETTINGS}
-    return {"corpus": "auto", "languages": ("de", "en"), "pieces": 40, "seed": 1} | sizes
-
-
-def write_checkpoint(path: Path, translator: at.Translator, **changes) -> None:
-    """As the first edition did: a line with a sum of what follows, then a zip of torch."""
-    saved = [getattr(one, "settings", list(one.words)) for one in translator.vocabularies]
-    content = {"config": config_of(translator), "corpus": translator.corpus, "vocabularies": saved}
-    content |= {"model": translator.model.state_dict(), "optimizer": {"step": 7}} | changes
-    path.parent.mkdir(exist_ok=True)
-    torch.save(content, path)
-    payload = path.read_bytes()
-    checksum = hashlib.sha256(payload).hexdigest().encode()
-    path.write_bytes(b"annotated-transformer-1 " + checksum + b"\n" + payload)
-
-
-@pytest.mark.parametrize("make", [of_words, of_pieces], ids=["words", "pieces"])
-def test_a_checkpoint_of_the_first_edition(make, tmp_path):
-    first = make(norm_first=make is of_words)
-    write_checkpoint(tmp_path / "run" / "best.pt", first)
-    write_checkpoint(tmp_path / "run" / "epoch-007.pt", first)
-    batch = some_batch()
-    for path, name in (("run", "run, best"), ("run/epoch-007.pt", "run, epoch-007")):
-        translator = convert(tmp_path / path)
-        assert translator == dataclasses.replace(first, name=name, model=translator.model)
-        assert translator.model.arguments == first.model.arguments
-        assert torch.equal(log_probs(translator.model, batch), log_probs(first.model, batch))
-
-
-def test_a_checkpoint_that_is_damaged_or_lacks_something(tmp_path):
-    path = tmp_path / "last.pt"
-    write_checkpoint(path, of_words())
-    good = path.read_bytes()
-    for bad in (good[:30], good[:-1], good[:-1] + b"?", good.replace(b"Frau", b"Fran")):
-        path.write_bytes(bad)
-        with pytest.raises(ValueError, match=r"last\.pt is .* damaged, its checksum differs"):
-            convert(path)
-    for change, message in (
-        ({"config": {"languages": ("de", "en")}}, "KeyError: 'N'"),
-        ({"config": config_of(of_words(d_ff=64))}, "does not fit, see "),
-        ({"model": {}}, "KeyError: 'src_embed.0.lut.weight'"),
-        ({"vocabularies": [["<s>"], ["<s>"]]}, "1 symbols do not fit a matrix"),
-    ):
-        write_checkpoint(path, of_words(), **change)
-        with pytest.raises(ValueError, match=rf"last\.pt is no .*{message}"):
-            convert(path)
-
-
-def test_an_exported_folder_of_the_first_edition(tmp_path):
-    """It had the files of this one and other settings."""
-    first, folder = of_pieces(), tmp_path / "old"
-    at.save_model(first, tmp_path / "whole")
-    models.round_model(tmp_path / "whole", folder)
-    expected = at.load_trained_model(folder)
-    with pytest.raises(ValueError, match=r"old is no older model .*KeyError: 'config'"):
-        convert(folder)
-    _, files = at.read_checked(folder)
-    about = {"name": "toy", "corpus": first.corpus, "config": config_of(first)}
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    sums["config.json"] = hashlib.sha256(json.dumps(about).encode()).hexdigest()
-    (folder / "config.json").write_text(json.dumps(about | {"sha256": sums}))
-    translator, batch = convert(folder), some_batch()
-    assert translator == dataclasses.replace(first, model=translator.model)
-    assert torch.equal(log_probs(translator.model, batch), log_probs(expected.model, batch))
-
-
 @pytest.mark.parametrize("make", [of_words, of_pieces], ids=["words", "pieces"])
 def test_a_model_in_int8(make, tmp_path):
     """Each weight misses by half a step of its row at most."""
@@ -293,7 +224,7 @@ def test_a_model_in_int8(make, tmp_path):
     matrix.data *= torch.logspace(-6, 3, len(matrix)).unsqueeze(1)
     matrix.data[-2:] = torch.tensor([[0.0], [1e-43]])  # 0 / 0 would be no number
     at.save_model(whole, tmp_path / "epoch-003")
-    (tmp_path / "summary.json").write_text('{"best": "epoch-003"}')
+    at.write_summed(tmp_path / "run.json", {"best": "epoch-003"}, [])
     rounded = models.round_model(tmp_path, tmp_path / "rounded")
     state = rounded.model.state_dict()
     for name, value in whole.model.state_dict().items():
@@ -328,12 +259,15 @@ def test_the_mean_of_models_is_a_model(tmp_path, capsys):
 
 def test_the_commands(tmp_path, capsys):
     source, new, small, none = (str(tmp_path / name) for name in ("a.pt", "new", "small", "none"))
-    write_checkpoint(Path(source), of_words())
-    assert models.main(["convert", source, new]) == models.main(["round", new, small]) == 0
-    printed = f"{new}: model {tmp_path.name}, a\n{small}: model {tmp_path.name}, a, int8\n"
+    torch.save(older_state(), source)
+    (tmp_path / "words.json").write_text(json.dumps(some_words()))
+    given = ["--heads", str(HEADS), "--words", str(tmp_path / "words.json")]
+    assert models.main(["convert", source, new, *given]) == 0
+    assert models.main(["round", new, small]) == 0
+    printed = f"{new}: model a\n{small}: model a, int8\n"
     assert capsys.readouterr().out == printed
     average = ["average", small, "--output", new]
-    for command in (["convert", source, new], ["round", small, new], average):
+    for command in (["convert", source, new, *given], ["round", small, new], average):
         assert models.main(command) == 1
         assert f"error: {new} holds a model already" in capsys.readouterr().err
     assert models.main(["convert", none, none]) == 1

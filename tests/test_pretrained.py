@@ -153,7 +153,7 @@ def test_a_file_that_is_damaged_or_of_another_model_or_missing(folder, tmp_path,
 def test_sums_that_are_none(folder, sums):
     about = json.loads((folder / "config.json").read_bytes())
     (folder / "config.json").write_text(json.dumps(about | {"sha256": sums}))
-    refused(folder, "config.json is damaged or of another program")
+    refused(folder, "config.json is damaged or (of another program|was changed)")
     (folder / "config.json").write_text("[]")
     refused(folder, "config.json is damaged or of another program")
 

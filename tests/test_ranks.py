@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PROJECT, assert_same_run, log_of, saved, train_one_epoch
+from conftest import PROJECT, assert_same_run, log_of, options_of, saved, train_one_epoch
 from forks import Rank, forked, free_port, results
 from torch import nn
 
@@ -201,11 +201,8 @@ def test_two_machines_go_on_with_a_run_of_two(small_config, tmp_path, monkeypatc
     results(lambda: train_one_epoch(small_config, run), 2)
     assert len(log_of(run)) == 1
     (tmp_path / "machine-1").mkdir()
-    given = [str(PROJECT / tutorial.SCRIPT), "train", "--folder", "run"]
-    for name, value in dataclasses.asdict(small_config).items():
-        option = name.replace("_", "-")
-        flag = f"--{option}" if value else f"--no-{option}"
-        given.append(flag if isinstance(value, bool) else f"--{option}={value}")
+    program = str(PROJECT / tutorial.SCRIPT)
+    given = [program, "train", "--folder", "run", *options_of(small_config)]
     meeting = f"--nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port {free_port()}"
     agents = []
     for number in range(2):

@@ -47,7 +47,7 @@ SCORING_ONLY = {
     "((5 + length) / 6)": "((5 + length) / 7)",
     "value / count for": "value / (count + 1) for",
     "numbers * steps.view": "numbers / steps.view",
-    '"BLEU": round(bleu, 2)': '"BLEU": round(bleu, 1)',
+    "splits=(), decode=beam_search": "splits=(), decode=greedy_decode",
 }
 BOTH = {
     '("<s>", "</s>", "<blank>", "<unk>")': '("<s>", "</s>", "<unk>", "<blank>")',
@@ -64,7 +64,7 @@ NEITHER = {
     # what is said, and texts that are made for it
     "smoothing must be in [0": "the smoothing must be in [0",
     'sizes = f"{len(source.weight)} and': 'sizes = f"{len(source.weight)} but',
-    'line = f"line {first_line + number} has': 'line = f"line {first_line + number} holds',
+    "bytes are replaced": "bytes were replaced",
     "cut into {len(pieces)} parts": "cut in parts",
     "decoded without a cache, which takes longer": "decoded slowly",
     'own = "".join(f", nor': 'own = " ".join(f", nor',

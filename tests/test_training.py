@@ -95,7 +95,7 @@ def stop_after(monkeypatch, updates: int, action) -> None:
 
 def judge_by(monkeypatch, bleu: Iterator[float]) -> None:
     """In the place of judging an epoch: a given BLEU."""
-    judged = {"nll": 1.0}
+    judged = {"nll": 1.0, "perplexity": 2.0}
     monkeypatch.setattr(tutorial, "validate", lambda *_: judged | {"BLEU": next(bleu)})
 
 
@@ -200,7 +200,9 @@ def test_a_run_of_shares_is_stopped_and_goes_on(small_config, tmp_path):
 def test_of_texts_without_a_score_the_likeliest_is_the_best(small_config, tmp_path, monkeypatch):
     """BLEU is 0 where no text has four tokens."""
     nll = iter([4.0, 1.0, 2.0])
-    monkeypatch.setattr(tutorial, "validate", lambda *_: {"nll": next(nll), "BLEU": 0.0})
+    monkeypatch.setattr(
+        tutorial, "validate", lambda *_: {"nll": next(nll), "perplexity": 2.0, "BLEU": 0.0}
+    )
     tutorial.train_model(dataclasses.replace(small_config, epochs=3), tmp_path / "run")
     assert tutorial.read_run(tmp_path / "run")["best"] == "epoch-002"
 
