@@ -4874,13 +4874,15 @@ def judge(translator: Translator, pairs: Sequence[Pair], decode=beam_search) -> 
 
 
 def evaluate(translator: Translator, corpus: Corpus, splits=(), decode=beam_search) -> dict:
-    """What `judge` says of each of the named `splits`, or else of all tests.
+    """What `judge` says of each of the named `splits`, or else of all tests, or else of "val".
 
-    ValueError where the corpus has other languages than the model.
+    ValueError where the corpus has other languages than the model, or not such a split.
     """
     if tuple(corpus.languages) != tuple(translator.languages):
         raise ValueError(f"{corpus.languages} is not what {translator.name} translates")
-    names = splits or corpus.tests()
+    names = splits or corpus.tests() or ["val"]
+    if missing := sorted(set(names) - corpus.splits.keys()):
+        raise ValueError(f"no split {missing[0]!r}, only {', '.join(corpus.splits)}")
     return {name: judge(translator, corpus.splits[name], decode) for name in names}
 
 
@@ -6774,8 +6776,7 @@ class IdPairs:
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
         begin = int(self.begins[number])
         source, target = self.lengths[number].tolist()
-        both = self.ids[begin : begin + source + target]
-        return both[:source], both[source:]
+        return self.ids[begin : begin + source + target].split([source, target])
 
 
 # %% [markdown]
@@ -6883,9 +6884,7 @@ def updates_of_epoch(config: Config, data: Data, number: int) -> list[list[list[
     lengths = data.train.lengths[chosen] - torch.tensor([0, 1])  # the last target is not read
     order = random.Random(f"{config.seed} {number}")
     batches = token_batches(lengths.tolist(), config.batch_tokens, order)
-    numbers = chosen.tolist()
-    batches = [[numbers[n] for n in batch] for batch in batches]
-    return list(grouped(batches, config.accumulate))
+    return list(grouped([chosen[batch].tolist() for batch in batches], config.accumulate))
 
 
 # %% [markdown]
@@ -7085,10 +7084,8 @@ def on_all_ranks(loss_model: nn.Module, worker: Worker) -> nn.Module:
     """The same module, exchanging gradients where there are several ranks."""
     if worker.ranks == 1:
         return loss_model
-    # Small buckets: on a CPU the decoder's gradients travel while the encoder's are made.
-    size = 3 if worker.device.type == "cpu" else 25
     loss_model = nn.parallel.DistributedDataParallel(
-        loss_model, gradient_as_bucket_view=True, bucket_cap_mb=size, forward_sync_buffers=False
+        loss_model, gradient_as_bucket_view=True, forward_sync_buffers=False
     )
     loss_model(share_of([], [], worker)).backward()  # after a first pass DDP orders its sums anew
     loss_model.zero_grad()
@@ -7357,7 +7354,7 @@ def write_run(
         "history": [dataclasses.asdict(epoch) for epoch in history],
     }
     write_summed(folder / "run.json", content, [last.name] if history else [])
-    for path in folder.glob("checkpoint-*.pt"):
+    for path in folder.glob("checkpoint-[0-9]*.pt"):
         if path != last:
             path.unlink()
     for name in names[: -config.keep]:
@@ -7480,11 +7477,10 @@ def header(
     folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch]
 ) -> str:
     """What is about to be trained, on what, and for how long."""
-    left_out = len(data.corpus.splits["train"]) - len(data.train)
     epochs = config.epochs * config.shares
     updates = planned_updates(config, data) // epochs
-    return f"""{data.corpus.name} ({config.languages}): {len(data.train):,} pairs, \
-{left_out:,} left out, empty or too long
+    return f"""{data.corpus.name} ({config.languages}): {len(data.train):,} \
+of {len(data.corpus.splits["train"]):,} pairs fit
 {machine_of(worker)}
 {epochs} epochs, {config.shares} to a pass, {updates:,} updates of {config.batch_tokens:,} \
 positions each, warm-up {config.warmup:,} updates
@@ -7495,11 +7491,10 @@ def progress(history: Sequence[Epoch], config: Config) -> str:
     """One line about the epoch that has ended."""
     epoch = history[-1]
     epochs = config.epochs * config.shares
-    judged = f"perplexity {epoch.perplexity:.2f}, BLEU {epoch.bleu:.1f}"
-    best = ", best so far" if best_of(history) is epoch else ""
     left = (epochs - epoch.epoch) * epoch.minutes / epoch.epoch
-    speed = f"{epoch.tokens_per_second:,} tokens/s, {left:.0f} minutes left"
-    return f"epoch {epoch.epoch}/{epochs}: loss {epoch.loss:.2f}, {judged}{best}; {speed}"
+    return f"""epoch {epoch.epoch}/{epochs}: loss {epoch.loss:.2f}, \
+perplexity {epoch.perplexity:.2f}, BLEU {epoch.bleu:.1f}; \
+{epoch.tokens_per_second:,} tokens/s, {left:.0f} minutes left"""
 
 
 # %% [markdown]
@@ -7679,10 +7674,8 @@ def run_evaluate(
     """
     translator, decode = options.load()
     corpus = find_corpus(data, translator.languages) if data else corpus_of(translator)
-    if split is not None and split not in corpus.splits:
-        raise ValueError(f"no split {split!r}, only {', '.join(corpus.splits)}")
-    splits = [split] if split else corpus.tests() or ["val"]
     print(f"scored on {corpus.name}, beam {options.beam}, alpha {options.alpha}")
+    splits = [split] if split else ()
     for name, score in evaluate(translator, corpus, splits, decode).items():
         numbers = f"BLEU {score['BLEU']:.2f}, perplexity {score['perplexity']:.2f}"
         print(f"{name}: {numbers}, {score['signature']}")
@@ -7704,8 +7697,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if arguments is not None:
         sys.argv = [str(HERE / SCRIPT), *arguments]
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace", line_buffering=True)  # it need not know an arrow
+    sys.stdout.reconfigure(errors="replace", line_buffering=True)  # it need not know an arrow
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         flat = [tyro.conf.OmitArgPrefixes]

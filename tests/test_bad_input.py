@@ -331,7 +331,7 @@ def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
     assert "stopped: the same command goes on, with the unf" in capsys.readouterr().out
     assert run_main(*given) == 0
     said, run = capsys.readouterr().out, tmp_path / "runs" / "recipe-fr-en"
-    assert "phrases (fr-en): 30 pairs" in said and f"--model {run}\n" in said
+    assert "phrases (fr-en): 30 of 30 pairs fit" in said and f"--model {run}\n" in said
     summary = json.loads((run / "run.json").read_text())
     wanted = {"N": 2, "norm_first": False, "share_embeddings": False, "seed": 3, "dropout": 0.25}
     assert wanted.items() <= summary["settings"].items() and summary["corpus"] == "phrases"

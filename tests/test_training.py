@@ -147,7 +147,7 @@ def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and err == "" and "\r" not in out
-    assert re.fullmatch(r"\S+ \(de-en\): 120 pairs, 0 left out, empty or too long\n", corpus)
+    assert re.fullmatch(r"\S+ \(de-en\): 120 of 120 pairs fit\n", corpus)
     assert "processes: 1 of " in machine
     told = r"40 epochs, 1 to a pass, \d\d updates of 128 positions each, warm-up 1 updates\n"
     assert re.fullmatch(told, plan)
