@@ -20,7 +20,7 @@ WATCH = """asked => new MutationObserver(() => (self.seen ??= []).push(asked.inn
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
     """A page with this figure alone, in the place of a chart."""
-    figure = chart(line_chart([1, 2]), "@example\ndef one_search_figure():")
+    figure = chart(line_chart([1, 2]), "@example\ndef one_search_figure(): ...")
     return built(tmp_path_factory.mktemp("tree"), figure)
 
 

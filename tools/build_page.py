@@ -446,8 +446,11 @@ def link_formulas(article: BeautifulSoup) -> None:
     """
     places = {"none": ""}  # by name: the block of code that defines it
     for cell in article.select("cell[defines]"):
-        for name in cell["defines"].split():
-            places.setdefault(name, cell.find(class_="code")["id"])
+        block = cell.find(class_="code")
+        names = cell["defines"].split()
+        block["data-computes"] = names[0]  # figures look for the code that they play
+        for name in names:
+            places.setdefault(name, block["id"])
     for formula in article.find_all(class_="display"):
         comment = formula.find_next(string=lambda text: text.startswith(" code: "))
         following = formula.find_next("cell", defines=True)
