@@ -6549,8 +6549,7 @@ published("gains")
 # %% [markdown]
 # > **Why not `torch.compile`?** On the two cores where we tried it, it took 76 seconds to compile a
 # > model of width 256, which then read 4,200 tokens a second; the forms above read 4,600. On a GPU,
-# > which waits for Python more often, it may well pay: `model.compile(dynamic=True)`, after
-# > `make_fast`, is all it takes.
+# > which waits for Python more often, it may well pay, after `make_fast`.
 #
 # <a id="settings"></a>
 # ## Settings
