@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ NOWHERE = "http://127.0.0.1:9"  # nothing listens at the port for discarding
 
 os.environ["ANNOTATED_RUN"] = "smoke"
 os.environ["OMP_NUM_THREADS"] = "1"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same device on every machine
 if folder := os.environ.pop("MULTI30K_DIR", None):
     os.environ[OUTSIDE] = str(Path(folder).resolve())
