@@ -100,19 +100,20 @@ def kernel_on_cpus(attn, query, key, value, mask, _) -> tuple[Tensor, None]:
     return heads.to(query.dtype), None
 
 
-def loss_of_all(loss_model: at.ModelWithLoss, batch: at.Batch) -> Tensor:
-    """The loss from the log-probabilities of all positions at once, padding too."""
+def loss_at_once(loss_model: at.ModelWithLoss, batch: at.Batch, chosen: Tensor) -> Tensor:
+    """The loss from the log-probabilities of the chosen positions, all in one table."""
     with torch.autocast("cpu", loss_model.autocast, enabled=loss_model.autocast is not None):
         states = loss_model.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-        return loss_model.criterion(loss_model.model.generator(states), batch.tgt_y)
+        log_probs = loss_model.model.generator(states[chosen])
+        return loss_model.criterion(log_probs, batch.tgt_y[chosen])
+
+
+def loss_of_all(loss_model: at.ModelWithLoss, batch: at.Batch) -> Tensor:
+    return loss_at_once(loss_model, batch, torch.ones_like(batch.tgt_y, dtype=torch.bool))
 
 
 def loss_of_real(loss_model: at.ModelWithLoss, batch: at.Batch) -> Tensor:
-    """The loss from the log-probabilities of all real positions at once."""
-    with torch.autocast("cpu", loss_model.autocast, enabled=loss_model.autocast is not None):
-        states = loss_model.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-        real = batch.tgt_y != at.PAD
-        return loss_model.criterion(loss_model.model.generator(states[real]), batch.tgt_y[real])
+    return loss_at_once(loss_model, batch, batch.tgt_y != at.PAD)
 
 
 def unsorted_batches(lengths, budget: int, order) -> list[list[int]]:

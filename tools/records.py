@@ -31,8 +31,11 @@ def write_text(path: Path, text: str) -> None:
     """Write a file in one piece or not at all: a reader never meets half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8", newline="\n")
-    partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write(name: str, content: dict) -> None:
