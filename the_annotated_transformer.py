@@ -126,7 +126,8 @@ import torch.nn.functional as F
 import torch.utils.benchmark
 from torch import Tensor, nn
 
-alt, pd = Lazily("altair"), Lazily("pandas")
+alt = Lazily("altair")
+pd = Lazily("pandas")
 
 # %% [markdown]
 # *`@example` marks what shows or proves something. A notebook runs it on the spot; elsewhere it
@@ -151,7 +152,8 @@ def names_in(code: types.CodeType) -> set[str]:
 
 def names_reached(thing: object) -> set[str]:
     """All names of this text that a function or class may look up, directly or through others."""
-    todo, names = [thing], set()
+    todo = [thing]
+    names = set()
     while todo:
         thing = todo.pop()
         thing = inspect.unwrap(getattr(thing, "func", thing))  # a partial has a `func`
@@ -486,7 +488,8 @@ PLACES = {
     "Ein": (-0.5, -1.2), "kleines": (0.8, 1.5), "Mädchen": (2.0, 0.5), "hebt": (-1.9, 0.6),
     "einen": (0.6, -1.5), "roten": (-0.1, 1.9), "Ball": (1.8, -0.4), "auf": (-2.0, -0.3),
 }  # fmt: skip
-WORDS, VECTORS = list(PLACES), torch.tensor(list(PLACES.values()))  # (8, 2)
+WORDS = list(PLACES)
+VECTORS = torch.tensor(list(PLACES.values()))  # (8, 2)
 
 
 # %% [markdown]
@@ -637,7 +640,8 @@ def attention_by_hand_figure():
     chart = chart.transform_joinaggregate(total="sum(share)").properties(width=300)
     chart = chart.transform_calculate(weight="datum.share / datum.total")
     sides = alt.Scale(domain=[-2.6, 2.6], nice=False)
-    x, y = (alt.X("x:Q", title=None, scale=sides), alt.Y("y:Q", title=None, scale=sides))
+    x = alt.X("x:Q", title=None, scale=sides)
+    y = alt.Y("y:Q", title=None, scale=sides)
     size = alt.Size("weight:Q", legend=None).scale(domain=[0, 1], range=[0, 1500])
     dots = chart.mark_circle(opacity=0.35).encode(x=x, y=y, size=size)
     names = chart.mark_text(dy=-12, fontSize=13).encode(x=x, y=y, text="word:N")
@@ -716,7 +720,8 @@ def check_attention_equals_torch():
 @example
 def check_the_variance_of_a_dot_product_is_its_width():
     for width in (4, 64):
-        query, key = torch.randn(50_000, width), torch.randn(50_000, width)
+        query = torch.randn(50_000, width)
+        key = torch.randn(50_000, width)
         assert abs((query * key).sum(-1).var() / width - 1) < 0.03
 
 
@@ -764,7 +769,8 @@ def subsequent_mask(size: int) -> Tensor:
 # %%
 @example
 def check_no_word_hears_a_later_one():
-    mask, changed = subsequent_mask(8)[0], VECTORS.clone()
+    mask = subsequent_mask(8)[0]
+    changed = VECTORS.clone()
     changed[5:] = torch.randn(3, 2)
     before, weights = attention(VECTORS, VECTORS, VECTORS, mask)
     after, _ = attention(changed, changed, changed, mask)
@@ -795,8 +801,10 @@ def check_an_empty_row_gives_zero_output_and_gradient():
         query.requires_grad_(True)
         output = form(query, key, value, mask)
         output.square().sum().backward()
-        assert output[0, :, 1].eq(0).all() and query.grad[0, :, 1].eq(0).all()
-        assert query.grad.isfinite().all() and query.grad[0, :, 0].ne(0).any()
+        assert output[0, :, 1].eq(0).all()
+        assert query.grad[0, :, 1].eq(0).all()
+        assert query.grad.isfinite().all()
+        assert query.grad[0, :, 0].ne(0).any()
 
 
 # %% [markdown]
@@ -813,11 +821,13 @@ def check_an_empty_row_gives_zero_output_and_gradient():
 # %%
 @example
 def one_query_for_two_words():
-    angle, length = torch.arange(0, 360).deg2rad(), torch.arange(0, 20, 0.1)
+    angle = torch.arange(0, 360).deg2rad()
+    length = torch.arange(0, 20, 0.1)
     directions = torch.stack([angle.cos(), angle.sin()], dim=-1)  # (360, 2)
     queries = (length.view(-1, 1, 1) * directions).flatten(0, 1)  # (72000, 2)
     _, weights = attention(queries, VECTORS, VECTORS)  # (72000, 8)
-    auf, ball = weights[:, WORDS.index("auf")], weights[:, WORDS.index("Ball")]
+    auf = weights[:, WORDS.index("auf")]
+    ball = weights[:, WORDS.index("Ball")]
     best = {"auf": auf.max(), "Ball": ball.max(), "both": torch.minimum(auf, ball).max()}
     return {heard: f"{weight:.2f}" for heard, weight in best.items()}
 
@@ -965,7 +975,9 @@ def check_multi_head_attention_equals_torch():
     ours = MultiHeadedAttention(4, 8, dropout=0.0)
     theirs = nn.MultiheadAttention(8, 4, batch_first=True)
     copy_attention(ours, theirs)
-    query, key, value = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    query = torch.randn(2, 3, 8)
+    key = torch.randn(2, 5, 8)
+    value = torch.randn(2, 5, 8)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
     expected, weights = theirs(query, key, value, ~mask, average_attn_weights=False)
     ours.record = []
@@ -1229,9 +1241,11 @@ def sinusoids_figure():
 # %%
 @example
 def check_a_shift_is_a_linear_map():
-    pe, k = PositionalEncoding(8, 0.0, max_len=60).pe[0], 5
+    pe = PositionalEncoding(8, 0.0, max_len=60).pe[0]
+    k = 5
     frequency = 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
-    cos, sin = torch.cos(k * frequency), torch.sin(k * frequency)
+    cos = torch.cos(k * frequency)
+    sin = torch.sin(k * frequency)
     rotations = [torch.tensor([[c, s], [-s, c]]) for c, s in zip(cos, sin, strict=True)]
     torch.testing.assert_close(pe[:55] @ torch.block_diag(*rotations).T, pe[5:], atol=1e-5, rtol=0)
 
@@ -1309,7 +1323,8 @@ class LayerNorm(nn.Module):
 @example
 def check_layer_norm_equals_torch():
     x = (3 + torch.randn(2, 5, 8)) / 1000  # so small that it matters where ε stands
-    ours, theirs = LayerNorm(8), nn.LayerNorm(8, eps=1e-6)
+    ours = LayerNorm(8)
+    theirs = nn.LayerNorm(8, eps=1e-6)
     with torch.no_grad():
         theirs.weight.copy_(nn.init.normal_(ours.scale))
         theirs.bias.copy_(nn.init.normal_(ours.shift))
@@ -1497,12 +1512,15 @@ def copy_layer(ours: EncoderLayer | DecoderLayer, theirs: nn.Module) -> None:
 # %%
 @example
 def check_decoder_layer_equals_torch():
-    x, memory = torch.randn(2, 3, 8), torch.randn(2, 5, 8)
-    src_mask, tgt_mask = torch.ones(2, 1, 5, dtype=torch.bool), subsequent_mask(3)
+    x = torch.randn(2, 3, 8)
+    memory = torch.randn(2, 5, 8)
+    src_mask = torch.ones(2, 1, 5, dtype=torch.bool)
+    tgt_mask = subsequent_mask(3)
     src_mask[1, 0, 3:] = False
     closed = ~src_mask.squeeze(1)
     for norm_first in (True, False):
-        attn, ff = MultiHeadedAttention(2, 8, 0.0), PositionwiseFeedForward(8, 16, 0.0)
+        attn = MultiHeadedAttention(2, 8, 0.0)
+        ff = PositionwiseFeedForward(8, 16, 0.0)
         ours = DecoderLayer(8, attn, MultiHeadedAttention(2, 8, 0.0), ff, 0.0, norm_first)
         theirs = nn.TransformerDecoderLayer(
             8, 2, 16, 0.0, layer_norm_eps=1e-6, batch_first=True, norm_first=norm_first
@@ -1587,7 +1605,8 @@ def share_one_matrix(model: EncoderDecoder) -> None:
 
     ValueError where source and target have vocabularies of different sizes.
     """
-    source, target = model.src_embed[0].lut, model.tgt_embed[0].lut
+    source = model.src_embed[0].lut
+    target = model.tgt_embed[0].lut
     if source.weight.shape != target.weight.shape:
         sizes = f"{len(source.weight)} and {len(target.weight)}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
@@ -1712,7 +1731,9 @@ def tiny_model(**changes) -> EncoderDecoder:
 
 @example
 def check_a_future_token_changes_no_earlier_output():
-    model, src, tgt = tiny_model(), torch.randint(11, (2, 5)), torch.randint(13, (2, 6))
+    model = tiny_model()
+    src = torch.randint(11, (2, 5))
+    tgt = torch.randint(13, (2, 6))
     changed = tgt.clone()
     changed[:, 4] = (tgt[:, 4] + 1) % 13
     src_mask = torch.ones(2, 1, 5, dtype=torch.bool)
@@ -1729,9 +1750,12 @@ def check_a_future_token_changes_no_earlier_output():
 # %%
 @example
 def check_padding_changes_no_real_output():
-    model, src, tgt = tiny_model(), torch.randint(11, (1, 5)), torch.randint(13, (1, 3))
+    model = tiny_model()
+    src = torch.randint(11, (1, 5))
+    tgt = torch.randint(13, (1, 3))
     alone = model(src, tgt, torch.ones(1, 1, 5, dtype=torch.bool), subsequent_mask(3))
-    padded_src, padded_tgt = F.pad(src, (0, 4), value=7), F.pad(tgt, (0, 2), value=7)
+    padded_src = F.pad(src, (0, 4), value=7)
+    padded_tgt = F.pad(tgt, (0, 2), value=7)
     src_mask = (torch.arange(9) < 5).view(1, 1, 9)
     tgt_mask = (torch.arange(5) < 3).view(1, 1, 5) & subsequent_mask(5)
     padded = model(padded_src, padded_tgt, src_mask, tgt_mask)
@@ -1747,8 +1771,10 @@ def check_padding_changes_no_real_output():
 # %%
 @example
 def check_without_positions_the_encoder_is_permutation_equivariant():
-    model, src = tiny_model(), torch.randint(11, (2, 5))
-    order, mask = torch.tensor([3, 0, 4, 1, 2]), torch.ones(2, 1, 5, dtype=torch.bool)
+    model = tiny_model()
+    src = torch.randint(11, (2, 5))
+    order = torch.tensor([3, 0, 4, 1, 2])
+    mask = torch.ones(2, 1, 5, dtype=torch.bool)
     words_only = model.src_embed[0]
     permuted = model.encoder(words_only(src[:, order]), mask)
     torch.testing.assert_close(permuted, model.encoder(words_only(src), mask)[:, order])
@@ -1897,7 +1923,8 @@ def check_the_masks_of_a_batch():
     for sentence, query, key in itertools.product(range(2), range(3), range(3)):
         real = batch.tgt[sentence, key] != PAD
         assert batch.tgt_mask[sentence, query, key] == (real and key <= query)
-    assert batch.ntokens == 4 and batch.tgt_y[1].tolist() == [END, PAD, PAD]
+    assert batch.ntokens == 4
+    assert batch.tgt_y[1].tolist() == [END, PAD, PAD]
 
 
 # %% [markdown]
@@ -1967,7 +1994,8 @@ class LabelSmoothing(nn.Module):
 def smoothed_targets_figure():
     words = ["<s>", "</s>", "<blank>", "<unk>", "a", "dog", "runs"]
     target = torch.tensor([4, 5, 6, END, PAD])
-    wanted, rows = LabelSmoothing(7, PAD, 0.4).distribution(target), []
+    wanted = LabelSmoothing(7, PAD, 0.4).distribution(target)
+    rows = []
     for t, v in itertools.product(range(5), range(7)):
         rows.append((f"{t} {words[target[t]]}", words[v], round(wanted[t, v].item(), 3)))
     frame = pd.DataFrame(rows, columns=["target", "word", "probability"])
@@ -1989,9 +2017,11 @@ def smoothed_targets_figure():
 # %%
 @example
 def check_label_smoothing_beside_the_option_of_cross_entropy():
-    logits, target = torch.randn(6, 9, dtype=torch.double), torch.tensor([4, 8, PAD, 0, 3, 3])
+    logits = torch.randn(6, 9, dtype=torch.double)
+    target = torch.tensor([4, 8, PAD, 0, 3, 3])
     logits[:, PAD] = -torch.inf
-    real, criterion = target != PAD, LabelSmoothing(9, PAD, 0.3)
+    real = target != PAD
+    criterion = LabelSmoothing(9, PAD, 0.3)
     ours = criterion(logits.log_softmax(-1), target) + 5 * criterion.entropy()  # of five words
     trimmed = torch.cat([logits[:, :PAD], logits[:, PAD + 1 :]], 1)[real]
     shifted = target[real] - (target[real] > PAD).long()
@@ -2011,11 +2041,13 @@ def check_label_smoothing_beside_the_option_of_cross_entropy():
 # %% tags=["hide-input"]
 @example
 def penalty_on_over_confidence_figure():
-    rows, V = [], 9
+    rows = []
+    V = 9
     for smoothing, number in itertools.product((0.0, 0.1, 0.3), range(1, 100)):
         p = 1 / (1 + math.exp(4 - number / 8.25))  # from 0.02 to 0.9997
         probabilities = torch.full((1, V), (1 - p) / (V - 2))
-        probabilities[0, 4], probabilities[0, PAD] = p, 0.0
+        probabilities[0, 4] = p
+        probabilities[0, PAD] = 0.0
         loss = LabelSmoothing(V, PAD, smoothing)(probabilities.log(), torch.tensor([4]))
         rows.append((round(p, 4), round(loss.item(), 4), f"ε = {smoothing}"))
     frame = pd.DataFrame(rows, columns=["probability of the right word", "loss", "smoothing"])
@@ -2106,7 +2138,8 @@ def check_the_rate_peaks_at_the_end_of_warm_up():
     rates = [rate(step, 512, 1.0, 4000) for step in range(1, 20_001)]
     assert rates.index(max(rates)) + 1 == 4000
     assert math.isclose(max(rates), 1 / math.sqrt(512 * 4000))
-    assert math.isclose(rates[1999], max(rates) / 2) and math.isclose(rates[15_999], max(rates) / 2)
+    assert math.isclose(rates[1999], max(rates) / 2)
+    assert math.isclose(rates[15_999], max(rates) / 2)
     _, scheduler = make_optimizer(tiny_model(), 2.0, 10)
     assert math.isclose(scheduler.get_last_lr()[0], rate(1, 16, 2.0, 10))
 
@@ -2149,7 +2182,8 @@ def a_training_in_a_dozen_lines():
     loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(12, PAD))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     sentences = pad_ids([[START, 4, 5, 6, 7, END], [START, 8, 9, END], [START, 11, 10, 4, END]])
-    batch, losses = Batch(sentences, sentences), []
+    batch = Batch(sentences, sentences)
+    losses = []
     for _ in range(100):
         states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)  # (B, T, D)
         _, loss = loss_compute(states, batch.tgt_y, batch.ntokens)
@@ -2251,7 +2285,8 @@ def run_epoch(
 @example
 def check_accumulation_equals_one_large_batch():
     sentences = [[START, *range(4, 5 + n), END] for n in range(6)]
-    start, results = tiny_model(dropout=0.0).double(), []
+    start = tiny_model(dropout=0.0).double()
+    results = []
     for size in (6, 3, 2):
         model = copy.deepcopy(start)
         compute = SimpleLossCompute(model.generator, LabelSmoothing(13, PAD, 0.1))
@@ -2306,11 +2341,13 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 
 @example
 def check_a_model_without_opinion_has_perplexity_v():
-    model, src = tiny_model().train(), pad_ids([[5, 6, END], [7, END]])
+    model = tiny_model().train()
+    src = pad_ids([[5, 6, END], [7, END]])
     nn.init.zeros_(model.generator.proj.weight)
     nn.init.zeros_(model.generator.proj.bias)
     scores = evaluate_loss(model, [Batch(src, src)])
-    assert model.training and math.isclose(scores["perplexity"], 13, rel_tol=1e-5)
+    assert model.training
+    assert math.isclose(scores["perplexity"], 13, rel_tol=1e-5)
 
 
 # %% [markdown]
@@ -2412,7 +2449,8 @@ def greedy_decode(
 # %%
 @example
 def check_greedy_decoding_in_a_batch_equals_one_by_one():
-    model, sentences = tiny_model(), [[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]
+    model = tiny_model()
+    sentences = [[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]
     model.generator.proj.bias.data[END] = 1.0  # so that one ends early
     batch = Batch(pad_ids(sentences))
     together = greedy_decode(model, batch.src, batch.src_mask, 12, START)
@@ -2468,7 +2506,9 @@ def copy_model(limit: float = 90.0) -> tuple[EncoderDecoder, list[float], list[i
     Returns the model, its losses (means of ten updates each), and how many of 500 validation
     sequences it copied exactly after each hundred updates.
     """
-    begin, losses, exact = time.perf_counter(), [], []
+    begin = time.perf_counter()
+    losses = []
+    exact = []
     model = new_copy_model()
     loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_SYMBOLS, PAD))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
@@ -2507,7 +2547,8 @@ def train_the_copy_task():
 @example
 def copies_of_unseen_sequences():
     torch.manual_seed(2017)
-    unseen, model = next(data_gen(COPY_SYMBOLS, 100, 1)), copy_model()[0]
+    unseen = next(data_gen(COPY_SYMBOLS, 100, 1))
+    model = copy_model()[0]
     shown = greedy_decode(model, unseen.src[:1], unseen.src_mask[:1], 12, START)[0]
     both = {"read": unseen.src[0].tolist(), "wrote": shown[1:-1].tolist()}
     return both | {"copied exactly, of 100": copied_exactly(model, unseen)}
@@ -2807,7 +2848,8 @@ def check_attention_connects_all_positions_in_one_layer():
 # %% tags=["hide-input"]
 @example
 def cost_of_length_figure():
-    D, rows = 256, []
+    D = 256
+    rows = []
     attention_layer = MultiHeadedAttention(4, D, dropout=0.0)
     recurrent = nn.GRU(D, D, batch_first=True)
     convolution = nn.Conv1d(D, D, kernel_size=3, padding=1)
@@ -2825,7 +2867,8 @@ def cost_of_length_figure():
     frame = pd.DataFrame(rows, columns=["layer", "length", "milliseconds"])
     text = "Milliseconds of one layer, forward and backward, against the length, for three kinds."
     chart = line_chart(frame, "length", "milliseconds", text, "layer", points=True)
-    x, y = alt.X("length:Q"), alt.Y("milliseconds:Q")
+    x = alt.X("length:Q")
+    y = alt.Y("milliseconds:Q")
     return chart.encode(x=x.scale(type="log", nice=False), y=y.scale(type="log"))
 
 
@@ -3211,7 +3254,8 @@ def load_tokenizers(languages: Sequence[str] = ("de", "en")) -> tuple:
 
 def tokenize(text: str, tokenizer) -> list[str]:
     """Tokens of a sentence; those glued to the token before begin with `‿`."""
-    tokens, glued = [], False
+    tokens = []
+    glued = False
     for token in tokenizer(NOT_TEXT.sub(" ", text)):
         if not token.text.isspace():
             tokens.append(JOIN + token.text if glued else token.text)
@@ -3345,7 +3389,8 @@ def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
 # %% tags=["hide-input"]
 @example
 def what_the_vocabularies_miss():
-    corpus, rows = corpus_at_hand(), []
+    corpus = corpus_at_hand()
+    rows = []
     split = corpus.tests()[0]
     pairs = encode_pairs(corpus.splits[split], words_at_hand(), corpus.languages)
     for side, language in enumerate(corpus.languages):
@@ -3434,7 +3479,8 @@ def check_batches_hold_every_sentence_once_and_keep_the_budget():
     batches = token_batches(lengths, 100, random.Random(1))
     assert sorted(itertools.chain(*batches)) == list(range(200))
     sizes = [len(batch) * max(max(lengths[number]) for number in batch) for batch in batches]
-    assert max(sizes) <= 100 and sum(sizes) > 80 * len(batches)
+    assert max(sizes) <= 100
+    assert sum(sizes) > 80 * len(batches)
     assert sum(sizes) < 1.1 * sum(map(max, lengths))  # the rest is padding
 
 
@@ -3517,7 +3563,8 @@ def train_for(seconds: float, model: nn.Module) -> list[tuple]:
 @functools.cache
 def demonstration_training() -> tuple[Translator, list[tuple]]:
     """A small translator, trained at the first call, and its history by epoch."""
-    corpus, vocabularies = corpus_at_hand(), words_at_hand()
+    corpus = corpus_at_hand()
+    vocabularies = words_at_hand()
     torch.manual_seed(1)
     model = make_model(*map(len, vocabularies), N=1, d_model=128, d_ff=512, h=4, max_len=256)
     history = train_for(20 if run_level() == "smoke" else 150, model)
@@ -3555,7 +3602,8 @@ def train_a_demonstration():
 # %%
 def source_parts(translator: Translator, sentences: Sequence[str], first_line: int = 1):
     """[(number of the sentence, ids with END)] of the parts to decode; none of a blank sentence."""
-    limit, parts = translator.max_len - 1, []
+    limit = translator.max_len - 1
+    parts = []
     encoded = translator.vocabularies[0].encode(sentences, translator.languages[0])
     for number, (text, ids) in enumerate(zip(sentences, encoded, strict=True)):
         line = f"line {first_line + number}"
@@ -3703,7 +3751,8 @@ def most_frequent_pair(words: dict[tuple, int]) -> tuple[str, str]:
 # %%
 def merge_pair(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
     """The word with each occurrence of the pair made one piece."""
-    merged, rest = [], list(word)
+    merged = []
+    rest = list(word)
     while rest:
         size = 2 if tuple(rest[:2]) == pair else 1
         merged.append("".join(rest[:size]))
@@ -4004,7 +4053,8 @@ def read_parts(file: Path | None) -> list[type]:
 
 def part_text(part: Callable) -> str:
     """A class, or a `functools.partial` of one, as a text; ValueError for what has no such text."""
-    kind, arguments = getattr(part, "func", part), getattr(part, "keywords", {})
+    kind = getattr(part, "func", part)
+    arguments = getattr(part, "keywords", {})
     if not isinstance(kind, type) or getattr(part, "args", ()):
         raise ValueError(f"{part} has no name: hand in a class, or functools.partial(Class, a=1)")
     known_parts([kind])
@@ -4331,8 +4381,10 @@ def in_steps(model: EncoderDecoder, memory, src_mask, tgt: Tensor) -> Tensor:
 @example
 def check_cached_and_plain_decoding_agree():
     for norm_first in (True, False):
-        model, batch = tiny_model(norm_first=norm_first), Batch(pad_ids([[4, 5, 6, 7], [9, 4]]))
-        tgt, causal = torch.randint(4, 13, (2, 6)), subsequent_mask(6)
+        model = tiny_model(norm_first=norm_first)
+        batch = Batch(pad_ids([[4, 5, 6, 7], [9, 4]]))
+        tgt = torch.randint(4, 13, (2, 6))
+        causal = subsequent_mask(6)
         memory = model.encode(batch.src, batch.src_mask)
         plain = model.generator(model.decode(memory, batch.src_mask, tgt, causal))
         torch.testing.assert_close(in_steps(model, memory, batch.src_mask, tgt), plain)
@@ -4360,7 +4412,8 @@ class PlainDecoder:
         new = symbols.unsqueeze(-1)
         self.written = new if self.written is None else torch.cat([self.written, new], dim=-1)
         rows = self.written.flatten(0, 1)  # (B·beam, length)
-        memory, src_mask = self.memory, self.src_mask
+        memory = self.memory
+        src_mask = self.src_mask
         if memory is not None:  # a copy for each hypothesis
             memory = memory.repeat_interleave(symbols.size(1), dim=0)
             src_mask = src_mask.repeat_interleave(symbols.size(1), dim=0)
@@ -4391,7 +4444,8 @@ def cache_agrees(model: nn.Module, steps: int) -> bool:
     """Do so many steps give the same log-probabilities with a cache and without?"""
     weight = model.generator.proj.weight
     ids = torch.arange(2 * steps, device=weight.device).view(2, steps) % len(weight)
-    memory, src_mask = None, None
+    memory = None
+    src_mask = None
     if hasattr(model.decoder.layers[0], "src_attn"):
         memory = model.tgt_embed[0](torch.tensor([[0, 1, 2], [2, 0, 1]], device=weight.device))
         src_mask = torch.ones(2, 1, 3, dtype=torch.bool, device=weight.device)
@@ -4411,7 +4465,8 @@ def fault_of_cache(model: nn.Module, longest: int) -> str:
             return "attention weights are recorded"
         state += [getattr(module, name, None) for name in ("forward", "attend", "split", "join")]
     state = [getattr(each, "__func__", each) for each in state]
-    state, steps = tuple(state), 1 << longest.bit_length()  # rounded up, so few lengths are tried
+    state = tuple(state)
+    steps = 1 << longest.bit_length()  # rounded up, so few lengths are tried
     steps = min(steps, getattr(model, "arguments", {}).get("max_len", max(1, longest)))
     tried, most = getattr(model, "tried", ((), 0))
     if tried == state and most >= steps:
@@ -4549,7 +4604,8 @@ def grow(now: Hypotheses, log_probs: Tensor, end_symbol=END, pad=PAD) -> tuple[H
     # What they were, and the new symbol.
     sentence = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)  # (B, 1)
     symbol = symbol[sentence, chosen]
-    had_ended, length = now.ended[sentence, origin], now.length[sentence, origin]
+    had_ended = now.ended[sentence, origin]
+    length = now.length[sentence, origin]
     grown = Hypotheses(
         written=torch.cat([now.written[sentence, origin], symbol.unsqueeze(-1)], dim=-1),
         logp=logp.flatten(1)[sentence, chosen],
@@ -4608,7 +4664,8 @@ def beam_search(
             if len(going_on) == 0:
                 break
             decoder.keep(going_on, origin[going_on])
-            searched, hypotheses = searched[going_on], hypotheses.of(going_on)
+            searched = searched[going_on]
+            hypotheses = hypotheses.of(going_on)
     return results[:, : hypotheses.written.size(-1)]
 
 
@@ -4625,7 +4682,8 @@ greedy_search = functools.partial(beam_search, beam=1)  # greedy, with a cache
 def check_a_beam_of_one_is_greedy():
     for seed in range(5):
         torch.manual_seed(seed)
-        model, batch = tiny_model(), Batch(pad_ids([[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]))
+        model = tiny_model()
+        batch = Batch(pad_ids([[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]))
         model.generator.proj.bias.data[END] = 1.0  # so that sentences end, early and late
         greedy = greedy_decode(model, batch.src, batch.src_mask, 12, START)
         assert torch.equal(greedy_search(model, batch.src, batch.src_mask, 12, START), greedy)
@@ -4659,7 +4717,8 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
     sequences = {s[: [*s, END].index(END) + 1] for s in triples}  # cut behind the first end
     for seed, alpha, bias in itertools.product(range(3), (0.0, 0.6, 2.0), (0.0, 1.5)):
         torch.manual_seed(seed)
-        model, src = make_model(7, 7, 1, 16, 32, 4).eval(), torch.tensor([[4, 6, 5, END]])
+        model = make_model(7, 7, 1, 16, 32, 4).eval()
+        src = torch.tensor([[4, 6, 5, END]])
         nn.init.constant_(model.generator.proj.bias[:4], -torch.inf)  # no special symbol ...
         model.generator.proj.bias.data[END] = bias  # ... but the end, and that often
         optimum = max(score_of(model, src, torch.tensor([START, *s]), alpha) for s in sequences)
@@ -4682,7 +4741,9 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
 @functools.cache
 def one_search(sentence: str = "Ein kleines Mädchen hebt einen roten Ball auf.", beam: int = 3):
     """A recorded search as a table: step, place, the place it came from, symbol, path."""
-    translator, record, rows = translator_at_hand(), [], []
+    translator = translator_at_hand()
+    record = []
+    rows = []
     src = torch.tensor([source_parts(translator, [sentence])[0][1]], device=translator.device)
     longest = length_cap(src.size(1), translator.max_len)
     beam_search(translator.model, src, Batch(src).src_mask, longest, beam=beam, record=record)
@@ -4690,7 +4751,8 @@ def one_search(sentence: str = "Ein kleines Mädchen hebt einen roten Ball auf."
     # Backwards, since only the end says who has won.
     for step, (now, origins) in reversed(list(enumerate(record, 1))):
         for place in range(beam):
-            origin, score = origins[0, place].item(), now.score(0.6)[0, place].item()
+            origin = origins[0, place].item()
+            score = now.score(0.6)[0, place].item()
             if math.isfinite(score) and now.length[0, place] == step:
                 symbol = translator.vocabularies[1].words[now.written[0, place, -1]]
                 path = "winner" if place == winner else "others"
@@ -4705,7 +4767,8 @@ def one_search_figure():
     last = int(one_search()["step"].max())
     slider = alt.binding_range(min=1, max=last, step=1, name="step ")
     reached = alt.param("reached", value=min(last, 4), bind=slider)
-    x, y = alt.Scale(domain=[0.5, 3.5]), alt.Scale(domain=[0, last + 0.5], reverse=True, nice=False)
+    x = alt.Scale(domain=[0.5, 3.5])
+    y = alt.Scale(domain=[0, last + 0.5], reverse=True, nice=False)
     path = alt.Color("path:N", title=None, sort="descending").legend(orient="top")
     tree = alt.Chart(one_search(), width=480, height=36 * last).encode(
         x=alt.X("place:Q", title="place", scale=x).axis(grid=False, values=[1, 2, 3], format="d"),
@@ -4758,7 +4821,8 @@ published("beam")
 # %%
 def mean_of_states(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Mean of state dicts, read one by one; ValueError where names differ."""
-    total, count = {}, 0
+    total = {}
+    count = 0
     for state in states:
         if count > 0 and state.keys() != total.keys():
             raise ValueError("models with different weights have no mean")
@@ -4914,7 +4978,8 @@ def corpus_of(translator: Translator) -> Corpus:
 
 @example
 def scores_of_the_model_at_hand():
-    translator, corpus = translator_at_hand(), corpus_at_hand()
+    translator = translator_at_hand()
+    corpus = corpus_at_hand()
     scores = evaluate(translator, corpus, ["val"])["val"]
     caption = f"{translator.name}, {corpus.name}, validation split, {scores['signature']}"
     numbers = round(scores["BLEU"], 2), round(scores["perplexity"], 2)
@@ -4931,7 +4996,8 @@ class Facts(dict):
 
 @example
 def what_this_page_was_made_from():
-    name, corpus = translator_at_hand().name, corpus_at_hand().name
+    name = translator_at_hand().name
+    corpus = corpus_at_hand().name
     finished = name != "demonstration"
     return Facts(corpus=corpus, model=name, finished_model=finished, level=run_level())
 
@@ -4945,7 +5011,8 @@ def what_this_page_was_made_from():
 # %% tags=["hide-input"]
 @example
 def ten_fixed_test_sentences():
-    corpus, translator = corpus_at_hand(), translator_at_hand()
+    corpus = corpus_at_hand()
+    translator = translator_at_hand()
     split = corpus.tests()[0]
     pairs = corpus.splits[split][:: max(1, len(corpus.splits[split]) // 10)][:10]
     written = translate(translator, [source for source, _ in pairs], beam_search)
@@ -5241,7 +5308,8 @@ def attentions_of(model: EncoderDecoder) -> dict[str, list[MultiHeadedAttention]
 # %%
 def recorded_attention(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
     """All weights of one forward pass, by kind: (B, N, H, T, S)."""
-    kinds, weights = attentions_of(model), {}
+    kinds = attentions_of(model)
+    weights = {}
     for attn in itertools.chain(*kinds.values()):
         attn.record = []
     try:
@@ -5380,7 +5448,8 @@ def cells_of_maps(chart, step: int, font: int):
 def attention_grid(maps: AttentionMaps, kind: str):
     """All maps of one kind: layers below one another, heads side by side."""
     frame = map_table(maps).query("attention == @kind")
-    layers, heads = list(frame["layer"].unique()), list(frame["head"].unique())
+    layers = list(frame["layer"].unique())
+    heads = list(frame["head"].unique())
     text = f"Small heat maps, a row for each layer, a column for each head: {kind}"
     step = max(8, int(560 // len(heads) // frame["width"].max()))
     cells = cells_of_maps(alt.Chart(frame, description=text), step, font=10)
@@ -5529,7 +5598,8 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 # %%
 @example
 def check_the_output_is_a_sum_over_heads():
-    attn, x = MultiHeadedAttention(3, 12, dropout=0.0), torch.randn(2, 5, 12)
+    attn = MultiHeadedAttention(3, 12, dropout=0.0)
+    x = torch.randn(2, 5, 12)
     attn.record = []
     whole = attn(x, x, x)
     heads = attn.record[0] @ attn.split(attn.linears[2](x))  # (2, 3, 5, 4)
@@ -5549,16 +5619,19 @@ def check_the_output_is_a_sum_over_heads():
 @functools.cache
 def validation_batch() -> Batch:
     """Fifty validation sentences with their references, for the model at hand."""
-    translator, pairs = translator_at_hand(), corpus_at_hand().splits["val"][:50]
+    translator = translator_at_hand()
+    pairs = corpus_at_hand().splits["val"][:50]
     encoded = encode_pairs(pairs, translator.vocabularies, translator.languages)
     return collate(encoded).to(translator.device)
 
 
 @example
 def perplexity_without_each_head():
-    model, batches = translator_at_hand().model, [validation_batch()]
+    model = translator_at_hand().model
+    batches = [validation_batch()]
     whole = evaluate_loss(model, batches)["perplexity"]
-    rows, changes = [], []
+    rows = []
+    changes = []
     for kind, layers in attentions_of(model).items():
         for number, attn in enumerate(layers, 1):
             for head in range(attn.h):
@@ -5659,7 +5732,8 @@ class LanguageModel(nn.Module):
 # %%
 @example
 def check_a_language_model_is_a_decoder_without_cross_attention():
-    whole, alone = tiny_model(), LanguageModel(13, N=2, d_model=16, d_ff=32, h=4).eval()
+    whole = tiny_model()
+    alone = LanguageModel(13, N=2, d_model=16, d_ff=32, h=4).eval()
     for theirs, ours in zip(whole.decoder.layers, alone.decoder.layers, strict=True):
         nn.init.zeros_(theirs.src_attn.linears[3].weight)
         nn.init.zeros_(theirs.src_attn.linears[3].bias)
@@ -5729,8 +5803,10 @@ def sample(model, written: list[int], longest: int, temperature=1.0, top_k=None)
 # %% tags=["hide-input"]
 @example
 def captions_that_nobody_wrote():
-    model, words = language_model()[0], words_at_hand()[1]
-    begin, rows = [START, *words.encode(["Two dogs"], "en")[0]], []
+    model = language_model()[0]
+    words = words_at_hand()[1]
+    begin = [START, *words.encode(["Two dogs"], "en")[0]]
+    rows = []
     for temperature, top_k in ((0.3, None), (1.0, None), (1.0, 10), (2.0, None)):
         texts = [words.decode(sample(model, begin, 24, temperature, top_k)) for _ in range(2)]
         rows.append((temperature, top_k or "all", *texts))
@@ -5786,7 +5862,9 @@ class RMSNorm(nn.Module):
 
 @example
 def check_rms_norm_equals_torch():
-    x, ours, theirs = torch.randn(2, 5, 8) / 1000, RMSNorm(8), nn.RMSNorm(8, eps=1e-6)
+    x = torch.randn(2, 5, 8) / 1000
+    ours = RMSNorm(8)
+    theirs = nn.RMSNorm(8, eps=1e-6)
     with torch.no_grad():
         theirs.weight.copy_(nn.init.normal_(ours.scale))
     torch.testing.assert_close(ours(x), theirs(x))
@@ -5819,7 +5897,8 @@ class SwiGLU(nn.Module):
 
 @example
 def check_swiglu_is_the_formula():
-    x, net = torch.randn(2, 5, 8), SwiGLU(8, 12, dropout=0.0)
+    x = torch.randn(2, 5, 8)
+    net = SwiGLU(8, 12, dropout=0.0)
     W, V, W2 = (linear.weight.T for linear in (net.gate, net.widen, net.narrow))
     swish = (x @ W) / (1 + torch.exp(-(x @ W)))
     torch.testing.assert_close(net(x), (swish * (x @ V)) @ W2)
@@ -5852,7 +5931,8 @@ class GroupedAttention(MultiHeadedAttention):
 
 @example
 def check_grouped_attention_equals_torch():
-    attn, x = GroupedAttention(4, 16, groups=2, dropout=0.0), torch.randn(2, 5, 16)
+    attn = GroupedAttention(4, 16, groups=2, dropout=0.0)
+    x = torch.randn(2, 5, 16)
     q, k, v = (attn.split(linear(x)) for linear in attn.linears[:3])  # 4, 2 and 2 heads
     heads = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     torch.testing.assert_close(attn(x, x, x), attn.linears[3](heads.transpose(1, 2).flatten(2)))
@@ -5893,7 +5973,8 @@ class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
 
 @example
 def check_rotary_scores_depend_on_the_distance_only():
-    queries, keys = torch.randn(8), torch.randn(8)
+    queries = torch.randn(8)
+    keys = torch.randn(8)
     pairs = (
         torch.view_as_complex(queries.view(4, 2)) * torch.view_as_complex(keys.view(4, 2)).conj()
     )

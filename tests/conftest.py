@@ -206,7 +206,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     """The same weights, moments, schedule, scores and files, bit for bit; nothing half-written."""
     import torch
 
-    ours, theirs = saved(one), saved(other)
+    ours = saved(one)
+    theirs = saved(other)
     assert ours["scheduler"] == theirs["scheduler"]
     for name, weights in ours["model"].items():
         assert torch.equal(weights, theirs["model"][name]), name
@@ -214,7 +215,8 @@ def assert_same_run(one: Path, other: Path) -> None:
         for name, value in moments.items():
             assert torch.equal(value, theirs["optimizer"]["state"][number][name]), name
     files = contents(one), contents(other)
-    assert files[0].keys() == files[1].keys() and ".part" not in "".join(files[0])
+    assert files[0].keys() == files[1].keys()
+    assert ".part" not in "".join(files[0])
     for name in files[0]:
         if name.startswith("epoch-") and not name.endswith("config.json"):
             assert files[0][name] == files[1][name], name

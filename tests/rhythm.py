@@ -35,10 +35,14 @@ def measure(script: str) -> tuple[float, int, int, int, float]:
     prose between; words of prose per line. A formula is a word, docstrings are nothing."""
     script = re.sub(r"(?s)\$\$.*?\$\$|\$[^$\n]+\$", "formula", script)
     script = re.sub(r'(?sm)^ *""".*?"""$', "", script)
-    sizes, words, run, longest = [], 0, 0, 0
+    sizes = []
+    words = 0
+    run = 0
+    longest = 0
     for cell in cells(script):
         if cell.prose:
-            words, run = words + sum(len(re.findall(r"\w+", line)) for line in cell.lines), 0
+            words = words + sum(len(re.findall(r"\w+", line)) for line in cell.lines)
+            run = 0
         elif cell.lines:
             sizes.append(len(cell.lines))
             run += sizes[-1]
@@ -66,7 +70,8 @@ def tokens_of_code(source: str) -> int:
 
 def minutes(script: str) -> dict[str, float]:
     """Of each Part: 220 words of prose a minute, 0.4 seconds for a token of code in sight."""
-    part, spent = "", {}
+    part = ""
+    spent = {}
     for cell in cells(script):
         for line in cell.source.splitlines() if cell.prose else ():
             part = line.removeprefix("# # ") if line.startswith("# # ") else part
@@ -83,7 +88,8 @@ def used_early(script: str) -> list[tuple[str, str]]:
         names = {s.get_name() for s in table.get_symbols() if s.is_global() and s.is_referenced()}
         return names.union(*map(looked_up, table.get_children()))
 
-    bound, uses = {}, []
+    bound = {}
+    uses = []
     for place, cell in enumerate(cell for cell in cells(script) if not cell.prose):
         table = symtable.symtable(cell.source, "cell", "exec")
         for symbol in table.get_symbols():

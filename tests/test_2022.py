@@ -26,7 +26,8 @@ def passes_over_the_data(model, criterion, optimizer, schedule):
     idle = SimpleNamespace(step=never, zero_grad=never, param_groups=[{"lr": 0}])
     loss_compute = OLD.SimpleLossCompute(model.generator, criterion)
     for _ in range(3):
-        train, val = OLD.data_gen(SIZE, 6, 3), OLD.data_gen(SIZE, 6, 1)
+        train = OLD.data_gen(SIZE, 6, 3)
+        val = OLD.data_gen(SIZE, 6, 1)
         trained, state = OLD.run_epoch(
             train, model, loss_compute, optimizer, schedule, mode="train", accum_iter=1
         )
@@ -45,11 +46,13 @@ def test_a_program_written_for_2022_runs():
     )
     criterion = OLD.LabelSmoothing(size=SIZE, padding_idx=OLD.PAD, smoothing=0.1)
     losses = torch.tensor([*passes_over_the_data(model, criterion, optimizer, schedule)])
-    assert losses.isfinite().all() and losses[-1].sum() < losses[0].sum()
+    assert losses.isfinite().all()
+    assert losses[-1].sum() < losses[0].sum()
     src = torch.tensor([[4, 9, 5, 8, 6, 7]])
     model.eval()
     written = OLD.greedy_decode(model, src, torch.ones(1, 1, 6), max_len=8, start_symbol=OLD.START)
-    assert written.size(1) <= 8 and written[0, 0] == OLD.START
+    assert written.size(1) <= 8
+    assert written[0, 0] == OLD.START
 
 
 def test_import_star_hands_out_what_all_lists():

@@ -43,7 +43,8 @@ def test_ids_are_those_of_the_text_and_are_made_once(text, monkeypatch):
     assert data.train.ids.dtype == torch.int32
     monkeypatch.setattr(tutorial, "write_ids", None)
     again = encode(text)
-    assert ids_of(again) == ids_of(data) and again.sums == data.sums
+    assert ids_of(again) == ids_of(data)
+    assert again.sums == data.sums
 
 
 CHANGES = {
@@ -82,8 +83,11 @@ def test_other_settings_have_other_ids(text):
 def test_the_splits_of_a_folder_are_sequences_on_disk(text):
     pairs = tutorial.read_split(text, "train", DE_EN)
     every = list(pairs)
-    assert len(pairs) == len(every) == 120 and list(pairs) == every
-    assert pairs[7] == every[7] and pairs[-1] == every[-1] and pairs[3:90:7] == every[3:90:7]
+    assert len(pairs) == len(every) == 120
+    assert list(pairs) == every
+    assert pairs[7] == every[7]
+    assert pairs[-1] == every[-1]
+    assert pairs[3:90:7] == every[3:90:7]
     (text / "train.de.gz").write_bytes(tutorial.gzip.compress((text / "train.de").read_bytes()))
     (text / "train.de").unlink()
     assert list(tutorial.read_split(text, "train", DE_EN)) == every

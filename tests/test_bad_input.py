@@ -66,7 +66,8 @@ def test_a_good_corpus_is_read_plain_or_zipped_with_test_splits_or_without(corpu
     zip_file(corpus / "train.de")
     read = tutorial.read_corpus(corpus, DE_EN)
     pairs = {split: list(text) for split, text in read.splits.items()}
-    assert pairs == {"train": PAIRS, "val": PAIRS, "test": PAIRS} and read.name == "texts"
+    assert pairs == {"train": PAIRS, "val": PAIRS, "test": PAIRS}
+    assert read.name == "texts"
     for other in ("test_notes.txt", "tests.py", "test.de~"):
         (corpus / other).write_text("No split of a corpus.\n")
     assert tutorial.read_corpus(corpus, DE_EN).tests() == ["test"]
@@ -132,7 +133,8 @@ def test_pairs_that_cannot_be_learnt_from_are_left_out(tmp_path, monkeypatch):
 def published(tmp_path, monkeypatch) -> Path:
     """A folder as a server publishes it, whose checksums are the ones expected."""
     splits = {name.split(".")[0]: PAIRS for name in tutorial.MULTI30K_SUMS}
-    folder, sums = write_pairs(tmp_path / "published", DE_EN, **splits), {}
+    folder = write_pairs(tmp_path / "published", DE_EN, **splits)
+    sums = {}
     for path in map(zip_file, sorted(folder.iterdir())):
         sums[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     assert sums.keys() == tutorial.MULTI30K_SUMS.keys()
@@ -167,7 +169,8 @@ def patience(monkeypatch) -> list:
     """How long a server is waited for, call by call; between two trials nobody waits."""
     import pooch
 
-    waits, plain = [], pooch.HTTPDownloader
+    waits = []
+    plain = pooch.HTTPDownloader
     monkeypatch.setattr(pooch.core, "time", types.SimpleNamespace(sleep=lambda seconds: None))
     monkeypatch.setattr(
         pooch, "HTTPDownloader", lambda timeout: waits.append(timeout) or plain(timeout=timeout)
@@ -178,7 +181,9 @@ def patience(monkeypatch) -> list:
 @pytest.fixture
 def server(published, monkeypatch, patience):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.folder, server.faults, server.requests = published, [], []
+        server.folder = published
+        server.faults = []
+        server.requests = []
         monkeypatch.setattr(tutorial, "MULTI30K_URL", f"http://127.0.0.1:{server.server_port}/")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -199,7 +204,8 @@ def out_of_reach(monkeypatch, tmp_path, fresh_corpora, patience) -> Path:
 def test_a_good_download_is_found_and_not_repeated(server, out_of_reach):
     for name in ("multi30k", "Multi30k"):
         corpus = tutorial.find_corpus(name)
-        assert corpus.name == "Multi30k" and set(map(tuple, corpus.splits["val"])) == set(PAIRS)
+        assert corpus.name == "Multi30k"
+        assert set(map(tuple, corpus.splits["val"])) == set(PAIRS)
     assert files(out_of_reach / ".data" / "multi30k") == sorted(tutorial.MULTI30K_SUMS)
     assert len(server.requests) == len(tutorial.MULTI30K_SUMS)
 
@@ -211,7 +217,8 @@ def test_a_failing_download_is_tried_three_times(server, patience, tmp_path, fau
     with pytest.raises(CorpusError, match="could not be fetched") as caught:
         tutorial.download_multi30k(tmp_path / "cache")
     message = str(caught.value)
-    assert tutorial.MULTI30K_URL in message and "\n" not in message
+    assert tutorial.MULTI30K_URL in message
+    assert "\n" not in message
     assert "404" in message or fault != "404"
     assert server.requests == [first, second, second, second]
     assert files(tmp_path / "cache") == [first], "only what is whole stays"
@@ -240,18 +247,25 @@ def test_out_of_reach(out_of_reach, capsys, monkeypatch):
     with pytest.raises(CorpusError) as caught:
         tutorial.find_corpus("multi30k")
     message = str(caught.value)
-    assert tutorial.MULTI30K_URL in message and "MULTI30K_DIR" in message and ".data" in message
-    assert all(name in message for name in tutorial.MULTI30K_SUMS) and "\n" not in message
+    assert tutorial.MULTI30K_URL in message
+    assert "MULTI30K_DIR" in message
+    assert ".data" in message
+    assert all(name in message for name in tutorial.MULTI30K_SUMS)
+    assert "\n" not in message
     assert files(out_of_reach) in ([], [".data"])
     capsys.readouterr()
     assert run_main("train", "--folder", out_of_reach / "run") == 1
     said = last_line(capsys.readouterr().err)
-    assert said.startswith("error: Multi30k is out of reach") and "--data builtin" in said
+    assert said.startswith("error: Multi30k is out of reach")
+    assert "--data builtin" in said
     monkeypatch.setenv("ANNOTATED_RUN", "laptop")
-    corpus, said = tutorial.corpus_at_hand(), capsys.readouterr().err
+    corpus = tutorial.corpus_at_hand()
+    said = capsys.readouterr().err
     assert corpus.name == tutorial.BUILTIN
-    assert "Multi30k is out of reach" in said and f"The {tutorial.BUILTIN} are used" in said
-    assert tutorial.corpus_at_hand() is corpus and capsys.readouterr().err == ""
+    assert "Multi30k is out of reach" in said
+    assert f"The {tutorial.BUILTIN} are used" in said
+    assert tutorial.corpus_at_hand() is corpus
+    assert capsys.readouterr().err == ""
 
 
 def test_the_pinned_sums_are_those_of_multi30k(multi30k):
@@ -306,7 +320,9 @@ def test_a_command_line_that_cannot_be_read(capsys):
     for words in ("train --preset huge", "translate --bema 2", "train --pieces=-1", ""):
         assert run_main(*words.split()) == 2
         said = capsys.readouterr()
-        assert said.out == "" and "--help" in said.err and "Traceback" not in said.err
+        assert said.out == ""
+        assert "--help" in said.err
+        assert "Traceback" not in said.err
 
 
 def test_a_terminal_that_knows_ascii_only(monkeypatch, small_corpus, tmp_path):
@@ -330,20 +346,26 @@ def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
     assert run_main(*given, "--minutes", 0) == 0
     assert "stopped: the same command goes on, with the unf" in capsys.readouterr().out
     assert run_main(*given) == 0
-    said, run = capsys.readouterr().out, tmp_path / "runs" / "recipe-fr-en"
-    assert "phrases (fr-en): 30 of 30 pairs fit" in said and f"--model {run}\n" in said
+    said = capsys.readouterr().out
+    run = tmp_path / "runs" / "recipe-fr-en"
+    assert "phrases (fr-en): 30 of 30 pairs fit" in said
+    assert f"--model {run}\n" in said
     summary = json.loads((run / "run.json").read_text())
     wanted = {"N": 2, "norm_first": False, "share_embeddings": False, "seed": 3, "dropout": 0.25}
-    assert wanted.items() <= summary["settings"].items() and summary["corpus"] == "phrases"
+    assert wanted.items() <= summary["settings"].items()
+    assert summary["corpus"] == "phrases"
     assert not tutorial.load_trained_model(run).model.arguments["norm_first"]
 
     assert run_main("translate", "--model", run, "--beam", 2, "Un chat dort.", "") == 0
-    assert (said := capsys.readouterr()).out.count("\n") == 2 and "(fr → en)" in said.err
+    assert (said := capsys.readouterr()).out.count("\n") == 2
+    assert "(fr → en)" in said.err
     assert run_main("evaluate", "--model", run) == 0, "it knows what it was trained on"
-    assert "test: BLEU" in (said := capsys.readouterr().out) and "nrefs:1" in said
+    assert "test: BLEU" in (said := capsys.readouterr().out)
+    assert "nrefs:1" in said
     given = ["evaluate", "--model", run / "epoch-002", "--data", data, "--alpha", 1, "--split"]
     assert run_main(*given, "val") == 0
-    assert "val: BLEU" in (said := capsys.readouterr().out) and "alpha 1" in said
+    assert "val: BLEU" in (said := capsys.readouterr().out)
+    assert "alpha 1" in said
     assert run_main(*given, "dev") == 1
     assert "no split 'dev', only train, val, test" in last_line(capsys.readouterr().err)
 

@@ -33,11 +33,13 @@ def ours() -> tutorial.ModelWithLoss:
 
 def test_nn_transformer_computes_what_ours_computes(ours, batch):
     """The same weights give the same scores; its loss is their smoothed cross-entropy."""
-    theirs, model = bench.TorchModel((range(11), range(13)), TINY), ours.model
+    theirs = bench.TorchModel((range(11), range(13)), TINY)
+    model = ours.model
     rates = [m.dropout for m in theirs.modules() if isinstance(m, torch.nn.MultiheadAttention)]
     assert rates == [0.0] * 6, "its attention can use the fused kernel"
     for side in ("encoder", "decoder"):
-        stack, core = getattr(model, side), getattr(theirs.core, side)
+        stack = getattr(model, side)
+        core = getattr(theirs.core, side)
         for one, other in zip(stack.layers, core.layers, strict=True):
             tutorial.copy_layer(one, other)
         with torch.no_grad():
@@ -48,7 +50,8 @@ def test_nn_transformer_computes_what_ours_computes(ours, batch):
     theirs.generator.proj.load_state_dict(model.generator.proj.state_dict())
     states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
     real = batch.tgt_y != tutorial.PAD
-    log_probs, wanted = model.generator(states)[real], batch.tgt_y[real]
+    log_probs = model.generator(states)[real]
+    wanted = batch.tgt_y[real]
     by_hand = -0.9 * log_probs[range(len(wanted)), wanted].sum() - 0.1 * log_probs.mean(-1).sum()
     torch.testing.assert_close(theirs.eval()(batch), by_hand)
 

@@ -91,7 +91,9 @@ def test_a_view_is_shown_as_its_file_says(monkeypatch, tmp_path):
     monkeypatch.setattr(tutorial, "EXAMPLES", {})
     tutorial.published("a-view")
     [(name, show)] = tutorial.EXAMPLES.items()
-    assert name == "published_a_view" and "not measured" in show() and "a-view" in show()
+    assert name == "published_a_view"
+    assert "not measured" in show()
+    assert "a-view" in show()
     view = {"columns": ["a", "n"], "rows": [["1 & 2", "3.25"]], "caption": "Of <i>."}
     (folder / "a-view.json").write_text(json.dumps(view))
     page = show().to_html()
@@ -159,7 +161,9 @@ def test_importing_the_script_is_quick_and_does_nothing(tmp_path):
     printed, _, report = done.stdout.rstrip("\n").rpartition("\n")
     facts = json.loads(report)
     assert (printed, done.stderr) == ("", "")
-    assert facts["seen"] == [] and facts["heavy"] == [] and facts["same"]
+    assert facts["seen"] == []
+    assert facts["heavy"] == []
+    assert facts["same"]
     assert facts["seconds"] < 3, "seconds of the processor, beyond those of importing torch"
     assert list(tmp_path.iterdir()) == []
 
@@ -203,7 +207,8 @@ def test_what_the_prose_sets_as_code_exists():
     torchs = (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.Tensor, torch.optim)
     for place in (builtins, tokenizers, *torchs):
         known |= set(dir(place))
-    lost, spans = [], spans_of_code(source) - {".data/multi30k"}
+    lost = []
+    spans = spans_of_code(source) - {".data/multi30k"}
     for span in sorted(spans):
         if span.startswith("--"):
             exists = span[2:].split()[0].replace("-", "_") in known

@@ -45,14 +45,17 @@ class MultiHeadedAttention(tutorial.MultiHeadedAttention):
 
 
 class PositionalEncoding(torch.nn.Module):
-    first, base = 0, 10_000
+    first = 0
+    base = 10_000
 
     def __init__(self, d_model, dropout, max_len=5000):
         super().__init__()
-        self.dropout, self.pe = torch.nn.Dropout(dropout), torch.zeros(1, max_len, d_model)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.pe = torch.zeros(1, max_len, d_model)
         for i in range(0, d_model, 2):
             angle = (torch.arange(max_len) + self.first) / self.base ** (i / d_model)
-            self.pe[0, :, i], self.pe[0, :, i + 1] = angle.sin(), angle.cos()
+            self.pe[0, :, i] = angle.sin()
+            self.pe[0, :, i + 1] = angle.cos()
 
     def forward(self, x, at=None):
         at = torch.arange(x.size(1)) if at is None else at
@@ -60,7 +63,8 @@ class PositionalEncoding(torch.nn.Module):
 
 
 class LabelSmoothing(tutorial.LabelSmoothing):
-    others, empty = 2, PAD
+    others = 2
+    empty = PAD
 
     def distribution(self, target):
         wanted = torch.full((len(target), self.size), self.smoothing / (self.size - self.others))
@@ -79,7 +83,8 @@ def greedy_decode(model, src, masks, limit, start, end=END, pad=PAD, blind=False
     rows = []
     with tutorial.evaluating(model):
         for sentence, mask in zip(src.unsqueeze(1), masks.unsqueeze(1) | blind, strict=True):
-            memory, row = model.encode(sentence, mask), [start]
+            memory = model.encode(sentence, mask)
+            row = [start]
             while len(row) < limit + more and (len(row) == 1 or row[-1] != end):
                 states = model.decode(memory, mask, torch.tensor([row]), subsequent_mask(len(row)))
                 row.append(int(model.generator(states[0, -1]).argmax()))
@@ -92,18 +97,22 @@ def layers_until_connected(layer, T, D=8, change=0, look=-1, depth=0):
     one = torch.randn(1, T, D, dtype=torch.double)
     other = one.index_fill(1, torch.tensor(change), 0.0)
     while torch.equal(one[0, look], other[0, look]):
-        one, other, depth = layer(one), layer(other), depth + 1
+        one = layer(one)
+        other = layer(other)
+        depth = depth + 1
     return depth
 
 
 def token_batches(lengths, budget, order=None, longest=max, lost=0):
-    order, batches = order or random, []
+    order = order or random
+    batches = []
     rest = sorted(range(len(lengths)), key=lambda n: (longest(lengths[n]), order.random()))
     while rest:
         size = 1
         while rest[size:] and longest(lengths[rest[size]]) * (size + 1) <= budget:
             size += 1
-        batches, rest = [*batches, rest[:size]], rest[size:]
+        batches = [*batches, rest[:size]]
+        rest = rest[size:]
     return order.sample(batches, len(batches) - lost)
 
 
@@ -117,7 +126,8 @@ def grow(now, log_probs, end_symbol=END, pad=PAD, best=True, stops=True, past=1)
             found += [(keeps, logp * past + gain, place, symbol) for symbol, gain in offers]
         kept.append(sorted(found, reverse=best)[: log_probs.size(1)])
     _, logp, origin, symbol = torch.tensor(kept).unbind(-1)
-    at, symbol = (torch.arange(len(kept)).unsqueeze(1), origin.long()), symbol.long()
+    at = (torch.arange(len(kept)).unsqueeze(1), origin.long())
+    symbol = symbol.long()
     written = torch.cat([now.written[at], symbol.unsqueeze(-1)], -1)
     ended = now.ended[at] | (symbol == end_symbol)
     return tutorial.Hypotheses(written, logp, now.length[at] + ~now.ended[at], ended), at[1]
@@ -140,7 +150,10 @@ def rotate(x, at, sign=1, angle_of=torch.as_tensor):
     features = []
     for i in range(0, x.size(-1), 2):
         angle = angle_of(at) / 10_000 ** (i / x.size(-1))
-        one, other, cos, sin = x[..., i], x[..., i + 1], angle.cos(), angle.sin()
+        one = x[..., i]
+        other = x[..., i + 1]
+        cos = angle.cos()
+        sin = angle.sin()
         features += [one * cos - other * sin, sign * one * sin + other * cos]
     return torch.stack(features, -1)
 
@@ -180,14 +193,17 @@ def verdicts(capsys, grade=tutorial.grade, **yours) -> dict[str, str]:
 def test_a_right_solution_passes_every_check_and_those_that_the_text_names(name, capsys):
     checks, part = STATED[name]
     found = verdicts(capsys, **{name: RIGHT[name]})
-    assert not any(found.values()) and checks and checks <= found.keys()
+    assert not any(found.values())
+    assert checks
+    assert checks <= found.keys()
     assert all(f"\ndef {check}():" in part for check in checks)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("number", range(4))
 def test_a_faulty_one_or_an_empty_one_fails_there(name, number, capsys, monkeypatch):
-    named, right = {check: tutorial.EXAMPLES[check] for check in STATED[name][0]}, RIGHT[name]
+    named = {check: tutorial.EXAMPLES[check] for check in STATED[name][0]}
+    right = RIGHT[name]
     monkeypatch.setattr(tutorial, "EXAMPLES", named)
     change = [*FAULTS[name], {}][number]
     wrong = functools.partial(right, **change) if change else nothing
@@ -195,7 +211,8 @@ def test_a_faulty_one_or_an_empty_one_fails_there(name, number, capsys, monkeypa
         empty = {part: nothing for part, thing in vars(right).items() if callable(thing)}
         wrong = type("Mine", (right,), change or empty)
     found = verdicts(capsys, **{name: wrong})
-    assert found.keys() == named.keys() and any(found.values())
+    assert found.keys() == named.keys()
+    assert any(found.values())
 
 
 @pytest.mark.parametrize("error", [None, AssertionError, OSError, KeyboardInterrupt])
@@ -205,7 +222,8 @@ def test_ours_is_back_whatever_happens(error, capsys):
     with contextlib.suppress(KeyboardInterrupt):
         found = verdicts(capsys, rate=rate, rotate=turn)
         said = found["check_rotary_scores_depend_on_the_distance_only"]
-        assert said == (f"{error.__name__}: no" if error else "") and error is not KeyboardInterrupt
+        assert said == (f"{error.__name__}: no" if error else "")
+        assert error is not KeyboardInterrupt
     assert vars(tutorial).keys() == before.keys()
     assert all(vars(tutorial)[name] is thing for name, thing in before.items())
 
@@ -230,8 +248,10 @@ def test_what_grade_runs_loads_and_trains_nothing_and_trained_models_stay(capsys
     for name in ("new_copy_model", "subprocess", "load_trained_model", "read_corpus"):
         monkeypatch.setattr(tutorial, name, None)
     found = verdicts(capsys, **RIGHT)
-    assert len(found) > 20 and not any(found.values())
-    assert [each.cache_info() for each in trained] == before and before[0].currsize
+    assert len(found) > 20
+    assert not any(found.values())
+    assert [each.cache_info() for each in trained] == before
+    assert before[0].currsize
     used = set().union(*(tutorial.names_reached(tutorial.EXAMPLES[check]) for check in found))
     assert not used & {"find_corpus", "load_trained_model", "copy_model", "subprocess"}
 
@@ -241,9 +261,11 @@ def test_in_a_notebook_a_reader_may_take_our_names(capsys):
     with alt.renderers.enable("default"), alt.data_transformers.enable("default"):
         for cell in rhythm.cells(TEXT.partition("\n# # Part 2. ")[0]):
             exec("" if cell.prose else cell.source, names)
-    assert names["IN_NOTEBOOK"] and names["display"].called
+    assert names["IN_NOTEBOOK"]
+    assert names["display"].called
     assert "✗ no word hears a later one" in capsys.readouterr().out, "the faulty mask of the text"
-    grade, ours = names["grade"], names["subsequent_mask"]
+    grade = names["grade"]
+    ours = names["subsequent_mask"]
     with pytest.raises(ValueError, match="no quick check so far uses rotate"):
         grade(rotate=rotate)
     for wrong, body in enumerate(("ones(1, size, size).tril()", "ones(1, size, size)")):
@@ -251,7 +273,8 @@ def test_in_a_notebook_a_reader_may_take_our_names(capsys):
         with contextlib.suppress(AssertionError):  # a cell of ours is run again
             exec("example(inspect.unwrap(check_no_word_hears_a_later_one))", names)
         [said] = verdicts(capsys, grade, subsequent_mask=names["subsequent_mask"]).values()
-        assert bool(said) == wrong and names["subsequent_mask"] is ours
+        assert bool(said) == wrong
+        assert names["subsequent_mask"] is ours
         with pytest.raises(ValueError, match="this is our own subsequent_mask"):
             exec("grade(subsequent_mask=subsequent_mask)", names)
 

@@ -141,7 +141,8 @@ def test_the_script_installs_the_versions_of_the_requirements(script):
     pins = requirements()
     named = re.search(r'^PACKAGES = """$(.*?)^"""$', script, flags=re.M | re.S)[1].split()
     assert named == [f"{name}=={pins[name]}" for name in (pin.split("==")[0] for pin in named)]
-    assert "torchtext==0.6.0" in named and not any(pin.startswith("torch=") for pin in named)
+    assert "torchtext==0.6.0" in named
+    assert not any(pin.startswith("torch=") for pin in named)
 
 
 def test_files_speak_of_the_project_only():
@@ -173,7 +174,8 @@ def test_the_notebook_stands_alone_and_is_the_same_each_time(small):
     first = tool.to_notebook(SMALL, small)
     assert first == tool.to_notebook(SMALL, small)
     source = nbformat.reads(first, as_version=4).cells[0].source
-    assert "![A circle][images/circle.svg]" in source and "](images/" not in source
+    assert "![A circle][images/circle.svg]" in source
+    assert "](images/" not in source
     ends = r'\[images/circle\.svg\]: data:image/png;base64,\S+ "images/circle\.svg"$'
     assert re.search(ends, source)
 
@@ -192,7 +194,8 @@ def test_a_missing_image_is_an_error(small, capsys):
 
 
 def test_an_unedited_notebook_gives_the_same_script(small):
-    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    path = small / "small.py"
+    notebook = small / "build" / "small.ipynb"
     spaces = SMALL.replace("# %%\nprint", "# %%  \n\n\nprint")
     for odd in (SMALL, spaces, SMALL.split("---\n\n")[1], SMALL.removesuffix("\n")):
         path.write_text(odd)
@@ -202,7 +205,8 @@ def test_an_unedited_notebook_gives_the_same_script(small):
 
 
 def test_edits_of_the_notebook_come_back_and_nothing_else(small):
-    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    path = small / "small.py"
+    notebook = small / "build" / "small.ipynb"
     tool.make_notebook(path, notebook)
     edit(notebook, 0, "the edge", "the *whole* edge")
     edit(notebook, 2, "a + b", "b + a  # für alle")
@@ -217,7 +221,8 @@ def test_edits_of_the_notebook_come_back_and_nothing_else(small):
 
 
 def test_edits_of_both_sides_are_merged(small):
-    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    path = small / "small.py"
+    notebook = small / "build" / "small.ipynb"
     tool.make_notebook(path, notebook)
     edit(notebook, 3, '"one"', '"three"')
     edited = notebook.read_text()
@@ -227,31 +232,37 @@ def test_edits_of_both_sides_are_merged(small):
         tool.make_notebook(path, notebook)
     assert (path.read_text(), notebook.read_text()) == (ours, edited), "refused and unchanged"
     tool.make_script(notebook, path)
-    assert path.read_text() == ours.replace('"one"', '"three"') and notebook.read_text() == edited
+    assert path.read_text() == ours.replace('"one"', '"three"')
+    assert notebook.read_text() == edited
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_edits_of_the_same_lines_stay_where_they_are(small, capsys, known):
-    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    path = small / "small.py"
+    notebook = small / "build" / "small.ipynb"
     tool.make_notebook(path, notebook)
     edit(notebook, 3, '"one"', '"three"')
-    ours, theirs = SMALL.replace('"one"', '"four"'), notebook.read_text()
+    ours = SMALL.replace('"one"', '"four"')
+    theirs = notebook.read_text()
     path.write_text(ours)
     if not known:  # a notebook from elsewhere
         notebook.with_suffix(".agreed.py").unlink()
     assert tool.main(["merge", str(notebook), str(path)]) == 1
-    assert "same lines" in (told := capsys.readouterr().err) and "small.merged.py" in told
+    assert "same lines" in (told := capsys.readouterr().err)
+    assert "small.merged.py" in told
     assert (path.read_text(), notebook.read_text()) == (ours, theirs)
     both = notebook.with_suffix(".merged.py").read_text()
     assert both.startswith(SMALL[:99]) and both.count("<<<<<<<") == 1, "only what differs is marked"
-    assert '<<<<<<< script\nprint("four")\n' in both and 'print("three")\n>>>>>>> notebook' in both
+    assert '<<<<<<< script\nprint("four")\n' in both
+    assert 'print("three")\n>>>>>>> notebook' in both
     with pytest.raises(ValueError):
         tool.make_notebook(path, notebook)
     assert notebook.read_text() == theirs
 
 
 def test_a_script_that_is_newer_than_an_unedited_notebook_stays(small):
-    path, notebook = small / "small.py", small / "build" / "small.ipynb"
+    path = small / "small.py"
+    notebook = small / "build" / "small.ipynb"
     tool.make_notebook(path, notebook)
     path.write_text(SMALL.replace("one", "four"))
     tool.make_script(notebook, path)
@@ -290,7 +301,8 @@ def test_the_page_takes_the_text_of_the_tutorial(script):
 
 
 def test_execution_gives_the_same_bytes_each_time(small):
-    notebook, executed = small / "small.ipynb", [small / "a.ipynb", small / "b.ipynb"]
+    notebook = small / "small.ipynb"
+    executed = [small / "a.ipynb", small / "b.ipynb"]
     tool.make_notebook(small / "small.py", notebook)
     for path in executed:
         result = notebook_command("execute", notebook, path, cwd=small)
@@ -346,7 +358,8 @@ def test_what_a_cell_is_says_what_it_shows(output, kind):
 
 def test_a_cell_that_only_publishes_has_a_source():
     about = tool.about(new_code_cell('published("steps")'))
-    assert about["source"] == "docs/results/views/steps.json" and about["name"] == "steps"
+    assert about["source"] == "docs/results/views/steps.json"
+    assert about["name"] == "steps"
     for more in ('published("steps")\nx = 1', "published(name)", "steps()"):
         assert "source" not in tool.about(new_code_cell(more))
 
@@ -364,8 +377,10 @@ def test_a_failing_cell_is_named_and_the_old_output_stays(small):
     (small / "out.ipynb").write_text("old")
     result = notebook_command("execute", "small.ipynb", "out.ipynb", cwd=small)
     assert result.returncode == 1
-    assert "[5/5] value = 3" in result.stderr and "value / 0" in result.stderr
-    assert "ZeroDivisionError: division by zero" in result.stderr and "\x1b" not in result.stderr
+    assert "[5/5] value = 3" in result.stderr
+    assert "value / 0" in result.stderr
+    assert "ZeroDivisionError: division by zero" in result.stderr
+    assert "\x1b" not in result.stderr
     assert "notebook.py" not in result.stderr, "a reader needs no traceback of the tool"
     assert (small / "out.ipynb").read_text() == "old"
 
@@ -395,8 +410,10 @@ def test_the_notebook_runs_alone_in_an_empty_folder(script, tmp_path):
 
 def test_the_rhythm_of_the_tutorial(script):
     median, nine_in_ten, longest, longest_run, words = rhythm.measure(script)
-    assert median <= 14 and nine_in_ten <= 32
-    assert longest <= 50 and longest_run <= 50
+    assert median <= 14
+    assert nine_in_ten <= 32
+    assert longest <= 50
+    assert longest_run <= 50
     assert 4.5 <= words <= 12
 
 
@@ -404,7 +421,8 @@ def test_the_tutorial_is_read_in_two_evenings(script):
     """The budgets of minutes, and no name before the cell that defines it."""
     spent = rhythm.minutes(script)
     parts = list(spent)
-    core, story = parts.index("Part 5. Why self-attention"), parts.index("The engine room")
+    core = parts.index("Part 5. Why self-attention")
+    story = parts.index("The engine room")
     assert sum(list(spent.values())[:core]) <= 120
     assert sum(list(spent.values())[:story]) <= 250
     assert rhythm.used_early(script) == []
@@ -426,7 +444,8 @@ def prose(script: str) -> str:
 
 def test_figures_are_numbered_in_order(script):
     numbers = [int(n) for n in re.findall(r"\*\*Figure (\d+)\.\*\*", prose(script))]
-    assert numbers == list(range(1, len(numbers) + 1)) and numbers
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers
     named = {int(n) for n in re.findall(r"\bfigures? (\d+)", prose(script), flags=re.I)}
     assert named <= set(numbers)
 

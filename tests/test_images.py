@@ -52,11 +52,15 @@ def contrast(a: str, b: str) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_is_named_described_small_and_self_contained(name):
-    text, root = source(name), ET.fromstring(source(name))
+    text = source(name)
+    root = ET.fromstring(source(name))
     role = "group" if name in LINKED else "img"  # an image hides its links from a screen reader
-    assert root.get("class") == f"drawing drawing-{name}" and root.get("role") == role
-    title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
-    assert title.text and len(desc.text) > 100
+    assert root.get("class") == f"drawing drawing-{name}"
+    assert root.get("role") == role
+    title = root.find(f"{SVG}title")
+    desc = root.find(f"{SVG}desc")
+    assert title.text
+    assert len(desc.text) > 100
     assert root.get("aria-labelledby") == f"{title.get('id')} {desc.get('id')}"
     _, _, width, height = root.get("viewBox").split()
     assert (root.get("width"), root.get("height")) == (width, height)
@@ -103,19 +107,22 @@ def test_text_has_contrast_in_both_themes(name):
     assert set(re.findall(r"fill:\s*var\(--drawing-(\w+)\)", "".join(blocks))) <= set(INKS)
     for element in ET.fromstring(source(name)).iter():
         if element.tag in (f"{SVG}text", f"{SVG}tspan"):
-            assert element.get("fill") is None and element.get("style") is None
+            assert element.get("fill") is None
+            assert element.get("style") is None
 
 
 def test_the_first_picture_is_that_of_the_shipped_model():
     number = r"\d+(?:\.\d+)?"
-    published, made = source("first-translation"), views.first_picture()
+    published = source("first-translation")
+    made = views.first_picture()
     assert re.sub(number, "", published) == re.sub(number, "", made), "`make views` writes it"
     then, now = (list(map(float, re.findall(number, text))) for text in (published, made))
     assert now == pytest.approx(then, rel=0, abs=0.15), "processors round"
 
 
 def test_the_numbers_of_attention_are_those_of_its_function(at):
-    keys, mask = at.VECTORS[[1, 2, 3, 6]], at.subsequent_mask(4)[0, 1:]
+    keys = at.VECTORS[[1, 2, 3, 6]]
+    mask = at.subsequent_mask(4)[0, 1:]
     scores = keys[1:] @ keys.T / 2**0.5
     output, weights = at.attention(keys[1:], keys, keys, mask)
     tables = keys[1:], keys, keys, scores, scores[mask], weights, output

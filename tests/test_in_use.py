@@ -54,7 +54,8 @@ def test_the_peak_of_a_short_training_is_the_usual_one():
         data = data_of(60)
         resolved = tutorial.resolve(config, data)
         total = tutorial.planned_updates(resolved, data)
-        assert total < 20 and resolved.warmup == total // 4
+        assert total < 20
+        assert resolved.warmup == total // 4
         _, scheduler = tutorial.new_optimizer(tutorial.tiny_model(), resolved, total)
         curve = scheduler.lr_lambdas[0]
         rates = [curve(update) for update in range(total)]
@@ -89,9 +90,11 @@ def test_the_python_of_readme(tmp_path):
         [sys.executable, "mine.py"],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stderr == "" and len(code.splitlines()) <= 15
+    assert done.stderr == ""
+    assert len(code.splitlines()) <= 15
     mine, shipped = done.stdout.splitlines()[-2:]
-    assert mine == "['12/24', '10/3']" and shipped == "['A dog runs through the park.']"
+    assert mine == "['12/24', '10/3']"
+    assert shipped == "['A dog runs through the park.']"
     assert {path.name for path in tmp_path.iterdir()} == {"mine.py", "runs"}
 
 
@@ -118,7 +121,8 @@ def test_symbols_of_ones_own():
 
 
 def test_arguments_of_another_kind_meet_the_way_out(tmp_path):
-    model, batch = tutorial.tiny_model(), Batch(torch.full((2, 3), 5), torch.full((2, 4), 5))
+    model = tutorial.tiny_model()
+    batch = Batch(torch.full((2, 3), 5), torch.full((2, 4), 5))
     compute = tutorial.SimpleLossCompute(model.generator, tutorial.LabelSmoothing(13, 2))
     optimizer = tutorial.make_optimizer(model, 1.0, 10)
     before = [p.clone() for p in model.parameters()]
@@ -149,9 +153,12 @@ def test_ranks_end_with_a_line_each_and_leave_nothing(small_corpus, tmp_path):
     train = [*PROGRAM, "train", "--ranks", "2", "--folder", "run", "--data"]
     with subprocess.Popen([*train, "none"], **options) as process:
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and out == ""
+    assert process.returncode == 1
+    assert out == ""
     told = {line for line in err.replace("error:", "\nerror:").splitlines() if line}
-    assert len(told) == 1 and "no folder none" in told.pop() and err.count("error") == 2
+    assert len(told) == 1
+    assert "no folder none" in told.pop()
+    assert err.count("error") == 2
     assert not list(scratch.iterdir())
     sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --epochs 100000".split()
     command = [*train, str(small_corpus), *sizes]
@@ -159,7 +166,9 @@ def test_ranks_end_with_a_line_each_and_leave_nothing(small_corpus, tmp_path):
         assert any("epoch 2/" in line for line in process.stdout)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and err == "" and not list(scratch.glob("torchelastic*"))
+    assert process.returncode == 130
+    assert err == ""
+    assert not list(scratch.glob("torchelastic*"))
     assert out.splitlines()[-1].startswith("stopped: the same command goes on")
 
 
@@ -169,8 +178,10 @@ def test_ranks_end_with_a_line_each_and_leave_nothing(small_corpus, tmp_path):
 def test_translating_installs_what_it_needs_and_no_more(tmp_path):
     """And PyTorch's build for CPUs on a Linux machine without an NVIDIA GPU."""
     dry = ("-n", "-B", f"VENV={tmp_path}/venv")
-    translate, test = make("translate", *dry), make("test", *dry)
-    assert "-r requirements.txt" in test and "-r requirements.txt" not in translate
+    translate = make("translate", *dry)
+    test = make("test", *dry)
+    assert "-r requirements.txt" in test
+    assert "-r requirements.txt" not in translate
     for_cpu = sys.platform == "linux" and not shutil.which("nvidia-smi")
     assert ("--index-url https://download.pytorch.org/whl/cpu" in translate) == for_cpu
     (tmp_path / "nvidia-smi").symlink_to(sys.executable)

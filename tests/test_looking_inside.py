@@ -75,7 +75,8 @@ def test_a_sentence_comes_with_the_translation_that_the_model_would_give(transla
     assert batch.src.tolist() == [[*translator.vocabularies[0].encode([SENTENCE], "de")[0], END]]
     written = tutorial.translate(translator, [SENTENCE], decode=beam_search)
     assert [translator.vocabularies[1].decode(batch.tgt_y[0].tolist())] == written
-    assert PAD not in batch.tgt_y and batch.tgt[0, 0] == START
+    assert PAD not in batch.tgt_y
+    assert batch.tgt[0, 0] == START
 
 
 @pytest.mark.filterwarnings("ignore:line 1 has .* cut into")
@@ -87,7 +88,8 @@ def test_maps_want_one_sentence_that_fits(translator):
 
 def test_recorded_weights_are_those_of_each_layer(translator, monkeypatch):
     """Without dropout; and the lists are taken back, after an error as well."""
-    model, batch = translator.model.train(), toy_batch()
+    model = translator.model.train()
+    batch = toy_batch()
     inputs = batch.src, batch.tgt, batch.src_mask, batch.tgt_mask
     weights = tutorial.recorded_attention(model, batch)
     assert model.training
@@ -97,7 +99,8 @@ def test_recorded_weights_are_those_of_each_layer(translator, monkeypatch):
     for kind, layers, name in places:
         for number, layer in enumerate(layers):
             attn = getattr(layer, name)
-            assert attn.record is None and tutorial.attentions_of(model)[kind][number] is attn
+            assert attn.record is None
+            assert tutorial.attentions_of(model)[kind][number] is attn
             attn.record = record = []
             model(*inputs)
             attn.record = None
@@ -115,8 +118,10 @@ def test_rows_of_a_map_are_queries_and_bear_the_word_about_to_be_written(transla
     monkeypatch.setattr(tutorial, "with_own_translation", lambda *_: batch)
     named = tutorial.dataclasses.replace(translator, vocabularies=(words, words))
     maps = tutorial.attention_maps(named, "Ein Satz.")
-    source, written = ["1 Hund", "2 rot", "3 Hund", "4 </s>"], ["1 bar", "2 rot", "3 </s>"]
-    assert maps.labels[ENCODER] == (source, source) and maps.labels[CROSS] == (written, source)
+    source = ["1 Hund", "2 rot", "3 Hund", "4 </s>"]
+    written = ["1 bar", "2 rot", "3 </s>"]
+    assert maps.labels[ENCODER] == (source, source)
+    assert maps.labels[CROSS] == (written, source)
     assert maps.labels[DECODER] == (["1 <s>", "2 bar", "3 rot"],) * 2
     shapes = {kind: tuple(weights.shape) for kind, weights in maps.weights.items()}
     assert shapes == {ENCODER: (2, 3, 4, 4), DECODER: (2, 3, 3, 3), CROSS: (2, 3, 3, 4)}
@@ -127,7 +132,8 @@ def test_the_explorer_shows_the_right_weight_at_every_cell():
 
     And what it would draw of other layers and heads.
     """
-    queries, keys = ["1 <s>", "2 A", "3 dog"], ["1 Ein", "2 Hund", "3 .", "4 </s>"]
+    queries = ["1 <s>", "2 A", "3 dog"]
+    keys = ["1 Ein", "2 Hund", "3 .", "4 </s>"]
     labels = dict.fromkeys(KINDS, (queries, keys))
     weights = {kind: torch.rand(2, 2, 3, 4) for kind in KINDS}
     others = {kind: torch.zeros(2, 2, 3, 4) for kind in KINDS}
@@ -154,7 +160,8 @@ def test_the_explorer_shows_the_right_weight_at_every_cell():
 
 def test_a_head_switched_off_is_a_head_whose_output_is_zero(at):
     """Inside the block only; its weights come back after an error as well."""
-    attn, x = at.MultiHeadedAttention(3, 12, 0.0), torch.randn(2, 5, 12)
+    attn = at.MultiHeadedAttention(3, 12, 0.0)
+    x = torch.randn(2, 5, 12)
     heads, _ = at.attention(*(attn.split(linear(x)) for linear in attn.linears[:3]))
     before = attn(x, x, x)
     for head in range(3):

@@ -83,7 +83,8 @@ def test_killed_anywhere_a_run_ends_like_one_that_was_not(small_config, small_ru
 def test_three_ranks_go_on_bit_for_bit(small_config, small_run, tmp_path):
     """A sum of three depends on its order, and so on how DDP arranges the gradients."""
     config = dataclasses.replace(small_config, epochs=4)
-    whole, run = tmp_path / "whole", tmp_path / "killed"
+    whole = tmp_path / "whole"
+    run = tmp_path / "killed"
     results(lambda: tutorial.train_model(config, whole), 3)
     kill(lambda: tutorial.train_model(config, run), 3, "os.remove", "checkpoint.pt")
     assert len(log_of(run)) == 2, "killed after the second of four epochs"
@@ -144,7 +145,8 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(small_config, whole, tmp_pa
         before = contents(run)
         with pytest.raises(ValueError, match=rf"checkpoint-002\.pt {told}"):
             tutorial.train_model(small_config, run)
-        assert contents(run) == before and not Path(malice.place).exists()
+        assert contents(run) == before
+        assert not Path(malice.place).exists()
         last.write_bytes(good)
     last.write_bytes(pickle.dumps(malice))  # and somebody has mended the sum
     sums = {last.name: tutorial.sum_of_file(last)}
@@ -174,8 +176,10 @@ def test_a_full_disk_leaves_the_old_checkpoint(small_config, whole, tmp_path):
         assert re.search(
             r"checkpoint-002\.pt was not written \(.*File too large.*\)", process.text()
         )
-    assert (run / "checkpoint-001.pt").read_bytes() == before and not list(run.rglob("*.part"))
-    assert (run / "epoch-002").exists() and len(log_of(run)) == 1
+    assert (run / "checkpoint-001.pt").read_bytes() == before
+    assert not list(run.rglob("*.part"))
+    assert (run / "epoch-002").exists()
+    assert len(log_of(run)) == 1
     assert tutorial.train_model(small_config, run) == "finished"
     assert_same_run(run, whole)
 
@@ -200,7 +204,8 @@ def test_killed_while_it_encodes_it_encodes_again(small_config, whole, tmp_path,
     assert tutorial.train_model(small_config, run) == "finished"
     assert_same_run(run, whole)
     [folder] = elsewhere.iterdir()
-    assert not list(folder.glob("*.part")) and len(list(folder.iterdir())) == 5
+    assert not list(folder.glob("*.part"))
+    assert len(list(folder.iterdir())) == 5
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_corpus(small_config, whole, tmp_path, elsewhere):
@@ -208,7 +213,8 @@ def test_a_full_disk_is_told_and_leaves_no_half_corpus(small_config, whole, tmp_
     with forked(without_room(lambda: tutorial.train_model(small_config, run), 4000)) as [process]:
         process.join(60)
         assert re.search(r"(ids|json) was not written \(.*File too large.*\)", process.text())
-    assert not list(elsewhere.rglob("*.part")) and not list(elsewhere.rglob("corpus.json"))
+    assert not list(elsewhere.rglob("*.part"))
+    assert not list(elsewhere.rglob("corpus.json"))
     assert tutorial.train_model(small_config, run) == "finished"
     assert_same_run(run, whole)
 
@@ -261,7 +267,8 @@ def test_a_folder_that_is_no_run_is_refused(small_config, tmp_path, names):
     for folder in (home, tmp_path / "link"):
         with pytest.raises(ValueError, match="and is no run: name an empty folder"):
             tutorial.train_model(small_config, folder)
-    assert contents(home) == before and not (home / LOCK).exists()
+    assert contents(home) == before
+    assert not (home / LOCK).exists()
 
 
 def test_a_place_where_no_folder_can_be(small_config, tmp_path):
@@ -288,7 +295,8 @@ def test_other_files_in_a_run_stay(small_config, tmp_path):
 
 
 def test_the_last_epochs_and_the_best_are_kept(small_config, tmp_path, monkeypatch):
-    bleu, run = iter([5.0, 9.0, 3.0, 4.0, 9.0, 2.0]), tmp_path / "run"
+    bleu = iter([5.0, 9.0, 3.0, 4.0, 9.0, 2.0])
+    run = tmp_path / "run"
     kept = []
 
     def weights() -> list[int]:

@@ -51,7 +51,8 @@ def test_a_wrong_word_is_never_wanted_more_than_the_right_one(at):
             with pytest.raises(ValueError, match=rf"\[0, {limit:.3g}\), got {smoothing}"):
                 at.LabelSmoothing(size, at.PAD, smoothing)
         wanted = at.LabelSmoothing(size, at.PAD, limit - 0.01).distribution(torch.tensor([3]))[0]
-        assert wanted[3] > wanted[0] and wanted[at.PAD] == 0
+        assert wanted[3] > wanted[0]
+        assert wanted[at.PAD] == 0
         assert wanted.sum().item() == pytest.approx(1)
 
 
@@ -78,7 +79,9 @@ def test_parameters_of_the_base_and_the_big_model(at):
     for D, F, h, count in ((512, 2048, 8, 63_121_544), (1024, 4096, 16, 214_286_472)):
         with torch.device("meta"):
             model = at.make_model(37_000, 37_000, 6, D, F, h, share_embeddings=True)
-        attention, feed, norm = 4 * (D * D + D), 2 * D * F + D + F, 2 * D
+        attention = 4 * (D * D + D)
+        feed = 2 * D * F + D + F
+        norm = 2 * D
         layers = 6 * (3 * attention + 2 * feed + 5 * norm) + 2 * norm
         by_hand = layers + 37_000 * D + 37_000  # a bias for each word of the generator
         assert at.count_parameters(model) == by_hand == count
@@ -86,18 +89,21 @@ def test_parameters_of_the_base_and_the_big_model(at):
 
 def test_a_batch_knows_padding_by_the_number_that_it_is_given(at):
     batch = at.Batch(torch.tensor([[5, 1, 2, 2]]), torch.tensor([[0, 7, 1, 2]]), pad=7)
-    assert batch.src_mask.all() and batch.ntokens == 2
+    assert batch.src_mask.all()
+    assert batch.ntokens == 2
     assert batch.tgt_mask[0].int().tolist() == [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
     moved = batch.to(torch.device("meta"))
     assert {getattr(moved, name).device.type for name in ("src", "tgt_y", "tgt_mask")} == {"meta"}
-    assert batch.src.device.type == "cpu" and moved.ntokens == 2
+    assert batch.src.device.type == "cpu"
+    assert moved.ntokens == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float])
 def test_masks_of_ones_and_zeros_mean_what_they_say(at, dtype):
     """Of any number format, as code of 2018 and 2022 has them."""
     model, (src, tgt, src_mask, tgt_mask) = at.tiny_model(), small_inputs(at)
-    mask, states = src_mask.to(dtype), model(src, tgt, src_mask, tgt_mask)
+    mask = src_mask.to(dtype)
+    states = model(src, tgt, src_mask, tgt_mask)
     torch.testing.assert_close(model(src, tgt, mask, tgt_mask.to(dtype)), states)
     for decode in (at.greedy_decode, at.beam_search):
         rows = decode(model, src, src_mask, 9, at.START)
@@ -108,7 +114,8 @@ def test_masks_that_are_added_to_scores_are_refused(at):
     """They would open what they should close."""
     src, tgt, src_mask, tgt_mask = small_inputs(at)
     added = nn.Transformer.generate_square_subsequent_mask(4)
-    plain, fast = at.tiny_model(), at.make_fast(at.tiny_model())
+    plain = at.tiny_model()
+    fast = at.make_fast(at.tiny_model())
     refused = pytest.raises(ValueError, match="a mask holds True and False, or 1 and 0")
     for model in (plain, fast):
         for bad in (
@@ -134,7 +141,8 @@ def test_where_everything_is_dropped_nothing_is_left(at):
     """At a rate of one a dropout that is missing lets something through."""
     model = at.tiny_model(dropout=1.0).train()
     assert model(*small_inputs(at)).eq(0).all(), "after an embedding, or after a sub-layer"
-    x, feed = torch.randn(2, 5, 8), at.PositionwiseFeedForward(8, 16, 1.0)
+    x = torch.randn(2, 5, 8)
+    feed = at.PositionwiseFeedForward(8, 16, 1.0)
     torch.testing.assert_close(feed(x), feed.narrow.bias.expand(2, 5, 8))
     kernel = at.FastAttention(2, 8, 1.0)
     kernel.plain_on = ()
@@ -152,14 +160,17 @@ def test_dropout_of_attention_weights_may_differ(at):
 
 def test_a_loss_is_judged_and_a_text_decoded_without_dropout(at):
     src = at.pad_ids([[4, 5, 6, at.END], [7, at.END]])
-    model, batch = at.tiny_model(dropout=0.5), at.Batch(src, src)
+    model = at.tiny_model(dropout=0.5)
+    batch = at.Batch(src, src)
     judged = at.evaluate_loss(model, [batch])
     written = at.greedy_decode(model, batch.src, batch.src_mask, 9, at.START)
     model.train()
     assert at.evaluate_loss(model, [batch]) == judged
     assert torch.equal(at.greedy_decode(model, batch.src, batch.src_mask, 9, at.START), written)
     searched = at.greedy_search(model, batch.src, batch.src_mask, 9, at.START)
-    assert torch.equal(searched, written) and model.training and not written.requires_grad
+    assert torch.equal(searched, written)
+    assert model.training
+    assert not written.requires_grad
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -188,8 +199,10 @@ def test_the_copy_task_gives_the_losses_that_it_always_gave(at):
 def test_an_update_follows_the_gradient_of_the_mean_over_all_tokens(at):
     """By plain gradient descent: Adam, which divides by the gradient, hides a wrong factor."""
     batches = [at.Batch(*[at.pad_ids(ids)] * 2) for ids in ([[0, 4, 1], [0, 5, 6, 1]], [[0, 7, 1]])]
-    start, criterion = at.tiny_model(dropout=0.0).double(), at.LabelSmoothing(13, at.PAD, 0.1)
-    vector, updated = nn.utils.parameters_to_vector, []
+    start = at.tiny_model(dropout=0.0).double()
+    criterion = at.LabelSmoothing(13, at.PAD, 0.1)
+    vector = nn.utils.parameters_to_vector
+    updated = []
     for way in ("by hand", "plain", "fast"):
         model = copy.deepcopy(start)
         loss_compute = at.SimpleLossCompute(model.generator, criterion)
@@ -205,18 +218,22 @@ def test_an_update_follows_the_gradient_of_the_mean_over_all_tokens(at):
             at.run_epoch(batches, model, loss_compute, descent, schedule, accum_iter=2)
         else:
             step = at.train_step(at.ModelWithLoss(model, criterion), batches, descent, schedule)
-            assert step.grad_norm == pytest.approx(norm) and step.tokens == 7
+            assert step.grad_norm == pytest.approx(norm)
+            assert step.tokens == 7
         updated.append(vector(model.parameters()))
     torch.testing.assert_close(updated[1], updated[0])
     torch.testing.assert_close(updated[2], updated[0], rtol=1e-6, atol=1e-7)
-    assert norm > 0.1 and not torch.equal(updated[0], vector(start.parameters()))
+    assert norm > 0.1
+    assert not torch.equal(updated[0], vector(start.parameters()))
 
 
 def test_copies_are_counted_to_their_end(at):
     """Of four copies one has a wrong symbol, one does not end, and one ends too early."""
     batch = next(at.data_gen(9, 4, 1))
     written = torch.cat([batch.tgt, batch.tgt_y[:, -1:]], dim=1)
-    written[1, 10], written[2, 11], written[3, 10:] = 3, 4, torch.tensor([at.END, at.PAD])
+    written[1, 10] = 3
+    written[2, 11] = 4
+    written[3, 10:] = torch.tensor([at.END, at.PAD])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(at, "greedy_decode", lambda *arguments: written[:, : arguments[3]])
         assert at.copied_exactly(None, batch) == 1
@@ -235,15 +252,19 @@ def test_an_empty_row_in_every_format(at, dtype):
         else:
             output, _ = kind(4, 32, 0.0).attend(*given, mask, torch.arange(3))
         output.float().square().sum().backward()
-        assert output.dtype == dtype and output.isfinite().all()
-        assert output[0, :, 1].eq(0).all() and output[0, :, 0].ne(0).any()
+        assert output.dtype == dtype
+        assert output.isfinite().all()
+        assert output[0, :, 1].eq(0).all()
+        assert output[0, :, 0].ne(0).any()
         assert all(tensor.grad.isfinite().all() for tensor in given)
         assert given[0].grad[0, :, 1].eq(0).all()
 
 
 def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
-    model, batch = at.make_fast(at.tiny_model()), at.Batch(*small_inputs(at)[:2])
-    given, losses = (batch.src, batch.tgt, batch.src_mask, batch.tgt_mask), []
+    model = at.make_fast(at.tiny_model())
+    batch = at.Batch(*small_inputs(at)[:2])
+    given = (batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+    losses = []
     for dtype in (None, torch.bfloat16):
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
             log_probs = model.generator(model(*given))
@@ -252,7 +273,8 @@ def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
         loss = at.ModelWithLoss(model, at.LabelSmoothing(13, at.PAD, 0.1), dtype)(batch)
         assert loss.dtype == torch.float32
         losses.append(loss.item())
-    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
     assert model.bfloat16().generator(model(*given)).dtype == torch.float32
 
 
@@ -260,7 +282,8 @@ def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
 
 
 def test_a_text_is_drawn_to_its_end_or_limit(at):
-    model, begin = at.LanguageModel(13, N=2, d_model=16, d_ff=32, h=4), [at.START, 5]
+    model = at.LanguageModel(13, N=2, d_model=16, d_ff=32, h=4)
+    begin = [at.START, 5]
     bad = (begin, 9, 0.0), (begin, 9, -1.0), (begin, 9, 1.0, 0), ([], 9), (begin, 1)
     for arguments in bad:
         with pytest.raises(ValueError, match="out of range"):
@@ -274,14 +297,18 @@ def test_a_text_is_drawn_to_its_end_or_limit(at):
     for temperature in (0.1, 1.0, 100.0):
         assert at.sample(model, begin, 20, temperature, top_k=1) == greedy
     drawn = [torch.manual_seed(seed) and at.sample(model, begin, 20) for seed in (3, 3, 4)]
-    assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == 20
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == 20
     model.generator.proj.bias.data[at.END] = 1e4
     assert at.sample(model, begin, 20) == [*begin, at.END]
 
 
 def test_rotary_attention_knows_distances_and_no_places(at):
-    attn, x, before = at.RotaryAttention(2, 8, 0.0), torch.randn(1, 5, 8), torch.randn(1, 2, 8)
-    alone, moved = attn(x, x, x), torch.cat([before, x], dim=1)
+    attn = at.RotaryAttention(2, 8, 0.0)
+    x = torch.randn(1, 5, 8)
+    before = torch.randn(1, 2, 8)
+    alone = attn(x, x, x)
+    moved = torch.cat([before, x], dim=1)
     later = attn(moved, moved, moved, torch.arange(7).expand(1, 7, 7) > 1)
     torch.testing.assert_close(later[:, 2:], alone)
     assert not torch.allclose(attn(x.flip(1), x.flip(1), x.flip(1)), alone.flip(1))
@@ -296,14 +323,17 @@ def test_rotary_attention_knows_distances_and_no_places(at):
 def test_a_vocabulary_counts_and_sorts(at):
     sentences = [["a", "b", "a"], ["a", "b", "c", "<s>", "<s>"]]
     vocabulary = at.build_vocabulary(sentences, min_freq=2)
-    assert vocabulary.words == (*at.SPECIALS, "a", "b") and len(vocabulary) == 6
+    assert vocabulary.words == (*at.SPECIALS, "a", "b")
+    assert len(vocabulary) == 6
     ids = [4, at.UNKNOWN, 5, at.UNKNOWN]
-    assert vocabulary.encode(["a c b zebra"], "de") == [ids] and len(vocabulary) == 6
+    assert vocabulary.encode(["a c b zebra"], "de") == [ids]
+    assert len(vocabulary) == 6
     assert vocabulary.decode([at.START, 4, 5, at.PAD, at.END, 4]) == "a b"
 
 
 def test_vocabularies_know_the_training_split_only(at):
-    train, rest = [("Hund Hund", "dog dog")], [("Katze", "cat")]
+    train = [("Hund Hund", "dog dog")]
+    rest = [("Katze", "cat")]
     corpus = at.Corpus("toy", ("de", "en"), {"train": train, "val": rest, "test": rest})
     vocabularies = at.learn_words(corpus, min_freq=1)
     assert [vocabulary.words[4:] for vocabulary in vocabularies] == [("Hund",), ("dog",)]
@@ -313,7 +343,8 @@ def test_vocabularies_know_the_training_split_only(at):
 
 
 def test_a_probability_of_zero_costs_nothing_or_everything(at):
-    logits, target = torch.randn(2, 9), torch.tensor([4, 5])
+    logits = torch.randn(2, 9)
+    target = torch.tensor([4, 5])
     logits[:, at.PAD] = -torch.inf
     assert at.LabelSmoothing(9, at.PAD, 0.3)(logits.log_softmax(-1), target).isfinite()
     logits[1, 7] = -torch.inf
@@ -322,9 +353,12 @@ def test_a_probability_of_zero_costs_nothing_or_everything(at):
 
 
 def test_the_loss_in_several_chunks_is_the_plain_one(at):
-    V, tokens = 9000, 1000  # 256 tokens to a chunk
-    criterion, generator = at.LabelSmoothing(V, at.PAD, 0.1), at.Generator(16, V)
-    states, target = torch.randn(tokens, 16, requires_grad=True), torch.randint(3, V, (tokens,))
+    V = 9000
+    tokens = 1000  # 256 tokens to a chunk
+    criterion = at.LabelSmoothing(V, at.PAD, 0.1)
+    generator = at.Generator(16, V)
+    states = torch.randn(tokens, 16, requires_grad=True)
+    target = torch.randint(3, V, (tokens,))
     leaves = states, *generator.parameters()
     plain = criterion(generator(states), target)
     expected = torch.autograd.grad(plain, leaves)
@@ -345,7 +379,8 @@ def test_the_loss_in_several_chunks_is_the_plain_one(at):
 def test_padding_costs_nothing_whatever_its_score(at):
     """Of states of padding, and of the word padding."""
     criterion = at.FastLabelSmoothing(9, at.PAD, 0.3)
-    logits, target = torch.randn(4, 9), torch.tensor([4, at.PAD, 5, 3])
+    logits = torch.randn(4, 9)
+    target = torch.tensor([4, at.PAD, 5, 3])
     logits[:, at.PAD] = -torch.inf
     loss = criterion(logits.log_softmax(-1), target)
     alone = at.LabelSmoothing(9, at.PAD, 0.3)(logits[[0, 2, 3]].log_softmax(-1), target[[0, 2, 3]])
@@ -354,7 +389,8 @@ def test_padding_costs_nothing_whatever_its_score(at):
 
 def test_the_kernel_is_told_of_a_causal_mask_and_of_no_other(at):
     """PyTorch's attention in the place of the plain one, as on a GPU."""
-    kernel, asked = at.F.scaled_dot_product_attention, []
+    kernel = at.F.scaled_dot_product_attention
+    asked = []
 
     def spy(query, key, value, mask, **options):
         asked.append((mask is None, options["is_causal"]))
@@ -377,4 +413,5 @@ def test_the_kernel_is_told_of_a_causal_mask_and_of_no_other(at):
             patch.setattr(at.F, "scaled_dot_product_attention", spy)
             written = fast(x, x, x, mask)
         torch.testing.assert_close(written, plain(x, x, x, mask))
-        assert asked.pop() == told and not asked
+        assert asked.pop() == told
+        assert not asked

@@ -19,13 +19,20 @@ from torch import Tensor
 import the_annotated_transformer as at
 from the_annotated_transformer import END, SPECIALS, START, Batch
 
-S, T, N, D, HIDDEN, POSITIONS, HEADS = 11, 13, 2, 12, 20, 5000, 3
+S = 11
+T = 13
+N = 2
+D = 12
+HIDDEN = 20
+POSITIONS = 5000
+HEADS = 3
 
 
 def older_state() -> dict[str, Tensor]:
     """Random weights under the names, and in the shapes, of the older code."""
     torch.manual_seed(0)
-    shapes, norms = {"generator.proj": (T, D)}, ["encoder.norm", "decoder.norm"]
+    shapes = {"generator.proj": (T, D)}
+    norms = ["encoder.norm", "decoder.norm"]
     for stack, attentions in (("encoder", ["self_attn"]), ("decoder", ["self_attn", "src_attn"])):
         for layer in (f"{stack}.layers.{n}" for n in range(N)):
             shapes |= {f"{layer}.{a}.linears.{n}": (D, D) for a in attentions for n in range(4)}
@@ -62,14 +69,17 @@ def older_log_probs(state: dict[str, Tensor], h: int, batch: Batch) -> Tensor:
         return linear(torch.cat(heads.unbind(1), dim=-1), f"{name}.linears.3")
 
     def run(stack: str, side: str, ids: Tensor, mask: Tensor, memory=None) -> Tensor:
-        table, pe = state[f"{side}_embed.0.lut.weight"], state[f"{side}_embed.1.pe"]
+        table = state[f"{side}_embed.0.lut.weight"]
+        pe = state[f"{side}_embed.1.pe"]
         x = table[ids] * math.sqrt(table.size(1)) + pe[:, : ids.size(1)]
         layers = {name.split(".")[2] for name in state if name.startswith(f"{stack}.layers.")}
         for layer in (f"{stack}.layers.{n}" for n in sorted(layers)):
-            y, last = norm(x, f"{layer}.sublayer.0.norm"), 1
+            y = norm(x, f"{layer}.sublayer.0.norm")
+            last = 1
             x = x + attend(y, y, mask, f"{layer}.self_attn")
             if memory is not None:
-                y, last = norm(x, f"{layer}.sublayer.1.norm"), 2
+                y = norm(x, f"{layer}.sublayer.1.norm")
+                last = 2
                 x = x + attend(y, memory, batch.src_mask, f"{layer}.src_attn")
             y = norm(x, f"{layer}.sublayer.{last}.norm")
             hidden = linear(y, f"{layer}.feed_forward.w_1").relu()
@@ -83,7 +93,8 @@ def older_log_probs(state: dict[str, Tensor], h: int, batch: Batch) -> Tensor:
 
 def some_batch() -> Batch:
     """Two pairs of unequal lengths, so that both sides have padding."""
-    src, tgt = torch.randint(3, S, (2, 6)), torch.randint(3, T, (2, 7))
+    src = torch.randint(3, S, (2, 6))
+    tgt = torch.randint(3, T, (2, 7))
     src[0, 4:] = tgt[1, 3:] = at.PAD
     return Batch(src, tgt)
 
@@ -123,7 +134,8 @@ def refused(folder: Path, state: object, *more, **how) -> str:
 @pytest.mark.parametrize("h, zipped", [(6, True), (2, False)], ids=["2022", "2018"])
 def test_the_same_log_probabilities(h, zipped, tmp_path):
     """In both formats of a file: 2018 wrote no zip."""
-    state, batch = older_state(), some_batch()
+    state = older_state()
+    batch = some_batch()
     translator = converted(tmp_path, state, None, h, _use_new_zipfile_serialization=zipped)
     ours = log_probs(translator.model, batch)
     torch.testing.assert_close(ours, older_log_probs(state, h, batch), atol=1e-4, rtol=0)
@@ -134,14 +146,16 @@ def test_the_same_log_probabilities(h, zipped, tmp_path):
 
 def test_the_special_symbols_of_2018_find_their_places(tmp_path):
     """<unk> and <blank> came first, and the source had neither start nor end."""
-    state, words = older_state(), some_words()
+    state = older_state()
+    words = some_words()
     words["source"][:4] = ["<unk>", "<blank>", "one", "two"]
     words["target"][:4] = ["<unk>", "<blank>", "<s>", "</s>"]
     translator = converted(tmp_path, state, words)
     source, target = (one.words for one in translator.vocabularies)
     assert source[:4] == target[:4] == SPECIALS
     assert translator.model.src_embed[0].lut.weight[[START, END]].eq(0).all()
-    src, tgt = torch.tensor([[4, 8, 0], [7, 1, 1]]), torch.tensor([[2, 4, 0, 8, 3]] * 2)
+    src = torch.tensor([[4, 8, 0], [7, 1, 1]])
+    tgt = torch.tensor([[2, 4, 0, 8, 3]] * 2)
     new_source = torch.tensor([source.index(word) for word in words["source"]])
     new_target = torch.tensor([target.index(word) for word in words["target"]])
     ours = log_probs(translator.model, Batch(new_source[src], new_target[tgt]))
@@ -153,7 +167,8 @@ def test_a_word_may_follow_without_a_space(tmp_path):
     """2022 knew no mark for it: a source word is the same with and without one."""
     state = {name: tensor.half() for name, tensor in older_state().items()}
     words = some_words()
-    words["source"][4:7], words["target"][4:8] = ["Hund", ".", ")"], ["It", "'s", "on", "."]
+    words["source"][4:7] = ["Hund", ".", ")"]
+    words["target"][4:8] = ["It", "'s", "on", "."]
     translator = converted(tmp_path, state, words)
     source, target = translator.vocabularies
     (ids,) = source.encode(["Hund (Hund)."], "de")
@@ -176,7 +191,8 @@ def test_what_does_not_fit_is_named(tmp_path):
 
 
 def test_words_and_heads_that_do_not_fit(tmp_path):
-    state, words = older_state(), some_words()
+    state = older_state()
+    words = some_words()
     for side in words:
         for wrong in (words[side][:-1], [*words[side], "more"], [*words[side][:-1], SPECIALS[0]]):
             message = refused(tmp_path, state, words | {side: wrong})
@@ -201,7 +217,8 @@ def test_a_pickled_model_is_not_loaded(tmp_path, capsys):
 
 
 def test_damage_to_a_state_dict_is_noticed(tmp_path):
-    state, path = older_state(), tmp_path / "older.pt"
+    state = older_state()
+    path = tmp_path / "older.pt"
     torch.save(state, path)
     good = path.read_bytes()
     place = good.index(state["encoder.norm.a_2"].numpy().tobytes())
@@ -238,7 +255,8 @@ def test_a_model_in_int8(make, tmp_path):
 
 
 def test_the_mean_of_models_is_a_model(tmp_path, capsys):
-    names, states = [], []
+    names = []
+    states = []
     for seed in (1, 2, 3):
         names.append(str(tmp_path / f"epoch-00{seed}"))
         at.save_model(of_pieces(seed=seed), names[-1])
@@ -271,7 +289,8 @@ def test_the_commands(tmp_path, capsys):
         assert models.main(command) == 1
         assert f"error: {new} holds a model already" in capsys.readouterr().err
     assert models.main(["convert", none, none]) == 1
-    assert none in (error := capsys.readouterr().err) and error.count("\n") == 1
+    assert none in (error := capsys.readouterr().err)
+    assert error.count("\n") == 1
     bad = of_words()
     bad.model.encoder.norm.scale.data[3] = math.nan
     at.save_model(bad, tmp_path / "bad")

@@ -165,10 +165,12 @@ def test_a_page_needs_a_title_and_may_not_be_too_large(tmp_path, monkeypatch):
 )
 def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, facts, message):
     cells = [shown({"text/plain": "{}"}, metadata={"annotated": facts})] if facts else []
-    source, target = notebook(tmp_path, *cells), tmp_path / "page.html"
+    source = notebook(tmp_path, *cells)
+    target = tmp_path / "page.html"
     assert build_page.main(["make", str(source), str(target), "--publish"]) == (1 if message else 0)
     if message:
-        assert message in capsys.readouterr().err and not target.exists()
+        assert message in capsys.readouterr().err
+        assert not target.exists()
         assert build_page.main(["make", str(source), str(target)]) == 0
         assert ("A draft: " in target.read_text("utf-8")) == (facts is not None)
     else:
@@ -182,7 +184,8 @@ def test_the_same_notebook_gives_the_same_bytes(tmp_path):
     """In another process too, where sets have another order."""
     drawing = SECTIONS + "![a](images/multi-head.svg)"
     source = notebook(tmp_path, "$x^2$ and `B`", drawing)
-    output, environment = tmp_path / "page.html", os.environ | {"PYTHONHASHSEED": "1"}
+    output = tmp_path / "page.html"
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
     command = [sys.executable, build_page.__file__, "make", str(source), str(output)]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     assert output.read_text("utf-8") == build_page.build(source)[0]
@@ -205,7 +208,9 @@ def test_anchors_alone_before_a_heading_become_part_of_it(tmp_path):
     text += 'Words. <a id="inside"></a>\n\n## Last\n\n<a id="end"></a>\nThe end.'
     page = page_of(tmp_path, text)
     both, following, last = page.find_all("h3")
-    assert both["id"] == "one" and both.find(id="two") and both.text == "Both"
+    assert both["id"] == "one"
+    assert both.find(id="two")
+    assert both.text == "Both"
     assert (following["id"], last["id"]) == ("next", "last")
     for name in ("inside", "end"):
         assert page.find(id=name).parent.name == "p"
@@ -218,9 +223,12 @@ def test_captions_join_what_they_describe(tmp_path):
     drawing = SECTIONS + "![A box.](images/multi-head.svg)\n\n**Figure 2.** Of it."
     page = page_of(tmp_path, chart(line_chart([1, 2])), "**Figure 1.** The line.", table, drawing)
     first, second, third = page.find_all("figure")
-    assert first.find(class_="chart") and first.figcaption.text == "Figure 1. The line."
-    assert second.find().name == "figcaption" and second.table
-    assert third.svg["aria-label"] == "A box." and third.figcaption.text == "Figure 2. Of it."
+    assert first.find(class_="chart")
+    assert first.figcaption.text == "Figure 1. The line."
+    assert second.find().name == "figcaption"
+    assert second.table
+    assert third.svg["aria-label"] == "A box."
+    assert third.figcaption.text == "Figure 2. Of it."
     bare = page_of(tmp_path, chart(line_chart([1, 2])), "**Bold** words.").figure
     assert bare.figcaption.text == "A line."
 
@@ -231,13 +239,17 @@ def test_a_drawing_keeps_its_links_and_has_ids_of_its_own(tmp_path):
     for text in (f"![one]({name})", embedded):
         drawing = page_of(tmp_path, SECTIONS + text).svg
         marker = drawing.marker["id"]
-        assert marker.startswith("multi-head-") and not drawing.find("title")
+        assert marker.startswith("multi-head-")
+        assert not drawing.find("title")
         assert f"url(#{marker})" in drawing.style.text
-        assert drawing.a["href"] == "#multi-head-attention" and drawing["role"] == "group"
+        assert drawing.a["href"] == "#multi-head-attention"
+        assert drawing["role"] == "group"
     assert 'role="img"' in build_page.inline_svg("<svg><path/></svg>", "No links.", "a-")
 
 
-FIGURE, TABLE, SET_UP = "code of this figure", "code of this table", "set-up code"
+FIGURE = "code of this figure"
+TABLE = "code of this table"
+SET_UP = "set-up code"
 
 
 @pytest.mark.parametrize(
@@ -265,8 +277,11 @@ def test_before_the_first_part_everything_is_set_up_in_one_fold(tmp_path):
     first = hidden("def line_chart(rows):\n    return alt.Chart(rows)")
     cells = first, "*Tables.*", hidden("x = 1")
     [fold] = page_of(tmp_path, "Hello.", *cells, "# Part", "Prose.").find_all("details", "fold")
-    assert fold.summary.text == SET_UP and len(fold.find_all("pre")) == 2
-    assert "Tables." in fold.text and "Hello" not in fold.text and "Prose" not in fold.text
+    assert fold.summary.text == SET_UP
+    assert len(fold.find_all("pre")) == 2
+    assert "Tables." in fold.text
+    assert "Hello" not in fold.text
+    assert "Prose" not in fold.text
 
 
 ROOM = (
@@ -286,9 +301,11 @@ ROOM = (
 def test_the_engine_room_is_one_fold_without_folds_inside(tmp_path):
     page = page_of(tmp_path, *ROOM)
     [room] = page.find_all("details")
-    assert room.summary.h2["id"] == "engine-room" and "section" in room["class"]
+    assert room.summary.h2["id"] == "engine-room"
+    assert "section" in room["class"]
     assert {"faster", "quick", "deep", "files"} <= {tag["id"] for tag in room.find_all(id=True)}
-    assert len(room.find_all("pre")) == 3 and room.find("figure").figcaption
+    assert len(room.find_all("pre")) == 3
+    assert room.find("figure").figcaption
     assert room.find(class_="to-code")["href"] == "#code-1"
     for outside in ("Story", "In sight.", "A thing"):
         assert page.find(string=outside).find_parent("details") is None
@@ -299,9 +316,11 @@ def test_exercises_and_what_is_looked_up_are_folded_under_their_headings(tmp_pat
     words = '<a id="glossary"></a>\n## Words'
     page = page_of(tmp_path, "# Part", text, words, hidden("x = 1"), "# Part 2\n\nStory.")
     exercise, words, code = page.find_all("details")
-    assert exercise.summary.h3["id"] == "try-it" and exercise.p.text == "Do."
+    assert exercise.summary.h3["id"] == "try-it"
+    assert exercise.p.text == "Do."
     assert not exercise.summary.a, "a summary may hold no link"
-    assert words.summary.h3["id"] == "glossary" and words.details is code
+    assert words.summary.h3["id"] == "glossary"
+    assert words.details is code
     for said in ("Open.", "Story."):
         assert page.find(string=said).find_parent("details") is None
 
@@ -310,7 +329,9 @@ def test_headings_link_to_themselves_without_a_word(tmp_path):
     page = page_of(tmp_path, "# Part of $x$\n\n## Deep")
     for heading in page.find_all(["h2", "h3"]):
         [link] = heading.find_all("a")
-        assert link["href"] == "#" + heading["id"] and link.text == "" and link["tabindex"] == "-1"
+        assert link["href"] == "#" + heading["id"]
+        assert link.text == ""
+        assert link["tabindex"] == "-1"
 
 
 def test_only_what_is_coloured_has_an_element_in_code():
@@ -318,8 +339,10 @@ def test_only_what_is_coloured_has_an_element_in_code():
     block = BeautifulSoup(build_page.code_block(code), "html.parser").code
     assert block.text == code.rstrip()
     found = [(span["class"], span.text) for span in block.find_all("span")]
-    assert (["c"], "# one\n    # two") in found and (["k"], "return not") in found
-    assert [kind[0] for kind, _ in found[:3]] == ["d", "k", "f"] and found[-1] == (["m"], "1.5")
+    assert (["c"], "# one\n    # two") in found
+    assert (["k"], "return not") in found
+    assert [kind[0] for kind, _ in found[:3]] == ["d", "k", "f"]
+    assert found[-1] == (["m"], "1.5")
 
 
 def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
@@ -351,7 +374,8 @@ def test_a_check_has_its_look_by_its_name_not_by_what_it_prints(tmp_path):
         for name in ("check_it", "grades_of_mine")
     ]
     first, second = page_of(tmp_path, *cells).find_all("pre", "output")
-    assert "check" in first["class"] and "check" not in second["class"]
+    assert "check" in first["class"]
+    assert "check" not in second["class"]
 
 
 def test_a_figure_has_the_name_of_its_example_or_view(tmp_path):
@@ -491,7 +515,8 @@ def wait_for_another(chart, before: str) -> None:
 def test_asks_nothing_of_the_network_and_draws_every_chart(browser, any_page):
     page = opened(browser, any_page)
     assert page.locator(".chart").count() == page.locator(".chart canvas").count() > 0
-    formulas, named = page.locator(".katex").count(), page.locator(".katex math").count()
+    formulas = page.locator(".katex").count()
+    named = page.locator(".katex math").count()
     assert formulas == named > 0, "every formula has its MathML"
     assert page.faults == []
 
@@ -515,7 +540,8 @@ def choose(chooser, value: str) -> None:
 
 @pytest.mark.browser
 def test_every_chooser_changes_the_picture_forth_and_back(browser, any_page):
-    page, tried = opened(browser, any_page), 0
+    page = opened(browser, any_page)
+    tried = 0
     values = "e => e.options ? [...e.options].map(one => one.value) : [e.min, e.max]"
     for chart in page.locator(".chart:has(select), .chart:has(input)").all():
         for chooser in chart.locator("select, input[type=range]").all():
@@ -530,7 +556,8 @@ def test_every_chooser_changes_the_picture_forth_and_back(browser, any_page):
             before = picture(chart)
             switch.click()
             wait_for_another(chart, before)
-    assert tried >= 2 and page.faults == []
+    assert tried >= 2
+    assert page.faults == []
 
 
 @pytest.mark.browser
@@ -562,7 +589,8 @@ def test_fits_every_window(browser, any_page, width):
     shaded = "e => getComputedStyle(e).backgroundImage.split('linear-gradient').length - 1"
     scrolls = "boxes => boxes.filter(e => e.scrollWidth > e.clientWidth).map(SHADED)"
     found = page.locator(SHOWS_SCROLLING).evaluate_all(scrolls.replace("SHADED", shaded))
-    assert set(found) <= {4} and (found or width > 768)
+    assert set(found) <= {4}
+    assert found or width > 768
 
 
 @pytest.mark.browser
@@ -585,9 +613,11 @@ def test_few_stops_for_the_keyboard_and_a_label_on_every_canvas(browser, any_pag
     page = opened(browser, any_page)
     stops = """[...document.querySelectorAll('a, button, input, select, summary, [tabindex]')]
         .filter(e => e.tabIndex >= 0 && e.checkVisibility()).length"""
-    assert page.evaluate(stops) < 530 and page.locator(".copy").count() == 1
+    assert page.evaluate(stops) < 530
+    assert page.locator(".copy").count() == 1
     for canvas in page.locator("canvas").all():
-        assert canvas.get_attribute("role") == "img" and len(canvas.get_attribute("aria-label")) > 5
+        assert canvas.get_attribute("role") == "img"
+        assert len(canvas.get_attribute("aria-label")) > 5
 
 
 @pytest.mark.slow
@@ -599,7 +629,8 @@ def test_is_ready_soon_on_a_slow_phone(browser):
     page.goto(PUBLISHED.as_uri())
     times = page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
     assert times["domContentLoadedEventEnd"] < 4000
-    assert page.locator("*").count() < 20_000 and page.locator(".chart canvas").count() <= 2
+    assert page.locator("*").count() < 20_000
+    assert page.locator(".chart canvas").count() <= 2
 
 
 @pytest.mark.parametrize("scheme", [0, 1])
@@ -623,7 +654,8 @@ def test_without_scripts_there_are_pictures_and_sections_open(browser, any_page)
     pictures = page.locator(".chart noscript img:visible").count()
     assert pictures == page.locator(".chart").count() > 0
     assert page.locator(".chart .view:visible").count() == 0
-    above, below = page.locator("nav").bounding_box(), page.locator("h1").bounding_box()
+    above = page.locator("nav").bounding_box()
+    below = page.locator("h1").bounding_box()
     assert above["y"] + above["height"] <= below["y"], "the contents cover nothing"
 
 
@@ -693,13 +725,15 @@ def test_the_contents_of_a_phone_name_the_section_and_close_after_a_choice(brows
 
 @pytest.mark.browser
 def test_the_keyboard_is_enough(browser, sample):
-    page, met = opened(browser, sample), []
+    page = opened(browser, sample)
+    met = []
     page.evaluate("scrollTo(0, 0)")
     what = "(e => [e.className || e.id || e.name || e.tagName, getComputedStyle(e).outlineStyle])"
     while len(met) < 80 and "chosen_layer" not in dict(met):
         page.keyboard.press("Tab")
         met.append(page.evaluate(f"{what}(document.activeElement)"))
-    assert met[0][0] == "skip" and {"theme", "SUMMARY", "chosen_kind"} <= set(dict(met))
+    assert met[0][0] == "skip"
+    assert {"theme", "SUMMARY", "chosen_kind"} <= set(dict(met))
     assert all(outline != "none" for _, outline in met), "the focus is seen"
     chart = page.locator(".chart:has(select)")
     before = picture(chart)
@@ -730,7 +764,8 @@ def test_jupyterlab_draws_charts_of_a_notebook_that_it_does_not_trust(browser, t
     homes = ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR")
     environment = os.environ | dict.fromkeys(homes, str(tmp_path / "home"))
     process = subprocess.Popen(server, env=environment, stderr=subprocess.DEVNULL)
-    page, outside = browser.new_page(), []
+    page = browser.new_page()
+    outside = []
     here = (f"http://127.0.0.1:{port}/", f"ws://127.0.0.1:{port}/", "data:", "blob:")
     page.on("request", lambda r: r.url.startswith(here) or outside.append(r.url))
     try:
@@ -741,7 +776,8 @@ def test_jupyterlab_draws_charts_of_a_notebook_that_it_does_not_trust(browser, t
         page.goto(f"http://127.0.0.1:{port}/lab/tree/made.ipynb")
         canvas = page.locator(".jp-OutputArea-output canvas")
         canvas.wait_for(timeout=90_000)
-        assert canvas.bounding_box()["width"] > 100 and outside == []
+        assert canvas.bounding_box()["width"] > 100
+        assert outside == []
     finally:
         process.kill()  # asked to end, it may wait for its threads for ever; its kernel notices
         process.wait(timeout=30)
@@ -767,9 +803,11 @@ def test_prints_to_pdf(browser, any_page, tmp_path):
     command = ["make", "pdf", f"PAGE={any_page}", f"BROWSER={records.CHROMIUM}"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     data = (tmp_path / "build" / "the_annotated_transformer.pdf").read_bytes()
-    assert data.startswith(b"%PDF") and len(data) > 20_000
+    assert data.startswith(b"%PDF")
+    assert len(data) > 20_000
     without = subprocess.run(["make", "pdf", "BROWSER="], cwd=tmp_path, capture_output=True)
-    assert without.returncode and b"or print the page from your browser" in without.stdout
+    assert without.returncode
+    assert b"or print the page from your browser" in without.stdout
 
 
 @pytest.mark.browser

@@ -73,7 +73,8 @@ def silent(function, *arguments):
 
 
 def test_plain_and_cached_decoding_agree_step_by_step(way):
-    model, given = made(way), batch()
+    model = made(way)
+    given = batch()
     memory = model.encode(given.src, given.src_mask)
     states = model.decode(memory, given.src_mask, given.tgt, at.subsequent_mask(6))
     stepwise = at.in_steps(model, memory, given.src_mask, given.tgt)
@@ -81,12 +82,14 @@ def test_plain_and_cached_decoding_agree_step_by_step(way):
 
 
 def test_a_beam_of_one_is_greedy_and_a_wide_one_needs_no_cache(way, monkeypatch):
-    model, given = made(way), batch()
+    model = made(way)
+    given = batch()
     model.generator.proj.weight.data *= 2
     arguments = model, given.src, given.src_mask, 12, at.START
     greedy = at.greedy_decode(*arguments)
     assert torch.equal(silent(at.greedy_search, *arguments), greedy)
-    record, plain_record = [], []
+    record = []
+    plain_record = []
     found = silent(at.beam_search, *arguments, 4, 0.6, record)
     monkeypatch.setattr(at, "decoder_of", at.PlainDecoder)
     assert torch.equal(at.beam_search(*arguments, 4, 0.6, plain_record), found)
@@ -97,7 +100,8 @@ def test_a_beam_of_one_is_greedy_and_a_wide_one_needs_no_cache(way, monkeypatch)
 
 
 def test_a_step_of_training_changes_every_weight_in_plain_and_fast_form_alike(way):
-    given, updated = batch(), []
+    given = batch()
+    updated = []
     for fast in (False, True):
         model = made(way, dropout=0.0)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -119,7 +123,8 @@ def test_a_step_of_training_changes_every_weight_in_plain_and_fast_form_alike(wa
 
 
 def test_fast_forms_decode_alike_and_a_class_without_one_stays(way):
-    plain, given = made(way), batch()
+    plain = made(way)
+    given = batch()
     fast = at.make_fast(copy.deepcopy(plain))
     for ours, theirs in zip(plain.modules(), fast.modules(), strict=True):
         assert type(theirs) is at.FASTER.get(type(ours), type(ours))
@@ -128,7 +133,8 @@ def test_fast_forms_decode_alike_and_a_class_without_one_stays(way):
 
 
 def test_maps_are_those_of_the_part(way):
-    model, given = made(way), batch()
+    model = made(way)
+    given = batch()
     plain = at.recorded_attention(model, given)
     assert {w.shape[1:3] for w in plain.values()} == {(2, 4)}, "layers and heads"
     again = at.recorded_attention(at.make_fast(model), given)
@@ -177,13 +183,15 @@ def test_a_run_is_stopped_goes_on_translates_and_is_scored(name, small_config, t
     for command in (["translate", "Ein Mann lacht."], ["evaluate", "--split", "val"]):
         assert at.main([*command, "--model", str(run), *PARTS_FILE]) == 0
     said = capsys.readouterr()
-    assert "val: BLEU" in said.out and "without a cache" not in said.err
+    assert "val: BLEU" in said.out
+    assert "without a cache" not in said.err
     if "Sharp" in str(way) or "Biased" in str(way) or "Smooth" in str(way):
         mine = re.match(r"\w+", way.get("feed_forward") or way["attention"])[0]
         for command in (train, ["translate", "Hund", "--model", str(run)]):
             assert at.main(command) == 1
             error = capsys.readouterr().err
-            assert f"{mine} is no part of this text" in error and "--parts FILE.py" in error
+            assert f"{mine} is no part of this text" in error
+            assert "--parts FILE.py" in error
             assert "git checkout" not in error
         with pytest.raises(ValueError, match=rf"{mine} is no part .*parts=\[{mine}\] or --parts"):
             at.load_trained_model(run)
@@ -192,7 +200,8 @@ def test_a_run_is_stopped_goes_on_translates_and_is_scored(name, small_config, t
 def test_todays_folders_still_load():
     """Those without names of classes, as 7b5a3ab wrote them."""
     about = json.loads((PROJECT / "pretrained" / "config.json").read_bytes())
-    assert "kind" not in about and not at.PARTS.keys() & about["model"].keys()
+    assert "kind" not in about
+    assert not at.PARTS.keys() & about["model"].keys()
     model = at.load_trained_model("pretrained", torch.device("cpu")).model
     assert at.with_names(model.arguments).items() >= about["model"].items()
 
@@ -312,7 +321,8 @@ CHANGES = [hooked, own_layer, own_forward, own_decode, looks_back, forgets_its_p
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("searched_before", [False, True])
 def test_what_a_cache_cannot_know_is_decoded_plainly_and_said_so(change, searched_before):
-    model, given = made({}), batch()
+    model = made({})
+    given = batch()
     model.generator.proj.weight.data *= 2
     arguments = model, given.src, given.src_mask, 30, at.START, 1, 0.6, None, None
     before = silent(at.beam_search, *arguments) if searched_before else None
@@ -350,7 +360,8 @@ def test_what_a_folder_would_lose_is_refused(change, vocabularies, tmp_path):
 
 def test_weights_that_are_recorded_are_those_of_the_search():
     """The trial of a cache leaves nothing in a record."""
-    model, given = made({}), batch()
+    model = made({})
+    given = batch()
     silent(at.greedy_search, model, given.src, given.src_mask, 6, at.START)
     attn = model.decoder.layers[0].self_attn
     attn.record = []
@@ -374,7 +385,8 @@ def test_a_trial_counts_until_a_weight_changes():
             return super().forward(x) + self.gate * x.cumsum(dim=1)
 
     torch.manual_seed(0)
-    model, given = at.make_model(11, 13, **SIZES, feed_forward=Grows).eval(), batch()
+    model = at.make_model(11, 13, **SIZES, feed_forward=Grows).eval()
+    given = batch()
     arguments = model, given.src, given.src_mask, 9, at.START
     silent(at.greedy_search, *arguments)
     with torch.no_grad():
@@ -431,7 +443,8 @@ def test_a_file_of_parts_that_is_none(tmp_path, capsys):
 
 
 def test_a_long_gradient_is_shortened_and_a_short_one_is_not():
-    given, lengths = batch(), {}
+    given = batch()
+    lengths = {}
     for clip in (None, 1e-3, 1e3):
         model = made({}, dropout=0.0)
         start = torch.nn.utils.parameters_to_vector(model.parameters()).detach()

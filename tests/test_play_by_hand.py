@@ -65,9 +65,11 @@ def test_numbers_are_those_of_attention(at, page, word, moved):
 
 
 def test_the_query_is_dragged_or_moved_by_keys(page):
-    handle, start = page.get_by_role("slider"), answer(page)
+    handle = page.get_by_role("slider")
+    start = answer(page)
     box = handle.bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    x = box["x"] + box["width"] / 2
+    y = box["y"] + box["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + 200, y, steps=4)
@@ -89,7 +91,8 @@ def test_the_softmax_collapses_and_starts_again(page):
     assert max(float(weight) for weight in columns(page)[3]) > 0.95
     assert "collapsed" in page.locator(".said").inner_text()
     page.get_by_role("button", name="start again").click()
-    assert columns(page) == before and "collapsed" not in page.locator(".said").inner_text()
+    assert columns(page) == before
+    assert "collapsed" not in page.locator(".said").inner_text()
 
 
 def test_a_stage_lights_its_line(at, page):
@@ -100,10 +103,13 @@ def test_a_stage_lights_its_line(at, page):
         lit = page.evaluate(f"{ranges}.map(range => range.toString())")
         block = page.evaluate(f"{ranges}[0].startContainer.parentElement.closest('.code').id")
         quote = page.locator(".quote code").inner_text()
-        assert lit == [page.locator("mark").inner_text()] and lit[0] in quote and block == "code-1"
+        assert lit == [page.locator("mark").inner_text()]
+        assert lit[0] in quote
+        assert block == "code-1"
         lines.append(quote)
     source = inspect.getsource(at.attention)
-    assert all(line in source for line in lines) and len(set(lines)) == 4
+    assert all(line in source for line in lines)
+    assert len(set(lines)) == 4
     page.mouse.move(0, 0)
     assert not page.evaluate("CSS.highlights.has('by-hand')")
     page.get_by_role("button", name="softmax weight").focus()

@@ -20,7 +20,8 @@ PLACES = [  # a box; layer and position, from 0; the module that makes what it s
     ("decoder cross sum", 1, 7, "decoder.layers.1.sublayer.1"),
     ("decoder generator", 0, 3, "decoder.layers.2.sublayer.2"),
 ]
-WIDE, PHONE = {"width": 1360, "height": 900}, {"width": 360, "height": 740}
+WIDE = {"width": 1360, "height": 900}
+PHONE = {"width": 360, "height": 740}
 pytestmark = pytest.mark.browser
 
 
@@ -41,9 +42,12 @@ def panel(tab) -> tuple[str, dict[str, float]]:
 def torch_lens(at, place: str, position: int, name: str) -> dict[str, float]:
     """The five likeliest pieces there, by the script's own model."""
     translator = at.load_trained_model(PROJECT / "pretrained", torch.device("cpu"))
-    model, pieces = translator.model, translator.vocabularies[0]
-    [src, tgt], seen = pieces.encode(SENTENCE), []
-    src, tgt = torch.tensor([[*src, at.END]]), torch.tensor([[at.START, *tgt]])
+    model = translator.model
+    pieces = translator.vocabularies[0]
+    [src, tgt] = pieces.encode(SENTENCE)
+    seen = []
+    src = torch.tensor([[*src, at.END]])
+    tgt = torch.tensor([[at.START, *tgt]])
     keep = model.get_submodule(name).register_forward_hook
     keep(lambda module, before, after: seen.append((before[0], after)))
     with torch.no_grad():
@@ -59,7 +63,8 @@ def torch_lens(at, place: str, position: int, name: str) -> dict[str, float]:
 
 
 def test_the_panel_says_what_pytorch_says(browser, made, at):
-    tab, places = visited(browser, made.as_uri(), viewport=WIDE), set()
+    tab = visited(browser, made.as_uri(), viewport=WIDE)
+    places = set()
     for place, layer, position, name in PLACES:
         row = ".source" if place.startswith("encoder") else ".read"
         tab.locator(f"{row} button").nth(position).click()
@@ -81,7 +86,8 @@ def test_pointing_and_tapping_show_a_box_and_the_keyboard_leads_to_its_section(b
     assert panel(tab)[0].startswith("final norm"), "it stays while a layer is chosen"
     for _ in range(2):
         cross.tap()
-        assert panel(tab)[0].startswith("cross-attention") and tab.url == made.as_uri()
+        assert panel(tab)[0].startswith("cross-attention")
+        assert tab.url == made.as_uri()
     final.focus()
     tab.keyboard.press("Enter")
     assert tab.url.endswith("#layer-norm")
@@ -99,6 +105,7 @@ def test_without_the_model_or_scripts_the_still_picture_stays(browser, made, tmp
     tab.locator('[data-place="decoder final"]').focus()
     tab.get_by_text("The model could not be read").wait_for()
     silent = visited(browser, made.as_uri(), java_script_enabled=False, viewport=PHONE)
-    assert panel(tab) == panel(silent) == still and silent.locator(".map button").count() == 0
+    assert panel(tab) == panel(silent) == still
+    assert silent.locator(".map button").count() == 0
     boxes = [silent.locator(f".d-{name}").bounding_box() for name in ("encoder", "decoder", "note")]
     assert all(a["y"] + a["height"] <= b["y"] for a, b in itertools.pairwise(boxes)), "stacked"

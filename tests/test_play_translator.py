@@ -106,7 +106,9 @@ def test_from_disk_nothing_is_asked_for_until_it_is_touched(browser, made, width
 
 
 def test_while_the_model_is_read_the_last_wish_counts(browser, served):
-    tab, held, faults = visited(browser, served, reduced_motion="reduce"), [], []
+    tab = visited(browser, served, reduced_motion="reduce")
+    held = []
+    faults = []
     tab.on("pageerror", lambda error: faults.append(error))
     tab.route("**/model.js", lambda route: held.append(route))
 
@@ -125,7 +127,9 @@ def test_while_the_model_is_read_the_last_wish_counts(browser, served):
     tab.locator("[data-decision='8']").first.click()
     answer("continue_")
     says(tab, "A little girl raises a red ball.")
-    assert status.inner_text() == "" and not held and not faults
+    assert status.inner_text() == ""
+    assert not held
+    assert not faults
     tab.get_by_label("A caption in German").fill("Ein Hund rennt.")
     tab.get_by_role("button", name="Step").click()  # before the pause after typing
     says(tab, "A dog runs")

@@ -65,7 +65,9 @@ def refused(folder: Path, message: str = "") -> None:
     with pytest.raises(ValueError, match=f"(?s){message}") as caught:
         tutorial.load_trained_model(folder)
     text = str(caught.value)
-    assert str(folder) in text and "git checkout pretrained" in text and "convert" in text
+    assert str(folder) in text
+    assert "git checkout pretrained" in text
+    assert "convert" in text
     assert "\n" not in text, "one line"
 
 
@@ -85,7 +87,8 @@ def test_a_model_comes_back_bit_for_bit(tmp_path, changes):
     translator = toy(**changes)
     tutorial.save_model(translator, tmp_path)
     back = tutorial.load_trained_model(str(tmp_path), torch.device("cpu"))
-    assert not back.model.training and back.model.arguments == translator.model.arguments
+    assert not back.model.training
+    assert back.model.arguments == translator.model.arguments
     assert back.vocabularies == translator.vocabularies
     assert (back.name, back.corpus) == ("toy", tutorial.BUILTIN)
     assert (back.languages, back.max_len) == (("de", "en"), 32)
@@ -111,7 +114,8 @@ def test_a_fast_model_is_written_as_a_plain_one(written, tmp_path):
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_disk_that_is_full_leaves_nothing_that_passes_for_a_model(folder, monkeypatch, number):
     """Over another model: the old and the new are never mixed unnoticed."""
-    syncs, plain = iter(range(9)), os.fsync
+    syncs = iter(range(9))
+    plain = os.fsync
 
     def fail(*arguments):
         if next(syncs) == number:
@@ -130,7 +134,8 @@ def test_a_disk_that_is_full_leaves_nothing_that_passes_for_a_model(folder, monk
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_damaged_or_of_another_model_or_missing(folder, tmp_path, name):
-    path, rng = folder / name, random.Random(0)
+    path = folder / name
+    rng = random.Random(0)
     content = path.read_bytes()
     for share in (0, 0.5, 0.99):
         path.write_bytes(content[: int(len(content) * share)])
@@ -202,10 +207,12 @@ def test_the_model_of_the_repository_translates_alone_within_seconds(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name not in gone}
     environment |= {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     options = {"capture_output": True, "text": True, "encoding": "utf-8", "env": environment}
-    used, begin = seconds_of_children(), time.monotonic()
+    used = seconds_of_children()
+    begin = time.monotonic()
     command = [sys.executable, "-c", ALONE, "Ein Hund rennt durch den Schnee."]
     result = subprocess.run(command, cwd=tmp_path / "elsewhere", **options)
-    assert seconds_of_children() - used < 12 and time.monotonic() - begin < 30
+    assert seconds_of_children() - used < 12
+    assert time.monotonic() - begin < 30
     assert result.returncode == 0, result.stderr
     assert re.fullmatch(r"A dog .*\bsnow\.\n", result.stdout)
     said = rf"model .* \(de → en\), trained on Multi30k, {tmp_path}/pretrained\n\n"
@@ -219,7 +226,8 @@ def record() -> dict:
 
 
 def test_the_record_is_that_of_the_model():
-    about, training = json.loads((SHIPPED / "config.json").read_bytes()), record()["training"]
+    about = json.loads((SHIPPED / "config.json").read_bytes())
+    training = record()["training"]
     assert not re.search(r"[/\\]", json.dumps(about)), "nothing of a machine"
     model = tutorial.load_trained_model("pretrained").model
     assert tutorial.count_parameters(model) == training["parameters"]
@@ -236,7 +244,8 @@ def first_screen() -> tuple[str, list[tuple[str, ...]]]:
 
 def test_the_first_screen_shows_what_the_shipped_model_writes():
     screen, rows = first_screen()
-    assert len(rows) == 5 and "](images/first-translation.svg)" in screen
+    assert len(rows) == 5
+    assert "](images/first-translation.svg)" in screen
     translator = tutorial.load_trained_model("pretrained")
     for german, shown, _ in rows:
         assert tutorial.translate(translator, [german], tutorial.beam_search) == [shown]
@@ -255,7 +264,8 @@ def test_the_score_is_that_of_the_record(multi30k):
     decode = functools.partial(tutorial.beam_search, beam=int(beam), alpha=float(alpha))
     translator = tutorial.load_trained_model("pretrained", torch.device("cpu"))
     tutorial.make_fast(translator.model)
-    corpus, split = tutorial.read_multi30k(Path(multi30k)), "test_2016_flickr"
+    corpus = tutorial.read_multi30k(Path(multi30k))
+    split = "test_2016_flickr"
     score = tutorial.evaluate(translator, corpus, [split], decode)[split]
     expected = record()["formats"]["int8"][split]
     assert score["BLEU"] == pytest.approx(expected["bleu"], abs=0.05)
@@ -279,7 +289,8 @@ def test_symbols_that_do_not_fit(folder, tmp_path):
 
 
 def test_weights_that_do_not_fit(folder):
-    path, name = folder / "model.safetensors", "encoder.layers.0.feed_forward.widen.weight"
+    path = folder / "model.safetensors"
+    name = "encoder.layers.0.feed_forward.widen.weight"
     weights = load(path.read_bytes())
     less = {key: value for key, value in weights.items() if key != name}
     for changed in (

@@ -44,10 +44,12 @@ def make_updates(at, worker) -> list[tuple]:
 
     torch.manual_seed(3)
     criterion = at.LabelSmoothing(13, at.PAD, 0.1)
-    model, steps = at.make_fast(at.tiny_model(dropout=0.0).double()), []
+    model = at.make_fast(at.tiny_model(dropout=0.0).double())
+    steps = []
     loss_model = at.on_all_ranks(at.ModelWithLoss(model, criterion), worker)
     optimizer, scheduler = at.make_optimizer(model, 0.1, 10)
-    journeys, gradients = [], []
+    journeys = []
+    gradients = []
     if worker.ranks > 1:
         loss_model.register_comm_hook(
             None, lambda group, bucket: journeys.append(1) or allreduce_hook(group, bucket)
@@ -148,7 +150,8 @@ def test_the_death_of_a_rank_ends_the_run_with_a_clear_message(small_config, tmp
         told = (
             rf"rank {1 - victim} has stopped \(.*\): the same command goes on from the last epoch"
         )
-        assert re.search(told, other.text()) and other.exitcode == 1
+        assert re.search(told, other.text())
+        assert other.exitcode == 1
     before = log_of(run)
     with two_that_never_end(small_config, run):
         while len(log_of(run)) == len(before):
@@ -189,14 +192,16 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(small_config, tmp
     run = tmp_path / "run"
     train_one_epoch(small_config, run)
     assert results(training(small_config, run), 2) == ["finished"] * 2
-    assert len(log_of(run)) == 2 and "processes: 2 of 1 " in tutorial.read_run(run)["machine"]
+    assert len(log_of(run)) == 2
+    assert "processes: 2 of 1 " in tutorial.read_run(run)["machine"]
 
 
 @pytest.mark.slow
 def test_two_machines_go_on_with_a_run_of_two(small_config, tmp_path, monkeypatch, one_cpu):
     """By torchrun, in the processor's own numbers. One writes and reads: no disk is in common."""
     monkeypatch.setattr(tutorial, "gains_from_bf16", one_cpu)
-    whole, run = tmp_path / "whole" / "run", tmp_path / "machine-0" / "run"
+    whole = tmp_path / "whole" / "run"
+    run = tmp_path / "machine-0" / "run"
     results(training(small_config, whole), 2)
     results(lambda: train_one_epoch(small_config, run), 2)
     assert len(log_of(run)) == 1
@@ -207,7 +212,8 @@ def test_two_machines_go_on_with_a_run_of_two(small_config, tmp_path, monkeypatc
     agents = []
     for number in range(2):
         agent = ["torch.distributed.run", *meeting.split(), "--node-rank", str(number), "--"]
-        command, folder = [sys.executable, "-m", *agent, *given], tmp_path / f"machine-{number}"
+        command = [sys.executable, "-m", *agent, *given]
+        folder = tmp_path / f"machine-{number}"
         agents.append(subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True))
     errors = [agent.communicate(timeout=200)[1] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], errors

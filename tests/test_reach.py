@@ -160,7 +160,8 @@ def test_no_message_is_hashed():
 
 
 def test_a_search_with_one_place_has_no_use_for_a_length_penalty(at):
-    model, batch = at.tiny_model(), at.Batch(at.pad_ids([[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]))
+    model = at.tiny_model()
+    batch = at.Batch(at.pad_ids([[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]))
     model.generator.proj.bias.data[at.END] = 1.0
     written = [
         at.beam_search(model, batch.src, batch.src_mask, 12, beam=1, alpha=alpha)
@@ -342,8 +343,10 @@ def test_the_hash_is_the_same_in_every_process():
 
 def test_the_hash_follows_its_roots():
     assert reach.code_hash(SMALL, ["scaled"]) != reach.code_hash(SMALL, ["train"])
-    whole, part = reach.reached(SMALL, ["train"]), reach.reached(SMALL, ["train"], ["scaled"])
-    assert "import math" in whole - part and len(whole - part) == 2
+    whole = reach.reached(SMALL, ["train"])
+    part = reach.reached(SMALL, ["train"], ["scaled"])
+    assert "import math" in whole - part
+    assert len(whole - part) == 2
     assert reach.reached(SMALL, ["scaled"], ["scaled"]) == whole - part
     for names in (["train", "evaluate"], []), (["train"], ["evaluate"]):
         with pytest.raises(ValueError, match="does not define evaluate"):

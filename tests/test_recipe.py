@@ -23,7 +23,8 @@ def biased(at, seed: int):
 
 def slow_search(model, src, max_len: int, beam: int, alpha: float) -> tuple[float, list[int]]:
     """The same search for one sentence, from its description: no cache, no batch, no early end."""
-    mask, beams = Batch(src).src_mask, [(0.0, [START])]
+    mask = Batch(src).src_mask
+    beams = [(0.0, [START])]
     memory = model.encode(src, mask)
     for _ in range(max_len - 1):
         ended = [one for one in beams if one[1][-1] == END]
@@ -44,7 +45,8 @@ def test_the_search_is_the_one_described(at):
     for alpha, beam in itertools.product((0.0, 0.6, 1.5), (2, 5)):
         saved = 0
         for seed in range(5):
-            model, record = biased(at, seed), []
+            model = biased(at, seed)
+            record = []
             model.generator.proj.bias.data[END] += seed % 3
             batch = at.Batch(pad_ids([[4, 5, 6, 7, END], [7, 8, END]]))
             rows = at.beam_search(model, batch.src, batch.src_mask, 12, START, beam, alpha, record)
@@ -58,7 +60,8 @@ def test_the_search_is_the_one_described(at):
 
 
 def test_the_limits_of_a_search():
-    model, src = tutorial.tiny_model(), torch.tensor([[4, 5], [6, 7]])
+    model = tutorial.tiny_model()
+    src = torch.tensor([[4, 5], [6, 7]])
     assert beam_search(model, src, Batch(src).src_mask, 1).tolist() == [[START], [START]]
     for bad in ({"beam": 0}, {"alpha": -0.1}, {"alpha": math.nan}, {"alpha": 11}):
         [(name, value)] = bad.items()
@@ -85,15 +88,18 @@ def test_dropout_drops_its_share_and_scales_the_rest(rate):
     dropped = tutorial.FastDropout(rate)(x)
     assert (dropped == 0).float().mean().item() == pytest.approx(rate, abs=0.006)
     left = dropped[dropped != 0].unique()
-    assert len(left) == 1 and left.item() == pytest.approx(2 / (1 - rate), rel=0.02)
+    assert len(left) == 1
+    assert left.item() == pytest.approx(2 / (1 - rate), rel=0.02)
     dropped.sum().backward()
     assert torch.equal(x.grad != 0, dropped.detach() != 0)
 
 
 def test_dropout_of_neighbours_is_independent_and_follows_the_seed():
-    dropout, x = tutorial.FastDropout(0.5), torch.ones(1000, 160)
+    dropout = tutorial.FastDropout(0.5)
+    x = torch.ones(1000, 160)
     first, second = (torch.manual_seed(3) and dropout(x) for _ in range(2))
-    assert torch.equal(first, second) and torch.equal(dropout.eval()(x), x)
+    assert torch.equal(first, second)
+    assert torch.equal(dropout.eval()(x), x)
     kept = (first != 0).float().flatten()
     for lag in (1, 7, 8, 16, 160):
         assert (kept[lag:] * kept[:-lag]).mean().item() == pytest.approx(0.25, abs=0.01)

@@ -102,7 +102,9 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
     assert step(tool.ROWS[-1], tool.OTHER) == {"languages"}
     for row in tool.ROWS:
         first, *others = (tool.RUNS[run] for run in row.runs)
-        assert first.seed == 1 and first.data == "multi30k" and first.keep >= row.averaged
+        assert first.seed == 1
+        assert first.data == "multi30k"
+        assert first.keep >= row.averaged
         assert all(changed(first, other) == {"seed"} for other in others)
     trials = [config for name, config in tool.RUNS.items() if name.startswith("trial-")]
     assert len(set(trials)) == len(trials), "each trial changes something else"
@@ -112,7 +114,8 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
 def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(tool, path):
     record = json.loads(path.read_bytes())
     summary = record["summary"]
-    assert re.fullmatch(r"[0-9a-f]{40}|unknown", summary["commit"]) and summary["machine"]
+    assert re.fullmatch(r"[0-9a-f]{40}|unknown", summary["commit"])
+    assert summary["machine"]
     planned = dataclasses.asdict(tool.RUNS[path.stem])
     made = {name: value for name, value in summary["settings"].items() if name in planned}
     made["keep"] = planned["keep"]  # it changes no weight
@@ -140,14 +143,16 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     summary = records.read("runs/words-2")["summary"]
     assert summary.items() >= (MADE | {"ranks": 2, "epochs": 2, "status": "finished"}).items()
     assert summary["code"] == {"training": "ab12"}
-    beam, averaging = records.read("beam"), records.read("averaging")
+    beam = records.read("beam")
+    averaging = records.read("averaging")
     assert [(row["beam"], row["alpha"]) for row in beam["sweep"]] == [(1, 0.0), (2, 0.0), (2, 1.0)]
     assert [row["averaged"] for row in averaging["sweep"]] == [0, 1, 2]
 
     content = records.read("scores")
     scored = [(entry["run"], entry["split"]) for entry in content["scores"]]
     assert scored[:8] == [(run, split) for run in toy.RUNS for split in toy.TESTS]
-    row, [entry] = toy.ROWS[1], [e for e in content["scores"][:8] if e["run"] == "pieces-1"][1:]
+    row = toy.ROWS[1]
+    [entry] = [e for e in content["scores"][:8] if e["run"] == "pieces-1"][1:]
     assert (entry["beam"], entry["alpha"], entry["averaged"]) == (4, 0.6, 2)
     assert entry["code"] == {"training": "ab12", "scoring": "ab12"}
     written = toy.translations_path(row, "pieces-1", entry["split"]).read_text().split("\n")[:-1]
@@ -173,7 +178,8 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
     assert [toy.main([command]) for command in every] == [0, 0, 0, 0]
-    assert len(commands) == 4 and len(records.read("scores")["scores"]) == 10
+    assert len(commands) == 4
+    assert len(records.read("scores")["scores"]) == 10
 
 
 def test_what_was_cut_short_or_is_missing_is_an_error(at, toy, capsys, monkeypatch):
@@ -213,7 +219,8 @@ def test_the_copy_task_is_measured_once_and_shown_as_measured(at, tool, tmp_path
     for (part, model, seed), told in drawn.items():
         assert told == losses[part if model == "without" else "nothing", seed]
     for row, n in zip(views.copied()["rows"], range(1, 31, 3), strict=True):
-        assert row[1] == asked[n - 1][0] and row[3] == f"{n + 1}\u00a0({n}–\u2060{n + 2})"
+        assert row[1] == asked[n - 1][0]
+        assert row[3] == f"{n + 1}\u00a0({n}–\u2060{n + 2})"
         assert row[2] == f"0.{n + 1:03}\u00a0(0.{n:03}–\u20600.{n + 2:03})"
     points = views.lengths()["chart"]["layer"][0]["data"]["values"]
     told = [(p["positions"], p["seed"], p["length"], p["copied of 100"]) for p in points]
@@ -244,7 +251,8 @@ def test_a_busy_machine_is_refused(monkeypatch):
 def test_a_published_view_is_what_the_records_give(name):
     view = records.read(f"views/{name}")
     assert view == views.VIEWS[name](), "`make views` writes it"
-    assert "{" not in view["caption"] and "\n" not in view["caption"]
+    assert "{" not in view["caption"]
+    assert "\n" not in view["caption"]
     assert ("measured with the first edition's code, commit" in view["caption"]) == (
         view["code"] is None
     )
@@ -277,14 +285,16 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
     rows = {row.name: row for row in (*tool.ROWS, tool.OTHER, tool.SHIPPED)}
     for entry in entries:
         row = rows[entry["row"]]
-        assert entry["run"] in row.runs and entry["beam"] == row.beam
+        assert entry["run"] in row.runs
+        assert entry["beam"] == row.beam
         assert (entry["alpha"], entry["averaged"]) == (row.alpha, row.averaged)
         path = tool.translations_path(row, entry["run"], entry["split"])
         languages = tuple(tool.RUNS[entry["run"]].languages.split("-"))
         references = [pair[1] for pair in at.find_multi30k(languages).splits[entry["split"]]]
         written = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         bleu, signature = at.corpus_bleu(written, references)
-        assert round(bleu, 2) == entry["bleu"] and signature == entry["signature"]
+        assert round(bleu, 2) == entry["bleu"]
+        assert signature == entry["signature"]
 
 
 def test_the_penalty_of_the_last_row_is_the_best_on_the_validation_split(tool):
@@ -309,4 +319,5 @@ def test_readme_and_model_card_are_those_of_the_records(tool):
     with pytest.raises(ValueError, match="no <!-- results -->"):
         views.readme(readme.replace("<!-- results -->", ""))
     card = (PROJECT / "pretrained" / "README.md").read_text(encoding="utf-8")
-    assert card == views.card(card) and "| int8 | 4.2 |" in card
+    assert card == views.card(card)
+    assert "| int8 | 4.2 |" in card

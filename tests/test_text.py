@@ -38,7 +38,8 @@ def test_the_captions_and_their_splits():
 
 
 def test_captions_are_read_in_both_directions():
-    forth, back = tutorial.read_builtin(("de", "en")), tutorial.read_builtin(("en", "de"))
+    forth = tutorial.read_builtin(("de", "en"))
+    back = tutorial.read_builtin(("en", "de"))
     assert [pair[::-1] for pair in back.splits["val"]] == forth.splits["val"]
     with pytest.raises(tutorial.CorpusError, match="German and English, not de and fr"):
         tutorial.find_corpus("builtin", ("de", "fr"))
@@ -55,7 +56,8 @@ def pieces() -> tutorial.Pieces:
 def test_one_list_of_pieces_is_learnt_from_the_training_split():
     corpus = tutorial.read_builtin()
     source, target = tutorial.learn_pieces(corpus, 300)
-    assert source is target and len(source) == 300
+    assert source is target
+    assert len(source) == 300
     assert source.words[: len(tutorial.SPECIALS)] == tutorial.SPECIALS
     corpus.splits["val"] = [("Qq", "Qq")] * 500
     assert tutorial.learn_pieces(corpus, 300)[0] == source
@@ -67,7 +69,8 @@ def test_what_is_special_in_pieces(pieces):
     [ids] = pieces.encode(["<s> </s> <blank> Hund"])
     assert not {START, END, PAD} & set(ids)
     [ids] = pieces.encode(["Hund 漢"])
-    assert ids.count(tutorial.UNKNOWN) == 1 and "<unk>" in pieces.decode(ids)
+    assert ids.count(tutorial.UNKNOWN) == 1
+    assert "<unk>" in pieces.decode(ids)
     assert pieces.encode(["", " \t ", "\x00"]) == [[], [], []]
 
 
@@ -142,7 +145,8 @@ def random_text(rng: random.Random) -> str:
 @pytest.mark.parametrize("number", [30, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("learn, size", [(tutorial.learn_words, 1), (tutorial.learn_pieces, 300)])
 def test_random_texts_are_translated_line_by_line(learn, size, number):
-    rng, corpus = random.Random(number), tutorial.read_builtin()
+    rng = random.Random(number)
+    corpus = tutorial.read_builtin()
     texts = ["\n", *ODD, *(random_text(rng) for _ in range(number))]
     vocabularies = learn(corpus, size)
     model = tutorial.make_model(*map(len, vocabularies), 1, 16, 32, 2, max_len=64).eval()
@@ -197,7 +201,8 @@ def test_standard_input_line_by_line_from_another_folder(translator, small_run, 
     with pytest.warns(UserWarning, match="line 251 has 300 tokens"):
         expected = tutorial.translate(translator, [x.decode(errors="replace") for x in lines])
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
-    assert len(expected) == 251 and expected[1] == expected[5] == ""
+    assert len(expected) == 251
+    assert expected[1] == expected[5] == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -205,7 +210,8 @@ def test_ctrl_c_ends_a_translation_with_130(small_run, monkeypatch, capsys):
     monkeypatch.setattr(tutorial, "translate", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert tutorial.main(["translate", "--model", str(small_run), "Ein Hund."]) == 130
     said = capsys.readouterr()
-    assert said.out == "" and re.fullmatch(r"model small .*\ninterrupted\n", said.err)
+    assert said.out == ""
+    assert re.fullmatch(r"model small .*\ninterrupted\n", said.err)
 
 
 def test_a_closed_pipe_ends_it_quietly(small_run):
@@ -230,5 +236,6 @@ def test_four_thousand_lines_in_constant_memory(small_run):
             process.stdin.flush()
             assert all(process.stdout.readline().endswith("\n") for _ in range(200))
             memory.append(psutil.Process(process.pid).memory_info().rss)
-        assert process.communicate(timeout=60)[0] == "" and process.returncode == 0
+        assert process.communicate(timeout=60)[0] == ""
+        assert process.returncode == 0
     assert max(memory[8:]) - memory[4] < 12e6, "memory does not grow with the input"

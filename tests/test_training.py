@@ -48,7 +48,8 @@ def test_a_training_gives_the_losses_that_it_always_gave(whole):
 
 
 def test_the_last_partial_accumulation_is_used():
-    model, rates = tutorial.tiny_model(dropout=0.0), []
+    model = tutorial.tiny_model(dropout=0.0)
+    rates = []
     compute = tutorial.SimpleLossCompute(model.generator, tutorial.LabelSmoothing(13, tutorial.PAD))
     optimizer, scheduler = tutorial.make_optimizer(model, 1.0, 10)
     optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
@@ -65,7 +66,8 @@ def test_each_pass_has_an_order_of_its_own_and_as_many_updates():
     sorted_, *dealt = [
         tutorial.token_batches(lengths, 257, order) for order in (None, *map(random.Random, "121"))
     ]
-    assert dealt[0] == dealt[2] != dealt[1] and {*map(len, dealt)} == {len(sorted_)}
+    assert dealt[0] == dealt[2] != dealt[1]
+    assert {*map(len, dealt)} == {len(sorted_)}
     assert tutorial.token_batches([(3, 30)], 10) == [[0]], "longer than the budget"
 
 
@@ -73,7 +75,8 @@ def test_a_straight_line_to_zero():
     rates = [tutorial.linear_rate(step, 64, 2.0, 10, 50) for step in range(1, 51)]
     assert rates[:10] == pytest.approx([tutorial.rate(step, 64, 2.0, 10) for step in range(1, 11)])
     falls = [a - b for a, b in itertools.pairwise(rates[9:])]
-    assert falls == pytest.approx([max(rates) / 40] * 40) and rates[-1] == 0
+    assert falls == pytest.approx([max(rates) / 40] * 40)
+    assert rates[-1] == 0
     assert tutorial.linear_rate(99, 64, 2.0, 10, 50) == tutorial.linear_rate(1, 64, 2.0, 1, 1) == 0
 
 
@@ -82,7 +85,8 @@ def test_a_straight_line_to_zero():
 
 def stop_after(monkeypatch, updates: int, action) -> None:
     """Call an action after so many updates."""
-    step, made = tutorial.train_step, []
+    step = tutorial.train_step
+    made = []
 
     def counted(*given, **options):
         made.append(step(*given, **options))
@@ -105,7 +109,8 @@ def judge_by(monkeypatch, bleu: Iterator[float]) -> None:
 def test_a_stopped_run_ends_like_one_that_was_not(
     small_config, whole, tmp_path, monkeypatch, number, epochs, more
 ):
-    run, updates = tmp_path / "run", epochs * log_of(whole)[0]["updates"] + more
+    run = tmp_path / "run"
+    updates = epochs * log_of(whole)[0]["updates"] + more
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
         stop_after(patch, updates, lambda: signal.raise_signal(number))
@@ -125,9 +130,12 @@ def test_a_second_ctrl_c_ends_at_once(small_config, tmp_path, monkeypatch):
 
 
 def test_a_limit_of_time(small_config, whole, tmp_path, monkeypatch):
-    run, clock, now = tmp_path / "run", [0.0], time.monotonic
+    run = tmp_path / "run"
+    clock = [0.0]
+    now = time.monotonic
     assert tutorial.train_model(small_config, run, minutes=0) == "stopped"
-    assert log_of(run) == [] and not list(run.glob("*.pt"))
+    assert log_of(run) == []
+    assert not list(run.glob("*.pt"))
     monkeypatch.setattr(tutorial.time, "monotonic", lambda: now() + clock[0])
     updates = log_of(whole)[0]["updates"] + 1
     stop_after(monkeypatch, updates, lambda: clock.append(clock.pop() + 3601.0))
@@ -146,7 +154,9 @@ def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
         corpus, machine, plan, place, *lines = [process.stdout.readline() for _ in range(6)]
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 0 and err == "" and "\r" not in out
+    assert process.returncode == 0
+    assert err == ""
+    assert "\r" not in out
     assert re.fullmatch(r"\S+ \(de-en\): 120 of 120 pairs fit\n", corpus)
     assert "processes: 1 of " in machine
     told = r"40 epochs, 1 to a pass, \d\d updates of 128 positions each, warm-up 1 updates\n"
@@ -189,10 +199,12 @@ def test_the_shares_of_a_pass_hold_every_sentence_once(small_config):
 
 def test_a_run_of_shares_is_stopped_and_goes_on(small_config, tmp_path):
     config = dataclasses.replace(small_config, shares=3)
-    whole, run = tmp_path / "whole", tmp_path / "run"
+    whole = tmp_path / "whole"
+    run = tmp_path / "run"
     tutorial.train_model(config, whole)
     train_one_epoch(config, run)
-    assert len(log_of(run)) == 1 and tutorial.train_model(config, run) == "finished"
+    assert len(log_of(run)) == 1
+    assert tutorial.train_model(config, run) == "finished"
     assert len(log_of(run)) == 6
     assert_same_run(run, whole)
 
@@ -220,7 +232,8 @@ def test_going_on_with_other_settings(small_config, small_run, change):
         tutorial.train_model(dataclasses.replace(config, **change), small_run)
     was = 1 if name == "epochs" else getattr(config, name)
     told = f"--{name.replace('_', '-')} {was}"
-    assert told in str(caught.value) and "--seed 1" in str(caught.value)
+    assert told in str(caught.value)
+    assert "--seed 1" in str(caught.value)
     assert "use the same, or another folder" in str(caught.value)
     assert contents(small_run) == before
 
@@ -267,14 +280,21 @@ def test_what_a_run_keeps(small_config, tmp_path, monkeypatch, loads, entry):
         return [SimpleNamespace(load=float(load)) for load in loads]
 
     monkeypatch.setattr(GPUtil, "getGPUs", gpus)
-    run, config = tmp_path / "run", dataclasses.replace(small_config, epochs=1)
+    run = tmp_path / "run"
+    config = dataclasses.replace(small_config, epochs=1)
     tutorial.train_model(config, run)
     [log] = json.loads((run / "run.json").read_text())["history"]
-    assert log["gpu"] == entry and log["epoch"] == 1 and log["updates"] > 2
-    assert log["loss"] > 0 and log["minutes"] > 0 and log["tokens_per_second"] > 0
-    assert log["nll"] > 0 and log["bleu"] >= 0
+    assert log["gpu"] == entry
+    assert log["epoch"] == 1
+    assert log["updates"] > 2
+    assert log["loss"] > 0
+    assert log["minutes"] > 0
+    assert log["tokens_per_second"] > 0
+    assert log["nll"] > 0
+    assert log["bleu"] >= 0
     content = tutorial.read_run(run)
-    assert content["status"] == "finished" and content["best"] == "epoch-001"
+    assert content["status"] == "finished"
+    assert content["best"] == "epoch-001"
     assert content["corpus"] == Path(config.data).name
     assert content["settings"] == dataclasses.replace(config, shares=1)
 
@@ -285,13 +305,15 @@ def test_a_run_translates_from_whatever_place_of_it_is_named(
 ):
     """Neither 5,000 pieces nor a warm-up of 1,000 updates are to be had of so small a corpus."""
     sizes = {"pieces": pieces, "share_embeddings": pieces > 0, "max_len": 64, "epochs": 1}
-    config, run = dataclasses.replace(small_config, warmup=1000, **sizes), tmp_path / "run"
+    config = dataclasses.replace(small_config, warmup=1000, **sizes)
+    run = tmp_path / "run"
     tutorial.train_model(config, run)
     assert ", warm-up 2 updates\n" in capsys.readouterr().out
     first = tutorial.load_trained_model(run)
     lines = ["Ein Hund schläft.", "", "Eine Frau hält im Park ein neues Buch."]
     written = tutorial.translate(first, lines)
-    assert written[1] == "" and first.languages == ("de", "en")
+    assert written[1] == ""
+    assert first.languages == ("de", "en")
     epoch = run / "epoch-001"
     for place in (str(run), epoch, epoch / "config.json", run / "checkpoint-001.pt"):
         again = tutorial.load_trained_model(place)
@@ -309,8 +331,12 @@ def test_the_command_for_the_paper_s_base_model(monkeypatch):
     monkeypatch.setattr(tutorial.Config, "__post_init__", lambda c: (checked(c), asked.append(c)))
     assert tutorial.main(shlex.split(words)) == 0
     config, ranks = asked[-2:]
-    assert config.batch_tokens == 25_000 and not config.norm_first and ranks == 8
-    assert config.share_embeddings and config.pieces == 37_000 and config.schedule == "root"
+    assert config.batch_tokens == 25_000
+    assert not config.norm_first
+    assert ranks == 8
+    assert config.share_embeddings
+    assert config.pieces == 37_000
+    assert config.schedule == "root"
 
 
 # The story --------------------------------------------------------------------------------------
@@ -329,7 +355,8 @@ def test_only_the_norm_after_the_sum_needs_a_warm_up():
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_fast_forms_have_the_gradients_of_the_plain_ones(norm_first):
-    plain, batch = tutorial.tiny_model(norm_first=norm_first).double(), batch_of(2, 5)
+    plain = tutorial.tiny_model(norm_first=norm_first).double()
+    batch = batch_of(2, 5)
     fast = tutorial.make_fast(tutorial.copy.deepcopy(plain))
     assert not {type(module) for module in fast.modules()} & set(tutorial.FASTER)
     for model in (plain, fast):

@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 at = models.at
 ROUNDS = 5
-WARM_UP, SECONDS = 3, 6.0  # of training: updates before a measurement, and its length
+WARM_UP = 3
+SECONDS = 6.0  # of training: updates before a measurement, and its length
 SMALL = at.Config(  # words as symbols, so that the feed of 2022 has the same vocabulary
     data="multi30k", pieces=0, share_embeddings=False, d_model=256, d_ff=1024, h=4, dropout=0.1,
     batch_tokens=2560,
@@ -43,7 +44,8 @@ class TorchModel(nn.Module):
 
     def __init__(self, vocabularies: Sequence, config: at.Config, autocast=None):
         super().__init__()
-        D, dropout = config.d_model, config.dropout
+        D = config.d_model
+        dropout = config.dropout
         source, target = map(len, vocabularies)
         self.core = nn.Transformer(
             D, config.h, config.N, config.N, config.d_ff, dropout,
@@ -56,10 +58,12 @@ class TorchModel(nn.Module):
         self.src_embed = nn.Sequential(at.Embeddings(D, source), positions)
         self.tgt_embed = nn.Sequential(at.Embeddings(D, target), positions)
         self.generator = at.Generator(D, target)
-        self.smoothing, self.autocast = config.smoothing, autocast
+        self.smoothing = config.smoothing
+        self.autocast = autocast
 
     def forward(self, batch: at.Batch) -> Tensor:
-        closed, real = ~batch.src_mask.squeeze(1), batch.tgt_y != at.PAD
+        closed = ~batch.src_mask.squeeze(1)
+        real = batch.tgt_y != at.PAD
         causal = ~at.subsequent_mask(batch.tgt.size(1))[0]  # hides a target's padding, too
         with torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
             states = self.core(
@@ -75,8 +79,10 @@ class TorchModel(nn.Module):
 
 def feed_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) -> Iterator[at.Batch]:
     """Batches of 32 pairs, for ever, padded to 72 symbols, cut into words when they are made."""
-    size, length = 32, 72
-    tokenizers, order = at.load_tokenizers(corpus.languages), random.Random(1)
+    size = 32
+    length = 72
+    tokenizers = at.load_tokenizers(corpus.languages)
+    order = random.Random(1)
     pairs = list(corpus.splits["train"])
 
     def ids(text: str, side: int) -> list[int]:
@@ -223,9 +229,11 @@ def measure_decoding(case: Case) -> dict[str, float]:
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
     if case.code == "ours":
         at.make_fast(translator.model)
-        size, decode = 100, functools.partial(at.beam_search, beam=case.beam)
+        size = 100
+        decode = functools.partial(at.beam_search, beam=case.beam)
     else:
-        size, decode = 1, at.greedy_decode
+        size = 1
+        decode = at.greedy_decode
     pairs = at.find_multi30k(translator.languages).splits["test_2016_flickr"]
     sources = [source for source, _ in pairs]
     with torch.autocast("cpu", torch.bfloat16, enabled=case.dtype == "bf16"):

@@ -108,7 +108,8 @@ def katex() -> quickjs.Object:
 
 def code_block(code: str, language: str = "python", name: str = "") -> str:
     """A block of code, coloured, under a name; neighbours of one colour share an element."""
-    pieces, ink = [], ""
+    pieces = []
+    ink = ""
     for token, text in get_lexer_by_name(language, stripnl=False).get_tokens(code):
         if not text.isspace():
             kinds = (k for k, tokens in CODE_INKS.items() if any(token in t for t in tokens))
@@ -402,7 +403,8 @@ def make_playable(figure: Tag, name: str) -> None:
     else:
         data = str(figure.svg)
     still = still_pictures()(name, json.dumps(data, ensure_ascii=False))
-    figure["class"], figure["data-play"] = "playable", name
+    figure["class"] = "playable"
+    figure["data-play"] = name
     old = figure.find(class_=["chart", "picture"])
     old.replace_with(parsed(f'<div class="stage">{still}</div>'))
 
@@ -472,7 +474,8 @@ def check_links(article: BeautifulSoup) -> None:
             refuse(tag, f"ids given twice: {tag['id']}")
         ids.add(tag["id"])
     for tag in article.find_all("a", href=True):
-        target, name = tag["href"], f"{tag['href']} ({tag.get_text()})"
+        target = tag["href"]
+        name = f"{tag['href']} ({tag.get_text()})"
         if target.startswith("#") and target[1:] not in ids:
             refuse(tag, f"link to an anchor that does not exist: {name}")
         if not target.startswith(("#", "http:", "https:", "mailto:")):
@@ -487,7 +490,8 @@ def check_links(article: BeautifulSoup) -> None:
 def add_captions(article: BeautifulSoup) -> None:
     """Join each paragraph that begins with **Figure 1** or **Table 1** to what stands before it."""
     for number in article.select("p > strong:first-child"):
-        caption, shown = number.parent, number.parent.find_previous_sibling()
+        caption = number.parent
+        shown = number.parent.find_previous_sibling()
         named = number.text.startswith(("Figure ", "Table "))
         begins = caption.contents[0] is number and named
         fits = shown and (shown.name == "figure" or "table" in shown.get("class", []))
@@ -504,7 +508,9 @@ def add_captions(article: BeautifulSoup) -> None:
 def place_notes(article: BeautifulSoup) -> None:
     """Set our remarks apart; a short one stands beside the code or figure right before it."""
     for note in article.find_all("blockquote"):
-        note.name, note["class"], note["role"] = "div", "note", "note"
+        note.name = "div"
+        note["class"] = "note"
+        note["role"] = "note"
         outputs = list(takewhile(lambda tag: tag.name == "pre", note.find_previous_siblings()))
         shown = (outputs or [note])[-1].find_previous_sibling()
         beside = shown and (shown.name == "figure" or "code" in shown.get("class", []))
@@ -639,10 +645,13 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
     lead = lead[: lead.rfind(".", 0, 300) + 1] or lead[:200]  # whole sentences
     about = draft = ""
     if cells.runs:
-        run, problem = cells.runs[-1], publish_problem(cells.runs)
+        run = cells.runs[-1]
+        problem = publish_problem(cells.runs)
         about = f"This page shows a run on {run.get('corpus')} at level {run.get('level')}."
         draft = f'<p class="draft" role="note">A draft: {problem}.</p>' if problem else ""
-    home, elsewhere, preview = repository(), "", "preview.png"
+    home = repository()
+    elsewhere = ""
+    preview = "preview.png"
     if home:
         elsewhere = (PARTS / "links.html").read_text("utf-8").replace("{{home}}", home)
         preview = f"https://github.com/{home}/raw/main/docs/preview.png"

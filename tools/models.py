@@ -28,8 +28,10 @@ import the_annotated_transformer as at
 
 CPU = torch.device("cpu")
 OUR_NAMES = {"a_2": "scale", "b_2": "shift", "w_1": "widen", "w_2": "narrow"}
-SOURCE, TARGET = "src_embed.0.lut.weight", "tgt_embed.0.lut.weight"
-OUTPUT, BIAS = "generator.proj.weight", "generator.proj.bias"
+SOURCE = "src_embed.0.lut.weight"
+TARGET = "tgt_embed.0.lut.weight"
+OUTPUT = "generator.proj.weight"
+BIAS = "generator.proj.bias"
 # What torch and zipfile raise when a file is damaged, or is no state dict.
 DAMAGE = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, EOFError, IndexError, KeyError)
 DAMAGE += (RuntimeError, TypeError, ValueError)
@@ -50,7 +52,8 @@ def read_tensors(data: bytes) -> dict:
 def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder:
     """A model with the weights of a state dict of 2018 or 2022."""
     N = len({name.split(".")[2] for name in state if name.startswith("encoder.layers.")})
-    src_vocab, tgt_vocab = len(state[SOURCE]), len(state[BIAS])
+    src_vocab = len(state[SOURCE])
+    tgt_vocab = len(state[BIAS])
     _, max_len, d_model = state["src_embed.1.pe"].shape
     d_ff = len(state["encoder.layers.0.feed_forward.w_1.bias"])
     model = at.make_model(src_vocab, tgt_vocab, N, d_model, d_ff, heads, max_len=max_len)

@@ -34,7 +34,8 @@ def png_of(drawing: Path) -> bytes:
     for name, value in re.findall(r"(--[\w-]+):\s*([^;}]+)", svg):  # those for light pages first
         svg = svg.replace(f"var({name})", value.strip())  # unknown to the rasteriser
     image = Image.open(io.BytesIO(vl_convert.svg_to_png(svg, scale=1.5)))
-    page, small = Image.new("RGB", image.size, "white"), io.BytesIO()
+    page = Image.new("RGB", image.size, "white")
+    small = io.BytesIO()
     page.paste(image, mask=image)
     page.quantize(256).save(small, "PNG", optimize=True)
     return small.getvalue()
@@ -93,8 +94,10 @@ def merge(script: Path, notebook: Path) -> tuple[str, str]:
     An edit is what differs from the text when both last agreed, which lies beside the notebook.
     ValueError where both edit the same lines; the script then stays as it is.
     """
-    agreed, both = notebook.with_suffix(".agreed.py"), notebook.with_suffix(".merged.py")
-    ours, edited = script.read_text("utf-8"), notebook.read_text("utf-8")
+    agreed = notebook.with_suffix(".agreed.py")
+    both = notebook.with_suffix(".merged.py")
+    ours = script.read_text("utf-8")
+    edited = notebook.read_text("utf-8")
     agreed.touch()  # empty where nothing was agreed on
     base = agreed.read_text("utf-8")
     theirs = to_script(edited, header_of=base or ours)

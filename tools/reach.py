@@ -83,7 +83,8 @@ class Mute(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node):
-        around, self.read = self.read, None  # what a class binds is read from elsewhere
+        around = self.read
+        self.read = None  # what a class binds is read from elsewhere
         self.generic_visit(node)
         self.read = around
         return node
@@ -91,7 +92,9 @@ class Mute(ast.NodeTransformer):
     def visit_FunctionDef(self, node):
         if node.name in FOR_READERS:
             return None
-        around, node.returns, size = self.read, None, 0
+        around = self.read
+        node.returns = None
+        size = 0
         while size != (size := sum(1 for _ in ast.walk(node))):  # a text may be part of a text
             self.read = names_read(node)
             self.generic_visit(node)
@@ -129,7 +132,8 @@ class Mute(ast.NodeTransformer):
         return None if spoken else self.generic_visit(node)
 
     def visit_Raise(self, node):
-        node.exc, node.cause = getattr(node.exc, "func", node.exc), None
+        node.exc = getattr(node.exc, "func", node.exc)
+        node.cause = None
         return node
 
     def visit_Assert(self, node):
@@ -138,7 +142,8 @@ class Mute(ast.NodeTransformer):
 
     def visit_Call(self, node):
         if is_bar(node):  # what it counts is no message
-            node.args, node.keywords = node.args[:1], []
+            node.args = node.args[:1]
+            node.keywords = []
         return self.generic_visit(node)
 
     def visit_If(self, node):
@@ -175,7 +180,8 @@ def tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 def changed_in_place(statement: ast.stmt) -> set[str]:
     """Names whose value a statement changes without binding it: NAME[…] = …, NAME.method(…)."""
-    changed, names = [], set()
+    changed = []
+    names = set()
     if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
         for part in ast.walk(statement):
             changed += getattr(part, "targets", [])
@@ -220,7 +226,8 @@ def statements(source: str) -> list[Statement]:
 @functools.lru_cache(maxsize=1)
 def makers(script: str) -> dict[str, set[Statement]]:
     """The statements of a script by the names that they bind or change."""
-    by_name, lines = defaultdict(set), script.splitlines()
+    by_name = defaultdict(set)
+    lines = script.splitlines()
     for node in ast.parse(script).body:
         first = min(each.lineno for each in (node, *getattr(node, "decorator_list", [])))
         for statement in statements("\n".join(lines[first - 1 : node.end_lineno])):
@@ -238,7 +245,9 @@ def reached(script: str, roots: Collection[str], without: Collection[str] = ()) 
     by_name = makers(script)
     if unknown := {*roots, *without} - by_name.keys():
         raise ValueError(f"the script does not define {', '.join(sorted(unknown))}")
-    todo, seen, found = [*roots], {*roots, *without}, set()
+    todo = [*roots]
+    seen = {*roots, *without}
+    found = set()
     while todo:
         new = by_name.get(todo.pop(), set()) - found
         found |= new

@@ -30,9 +30,12 @@ at = models.at
 
 CORPUS = "multi30k"
 SEEDS = (1, 2, 3)
-BEAM, ALPHA, AVERAGED = 4, 0.6, 6  # as in the paper, and how many of the last epochs
+BEAM = 4
+ALPHA = 0.6
+AVERAGED = 6  # as in the paper, and how many of the last epochs
 CHOSEN_ALPHA = 1.4  # the best of ALPHAS with a beam of BEAM: beam.json
-BEAMS, ALPHAS = (1, 2, 4, 8, 12), (0.0, 0.3, 0.6, 1.0, 1.4)
+BEAMS = (1, 2, 4, 8, 12)
+ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4)
 TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
 PRETRAINED = at.HERE / "pretrained"
 
@@ -131,7 +134,8 @@ def process(name: str, /) -> None:
 
 def train_one(name: str) -> dict:
     """Train a run to its end, in two processes of one thread (a trial: in one); its record."""
-    folder, ranks = folder_of(name), 1 if name.startswith("trial-") else 2
+    folder = folder_of(name)
+    ranks = 1 if name.startswith("trial-") else 2
     torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={ranks} --".split()
     command = [sys.executable, *torchrun, __file__, "process", name]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

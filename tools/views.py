@@ -26,7 +26,8 @@ MINUTES = "minutes with bf16, about twice as many without"
 def with_range(values: Sequence[float], digits: int, middle: float | None = None) -> str:
     """The mean (or `middle`) and the range of the values, in one piece: no line break inside."""
     middle = mean(values) if middle is None else middle
-    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    low = f"{min(values):.{digits}f}"
+    high = f"{max(values):.{digits}f}"
     return f"{middle:.{digits}f}" + (f"\u00a0({low}–\u2060{high})" if low != high else "")
 
 
@@ -47,7 +48,8 @@ def two_levels(*pairs: tuple[str, str]) -> list[list[str]]:
 def first_picture() -> str:
     """What the page's translator draws for its first sentence, as a file with its own style."""
     drawn = build_page.still_pictures()("picture", "null")
-    own, other = "drawing-first-translation", (at.HERE / "images" / "multi-head.svg").read_text()
+    own = "drawing-first-translation"
+    other = (at.HERE / "images" / "multi-head.svg").read_text()
     style = other[other.index("<style>") : other.index("    .drawing-multi-head .d-small")]
     style = style.replace("drawing-multi-head", own)
     label = 'role="img" aria-labelledby="first-translation-title first-translation-desc"'
@@ -105,7 +107,9 @@ def short_table() -> dict:
 
 def steps() -> dict:
     """Every step: scores with their range, and what the first seed gains over the row before."""
-    table, before, rows = [], {}, (*ROWS, results.OTHER)
+    table = []
+    before = {}
+    rows = (*ROWS, results.OTHER)
     for row in rows:
         cells = [row.step]
         for split in TESTS:
@@ -147,7 +151,8 @@ def training() -> dict:
 
 def int8() -> dict:
     """What rounding the weights to bytes costs."""
-    record, splits = read("pretrained"), {"val": "validation", **TESTS}
+    record = read("pretrained")
+    splits = {"val": "validation", **TESTS}
     columns = {"format": "{format}", "MB": "{MB:.1f}"}
     columns |= {f"BLEU {name}": f"{{{split}[bleu]:.1f}}" for split, name in splits.items()}
     rows = [{"format": name} | scores for name, scores in record["formats"].items()]
@@ -217,7 +222,8 @@ def by_part(runs: Iterable[dict]) -> dict[str, list[dict]]:
 def breaks() -> dict:
     """Losses of copy models without a part, each beside the whole model's."""
     record = read("breaks")
-    parts, points = by_part(record["runs"]), []
+    parts = by_part(record["runs"])
+    points = []
     whole = parts.pop("nothing")
     for part, runs in parts.items():
         for model, group in (("whole", whole), ("without", runs)):
@@ -243,7 +249,8 @@ def breaks() -> dict:
 
 def copied() -> dict:
     """What the same models copy, and what a wide one does without the division."""
-    record, rows = read("breaks"), []
+    record = read("breaks")
+    rows = []
     for runs, model in ((record["runs"], "two layers of 64"), (record["wide"], "one head of 512")):
         for part, seeds in by_part(runs).items():
             losses = [float(run["losses"].split()[-1]) for run in seeds]
@@ -306,7 +313,8 @@ def times(fast: dict, slow: dict) -> str:
 
 def speed() -> dict:
     """Ours against others, in training and decoding: like for like, and each at its fastest."""
-    benchmarks, rows = [read(name) for name in BENCHMARKS.values()], []
+    benchmarks = [read(name) for name in BENCHMARKS.values()]
+    rows = []
     one_process = {"dtype": "fp32", "ranks": 1, "threads": 2}
     for name, others, values in (
         ("training, small, feed of 2022", "feed2022", {"task": "train", "size": "small"}),
@@ -336,7 +344,8 @@ def speed() -> dict:
 
 def gains() -> dict:
     """What each gain is worth: training without it."""
-    benchmarks, rows = [read(name) for name in BENCHMARKS.values()], {}
+    benchmarks = [read(name) for name in BENCHMARKS.values()]
+    rows = {}
     for record in benchmarks:
         [whole] = matching(record, name="train-ours-small-bf16-1x2")
         [plain] = matching(record, name="train-ours-small-fp32-1x2")
@@ -360,7 +369,8 @@ def cost() -> dict:
         for record in map(read, BENCHMARKS.values())
     ]
     best, made = max(trainings, key=lambda pair: median(speeds(pair[0])))
-    second, length = median(speeds(best)), 27  # target symbols; symbols of a sentence
+    second = median(speeds(best))
+    length = 27  # target symbols; symbols of a sentence
     base = {"model": "base", "D": 512, "steps": 1e5, "hours": 12, "paper": 3.3e18}
     big = {"model": "big", "D": 1024, "steps": 3e5, "hours": 84, "paper": 2.3e19}
     for row in (base, big):
