@@ -1177,7 +1177,9 @@ class PositionalEncoding(nn.Module):
 # %%
 @example
 def check_positional_encoding_is_the_formula():
-    pe = PositionalEncoding(8, 0.0, max_len=50)(torch.ones(2, 50, 8))[1] - 1
+    positions = PositionalEncoding(8, 0.0, max_len=50)
+    assert not positions.state_dict()  # nothing to save
+    pe = positions(torch.ones(2, 50, 8))[1] - 1
     for p, i in itertools.product((0, 1, 7, 49), range(4)):
         angle = p / 10_000 ** (2 * i / 8)
         assert abs(pe[p, 2 * i] - math.sin(angle)) < 1e-5
@@ -2478,7 +2480,8 @@ def check_judging_is_without_dropout_and_changes_nothing():
     first, state = run_epoch([batch], model, compute, mode="eval")
     again, _ = run_epoch([batch, batch], model, compute, mode="eval", accum_iter=2)
     assert math.isclose(first, again, rel_tol=1e-6)
-    assert math.isclose(first, evaluate_loss(model, [batch, batch])["nll"], rel_tol=1e-6)
+    scores = evaluate_loss(model.train(), [batch, batch])
+    assert math.isclose(first, scores["nll"], rel_tol=1e-6)
     assert state == TrainState(step=0, samples=2, tokens=6)
     for ours, theirs in zip(model.parameters(), before.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -5030,7 +5033,7 @@ def score_of(model: EncoderDecoder, src: Tensor, written: Tensor, alpha: float) 
 def model_of_three_symbols(end: float) -> EncoderDecoder:
     """A random model, rather sure of itself, that writes three symbols and the end."""
     model = make_model(7, 7, 1, 16, 32, 4).eval()
-    model.generator.proj.weight.data.mul_(4.0)
+    model.generator.proj.weight.data.mul_(2.0)
     bias = model.generator.proj.bias
     nn.init.constant_(bias[:4], -torch.inf)  # no special symbol ...
     bias.data[END] = end  # ... but the end, and that often
@@ -5043,11 +5046,11 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
     sequences = {s[: [*s, END].index(END) + 1] for s in triples}  # cut behind the first end
     src = torch.tensor([[4, 6, 5, END]])
     mask = Batch(src).src_mask
-    for seed, alpha, end in itertools.product(range(4), (0.0, 0.6, 3.0), (0.0, 2.5)):
+    for seed, alpha, end in itertools.product(range(5), (0.0, 0.6, 3.0), (0.0, 2.5)):
         torch.manual_seed(seed)
         model = model_of_three_symbols(end)
         optimum = max(score_of(model, src, torch.tensor([START, *s]), alpha) for s in sequences)
-        for beam in (1, 2, 3, 7**3):
+        for beam in (1, 2, 7**3):
             best = beam_search(model, src, mask, 4, START, beam, alpha)[0]
             assert score_of(model, src, best, alpha) <= optimum + 1e-5
         assert math.isclose(score_of(model, src, best, alpha), optimum, abs_tol=1e-5)

@@ -4,8 +4,8 @@
 
 A fault changes one node of the syntax tree: an operator, a comparison, a number or truth value, a
 negation. Forty are drawn for each seed, in the functions and classes of cells that are not folded.
-Settings, defaults and sizes are not drawn, nor is what only checks use. A fault is seen when a check
-of the script fails, in any Part, or takes longer than two minutes.
+Settings, defaults and sizes are not drawn, nor is what only checks use. A fault is seen when a
+check of the script fails, in any Part, or takes longer than two minutes.
 """
 
 import ast
@@ -33,7 +33,9 @@ APPARATUS = "refuses random_attention_inputs copy_attention copy_layer tiny_mode
 SETTINGS = "lr betas eps fused factor warmup dropout N d_model d_ff h".split()
 EXPERIMENTS = "new_copy_model copy_model train_briefly copy_without batches_without".split()
 # Faults that no permitted input can tell from the original, each with its reason.
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {
+    "copied_exactly: len(copies[0]) -> len(copies[-1])": "the rows of a tensor are equally long"
+}
 
 OPERATORS = {
     ast.Add: [ast.Sub],
@@ -129,7 +131,7 @@ def left_out(function: ast.AST) -> set[int]:
             leave_out(node.returns)
         if isinstance(node, ast.AnnAssign):
             leave_out(node.annotation)
-            if function in getattr(node, "parents", [function]) and node in function.body:
+            if node in function.body:
                 leave_out(node)  # the default of a field
         if isinstance(node, ast.Raise):
             leave_out(node)
@@ -142,6 +144,13 @@ def left_out(function: ast.AST) -> set[int]:
     return out
 
 
+def teaches(top: ast.stmt) -> bool:
+    """Is it a function or class that is no example, and not what only checks use?"""
+    if not isinstance(top, ast.FunctionDef | ast.ClassDef) or top.name in APPARATUS:
+        return False
+    return "example" not in [getattr(each, "id", "") for each in top.decorator_list]
+
+
 def all_faults(text: str) -> list[list[Fault]]:
     """Of each node that can be drawn the faults that it can have."""
     found = []
@@ -149,14 +158,9 @@ def all_faults(text: str) -> list[list[Fault]]:
     for number in taught(text):
         tree = ast.parse(cells[number][1])
         drawn = {}
-        for top in tree.body:
-            is_example = any(
-                getattr(d, "id", "") == "example" for d in getattr(top, "decorator_list", [])
-            )
-            if isinstance(top, ast.FunctionDef | ast.ClassDef) and not is_example:
-                if top.name not in APPARATUS:
-                    out = left_out(top)
-                    drawn |= {id(node): top.name for node in ast.walk(top) if id(node) not in out}
+        for top in filter(teaches, tree.body):
+            out = left_out(top)
+            drawn |= {id(node): top.name for node in ast.walk(top) if id(node) not in out}
         for place, node in enumerate(ast.walk(tree)):
             if id(node) not in drawn:
                 continue

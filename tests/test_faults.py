@@ -43,25 +43,25 @@ epsilon outside the root: test_the_norm_of_a_vector_that_hardly_varies
 norm dropped, in the paper's order: check_decoder_layer_equals_torch
 - self.norm(x + self.dropout(sublayer(x)))
 + x + self.dropout(sublayer(x))
-no norm at the end of the stack: test_the_output_is_normalised_in_both_orders
+no norm at the end of the stack: check_a_stack_is_its_layers_and_a_norm
 - copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
 + nn.Identity()
 source mask leaked: check_padding_changes_no_real_output
 - self.src_attn(x, memory, memory, src_mask)
 + self.src_attn(x, memory, memory, None)
-one attention for self and cross: test_parameters_of_the_base_and_the_big_model
+one attention for self and cross: check_the_parameters_are_those_of_the_formulas
 - DecoderLayer(d_model, attn, copy.deepcopy(attn), ff, dropout, norm_first, norm)
 + DecoderLayer(d_model, attn, attn, ff, dropout, norm_first, norm)
-dropout missing in a sub-layer: test_where_everything_is_dropped_nothing_is_left
+dropout missing in a sub-layer: check_encoder_layer_equals_torch
 - x + self.dropout(sublayer(self.norm(x)))
 + x + sublayer(self.norm(x))
-dropout missing after the embedding: test_where_everything_is_dropped_nothing_is_left
+dropout missing after the embedding: check_a_new_model_starts_as_described
 - self.dropout(x + self.pe[:, places])
 + x + self.pe[:, places]
-dropout missing in the feed-forward network: test_where_everything_is_dropped_nothing_is_left
+dropout missing in the feed-forward network: check_encoder_layer_equals_torch
 - self.narrow(self.dropout(self.widen(x).relu()))
 + self.narrow(self.widen(x).relu())
-dropout missing in attention: test_where_everything_is_dropped_nothing_is_left
+dropout missing in attention: check_encoder_layer_equals_torch
 - dropped = weights if dropout is None else dropout(weights)
 + dropped = weights
 dropout missing in the kernel's form: test_where_everything_is_dropped_nothing_is_left
@@ -76,41 +76,101 @@ target mask without padding: check_the_masks_of_a_batch
 target not shifted: check_the_masks_of_a_batch
 - self.tgt_y = tgt[:, 1:]
 + self.tgt_y = tgt[:, :-1]
-smoothing mass on padding: test_a_probability_of_zero_costs_nothing_or_everything
-- wanted[:, self.padding_idx] = 0.0
+smoothing mass on padding: check_label_smoothing_beside_the_option_of_cross_entropy
+- t[:, self.padding_idx] = 0.0
 + pass
-limit of smoothing: test_a_wrong_word_is_never_wanted_more_than_the_right_one
-- limit = (size - 2) / (size - 1)
-+ limit = (size - 1) / size
-schedule two updates off: check_the_rate_peaks_at_the_end_of_warm_up
+schedule two updates off: check_two_updates_are_those_of_the_formula
 - curve(updates + 1, size, factor, warmup)
 + curve(updates + 3, size, factor, warmup)
 gradient divided per micro-batch: check_accumulation_equals_one_large_batch
 - loss_compute(states, batch.tgt_y, ntokens)
 + loss_compute(states, batch.tgt_y, batch.ntokens)
-gradient leaks into the next update: test_the_copy_task_gives_the_losses_that_it_always_gave
+gradient leaks into the next update: check_accumulation_equals_one_large_batch
 -             scheduler.step()
 -             optimizer.zero_grad()
 +             scheduler.step()
-loss not divided by the tokens: test_an_update_follows_the_gradient_of_the_mean_over_all_tokens
+loss not divided by the tokens: check_the_loss_is_a_mean_over_real_tokens
 - return loss_sum, loss_sum / ntokens
 + return loss_sum, loss_sum
-evaluation with dropout: test_a_loss_is_judged_and_a_text_decoded_without_dropout
+evaluation with dropout: check_judging_is_without_dropout_and_changes_nothing
 -     was_training = model.training
 -     model.eval()
 +     was_training = model.training
 no source mask in the cache: check_cached_and_plain_decoding_agree
 - self.attn.attend(query, self.keys, self.values, self.mask, at)
 + self.attn.attend(query, self.keys, self.values, None, at)
-copies decoded one symbol short: test_copies_are_counted_to_their_end
-- greedy_decode(model, batch.src, batch.src_mask, T + 1, START)
-+ greedy_decode(model, batch.src, batch.src_mask, T, START)
-length penalty counts the start: test_the_search_is_the_one_described
+copies decoded one symbol short: check_copies_are_counted_to_their_end
+- copies = [[START, *source, END]
++ copies = [[START, *source]
+length penalty counts the start: check_what_a_beam_claims_is_true
 - torch.where(had_ended, length, length + 1)
 + torch.where(had_ended, length, length + 2)
-a search that ends too early: test_the_search_is_the_one_described
+a search that ends too early: check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it
 - going_on / length_penalty(longest, alpha)
 + going_on / length_penalty(1, alpha)
+source embedding not tied: check_the_parameters_are_those_of_the_formulas
+- source.weight = target.weight
++ pass
+output not tied: check_the_parameters_are_those_of_the_formulas
+- model.generator.proj.weight = target.weight
++ pass
+weights that do not start by the rule of Glorot: check_a_new_model_starts_as_described
+- nn.init.xavier_uniform_(module.weight)
++ pass
+an extra sub-layer: check_the_parameters_are_those_of_the_formulas
+- clones(SublayerConnection(size, dropout, norm_first, norm), 2)
++ clones(SublayerConnection(size, dropout, norm_first, norm), 3)
+Adam with its usual betas: check_two_updates_are_those_of_the_formula
+- betas=(0.9, 0.98)
++ betas=(0.9, 0.999)
+Adam with its usual epsilon: check_two_updates_are_those_of_the_formula
+- eps=1e-9, fused=True
++ eps=1e-8, fused=True
+source without its end: check_words_of_the_test_are_unknown_and_ids_have_their_ends
+- return [([*a, END], [START, *b, END])
++ return [([*a], [START, *b, END])
+dropout left on where a loop judges: check_judging_is_without_dropout_and_changes_nothing
+- model.train(training)
++ model.train()
+another length penalty: check_the_length_penalty_at_two_lengths
+- return ((5 + length) / 6) ** alpha
++ return ((1 + length) / 2) ** alpha
+ended hypotheses that lose their place: check_what_a_beam_claims_is_true
+- torch.where(ended, logp + 1e9, logp)
++ logp
+an average of the last model alone: check_an_average_is_the_mean_of_every_weight
+- total.get(name, 0) + value
++ value * (count + 1)
+a wrong step for each row: check_rounding_moves_a_weight_by_half_a_step_at_most
+- numbers * steps.view(len(numbers), 1)
++ numbers * steps.mean()
+sampling that ignores the temperature: check_temperature_and_top_k
+- (likeliest.values / temperature)
++ likeliest.values
+sampling that ignores top-k: check_temperature_and_top_k
+- log_probs.topk(min(top_k, len(log_probs)))
++ log_probs.topk(len(log_probs))
+values turned too: check_rotary_attention_turns_queries_and_keys_and_no_values
+- attend(rotate(query, at), rotate(key, places), value, mask, at)
++ attend(rotate(query, at), rotate(key, places), rotate(value, places), mask, at)
+multiplied where the division should be missing: check_what_is_taken_out_is_gone
+- scores = query @ key.transpose(-2, -1)  # (B, H, T, S)
++ scores = query @ key.transpose(-2, -1) * math.sqrt(query.size(-1))
+a straight line that stays level: check_the_line_rises_to_the_same_peak_and_ends_at_zero
+- min(step / warmup, (total - step) / max(1, total - warmup))
++ min(step / warmup, 1)
+map rows named by what was read: check_rows_are_named_after_what_is_read_or_written
+- "cross-attention": (will_write, source)
++ "cross-attention": (has_read, source)
+vocabulary from all splits: check_words_of_the_test_are_unknown_and_ids_have_their_ends
+- for pair in sample_of(corpus.splits["train"])
++ for pair in itertools.chain(*corpus.splits.values())
+BLEU that does not see capitals: check_case_counts_and_an_unknown_word_is_one
+- BLEU(effective_order=short)
++ BLEU(effective_order=short, lowercase=True)
+an unknown word as three: check_case_counts_and_an_unknown_word_is_one
+- text.replace(SPECIALS[UNKNOWN], UNKNOWN_WORD)
++ text
 heads that take each other's columns: check_the_output_is_a_sum_over_heads
 - .chunk(attn.h, dim=1)[head]
 + .chunk(attn.h, dim=1)[0]
@@ -140,7 +200,7 @@ the same frequency in each pair: test_rotary_attention_knows_distances_and_no_pl
 -     angle = at
 + * 0)
 +     angle = at
-keys not turned: test_rotary_attention_knows_distances_and_no_places
+keys not turned: check_rotary_attention_turns_queries_and_keys_and_no_values
 - attend(rotate(query, at), rotate(key, places), value, mask, at)
 + attend(rotate(query, at), key, value, mask, at)
 a cache that forgets where it is: check_parts_of_today_are_cached
@@ -152,7 +212,7 @@ a cache that forgets where it is in front of the memory: check_parts_of_today_ar
 a fast form with another gradient: check_fast_forms_train_as_the_plain_ones
 - F.layer_norm(x, self.scale.shape, self.scale, self.shift, self.eps)
 + F.layer_norm(x.detach(), self.scale.shape, self.scale, self.shift, self.eps)
-gradients of the first chunk only: test_the_loss_in_several_chunks_is_the_plain_one
+gradients of the first chunk only: check_fast_forms_train_as_the_plain_ones
 - torch._foreach_add_(gradients[1:], of_weights)
 + torch._foreach_copy_(gradients[1:], of_weights)
 a loss that counts padding: test_padding_costs_nothing_whatever_its_score
