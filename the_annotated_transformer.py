@@ -115,6 +115,7 @@ pd = Lazily("pandas")
 
 # %% tags=["hide-input"]
 EXAMPLES: dict[str, Callable] = {}
+OURS: dict[str, object] = {}  # what names of this text meant at first, in a notebook
 
 
 def in_words(name: str) -> str:
@@ -133,6 +134,7 @@ def example(function: Callable) -> Callable:
 
     EXAMPLES[function.__name__] = run
     if IN_NOTEBOOK:
+        OURS.update(globals() | OURS)
         result = run()
         if result is not None:
             display(result)
@@ -154,7 +156,7 @@ def run_level() -> str:
 # # Start here
 #
 # **What you will build.** A complete Transformer in PyTorch, and everything it takes to translate
-# with it: the loss, optimizer and schedule that train it, pieces of words, beam search. The model
+# with it: the loss, optimizer and schedule that train it, subwords, beam search. The model
 # above was trained on 29,000 captions of photographs, on two processor cores, and lies
 # beside this text. Its training text does not mention chimney sweeps.
 #
@@ -169,7 +171,7 @@ def run_level() -> str:
 # | [4. A first example](#copy-task) | a model learns to copy, and breaks | 15 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
 # | [6. Real data](#real-data) | German to English, with words | 22 | three minutes |
-# | [7. The rest of the recipe](#recipe) | pieces, one matrix, a cache, beam search, averaging | 46 | seconds |
+# | [7. The rest of the recipe](#recipe) | subwords, one matrix, a cache, beam search, averaging | 46 | seconds |
 # | [8. Results](#results) | scores, step by step | 13 | a minute |
 # | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 12 | a minute |
 # | [10. From here to today](#today) | a language model, and what has changed since 2017 | 22 | three minutes |
@@ -534,13 +536,13 @@ def attention_by_hand_figure():
 
 
 # %% [markdown]
-# **Figure 3.** Attention by hand. Left: the words in their plane. The thick line is the answer; the
-# larger a disc, the more weight. Right: the weights of all words. On the page you can drag the
-# query, a dashed line, and see each stage with its line of code. Let *Mädchen* ask: it hears itself,
-# *Ball*, and a little of *kleines*. Then take the division away, as if the vectors had 64
-# numbers: scores are now $\sqrt{64} = 8$ times as large as the divided ones. For half of the
-# words nearly all weight falls on one, and the answer mixes nothing any more. The other switch is
-# [the mask](#causal-mask), which hides the words after the one that asks.
+# **Figure 3.** Attention by hand. Left: the words in their plane. The thick line is the answer;
+# the larger a disc, the more weight. Right: the weights of all words. On the page you can drag the
+# query, a dashed line, and see each stage with its line of code. Let *Mädchen* ask: it hears
+# itself, *Ball*, and a little of *kleines*. Then take the division away, as if the vectors had 64
+# numbers: scores are now $\sqrt{64} = 8$ times as large as the divided ones. For half of the words
+# nearly all weight falls on one, and the answer mixes nothing any more. The other switch is [the
+# mask](#causal-mask), which hides the words after the one that asks.
 #
 # PyTorch has a *fused kernel* for attention, one routine that goes through the same arithmetic
 # block by block and never stores the table of weights. It is our oracle: random queries, keys and
@@ -637,8 +639,8 @@ def check_the_variance_of_a_dot_product_is_its_width():
 # (§3.1) The part of the model that writes, the *decoder*, says at every place which word comes
 # next. In training the whole sentence is there. If the decoder could see the word that it must
 # say, it would copy it and learn nothing. So the sentence is *shifted right* by one place, behind
-# a start symbol, and a *mask* closes what comes later: its scores are set so low that their
-# weights become zero. For *A dog runs.*, which ends with the symbol `</s>`:
+# a start token, and a *mask* closes what comes later: its scores are set so low that their
+# weights become zero. For *A dog runs.*, which ends with the token `</s>`:
 #
 # | Place | Reads | Must say | May see |
 # | ---: | --- | --- | --- |
@@ -944,7 +946,7 @@ def a_view_straight_to_heads_mixes_positions():
 # And one thing to write, in three steps. Write `attention` yourself, from the formula; then
 # `subsequent_mask`, without `tril`; then a subclass of `MultiHeadedAttention` with a `split` of
 # your own. The function `grade` puts yours in the place of ours, runs the checks that judge it,
-# and puts ours back. (Give yours another name than ours.)
+# and puts ours back, whatever happened.
 
 
 # %% tags=["hide-input"]
@@ -976,13 +978,12 @@ EXERCISES = {  # what a reader writes, and the checks that judge it
 }
 
 
-def check_solution(name: str, mine: object) -> None:
-    """ValueError for what is no exercise, for our own, and for a class that overrides nothing."""
-    if name not in EXERCISES or name not in globals():
+def check_solution(name: str, mine: object, ours: object) -> None:
+    """ValueError for what is no exercise so far, for our own, and for an empty subclass of it."""
+    if name not in EXERCISES or ours is None:
         raise ValueError(f"{name} is no exercise so far, as these are: {', '.join(EXERCISES)}")
-    ours = globals()[name]
     if mine is ours:
-        raise ValueError(f"this is our own {name}: give yours another name, then grade it")
+        raise ValueError(f"this is our own {name}: define yours, then grade it")
     if isinstance(mine, type):
         kinds = itertools.takewhile(lambda kind: kind is not ours, mine.__mro__)
         if not any(callable(part) for kind in kinds for part in vars(kind).values()):
@@ -1013,9 +1014,9 @@ def grade(**yours) -> list[str]:
     Prints which hold and which fail, and returns those that hold. ValueError for what is no
     exercise, for what is ours already, and for a subclass that overrides nothing.
     """
+    ours = {name: (globals() | OURS).get(name) for name in yours}
     for name, mine in yours.items():
-        check_solution(name, mine)
-    ours = {name: globals()[name] for name in yours}
+        check_solution(name, mine, ours[name])
     globals().update(yours)
     try:
         return [check for name in yours for check in EXERCISES[name] if passes(check)]
@@ -1037,11 +1038,13 @@ def grade_a_faulty_mask():
 
 
 # %% [markdown]
-# You are done when `grade(attention=mine)` says that *all words at once equal one by one*,
-# *attention equals torch* and *an empty row gives zero output and gradient*; when
-# `grade(subsequent_mask=mine)` says that *no word hears a later one*; and when
-# `grade(MultiHeadedAttention=Mine)` says that *multi head attention equals torch*. In a program of
-# your own, `from the_annotated_transformer import *` brings all that you need.
+# You are done when `grade(attention=mine)` says that *all words at once equal one by one* and
+# *attention equals torch*. (A third check, *an empty row gives zero output and gradient*, is for
+# those who want it all: with $-\infty$ or $-10^9$ for closed scores the formula is right, and only
+# rows without an open cell are not.) And when `grade(subsequent_mask=mine)` says that *no word
+# hears a later one*, and `grade(MultiHeadedAttention=Mine)` that *multi head attention equals
+# torch*. In a program of your own, `from the_annotated_transformer import *` brings all that you
+# need.
 #
 # <a id="model"></a>
 # # Part 2. The model
@@ -1050,23 +1053,23 @@ def grade_a_faulty_mask():
 # ## The plan
 #
 # (§3) The encoder reads the whole source and leaves one vector for each of its positions: the
-# *memory*. The decoder writes the target one symbol at a time. At each step it sees the memory
+# *memory*. The decoder writes the target one token at a time. At each step it sees the memory
 # and what it has written so far, and nothing else.
 #
-# ![Encoder and decoder stacks, with the pieces of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
+# ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 5.** The whole model (the paper's Figure 1), in the form that this text uses by
-# default: with the norm *before* attention and feed-forward network, where the paper has it after
-# ([why](#residual)). Follow the sentence from the top: the pieces of the source go left through the
-# encoder, and the memory goes across to the decoder. The decoder reads *A little girl raises a red
-# ball.* piece by piece and gives at each a probability to every piece that may come next. The shape
-# of every tensor stands on its arrow; inside both stacks it never changes. On the page, point at a
-# box: it shows the vector of the chosen piece there, in [the model of
-# Part 7](#model-to-take-away), and what the generator would say if all later layers were left out
-# (the *logit lens*). Beside each sum stands the likeliest piece.
+# **Figure 5.** The whole model (the paper's Figure 1), in the form that this text uses by default:
+# with the norm *before* attention and feed-forward network, where the paper has it after
+# ([why](#residual)). Follow the sentence from the top: the subwords of the source go left through
+# the encoder, and the memory goes across to the decoder. The decoder reads *A little girl raises a
+# red ball.* subword by subword and gives at each a probability to every subword that may come
+# next. The shape of every tensor stands on its arrow; inside both stacks it never changes. On the
+# page, point at a box: it shows the vector of the chosen subword there, in [the model of Part
+# 7](#model-to-take-away), and what the generator would say if all later layers were left out (the
+# *logit lens*). Beside each sum stands the likeliest subword.
 #
-# One sentence through the model, in words. Text is cut into *tokens* (words and punctuation
-# marks; we also call them *symbols*), and each token becomes a number, its *id*. An *embedding*
+# One sentence through the model, in words. Text is cut into *tokens* (words, parts of words,
+# punctuation marks), and each token becomes a number, its *id*. An *embedding*
 # turns each id into a vector of width $D$, and a code for its position is added. From then on the
 # sentence is a table: a row for each *position*, a vector in each row. The encoder's layers
 # change the table in two ways, in turn: attention lets rows take something over from other rows,
@@ -1608,7 +1611,7 @@ class EncoderDecoder(nn.Module):
 # <a id="make-model"></a>
 # ## The whole model
 #
-# (§3.4) `make_model` will put the pieces together. The paper uses one matrix three times, as both
+# (§3.4) `make_model` will put the parts together. The paper uses one matrix three times, as both
 # embeddings and as the last linear map. So can we, by assignment: three modules then hold the same
 # `Parameter`.
 
@@ -1645,7 +1648,7 @@ def check_arguments(arguments: dict) -> None:
 
 
 # %% [markdown]
-# Four of the pieces are arguments: attention, the feed-forward network, the norm, the positions.
+# Four of the parts are arguments: attention, the feed-forward network, the norm, the positions.
 # Hand in a class of your own, and the whole model is built of it. Part 10 does so with what has
 # come since 2017, and [an exercise](#own-part) with a part that you write.
 #
@@ -1717,7 +1720,8 @@ def make_model(
 
 
 # %% [markdown]
-# What has it made? All matrices start by the rule, embeddings do not, and dropout acts where it was asked for.
+# What has it made? All matrices start by the rule, embeddings do not, and dropout acts where it
+# was asked for.
 
 
 # %%
@@ -1745,8 +1749,8 @@ def check_a_new_model_starts_as_described():
 # > and cross-attention would share their weights.
 # >
 # > **What does sharing weights mean when the vocabularies differ?** Nothing: a row must stand for
-# > the same symbol in all three places. The paper splits both languages into pieces of words and
-# > keeps one list of pieces for both, so one matrix fits. With a list of words for each language
+# > the same token in all three places. The paper splits both languages into subwords and
+# > keeps one list of subwords for both, so one matrix fits. With a list of words for each language
 # > `share_embeddings=True` ends with an error unless both lists are equally long. It cannot
 # > notice that two lists of the same length hold different words: that is for you to know.
 #
@@ -1760,7 +1764,7 @@ def check_a_new_model_starts_as_described():
 
 # %%
 def tiny_model(**changes) -> EncoderDecoder:
-    """A small model with random weights in eval mode: 11 source symbols, 13 target symbols."""
+    """A small model with random weights in eval mode: 11 source tokens, 13 target tokens."""
     sizes = {"N": 2, "d_model": 16, "d_ff": 32, "h": 4} | changes
     return make_model(11, 13, **sizes).eval()
 
@@ -1844,7 +1848,7 @@ def check_without_positions_the_encoder_is_permutation_equivariant():
 # ## How many parameters?
 #
 # (§6.2, Table 3) The paper gives 65 million for the base model and 213 million for the big one,
-# with about 37,000 symbols shared by both languages (§5.1). How many should there be? Every matrix
+# with about 37,000 tokens shared by both languages (§5.1). How many should there be? Every matrix
 # of the formulas, and every bias, can be counted on paper:
 
 
@@ -1931,7 +1935,7 @@ def parameters_beside_table_3():
 # ## Batches and masks
 #
 # Sentences differ in length, tensors do not. So the sentences of a batch are filled up with a
-# padding symbol, and masks make sure that it counts for nothing. Four symbols have a meaning of
+# padding token, and masks make sure that it counts for nothing. Four tokens have a meaning of
 # their own and come first in every vocabulary: the start of a sentence; its end, by which the
 # model says that it has finished; padding; and the unknown word, which stands for all words that
 # the vocabulary does not have.
@@ -1946,7 +1950,7 @@ class Batch:
 
     src (B, S) and tgt (B, T + 1) are ids filled up with `pad`. Holds src, src_mask (B, 1, S) and,
     where there is a target, tgt (B, T), tgt_y (B, T), tgt_mask (B, T, T) and ntokens, the number of
-    real symbols in tgt_y.
+    real tokens in tgt_y.
     """
 
     def __init__(self, src: Tensor, tgt: Tensor | None = None, pad: int = PAD):
@@ -1989,7 +1993,7 @@ def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
 # > is read by nobody: as a key it is closed, and in the loss it does not count.
 #
 # Every mask of a batch can be described in one sentence, and so it can be checked cell by cell: a
-# key is open where it is a real symbol and, in the target, not later than the query.
+# key is open where it is a real token and, in the target, not later than the query.
 
 
 # %%
@@ -2153,7 +2157,7 @@ def penalty_on_over_confidence_figure():
 # > differ by the entropy of the target, a constant, so their gradients agree. The divergence has
 # > the nicer floor: zero, reached when the model says exactly what the target asks. The
 # > cross-entropy stops at the entropy, which is not zero once we smooth: with $\epsilon = 0.1$
-# > and 5,000 symbols it is $0.9 \ln\frac{1}{0.9} + 0.1 \ln\frac{4998}{0.1} = 1.18$.
+# > and 5,000 tokens it is $0.9 \ln\frac{1}{0.9} + 0.1 \ln\frac{4998}{0.1} = 1.18$.
 # >
 # > **Why does smoothing hurt perplexity and help BLEU?** (Both are explained later:
 # > [perplexity](#evaluation), [BLEU](#bleu).) Perplexity counts the probability of the right
@@ -2410,10 +2414,11 @@ def run_epoch(
 
 
 # %% [markdown]
-# However an update is cut, the result must be the same. For each of two updates we cut six sentences of different lengths into one, two and three batches, and compare the loss and all parameters afterwards, except for the
-# biases of the keys. Such a bias adds the same number to all scores of a query, which changes no
-# weight. So its gradient is zero but for rounding noise, and Adam, which divides by the size of
-# the gradient, can make a full step even of noise.
+# However an update is cut, the result must be the same. For each of two updates we cut six
+# sentences of different lengths into one, two and three batches, and compare the loss and all
+# parameters afterwards, except for the biases of the keys. Such a bias adds the same number to all
+# scores of a query, which changes no weight. So its gradient is zero but for rounding noise, and
+# Adam, which divides by the size of the gradient, can make a full step even of noise.
 
 
 # %%
@@ -2547,7 +2552,7 @@ def check_a_model_without_opinion_has_perplexity_v():
 # ## The copy task
 #
 # Before real sentences, a task that a broken model cannot solve and a sound one learns in about a
-# minute: read a sequence of random symbols, write the same sequence. There is no grammar to guess
+# minute: read a sequence of random tokens, write the same sequence. There is no grammar to guess
 # and nothing to memorise. The decoder must find the right position in the source at every step,
 # which is what cross-attention is for.
 
@@ -2556,7 +2561,7 @@ def check_a_model_without_opinion_has_perplexity_v():
 def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
     """Batches of random sequences whose target is the source.
 
-    Symbols run from the first that is not special to V - 1. Source (B, length), target
+    Tokens run from the first that is not special to V - 1. Source (B, length), target
     (B, length + 2) with start and end.
     """
     for _ in range(nbatches):
@@ -2576,14 +2581,14 @@ def check_a_copy_is_what_was_read():
 
 
 # %% [markdown]
-# The symbols run from the first that is not special, in training and in the test alike. This may
-# seem too obvious to mention. But a copy task that trains with one range of symbols and is tested
+# The tokens run from the first that is not special, in training and in the test alike. This may
+# seem too obvious to mention. But a copy task that trains with one range of tokens and is tested
 # with another fails for a reason that has nothing to do with the model.
 #
 # <a id="greedy-decoding"></a>
 # ## Greedy decoding
 #
-# The simplest way to use a model: write the most likely symbol, add it to what is written, ask
+# The simplest way to use a model: write the most likely token, add it to what is written, ask
 # again. We do it for a whole batch. A sentence that has ended leaves the batch, so it costs
 # nothing while the others go on. Each step computes all that is written once more; [Part
 # 7](#cached-decoding) saves this.
@@ -2599,10 +2604,10 @@ def greedy_decode(
     end_symbol: int | None = END,
     pad: int = PAD,
 ) -> Tensor:
-    """The most likely next symbol, again and again: src (B, S) -> ids (B, at most max_len).
+    """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
 
-    Row for row: start symbol, symbols, end symbol, then padding. Stops at the end symbol (never,
-    where that is None) or at `max_len` symbols, the start included. Dropout is off meanwhile.
+    Row for row: start token, tokens, end token, then padding. Stops at the end token (never,
+    where that is None) or at `max_len` tokens, the start included. Dropout is off meanwhile.
     """
     with evaluating(model):
         memory = model.encode(src, src_mask)
@@ -2620,7 +2625,7 @@ def greedy_decode(
 
 
 # %% [markdown]
-# Is this what a patient reader would do with one sentence, a symbol at a time? The neighbours in
+# Is this what a patient reader would do with one sentence, a token at a time? The neighbours in
 # its batch must not matter, an ended sentence must stay as it is, and a model that never says "end"
 # must stop at the limit.
 
@@ -2654,7 +2659,7 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
 # 90 seconds at most.**
 
 # %%
-COPY_SYMBOLS = 15  # four special ones and eleven to copy
+COPY_VOCAB = 15  # four special ones and eleven to copy
 
 
 def copied_exactly(model: EncoderDecoder, batch: Batch) -> int:
@@ -2665,7 +2670,7 @@ def copied_exactly(model: EncoderDecoder, batch: Batch) -> int:
 
 
 class Parrot(nn.Module):
-    """Writes its source and the end, except for `slips`: a symbol at each row and place."""
+    """Writes its source and the end, except for `slips`: a token at each row and place."""
 
     def __init__(self, slips: dict[tuple[int, int], int]):
         super().__init__()
@@ -2674,12 +2679,12 @@ class Parrot(nn.Module):
 
     def encode(self, src, src_mask):
         memory = F.pad(src, (0, 1), value=END)
-        for place, symbol in self.slips.items():
-            memory[place] = symbol
+        for place, token in self.slips.items():
+            memory[place] = token
         return memory
 
     def decode(self, memory, src_mask, tgt, tgt_mask):
-        return F.one_hot(memory[:, : tgt.size(1)], COPY_SYMBOLS)
+        return F.one_hot(memory[:, : tgt.size(1)], COPY_VOCAB)
 
 
 @example
@@ -2695,7 +2700,7 @@ def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
     """A small model for the copy task; the same one for the same arguments."""
     torch.manual_seed(seed)
     sizes = {"N": 2, "d_model": 64, "d_ff": 256, "h": 4} | changes
-    return make_model(COPY_SYMBOLS, COPY_SYMBOLS, dropout=0.0, **sizes)
+    return make_model(COPY_VOCAB, COPY_VOCAB, dropout=0.0, **sizes)
 
 
 # %% [markdown]
@@ -2716,12 +2721,12 @@ def copy_model(limit: float = 90.0) -> tuple[EncoderDecoder, list[float], list[i
     losses = []
     exact = []
     model = new_copy_model()
-    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_SYMBOLS, PAD))
+    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_VOCAB, PAD))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
-    validation = next(data_gen(COPY_SYMBOLS, 500, 1))
+    validation = next(data_gen(COPY_VOCAB, 500, 1))
     while time.perf_counter() - begin < limit and exact[-2:] != [500, 500]:
         for _ in range(10):
-            batches = data_gen(COPY_SYMBOLS, 64, 10)
+            batches = data_gen(COPY_VOCAB, 64, 10)
             loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
             losses.append(loss)
         exact.append(copied_exactly(model, validation))
@@ -2738,7 +2743,7 @@ def train_the_copy_task():
 # %% [markdown]
 # The counts need not rise steadily: a model that has copied all 500 can fail on some of them a
 # hundred updates later. This is why we ask for two perfect counts in a row. The loss would not
-# tell: it is a mean over symbols, and hides the few sequences that still go wrong.
+# tell: it is a mean over tokens, and hides the few sequences that still go wrong.
 
 
 # %% [markdown]
@@ -2753,7 +2758,7 @@ def train_the_copy_task():
 @example
 def copies_of_unseen_sequences():
     torch.manual_seed(2017)
-    unseen = next(data_gen(COPY_SYMBOLS, 100, 1))
+    unseen = next(data_gen(COPY_VOCAB, 100, 1))
     model = copy_model()[0]
     shown = greedy_decode(model, unseen.src[:1], unseen.src_mask[:1], 12, START)[0]
     both = {"read": unseen.src[0].tolist(), "wrote": shown[1:-1].tolist()}
@@ -2840,7 +2845,7 @@ def copy_model_without(part: str, seed: int, **sizes) -> EncoderDecoder:
 # %%
 def train_briefly(model: EncoderDecoder, batches: list[Batch], curve: Callable = rate) -> list:
     """Train a copy model on a list of batches; its losses, means of ten updates each."""
-    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_SYMBOLS, PAD))
+    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_VOCAB, PAD))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200, curve=curve)
     losses = []
     for ten in grouped(batches, 10):
@@ -2851,7 +2856,7 @@ def train_briefly(model: EncoderDecoder, batches: list[Batch], curve: Callable =
 
 def batches_without(part: str, updates: int) -> list[Batch]:
     """Batches of the copy task, with open masks where the mask over the future is the part."""
-    batches = list(data_gen(COPY_SYMBOLS, 64, updates))
+    batches = list(data_gen(COPY_VOCAB, 64, updates))
     if part == "mask over the future":
         for batch in batches:
             batch.tgt_mask = torch.ones_like(batch.tgt_mask)
@@ -2862,7 +2867,7 @@ def copy_without(part: str, seed: int, updates: int, **sizes) -> tuple[list[floa
     """Train the copy task without a part: its losses, and sequences copied of 200."""
     model = copy_model_without(part, seed, **sizes)
     losses = train_briefly(model, batches_without(part, updates))
-    test = next(data_gen(COPY_SYMBOLS, 200, 1))
+    test = next(data_gen(COPY_VOCAB, 200, 1))
     return losses, copied_exactly(model, test)
 
 
@@ -2913,7 +2918,7 @@ def what_breaks():
 # %% [markdown]
 # Without the mask the loss is as low as that of the whole model, or lower, and the model is
 # worthless: it has learnt to read the answer from the future, and while it writes there is no
-# future to read. A loss alone can lie. Without positions it sees which symbols the source has, but
+# future to read. A loss alone can lie. Without positions it sees which tokens the source has, but
 # not in what order.
 #
 # One seed proves little. So every part was taken out three times, with three seeds:
@@ -2971,7 +2976,7 @@ def what_a_warm_up_is_worth():
         losses = []
         for curve in (rate, from_the_peak):
             model = new_copy_model(N=4, norm_first=norm_first)
-            batches = list(data_gen(COPY_SYMBOLS, 32, updates))
+            batches = list(data_gen(COPY_VOCAB, 32, updates))
             losses.append(train_briefly(model, batches, curve)[-1])
         rows.append((order, *losses))
     caption = f"copy task, four layers, {updates} updates, one seed"
@@ -2980,7 +2985,7 @@ def what_a_warm_up_is_worth():
 
 # %% [markdown]
 # With the norm before the sub-layer the warm-up can be left out. With the norm after the sum it
-# cannot: without it the loss stays near $\log 12 = 2.48$. (Eleven symbols and the end: it has
+# cannot: without it the loss stays near $\log 12 = 2.48$. (Eleven tokens and the end: it has
 # learnt which ones occur, and nothing else.) That is one model, one task and one seed. [Xiong et
 # al.](https://arxiv.org/abs/2002.04745) report the same of larger models, and this is why we put
 # the norm first.
@@ -2993,14 +2998,14 @@ def what_a_warm_up_is_worth():
 #
 #    <details><summary>Answer</summary>
 #
-#    Yes. All 5,500 tokens together cost 55. Where the wrong symbol is likelier than the right
+#    Yes. All 5,500 tokens together cost 55. Where the wrong token is likelier than the right
 #    one, the right one has at most one half, and costs $\log 2 = 0.69$ or more. Fifty such
 #    places, one in each of fifty sequences, may cost as little as 35, and all other tokens next
 #    to nothing.
 #
 #    </details>
 #
-# 2. You train on sequences of length 10, and then ask for a copy of 15 symbols. What do you expect?
+# 2. You train on sequences of length 10, and then ask for a copy of 15 tokens. What do you expect?
 #
 #    <details><summary>Answer</summary>
 #
@@ -3083,7 +3088,7 @@ def check_attention_connects_all_positions_in_one_layer():
 # But the table leaves out attention's own linear maps. A whole encoder layer has $12 T D^2$
 # multiplications in linear maps, with $F = 4D$, beside the $2 T^2 D$ of scores and weighted
 # means. So the quadratic part takes a share of $T / (T + 6D)$: next to nothing in a sentence,
-# half of the work at $T = 6D$, which for the base model is a text of 3,072 symbols. There, twice
+# half of the work at $T = 6D$, which for the base model is a text of 3,072 tokens. There, twice
 # the length costs three times the work, and far beyond it nearly four times. This is where the
 # search for cheaper forms of attention begins.
 #
@@ -3133,7 +3138,7 @@ def cost_of_length_figure():
 # <a id="try-self-attention"></a>
 # ## Try it
 #
-# 1. Which is quicker for a sequence of 100,000 symbols at width 512, by the table: self-attention
+# 1. Which is quicker for a sequence of 100,000 tokens at width 512, by the table: self-attention
 #    or a recurrent layer?
 #
 #    <details><summary>Answer</summary>
@@ -3541,15 +3546,15 @@ def tokens_of_a_sentence():
 
 
 # %%
-def symbols_of_text(ids: Iterable[int]) -> list[int]:
-    """What is text in decoded ids: nothing from the end symbol on, neither start nor padding."""
+def ids_of_text(ids: Iterable[int]) -> list[int]:
+    """What is text in decoded ids: nothing from the end token on, neither start nor padding."""
     until_end = itertools.takewhile(lambda number: number != END, ids)
     return [number for number in until_end if number not in (START, PAD)]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words by id, the special symbols first."""
+    """Words by id, the special tokens first."""
 
     words: tuple[str, ...] = field(repr=False)
 
@@ -3568,8 +3573,8 @@ class Vocabulary:
         return [[self.index.get(token, UNKNOWN) for token in tokens] for tokens in sentences]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to the end symbol, without start and padding."""
-        return detokenize(self.words[number] for number in symbols_of_text(ids))
+        """The text of ids up to the end token, without start and padding."""
+        return detokenize(self.words[number] for number in ids_of_text(ids))
 
 
 # %% [markdown]
@@ -3583,8 +3588,8 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
     from torchtext.vocab import Vocab
 
     counts = collections.Counter(itertools.chain.from_iterable(sentences))
-    for symbol in SPECIALS:
-        counts.pop(symbol, None)  # in a text they are not special
+    for token in SPECIALS:
+        counts.pop(token, None)  # in a text they are not special
     return Vocabulary(tuple(Vocab(counts, min_freq=min_freq, specials=list(SPECIALS)).itos))
 
 
@@ -3676,7 +3681,7 @@ def what_the_vocabularies_miss():
 
 
 # %% [markdown]
-# Pieces of words would mend this, and are the paper's choice: [Part 7](#byte-pairs).
+# Parts of words, *subwords*, would mend this, and are the paper's choice: [Part 7](#byte-pairs).
 #
 # <a id="token-budget"></a>
 # ## Batches by token budget
@@ -3889,11 +3894,11 @@ def source_parts(
         line = f"line {first_line + number}"
         if "\ufffd" in text:
             warnings.warn(f"{line} is not UTF-8: bytes are replaced", stacklevel=3)
-        pieces = list(grouped(ids, limit))
-        if len(pieces) > 1:
+        chunks = list(grouped(ids, limit))
+        if len(chunks) > 1:
             text = f"{line} has {len(ids)} tokens, more than {limit}"
-            warnings.warn(f"{text}: cut into {len(pieces)} parts", stacklevel=3)
-        parts += [(number, [*piece, END]) for piece in pieces]
+            warnings.warn(f"{text}: cut into {len(chunks)} parts", stacklevel=3)
+        parts += [(number, [*chunk, END]) for chunk in chunks]
     return parts
 
 
@@ -3971,7 +3976,7 @@ def what_the_demonstration_says():
 # ## Try it
 #
 # 1. A batch may occupy 512 positions. How many sentences does it hold if the longest has 16
-#    symbols, and how many if it has 50?
+#    tokens, and how many if it has 50?
 #
 #    <details><summary>Answer</summary>
 #
@@ -3996,28 +4001,28 @@ def what_the_demonstration_says():
 # <a id="recipe"></a>
 # # Part 7. The rest of the recipe
 #
-# The model of Part 6 knows whole words, keeps three matrices for symbols, writes the likeliest
+# The model of Part 6 knows whole words, keeps three matrices for tokens, writes the likeliest
 # next word, and uses the weights of one moment of its training. The paper does all four
-# differently. It cuts words into pieces (§5.1), keeps one matrix (§3.4), searches for a likely
+# differently. It cuts words into *subwords* (§5.1), keeps one matrix (§3.4), searches for a likely
 # sentence, and averages its last checkpoints (§6.1). Each takes a few lines. What each is worth
 # on our data stands in [Part 8](#step-by-step).
 #
 # <a id="byte-pairs"></a>
-# ## Pieces of words
+# ## Subwords
 #
 # (§5.1) A list of words is never complete. German makes a new noun by writing two old ones
 # together, and the model of Part 6 reads it as `<unk>`. A list of letters is nearly complete, but
-# turns a sentence into a hundred symbols. *Byte-pair encoding* ([Sennrich et al.,
-# 2016](https://arxiv.org/abs/1508.07909)) lies between: begin with letters, find the two symbols
-# that stand side by side inside a word most often, make them one new symbol, and repeat until the
-# list is as long as you like. Frequent words become one symbol. A rare word remains in several
-# pieces, and each of them has been seen before. (The name comes from a method of compression,
-# which merges pairs of bytes. Here they are letters.)
+# turns a sentence into a hundred tokens. *Byte-pair encoding* ([Sennrich et al.,
+# 2016](https://arxiv.org/abs/1508.07909)) lies between: begin with letters, find the two
+# neighbours that stand side by side inside words most often, make them one new subword, and repeat
+# until the list is as long as you like. Frequent words become one subword. A rare word remains in
+# several subwords, and each of them has been seen before. (The name comes from a method of
+# compression, which merges pairs of bytes. Here they are letters.)
 #
-# One list serves both languages, as in the paper, which takes about 37,000 symbols for English
-# and German. Names, numbers and many stems are spelt alike in both, and so share their pieces.
+# One list serves both languages, as in the paper, which takes about 37,000 tokens for English
+# and German. Names, numbers and many stems are spelt alike in both, and so share their subwords.
 #
-# First by hand. A word is a tuple of pieces, and `words` says how often each word occurs.
+# First by hand. A word is a tuple of subwords, and `words` says how often each word occurs.
 
 
 # %%
@@ -4036,7 +4041,7 @@ def most_frequent_pair(words: dict[tuple, int]) -> tuple[str, str]:
 
 # %%
 def merge_pair(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
-    """The word with each occurrence of the pair made one piece."""
+    """The word with each occurrence of the pair made one subword."""
     merged = []
     rest = list(word)
     while rest:
@@ -4063,18 +4068,18 @@ def merges_of_four_words():
 
 # %% [markdown]
 # The mark `▁` stands for the space before a word. (The mark `‿` of Part 6 said the opposite.)
-# After two rounds *est* is one piece: two words end in it, nine times in all. After five, *▁low*
+# After two rounds *est* is one subword: two words end in it, nine times in all. After five, *▁low*
 # is one as well. A new word such as *lowest* is now cut into *▁low* and *est*.
 #
 # For real text we take the library `tokenizers`, which does the same and is fast. It first cuts
-# text at spaces and sets punctuation apart, so that no piece ever joins a word with a comma. The
+# text at spaces and sets punctuation apart, so that no subword ever joins a word with a comma. The
 # class below has the methods of `Vocabulary`, and everything of Part 6 works with either.
 
 
 # %%
 @dataclass
-class Pieces:
-    """One list of pieces of words for both languages (§5.1); used as a `Vocabulary` is."""
+class Subwords:
+    """One list of subwords for both languages (§5.1); used as a `Vocabulary` is."""
 
     settings: str = field(repr=False)  # all that the library learnt, as its JSON
 
@@ -4101,19 +4106,19 @@ class Pieces:
         return [list(itertools.chain.from_iterable(map(cut, words))) for words in sentences]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to the end symbol, without start and padding."""
-        return self.tokenizer.decode(symbols_of_text(ids), skip_special_tokens=False)
+        """The text of ids up to the end token, without start and padding."""
+        return self.tokenizer.decode(ids_of_text(ids), skip_special_tokens=False)
 
 
 # %% [markdown]
 # Learning takes a second or two. Text is brought to one form of Unicode first (NFC), in which *ä*
-# is one letter and not an *a* with two dots. The four special symbols take the first four ids, as
+# is one letter and not an *a* with two dots. The four special tokens take the first four ids, as
 # in every vocabulary here.
 
 
 # %%
-def learn_pieces(corpus: Corpus, size: int) -> tuple[Pieces, Pieces]:
-    """One list of `size` pieces, learnt from both sides of the training split, for both."""
+def learn_subwords(corpus: Corpus, size: int) -> tuple[Subwords, Subwords]:
+    """One list of `size` subwords, learnt from both sides of the training split, for both."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
     from tokenizers.trainers import BpeTrainer
 
@@ -4125,70 +4130,74 @@ def learn_pieces(corpus: Corpus, size: int) -> tuple[Pieces, Pieces]:
     trainer = BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
     texts = itertools.chain.from_iterable(sample_of(corpus.splits["train"]))
     tokenizer.train_from_iterator(texts, trainer)
-    pieces = Pieces(tokenizer.to_str())
-    return pieces, pieces
+    subwords = Subwords(tokenizer.to_str())
+    return subwords, subwords
 
 
-def learn_symbols(corpus: Corpus, pieces: int, min_freq: int) -> tuple:
-    """Vocabularies of source and target: pieces, or words where `pieces` is 0."""
-    if pieces > 0:
+def learn_vocabularies(corpus: Corpus, vocab_size: int, min_freq: int) -> tuple:
+    """Vocabularies of source and target: subwords, or words where `vocab_size` is 0."""
+    if vocab_size > 0:
         most = 40 * math.isqrt(len(corpus.splits["train"]))
-        return learn_pieces(corpus, min(pieces, most))
+        return learn_subwords(corpus, min(vocab_size, most))
     return learn_words(corpus, min_freq)
 
 
 @functools.cache
-def pieces_at_hand() -> Pieces:
-    """Pieces of the corpus of this page, 2,000 at most: few, so that words below are cut often."""
-    return learn_pieces(corpus_at_hand(), 2000)[0]
+def subwords_at_hand() -> Subwords:
+    """Subwords of the corpus of this page, 2,000 at most: few, so that words below are cut often."""
+    return learn_subwords(corpus_at_hand(), 2000)[0]
 
 
 # %% [markdown]
-# (Of six hundred pairs 5,000 pieces cannot be learnt: nearly all would be words that occur once.
-# The words of a text grow with the root of its length, roughly, and so may the pieces.)
+# (Of six hundred pairs 5,000 subwords cannot be learnt: nearly all would be words that occur once.
+# The words of a text grow with the root of its length, roughly, and so may the subwords.)
 #
 # Nothing is lost, since the mark says where a space was. A training sentence comes back from its
-# pieces letter for letter, up to the form of Unicode and doubled spaces.
+# subwords letter for letter, up to the form of Unicode and doubled spaces.
 #
-# How do words fall apart? These cells learn 2,000 pieces, or fewer where the text has no more, so
+# How do words fall apart? These cells learn 2,000 subwords, or fewer where the text has no more, so
 # that words are cut more often; the published model has 5,000. Frequent words stay whole. A
 # compound is cut, not always where a grammar would cut it.
 
 
 # %% tags=["hide-input"]
 @example
-def pieces_of_a_few_words():
+def subwords_of_a_few_words():
     words = "Hund Kinder Straßenbahn Schneeballschlacht Xylophonist snowball xylophonist".split()
-    pieces = pieces_at_hand()
-    rows = [(word, " ".join(pieces.words[n] for n in pieces.encode([word])[0])) for word in words]
-    return table(rows, ["word", "pieces"], f"{len(pieces):,} pieces of {corpus_at_hand().name}")
+    subwords = subwords_at_hand()
+    rows = [
+        (word, " ".join(subwords.words[n] for n in subwords.encode([word])[0])) for word in words
+    ]
+    return table(
+        rows, ["word", "subwords"], f"{len(subwords):,} subwords of {corpus_at_hand().name}"
+    )
 
 
 # %% [markdown]
 # Sentences become longer, and nothing is unknown any more, except for letters that training never
 # showed.
 #
-# > **How long should the list be?** A short list means long sentences of well-known pieces. A
-# > long one means short sentences with pieces that were seen a few times only, and a wide and
+# > **How long should the list be?** A short list means long sentences of well-known subwords. A
+# > long one means short sentences with subwords that were seen a few times only, and a wide and
 # > slow output layer. The paper had 4.5 million pairs and took 37,000. For our 29,000 pairs we
 # > take 5,000; [Part 8](#choices) shows a trial with more, which did a little better.
 #
 # <a id="one-matrix"></a>
 # ## One matrix instead of three
 #
-# (§3.4) With one list for both languages a symbol has one id wherever it stands, even where it
+# (§3.4) With one list for both languages a token has one id wherever it stands, even where it
 # means two things (*die* is an article in German and a verb in English). So it can have one
 # vector too: as input of the encoder, as input of the decoder, and as the row of the output layer
 # against which a state is compared. `share_embeddings=True` of [Part 2](#make-model) does it. How
 # many parameters this saves is a column of the table in [Part 8](#step-by-step).
-# And each symbol has one vector to learn instead of three, from three sides: the gradient of the
+# And each token has one vector to learn instead of three, from three sides: the gradient of the
 # matrix is the sum of what its three uses contribute.
 #
 # <a id="model-to-take-away"></a>
 # ## A finished model
 #
 # A trained model is a folder with three files. `model.safetensors` has the weights: names and
-# shapes, then plain numbers, and nothing that could be executed. `tokenizer.json` has the pieces,
+# shapes, then plain numbers, and nothing that could be executed. `tokenizer.json` has the subwords,
 # or `words.json` two lists of words. `config.json` has the arguments of `make_model`, classes by
 # their names, and a SHA-256 sum of each file, itself included. A wrong number of heads changes no
 # shape and no name, so without a sum nothing would notice it. One such folder, `pretrained/`, lies
@@ -4370,7 +4379,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 
 # %% [markdown]
-# Fourth: does the list of symbols have an entry for each row of the matrix, the special symbols
+# Fourth: does the list of tokens have an entry for each row of the matrix, the special tokens
 # first?
 
 
@@ -4378,8 +4387,8 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
 def read_vocabularies(folder: Path, names: Iterable[str]) -> tuple:
     """Vocabularies of source and target, from the one of these files that has them."""
     if "tokenizer.json" in names:
-        pieces = Pieces((folder / "tokenizer.json").read_text("utf-8"))
-        return pieces, pieces
+        subwords = Subwords((folder / "tokenizer.json").read_text("utf-8"))
+        return subwords, subwords
     words = json.loads((folder / "words.json").read_bytes())
     return Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
 
@@ -4392,7 +4401,7 @@ def check_vocabularies(vocabularies: tuple, sizes: dict[str, int]) -> None:
     for side, vocabulary in zip(("src_vocab", "tgt_vocab"), vocabularies, strict=True):
         size = sizes.get(side) or sizes["vocab"]
         if len(vocabulary) != size or vocabulary.words[: len(SPECIALS)] != SPECIALS:
-            raise ValueError(f"{len(vocabulary)} symbols do not fit a matrix of {size} rows")
+            raise ValueError(f"{len(vocabulary)} tokens do not fit a matrix of {size} rows")
 
 
 # %% [markdown]
@@ -4508,7 +4517,7 @@ def which_model():
 # ## Decoding with a cache
 #
 # The plain loop of [Part 4](#greedy-decoding) computes the whole *prefix*, all that is written so
-# far, again for each new symbol. It need not. What a position has computed does not depend on
+# far, again for each new token. It need not. What a position has computed does not depend on
 # later positions: this is what the causal mask is for. So its keys and values can be kept, and
 # each step runs the decoder at one position only.
 #
@@ -4596,7 +4605,7 @@ class MemoryAttention:
 
 # %%
 class CachedDecoder:
-    """A decoder, one symbol at a time: `longest` of them at most, keys and values kept.
+    """A decoder, one token at a time: `longest` of them at most, keys and values kept.
 
     Uses model.decoder, model.tgt_embed and model.generator, which must be in eval mode. memory
     (B, S, D) and src_mask (B, 1, S) are None where the layers have no cross-attention.
@@ -4611,11 +4620,11 @@ class CachedDecoder:
             attentions = [layer.src_attn for layer in self.layers]
             self.memories = [MemoryAttention(attn, memory, src_mask) for attn in attentions]
 
-    def step(self, symbols: Tensor) -> Tensor:
-        """Symbols (B, beam) at the next position -> log-probabilities (B, beam, V) of the next."""
+    def step(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, beam) at the next position -> log-probabilities (B, beam, V) of the next."""
         embedding, positions = self.model.tgt_embed
-        at = torch.full((symbols.size(1),), self.past[0].length, device=symbols.device)
-        x = positions(embedding(symbols), at)  # (B, beam, D)
+        at = torch.full((tokens.size(1),), self.past[0].length, device=tokens.device)
+        x = positions(embedding(tokens), at)  # (B, beam, D)
         for number, layer in enumerate(self.layers):
             x = layer.sublayer[0](x, self.past[number])
             if self.memories:
@@ -4643,7 +4652,7 @@ class CachedDecoder:
 def in_steps(model: EncoderDecoder, memory, src_mask, tgt: Tensor) -> Tensor:
     """Log-probabilities (B, T, V) after each prefix of tgt (B, T), with a cache."""
     decoder = CachedDecoder(model, memory, src_mask, longest=tgt.size(1))
-    return torch.cat([decoder.step(symbols) for symbols in tgt.T.unsqueeze(-1)], dim=1)
+    return torch.cat([decoder.step(tokens) for tokens in tgt.T.unsqueeze(-1)], dim=1)
 
 
 @example
@@ -4667,7 +4676,7 @@ def check_cached_and_plain_decoding_agree():
 
 # %%
 class PlainDecoder:
-    """A `CachedDecoder` that keeps nothing but the symbols, for a model of any kind."""
+    """A `CachedDecoder` that keeps nothing but the tokens, for a model of any kind."""
 
     def __init__(self, model: EncoderDecoder, memory, src_mask, longest: int):
         self.model = model
@@ -4675,19 +4684,19 @@ class PlainDecoder:
         self.src_mask = src_mask
         self.written = None  # (B, beam, length)
 
-    def step(self, symbols: Tensor) -> Tensor:
-        """Symbols (B, beam) at the next position -> log-probabilities (B, beam, V) of the next."""
-        new = symbols.unsqueeze(-1)
+    def step(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, beam) at the next position -> log-probabilities (B, beam, V) of the next."""
+        new = tokens.unsqueeze(-1)
         self.written = new if self.written is None else torch.cat([self.written, new], dim=-1)
         rows = self.written.flatten(0, 1)  # (B·beam, length)
         memory = self.memory
         src_mask = self.src_mask
         if memory is not None:  # a copy for each hypothesis
-            memory = memory.repeat_interleave(symbols.size(1), dim=0)
-            src_mask = src_mask.repeat_interleave(symbols.size(1), dim=0)
+            memory = memory.repeat_interleave(tokens.size(1), dim=0)
+            src_mask = src_mask.repeat_interleave(tokens.size(1), dim=0)
         causal = subsequent_mask(rows.size(1)).to(rows.device)
         states = self.model.decode(memory, src_mask, rows, causal)
-        return self.model.generator(states[:, -1]).unflatten(0, symbols.shape)
+        return self.model.generator(states[:, -1]).unflatten(0, tokens.shape)
 
     def keep(self, sentences: Tensor, origin: Tensor) -> None:
         """Go on with these sentences (n,), hypotheses grown from places `origin` (n, beam)."""
@@ -4759,7 +4768,7 @@ def fault_of_cache(model: nn.Module, longest: int) -> str:
 
 
 def decoder_of(model: nn.Module, memory, src_mask, longest: int) -> CachedDecoder | PlainDecoder:
-    """A decoder for at most `longest` symbols: with a cache if the model allows it."""
+    """A decoder for at most `longest` tokens: with a cache if the model allows it."""
     if fault := fault_of_cache(model, longest):
         warnings.warn(f"decoded without a cache, which takes longer: {fault}", stacklevel=3)
         return PlainDecoder(model, memory, src_mask, longest)
@@ -4774,13 +4783,13 @@ def decoder_of(model: nn.Module, memory, src_mask, longest: int) -> CachedDecode
 # <a id="beam-search"></a>
 # ## Beam search
 #
-# (§6.1) The likeliest next symbol is not always the beginning of the likeliest sentence. Looking
+# (§6.1) The likeliest next token is not always the beginning of the likeliest sentence. Looking
 # at all sentences is out of the question. A *beam* keeps the few best beginnings, the
-# *hypotheses*, and continues all of them in every step: each with every symbol, and of all these
-# the best few are kept. The paper keeps four, lets a translation be 50 symbols longer than its
+# *hypotheses*, and continues all of them in every step: each with every token, and of all these
+# the best few are kept. The paper keeps four, lets a translation be 50 tokens longer than its
 # source, and stops early when it can.
 #
-# Hypotheses of different lengths must be compared. Each symbol costs probability, so long
+# Hypotheses of different lengths must be compared. Each token costs probability, so long
 # sentences lose by their length alone. The paper divides by a length penalty ([Wu et al.,
 # 2016](https://arxiv.org/abs/1609.08144)) with $\alpha = 0.6$:
 #
@@ -4789,7 +4798,7 @@ def decoder_of(model: nn.Module, memory, src_mask, longest: int) -> CachedDecode
 # \mathrm{lp}(y) = \left(\frac{5 + |y|}{6}\right)^{\alpha}
 # \end{gathered}$$
 #
-# where $|y|$ counts the symbols of the target, the end symbol included and the start not.
+# where $|y|$ counts the tokens of the target, the end token included and the start not.
 # Logarithms of probabilities are negative, so a larger divisor raises the score: longer sentences
 # are helped.
 
@@ -4816,7 +4825,7 @@ def check_the_length_penalty_at_two_lengths():
 class Hypotheses:
     """The beams of B sentences at one step; a place that holds nothing has probability zero."""
 
-    written: Tensor  # (B, beam, symbols), the start symbol first
+    written: Tensor  # (B, beam, tokens), the start token first
     logp: Tensor  # (B, beam)
     length: Tensor  # (B, beam), without the start, up to the end
     ended: Tensor  # (B, beam)
@@ -4825,7 +4834,7 @@ class Hypotheses:
         return self.logp / length_penalty(self.length, alpha)  # (B, beam)
 
     def best(self, alpha: float) -> Tensor:
-        """Of each sentence what the hypothesis of the highest score has written: (B, symbols)."""
+        """Of each sentence what the hypothesis of the highest score has written: (B, tokens)."""
         place = self.score(alpha).argmax(dim=1)  # (B,)
         return self.written[torch.arange(len(place), device=place.device), place]
 
@@ -4835,7 +4844,7 @@ class Hypotheses:
 
 
 # %% [markdown]
-# At first each sentence has one hypothesis, which has written nothing but the start symbol. The
+# At first each sentence has one hypothesis, which has written nothing but the start token. The
 # other places are impossible: their log-probability is $-\infty$.
 
 
@@ -4861,32 +4870,32 @@ def first_hypotheses(src: Tensor, beam: int, start_symbol: int) -> Hypotheses:
 def grow(
     now: Hypotheses, log_probs: Tensor, end_symbol: int | None = END, pad: int = PAD
 ) -> tuple[Hypotheses, Tensor]:
-    """The best continuations of each beam, by the log_probs (B, beam, V) of the next symbol.
+    """The best continuations of each beam, by the log_probs (B, beam, V) of the next token.
 
     Returns them with the places (B, beam) from which they have grown.
     """
     beam = log_probs.size(1)
     ended = now.ended.unsqueeze(-1)  # (B, beam, 1)
-    # What each hypothesis can add: its best symbols, or padding and nothing else.
-    gain, symbol = log_probs.topk(min(beam, log_probs.size(-1)))  # (B, beam, choices)
+    # What each hypothesis can add: its best tokens, or padding and nothing else.
+    gain, token = log_probs.topk(min(beam, log_probs.size(-1)))  # (B, beam, choices)
     gain = torch.where(ended, -torch.inf, gain)
     gain[:, :, 0] = torch.where(now.ended, 0.0, gain[:, :, 0])
-    symbol = torch.where(ended, pad, symbol).flatten(1)  # (B, beam * choices)
+    token = torch.where(ended, pad, token).flatten(1)  # (B, beam * choices)
     # The best of all that, sentence by sentence.
     logp = now.logp.unsqueeze(-1) + gain  # (B, beam, choices)
     order = torch.where(ended, logp + 1e9, logp).flatten(1)  # an ended one is never pushed out
     chosen = order.topk(beam).indices  # (B, beam)
     origin = chosen // gain.size(-1)
-    # What they were, and the new symbol.
+    # What they were, and the new token.
     sentence = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)  # (B, 1)
-    symbol = symbol[sentence, chosen]
+    token = token[sentence, chosen]
     had_ended = now.ended[sentence, origin]
     length = now.length[sentence, origin]
     grown = Hypotheses(
-        written=torch.cat([now.written[sentence, origin], symbol.unsqueeze(-1)], dim=-1),
+        written=torch.cat([now.written[sentence, origin], token.unsqueeze(-1)], dim=-1),
         logp=logp.flatten(1)[sentence, chosen],
         length=torch.where(had_ended, length, length + 1),
-        ended=had_ended | (symbol == end_symbol),
+        ended=had_ended | (token == end_symbol),
     )
     return grown, origin
 
@@ -4974,7 +4983,7 @@ def check_a_beam_of_one_is_greedy():
 
 
 # %% [markdown]
-# The oracle for the search is to look at everything. With three symbols, the end, and at most
+# The oracle for the search is to look at everything. With three tokens, the end, and at most
 # three steps there are forty sequences, and each is scored by one plain forward pass.
 
 
@@ -4995,12 +5004,12 @@ def score_of(model: EncoderDecoder, src: Tensor, written: Tensor, alpha: float) 
 
 
 # %%
-def model_of_three_symbols(end: float) -> EncoderDecoder:
-    """A random model, rather sure of itself, that writes three symbols and the end."""
+def model_of_three_tokens(end: float) -> EncoderDecoder:
+    """A random model, rather sure of itself, that writes three tokens and the end."""
     model = make_model(7, 7, 1, 16, 32, 4).eval()
     model.generator.proj.weight.data.mul_(2.0)
     bias = model.generator.proj.bias
-    nn.init.constant_(bias[:4], -torch.inf)  # no special symbol ...
+    nn.init.constant_(bias[:4], -torch.inf)  # no special token ...
     bias.data[END] = end  # ... but the end, and that often
     return model
 
@@ -5012,7 +5021,7 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
     batch = Batch(torch.tensor([[4, 6, 5, END]]))
     for seed, alpha, end in itertools.product(range(5), (0.0, 0.6, 3.0), (0.0, 2.5)):
         torch.manual_seed(seed)
-        model = model_of_three_symbols(end)
+        model = model_of_three_tokens(end)
         scores = [score_of(model, batch.src, torch.tensor([START, *s]), alpha) for s in sequences]
         for beam in (1, 2, 7**3):
             best = beam_search(model, batch.src, batch.src_mask, 4, START, beam, alpha)[0]
@@ -5032,7 +5041,7 @@ def check_what_a_beam_claims_is_true():
     batch = Batch(torch.tensor([[4, 6, 5, END]]))
     for seed, end in itertools.product(range(4), (0.0, 2.5)):
         torch.manual_seed(seed)
-        model = model_of_three_symbols(end)
+        model = model_of_three_tokens(end)
         record = []
         best = beam_search(model, batch.src, batch.src_mask, 9, beam=3, record=record)[0]
         claimed = record[-1][0].score(alpha=0.6).max().item()
@@ -5057,7 +5066,7 @@ def check_what_a_beam_claims_is_true():
 # %% tags=["hide-input"]
 @functools.cache
 def one_search(sentence: str = "Ein kleines Mädchen hebt einen roten Ball auf.", beam: int = 3):
-    """A recorded search as a table: step, place, the place it came from, symbol, path."""
+    """A recorded search as a table: step, place, the place it came from, token, path."""
     translator = translator_at_hand()
     record = []
     rows = []
@@ -5071,11 +5080,11 @@ def one_search(sentence: str = "Ein kleines Mädchen hebt einen roten Ball auf."
             origin = origins[0, place].item()
             score = now.score(0.6)[0, place].item()
             if math.isfinite(score) and now.length[0, place] == step:
-                symbol = translator.vocabularies[1].words[now.written[0, place, -1]]
+                token = translator.vocabularies[1].words[now.written[0, place, -1]]
                 path = "winner" if place == winner else "others"
-                rows.append((step, place + 1, origin + 1, f"{symbol}  {score:.2f}", path))
+                rows.append((step, place + 1, origin + 1, f"{token}  {score:.2f}", path))
         winner = origins[0, winner].item()
-    return pd.DataFrame(rows, columns=["step", "place", "origin", "symbol and score", "path"])
+    return pd.DataFrame(rows, columns=["step", "place", "origin", "token and score", "path"])
 
 
 # %% tags=["hide-input"]
@@ -5089,16 +5098,16 @@ def one_search_figure():
         color=alt.Color("path:N", title=None, sort="descending").legend(orient="top"),
     )
     lines = tree.mark_rule(yOffset=-26, y2Offset=-10).encode(x="origin:O", x2="place", y2="step")
-    words = tree.mark_text(fontSize=13).encode(text="symbol and score:N")
+    words = tree.mark_text(fontSize=13).encode(text="token and score:N")
     return (lines + words).properties(width=480, height=36 * int(frame["step"].max()))
 
 
 # %% [markdown]
-# **Figure 12.** One search, at first with three places, step by step: each symbol with the score
-# of its hypothesis, joined to the symbol from which it grew. What nothing has grown from before
+# **Figure 12.** One search, at first with three places, step by step: each token with the score
+# of its hypothesis, joined to the token from which it grew. What nothing has grown from before
 # the last step was given up, unless a hypothesis ended there: that one keeps its place. The thick
 # path is the winner's. Did it lead all the way? Then greedy decoding would have found it too;
-# where it did not, perhaps not. The log-probability falls with every symbol; the score may rise,
+# where it did not, perhaps not. The log-probability falls with every token; the score may rise,
 # since the penalty grows too. On the page you can play the search with another width or $\alpha$,
 # and see greedy decoding beside it.
 #
@@ -5185,11 +5194,11 @@ published("averaging")
 #
 #    <details><summary>Answer</summary>
 #
-#    Shorter ones: each further symbol can only lower a log-probability.
+#    Shorter ones: each further token can only lower a log-probability.
 #
 #    </details>
 #
-# 2. A sentence has 20 symbols. How often does the plain loop run the decoder at a position, and how
+# 2. A sentence has 20 tokens. How often does the plain loop run the decoder at a position, and how
 #    often does the one with a cache?
 #
 #    <details><summary>Answer</summary>
@@ -5199,8 +5208,8 @@ published("averaging")
 #    </details>
 #
 # *To write*: `grow`, one step of the beam, first for a batch of one. You are done when
-# `grade(grow=mine)` says that *a beam of one is greedy* and that *a beam never beats exhaustive
-# search and a full one equals it*.
+# `grade(grow=mine)` says that *a beam of one is greedy*, that *what a beam claims is true* and
+# that *a beam never beats exhaustive search and a full one equals it*.
 
 # %% [markdown]
 # <a id="results"></a>
@@ -5367,12 +5376,12 @@ def ten_fixed_test_sentences():
 # Where a translation and its reference differ, look twice. Sometimes the model has found other
 # words for the same picture, and BLEU does not know that they mean the same. Sometimes it is
 # wrong: it loses a word, or takes one for another. And now and then it writes a word that does
-# not exist. That is the price of pieces: a model that spells can invent.
+# not exist. That is the price of subwords: a model that spells can invent.
 #
 # <a id="step-by-step"></a>
 # ## Step by step
 #
-# What is each part of the recipe worth? The same model is trained with words, then with pieces,
+# What is each part of the recipe worth? The same model is trained with words, then with subwords,
 # then with one matrix. Then nothing more is trained. The same weights are decoded with a beam.
 # Then the mean of the last epochs takes the place of the best epoch. Last, the length penalty is
 # set to the value that did best on the validation split.
@@ -5396,8 +5405,8 @@ published("steps")
 # three steps train nothing anew. Both rows come from one training, so its luck is the same in
 # both; that of the thousand sentences is not, and some tenths of a point say nothing.
 #
-# Perplexity is counted per symbol. Words and pieces are different symbols, so it can be compared
-# between rows of pieces only. Minutes are those of a training with validation after each epoch,
+# Perplexity is counted per token. Words and subwords are different tokens, so it can be compared
+# between rows of subwords only. Minutes are those of a training with validation after each epoch,
 # on two cores with instructions for bf16; without these it takes about twice as long. And the
 # first row is not the best that words can do: its settings are those of the recipe, and nobody has
 # tuned them for words.
@@ -5473,7 +5482,7 @@ published("choices")
 # believe it. What is left then are the large ones. A warm-up that is too short costs most. (It
 # moves two things at once: half the steps also make the peak higher, by $\sqrt 2$.) Smaller
 # batches cost much, though they give more updates: each follows a noisier gradient, and the
-# warm-up is over after fewer sentences. Lists of different lengths have different pieces, and
+# warm-up is over after fewer sentences. Lists of different lengths have different subwords, and
 # their perplexities cannot be compared.
 #
 # Two warnings. One change at a time says nothing about two at once. And a short training favours
@@ -5485,9 +5494,9 @@ published("choices")
 #
 # The code of this text was timed beside others: PyTorch's `nn.Transformer`
 # on the same batches and in the same formats, and the way the 2022 version of this text fed its
-# model: every sentence padded to 72 symbols, text cut into words inside the training loop,
+# model: every sentence padded to 72 tokens, text cut into words inside the training loop,
 # weights of attention and smoothed targets stored as tables, in fp32 and one process. Speed is
-# counted in target symbols that are not padding. Decoding is timed beside the plain loop.
+# counted in target tokens that are not padding. Decoding is timed beside the plain loop.
 
 
 # %% tags=["hide-input"]
@@ -5520,7 +5529,7 @@ published("speed")
 
 # %%
 def training_flops(N: int, D: int, d_ff: int, V: int, S: int, T: int) -> int:
-    """Floating-point operations of one pair of S and T symbols, forward and backward."""
+    """Floating-point operations of one pair of S and T tokens, forward and backward."""
     encoder = S * (4 * D * D + 2 * D * d_ff) + 2 * S * S * D
     decoder = T * (6 * D * D + 2 * D * d_ff) + 2 * S * D * D + 2 * T * (T + S) * D
     return 3 * 2 * (N * (encoder + decoder) + T * D * V)  # 3 passes, 2 operations each
@@ -5545,7 +5554,7 @@ def check_the_count_is_that_of_pytorch():
 
 # %% [markdown]
 # The paper trains its base model for 100,000 steps of 0.4 seconds and its big one for 300,000 of
-# 1.0 second, with about 25,000 symbols on each side of a batch (§5.1, §5.2). It gives $3.3 \cdot
+# 1.0 second, with about 25,000 tokens on each side of a batch (§5.1, §5.2). It gives $3.3 \cdot
 # 10^{18}$ and $2.3 \cdot 10^{19}$ operations (Table 2). These are not counts: they are the time
 # of the training, 12 hours and 3.5 days, times eight GPUs, times the 9.5 tera-operations per
 # second in single precision that each was assumed to sustain (§6.1). Divide our count by theirs,
@@ -5558,7 +5567,7 @@ published("cost")
 
 # %% [markdown]
 # The count is well below the paper's numbers, which include whatever else kept the GPUs busy or
-# waiting. The share is larger for the big model, whose products are wider. We take 27 symbols for
+# waiting. The share is larger for the big model, whose products are wider. We take 27 tokens for
 # a sentence. Other lengths hardly change the count, since nearly all of it is in the linear maps.
 # And the price of the same training on two cores, at the best speed that we have measured, is the
 # reason why this text trains something smaller.
@@ -5667,16 +5676,16 @@ def recorded_attention(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]
 
 # %% [markdown]
 # Rows are queries, columns are keys, and their names are read off the ids that the model read. In
-# the self-attentions both are the symbols of one sentence. In the cross-attention there is a
+# the self-attentions both are the tokens of one sentence. In the cross-attention there is a
 # choice. A row could bear the word that the decoder has just read at this position, or the one that
 # it is about to write. The second is what we want to know: to write *this* word, where did it look?
 # So there the rows are named after `tgt_y`, and not after `tgt`.
 
 
 # %% tags=["hide-input"]
-def names_of(vocabulary: Vocabulary | Pieces, ids: Tensor) -> list[str]:
-    """Symbols of a sentence, without marks, and numbered: a word used twice has two names."""
-    words = [vocabulary.words[symbol].strip("▁" + JOIN) for symbol in ids.tolist()]
+def names_of(vocabulary: Vocabulary | Subwords, ids: Tensor) -> list[str]:
+    """Tokens of a sentence, without marks, and numbered: a word used twice has two names."""
+    words = [vocabulary.words[token].strip("▁" + JOIN) for token in ids.tolist()]
     return [f"{number} {word}" for number, word in enumerate(words, 1)]
 
 
@@ -5900,12 +5909,12 @@ def attention_explorer_figure():
 # <a id="single-heads"></a>
 # ## What single heads do
 #
-# A head may have a habit: it looks at the symbol before, or at the next one, or always at the end
+# A head may have a habit: it looks at the token before, or at the next one, or always at the end
 # of the sentence. In a map such a habit is a diagonal, a line beside it, or a column. Look for them
 # in the maps above.
 #
 # > **What do the strongest columns mean?** In many models they belong to the full stop, to the
-# > first symbol or to the end of the sentence, which say little about the word in question. A
+# > first token or to the end of the sentence, which say little about the word in question. A
 # > softmax must spend its weight somewhere. A head that has nothing to contribute can park it on
 # > a position that occurs in every sentence and whose value does little: an *attention sink*
 # > ([Xiao et al.](https://arxiv.org/abs/2309.17453)). So a strong column is not always a finding.
@@ -6110,10 +6119,10 @@ def train_a_language_model():
 # what is coming: this model must guess what the picture shows. (Sizes and times of training differ
 # too.)
 #
-# How does it write? The likeliest symbol again and again would give the same dull caption for ever.
-# So a symbol is *drawn*, each with its probability. Two knobs are usual. A *temperature* divides
+# How does it write? The likeliest token again and again would give the same dull caption for ever.
+# So a token is *drawn*, each with its probability. Two knobs are usual. A *temperature* divides
 # the log-probabilities before the softmax: below one, what is likely becomes even likelier; above
-# one, the model grows bold. *Top-k* draws among the $k$ likeliest symbols only, so that the long
+# one, the model grows bold. *Top-k* draws among the $k$ likeliest tokens only, so that the long
 # tail of odd ones never has its chance.
 
 
@@ -6125,7 +6134,7 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
 ) -> list[int]:
-    """Go on after `written`, each symbol drawn at random, to the end or `longest` symbols in all.
+    """Go on after `written`, each token drawn at random, to the end or `longest` tokens in all.
 
     Of the `top_k` likeliest, or of all; a low temperature favours the likely ones even more.
     ValueError for a beginning that is empty or too long, or a temperature or top_k below its range.
@@ -6137,8 +6146,8 @@ def sample(
     with evaluating(model):
         decoder = decoder_of(model, None, None, longest)
         for place in range(longest - 1):
-            symbol = torch.tensor([[written[place]]], device=model.generator.proj.weight.device)
-            log_probs = decoder.step(symbol)[0, 0]  # (V,)
+            token = torch.tensor([[written[place]]], device=model.generator.proj.weight.device)
+            log_probs = decoder.step(token)[0, 0]  # (V,)
             if place + 1 == len(written):  # all that was given has been read
                 likeliest = log_probs.topk(min(top_k, len(log_probs)))
                 drawn = (likeliest.values / temperature).softmax(-1).multinomial(1)
@@ -6149,7 +6158,7 @@ def sample(
 
 
 # %% [markdown]
-# A model whose next symbol does not depend on anything shows both knobs: with temperature 0.5
+# A model whose next token does not depend on anything shows both knobs: with temperature 0.5
 # probabilities are squared, before they are made to sum to one.
 
 
@@ -6162,9 +6171,9 @@ def check_temperature_and_top_k():
     model.generator.proj.bias.data = probabilities.log()
     drawn = torch.tensor(sample(model, [START], 400, temperature=0.5)[1:])
     squares = probabilities.square()
-    for symbol in (5, 6, 7):
-        share = drawn.eq(symbol).float().mean()
-        assert abs(share - squares[symbol] / squares.sum()) < 0.08
+    for token in (5, 6, 7):
+        share = drawn.eq(token).float().mean()
+        assert abs(share - squares[token] / squares.sum()) < 0.08
     assert set(sample(model, [START], 200, top_k=2)[1:]) == {5, 6}
 
 
@@ -6394,8 +6403,8 @@ def check_parts_of_today_are_cached():
 # | biases | none: steadier | `bias=False` of `make_model` |
 # | Adam | AdamW, which shrinks all weights at one rate; in Adam a penalty on weights is divided like a gradient, so some hardly shrink ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) | `--weight-decay` |
 # | warm-up, then the inverse root | warm-up, then a cosine or a straight line down: the end of training is known | `--schedule linear` |
-# | 37,000 pieces of characters | 100,000 and more pieces of *bytes*: no text is unknown (from [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) on, which had 50,257) | `tokenizers.ByteLevelBPETokenizer` |
-# | one feed-forward network | several, of which each symbol uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
+# | 37,000 subwords made of characters | 100,000 and more made of *bytes*: no text is unknown (from [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) on, which had 50,257) | `tokenizers.ByteLevelBPETokenizer` |
+# | one feed-forward network | several, of which each token uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
 # Two of these are the work of a few lines. The straight line has the rise and the peak of the
 # paper's curve. Its last, small steps settle what the large ones have left unsettled. AdamW shrinks
@@ -6440,7 +6449,7 @@ def check_the_line_rises_to_the_same_peak_and_ends_at_zero():
 # ## Do sinusoids carry further?
 #
 # The authors chose sinusoids also in the hope that a model may go on beyond the lengths that it
-# was trained on (§3.5). Does it? Our copy model learns from sequences of one to ten symbols, and
+# was trained on (§3.5). Does it? Our copy model learns from sequences of one to ten tokens, and
 # is then asked for up to twenty. We compare sinusoids with learnt positions, as in the paper's
 # Table 3, with rotary ones, in all three kinds of attention, and with none at all.
 
@@ -6469,13 +6478,13 @@ POSITIONS = {
 
 # %%
 def copies_by_length(kind: str, seed: int, updates: int) -> list[int]:
-    """Learn to copy up to 10 symbols; sequences copied of 100, for each length from 1 to 20."""
+    """Learn to copy up to 10 tokens; sequences copied of 100, for each length from 1 to 20."""
     model = new_copy_model(seed, **POSITIONS[kind])
     batches = []
     for length in torch.randint(1, 11, (updates,)).tolist():
-        batches += data_gen(COPY_SYMBOLS, 64, 1, length)
+        batches += data_gen(COPY_VOCAB, 64, 1, length)
     train_briefly(model, batches)
-    tests = [next(data_gen(COPY_SYMBOLS, 100, 1, length)) for length in range(1, 21)]
+    tests = [next(data_gen(COPY_VOCAB, 100, 1, length)) for length in range(1, 21)]
     return [copied_exactly(model, test) for test in tests]
 
 
@@ -6503,11 +6512,11 @@ published("lengths")
 # **Figure 18.** Sequences copied exactly, of a hundred, against their length; a line for each seed.
 # The dashed line marks the longest length of the training.
 #
-# Without positions the model is lost: it sees which symbols there are, and not in what order. Up to
+# Without positions the model is lost: it sees which tokens there are, and not in what order. Up to
 # ten, learnt positions copy everything, and the other two nearly everything. (There are odd
 # exceptions: one rotary model copies 26 of 100 at length one.) Beyond ten, learnt positions fail at
 # once, as they must: the vectors of later positions have never been trained. Sinusoids and rotary
-# positions still copy part of the sequences with one symbol more. From twelve on sinusoids copy
+# positions still copy part of the sequences with one token more. From twelve on sinusoids copy
 # none, and rotary ones a few; in one training of three they go somewhat further, which is no proof.
 #
 # So no: here sinusoids do not carry further. That they are *defined* for every position does not
@@ -6522,7 +6531,7 @@ published("lengths")
 #
 #    <details><summary>Answer</summary>
 #
-#    Alike, nearly always: the likeliest symbol gets all the probability, which is greedy decoding.
+#    Alike, nearly always: the likeliest token gets all the probability, which is greedy decoding.
 #
 #    </details>
 #
@@ -6558,7 +6567,7 @@ published("lengths")
 # | §3.4, Embeddings and Softmax | [Embeddings](#embeddings), [From states to words](#generator), [The whole model](#make-model), [One matrix](#one-matrix) |
 # | §3.5, Positional Encoding | [Positions](#positional-encoding), [Do sinusoids carry further?](#further) |
 # | §4, Why Self-Attention; Table 1 | [Why self-attention](#why-self-attention) |
-# | §5.1, Training Data and Batching | [A corpus](#corpus), [Batches by token budget](#token-budget), [Pieces of words](#byte-pairs) |
+# | §5.1, Training Data and Batching | [A corpus](#corpus), [Batches by token budget](#token-budget), [Subwords](#byte-pairs) |
 # | §5.2, Hardware and Schedule | [What does it cost?](#cost) |
 # | §5.3, Optimizer | [Optimizer and schedule](#schedule) |
 # | §5.4, Regularization | [Dropout](#dropout), [Label smoothing](#label-smoothing) |
@@ -6579,7 +6588,7 @@ published("lengths")
 # | order of the norm | after the sum | before the sub-layer; the other by `norm_first=False` | [Residual connections](#residual) |
 # | dropout | 0.1 (base), 0.3 (big; French: 0.1), on sub-layers and embeddings (§5.4); §6.3 has it on attention weights too | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the recipe | [Dropout](#dropout) |
 # | rate of dropout | any | the nearest 256th, when training on a CPU | [Faster forms](#faster) |
-# | symbols | 37,000 pieces of words, shared (French: 32,000) | 5,000 pieces, shared; words in the demonstration | [Pieces](#byte-pairs) |
+# | tokens | 37,000 subwords, shared (French: 32,000) | 5,000 subwords, shared; words in the demonstration | [Subwords](#byte-pairs) |
 # | one matrix for embeddings and output | yes | yes; three in the demonstration | [One matrix](#one-matrix) |
 # | corpus | 4.5 million pairs (French: 36 million) | 29,000 pairs | [A corpus](#corpus) |
 # | size | 6 layers of 512, 8 heads | 3 layers of 192, 3 heads | [Settings](#settings) |
@@ -6593,7 +6602,7 @@ published("lengths")
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
 # | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores with bf16 instructions, about twice as long without | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
-# | beam | 4 hypotheses, α = 0.6, 50 symbols more than the source | the same; an ended hypothesis keeps a place | [Beam search](#beam-search) |
+# | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | direction | English to German, English to French | German to English; others by `--languages` | [Command line](#command-line) |
 # | BLEU | newstest2014: 27.3 and 38.1 (base), 28.4 and 41.8 (big; 41.0 in §6.1), German and French | other sentences, so another scale: see the table | [Step by step](#step-by-step) |
 #
@@ -6603,13 +6612,13 @@ published("lengths")
 # Names of classes and functions are those that courses and posts have used since 2018, and most
 # calls still mean what they meant. Masks of ones and zeros are taken for what they say. The loop
 # of the 2022 copy task runs here as it stands; what should change around it are three lines: the
-# index of padding, the symbols of the sentence that is decoded, and its length.
+# index of padding, the tokens of the sentence that is decoded, and its length.
 #
 # | Call in older code | Call here |
 # | --- | --- |
 # | `LabelSmoothing(size=V, padding_idx=0)` | `LabelSmoothing(size=V, padding_idx=PAD)`; `PAD` is 2, and ids 0 to 3 are special |
-# | `torch.LongTensor([[0, 1, 2, …]])` as a source to copy | only symbols from 4 on: `[[4, 5, 6, …]]` |
-# | `greedy_decode(…, max_len=10, start_symbol=1)` (2018; 0 in 2022) | `max_len=12, start_symbol=START`: ten symbols with start and end |
+# | `torch.LongTensor([[0, 1, 2, …]])` as a source to copy | only tokens from 4 on: `[[4, 5, 6, …]]` |
+# | `greedy_decode(…, max_len=10, start_symbol=1)` (2018; 0 in 2022) | `max_len=12, start_symbol=START`: ten tokens with start and end |
 # | `run_epoch(…, DummyOptimizer(), DummyScheduler(), mode="eval")` | `run_epoch(…, mode="eval")`, without an optimizer |
 # | `SimpleLossCompute(generator, criterion, opt)` (2018) | `SimpleLossCompute(generator, criterion)`; optimizer and scheduler go to `run_epoch` |
 # | `NoamOpt(d_model, factor, warmup, Adam(…))` (2018) | `optimizer, scheduler = make_optimizer(model, factor, warmup)` |
@@ -6635,7 +6644,7 @@ published("lengths")
 # | loss falls below what seems possible, translations are nonsense | the future leaks: causal mask missing or transposed |
 # | loss stays at log V | learning rate far too small, or gradients that never reach the weights |
 # | loss becomes NaN | a row with nothing to attend to and −∞; log of zero; fp16 without care |
-# | good loss, every translation stops at once or never | start and end symbols confused, or target not shifted |
+# | good loss, every translation stops at once or never | start and end tokens confused, or target not shifted |
 # | translations change from call to call | dropout is on: `model.eval()` was forgotten |
 # | a sentence translates differently inside a batch | padding is not masked |
 # | two GPUs give a worse model than one | loss divided by each rank's own token count; or twice the batch with the same schedule, so half the updates |
@@ -6663,24 +6672,24 @@ published("lengths")
 # | cross-entropy | mean of $-\log p$ of what is right, weighted by the target | [Loss](#label-smoothing) |
 # | DDP | several processes with equal models that share the batches | [Many processes](#workers) |
 # | dropout | numbers set to zero at random while a model trains | [Dropout](#dropout) |
-# | embedding | the learnt vector of a symbol | [Embeddings](#embeddings) |
+# | embedding | the learnt vector of a token | [Embeddings](#embeddings) |
 # | epoch | one pass over the training split | [The loop](#loop) |
 # | generator | the last linear map and the softmax, from states to words | [Generator](#generator) |
 # | grade | a function that runs our checks on what you wrote | [Try it](#try-attention) |
-# | greedy decoding | writing the likeliest next symbol, again and again | [Greedy](#greedy-decoding) |
+# | greedy decoding | writing the likeliest next token, again and again | [Greedy](#greedy-decoding) |
 # | head | one of several attentions that run side by side, each in a narrow space of its own | [Several heads](#multi-head-attention) |
 # | hypothesis | an unfinished or finished translation in a beam | [Beam search](#beam-search) |
 # | int8 | a whole number of one byte; weights are stored in it, as −127 to 127 | [A model to take away](#model-to-take-away) |
 # | KL divergence | cross-entropy less what it would be at best | [Loss](#label-smoothing) |
 # | label smoothing | asking for a little less than certainty | [Loss](#label-smoothing) |
-# | language model | a model that says which symbol comes next, without a source | [Part 10](#language-model) |
+# | language model | a model that says which token comes next, without a source | [Part 10](#language-model) |
 # | logit | the score of a word before the softmax | [Generator](#generator) |
 # | mask | a table that says which key a query may attend to | [Notation](#notation) |
 # | memory | what the encoder leaves for the decoder, one vector for each source position | [Encoder and decoder](#encoder-decoder) |
 # | oracle | what gives the right answer in a check: PyTorch, a closed formula, a slower form | [Start here](#start) |
-# | padding | symbols that fill up short sentences and count for nothing | [Batches](#batches) |
-# | perplexity | among how many equally likely symbols the model seems to choose | [Evaluation](#evaluation) |
-# | piece | a part of a word that byte-pair encoding has made a symbol | [Pieces](#byte-pairs) |
+# | padding | tokens that fill up short sentences and count for nothing | [Batches](#batches) |
+# | perplexity | among how many equally likely tokens the model seems to choose | [Evaluation](#evaluation) |
+# | subword | a part of a word that byte-pair encoding has made a token | [Subwords](#byte-pairs) |
 # | query, key, value | what asks, what is compared with it, and what is handed over | [Attention](#attention) |
 # | rank | one of the processes that train together | [Many processes](#workers) |
 # | residual connection | a sub-layer's output added to its input | [Residual](#residual) |
@@ -6691,9 +6700,9 @@ published("lengths")
 # | state | the decoder's vector at a position | [Generator](#generator) |
 # | stream | the sum to which all sub-layers add | [Residual](#residual) |
 # | sub-layer | attention or feed-forward network inside a layer | [Residual](#residual) |
-# | symbol, token | a word, piece or mark of punctuation, and its number | [Tokens](#tokens) |
+# | token | a word, subword or mark of punctuation, and its number | [Tokens](#tokens) |
 # | teacher forcing | training with the true words before, not the model's own | [Batches](#batches) |
-# | temperature | what the scores are divided by before a symbol is drawn | [Part 10](#language-model) |
+# | temperature | what the scores are divided by before a token is drawn | [Part 10](#language-model) |
 # | update | one step of the optimizer | [The loop](#loop) |
 # | warm-up | the first updates, in which the learning rate rises | [Schedule](#schedule) |
 #
@@ -6706,7 +6715,7 @@ published("lengths")
 # - Luong, Pham and Manning, 2015. [Effective Approaches to Attention-based Neural Machine
 #   Translation](https://arxiv.org/abs/1508.04025): attention by dot products.
 # - Graves, 2013. [Generating Sequences With Recurrent Neural
-#   Networks](https://arxiv.org/abs/1308.0850): writing one symbol after the other.
+#   Networks](https://arxiv.org/abs/1308.0850): writing one token after the other.
 # - Kaiser and Bengio, 2016. [Can Active Memory Replace
 #   Attention?](https://arxiv.org/abs/1610.08613): the Extended Neural GPU.
 # - Kalchbrenner et al., 2016. [Neural Machine Translation in Linear
@@ -7066,16 +7075,18 @@ class Config:
     positions: str = "PositionalEncoding"  # or LearntPositions, NoPositions
     bias: bool = True  # in linear maps
     max_len: int = 256  # positions
-    min_freq: int = 2  # words that are rarer are unknown; without pieces only
-    pieces: int = 5000  # in one list for both languages; fewer of few pairs; 0: whole words
-    share_embeddings: bool = True  # one matrix for both embeddings and the output; needs pieces
+    min_freq: int = 2  # words that are rarer are unknown; without subwords only
+    vocab_size: int = 5000  # subwords for both languages; fewer of few pairs; 0: whole words
+    share_embeddings: bool = True  # one matrix for both embeddings and the output; needs subwords
     smoothing: float = 0.1  # of the labels
     batch_tokens: int | None = None  # positions of a batch, in all processes; else by corpus
-    accumulate: int = 1  # batches to an update
+    accum_iter: int = 1  # batches to an update
     factor: float = 1.5  # of the learning rate
     clip: float | None = None  # the longest gradient; longer ones are shortened to it
     weight_decay: float = 0.0  # of matrices, by AdamW; norms and biases are left out
-    schedule: Literal["linear", "root"] = "linear"  # after the warm-up: to zero, or the paper's
+    schedule: Literal["linear", "inverse_sqrt"] = (
+        "linear"  # after the warm-up: to zero, or the paper's
+    )
     epochs: int | None = None  # passes over the training split; else by corpus
     shares: int | None = None  # of a pass; each counts as an epoch; else by corpus
     warmup: int = 1000  # updates; at most a quarter of all
@@ -7085,15 +7096,15 @@ class Config:
     def __post_init__(self):
         if len(self.languages.split("-")) != 2 or not all(self.languages.split("-")):
             raise ValueError(f"--languages needs two codes, such as de-en, got {self.languages!r}")
-        if self.pieces < 0:
-            raise ValueError(f"--pieces must be 0, for words, or more, got {self.pieces}")
+        if self.vocab_size < 0:
+            raise ValueError(f"--vocab-size must be 0, for words, or more, got {self.vocab_size}")
         for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"--{name.replace('_', '-')} must be positive, got {value}")
 
 
-POSITIVE = "N d_model d_ff h batch_tokens accumulate epochs shares warmup keep factor clip".split()
+POSITIVE = "N d_model d_ff h batch_tokens accum_iter epochs shares warmup keep factor clip".split()
 
 
 # %% [markdown]
@@ -7103,7 +7114,7 @@ POSITIVE = "N d_model d_ff h batch_tokens accumulate epochs shares warmup keep f
 #
 # ```
 # python the_annotated_transformer.py train --data my-wmt --languages en-de --ranks 8 --keep 20 \
-#     --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first --dropout 0.1 --pieces 37000 \
+#     --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first --dropout 0.1 --vocab-size 37000 \
 #     --batch-tokens 25000 --warmup 4000 --factor 1 --schedule root
 # ```
 
@@ -7160,8 +7171,8 @@ def write_summed(path: Path, content: dict, names: Iterable[str]) -> dict[str, s
 
 
 def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
-    """Write the pieces, or the words of both sides; the name of the file."""
-    if isinstance(vocabularies[0], Pieces):
+    """Write the subwords, or the words of both sides; the name of the file."""
+    if isinstance(vocabularies[0], Subwords):
         write_atomically(folder / "tokenizer.json", vocabularies[0].settings.encode())
         return "tokenizer.json"
     source, target = vocabularies
@@ -7281,8 +7292,8 @@ def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -
     bar = tqdm(corpus.splits["train"], "encoding", unit=" pairs", leave=False, disable=None)
     lengths = array.array("i")
     with whole_file(folder / "train.ids") as file:
-        for piece in grouped(bar, 10_000):
-            encoded = encode_pairs(piece, vocabularies, corpus.languages)
+        for chunk in grouped(bar, 10_000):
+            encoded = encode_pairs(chunk, vocabularies, corpus.languages)
             fitting = [pair for pair in encoded if usable(pair, max_len)]
             sentences = list(itertools.chain.from_iterable(fitting))  # source, target, source, …
             lengths.extend(map(len, sentences))
@@ -7332,7 +7343,7 @@ def locked(folder: Path, wait: bool) -> Iterator[None]:
 
 def encode_corpus(corpus: Corpus, config: Config) -> Data:
     """A corpus as ids: those on disk, or, where they are missing, old or damaged, new ones."""
-    sizes = [config.pieces, config.min_freq, config.max_len]
+    sizes = [config.vocab_size, config.min_freq, config.max_len]
     of = [corpus.place or corpus.name, *corpus.languages, *sizes]
     about = {"of": of, "text": sum_of_text(corpus)}
     folder = runs_folder() / "ids" / sum_of(of)[:16]
@@ -7344,7 +7355,7 @@ def encode_corpus(corpus: Corpus, config: Config) -> Data:
         except (OSError, ValueError):
             known = None
         if known != about:
-            vocabularies = learn_symbols(corpus, config.pieces, config.min_freq)
+            vocabularies = learn_vocabularies(corpus, config.vocab_size, config.min_freq)
             words = write_vocabularies(folder, vocabularies)
             write_ids(folder, corpus, vocabularies, config.max_len)
             sums = write_summed(path, about, [words, "train.ids", "train.lengths"])
@@ -7374,7 +7385,7 @@ def updates_of_epoch(config: Config, data: Data, number: int) -> list[list[list[
     lengths = data.train.lengths[chosen] - torch.tensor([0, 1])  # the last target is not read
     order = random.Random(f"{config.seed} {number}")
     batches = token_batches(lengths.tolist(), config.batch_tokens, order)
-    return list(grouped([chosen[batch].tolist() for batch in batches], config.accumulate))
+    return list(grouped([chosen[batch].tolist() for batch in batches], config.accum_iter))
 
 
 # %% [markdown]
@@ -7390,7 +7401,7 @@ def resolve(config: Config, data: Data) -> Config:
     """The settings for this corpus, with a number in the place of each None."""
     positions = int((data.train.lengths - torch.tensor([0, 1])).amax(1).sum())
     batch = config.batch_tokens or min(2560, max(64, positions // 50))
-    updates = positions / batch / config.accumulate  # of a pass, about
+    updates = positions / batch / config.accum_iter  # of a pass, about
     epochs = max(min(32, 100_000 / updates), min(100, 2000 / updates))
     config = dataclasses.replace(
         config,
@@ -8314,7 +8325,7 @@ def train_on_pairs_of_your_own():
 
 # %% [markdown]
 # What `from the_annotated_transformer import *` hands out: functions and classes of this text, the
-# special symbols, and PyTorch.
+# special tokens, and PyTorch.
 
 
 # %%

@@ -133,8 +133,8 @@ def small_config(at, small_corpus):
     """Settings of a training that takes a second."""
     return at.Config(
         data=str(small_corpus), N=1, d_model=16, d_ff=32, h=2, dropout=0.1, attention_dropout=0.1,
-        max_len=16, min_freq=1, pieces=0, share_embeddings=False, batch_tokens=128, accumulate=2,
-        warmup=1, factor=0.1, epochs=2, schedule="root", keep=1,
+        max_len=16, min_freq=1, vocab_size=0, share_embeddings=False, batch_tokens=128,
+        accum_iter=2, warmup=1, factor=0.1, epochs=2, schedule="inverse_sqrt", keep=1,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def text(small_corpus, tmp_path, monkeypatch) -> Path:
 
 
 def encode(text: Path, **changes) -> tutorial.Data:
-    config = tutorial.Config(pieces=100, **changes)
+    config = tutorial.Config(vocab_size=100, **changes)
     return tutorial.encode_corpus(tutorial.read_corpus(text, DE_EN), config)
 
 

@@ -119,7 +119,7 @@ def test_pairs_that_cannot_be_learnt_from_are_left_out(tmp_path, monkeypatch):
     bad = [("Hund " * 10, "dog"), ("Hund", "dog " * 9), ("", "A dog."), ("Ein Hund.", "")]
     good = [*PAIRS, fitting]
     corpus = tutorial.Corpus("toy", DE_EN, {"train": [bad[0], *good, *bad[1:]], "val": PAIRS})
-    config = tutorial.Config(pieces=0, share_embeddings=False, min_freq=1, max_len=10)
+    config = tutorial.Config(vocab_size=0, share_embeddings=False, min_freq=1, max_len=10)
     data = tutorial.encode_corpus(corpus, config)
     encoded = tutorial.encode_pairs(good, data.vocabularies, DE_EN)
     assert [(a.tolist(), b.tolist()) for a, b in map(data.train.__getitem__, range(3))] == encoded
@@ -291,7 +291,7 @@ def test_a_model_that_cannot_be_used(capsys, small_run, tmp_path, command):
 
 BAD_SETTINGS = {
     "--h 3": r"d_model \(16\) must be divisible by h \(3\)",
-    "--pieces 0": "one matrix needs one vocabulary",
+    "--vocab-size 0": "one matrix needs one vocabulary",
     "--attention Mine": "Mine is no part of this text",
     "--ranks 0": "--ranks must be at least 1",
     "--data none": r"no folder none: .*train\.de",
@@ -302,7 +302,7 @@ BAD_SETTINGS = {
 def test_a_setting_out_of_range(capsys, small_corpus, tmp_path, setting):
     """The error names the option and its limit; nothing that looks like a run is left."""
     given = ["--data", small_corpus, "--folder", tmp_path / "run", "--d-model", 16, "--h", 2]
-    assert run_main("train", *given, "--pieces", 50, *setting.split()) == 1
+    assert run_main("train", *given, "--vocab-size", 50, *setting.split()) == 1
     assert re.search(BAD_SETTINGS[setting], last_line(capsys.readouterr().err))
     assert not (tmp_path / "run").exists()
 
@@ -317,7 +317,7 @@ def test_every_setting_has_its_limit():
 
 
 def test_a_command_line_that_cannot_be_read(capsys):
-    for words in ("train --preset huge", "translate --bema 2", "train --pieces=-1", ""):
+    for words in ("train --preset huge", "translate --bema 2", "train --vocab-size=-1", ""):
         assert run_main(*words.split()) == 2
         said = capsys.readouterr()
         assert said.out == ""
@@ -341,8 +341,17 @@ def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
     data = write_pairs(tmp_path / "phrases", ("fr", "en"), **splits)
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
     given = "--N 2 --d-model 16 --d-ff 32 --h 2 --max-len 24 --min-freq 1 --epochs 2 --seed 3"
-    given += " --batch-tokens 64 --pieces 0 --no-share-embeddings --no-norm-first --keep 1"
-    given = ["train", "--data", data, "--languages", "fr-en", "--schedule", "root", *given.split()]
+    given += " --batch-tokens 64 --vocab-size 0 --no-share-embeddings --no-norm-first --keep 1"
+    given = [
+        "train",
+        "--data",
+        data,
+        "--languages",
+        "fr-en",
+        "--schedule",
+        "inverse_sqrt",
+        *given.split(),
+    ]
     assert run_main(*given, "--minutes", 0) == 0
     assert "stopped: the same command goes on, with the unf" in capsys.readouterr().out
     assert run_main(*given) == 0

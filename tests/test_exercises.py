@@ -116,12 +116,12 @@ def token_batches(lengths, budget, order=None, longest=max, lost=0):
     return order.sample(batches, len(batches) - lost)
 
 
-def grow(now, log_probs, end_symbol=END, pad=PAD, best=True, stops=True, past=1):
+def grow(now, log_probs, end_symbol=END, pad=PAD, best=True, stops=True, past=1, stays=True):
     kept = []
     for beam in zip(now.logp.tolist(), now.ended.tolist(), log_probs.tolist(), strict=True):
         found = []  # whether it keeps its place, log-probability, place, symbol
         for place, (logp, ended, row) in enumerate(zip(*beam, strict=True)):
-            keeps = ended and logp > -math.inf
+            keeps = stays and ended and logp > -math.inf
             offers = [(pad, 0.0)] if ended and stops else enumerate(row)
             found += [(keeps, logp * past + gain, place, symbol) for symbol, gain in offers]
         kept.append(sorted(found, reverse=best)[: log_probs.size(1)])
@@ -146,12 +146,12 @@ def without_head(attn, head, place=3, until=lambda handle: handle):
     return until(attn.linears[place].register_forward_pre_hook(silence))
 
 
-def rotate(x, at, sign=1, angle_of=torch.as_tensor):
+def rotate(x, at, sign=1, angle_of=torch.as_tensor, other_half=1):
     features = []
     for i in range(0, x.size(-1), 2):
         angle = angle_of(at) / 10_000 ** (i / x.size(-1))
         one = x[..., i]
-        other = x[..., i + 1]
+        other = x[..., i + other_half]
         cos = angle.cos()
         sin = angle.sin()
         features += [one * cos - other * sin, sign * one * sin + other * cos]
@@ -174,10 +174,16 @@ FAULTS = {  # arguments or attributes for the right one; 1e-9 fills an empty row
     "greedy_decode": [{"blind": True}, {"first": 1}, {"more": 1}],
     "layers_until_connected": [{"change": 1}, {"look": 0}, {"depth": -1}],
     "token_batches": [{"longest": itemgetter(0)}, {"longest": sum}, {"lost": 1}],
-    "grow": [{"best": False}, {"stops": False}, {"past": 1e-9}],
+    "grow": [{"best": False}, {"stops": False}, {"past": 1e-9}, {"stays": False}],
     "training_flops": [{"passes": 1}, {"operations": 1}, {"memory": 0}],
     "without_head": [{"place": 0}, {"place": 2}, {"until": contextlib.nullcontext}],
-    "rotate": [{"sign": -1}, {"angle_of": torch.zeros_like}, {"angle_of": torch.square}],
+    "rotate": [
+        {"sign": -1},
+        {"angle_of": torch.zeros_like},
+        {"angle_of": torch.square},
+        {"other_half": 0},  # the classic one: x1 cos - x1 sin
+        {"angle_of": lambda at: torch.full_like(at, 1.0)},  # blind to where it stands
+    ],
 }
 
 
@@ -199,20 +205,47 @@ def test_a_right_solution_passes_every_check_and_those_that_the_text_names(name,
     assert all(f"\ndef {check}():" in part for check in checks)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("number", range(4))
-def test_a_faulty_one_or_an_empty_one_fails_there(name, number, capsys, monkeypatch):
-    named = {check: tutorial.EXAMPLES[check] for check in STATED[name][0]}
+WRONG = [(name, change) for name, changes in FAULTS.items() for change in changes]
+
+
+@pytest.mark.parametrize("name, change", [*WRONG, *((name, {}) for name in FAULTS)])
+def test_a_faulty_one_or_an_empty_one_fails_there(name, change, capsys):
     right = RIGHT[name]
-    monkeypatch.setattr(tutorial, "EXAMPLES", named)
-    change = [*FAULTS[name], {}][number]
     wrong = functools.partial(right, **change) if change else nothing
     if isinstance(right, type):
         empty = {part: nothing for part, thing in vars(right).items() if callable(thing)}
         wrong = type("Mine", (right,), change or empty)
     found = verdicts(capsys, **{name: wrong})
-    assert found.keys() == named.keys()
+    assert found.keys() == STATED[name][0]
     assert any(found.values())
+
+
+@pytest.mark.parametrize("closed", [-1e9, -math.inf])
+def test_a_textbook_attention_is_right_and_told_about_closed_rows(closed, capsys):
+    def textbook(query, key, value, mask=None, dropout=None):
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+        weights = scores if mask is None else scores.masked_fill(mask == 0, closed)
+        weights = weights.softmax(-1)
+        return (weights if dropout is None else dropout(weights)) @ value, weights
+
+    found = verdicts(capsys, attention=textbook)
+    wrong = [check for check, reason in found.items() if reason]
+    assert wrong == ["check_an_empty_row_gives_zero_output_and_gradient"]
+
+
+@pytest.mark.parametrize("name", ["MultiHeadedAttention", "LabelSmoothing", "PositionalEncoding"])
+def test_a_subclass_that_overrides_nothing_is_refused(name):
+    ours = getattr(tutorial, name)
+
+    class Mine(ours):
+        """Nothing is written yet."""
+
+        size = 3
+
+    with pytest.raises(ValueError, match=f"Mine overrides nothing of {name}"):
+        tutorial.grade(**{name: Mine})
+    mine = type("Mine", (ours,), {"forward": ours.forward})
+    assert tutorial.grade(**{name: mine}) == tutorial.EXERCISES[name]
 
 
 @pytest.mark.parametrize("error", [None, AssertionError, OSError, KeyboardInterrupt])
@@ -228,32 +261,21 @@ def test_ours_is_back_whatever_happens(error, capsys):
     assert all(vars(tutorial)[name] is thing for name, thing in before.items())
 
 
-@pytest.mark.parametrize("name", ["rotatoe", "learn_pieces", "greedy_decode"])
-def test_what_is_ours_or_what_no_quick_check_uses_is_refused(name, capsys, monkeypatch):
-    """Pieces of words need a corpus, which is cached; here greedy decoding has a cached model."""
-    monkeypatch.setattr(tutorial, "tiny_model", functools.cache(tutorial.tiny_model))
-    with pytest.raises(ValueError, match=f"no quick check so far uses {name}$"):
+@pytest.mark.parametrize("name", ["rotatoe", "learn_subwords"])
+def test_what_is_ours_or_no_exercise_is_refused(name, capsys):
+    with pytest.raises(ValueError, match=f"{name} is no exercise so far, as these are: attention"):
         tutorial.grade(**{"rotate": rotate, name: nothing})
     with pytest.raises(ValueError, match="this is our own rotate: define yours"):
         tutorial.grade(grow=grow, rotate=tutorial.rotate)
     assert capsys.readouterr().out == ""
-    assert verdicts(capsys, grow=grow).keys() < STATED["grow"][0], "the one without that model"
-    assert tutorial.tiny_model.cache_info().misses == 0
 
 
-def test_what_grade_runs_loads_and_trains_nothing_and_trained_models_stay(capsys, monkeypatch):
-    tutorial.copy_model(0.0)
-    trained = tutorial.copy_model, tutorial.demonstration_training, tutorial.translator_at_hand
-    before = [each.cache_info() for each in trained]
-    for name in ("new_copy_model", "subprocess", "load_trained_model", "read_corpus"):
+def test_what_grade_runs_trains_nothing_draws_nothing_and_needs_no_corpus(monkeypatch):
+    for name in ("alt", "pd", "new_copy_model", "load_trained_model", "find_corpus", "subprocess"):
         monkeypatch.setattr(tutorial, name, None)
-    found = verdicts(capsys, **RIGHT)
-    assert len(found) > 20
-    assert not any(found.values())
-    assert [each.cache_info() for each in trained] == before
-    assert before[0].currsize
-    used = set().union(*(tutorial.names_reached(tutorial.EXAMPLES[check]) for check in found))
-    assert not used & {"find_corpus", "load_trained_model", "copy_model", "subprocess"}
+    passed = tutorial.grade(**RIGHT)
+    assert passed == [check for name in RIGHT for check in tutorial.EXERCISES[name]]
+    assert tutorial.EXERCISES.keys() == RIGHT.keys()
 
 
 def test_in_a_notebook_a_reader_may_take_our_names(capsys):
@@ -266,12 +288,13 @@ def test_in_a_notebook_a_reader_may_take_our_names(capsys):
     assert "✗ no word hears a later one" in capsys.readouterr().out, "the faulty mask of the text"
     grade = names["grade"]
     ours = names["subsequent_mask"]
-    with pytest.raises(ValueError, match="no quick check so far uses rotate"):
+    with pytest.raises(ValueError, match="rotate is no exercise so far"):
         grade(rotate=rotate)
     for wrong, body in enumerate(("ones(1, size, size).tril()", "ones(1, size, size)")):
         exec(f"def subsequent_mask(size):\n    return torch.{body}", names)
         with contextlib.suppress(AssertionError):  # a cell of ours is run again
-            exec("example(inspect.unwrap(check_no_word_hears_a_later_one))", names)
+            again = names["check_no_word_hears_a_later_one"].__wrapped__
+            names["example"](again)
         [said] = verdicts(capsys, grade, subsequent_mask=names["subsequent_mask"]).values()
         assert bool(said) == wrong
         assert names["subsequent_mask"] is ours

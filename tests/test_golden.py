@@ -24,7 +24,7 @@ ALONE = at.Worker(0, 1, torch.device("cpu"), None)
 @pytest.fixture
 def given() -> SimpleNamespace:
     """Settings, vocabularies and length of a training, and one batch for each of fifty updates."""
-    config = at.Config(data="builtin", pieces=300, batch_tokens=512, epochs=32, **SIZES)
+    config = at.Config(data="builtin", vocab_size=300, batch_tokens=512, epochs=32, **SIZES)
     data = at.encode_corpus(at.find_corpus("builtin"), config)
     config = at.resolve(config, data)
     updates = at.updates_of_epoch(config, data, 0)[:50]

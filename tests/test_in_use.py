@@ -49,7 +49,7 @@ def test_batches_and_epochs_follow_from_the_corpus(pairs, batch, epochs):
 
 
 def test_the_peak_of_a_short_training_is_the_usual_one():
-    for schedule in ("linear", "root"):
+    for schedule in ("linear", "inverse_sqrt"):
         config = Config(warmup=1000, schedule=schedule, epochs=1, batch_tokens=64, factor=0.1)
         data = data_of(60)
         resolved = tutorial.resolve(config, data)

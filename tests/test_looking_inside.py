@@ -18,10 +18,10 @@ SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 
 @pytest.fixture(scope="module")
 def translator() -> tutorial.Translator:
-    """A model of pieces that has learnt nothing, of two layers with three heads."""
+    """A model of subwords that has learnt nothing, of two layers with three heads."""
     torch.manual_seed(0)
     corpus = tutorial.read_builtin()
-    vocabularies = tutorial.learn_pieces(corpus, 300)
+    vocabularies = tutorial.learn_subwords(corpus, 300)
     model = tutorial.make_model(300, 300, 2, 12, 16, 3, 0.5, max_len=128).eval()
     model.generator.proj.bias.data[PAD] = -1e4  # no trained model writes it
     return tutorial.Translator("toy", model, corpus.name, corpus.languages, vocabularies)

@@ -187,8 +187,8 @@ def test_the_copy_task_gives_the_losses_that_it_always_gave(at):
     """
     for norm_first, expected in LOSSES.items():
         model = at.new_copy_model(norm_first=norm_first)
-        batches = list(at.data_gen(at.COPY_SYMBOLS, 8, 20))
-        criterion = at.LabelSmoothing(at.COPY_SYMBOLS, at.PAD, 0.1)
+        batches = list(at.data_gen(at.COPY_VOCAB, 8, 20))
+        criterion = at.LabelSmoothing(at.COPY_VOCAB, at.PAD, 0.1)
         loss_compute = at.SimpleLossCompute(model.generator, criterion)
         optimizer = at.make_optimizer(model, factor=0.1, warmup=8)
         loss, _ = at.run_epoch(batches, model, loss_compute, *optimizer, accum_iter=2)

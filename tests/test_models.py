@@ -230,10 +230,10 @@ def test_damage_to_a_state_dict_is_noticed(tmp_path):
 
 
 of_words = functools.partial(toy, 0)
-of_pieces = functools.partial(toy, 60, share_embeddings=True)
+of_subwords = functools.partial(toy, 60, share_embeddings=True)
 
 
-@pytest.mark.parametrize("make", [of_words, of_pieces], ids=["words", "pieces"])
+@pytest.mark.parametrize("make", [of_words, of_subwords], ids=["words", "subwords"])
 def test_a_model_in_int8(make, tmp_path):
     """Each weight misses by half a step of its row at most."""
     whole = make()
@@ -259,19 +259,19 @@ def test_the_mean_of_models_is_a_model(tmp_path, capsys):
     states = []
     for seed in (1, 2, 3):
         names.append(str(tmp_path / f"epoch-00{seed}"))
-        at.save_model(of_pieces(seed=seed), names[-1])
+        at.save_model(of_subwords(seed=seed), names[-1])
         states.append(at.load_trained_model(names[-1]).model.state_dict())
     assert models.main(["average", *names]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'average'}: the mean of 3 models\n"
     mean = at.load_trained_model(tmp_path / "average")
-    assert mean.vocabularies == of_pieces().vocabularies
+    assert mean.vocabularies == of_subwords().vocabularies
     for name, value in mean.model.state_dict().items():
         torch.testing.assert_close(value, sum(state[name] for state in states) / 3)
-    pieces = at.Pieces(mean.vocabularies[0].settings.replace('"ü"', '"µ"'))
-    other_pieces = dataclasses.replace(of_pieces(), vocabularies=(pieces, pieces))
-    for other in (other_pieces, of_pieces(h=4), of_pieces(norm_first=False)):
+    subwords = at.Subwords(mean.vocabularies[0].settings.replace('"ü"', '"µ"'))
+    other_subwords = dataclasses.replace(of_subwords(), vocabularies=(subwords, subwords))
+    for other in (other_subwords, of_subwords(h=4), of_subwords(norm_first=False)):
         at.save_model(other, tmp_path / "other")
-        with pytest.raises(ValueError, match=r"other has other symbols or sizes than .*001"):
+        with pytest.raises(ValueError, match=r"other has other tokens or sizes than .*001"):
             models.average_models([names[0], tmp_path / "other"])
 
 

@@ -147,7 +147,7 @@ def test_maps_are_those_of_the_part(way):
 
 @pytest.fixture(scope="module")
 def vocabularies() -> tuple:
-    return at.learn_pieces(at.read_builtin(), 60)
+    return at.learn_subwords(at.read_builtin(), 60)
 
 
 def translator_of(model: torch.nn.Module, vocabularies: tuple) -> at.Translator:

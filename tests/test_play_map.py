@@ -34,17 +34,17 @@ def made(tmp_path_factory):
 
 
 def panel(tab) -> tuple[str, dict[str, float]]:
-    """What the panel shows: the place, and pieces with their probabilities."""
+    """What the panel shows: the place, and subwords with their probabilities."""
     rows = [row.split() for row in tab.locator(".panel li").all_inner_texts()]
     return tab.locator(".where").inner_text(), {piece: float(share) for piece, share in rows}
 
 
 def torch_lens(at, place: str, position: int, name: str) -> dict[str, float]:
-    """The five likeliest pieces there, by the script's own model."""
+    """The five likeliest subwords there, by the script's own model."""
     translator = at.load_trained_model(PROJECT / "pretrained", torch.device("cpu"))
     model = translator.model
-    pieces = translator.vocabularies[0]
-    [src, tgt] = pieces.encode(SENTENCE)
+    subwords = translator.vocabularies[0]
+    [src, tgt] = subwords.encode(SENTENCE)
     seen = []
     src = torch.tensor([[*src, at.END]])
     tgt = torch.tensor([[at.START, *tgt]])
@@ -58,7 +58,7 @@ def torch_lens(at, place: str, position: int, name: str) -> dict[str, float]:
         vectors = after - before if place in ("encoder attention", "decoder cross") else after
         norm = model.encoder.norm if encoding else model.decoder.norm
         shares = model.generator(norm(vectors))[0, position].exp().topk(5)
-    words = [pieces.words[number].strip("▁").replace("</s>", "end") for number in shares.indices]
+    words = [subwords.words[number].strip("▁").replace("</s>", "end") for number in shares.indices]
     return dict(zip(words, shares.values.tolist(), strict=True))
 
 

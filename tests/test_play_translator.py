@@ -77,7 +77,7 @@ def test_it_is_the_model_of_pytorch(engine, at, shipped):
 
 def test_the_result_on_file_holds_what_is_promised():
     found = records.read("translator")
-    assert found["pieces, both test sets"] == {"sentences": 2000, "equal": 2000}
+    assert found["subwords, both test sets"] == {"sentences": 2000, "equal": 2000}
     assert found["greedy, first test set"]["equal"] >= 990
     assert found["largest difference of log-probabilities, fifty sentences"] < 1e-3
 

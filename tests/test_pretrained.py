@@ -25,10 +25,12 @@ FILES = ("config.json", "tokenizer.json", "model.safetensors")
 SHIPPED = PROJECT / "pretrained"
 
 
-def toy(pieces: int = 300, name: str = "toy", seed: int = 0, **changes) -> tutorial.Translator:
+def toy(vocab_size: int = 300, name: str = "toy", seed: int = 0, **changes) -> tutorial.Translator:
     """An untrained model; every weight differs from what a fresh model would have."""
     corpus = tutorial.read_builtin()
-    vocabularies = tutorial.learn_pieces(corpus, pieces) if pieces else tutorial.learn_words(corpus)
+    vocabularies = (
+        tutorial.learn_subwords(corpus, vocab_size) if vocab_size else tutorial.learn_words(corpus)
+    )
     torch.manual_seed(seed)
     sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "max_len": 32, "dropout": 0.25} | changes
     model = tutorial.make_model(*map(len, vocabularies), **sizes).eval()
@@ -79,7 +81,7 @@ def refused(folder: Path, message: str = "") -> None:
     [
         {"share_embeddings": True},
         {"norm_first": False, "attention_dropout": 0.0},
-        {"pieces": 0},  # words
+        {"vocab_size": 0},  # words
     ],
     ids=str,
 )
@@ -274,7 +276,7 @@ def test_the_score_is_that_of_the_record(multi30k):
 
 
 def test_symbols_that_do_not_fit(folder, tmp_path):
-    text = tutorial.learn_pieces(tutorial.read_builtin(), 301)[0].settings
+    text = tutorial.learn_subwords(tutorial.read_builtin(), 301)[0].settings
     (folder / "tokenizer.json").write_text(text)
     sign(folder)
     refused(folder, "301 symbols do not fit a matrix of 300 rows")

@@ -65,7 +65,7 @@ NEITHER = {
     "smoothing must be in [0": "the smoothing must be in [0",
     'sizes = f"{len(source.weight)} and': 'sizes = f"{len(source.weight)} but',
     "bytes are replaced": "bytes were replaced",
-    "cut into {len(pieces)} parts": "cut in parts",
+    "cut into {len(chunks)} parts": "cut in parts",
     "decoded without a cache, which takes longer": "decoded slowly",
     'own = "".join(f", nor': 'own = " ".join(f", nor',
     'example = "GroupedAttention(groups=2)"': 'example = "Mine(a=1)"',

@@ -33,14 +33,14 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
     splits = dict(zip(("train", "val", *tool.TESTS), (pairs[:120], *parts), strict=True))
     corpus = str(write_pairs(tmp_path / "text", ("de", "en"), **splits))
     words = at.Config(
-        data=corpus, N=1, d_model=16, d_ff=32, h=2, max_len=64, min_freq=1, keep=2, pieces=0,
+        data=corpus, N=1, d_model=16, d_ff=32, h=2, max_len=64, min_freq=1, keep=2, vocab_size=0,
         share_embeddings=False, epochs=2, batch_tokens=128, warmup=10,
     )  # fmt: skip
-    pieces = dataclasses.replace(words, pieces=150, share_embeddings=True)
+    subwords = dataclasses.replace(words, vocab_size=150, share_embeddings=True)
     runs = {f"words-{seed}": dataclasses.replace(words, seed=seed) for seed in (1, 2)}
-    runs |= {"pieces-1": pieces, "back": dataclasses.replace(pieces, languages="en-de")}
+    runs |= {"subwords-1": subwords, "back": dataclasses.replace(subwords, languages="en-de")}
     first = tool.Row("words", "words", ("words-1", "words-2"))
-    second = tool.Row("pieces", "pieces", ("pieces-1",), beam=4, averaged=2)
+    second = tool.Row("subwords", "subwords", ("subwords-1",), beam=4, averaged=2)
     changes = {
         "RUNS": runs,
         "ROWS": (first, second),
@@ -93,7 +93,7 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
 
     pairs = zip(tool.ROWS, tool.ROWS[1:], strict=False)
     assert {row.name: step(before, row) for before, row in pairs} == {
-        "pieces": {"pieces"},
+        "subwords": {"subwords"},
         "one-matrix": {"share_embeddings"},
         "beam": {"beam"},
         "averaging": {"averaged"},
@@ -152,15 +152,15 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     scored = [(entry["run"], entry["split"]) for entry in content["scores"]]
     assert scored[:8] == [(run, split) for run in toy.RUNS for split in toy.TESTS]
     row = toy.ROWS[1]
-    [entry] = [e for e in content["scores"][:8] if e["run"] == "pieces-1"][1:]
+    [entry] = [e for e in content["scores"][:8] if e["run"] == "subwords-1"][1:]
     assert (entry["beam"], entry["alpha"], entry["averaged"]) == (4, 0.6, 2)
     assert entry["code"] == {"training": "ab12", "scoring": "ab12"}
-    written = toy.translations_path(row, "pieces-1", entry["split"]).read_text().split("\n")[:-1]
+    written = toy.translations_path(row, "subwords-1", entry["split"]).read_text().split("\n")[:-1]
     sources, references = zip(*at.find_corpus(toy.CORPUS).splits[entry["split"]], strict=True)
     assert entry["bleu"] == round(at.corpus_bleu(written, references)[0], 2)
-    epochs = sorted(toy.folder_of("pieces-1").glob("epoch-*"))
+    epochs = sorted(toy.folder_of("subwords-1").glob("epoch-*"))
     states = [at.load_trained_model(epoch).model.state_dict() for epoch in epochs]
-    mean = toy.translator_of("pieces-1", 2)
+    mean = toy.translator_of("subwords-1", 2)
     for name, value in mean.model.state_dict().items():
         torch.testing.assert_close(value, (states[0][name] + states[1][name]) / 2)
     decode = functools.partial(at.beam_search, beam=4, alpha=0.6)

@@ -1,4 +1,4 @@
-"""Text on its way through a translator: the built-in captions, pieces of words, odd sentences, text
+"""Text on its way through a translator: the built-in captions, subwords, odd sentences, text
 of all of Unicode, and standard input. As many lines come out as went in."""
 
 import hashlib
@@ -49,29 +49,29 @@ def test_captions_are_read_in_both_directions():
 
 
 @pytest.fixture(scope="module")
-def pieces() -> tutorial.Pieces:
-    return tutorial.learn_pieces(tutorial.read_builtin(), 400)[0]
+def subwords() -> tutorial.Subwords:
+    return tutorial.learn_subwords(tutorial.read_builtin(), 400)[0]
 
 
-def test_one_list_of_pieces_is_learnt_from_the_training_split():
+def test_one_list_of_subwords_is_learnt_from_the_training_split():
     corpus = tutorial.read_builtin()
-    source, target = tutorial.learn_pieces(corpus, 300)
+    source, target = tutorial.learn_subwords(corpus, 300)
     assert source is target
     assert len(source) == 300
     assert source.words[: len(tutorial.SPECIALS)] == tutorial.SPECIALS
     corpus.splits["val"] = [("Qq", "Qq")] * 500
-    assert tutorial.learn_pieces(corpus, 300)[0] == source
+    assert tutorial.learn_subwords(corpus, 300)[0] == source
 
 
-def test_what_is_special_in_pieces(pieces):
-    for word in pieces.words[4:]:
+def test_what_is_special_in_subwords(subwords):
+    for word in subwords.words[4:]:
         assert len(word) == 1 or not set(word) & set(".,"), "never a word joined with a comma"
-    [ids] = pieces.encode(["<s> </s> <blank> Hund"])
+    [ids] = subwords.encode(["<s> </s> <blank> Hund"])
     assert not {START, END, PAD} & set(ids)
-    [ids] = pieces.encode(["Hund 漢"])
+    [ids] = subwords.encode(["Hund 漢"])
     assert ids.count(tutorial.UNKNOWN) == 1
-    assert "<unk>" in pieces.decode(ids)
-    assert pieces.encode(["", " \t ", "\x00"]) == [[], [], []]
+    assert "<unk>" in subwords.decode(ids)
+    assert subwords.encode(["", " \t ", "\x00"]) == [[], [], []]
 
 
 # Odd sentences ----------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def random_text(rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("number", [30, pytest.param(150, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("learn, size", [(tutorial.learn_words, 1), (tutorial.learn_pieces, 300)])
+@pytest.mark.parametrize("learn, size", [(tutorial.learn_words, 1), (tutorial.learn_subwords, 300)])
 def test_random_texts_are_translated_line_by_line(learn, size, number):
     rng = random.Random(number)
     corpus = tutorial.read_builtin()
@@ -162,15 +162,15 @@ def test_random_texts_are_translated_line_by_line(learn, size, number):
 
 
 @pytest.mark.parametrize("number", [100, pytest.param(500, marks=pytest.mark.slow)])
-def test_random_texts_come_back(pieces, number):
+def test_random_texts_come_back(subwords, number):
     """Training reads them too: what is tokenized is text again, whatever the characters."""
     rng = random.Random(number)
     texts = [random_text(rng) for _ in range(number)]
-    for text, ids in zip(texts, pieces.encode(texts), strict=True):
-        # as pieces know it: in one form of Unicode, their mark of a space taken for a space
+    for text, ids in zip(texts, subwords.encode(texts), strict=True):
+        # as subwords know it: in one form of Unicode, their mark of a space taken for a space
         known = unicodedata.normalize("NFC", tutorial.NOT_TEXT.sub(" ", text)).replace("▁", " ")
-        assert all(0 <= symbol < len(pieces) for symbol in ids)
-        assert tutorial.UNKNOWN in ids or pieces.decode(ids).split() == known.split()
+        assert all(0 <= symbol < len(subwords) for symbol in ids)
+        assert tutorial.UNKNOWN in ids or subwords.decode(ids).split() == known.split()
     tokenizer = tutorial.load_tokenizer("de")
     for text in texts:
         again = tutorial.detokenize(tutorial.tokenize(text, tokenizer))

@@ -145,7 +145,7 @@ def test_a_limit_of_time(small_config, whole, tmp_path, monkeypatch):
 
 def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
     """A header, a line for each epoch, at the end what to do; the same command goes on."""
-    sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --pieces 0 --no-share-embeddings --min-freq 1"
+    sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --no-share-embeddings --min-freq 1"
     sizes += " --schedule root --warmup 1 --batch-tokens 128 --epochs 40"
     words = ["train", "--data", str(small_corpus), *sizes.split(), "--folder", "my run"]
     command = [sys.executable, str(PROJECT / tutorial.SCRIPT), *words]
@@ -181,7 +181,7 @@ def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
 
 
 def test_the_shares_of_a_pass_hold_every_sentence_once(small_config):
-    config = dataclasses.replace(small_config, shares=3, accumulate=1)
+    config = dataclasses.replace(small_config, shares=3, accum_iter=1)
     data = tutorial.encode_corpus(tutorial.find_corpus(config.data), config)
     epochs = [tutorial.updates_of_epoch(config, data, number) for number in range(6)]
     passes = [[batch for epoch in half for [batch] in epoch] for half in (epochs[:3], epochs[3:])]
@@ -299,12 +299,17 @@ def test_what_a_run_keeps(small_config, tmp_path, monkeypatch, loads, entry):
     assert content["settings"] == dataclasses.replace(config, shares=1)
 
 
-@pytest.mark.parametrize("pieces", [0, 5000])
+@pytest.mark.parametrize("vocab_size", [0, 5000])
 def test_a_run_translates_from_whatever_place_of_it_is_named(
-    small_config, tmp_path, capsys, pieces
+    small_config, tmp_path, capsys, vocab_size
 ):
-    """Neither 5,000 pieces nor a warm-up of 1,000 updates are to be had of so small a corpus."""
-    sizes = {"pieces": pieces, "share_embeddings": pieces > 0, "max_len": 64, "epochs": 1}
+    """Neither 5,000 subwords nor a warm-up of 1,000 updates are to be had of so small a corpus."""
+    sizes = {
+        "vocab_size": vocab_size,
+        "share_embeddings": vocab_size > 0,
+        "max_len": 64,
+        "epochs": 1,
+    }
     config = dataclasses.replace(small_config, warmup=1000, **sizes)
     run = tmp_path / "run"
     tutorial.train_model(config, run)
@@ -335,8 +340,8 @@ def test_the_command_for_the_paper_s_base_model(monkeypatch):
     assert not config.norm_first
     assert ranks == 8
     assert config.share_embeddings
-    assert config.pieces == 37_000
-    assert config.schedule == "root"
+    assert config.vocab_size == 37_000
+    assert config.schedule == "inverse_sqrt"
 
 
 # The story --------------------------------------------------------------------------------------
@@ -348,7 +353,7 @@ def test_only_the_norm_after_the_sum_needs_a_warm_up():
     for norm_first, curve in ((True, tutorial.from_the_peak), (False, tutorial.rate),
                               (False, tutorial.from_the_peak)):  # fmt: skip
         model = tutorial.new_copy_model(N=4, norm_first=norm_first)
-        batches = list(tutorial.data_gen(tutorial.COPY_SYMBOLS, 32, 150))
+        batches = list(tutorial.data_gen(tutorial.COPY_VOCAB, 32, 150))
         losses.append(tutorial.train_briefly(model, batches, curve)[-1])
     assert max(losses[:2]) < 2 < 2.4 < losses[2]
 

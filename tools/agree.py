@@ -1,7 +1,7 @@
 """Hold the page's translator against PyTorch, on Multi30k: `make agree` writes translator.json.
 
 Pieces of all sentences of both test sets; greedy translations of the first set; log-probabilities
-at every symbol of fifty translations, as they are written; seconds for a sentence of 15 words, at
+at every token of fifty translations, as they are written; seconds for a sentence of 15 words, at
 the full speed of this machine and at a quarter of it. Needs Multi30k, Chromium and a quiet machine.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
     record = records.circumstances() | {
         "corpus": corpus.name,
         "model": translator.name,
-        "pieces, both test sets": equal(ours, theirs),
+        "subwords, both test sets": equal(ours, theirs),
         "greedy, first test set": equal(greedy, at.translate(translator, first, at.greedy_search)),
         "largest difference of log-probabilities, fifty sentences": widest,
         "sentence of 15 words": FIFTEEN,

@@ -32,8 +32,8 @@ at = models.at
 ROUNDS = 5
 WARM_UP = 3
 SECONDS = 6.0  # of training: updates before a measurement, and its length
-SMALL = at.Config(  # words as symbols, so that the feed of 2022 has the same vocabulary
-    data="multi30k", pieces=0, share_embeddings=False, d_model=256, d_ff=1024, h=4, dropout=0.1,
+SMALL = at.Config(  # words as tokens, so that the feed of 2022 has the same vocabulary
+    data="multi30k", vocab_size=0, share_embeddings=False, d_model=256, d_ff=1024, h=4, dropout=0.1,
     batch_tokens=2560,
 )  # fmt: skip
 SIZES = {"small": SMALL, "base": replace(SMALL, N=6, d_model=512, d_ff=2048, h=8)}
@@ -78,7 +78,7 @@ class TorchModel(nn.Module):
 
 
 def feed_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) -> Iterator[at.Batch]:
-    """Batches of 32 pairs, for ever, padded to 72 symbols, cut into words when they are made."""
+    """Batches of 32 pairs, for ever, padded to 72 tokens, cut into words when they are made."""
     size = 32
     length = 72
     tokenizers = at.load_tokenizers(corpus.languages)
@@ -133,7 +133,7 @@ GAINS = {  # what each is worth: the same training with something else in its pl
     "dropout from random bytes": (at.FastDropout, "forward", nn.Dropout.forward),
     "loss without a table": (at.FastLabelSmoothing, "forward", at.LabelSmoothing.forward),
     "loss in chunks": (at.ModelWithLoss, "forward", loss_of_real),
-    "loss in chunks, real symbols only": (at.ModelWithLoss, "forward", loss_of_all),
+    "loss in chunks, real tokens only": (at.ModelWithLoss, "forward", loss_of_all),
     "fused layer norm": (at.FusedLayerNorm, "forward", at.LayerNorm.forward),
     "plain attention": (at.FastAttention, "attend", kernel_on_cpus),
     "batches alike in length": (at, "token_batches", unsorted_batches),
@@ -141,7 +141,7 @@ GAINS = {  # what each is worth: the same training with something else in its pl
 NOT_IN_2022 = (
     "dropout from random bytes",
     "loss without a table",
-    "loss in chunks, real symbols only",
+    "loss in chunks, real tokens only",
     "fused layer norm",
 )  # beside the feed
 

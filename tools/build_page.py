@@ -357,7 +357,7 @@ class Cells:
 
 @functools.cache
 def side_file() -> str:
-    """The shipped model as a script that the page loads: checksum, settings and pieces, weights."""
+    """The shipped model as a script for the page: checksum, settings and subwords, weights."""
     config = json.loads((MODEL / "config.json").read_bytes())["model"]
     for name, known in KNOWN.items():
         if config.get(name, known) != known:

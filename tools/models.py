@@ -73,7 +73,7 @@ def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder
 
 
 def read_older(path: Path, heads: int, words_file: Path | None, languages: str) -> at.Translator:
-    """A state dict of 2018 or 2022 and its words; the special symbols take the first four ids.
+    """A state dict of 2018 or 2022 and its words; the special tokens take the first four ids.
 
     They do not say whether a space stood before a word; here `‿.` is a full stop without one. So
     each source word is entered a second time with the mark; target words like `n't` only so.
@@ -82,7 +82,7 @@ def read_older(path: Path, heads: int, words_file: Path | None, languages: str) 
     if words_file is None:
         raise ValueError("its words lie elsewhere: name them by --words; --help says how")
     words = json.loads(words_file.read_bytes())
-    missing = [symbol for symbol in at.SPECIALS[: at.PAD] if symbol not in words["source"]]
+    missing = [token for token in at.SPECIALS[: at.PAD] if token not in words["source"]]
     words["source"] += missing  # 2018 had no start and no end here: they get zeros
     state[SOURCE] = torch.nn.functional.pad(state[SOURCE], (0, 0, 0, len(missing)))
     for side, names in (("source", [SOURCE]), ("target", [TARGET, OUTPUT, BIAS])):
@@ -126,16 +126,16 @@ def round_model(source: Path, folder: Path, parts: Sequence[type] = ()) -> at.Tr
 
 
 def average_models(folders: Sequence[Path | str], parts: Sequence[type] = ()) -> at.Translator:
-    """The mean of several finished models; ValueError where their symbols or sizes differ."""
+    """The mean of several finished models; ValueError where their tokens or sizes differ."""
     first = at.load_trained_model(folders[0], CPU, parts)
     sizes = at.with_names(first.model.arguments)
 
     def models() -> Iterator[at.EncoderDecoder]:
         for folder in folders:
             other = at.load_trained_model(folder, CPU, parts)
-            same_symbols = other.vocabularies == first.vocabularies
-            if not same_symbols or at.with_names(other.model.arguments) != sizes:
-                raise ValueError(f"{folder} has other symbols or sizes than {folders[0]}")
+            same_tokens = other.vocabularies == first.vocabularies
+            if not same_tokens or at.with_names(other.model.arguments) != sizes:
+                raise ValueError(f"{folder} has other tokens or sizes than {folders[0]}")
             yield other.model
 
     at.average(first.model, models())

@@ -52,14 +52,14 @@ def trial(**changes) -> at.Config:
 
 
 RUNS = {
-    **{f"words-{n}": recipe(pieces=0, share_embeddings=False, seed=n) for n in SEEDS},
-    "pieces-1": recipe(share_embeddings=False),
+    **{f"words-{n}": recipe(vocab_size=0, share_embeddings=False, seed=n) for n in SEEDS},
+    "subwords-1": recipe(share_embeddings=False),
     **{f"recipe-{n}": recipe(seed=n) for n in SEEDS},
     "recipe-en-de": recipe(languages="en-de"),
     "trial-base": trial(),
-    "trial-root": trial(schedule="root"),
+    "trial-inverse-sqrt": trial(schedule="inverse_sqrt"),
     **{f"trial-dropout-{percent}": trial(dropout=percent / 100) for percent in (10, 30, 40)},
-    **{f"trial-pieces-{n}": trial(pieces=n) for n in (3000, 8000, 10_000)},
+    **{f"trial-subwords-{n}": trial(vocab_size=n) for n in (3000, 8000, 10_000)},
     **{f"trial-width-{D}": trial(d_model=D, d_ff=4 * D, h=D // 64) for D in (192, 384)},
     **{f"trial-heads-{h}": trial(h=h) for h in (1, 8)},
     "trial-smoothing-0": trial(smoothing=0.0),
@@ -84,7 +84,7 @@ class Row:
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
 ROWS = (
     Row("words", "words", tuple(f"words-{seed}" for seed in SEEDS)),
-    Row("pieces", "pieces of words", ("pieces-1",)),
+    Row("subwords", "subwords", ("subwords-1",)),
     Row("one-matrix", "one matrix instead of three", FULL[:1]),
     Row("beam", "beam search", FULL[:1], BEAM),
     Row("averaging", "averaging", FULL[:1], BEAM, AVERAGED),
@@ -98,10 +98,10 @@ SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOS
 
 # What these name, and so on; what they know as an attribute only stands here beside them.
 TRAINING = (
-    "read_multi30k Config learn_symbols write_ids IdPairs resolve planned_updates new_model "
+    "read_multi30k Config learn_vocabularies write_ids IdPairs resolve planned_updates new_model "
     "LabelSmoothing ModelWithLoss on_all_ranks new_optimizer train_epoch validate best_of"
 ).split()
-SCORING = "read_multi30k Vocabulary Pieces evaluate length_penalty average dequantise".split()
+SCORING = "read_multi30k Vocabulary Subwords evaluate length_penalty average dequantise".split()
 NOT_FOLLOWED = (
     "find_corpus",  # paths, downloads and a toy: read_multi30k says what our text is
     "length_penalty",  # has no say in a search with one place, as validation's is

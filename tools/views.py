@@ -59,7 +59,7 @@ def first_picture() -> str:
     return f"""{begin} xmlns="http://www.w3.org/2000/svg" class="drawing {own}" {label}>
   <title id="first-translation-title">A translation, and where the model looked</title>
   <desc id="first-translation-desc">Above: {at.SENTENCE} {words} \
-Curves lead from each piece to those that the model looked at while it wrote it.</desc>
+Curves lead from each subword to those that the model looked at while it wrote it.</desc>
   {style}\
     .{own} {{ min-width: 520px; }}
     .{own} rect {{ fill: var(--drawing-panel); stroke: var(--drawing-panel-edge); }}
@@ -202,8 +202,8 @@ def choices() -> dict:
     columns["parameters"] = "{parameters:,}"
     caption = (
         "Multi30k, validation split, greedy, seed {seed}, {epochs} epochs. Without a change: N {N},"
-        " d_model {d_model}, d_ff {d_ff}, h {h}, dropout {dropout}, pieces {pieces}, schedule"
-        " {schedule}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}"
+        " d_model {d_model}, d_ff {d_ff}, h {h}, dropout {dropout}, vocab_size {vocab_size},"
+        " schedule {schedule}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}"
     ).format(**base)
     return finished(caption, trials, **tabulate(trials, columns))
 
@@ -370,7 +370,7 @@ def cost() -> dict:
     ]
     best, made = max(trainings, key=lambda pair: median(speeds(pair[0])))
     second = median(speeds(best))
-    length = 27  # target symbols; symbols of a sentence
+    length = 27  # target tokens; tokens of a sentence
     base = {"model": "base", "D": 512, "steps": 1e5, "hours": 12, "paper": 3.3e18}
     big = {"model": "big", "D": 1024, "steps": 3e5, "hours": 84, "paper": 2.3e19}
     for row in (base, big):
@@ -382,7 +382,7 @@ def cost() -> dict:
     columns |= {"paper, time × assumed speed": "{paper:.1e}", "counted": "{counted:.1e}"}
     columns |= {"share": "{share:.0%}", "hours here": "{here:,.0f}"}
     caption = (
-        f"Floating-point operations, sentences of {length} symbols; here at {second:,.0f} symbols a"
+        f"Floating-point operations, sentences of {length} tokens; here at {second:,.0f} tokens a"
         f" second, our fastest training of the base size ({best['dtype']}, fewer words), big in"
         " proportion"
     )

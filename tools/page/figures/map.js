@@ -99,8 +99,8 @@
     const [side, part, kind] = place.split(" ");
     const adds = PARTS[side].includes(part) && !kind;
     if (side === "encoder" && !adds) return "A curiosity here, since the encoder never speaks: it shares its matrix of " +
-      "vectors with the generator, so the stream often names the German piece itself.";
-    if (/final|generator/.test(part)) return "What the generator does say: the probability of each next piece.";
+      "vectors with the generator, so the stream often names the German subword itself.";
+    if (/final|generator/.test(part)) return "What the generator does say: the probability of each next token.";
     if (adds) return "What the generator would say if it heard nothing but this part.";
     if (kind === "norm") return "The stream as the next part reads it, and what the generator would say of that.";
     return "What the generator would say if all later layers were left out, and only the final norm were kept: " +
@@ -148,9 +148,9 @@
     const [, section] = box.match(/href="([^"]+)"/);
     return `<div class="map" data-written="${written.join(" ")}" data-layers="${model.N}">
       <div class="plan picture">${drawing(run, data, FIRST)}
-        ${pieces(run, "source", run.ids.encoder, FIRST.encoder, "Pieces of the source")}
-        ${pieces(run, "read", run.ids.decoder, FIRST.decoder, "Pieces read so far")}
-        ${pieces(run, "written", written, FIRST.decoder, "Pieces written next")}</div>
+        ${pieces(run, "source", run.ids.encoder, FIRST.encoder, "Subwords of the source")}
+        ${pieces(run, "read", run.ids.decoder, FIRST.decoder, "Subwords read so far")}
+        ${pieces(run, "written", written, FIRST.decoder, "Subwords written next")}</div>
       <div class="panel"><div class="layers" role="group" aria-label="Layer" hidden></div>
         <div class="reading">${panel(run, section, FIRST)}</div></div>
     </div>`;
@@ -219,7 +219,7 @@
     }
     const choices = Array.from({ length: map.dataset.layers }, (_, layer) => chooser(layer + 1, "layer", layer));
     layers.append("layer ", ...choices);
-    layers.insertAdjacentHTML("beforebegin", '<p class="hint">Point at a box, or choose a piece or a layer.</p>');
+    layers.insertAdjacentHTML("beforebegin", '<p class="hint">Point at a box, or choose a subword or a layer.</p>');
     layers.hidden = false;
 
     for (const box of boxes) {

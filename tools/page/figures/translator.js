@@ -139,7 +139,7 @@
     const looks = most.map(({ weight, piece }) => `${piece} (${weight.toFixed(2)})`).join(", ");
     const text = target.slice(0, shown + 1).map((piece) => piece.replace(SPACE, " ").replace("</s>", "")).join("").trim();
     const written = text ? `Written: “${text}”` : "Nothing is written yet.";
-    return `${written} ${looks && `To write ${spelt(target[shown] ?? "the next piece")} the model looks at ${looks}.`}`.trim();
+    return `${written} ${looks && `To write ${spelt(target[shown] ?? "the next subword")} the model looks at ${looks}.`}`.trim();
   }
 
   /** A piece as it is chosen: what goes on with a word is told from what begins one. */
@@ -171,7 +171,7 @@
     const forms = room === null ? [false, true] : [rowsWidth(scene.source, scene.target) > 1.5 * room];
     const drawings = forms.map((tall) => `<div class="${tall ? "columns" : "rows"} scroll">${drawing(scene, tall)}</div>`);
     const before = escaped(model.decode(asked.written));
-    const question = `The five likeliest ${before ? `pieces after “${before}”` : "first pieces"}`;
+    const question = `The five likeliest ${before ? `subwords after “${before}”` : "first subwords"}`;
     return { drawings: drawings.join(""), question, candidates: candidates(translation), text };
   }
 

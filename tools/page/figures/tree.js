@@ -160,7 +160,7 @@
       `<span class="row" ${place(1, width)}>greedy</span>`,
       `<span class="node waits" ${place(0.5, (width - 1) / 2)}></span>`, // the start
     ];
-    const label = `Tree of a search, up to step ${view(state).beams.length}, and greedy decoding: pieces and scores`;
+    const label = `Tree of a search, up to step ${view(state).beams.length}, and greedy decoding: subwords and scores`;
     const [role, size] = [playable ? "group" : "img", `--steps:${columns};--rows:${width + 1}`];
     return `<div class="tree" role="${role}" aria-label="${label}" style="${size}">`
       + `<svg viewBox="0 0 1 1" preserveAspectRatio="none" aria-hidden="true"><g>`
@@ -209,7 +209,7 @@
     <label>Width <input type="range" name="width" min="1" max="5" value="${WIDTH}" autocomplete="off"> <output>${WIDTH}</output></label>
     <label>Length penalty α <input type="range" name="alpha" min="0" max="2" step="0.1" value="${ALPHA}" autocomplete="off">
     <output>${ALPHA}</output></label>`;
-  const HINT = "Once the search is played, point at a piece, or take the arrow keys to it: here is its probability.";
+  const HINT = "Once the search is played, point at a subword, or take the arrow keys to it: here is its probability.";
 
   live.tree = (figure) => {
     const find = (selector) => figure.querySelector(selector);
