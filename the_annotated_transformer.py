@@ -2669,6 +2669,12 @@ def copied_exactly(model: EncoderDecoder, batch: Batch) -> int:
     return len([row for row, copied in zip(written, copies, strict=True) if row == copied])
 
 
+# %% [markdown]
+# How is the counting checked? By a parrot that copies without having learnt to, and slips where it
+# is told to.
+
+
+# %% tags=["hide-input"]
 class Parrot(nn.Module):
     """Writes its source and the end, except for `slips`: a token at each row and place."""
 
@@ -2687,6 +2693,7 @@ class Parrot(nn.Module):
         return F.one_hot(memory[:, : tgt.size(1)], COPY_VOCAB)
 
 
+# %%
 @example
 def check_copies_are_counted_to_their_end():
     batch = Batch(torch.full((3, 5), 7))
@@ -4144,7 +4151,7 @@ def learn_vocabularies(corpus: Corpus, vocab_size: int, min_freq: int) -> tuple:
 
 @functools.cache
 def subwords_at_hand() -> Subwords:
-    """Subwords of the corpus of this page, 2,000 at most: few, so that words below are cut often."""
+    """Subwords of the corpus of this page: 2,000 at most, so that words below are cut often."""
     return learn_subwords(corpus_at_hand(), 2000)[0]
 
 
@@ -4674,7 +4681,7 @@ def check_cached_and_plain_decoding_agree():
 # The same two calls, `step` and `keep`, without a cache: every step reads all that is written.
 
 
-# %%
+# %% tags=["hide-input"]
 class PlainDecoder:
     """A `CachedDecoder` that keeps nothing but the tokens, for a model of any kind."""
 
@@ -4716,7 +4723,7 @@ class PlainDecoder:
 # counts until a function or a weight of the model changes.
 
 
-# %%
+# %% tags=["hide-input"]
 def cache_agrees(model: nn.Module, steps: int) -> bool:
     """Do so many steps give the same log-probabilities with a cache and without?"""
     weight = model.generator.proj.weight
@@ -5092,14 +5099,15 @@ def one_search(sentence: str = "Ein kleines Mädchen hebt einen roten Ball auf."
 def one_search_figure():
     frame = one_search()
     text = f"A beam search as a tree, by model {translator_at_hand().name}"
-    tree = alt.Chart(frame, title=text, description=text).encode(
+    tree = alt.Chart(frame).encode(
         x=alt.X("place:O", title="place").axis(labelAngle=0),
         y=alt.Y("step:O", title="step"),
         color=alt.Color("path:N", title=None, sort="descending").legend(orient="top"),
     )
     lines = tree.mark_rule(yOffset=-26, y2Offset=-10).encode(x="origin:O", x2="place", y2="step")
     words = tree.mark_text(fontSize=13).encode(text="token and score:N")
-    return (lines + words).properties(width=480, height=36 * int(frame["step"].max()))
+    tree = (lines + words).properties(title=text, description=text)
+    return tree.properties(width=480, height=36 * int(frame["step"].max()))
 
 
 # %% [markdown]
@@ -7115,7 +7123,7 @@ POSITIVE = "N d_model d_ff h batch_tokens accum_iter epochs shares warmup keep f
 # ```
 # python the_annotated_transformer.py train --data my-wmt --languages en-de --ranks 8 --keep 20 \
 #     --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first --dropout 0.1 --vocab-size 37000 \
-#     --batch-tokens 25000 --warmup 4000 --factor 1 --schedule root
+#     --batch-tokens 25000 --warmup 4000 --factor 1 --schedule inverse_sqrt
 # ```
 
 

@@ -40,7 +40,7 @@ unbiased variance: check_layer_norm_equals_torch
 epsilon outside the root: test_the_norm_of_a_vector_that_hardly_varies
 - (variance + self.eps).sqrt()
 + (variance.sqrt() + self.eps)
-norm dropped, in the paper's order: check_decoder_layer_equals_torch
+norm dropped, in the paper's order: check_layers_equal_torch
 - self.norm(x + self.dropout(sublayer(x)))
 + x + self.dropout(sublayer(x))
 no norm at the end of the stack: check_a_stack_is_its_layers_and_a_norm
@@ -52,16 +52,16 @@ source mask leaked: check_padding_changes_no_real_output
 one attention for self and cross: check_the_parameters_are_those_of_the_formulas
 - DecoderLayer(d_model, attn, copy.deepcopy(attn), ff, dropout, norm_first, norm)
 + DecoderLayer(d_model, attn, attn, ff, dropout, norm_first, norm)
-dropout missing in a sub-layer: check_encoder_layer_equals_torch
+dropout missing in a sub-layer: check_layers_equal_torch
 - x + self.dropout(sublayer(self.norm(x)))
 + x + sublayer(self.norm(x))
 dropout missing after the embedding: check_a_new_model_starts_as_described
 - self.dropout(x + self.pe[:, places])
 + x + self.pe[:, places]
-dropout missing in the feed-forward network: check_encoder_layer_equals_torch
+dropout missing in the feed-forward network: check_layers_equal_torch
 - self.narrow(self.dropout(self.widen(x).relu()))
 + self.narrow(self.widen(x).relu())
-dropout missing in attention: check_encoder_layer_equals_torch
+dropout missing in attention: check_layers_equal_torch
 - dropped = weights if dropout is None else dropout(weights)
 + dropped = weights
 dropout missing in the kernel's form: test_where_everything_is_dropped_nothing_is_left
@@ -92,7 +92,7 @@ gradient leaks into the next update: check_accumulation_equals_one_large_batch
 loss not divided by the tokens: check_the_loss_is_a_mean_over_real_tokens
 - return loss_sum, loss_sum / ntokens
 + return loss_sum, loss_sum
-evaluation with dropout: check_judging_is_without_dropout_and_changes_nothing
+evaluation with dropout: check_a_model_without_opinion_has_perplexity_v
 -     was_training = model.training
 -     model.eval()
 +     was_training = model.training
@@ -141,9 +141,6 @@ ended hypotheses that lose their place: check_what_a_beam_claims_is_true
 an average of the last model alone: check_an_average_is_the_mean_of_every_weight
 - total.get(name, 0) + value
 + value * (count + 1)
-a wrong step for each row: check_rounding_moves_a_weight_by_half_a_step_at_most
-- numbers * steps.view(len(numbers), 1)
-+ numbers * steps.mean()
 sampling that ignores the temperature: check_temperature_and_top_k
 - (likeliest.values / temperature)
 + likeliest.values
@@ -159,9 +156,6 @@ multiplied where the division should be missing: check_what_is_taken_out_is_gone
 a straight line that stays level: check_the_line_rises_to_the_same_peak_and_ends_at_zero
 - min(step / warmup, (total - step) / max(1, total - warmup))
 + min(step / warmup, 1)
-map rows named by what was read: check_rows_are_named_after_what_is_read_or_written
-- "cross-attention": (will_write, source)
-+ "cross-attention": (has_read, source)
 vocabulary from all splits: check_words_of_the_test_are_unknown_and_ids_have_their_ends
 - for pair in sample_of(corpus.splits["train"])
 + for pair in itertools.chain(*corpus.splits.values())

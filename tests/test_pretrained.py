@@ -275,11 +275,11 @@ def test_the_score_is_that_of_the_record(multi30k):
     assert score["signature"] == expected["signature"]
 
 
-def test_symbols_that_do_not_fit(folder, tmp_path):
+def test_tokens_that_do_not_fit(folder, tmp_path):
     text = tutorial.learn_subwords(tutorial.read_builtin(), 301)[0].settings
     (folder / "tokenizer.json").write_text(text)
     sign(folder)
-    refused(folder, "301 symbols do not fit a matrix of 300 rows")
+    refused(folder, "301 tokens do not fit a matrix of 300 rows")
     tutorial.save_model(toy(0), tmp_path / "words")
     path = tmp_path / "words" / "words.json"
     words = json.loads(path.read_bytes())

@@ -47,7 +47,7 @@ SCORING_ONLY = {
     "((5 + length) / 6)": "((5 + length) / 7)",
     "value / count for": "value / (count + 1) for",
     "numbers * steps.view": "numbers / steps.view",
-    "splits=(), decode=beam_search": "splits=(), decode=greedy_decode",
+    "decode: Callable = beam_search,": "decode: Callable = greedy_decode,",
 }
 BOTH = {
     '("<s>", "</s>", "<blank>", "<unk>")': '("<s>", "</s>", "<unk>", "<blank>")',
@@ -77,11 +77,11 @@ NEITHER = {
     "  # so far: they are sorted": "",
     "def rate(step: int,": "def rate(step: float,",
     # what no record rests on
-    "isclose(max(rates), 1 / math.sqrt(512 * 4000))": "isclose(max(rates), 0.0007)",
+    "isclose(max(rates), 3 / math.sqrt(512 * 4000))": "isclose(max(rates), 0.002)",
     "range(1, 20_001, 200)": "range(1, 20_001, 100)",
     "ein Mann: a man": "ein Herr: a gentleman",
     "raw.githubusercontent.com": "example.org",
-    "import torch.utils.benchmark": "import torch.utils.data",
+    "from torch.utils.benchmark import Timer": "import torch.utils.data",
     "class RMSNorm(nn.Module):": "class RMSNorm(nn.Module):\n    power = 2",
 }
 

@@ -93,7 +93,7 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
 
     pairs = zip(tool.ROWS, tool.ROWS[1:], strict=False)
     assert {row.name: step(before, row) for before, row in pairs} == {
-        "subwords": {"subwords"},
+        "subwords": {"vocab_size"},
         "one-matrix": {"share_embeddings"},
         "beam": {"beam"},
         "averaging": {"averaged"},

@@ -146,7 +146,7 @@ def test_a_limit_of_time(small_config, whole, tmp_path, monkeypatch):
 def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
     """A header, a line for each epoch, at the end what to do; the same command goes on."""
     sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --no-share-embeddings --min-freq 1"
-    sizes += " --schedule root --warmup 1 --batch-tokens 128 --epochs 40"
+    sizes += " --schedule inverse_sqrt --warmup 1 --batch-tokens 128 --epochs 40"
     words = ["train", "--data", str(small_corpus), *sizes.split(), "--folder", "my run"]
     command = [sys.executable, str(PROJECT / tutorial.SCRIPT), *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
