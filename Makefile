@@ -76,7 +76,7 @@ execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke or laptop; default la
 lab: $(READY) ## Open the script itself as a notebook in JupyterLab
 	@$(PY) -m jupytext_config --settings-file build/lab/labconfig/default_setting_overrides.json set-default-viewer python
 	env -u JUPYTER_PATH JUPYTER_PREFER_ENV_PATH=1 \
-	  JUPYTER_CONFIG_PATH="$(CURDIR)/build/lab$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+	  JUPYTER_CONFIG_PATH="$(CURDIR)/build/lab:$(CURDIR)/tools/lab$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	  $(PY) -m jupyterlab $(ARGS) $(SCRIPT)
 
 html: execute ## Run the notebook and write the page build/index.html

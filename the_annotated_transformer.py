@@ -74,7 +74,8 @@ IN_NOTEBOOK = "get_ipython" in globals()  # `__name__ == "__main__"` is true in 
 SCRIPT = "the_annotated_transformer.py"
 if IN_NOTEBOOK and not Path(SCRIPT).is_file() and Path("..", SCRIPT).is_file():
     os.chdir("..")  # the notebook was opened in build/: work where the script lies
-HERE = Path(globals().get("__file__", Path.cwd() / SCRIPT)).resolve().parent
+FILE = globals().get("__file__", Path.cwd() / SCRIPT)
+HERE = Path(FILE).resolve().parent
 PACKAGES = """
 torchtext==0.6.0 spacy==3.8.18 sacrebleu==2.6.0 tokenizers==0.23.3 safetensors==0.8.0 pooch==1.9.0
 altair==6.3.0 vl-convert-python==1.9.0.post1 pandas==3.1.1 pillow==13.0.0 tqdm==4.70.1
@@ -483,7 +484,8 @@ def portable_chart(spec: dict) -> dict:
 
     png = vl_convert.vegalite_to_png(spec, scale=1.5)
     small = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(small, "PNG", optimize=True)
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture.quantize(256).save(small, "PNG", optimize=True)
     return {
         "application/vnd.vegalite.v5+json": spec,  # the newest type that Jupyter's viewer knows
         "image/png": base64.b64encode(small.getvalue()).decode(),
@@ -508,26 +510,32 @@ def sentence_frame():
     rows = []
     for (t, asks), (s, word) in itertools.product(enumerate(WORDS), repeat=2):
         x, y = VECTORS[s].tolist()
-        rows.append((asks, word, (VECTORS[t] @ VECTORS[s]).item(), x, y, s > t))
-    return pd.DataFrame(rows, columns=["asks", "word", "product", "x", "y", "later"]).round(2)
+        product = (VECTORS[t] @ VECTORS[s]).item()
+        rows.append((asks, word, product, x, y, s > t))
+    columns = ["asks", "word", "product", "x", "y", "later"]
+    return pd.DataFrame(rows, columns=columns).round(2)
 
 
 @example
 def attention_by_hand_figure():
-    asks = alt.param("asks", value="hebt", bind=alt.binding_select(options=WORDS, name="asks "))
-    mask = alt.param("mask", value=False, bind=alt.binding_checkbox(name="hide later words "))
-    root = alt.param("root", value=True, bind=alt.binding_checkbox(name="divide, as if d_k = 64 "))
+    words = alt.binding_select(options=WORDS, name="asks ")
+    hide = alt.binding_checkbox(name="hide later words ")
+    divide = alt.binding_checkbox(name="divide, as if d_k = 64 ")
+    asks = alt.param("asks", value="hebt", bind=words)
+    mask = alt.param("mask", value=False, bind=hide)
+    root = alt.param("root", value=True, bind=divide)
     text = "Eight words in a plane, with the arrow of the answer to one, and bars of its weights."
     chart = alt.Chart(sentence_frame(), height=280).transform_filter("datum.asks == asks")
     chart = chart.transform_calculate(score="datum.product / sqrt(2) * (root ? 1 : 8)")
     chart = chart.transform_calculate(share="mask && datum.later ? 0 : exp(datum.score)")
     chart = chart.transform_joinaggregate(total="sum(share)")
     chart = chart.transform_calculate(weight="datum.share / datum.total", zero="0")
-    x = alt.X("x:Q", title=None).scale(domain=[-2.6, 2.6], nice=False)
-    y = alt.Y("y:Q", title=None).scale(domain=[-2.6, 2.6], nice=False)
-    words = chart.encode(x=x, y=y)
-    dots = words.mark_circle(opacity=0.35).encode(size=alt.Size("weight:Q", legend=None))
-    names = words.mark_text(dy=-12, fontSize=13).encode(text="word:N")
+    sides = alt.Scale(domain=[-2.6, 2.6], nice=False)
+    x = alt.X("x:Q", title=None, scale=sides)
+    y = alt.Y("y:Q", title=None, scale=sides)
+    plane = chart.encode(x=x, y=y)
+    dots = plane.mark_circle(opacity=0.35).encode(size=alt.Size("weight:Q", legend=None))
+    names = plane.mark_text(dy=-12, fontSize=13).encode(text="word:N")
     mixed = chart.transform_calculate(x="datum.weight * datum.x", y="datum.weight * datum.y")
     mixed = mixed.transform_aggregate(x="sum(x)", y="sum(y)").transform_calculate(zero="0")
     answer = mixed.mark_rule(strokeWidth=4).encode(x="zero:Q", y="zero:Q", x2="x:Q", y2="y:Q")
@@ -680,7 +688,8 @@ def check_no_word_hears_a_later_one():
     after, _ = attention(changed, changed, changed, mask)
     torch.testing.assert_close(before[:5], after[:5])
     assert not torch.isclose(before[5:], after[5:]).any()
-    assert weights.count_nonzero(dim=-1).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    seen = weights.count_nonzero(dim=-1)
+    assert torch.equal(seen, torch.arange(1, 9))
 
 
 # %% [markdown]
@@ -847,8 +856,10 @@ class MultiHeadedAttention(nn.Module):
 def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) -> None:
     """Give PyTorch's module our weights."""
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([linear.weight for linear in ours.linears[:3]]))
-        theirs.in_proj_bias.copy_(torch.cat([linear.bias for linear in ours.linears[:3]]))
+        weights = [linear.weight for linear in ours.linears[:3]]
+        biases = [linear.bias for linear in ours.linears[:3]]
+        theirs.in_proj_weight.copy_(torch.cat(weights))
+        theirs.in_proj_bias.copy_(torch.cat(biases))
     theirs.out_proj.load_state_dict(ours.linears[3].state_dict())
 
 
@@ -891,7 +902,8 @@ def a_view_straight_to_heads_mixes_positions():
     x = torch.tensor([[[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23]]])  # (B, T, D) = (1, 3, 4)
     right = x.view(1, 3, 2, 2).transpose(1, 2)  # (B, T, H, d_k) -> (B, H, T, d_k)
     wrong = x.view(1, 2, 3, 2)  # straight to (B, H, T, d_k)
-    return {"head 0, right": right[0, 0].tolist(), "head 0, wrong": wrong[0, 0].tolist()}
+    heads = {"head 0, right": right[0, 0], "head 0, wrong": wrong[0, 0]}
+    return {name: head.tolist() for name, head in heads.items()}
 
 
 # %% [markdown]
@@ -1144,7 +1156,8 @@ class PositionalEncoding(nn.Module):
         exponent = torch.arange(0, d_model, 2) / d_model  # 2i / D, (D/2,)
         frequency = torch.exp(-math.log(10_000.0) * exponent)
         angle = torch.arange(max_len).unsqueeze(1) * frequency  # (max_len, D/2)
-        waves = torch.stack([torch.sin(angle), torch.cos(angle)], dim=-1).flatten(1)
+        pairs = torch.stack([torch.sin(angle), torch.cos(angle)], dim=-1)  # (max_len, D/2, 2)
+        waves = pairs.flatten(1)
         self.register_buffer("pe", waves.unsqueeze(0), persistent=False)  # (1, max_len, D)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
@@ -1230,7 +1243,8 @@ def check_a_shift_is_a_linear_map():
     cos = torch.cos(k * frequency)
     sin = torch.sin(k * frequency)
     rotations = [torch.tensor([[c, s], [-s, c]]) for c, s in zip(cos, sin, strict=True)]
-    torch.testing.assert_close(pe[:55] @ torch.block_diag(*rotations).T, pe[5:], atol=1e-5, rtol=0)
+    shifted = pe[:55] @ torch.block_diag(*rotations).T
+    torch.testing.assert_close(shifted, pe[5:], atol=1e-5, rtol=0)
 
 
 # %% [markdown]
@@ -1779,7 +1793,8 @@ def check_a_future_token_changes_no_earlier_output():
     before = model(src, tgt, None, subsequent_mask(6))
     after = model(src, changed, None, subsequent_mask(6))
     torch.testing.assert_close(before[:, :4], after[:, :4])
-    assert (before[:, 4:] - after[:, 4:]).abs().amax(-1).gt(1e-4).all()
+    change = (before[:, 4:] - after[:, 4:]).abs()
+    assert change.amax(-1).gt(1e-4).all()
 
 
 # %% [markdown]
@@ -1840,7 +1855,8 @@ def check_without_positions_the_encoder_is_permutation_equivariant():
     words_only = model.src_embed[0]
     permuted = model.encoder(words_only(src[:, order]), None)
     torch.testing.assert_close(permuted, model.encoder(words_only(src), None)[:, order])
-    assert not torch.allclose(model.encode(src[:, order], None), model.encode(src, None)[:, order])
+    with_order = model.encode(src[:, order], None)
+    assert not torch.allclose(with_order, model.encode(src, None)[:, order])
 
 
 # %% [markdown]
@@ -2001,7 +2017,7 @@ def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
 def check_the_masks_of_a_batch():
     src = torch.tensor([[5, 6, END], [7, END, PAD]])
     batch = Batch(src, pad_ids([[START, 8, 9, END], [START, END]]))
-    assert batch.src_mask.tolist() == [[[True, True, True]], [[True, True, False]]]
+    assert batch.src_mask.int().tolist() == [[[1, 1, 1]], [[1, 1, 0]]]
     for sentence, query, key in itertools.product(range(2), range(3), range(3)):
         real = batch.tgt[sentence, key] != PAD
         assert batch.tgt_mask[sentence, query, key] == (real and key <= query)
@@ -2077,7 +2093,8 @@ def smoothed_targets_figure():
     wanted = LabelSmoothing(7, PAD, 0.4).distribution(target)
     rows = []
     for t, v in itertools.product(range(5), range(7)):
-        rows.append((f"{t} {words[target[t]]}", words[v], round(wanted[t, v].item(), 3)))
+        probability = round(wanted[t, v].item(), 3)
+        rows.append((f"{t} {words[target[t]]}", words[v], probability))
     frame = pd.DataFrame(rows, columns=["target", "word", "probability"])
     text = "Smoothed targets for five positions over seven words; one of the words is padding."
     return heat_map(frame, "word", "target", "probability", text, "blues", size=(280, 200))
@@ -2103,7 +2120,8 @@ def check_label_smoothing_beside_the_option_of_cross_entropy():
     real = target != PAD
     criterion = LabelSmoothing(9, PAD, 0.3)
     ours = criterion(logits.log_softmax(-1), target) + 5 * criterion.entropy()  # of five words
-    trimmed = torch.cat([logits[:, :PAD], logits[:, PAD + 1 :]], 1)[real]
+    others = torch.arange(9) != PAD
+    trimmed = logits[real][:, others]
     shifted = target[real] - (target[real] > PAD).long()
     for smoothing, equal in ((0.3 * 8 / 7, True), (0.3, False)):
         theirs = F.cross_entropy(trimmed, shifted, label_smoothing=smoothing, reduction="sum")
@@ -2321,7 +2339,10 @@ def a_training_in_a_dozen_lines():
     model = make_model(12, 12, N=1, d_model=32, d_ff=64, h=2)
     loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(12, PAD))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    sentences = pad_ids([[START, 4, 5, 6, 7, END], [START, 8, 9, END], [START, 11, 10, 4, END]])
+    first = [START, 4, 5, 6, 7, END]
+    second = [START, 8, 9, END]
+    third = [START, 11, 10, 4, END]
+    sentences = pad_ids([first, second, third])
     batch = Batch(sentences, sentences)
     losses = []
     for _ in range(100):
@@ -2452,7 +2473,9 @@ def check_accumulation_equals_one_large_batch():
 def check_judging_is_without_dropout_and_changes_nothing():
     model = tiny_model(dropout=0.5).train()
     weights = nn.utils.parameters_to_vector(model.parameters())
-    batch = Batch(torch.randint(4, 11, (2, 5)), torch.randint(4, 13, (2, 4)))
+    src = torch.randint(4, 11, (2, 5))
+    tgt = torch.randint(4, 13, (2, 4))
+    batch = Batch(src, tgt)
     compute = SimpleLossCompute(model.generator, LabelSmoothing(13, PAD))
     once, state = run_epoch([batch], model, compute, mode="eval")
     twice, _ = run_epoch([batch, batch], model, compute, mode="eval", accum_iter=2)
@@ -2461,7 +2484,8 @@ def check_judging_is_without_dropout_and_changes_nothing():
     assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), weights)
     assert model.generator.proj.weight.grad is None
     assert refuses(run_epoch, [batch], model, compute, None, None, "val")
-    assert refuses(run_epoch, [Batch(batch.src, batch.tgt[:, :1])], model, compute)
+    without_target = Batch(src, tgt[:, :1])
+    assert refuses(run_epoch, [without_target], model, compute)
 
 
 # %% [markdown]
@@ -2506,7 +2530,9 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 @example
 def check_a_model_without_opinion_has_perplexity_v():
     model = tiny_model().train()
-    batch = Batch(pad_ids([[5, 6, END], [7, END]]), pad_ids([[START, 5, 6, END], [START, END]]))
+    src = pad_ids([[5, 6, END], [7, END]])
+    tgt = pad_ids([[START, 5, 6, END], [START, END]])
+    batch = Batch(src, tgt)
     nn.init.zeros_(model.generator.proj.weight)
     nn.init.zeros_(model.generator.proj.bias)
     scores = evaluate_loss(model, [batch, batch])
@@ -2646,7 +2672,8 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
             written.append(model.generator(states[0, -1]).argmax().item())
         assert row == written + [PAD] * (len(row) - len(written))
     model.generator.proj.bias.data[END] = 100.0  # and now they all end at once
-    assert greedy_decode(model, batch.src, batch.src_mask, 12, START).tolist() == [[START, END]] * 3
+    together = greedy_decode(model, batch.src, batch.src_mask, 12, START)
+    assert together.tolist() == [[START, END]] * 3
 
 
 # %% [markdown]
@@ -2700,7 +2727,8 @@ def check_copies_are_counted_to_their_end():
     assert copied_exactly(Parrot({}), batch) == 3
     assert copied_exactly(Parrot({(0, 0): 8}), batch) == 2
     assert copied_exactly(Parrot({(0, 4): 8, (1, 5): 7}), batch) == 1
-    assert copied_exactly(Parrot({(0, 0): END, (1, 1): END, (2, 2): END}), batch) == 0
+    early = {(0, 0): END, (1, 1): END, (2, 2): END}
+    assert copied_exactly(Parrot(early), batch) == 0
 
 
 def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
@@ -2744,7 +2772,8 @@ def copy_model(limit: float = 90.0) -> tuple[EncoderDecoder, list[float], list[i
 @example
 def train_the_copy_task():
     _, losses, exact = copy_model()
-    return {"updates": 10 * len(losses), "last loss": round(losses[-1], 3), "exact of 500": exact}
+    last = round(losses[-1], 3)
+    return {"updates": 10 * len(losses), "last loss": last, "exact of 500": exact}
 
 
 # %% [markdown]
@@ -3064,7 +3093,8 @@ def layers_until_connected(layer: Callable[[Tensor], Tensor], T: int, D: int = 8
     x = start = torch.randn(1, T, D, dtype=torch.double, requires_grad=True)
     for depth in itertools.count(1):
         x = layer(x)
-        (gradient,) = torch.autograd.grad(x[0, -1].sum(), start, retain_graph=True)
+        last = x[0, -1].sum()
+        (gradient,) = torch.autograd.grad(last, start, retain_graph=True)
         if gradient[0, 0].ne(0).any():
             return depth
 
@@ -3118,7 +3148,8 @@ def cost_of_length_figure():
         "convolution over 3": lambda x: convolution(x.mT),
     }
     rows = []
-    for T in (16, 64, 256) if run_level() == "smoke" else (16, 64, 256, 1024):
+    lengths = (16, 64, 256) if run_level() == "smoke" else (16, 64, 256, 1024)
+    for T in lengths:
         for name, layer in layers.items():
             step = {"layer": layer, "x": torch.randn(1, T, 256)}
             timer = Timer("layer(x).sum().backward()", globals=step)
@@ -3403,7 +3434,7 @@ def builtin_corpus() -> dict[str, list[Pair]]:
             (f"{where} lacht {who}, weil ein Kind {what} {does}.",
              f"{place} {someone} is laughing because a child is {doing} {something}."),
         ]  # fmt: skip
-    pairs = [(a[0].upper() + a[1:], b[0].upper() + b[1:]) for a, b in dict.fromkeys(pairs)]
+    pairs = [tuple(text[0].upper() + text[1:] for text in pair) for pair in dict.fromkeys(pairs)]
     random.Random(2017).shuffle(pairs)
     return {"train": pairs[:2700], "val": pairs[2700:2900], "test": pairs[2900:3100]}
 
@@ -3605,7 +3636,8 @@ SAMPLE = 200_000  # pairs that are enough for a vocabulary
 
 def sample_of(pairs: Sequence[Pair]) -> Iterator[Pair]:
     """All pairs, or of more than 200,000 every n-th, so that they come from everywhere."""
-    return itertools.islice(pairs, 0, None, max(1, math.ceil(len(pairs) / SAMPLE)))
+    every = math.ceil(len(pairs) / SAMPLE)
+    return itertools.islice(pairs, 0, None, max(1, every))
 
 
 def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabulary]:
@@ -3652,7 +3684,8 @@ def usable(pair: IdPair, max_len: int) -> bool:
 def check_words_of_the_test_are_unknown_and_ids_have_their_ends():
     train = [("Ein Hund rennt.", "A dog runs."), ("Ein Hund bellt.", "A dog barks.")]
     test = [("Ein Hund schläft.", "A dog sleeps.")]
-    corpus = Corpus("four captions", ("de", "en"), {"train": train, "val": test, "test": 2 * test})
+    splits = {"train": train, "val": test, "test": 2 * test}
+    corpus = Corpus("four captions", ("de", "en"), splits)
     words = learn_words(corpus)
     [(source, target)] = encode_pairs(test, words, corpus.languages)
     assert source[-1] == target[-1] == END
@@ -3936,7 +3969,8 @@ def translate(
     texts = [""] * len(parts)
     by_length = sorted(range(len(parts)), key=lambda n: len(parts[n][1]))
     for group in grouped(by_length, batch_size):
-        batch = Batch(pad_ids([parts[n][1] for n in group])).to(translator.device)
+        sources = pad_ids([parts[n][1] for n in group])
+        batch = Batch(sources).to(translator.device)
         limit = length_cap(batch.src.size(1), translator.max_len)
         rows = decode(translator.model, batch.src, batch.src_mask, limit, START)
         for n, row in zip(group, rows.tolist(), strict=True):
@@ -4642,7 +4676,8 @@ class CachedDecoder:
     def keep(self, sentences: Tensor, origin: Tensor) -> None:
         """Go on with these sentences (n,), hypotheses grown from places `origin` (n, beam)."""
         rows = (sentences.unsqueeze(1) * origin.size(1) + origin).flatten()
-        if not torch.equal(rows, torch.arange(len(self.past[0].keys), device=rows.device)):
+        everyone = torch.arange(len(self.past[0].keys), device=rows.device)
+        if not torch.equal(rows, everyone):
             for past in self.past:
                 past.keep(rows)
         for memory in self.memories:
@@ -4731,7 +4766,8 @@ def cache_agrees(model: nn.Module, steps: int) -> bool:
     memory = None
     src_mask = None
     if hasattr(model.decoder.layers[0], "src_attn"):
-        memory = model.tgt_embed[0](torch.tensor([[0, 1, 2], [2, 0, 1]], device=weight.device))
+        source = torch.tensor([[0, 1, 2], [2, 0, 1]], device=weight.device)
+        memory = model.tgt_embed[0](source)
         src_mask = torch.ones(2, 1, 3, dtype=torch.bool, device=weight.device)
     causal = subsequent_mask(steps).to(weight.device)
     plain = model.generator(model.decode(memory, src_mask, ids, causal))
@@ -4751,7 +4787,8 @@ def fault_of_cache(model: nn.Module, longest: int) -> str:
     state = [getattr(each, "__func__", each) for each in state]
     state = tuple(state)
     steps = 1 << longest.bit_length()  # rounded up, so few lengths are tried
-    steps = min(steps, getattr(model, "arguments", {}).get("max_len", max(1, longest)))
+    arguments = getattr(model, "arguments", {})
+    steps = min(steps, arguments.get("max_len", max(1, longest)))
     tried, most = getattr(model, "tried", ((), 0))
     if tried == state and most >= steps:
         return ""
@@ -4917,9 +4954,10 @@ def grow(
 # %%
 def decided(now: Hypotheses, alpha: float, longest: int) -> Tensor:
     """(B,): True where no hypothesis that goes on can still beat the best that has ended."""
-    best = now.score(alpha).masked_fill(~now.ended, -torch.inf).amax(dim=1)
-    going_on = now.logp.masked_fill(now.ended, -torch.inf).amax(dim=1)
-    return best >= going_on / length_penalty(longest, alpha)
+    ended = now.score(alpha).masked_fill(~now.ended, -torch.inf)
+    going_on = now.logp.masked_fill(now.ended, -torch.inf)
+    bound = going_on.amax(dim=1) / length_penalty(longest, alpha)
+    return ended.amax(dim=1) >= bound
 
 
 # %% [markdown]
@@ -5077,7 +5115,8 @@ def one_search(sentence: str = "Ein kleines Mädchen hebt einen roten Ball auf."
     translator = translator_at_hand()
     record = []
     rows = []
-    src = torch.tensor([source_parts(translator, [sentence])[0][1]], device=translator.device)
+    [(_, ids)] = source_parts(translator, [sentence])
+    src = torch.tensor([ids], device=translator.device)
     longest = length_cap(src.size(1), translator.max_len)
     beam_search(translator.model, src, Batch(src).src_mask, longest, beam=beam, record=record)
     winner = record[-1][0].score(0.6)[0].argmax().item()
@@ -5268,9 +5307,12 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[f
 @example
 def check_case_counts_and_an_unknown_word_is_one():
     right = "A little dog runs through the park."
-    assert corpus_bleu([right], [right])[0] > 99.9 > corpus_bleu([right.lower()], [right])[0]
-    wrong = [corpus_bleu([right.replace("dog", word)], [right])[0] for word in ("<unk>", "horse")]
-    assert wrong[0] == wrong[1]
+    perfect, _ = corpus_bleu([right], [right])
+    lower, _ = corpus_bleu([right.lower()], [right])
+    unknown, _ = corpus_bleu([right.replace("dog", "<unk>")], [right])
+    wrong, _ = corpus_bleu([right.replace("dog", "horse")], [right])
+    assert perfect > 99.9 > lower
+    assert unknown == wrong
 
 
 # %%
@@ -5373,7 +5415,8 @@ def ten_fixed_test_sentences():
     corpus = corpus_at_hand()
     translator = translator_at_hand()
     split = corpus.tests()[0]
-    pairs = corpus.splits[split][:: max(1, len(corpus.splits[split]) // 10)][:10]
+    pairs = corpus.splits[split]
+    pairs = pairs[:: max(1, len(pairs) // 10)][:10]
     written = translate(translator, [source for source, _ in pairs], beam_search)
     rows = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
     caption = f"{corpus.name}, {split}; model {translator.name}"
@@ -5962,9 +6005,11 @@ def check_the_output_is_a_sum_over_heads():
     attn.record = []
     whole = attn(x, x, x)
     heads = attn.record[0] @ attn.split(attn.linears[2](x))  # (2, 3, 5, 4)
-    for head, columns in enumerate(attn.linears[3].weight.clone().chunk(3, dim=1)):
+    matrix = attn.linears[3].weight.clone()
+    for head, columns in enumerate(matrix.chunk(3, dim=1)):
         with without_head(attn, head):
-            torch.testing.assert_close(whole - attn(x, x, x), heads[:, head] @ columns.T)
+            missing = whole - attn(x, x, x)
+            torch.testing.assert_close(missing, heads[:, head] @ columns.T)
 
 
 # %% [markdown]
@@ -6099,7 +6144,8 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
         ours.self_attn.load_state_dict(theirs.self_attn.state_dict())
         ours.feed_forward.load_state_dict(theirs.feed_forward.state_dict())
     alone.tgt_embed.load_state_dict(whole.tgt_embed.state_dict())
-    batch = Batch(torch.randint(11, (2, 5)), torch.randint(13, (2, 7)))
+    src = torch.randint(11, (2, 5))
+    batch = Batch(src, torch.randint(13, (2, 7)))
     inputs = batch.src, batch.tgt, batch.src_mask, batch.tgt_mask
     torch.testing.assert_close(alone(*inputs), whole(*inputs))
 
@@ -6239,7 +6285,8 @@ class RMSNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones(features))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
+        mean_square = x.square().mean(dim=-1, keepdim=True)
+        return self.scale * x / (mean_square + self.eps).sqrt()
 
 
 @example
@@ -6274,7 +6321,8 @@ class SwiGLU(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(self.dropout(F.silu(self.gate(x)) * self.widen(x)))
+        gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, F)
+        return self.narrow(self.dropout(gated))
 
 
 @example
@@ -6317,7 +6365,7 @@ def check_grouped_attention_equals_torch():
     x = torch.randn(2, 5, 16)
     q, k, v = (attn.split(linear(x)) for linear in attn.linears[:3])  # 4, 2 and 2 heads
     heads = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    torch.testing.assert_close(attn(x, x, x), attn.linears[3](heads.transpose(1, 2).flatten(2)))
+    torch.testing.assert_close(attn(x, x, x), attn.join(heads))
 
 
 # %% [markdown]
@@ -6364,7 +6412,9 @@ def check_rotary_scores_depend_on_the_distance_only():
     frequency = 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
     angle = (at.unsqueeze(1) - at).unsqueeze(-1) * frequency  # (9, 9, 4), of each distance
     expected = (pairs * torch.polar(torch.ones_like(angle), angle)).real.sum(-1)
-    scores = rotate(queries.expand(9, 8), at) @ rotate(keys.expand(9, 8), at).T
+    queries = rotate(queries.expand(9, 8), at)
+    keys = rotate(keys.expand(9, 8), at)
+    scores = queries @ keys.T
     torch.testing.assert_close(scores, expected)
 
 
@@ -6376,7 +6426,9 @@ def check_rotary_attention_turns_queries_and_keys_and_no_values():
     q = attn.split(attn.linears[0](x))
     k = attn.split(attn.linears[1](memory))
     v = attn.split(attn.linears[2](memory))
-    expected, _ = attention(rotate(q, torch.arange(3)), rotate(k, torch.arange(5)), v)
+    q = rotate(q, torch.arange(3))
+    k = rotate(k, torch.arange(5))
+    expected, _ = attention(q, k, v)
     torch.testing.assert_close(attn(x, memory, memory), attn.join(expected))
 
 
@@ -6423,7 +6475,8 @@ def check_parts_of_today_are_cached():
 def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
     """The rise and peak of `rate`, then a straight line that is zero at step `total`, the last."""
     peak = rate(warmup, model_size, factor, warmup)
-    return peak * max(0.0, min(step / warmup, (total - step) / max(1, total - warmup)))
+    falling = (total - step) / max(1, total - warmup)
+    return peak * max(0.0, min(step / warmup, falling))
 
 
 def adamw(
@@ -8242,8 +8295,10 @@ class DistanceAttention(MultiHeadedAttention):
     def attend(self, query, key, value, mask, at):
         places = torch.arange(key.size(-2), device=key.device)
         distance = (at.unsqueeze(1) - places).abs()  # (T, S)
-        rates = 0.5 ** torch.arange(1, self.h + 1, device=key.device).view(-1, 1, 1)  # (H, 1, 1)
-        scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_k) - rates * distance
+        heads = torch.arange(1, self.h + 1, device=key.device)
+        rates = 0.5 ** heads.view(-1, 1, 1)  # (H, 1, 1)
+        scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_k)
+        scores = scores - rates * distance
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         weights = scores.softmax(dim=-1)  # (B, H, T, S)
@@ -8319,7 +8374,8 @@ def train_on_pairs_of_your_own():
     days = itertools.product(range(1, 29), range(1, 13))
     pairs = [(f"{day}.{month}.", f"{month}/{day}") for day, month in days]
     random.shuffle(pairs)
-    corpus = Corpus("dates", ("german", "american"), {"train": pairs[40:], "val": pairs[:40]})
+    splits = {"train": pairs[40:], "val": pairs[:40]}
+    corpus = Corpus("dates", ("german", "american"), splits)
     config = Config(N=1, d_model=64, d_ff=256, h=4, epochs=12)
     with tempfile.TemporaryDirectory() as folder:  # name a folder of yours, and the run stays
         with contextlib.redirect_stdout(io.StringIO()):  # a line for each epoch

@@ -1,11 +1,13 @@
 """How a percent-format script reads: the size of its cells, minutes, and names used too early."""
 
 import ast
+import collections
 import io
 import re
 import statistics
 import symtable
 import tokenize
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,15 +59,39 @@ def words_of(line: str) -> int:
     return len(re.findall(r"\w[\w'’-]*", line))
 
 
-def tokens_of_code(source: str) -> int:
-    """Names, numbers, strings and operators; neither docstrings nor comments."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+def code_of(script: str) -> str:
+    """All code cells of a script, one below the other."""
+    return "\n".join(cell.source for cell in cells(script) if not cell.prose)
+
+
+def tokens_by_line(source: str) -> dict[int, int]:
+    """Names, numbers, strings and operators of each line; neither docstrings nor comments."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body[0] = ast.Pass()
-    code = io.StringIO(ast.unparse(tree))
+            text = node.body[0]
+            lines[text.lineno - 1 : text.end_lineno] = [""] * (text.end_lineno - text.lineno + 1)
     seen = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING, tokenize.OP)
-    return sum(token.type in seen for token in tokenize.generate_tokens(code.readline))
+    tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline)
+    return collections.Counter(token.start[0] for token in tokens if token.type in seen)
+
+
+class Density(typing.NamedTuple):
+    """Tokens of a line in the mean, share of lines over 20, assignments such as `a, b = x, y`."""
+
+    mean: float
+    dense: float
+    packed: int
+
+
+def density(source: str) -> Density:
+    counts = tokens_by_line(source).values()
+    packed = 0
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            packed += isinstance(node.targets[0], ast.Tuple)
+    dense = [count for count in counts if count > 20]
+    return Density(statistics.mean(counts), len(dense) / len(counts), packed)
 
 
 def minutes(script: str) -> dict[str, float]:
@@ -77,7 +103,8 @@ def minutes(script: str) -> dict[str, float]:
             part = line.removeprefix("# # ") if line.startswith("# # ") else part
             spent[part] = spent.get(part, 0) + words_of(line) / 220
         if not cell.prose and not cell.folded:
-            spent[part] = spent.get(part, 0) + tokens_of_code(cell.source) * 0.4 / 60
+            tokens = sum(tokens_by_line(cell.source).values())
+            spent[part] = spent.get(part, 0) + tokens * 0.4 / 60
     return spent
 
 
@@ -102,8 +129,8 @@ def used_early(script: str) -> list[tuple[str, str]]:
 
 if __name__ == "__main__":
     text = Path("the_annotated_transformer.py").read_text(encoding="utf-8")
-    code = [tokens_of_code(cell.source) for cell in cells(text) if not cell.prose]
-    print(f"{sum(code):,} tokens of code in {len(code)} cells")
+    code = code_of(text)
+    print(f"{sum(tokens_by_line(code).values()):,} tokens of code, {density(code)}")
     print("median, nine in ten, longest cell, longest run, words a line:", *measure(text))
     for part, spent in minutes(text).items():
         print(f"{spent:5.0f} minutes  {part}")

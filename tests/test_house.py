@@ -6,11 +6,13 @@ import io
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import build_page
 import nbformat
@@ -22,6 +24,7 @@ from nbformat.v4 import new_code_cell, new_output
 from PIL import Image
 
 SCRIPT = PROJECT / "the_annotated_transformer.py"
+TOKENS = 36_000  # of code in the script
 SMALL = """\
 # ---
 # jupyter:
@@ -271,6 +274,22 @@ def test_a_script_that_is_newer_than_an_unedited_notebook_stays(small):
     assert "four" in notebook.read_text()
 
 
+def test_set_up_is_folded_in_jupyter_in_colab_and_by_make_lab(small):
+    """And what folds it does not come back into the script."""
+    notebook = tool.to_notebook(SMALL, small)
+    cells = nbformat.reads(notebook, as_version=4).cells
+    assert [cell.metadata.get("cellView") for cell in cells] == [None, "form", None, None]
+    hidden = [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in cells]
+    assert hidden == [None, True, None, None]
+    assert tool.to_script(notebook, SMALL) == SMALL
+    config = PROJECT / "tools" / "lab" / "jupyter_server_config.py"
+    lab = runpy.run_path(str(config), {"get_config": Mock()})
+    manager = lab["FoldingContentsManager"](root_dir=str(small))
+    opened = manager.get("small.py", type="notebook")["content"]["cells"]
+    hidden = [cell["metadata"].get("jupyter", {}).get("source_hidden") for cell in opened]
+    assert hidden == [None, True, None, None]
+
+
 def test_a_pasted_image_is_refused(small):
     notebook = nbformat.reads(tool.to_notebook(SMALL, small), as_version=4)
     notebook.cells[0]["attachments"] = {"image.png": {"image/png": ""}}
@@ -431,6 +450,20 @@ def test_the_tutorial_is_read_in_two_evenings(script):
     for part, whole in spent.items():
         if number := re.match(r"Part (\d+)", part):
             assert abs(int(told[number[1]]) - whole) <= 1, f"{part}: minutes in its table"
+
+
+def test_the_code_is_not_dense(script):
+    """Of the script, of its Parts 1 to 4, of the tools and of the tests; and no more than fits."""
+    parts = script.index("\n# # Part 1. "), script.index("\n# # Part 5. ")
+    assert rhythm.density(rhythm.code_of(script[slice(*parts)])).mean <= 12
+    assert sum(rhythm.tokens_by_line(rhythm.code_of(script)).values()) <= TOKENS
+    sources = {folder: tracked(f"{folder}/*.py") for folder in ("tools", "tests")}
+    codes = {name: "\n".join(map(Path.read_text, paths)) for name, paths in sources.items()}
+    for name, code in {"script": rhythm.code_of(script), **codes}.items():
+        found = rhythm.density(code)
+        assert found.mean <= 11, name
+        assert found.dense <= 0.12, name
+        assert found.packed <= 10, name
 
 
 def test_lines_of_code_fit(script):

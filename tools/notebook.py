@@ -65,6 +65,9 @@ def to_notebook(script: str, folder: Path) -> str:
         cell["id"] = f"cell-{number:03d}"
         if cell.cell_type == "markdown":
             cell.source = embed_images(cell.source, folder)
+        elif "hide-input" in cell.metadata.get("tags", []):  # folded, in Jupyter and in Colab
+            cell.metadata["jupyter"] = {"source_hidden": True}
+            cell.metadata["cellView"] = "form"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata["kernelspec"] = kernel
     return nbformat.writes(notebook) + "\n"
