@@ -39,7 +39,8 @@ def ids_of(data: tutorial.Data) -> list:
 def test_ids_are_those_of_the_text_and_are_made_once(text, monkeypatch):
     data = encode(text)
     pairs = list(data.corpus.splits["train"])
-    assert ids_of(data) == tutorial.encode_pairs(pairs, data.vocabularies, DE_EN)
+    expected = tutorial.encode_pairs(pairs, data.vocabularies, DE_EN)
+    assert ids_of(data) == expected
     assert data.train.ids.dtype == torch.int32
     monkeypatch.setattr(tutorial, "write_ids", None)
     again = encode(text)
@@ -71,9 +72,11 @@ def test_whatever_has_changed_is_encoded_anew(text, tmp_path, change):
     CHANGES[change](text, folder)
     data = encode(text)
     pairs = list(data.corpus.splits["train"])
-    assert ids_of(data) == tutorial.encode_pairs(pairs, data.vocabularies, DE_EN)
+    expected = tutorial.encode_pairs(pairs, data.vocabularies, DE_EN)
+    assert ids_of(data) == expected
     assert (ids_of(data) == before) == (change != "another text")
-    assert [folder] == list((tmp_path / "runs" / "ids").iterdir()), "what is old is gone"
+    expected = list((tmp_path / "runs" / "ids").iterdir())
+    assert [folder] == expected, "what is old is gone"
 
 
 def test_other_settings_have_other_ids(text):

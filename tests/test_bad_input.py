@@ -70,7 +70,8 @@ def test_a_good_corpus_is_read_plain_or_zipped_with_test_splits_or_without(corpu
     assert read.name == "texts"
     for other in ("test_notes.txt", "tests.py", "test.de~"):
         (corpus / other).write_text("No split of a corpus.\n")
-    assert tutorial.read_corpus(corpus, DE_EN).tests() == ["test"]
+    result = tutorial.read_corpus(corpus, DE_EN).tests()
+    assert result == ["test"]
     (corpus / "test.de").unlink()
     with pytest.raises(CorpusError, match=r"test\.de is missing"):
         tutorial.read_corpus(corpus, DE_EN)
@@ -105,7 +106,8 @@ def test_rare_line_ends_do_not_end_a_line(corpus):
     for mark in "\u2028\u2029\x85\x0b\x0c\x1c\r":
         (corpus / "train.de").write_bytes(f"Ein{mark}Hund.\r\nZwei Kühe.\r\n".encode())
         train = tutorial.read_corpus(corpus, DE_EN).splits["train"]
-        assert list(train) == [(f"Ein{mark}Hund.", "A dog."), PAIRS[1]]
+        expected = [(f"Ein{mark}Hund.", "A dog."), PAIRS[1]]
+        assert list(train) == expected
 
 
 def test_an_unknown_language_code():
@@ -122,7 +124,8 @@ def test_pairs_that_cannot_be_learnt_from_are_left_out(tmp_path, monkeypatch):
     config = tutorial.Config(vocab_size=0, share_embeddings=False, min_freq=1, max_len=10)
     data = tutorial.encode_corpus(corpus, config)
     encoded = tutorial.encode_pairs(good, data.vocabularies, DE_EN)
-    assert [(a.tolist(), b.tolist()) for a, b in map(data.train.__getitem__, range(3))] == encoded
+    result = [(a.tolist(), b.tolist()) for a, b in map(data.train.__getitem__, range(3))]
+    assert result == encoded
     assert len(data.train) == 3
 
 
@@ -205,7 +208,8 @@ def test_a_good_download_is_found_and_not_repeated(server, out_of_reach):
     for name in ("multi30k", "Multi30k"):
         corpus = tutorial.find_corpus(name)
         assert corpus.name == "Multi30k"
-        assert set(map(tuple, corpus.splits["val"])) == set(PAIRS)
+        result = set(map(tuple, corpus.splits["val"]))
+        assert result == set(PAIRS)
     assert files(out_of_reach / ".data" / "multi30k") == sorted(tutorial.MULTI30K_SUMS)
     assert len(server.requests) == len(tutorial.MULTI30K_SUMS)
 
@@ -224,7 +228,8 @@ def test_a_failing_download_is_tried_three_times(server, patience, tmp_path, fau
     assert files(tmp_path / "cache") == [first], "only what is whole stays"
     server.faults = [fault] * 2
     tutorial.download_multi30k(tmp_path / "cache")
-    assert list(tutorial.read_multi30k(tmp_path / "cache").splits["val"]) == PAIRS
+    result = list(tutorial.read_multi30k(tmp_path / "cache").splits["val"])
+    assert result == PAIRS
     assert set(patience) == {(3, 6)}, "seconds to connect, and for a server that is silent"
 
 
@@ -233,7 +238,8 @@ def test_a_tampered_file_of_multi30k(published, monkeypatch, fresh_corpora):
     zipped = published / "train.de.gz"
     text = gzip.decompress(zipped.read_bytes()).replace(b"Hund", b"Rind")
     (published / "train.de").write_bytes(text)  # unpacked beside the archive, and edited
-    assert list(tutorial.read_multi30k(published).splits["train"]) == PAIRS
+    result = list(tutorial.read_multi30k(published).splits["train"])
+    assert result == PAIRS
     zipped.write_bytes(gzip.compress(text))
     monkeypatch.setenv("MULTI30K_DIR", str(published))
     monkeypatch.setenv("ANNOTATED_RUN", "laptop")
@@ -271,7 +277,8 @@ def test_out_of_reach(out_of_reach, capsys, monkeypatch):
 def test_the_pinned_sums_are_those_of_multi30k(multi30k):
     splits = tutorial.read_multi30k(Path(multi30k)).splits
     sizes = {"train": 29_000, "val": 1014, "test_2016_flickr": 1000, "test_2017_flickr": 1000}
-    assert {split: len(pairs) for split, pairs in splits.items()} == sizes
+    result = {split: len(pairs) for split, pairs in splits.items()}
+    assert result == sizes
 
 
 # The command line -------------------------------------------------------------------------------
@@ -302,7 +309,8 @@ BAD_SETTINGS = {
 def test_a_setting_out_of_range(capsys, small_corpus, tmp_path, setting):
     """The error names the option and its limit; nothing that looks like a run is left."""
     given = ["--data", small_corpus, "--folder", tmp_path / "run", "--d-model", 16, "--h", 2]
-    assert run_main("train", *given, "--vocab-size", 50, *setting.split()) == 1
+    result = run_main("train", *given, "--vocab-size", 50, *setting.split())
+    assert result == 1
     assert re.search(BAD_SETTINGS[setting], last_line(capsys.readouterr().err))
     assert not (tmp_path / "run").exists()
 
@@ -365,7 +373,8 @@ def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
     assert summary["corpus"] == "phrases"
     assert not tutorial.load_trained_model(run).model.arguments["norm_first"]
 
-    assert run_main("translate", "--model", run, "--beam", 2, "Un chat dort.", "") == 0
+    result = run_main("translate", "--model", run, "--beam", 2, "Un chat dort.", "")
+    assert result == 0
     assert (said := capsys.readouterr()).out.count("\n") == 2
     assert "(fr → en)" in said.err
     assert run_main("evaluate", "--model", run) == 0, "it knows what it was trained on"

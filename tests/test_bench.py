@@ -62,7 +62,8 @@ def test_the_feed_of_2022():
     vocabularies = tutorial.learn_words(corpus, 1)
     batches = list(itertools.islice(bench.feed_of_2022(corpus, vocabularies), 5))
     shapes = [(*batch.src.shape, batch.tgt.size(1)) for batch in batches]
-    assert shapes == [(32, 72, 71)] * 3 + [(4, 72, 71), (32, 72, 71)]
+    expected = [(32, 72, 71)] * 3 + [(4, 72, 71), (32, 72, 71)]
+    assert shapes == expected
     assert not torch.equal(batches[0].src, batches[4].src), "each pass has another order"
     symbols = [(row != tutorial.PAD).sum().item() for batch in batches[:4] for row in batch.src]
     tokenizer = tutorial.load_tokenizer("de")
@@ -109,14 +110,16 @@ def test_2022_has_its_feed_and_dropout_on_attention(tiny):
     worker = tutorial.Worker(0, 1, torch.device("cpu"), None)
     loss_model, _, batches = bench.training_of(bench.CASES["train-feed2022-small-fp32-1x2"], worker)
     assert next(batches).src.shape == (32, 72)
-    assert loss_model.model.encoder.layers[0].self_attn.dropout.p == 0.1
+    result = loss_model.model.encoder.layers[0].self_attn.dropout.p
+    assert result == 0.1
 
 
 @pytest.mark.slow
 def test_two_processes_are_measured_together(multi30k, monkeypatch, capsys):
     monkeypatch.setenv("MULTI30K_DIR", multi30k)
     assert bench.main(["measure", "train-torch-small-fp32-2x1"]) == 0
-    assert json.loads(capsys.readouterr().out)["peak MB"] > 1500, "of both"
+    result = json.loads(capsys.readouterr().out)["peak MB"]
+    assert result > 1500, "of both"
 
 
 def test_a_benchmark_goes_on_after_a_stop(monkeypatch, capsys, tmp_path):
@@ -140,9 +143,12 @@ def test_a_benchmark_goes_on_after_a_stop(monkeypatch, capsys, tmp_path):
     assert bench.main(["run", "--name", "some"]) == 1
     assert capsys.readouterr().err == "error: others use the cores\n"
     assert bench.main(["run", "--name", "some"]) == 0
-    assert measured == [one, other, one, "refused", other, *[one, other] * 3]
+    expected = [one, other, one, "refused", other, *[one, other] * 3]
+    assert measured == expected
     first, second = bench.records.read("some")["cases"]
-    assert [each["speed"] for each in first["rounds"]] == [1.0, 3.0, 6.0, 8.0, 10.0]
+    result = [each["speed"] for each in first["rounds"]]
+    expected = [1.0, 3.0, 6.0, 8.0, 10.0]
+    assert result == expected
     assert (first["speed"], second["speed"]) == (6.0, 7.0)
 
 

@@ -12,7 +12,9 @@ def test_every_number_of_a_run_is_drawn(whole):
     drawn = [panel["encoding"]["y"]["field"] for panel in panels["concat"]]
     assert drawn == list(curves.PANELS)
     [rows] = panels["datasets"].values()
-    assert pd.DataFrame(rows)["bleu"].tolist() == [epoch.bleu for epoch in history]
+    result = pd.DataFrame(rows)["bleu"].tolist()
+    expected = [epoch.bleu for epoch in history]
+    assert result == expected
 
 
 def test_the_picture_lies_in_the_run(small_run, capsys):

@@ -29,14 +29,17 @@ for part in re.split(r"(?m)^# # ", TEXT):
 
 
 def attention(query, key, value, mask=None, dropout=None, power=0.5, axis=-1, closed=0.0):
-    shares = (torch.einsum("...td,...sd->...ts", query, key) / query.size(-1) ** power).exp()
-    shares = shares if mask is None else torch.where(mask != 0, shares, closed)
+    scores = torch.einsum("...td,...sd->...ts", query, key) / query.size(-1) ** power
+    shares = scores.exp()
+    if mask is not None:
+        shares = torch.where(mask != 0, shares, closed)
     weights = torch.nn.functional.normalize(shares, p=1, dim=axis)
     return (weights if dropout is None else dropout(weights)) @ value, weights
 
 
 def subsequent_mask(size, sees=ge):
-    return torch.tensor([[[sees(t, s) for s in range(size)] for t in range(size)]])
+    rows = [[sees(t, s) for s in range(size)] for t in range(size)]
+    return torch.tensor([rows])
 
 
 class MultiHeadedAttention(tutorial.MultiHeadedAttention):
@@ -67,7 +70,8 @@ class LabelSmoothing(tutorial.LabelSmoothing):
     empty = PAD
 
     def distribution(self, target):
-        wanted = torch.full((len(target), self.size), self.smoothing / (self.size - self.others))
+        share = self.smoothing / (self.size - self.others)
+        wanted = torch.full((len(target), self.size), share)
         for row, right in zip(wanted, target.tolist(), strict=True):
             row[right] = 1 - self.smoothing
             row[slice(None) if right == self.empty else PAD] = 0.0
@@ -82,7 +86,8 @@ def rate(step, model_size, factor, warmup, late=0, power=1.5):
 def greedy_decode(model, src, masks, limit, start, end=END, pad=PAD, blind=False, first=0, more=0):
     rows = []
     with tutorial.evaluating(model):
-        for sentence, mask in zip(src.unsqueeze(1), masks.unsqueeze(1) | blind, strict=True):
+        masks = masks.unsqueeze(1) | blind
+        for sentence, mask in zip(src.unsqueeze(1), masks, strict=True):
             memory = model.encode(sentence, mask)
             row = [start]
             while len(row) < limit + more and (len(row) == 1 or row[-1] != end):
@@ -106,7 +111,8 @@ def layers_until_connected(layer, T, D=8, change=0, look=-1, depth=0):
 def token_batches(lengths, budget, order=None, longest=max, lost=0):
     order = order or random
     batches = []
-    rest = sorted(range(len(lengths)), key=lambda n: (longest(lengths[n]), order.random()))
+    keys = [(longest(length), order.random()) for length in lengths]
+    rest = sorted(range(len(lengths)), key=keys.__getitem__)
     while rest:
         size = 1
         while rest[size:] and longest(lengths[rest[size]]) * (size + 1) <= budget:
@@ -118,7 +124,8 @@ def token_batches(lengths, budget, order=None, longest=max, lost=0):
 
 def grow(now, log_probs, end_symbol=END, pad=PAD, best=True, stops=True, past=1, stays=True):
     kept = []
-    for beam in zip(now.logp.tolist(), now.ended.tolist(), log_probs.tolist(), strict=True):
+    beams = now.logp.tolist(), now.ended.tolist(), log_probs.tolist()
+    for beam in zip(*beams, strict=True):
         found = []  # whether it keeps its place, log-probability, place, symbol
         for place, (logp, ended, row) in enumerate(zip(*beam, strict=True)):
             keeps = stays and ended and logp > -math.inf
@@ -130,7 +137,8 @@ def grow(now, log_probs, end_symbol=END, pad=PAD, best=True, stops=True, past=1,
     symbol = symbol.long()
     written = torch.cat([now.written[at], symbol.unsqueeze(-1)], -1)
     ended = now.ended[at] | (symbol == end_symbol)
-    return tutorial.Hypotheses(written, logp, now.length[at] + ~now.ended[at], ended), at[1]
+    length = now.length[at] + ~now.ended[at]
+    return tutorial.Hypotheses(written, logp, length, ended), at[1]
 
 
 def training_flops(N, D, d_ff, V, S, T, passes=3, operations=2, memory=2):
@@ -141,7 +149,8 @@ def training_flops(N, D, d_ff, V, S, T, passes=3, operations=2, memory=2):
 
 def without_head(attn, head, place=3, until=lambda handle: handle):
     def silence(module, inputs):
-        return inputs[0].masked_fill(torch.arange(inputs[0].size(-1)) // attn.d_k == head, 0.0)
+        heads = torch.arange(inputs[0].size(-1)) // attn.d_k
+        return inputs[0].masked_fill(heads == head, 0.0)
 
     return until(attn.linears[place].register_forward_pre_hook(silence))
 
@@ -162,7 +171,11 @@ nothing = Mock(return_value=None)
 RIGHT = {name: globals()[name] for name in STATED}  # a new exercise wants a solution here
 FAULTS = {  # arguments or attributes for the right one; 1e-9 fills an empty row as -1e9 does
     "attention": [{"power": 0}, {"axis": -2}, {"closed": 1e-9}],
-    "subsequent_mask": [{"sees": le}, {"sees": gt}, {"sees": lambda t, s: -1.0 if s > t else 0.0}],
+    "subsequent_mask": [
+        {"sees": le},
+        {"sees": gt},
+        {"sees": lambda t, s: -1.0 if s > t else 0.0},  # a mask that is to be added, nearly
+    ],
     "MultiHeadedAttention": [
         {"split": lambda self, x: x.reshape(len(x), self.h, -1, self.d_k)},
         {"split": lambda self, x: x.unflatten(-1, (-1, self.d_k))},
@@ -245,7 +258,8 @@ def test_a_subclass_that_overrides_nothing_is_refused(name):
     with pytest.raises(ValueError, match=f"Mine overrides nothing of {name}"):
         tutorial.grade(**{name: Mine})
     mine = type("Mine", (ours,), {"forward": ours.forward})
-    assert tutorial.grade(**{name: mine}) == tutorial.EXERCISES[name]
+    result = tutorial.grade(**{name: mine})
+    assert result == tutorial.EXERCISES[name]
 
 
 @pytest.mark.parametrize("error", [None, AssertionError, OSError, KeyboardInterrupt])
@@ -274,7 +288,8 @@ def test_what_grade_runs_trains_nothing_draws_nothing_and_needs_no_corpus(monkey
     for name in ("alt", "pd", "new_copy_model", "load_trained_model", "find_corpus", "subprocess"):
         monkeypatch.setattr(tutorial, name, None)
     passed = tutorial.grade(**RIGHT)
-    assert passed == [check for name in RIGHT for check in tutorial.EXERCISES[name]]
+    expected = [check for name in RIGHT for check in tutorial.EXERCISES[name]]
+    assert passed == expected
     assert tutorial.EXERCISES.keys() == RIGHT.keys()
 
 

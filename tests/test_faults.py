@@ -106,8 +106,8 @@ length penalty counts the start: check_what_a_beam_claims_is_true
 - torch.where(had_ended, length, length + 1)
 + torch.where(had_ended, length, length + 2)
 a search that ends too early: check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it
-- going_on / length_penalty(longest, alpha)
-+ going_on / length_penalty(1, alpha)
+- bound = going_on.amax(dim=1) / length_penalty(longest, alpha)
++ bound = going_on.amax(dim=1) / length_penalty(1, alpha)
 source embedding not tied: check_the_parameters_are_those_of_the_formulas
 - source.weight = target.weight
 + pass
@@ -154,8 +154,8 @@ multiplied where the division should be missing: check_what_is_taken_out_is_gone
 - scores = query @ key.transpose(-2, -1)  # (B, H, T, S)
 + scores = query @ key.transpose(-2, -1) * math.sqrt(query.size(-1))
 a straight line that stays level: check_the_line_rises_to_the_same_peak_and_ends_at_zero
-- min(step / warmup, (total - step) / max(1, total - warmup))
-+ min(step / warmup, 1)
+- min(step / warmup, falling)
++ min(step / warmup, 1.0)
 vocabulary from all splits: check_words_of_the_test_are_unknown_and_ids_have_their_ends
 - for pair in sample_of(corpus.splits["train"])
 + for pair in itertools.chain(*corpus.splits.values())
@@ -175,11 +175,11 @@ language model without a mask: check_a_language_model_is_a_decoder_without_cross
 - return self.decoder(self.tgt_embed(tgt), tgt_mask)
 + return self.decoder(self.tgt_embed(tgt), None)
 root of the mean square plus epsilon: check_rms_norm_equals_torch
-- (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
-+ (x.square().mean(dim=-1, keepdim=True).sqrt() + self.eps)
+- (mean_square + self.eps).sqrt()
++ (mean_square.sqrt() + self.eps)
 RMSNorm that takes the mean away: check_rms_norm_equals_torch
-- return self.scale * x / (x.square()
-+ return self.scale * (x - x.mean(-1, keepdim=True)) / (x.square()
+- return self.scale * x / (mean_square
++ return self.scale * (x - x.mean(-1, keepdim=True)) / (mean_square
 the wrong half through the gate: check_swiglu_is_the_formula
 - F.silu(self.gate(x)) * self.widen(x)
 + self.gate(x) * F.silu(self.widen(x))

@@ -45,7 +45,8 @@ def test_the_fast_forms_give_the_golden_losses(given):
     for batch in given.batches:
         step = at.train_step(loss_model, [batch], *optimizer)
         losses.append(step.loss / step.tokens)
-    assert losses == pytest.approx(GOLDEN, abs=1e-5, rel=0)
+    expected = pytest.approx(GOLDEN, abs=1e-5, rel=0)
+    assert losses == expected
 
 
 def test_the_plain_forms_give_the_golden_losses(given):
@@ -58,4 +59,5 @@ def test_the_plain_forms_give_the_golden_losses(given):
     for batch in given.batches:
         loss, _ = at.run_epoch([batch], model, loss_compute, *optimizer)
         losses.append(loss)
-    assert losses == pytest.approx(GOLDEN, abs=1e-5, rel=0)
+    expected = pytest.approx(GOLDEN, abs=1e-5, rel=0)
+    assert losses == expected

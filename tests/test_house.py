@@ -109,9 +109,12 @@ def make(*arguments: str, **environment: str) -> str:
 def test_help_lists_every_target_with_a_line():
     makefile = (PROJECT / "Makefile").read_text().replace("\\\n", "")
     targets = re.search(r"^\.PHONY: (.*)$", makefile, flags=re.M)[1].split()
-    assert {"html", "test", "train", "translate", "notebook", "py"} < set(targets)
-    assert sorted(targets) == sorted(re.findall(r"^ +make ([a-z-]+) +\S", make("help"), flags=re.M))
-    assert sorted(targets) == sorted(re.findall(r"^([a-z-]+):(?!=)", makefile, flags=re.M))
+    result = {"html", "test", "train", "translate", "notebook", "py"}
+    assert result < set(targets)
+    expected = sorted(re.findall(r"^ +make ([a-z-]+) +\S", make("help"), flags=re.M))
+    assert sorted(targets) == expected
+    expected = sorted(re.findall(r"^([a-z-]+):(?!=)", makefile, flags=re.M))
+    assert sorted(targets) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,7 +146,8 @@ def test_requirements_are_exact_pins_of_what_is_installed():
 def test_the_script_installs_the_versions_of_the_requirements(script):
     pins = requirements()
     named = re.search(r'^PACKAGES = """$(.*?)^"""$', script, flags=re.M | re.S)[1].split()
-    assert named == [f"{name}=={pins[name]}" for name in (pin.split("==")[0] for pin in named)]
+    expected = [f"{name}=={pins[name]}" for name in (pin.split("==")[0] for pin in named)]
+    assert named == expected
     assert "torchtext==0.6.0" in named
     assert not any(pin.startswith("torch=") for pin in named)
 
@@ -153,13 +157,15 @@ def test_files_speak_of_the_project_only():
     kinds = "*.py *.md *.toml *.txt *.cff *.yml *.json *.svg Makefile .ci".split()
     files = [path for path in tracked(*kinds) if "vendor" not in path.parts]
     texts = {path: path.read_text("utf-8").replace('scope="sess' + 'ion"', "") for path in files}
-    assert [path for path, text in texts.items() if words.search(text)] == []
+    result = [path for path, text in texts.items() if words.search(text)]
+    assert result == []
 
 
 def test_what_readme_links_to_lies_here():
     found = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (PROJECT / "README.md").read_text("utf-8"))
     assert len(found) > 3
-    assert [path for path in found if not (PROJECT / path).exists()] == []
+    result = [path for path in found if not (PROJECT / path).exists()]
+    assert result == []
 
 
 # The notebook and its way back ------------------------------------------------------------------
@@ -185,13 +191,16 @@ def test_the_notebook_stands_alone_and_is_the_same_each_time(small):
 
 def test_a_drawing_keeps_its_colours(small):
     image = Image.open(io.BytesIO(tool.png_of(small / "images" / "circle.svg"))).convert("RGB")
-    assert image.getpixel((60, 60)) == (192, 0, 0)
-    assert image.getpixel((1, 1)) == (255, 255, 255)
+    result = image.getpixel((60, 60))
+    assert result == (192, 0, 0)
+    result = image.getpixel((1, 1))
+    assert result == (255, 255, 255)
 
 
 def test_a_missing_image_is_an_error(small, capsys):
     (small / "images" / "circle.svg").unlink()
-    assert tool.main(["make", str(small / "small.py"), str(small / "small.ipynb")]) == 1
+    result = tool.main(["make", str(small / "small.py"), str(small / "small.ipynb")])
+    assert result == 1
     assert "images/circle.svg" in capsys.readouterr().err
     assert not (small / "small.ipynb").exists()
 
@@ -233,7 +242,8 @@ def test_edits_of_both_sides_are_merged(small):
     path.write_text(ours)
     with pytest.raises(ValueError, match="make py"):
         tool.make_notebook(path, notebook)
-    assert (path.read_text(), notebook.read_text()) == (ours, edited), "refused and unchanged"
+    result = (path.read_text(), notebook.read_text())
+    assert result == (ours, edited), "refused and unchanged"
     tool.make_script(notebook, path)
     assert path.read_text() == ours.replace('"one"', '"three"')
     assert notebook.read_text() == edited
@@ -250,10 +260,12 @@ def test_edits_of_the_same_lines_stay_where_they_are(small, capsys, known):
     path.write_text(ours)
     if not known:  # a notebook from elsewhere
         notebook.with_suffix(".agreed.py").unlink()
-    assert tool.main(["merge", str(notebook), str(path)]) == 1
+    result = tool.main(["merge", str(notebook), str(path)])
+    assert result == 1
     assert "same lines" in (told := capsys.readouterr().err)
     assert "small.merged.py" in told
-    assert (path.read_text(), notebook.read_text()) == (ours, theirs)
+    result = (path.read_text(), notebook.read_text())
+    assert result == (ours, theirs)
     both = notebook.with_suffix(".merged.py").read_text()
     assert both.startswith(SMALL[:99]) and both.count("<<<<<<<") == 1, "only what differs is marked"
     assert '<<<<<<< script\nprint("four")\n' in both
@@ -278,7 +290,9 @@ def test_set_up_is_folded_in_jupyter_in_colab_and_by_make_lab(small):
     """And what folds it does not come back into the script."""
     notebook = tool.to_notebook(SMALL, small)
     cells = nbformat.reads(notebook, as_version=4).cells
-    assert [cell.metadata.get("cellView") for cell in cells] == [None, "form", None, None]
+    result = [cell.metadata.get("cellView") for cell in cells]
+    expected = [None, "form", None, None]
+    assert result == expected
     hidden = [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in cells]
     assert hidden == [None, True, None, None]
     assert tool.to_script(notebook, SMALL) == SMALL
@@ -302,7 +316,8 @@ def test_the_tutorial_goes_to_a_notebook_and_back(script):
     assert "](images/" not in notebook
     assert tool.to_script(notebook, script) == script
     content = nbformat.reads(notebook, as_version=4)
-    assert len({cell["id"] for cell in content.cells}) == len(content.cells)
+    result = len({cell["id"] for cell in content.cells})
+    assert result == len(content.cells)
     content.cells[0].source += "\n\nOne more sentence."
     first, second, rest = script.split("\n\n# %%", 2)
     expected = "\n\n# %%".join([first, second + "\n#\n# One more sentence.", rest])
@@ -330,12 +345,14 @@ def test_execution_gives_the_same_bytes_each_time(small):
     assert [line.partition('"')[0] for line in result.stderr.splitlines()] == progress
     text = executed[0].read_text()
     assert text == executed[1].read_text()
-    assert text == json.dumps(json.loads(text), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    expected = json.dumps(json.loads(text), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    assert text == expected
     last = json.loads(text)["cells"][-1]
     assert [o["output_type"] for o in last["outputs"]] == ["stream", "stream", "execute_result"]
     assert [o.get("text") for o in last["outputs"]] == [["one\n"], ["two\n"], None]
     assert last["outputs"][-1]["execution_count"] == last["execution_count"] == 3
-    assert last["metadata"] == {"annotated": {"kind": "output", "name": "", "defines": []}}
+    expected = {"annotated": {"kind": "output", "name": "", "defines": []}}
+    assert last["metadata"] == expected
     assert "annotated" not in notebook.read_text(), "what is published has no such marks"
 
 
@@ -386,7 +403,8 @@ def test_a_cell_that_only_publishes_has_a_source():
 def test_a_cell_has_the_name_of_what_it_shows_first():
     example = "x = 1\n\n\n@example\ndef rate_figure(): ..."
     assert tool.about(new_code_cell(example))["name"] == "rate_figure"
-    assert tool.about(new_code_cell('published("two-lines")\n' + example))["name"] == "two-lines"
+    result = tool.about(new_code_cell('published("two-lines")\n' + example))["name"]
+    assert result == "two-lines"
     assert tool.about(new_code_cell("def f(): ..."))["name"] == ""
 
 
@@ -442,20 +460,24 @@ def test_the_tutorial_is_read_in_two_evenings(script):
     parts = list(spent)
     core = parts.index("Part 5. Why self-attention")
     story = parts.index("The engine room")
-    assert sum(list(spent.values())[:core]) <= 120
-    assert sum(list(spent.values())[:story]) <= 250
+    result = sum(list(spent.values())[:core])
+    assert result <= 120
+    result = sum(list(spent.values())[:story])
+    assert result <= 250
     assert rhythm.used_early(script) == []
     told = dict(re.findall(r"^# \| \[(\d+)\. .* \| (\d+) \| ", script, flags=re.M))
     assert len(told) == 10
     for part, whole in spent.items():
         if number := re.match(r"Part (\d+)", part):
-            assert abs(int(told[number[1]]) - whole) <= 1, f"{part}: minutes in its table"
+            result = abs(int(told[number[1]]) - whole)
+            assert result <= 1, f"{part}: minutes in its table"
 
 
 def test_the_code_is_not_dense(script):
     """Of the script, of its Parts 1 to 4, of the tools and of the tests; and no more than fits."""
     parts = script.index("\n# # Part 1. "), script.index("\n# # Part 5. ")
-    assert rhythm.density(rhythm.code_of(script[slice(*parts)])).mean <= 12
+    result = rhythm.density(rhythm.code_of(script[slice(*parts)])).mean
+    assert result <= 12
     assert sum(rhythm.tokens_by_line(rhythm.code_of(script)).values()) <= TOKENS
     sources = {folder: tracked(f"{folder}/*.py") for folder in ("tools", "tests")}
     codes = {name: "\n".join(map(Path.read_text, paths)) for name, paths in sources.items()}
@@ -468,7 +490,8 @@ def test_the_code_is_not_dense(script):
 
 def test_lines_of_code_fit(script):
     code = [cell for cell in rhythm.cells(script) if not cell.prose]
-    assert max(len(line) for cell in code for line in cell.lines) <= 100
+    result = max(len(line) for cell in code for line in cell.lines)
+    assert result <= 100
 
 
 def prose(script: str) -> str:
@@ -477,7 +500,8 @@ def prose(script: str) -> str:
 
 def test_figures_are_numbered_in_order(script):
     numbers = [int(n) for n in re.findall(r"\*\*Figure (\d+)\.\*\*", prose(script))]
-    assert numbers == list(range(1, len(numbers) + 1))
+    expected = list(range(1, len(numbers) + 1))
+    assert numbers == expected
     assert numbers
     named = {int(n) for n in re.findall(r"\bfigures? (\d+)", prose(script), flags=re.I)}
     assert named <= set(numbers)

@@ -43,9 +43,11 @@ def data_of(pairs: int) -> SimpleNamespace:
 def test_batches_and_epochs_follow_from_the_corpus(pairs, batch, epochs):
     fitted = tutorial.resolve(Config(), data_of(pairs))
     assert (fitted.batch_tokens, fitted.epochs) == (batch, epochs)
-    assert fitted.shares == max(1, round(pairs * 16 / batch / 1000 + 0.5))
+    expected = max(1, round(pairs * 16 / batch / 1000 + 0.5))
+    assert fitted.shares == expected
     given = tutorial.resolve(Config(batch_tokens=512, epochs=3, shares=2), data_of(pairs))
-    assert (given.batch_tokens, given.epochs, given.shares) == (512, 3, 2)
+    result = (given.batch_tokens, given.epochs, given.shares)
+    assert result == (512, 3, 2)
 
 
 def test_the_peak_of_a_short_training_is_the_usual_one():
@@ -60,7 +62,8 @@ def test_the_peak_of_a_short_training_is_the_usual_one():
         curve = scheduler.lr_lambdas[0]
         rates = [curve(update) for update in range(total)]
         assert rates.index(max(rates)) + 1 == resolved.warmup
-        assert max(rates) == pytest.approx(tutorial.rate(1000, 16, 0.1, 1000))
+        expected = pytest.approx(tutorial.rate(1000, 16, 0.1, 1000))
+        assert max(rates) == expected
 
 
 # Which model ------------------------------------------------------------------------------------
@@ -69,7 +72,8 @@ def test_the_peak_of_a_short_training_is_the_usual_one():
 def test_the_program_says_which_model_it_took(small_run, capsys):
     said = tutorial.EXAMPLES["which_model"]()  # in a notebook
     assert re.fullmatch(r"model \S.* \(de → en\), trained on .*, (in memory|pretrained)", said)
-    assert tutorial.main(["translate", "--model", str(small_run), "Hund"]) == 0
+    result = tutorial.main(["translate", "--model", str(small_run), "Hund"])
+    assert result == 0
     corpus = json.loads((small_run / "run.json").read_bytes())["corpus"]
     [said] = capsys.readouterr().err.splitlines()
     assert said == f"model small (de → en), trained on {corpus}, {small_run}/epoch-001"
@@ -95,7 +99,8 @@ def test_the_python_of_readme(tmp_path):
     mine, shipped = done.stdout.splitlines()[-2:]
     assert mine == "['12/24', '10/3']"
     assert shipped == "['A dog runs through the park.']"
-    assert {path.name for path in tmp_path.iterdir()} == {"mine.py", "runs"}
+    result = {path.name for path in tmp_path.iterdir()}
+    assert result == {"mine.py", "runs"}
 
 
 def test_symbols_of_ones_own():
@@ -187,7 +192,9 @@ def test_translating_installs_what_it_needs_and_no_more(tmp_path):
     (tmp_path / "nvidia-smi").symlink_to(sys.executable)
     assert "--index-url" not in make("translate", *dry, PATH=f"{tmp_path}:{os.environ['PATH']}")
     first = (PROJECT / "requirements.txt").read_text().partition("\n\n")[0]
-    assert re.findall(r"^(\w+)==", first, re.M) == ["torch", "tokenizers", "safetensors", "tyro"]
+    result = re.findall(r"^(\w+)==", first, re.M)
+    expected = ["torch", "tokenizers", "safetensors", "tyro"]
+    assert result == expected
 
 
 @pytest.mark.slow
@@ -199,6 +206,7 @@ def test_a_small_corpus_trains_with_the_default_command(tmp_path, capsys, count,
     sizes = "--N 1 --d-model 64 --d-ff 256 --h 4 --dropout 0.1 --folder".split()
     command = ["train", "--data", str(data), *sizes, str(tmp_path / "run")]
     assert tutorial.main(command) == 0
-    assert tutorial.main(["evaluate", "--model", str(tmp_path / "run")]) == 0
+    result = tutorial.main(["evaluate", "--model", str(tmp_path / "run")])
+    assert result == 0
     bleu = float(re.search(r"val: BLEU (\S+),", capsys.readouterr().out)[1])
     assert bleu > least

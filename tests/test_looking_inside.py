@@ -62,9 +62,13 @@ def test_the_figure_of_attention_by_hand_draws_attention(mask, root):
         svg = vl_convert.vegalite_to_svg(spec).replace("\u2212", "-")
         bars = re.findall(r'"weight: (\S+); word: (\w+); score: \S+" role=\S+ \S+="bar"', svg)
         assert [name for _, name in bars] == tutorial.WORDS
-        assert [float(share) for share, _ in bars] == pytest.approx(shares, abs=0.01)
+        result = [float(share) for share, _ in bars]
+        expected = pytest.approx(shares, abs=0.01)
+        assert result == expected
         *_, arrow = re.findall(r'"zero: 0; x: (\S+); y: (\S+)"', svg)
-        assert list(map(float, arrow)) == pytest.approx(output.tolist(), abs=0.03)
+        result = list(map(float, arrow))
+        expected = pytest.approx(output.tolist(), abs=0.03)
+        assert result == expected
 
 
 # Maps of a sentence -----------------------------------------------------------------------------
@@ -72,9 +76,11 @@ def test_the_figure_of_attention_by_hand_draws_attention(mask, root):
 
 def test_a_sentence_comes_with_the_translation_that_the_model_would_give(translator):
     batch = tutorial.with_own_translation(translator, SENTENCE)
-    assert batch.src.tolist() == [[*translator.vocabularies[0].encode([SENTENCE], "de")[0], END]]
+    expected = [[*translator.vocabularies[0].encode([SENTENCE], "de")[0], END]]
+    assert batch.src.tolist() == expected
     written = tutorial.translate(translator, [SENTENCE], decode=beam_search)
-    assert [translator.vocabularies[1].decode(batch.tgt_y[0].tolist())] == written
+    result = [translator.vocabularies[1].decode(batch.tgt_y[0].tolist())]
+    assert result == written
     assert PAD not in batch.tgt_y
     assert batch.tgt[0, 0] == START
 
@@ -124,7 +130,8 @@ def test_rows_of_a_map_are_queries_and_bear_the_word_about_to_be_written(transla
     assert maps.labels[CROSS] == (written, source)
     assert maps.labels[DECODER] == (["1 <s>", "2 bar", "3 rot"],) * 2
     shapes = {kind: tuple(weights.shape) for kind, weights in maps.weights.items()}
-    assert shapes == {ENCODER: (2, 3, 4, 4), DECODER: (2, 3, 3, 3), CROSS: (2, 3, 3, 4)}
+    expected = {ENCODER: (2, 3, 4, 4), DECODER: (2, 3, 3, 3), CROSS: (2, 3, 3, 4)}
+    assert shapes == expected
 
 
 def test_the_explorer_shows_the_right_weight_at_every_cell():
@@ -147,7 +154,8 @@ def test_the_explorer_shows_the_right_weight_at_every_cell():
     wanted = weights[CROSS][1].mean(0)  # chosen at first: last layer, mean of heads
     assert len(shown) == 12
     for (r, query), (c, key) in itertools.product(enumerate(queries), enumerate(keys)):
-        assert abs(shown[query, key] - wanted[r, c].item()) <= 0.00051
+        result = abs(shown[query, key] - wanted[r, c].item())
+        assert result <= 0.00051
     packed = tutorial.map_table(maps[0]).set_index(["attention", "layer", "head"])["numbers"]
     for kind, layer, head in itertools.product(KINDS, (0, 1), (0, 1)):
         numbers = map(int, packed[kind, f"layer {layer + 1}", f"head {head + 1}"].split())
@@ -185,7 +193,9 @@ def test_each_head_is_off_once_and_alone(translator, tables, monkeypatch):
     [(rows, columns, caption)] = tables
     attentions = itertools.chain(*tutorial.attentions_of(translator.model).values())
     assert off == list(itertools.product(attentions, range(3)))
-    assert [row[:2] for row in rows] == list(itertools.product(KINDS, (1, 2)))
+    result = [row[:2] for row in rows]
+    expected = list(itertools.product(KINDS, (1, 2)))
+    assert result == expected
     changes = [change for row in rows for change in row[2:]]
     assert changes == [n**2 for n in range(1, 19)], "each belongs to its own head"
     assert columns[2:] == [f"without head {n}" for n in (1, 2, 3)]

@@ -100,7 +100,8 @@ def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path):
     tutorial.save_checkpoint(path, {"model": nn.Linear(3, 2)})
     tutorial.write_summed(tmp_path / "run.json", {"best": "epoch-007"}, ["small.pt"])
     _, sums = tutorial.read_summed(tmp_path / "run.json")
-    assert tutorial.load_checkpoint(path, sums)["model"].keys() == {"weight", "bias"}
+    result = tutorial.load_checkpoint(path, sums)["model"].keys()
+    assert result == {"weight", "bias"}
 
     whole = tutorial.read_summed(tmp_path / "run.json")
     for name in ("small.pt", "run.json"):
@@ -311,11 +312,13 @@ def test_the_last_epochs_and_the_best_are_kept(small_config, tmp_path, monkeypat
     monkeypatch.setattr(tutorial, "validate", judge)
     tutorial.train_model(dataclasses.replace(small_config, keep=2, epochs=6), run)
     kept.append(weights())
-    assert kept == [[], [1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [2, 5, 6]]
+    expected = [[], [1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [2, 5, 6]]
+    assert kept == expected
     assert contents(run / "epoch-001") == {"notes.txt": b"mine"}
     assert not (run / "epoch-003").exists()
     assert tutorial.read_run(run)["best"] == "epoch-002", "the first of the best"
-    assert [path.name for path in run.glob("*.pt")] == ["checkpoint-006.pt"]
+    result = [path.name for path in run.glob("*.pt")]
+    assert result == ["checkpoint-006.pt"]
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "checkpoint-001.pt", "config.json"])

@@ -85,9 +85,12 @@ def test_a_batch_knows_padding_by_the_number_that_it_is_given(at):
     batch = at.Batch(torch.tensor([[5, 1, 2, 2]]), torch.tensor([[0, 7, 1, 2]]), pad=7)
     assert batch.src_mask.all()
     assert batch.ntokens == 2
-    assert batch.tgt_mask[0].int().tolist() == [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
+    result = batch.tgt_mask[0].int().tolist()
+    expected = [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
+    assert result == expected
     moved = batch.to(torch.device("meta"))
-    assert {getattr(moved, name).device.type for name in ("src", "tgt_y", "tgt_mask")} == {"meta"}
+    result = {getattr(moved, name).device.type for name in ("src", "tgt_y", "tgt_mask")}
+    assert result == {"meta"}
     assert batch.src.device.type == "cpu"
     assert moved.ntokens == 2
 
@@ -149,7 +152,8 @@ def test_where_everything_is_dropped_nothing_is_left(at):
 
 def test_dropout_of_attention_weights_may_differ(at):
     modules = at.tiny_model(dropout=0.3, attention_dropout=0.0).modules()
-    assert {m.dropout.p for m in modules if isinstance(m, at.MultiHeadedAttention)} == {0.0}
+    result = {m.dropout.p for m in modules if isinstance(m, at.MultiHeadedAttention)}
+    assert result == {0.0}
 
 
 def test_a_loss_is_judged_and_a_text_decoded_without_dropout(at):
@@ -270,8 +274,10 @@ def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
         assert loss.dtype == torch.float32
         losses.append(loss.item())
     assert losses[0] != losses[1]
-    assert losses[0] == pytest.approx(losses[1], rel=0.05)
-    assert model.bfloat16().generator(model(*given)).dtype == torch.float32
+    expected = pytest.approx(losses[1], rel=0.05)
+    assert losses[0] == expected
+    result = model.bfloat16().generator(model(*given)).dtype
+    assert result == torch.float32
 
 
 # From here to today ----------------------------------------------------------------------------
@@ -291,12 +297,14 @@ def test_a_text_is_drawn_to_its_end_or_limit(at):
             states = model(None, torch.tensor([greedy]), None, at.subsequent_mask(length))
             greedy.append(model.generator(states)[0, -1].argmax().item())
     for temperature in (0.1, 1.0, 100.0):
-        assert at.sample(model, begin, 20, temperature, top_k=1) == greedy
+        result = at.sample(model, begin, 20, temperature, top_k=1)
+        assert result == greedy
     drawn = [torch.manual_seed(seed) and at.sample(model, begin, 20) for seed in (3, 3, 4)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 20
     model.generator.proj.bias.data[at.END] = 1e4
-    assert at.sample(model, begin, 20) == [*begin, at.END]
+    result = at.sample(model, begin, 20)
+    assert result == [*begin, at.END]
 
 
 def test_rotary_attention_knows_distances_and_no_places(at):
@@ -324,7 +332,8 @@ def test_a_vocabulary_counts_and_sorts(at):
     ids = [4, at.UNKNOWN, 5, at.UNKNOWN]
     assert vocabulary.encode(["a c b zebra"], "de") == [ids]
     assert len(vocabulary) == 6
-    assert vocabulary.decode([at.START, 4, 5, at.PAD, at.END, 4]) == "a b"
+    result = vocabulary.decode([at.START, 4, 5, at.PAD, at.END, 4])
+    assert result == "a b"
 
 
 def test_vocabularies_know_the_training_split_only(at):
@@ -332,9 +341,12 @@ def test_vocabularies_know_the_training_split_only(at):
     rest = [("Katze", "cat")]
     corpus = at.Corpus("toy", ("de", "en"), {"train": train, "val": rest, "test": rest})
     vocabularies = at.learn_words(corpus, min_freq=1)
-    assert [vocabulary.words[4:] for vocabulary in vocabularies] == [("Hund",), ("dog",)]
+    result = [vocabulary.words[4:] for vocabulary in vocabularies]
+    expected = [("Hund",), ("dog",)]
+    assert result == expected
     pairs = at.encode_pairs(train + rest, vocabularies, corpus.languages)
-    assert pairs[0] == ([4, 4, at.END], [at.START, 4, 4, at.END])
+    expected = ([4, 4, at.END], [at.START, 4, 4, at.END])
+    assert pairs[0] == expected
     assert pairs[1][0] == [at.UNKNOWN, at.END]
 
 
@@ -344,7 +356,8 @@ def test_a_probability_of_zero_costs_nothing_or_everything(at):
     logits[:, at.PAD] = -torch.inf
     assert at.LabelSmoothing(9, at.PAD, 0.3)(logits.log_softmax(-1), target).isfinite()
     logits[1, 7] = -torch.inf
-    assert at.LabelSmoothing(9, at.PAD, 0.3)(logits.log_softmax(-1), target) == torch.inf
+    result = at.LabelSmoothing(9, at.PAD, 0.3)(logits.log_softmax(-1), target)
+    assert result == torch.inf
     assert at.LabelSmoothing(9, at.PAD, 0.0)(logits.log_softmax(-1), target).isfinite()
 
 
@@ -369,7 +382,8 @@ def test_the_loss_in_several_chunks_is_the_plain_one(at):
         assert chunked.dtype == torch.float32
         assert chunked.item() == pytest.approx(plain.item(), rel=near)
         for ours, theirs in zip(torch.autograd.grad(chunked, leaves), expected, strict=True):
-            assert (ours - theirs).norm() < near * theirs.norm()
+            result = (ours - theirs).norm()
+            assert result < near * theirs.norm()
 
 
 def test_padding_costs_nothing_whatever_its_score(at):

@@ -139,9 +139,12 @@ def test_the_same_log_probabilities(h, zipped, tmp_path):
     translator = converted(tmp_path, state, None, h, _use_new_zipfile_serialization=zipped)
     ours = log_probs(translator.model, batch)
     torch.testing.assert_close(ours, older_log_probs(state, h, batch), atol=1e-4, rtol=0)
-    assert (translator.name, translator.languages) == ("older", ("fr", "en"))
+    result = (translator.name, translator.languages)
+    expected = ("older", ("fr", "en"))
+    assert result == expected
     source, target = (list(one.words) for one in translator.vocabularies)
-    assert {"source": source[:S], "target": target} == some_words()
+    result = {"source": source[:S], "target": target}
+    assert result == some_words()
 
 
 def test_the_special_symbols_of_2018_find_their_places(tmp_path):
@@ -174,7 +177,8 @@ def test_a_word_may_follow_without_a_space(tmp_path):
     (ids,) = source.encode(["Hund (Hund)."], "de")
     matrix = translator.model.src_embed[0].lut.weight
     assert torch.equal(matrix[ids], state["src_embed.0.lut.weight"][[4, 3, 4, 6, 5]].float())
-    assert target.decode([4, 5, 6, 7, END]) == "It's on."
+    result = target.decode([4, 5, 6, 7, END])
+    assert result == "It's on."
 
 
 def test_what_does_not_fit_is_named(tmp_path):
@@ -183,11 +187,13 @@ def test_what_does_not_fit_is_named(tmp_path):
         ("encoder.norm.a_2", "size mismatch for encoder.norm.scale"),
         ("decoder.layers.2.feed_forward.w_1.bias", '"decoder.layers.2.'),
     ):
-        assert message in refused(tmp_path, state | {name: torch.ones(1)})
+        expected = refused(tmp_path, state | {name: torch.ones(1)})
+        assert message in expected
     del state["decoder.norm.b_2"]
     assert 'Missing key(s) in state_dict: "decoder.norm.shift"' in refused(tmp_path, state)
     assert "KeyError: 'src_embed.0.lut.weight'" in refused(tmp_path, {"model": state})
-    assert "KeyError: 'src_embed.1.pe'" in refused(tmp_path, at.tiny_model().state_dict())
+    expected = refused(tmp_path, at.tiny_model().state_dict())
+    assert "KeyError: 'src_embed.1.pe'" in expected
 
 
 def test_words_and_heads_that_do_not_fit(tmp_path):
@@ -197,7 +203,8 @@ def test_words_and_heads_that_do_not_fit(tmp_path):
         for wrong in (words[side][:-1], [*words[side], "more"], [*words[side][:-1], SPECIALS[0]]):
             message = refused(tmp_path, state, words | {side: wrong})
             assert f"needs one {side} word for each row, all different" in message
-    assert "KeyError: 'target'" in refused(tmp_path, state, {"source": words["source"]})
+    expected = refused(tmp_path, state, {"source": words["source"]})
+    assert "KeyError: 'target'" in expected
     assert "must be divisible by h (5)" in refused(tmp_path, state, words, 5)
     with pytest.raises(ValueError, match=r"older\.pt is no older .*name them by --words"):
         convert(tmp_path / "older.pt")
@@ -251,7 +258,8 @@ def test_a_model_in_int8(make, tmp_path):
     for name, value in load_file(tmp_path / "rounded" / "model.safetensors").items():
         assert (value.dtype == torch.int8) == (value.dim() == 2), name
         assert not name.endswith(".steps") or value.gt(0).all()
-    assert rounded == dataclasses.replace(whole, name="toy, int8", model=rounded.model)
+    expected = dataclasses.replace(whole, name="toy, int8", model=rounded.model)
+    assert rounded == expected
 
 
 def test_the_mean_of_models_is_a_model(tmp_path, capsys):
@@ -280,7 +288,8 @@ def test_the_commands(tmp_path, capsys):
     torch.save(older_state(), source)
     (tmp_path / "words.json").write_text(json.dumps(some_words()))
     given = ["--heads", str(HEADS), "--words", str(tmp_path / "words.json")]
-    assert models.main(["convert", source, new, *given]) == 0
+    result = models.main(["convert", source, new, *given])
+    assert result == 0
     assert models.main(["round", new, small]) == 0
     printed = f"{new}: model a\n{small}: model a, int8\n"
     assert capsys.readouterr().out == printed
@@ -294,6 +303,7 @@ def test_the_commands(tmp_path, capsys):
     bad = of_words()
     bad.model.encoder.norm.scale.data[3] = math.nan
     at.save_model(bad, tmp_path / "bad")
-    assert models.main(["round", str(tmp_path / "bad"), none]) == 1
+    result = models.main(["round", str(tmp_path / "bad"), none])
+    assert result == 1
     assert capsys.readouterr().err.startswith("error: encoder.norm.scale holds NaN or infinity")
     assert not Path(none).exists()

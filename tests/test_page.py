@@ -101,7 +101,8 @@ def notebook(folder: Path, *cells, title: bool = True) -> Path:
 def built(folder: Path, *cells) -> Path:
     """A page of these cells in a file, beside the model."""
     written = folder / "page.html"
-    assert build_page.main(["make", str(notebook(folder, *cells)), str(written)]) == 0
+    result = build_page.main(["make", str(notebook(folder, *cells)), str(written)])
+    assert result == 0
     return written
 
 
@@ -143,7 +144,8 @@ def test_faults_fail_the_build(tmp_path, cell, message):
 
 
 def test_a_chart_may_have_a_null_that_is_no_number():
-    assert build_page.missing_numbers(rows_chart({"n": 1})) == []
+    result = build_page.missing_numbers(rows_chart({"n": 1}))
+    assert result == []
 
 
 def test_a_page_needs_a_title_and_may_not_be_too_large(tmp_path, monkeypatch):
@@ -167,7 +169,8 @@ def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, fa
     cells = [shown({"text/plain": "{}"}, metadata={"annotated": facts})] if facts else []
     source = notebook(tmp_path, *cells)
     target = tmp_path / "page.html"
-    assert build_page.main(["make", str(source), str(target), "--publish"]) == (1 if message else 0)
+    result = build_page.main(["make", str(source), str(target), "--publish"])
+    assert result == 1 if message else 0
     if message:
         assert message in capsys.readouterr().err
         assert not target.exists()
@@ -188,7 +191,8 @@ def test_the_same_notebook_gives_the_same_bytes(tmp_path):
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     command = [sys.executable, build_page.__file__, "make", str(source), str(output)]
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert output.read_text("utf-8") == build_page.build(source)[0]
+    expected = build_page.build(source)[0]
+    assert output.read_text("utf-8") == expected
 
 
 def test_headings_have_one_title(tmp_path):
@@ -196,10 +200,14 @@ def test_headings_have_one_title(tmp_path):
     page = page_of(tmp_path, text)
     found = [(tag.name, tag["id"]) for tag in page.find_all(re.compile(r"h\d"))]
     names = ["a-page", "early", "part", "deep", "own"]
-    assert found == list(zip(["h1", "h2", "h2", "h3", "h3"], names, strict=True))
+    expected = list(zip(["h1", "h2", "h2", "h3", "h3"], names, strict=True))
+    assert found == expected
     contents = BeautifulSoup(build_page.contents(page), "html.parser")
-    assert [a["href"] for a in contents.find_all("a")] == [f"#{name}" for name in names[1:]]
-    assert [len(item.find_all("li")) for item in contents.select("ol")] == [4, 2]
+    result = [a["href"] for a in contents.find_all("a")]
+    expected = [f"#{name}" for name in names[1:]]
+    assert result == expected
+    result = [len(item.find_all("li")) for item in contents.select("ol")]
+    assert result == [4, 2]
 
 
 def test_anchors_alone_before_a_heading_become_part_of_it(tmp_path):
@@ -211,7 +219,8 @@ def test_anchors_alone_before_a_heading_become_part_of_it(tmp_path):
     assert both["id"] == "one"
     assert both.find(id="two")
     assert both.text == "Both"
-    assert (following["id"], last["id"]) == ("next", "last")
+    result = (following["id"], last["id"])
+    assert result == ("next", "last")
     for name in ("inside", "end"):
         assert page.find(id=name).parent.name == "p"
     assert page.img.parent.name == "p"
@@ -270,7 +279,8 @@ SET_UP = "set-up code"
 def test_only_what_is_tagged_is_folded_under_what_it_is_for(tmp_path, cell, label):
     fold = page_of(tmp_path, "# Part", cell).find("details", class_="fold")
     lines = f" {cell.source.count(chr(10)) + 1} line"
-    assert (fold and fold.summary.text.removesuffix("s")) == (label and label + lines)
+    result = fold and fold.summary.text.removesuffix("s")
+    assert result == label and label + lines
 
 
 def test_before_the_first_part_everything_is_set_up_in_one_fold(tmp_path):
@@ -303,7 +313,9 @@ def test_the_engine_room_is_one_fold_without_folds_inside(tmp_path):
     [room] = page.find_all("details")
     assert room.summary.h2["id"] == "engine-room"
     assert "section" in room["class"]
-    assert {"faster", "quick", "deep", "files"} <= {tag["id"] for tag in room.find_all(id=True)}
+    result = {"faster", "quick", "deep", "files"}
+    expected = {tag["id"] for tag in room.find_all(id=True)}
+    assert result <= expected
     assert len(room.find_all("pre")) == 3
     assert room.find("figure").figcaption
     assert room.find(class_="to-code")["href"] == "#code-1"
@@ -341,7 +353,8 @@ def test_only_what_is_coloured_has_an_element_in_code():
     found = [(span["class"], span.text) for span in block.find_all("span")]
     assert (["c"], "# one\n    # two") in found
     assert (["k"], "return not") in found
-    assert [kind[0] for kind, _ in found[:3]] == ["d", "k", "f"]
+    result = [kind[0] for kind, _ in found[:3]]
+    assert result == ["d", "k", "f"]
     assert found[-1] == (["m"], "1.5")
 
 
@@ -387,7 +400,8 @@ def test_a_figure_has_the_name_of_its_example_or_view(tmp_path):
     ]
     page = page_of(tmp_path, *(chart(line_chart([1, 2]), code) for code in codes))
     names = ["figure-first-translation-of-ours", "figure-rate", "figure-two-lines", None]
-    assert [figure.get("id") for figure in page.find_all("figure")] == names
+    result = [figure.get("id") for figure in page.find_all("figure")]
+    assert result == names
 
 
 def test_a_finished_view_prints_its_caption_and_others_print_output(tmp_path):
@@ -400,7 +414,8 @@ def test_a_finished_view_prints_its_caption_and_others_print_output(tmp_path):
     assert caption.details.extract().text.endswith("A CPU @ 2.7GHz, 2026; measured with commit ab.")
     assert caption.text.strip() == "Losses."
     assert page.find("pre", "output").text == words
-    assert [block["id"] for block in page.find_all(class_="code")] == ["code-1"]
+    result = [block["id"] for block in page.find_all(class_="code")]
+    assert result == ["code-1"]
 
 
 def test_code_that_nobody_ran_is_refused(tmp_path):
@@ -419,7 +434,8 @@ def test_tables_of_pandas_lose_their_styling(tmp_path):
     [styled] = page_of(tmp_path, shown({"text/html": styled.to_html()})).find_all("table")
     texts = [cell.text for cell in styled.find_all(["th", "td"])]
     assert texts[:4] == ["word", "count", "Hund", "1200"]
-    assert [cell.text for cell in styled.find_all(class_="num")] == ["count", "1200", "−7"]
+    result = [cell.text for cell in styled.find_all(class_="num")]
+    assert result == ["count", "1200", "−7"]
     assert not styled.find_all(style=True)
     caption = styled.find_parent("figure").figcaption
     how = "A CPU @ 2.7GHz, 2026; measured with commit ab. BLEU nrefs:1|version:2.6.0"
@@ -438,7 +454,8 @@ def test_groups_of_columns_stand_apart_and_ranges_are_numbers(tmp_path):
     columns = pd.MultiIndex.from_tuples(names)
     frame = pd.DataFrame([["a", "37.9\xa0(37.6–38.2)", "–", "±0.3", "+1"]], columns=columns)
     [table] = page_of(tmp_path, shown({"text/html": frame.to_html(index=False)})).find_all("table")
-    assert [cell.text for cell in table.find_all(class_="group")] == ["A", "B"]
+    result = [cell.text for cell in table.find_all(class_="group")]
+    assert result == ["A", "B"]
     row = table.tbody.tr.find_all("td")
     kinds = [["num", "first"], ["num"], ["num", "first"], ["num"]]
     assert [cell.get("class") for cell in row] == [None, *kinds]
@@ -750,7 +767,8 @@ def test_has_no_accessibility_violation(browser, any_page, theme, width):
     page.evaluate("document.querySelectorAll('.fold').forEach(fold => { fold.open = true })")
     page.wait_for_timeout(2000)  # boxes that scroll now learn to take the focus
     violations = axe.Axe().run(page).response["violations"]
-    assert [(v["id"], [node["html"][:150] for node in v["nodes"][:3]]) for v in violations] == []
+    result = [(v["id"], [node["html"][:150] for node in v["nodes"][:3]]) for v in violations]
+    assert result == []
 
 
 @pytest.mark.slow

@@ -127,7 +127,8 @@ def test_fast_forms_decode_alike_and_a_class_without_one_stays(way):
     given = batch()
     fast = at.make_fast(copy.deepcopy(plain))
     for ours, theirs in zip(plain.modules(), fast.modules(), strict=True):
-        assert type(theirs) is at.FASTER.get(type(ours), type(ours))
+        expected = at.FASTER.get(type(ours), type(ours))
+        assert type(theirs) is expected
     arguments = given.src, given.src_mask, 12, at.START
     assert torch.equal(at.beam_search(fast, *arguments), at.beam_search(plain, *arguments))
 
@@ -136,7 +137,8 @@ def test_maps_are_those_of_the_part(way):
     model = made(way)
     given = batch()
     plain = at.recorded_attention(model, given)
-    assert {w.shape[1:3] for w in plain.values()} == {(2, 4)}, "layers and heads"
+    result = {w.shape[1:3] for w in plain.values()}
+    assert result == {(2, 4)}, "layers and heads"
     again = at.recorded_attention(at.make_fast(model), given)
     for kind, weights in plain.items():
         torch.testing.assert_close(again[kind], weights, rtol=1e-4, atol=1e-5)
@@ -159,7 +161,9 @@ def test_a_folder_gives_back_the_same_model(way, vocabularies, tmp_path):
     at.save_model(translator_of(at.make_fast(copy.deepcopy(model)), vocabularies), tmp_path)
     back = at.load_trained_model(tmp_path, torch.device("cpu"), MINE).model
     assert at.with_names(back.arguments) == at.with_names(model.arguments)
-    assert list(map(type, back.modules())) == list(map(type, model.modules()))
+    result = list(map(type, back.modules()))
+    expected = list(map(type, model.modules()))
+    assert result == expected
     given = batch()
     inputs = given.src, given.tgt, given.src_mask, given.tgt_mask
     assert torch.equal(back.generator(back(*inputs)), model.generator(model(*inputs)))
@@ -181,7 +185,8 @@ def test_a_run_is_stopped_goes_on_translates_and_is_scored(name, small_config, t
     assert_same_run(run, tmp_path / "whole" / "run")
     assert "finished" in (run / "run.json").read_text()
     for command in (["translate", "Ein Mann lacht."], ["evaluate", "--split", "val"]):
-        assert at.main([*command, "--model", str(run), *PARTS_FILE]) == 0
+        result = at.main([*command, "--model", str(run), *PARTS_FILE])
+        assert result == 0
     said = capsys.readouterr()
     assert "val: BLEU" in said.out
     assert "without a cache" not in said.err
@@ -203,7 +208,8 @@ def test_todays_folders_still_load():
     assert "kind" not in about
     assert not at.PARTS.keys() & about["model"].keys()
     model = at.load_trained_model("pretrained", torch.device("cpu")).model
-    assert at.with_names(model.arguments).items() >= about["model"].items()
+    result = at.with_names(model.arguments).items()
+    assert result >= about["model"].items()
 
 
 def test_a_folder_is_read_before_part_10_has_come(tmp_path, vocabularies):
@@ -244,7 +250,8 @@ def test_a_language_model_of_every_part_is_sampled_saved_and_loaded(way, vocabul
 def test_a_language_model_does_not_translate(vocabularies, tmp_path, capsys):
     model = at.LanguageModel(60, **SIZES)
     at.save_model(at.Translator("toy", model, at.BUILTIN, ("en", "en"), vocabularies), tmp_path)
-    assert at.main(["translate", "A dog.", "--model", str(tmp_path)]) == 1
+    result = at.main(["translate", "A dog.", "--model", str(tmp_path)])
+    assert result == 1
     assert "is a language model: it translates nothing" in capsys.readouterr().err
 
 
@@ -367,7 +374,9 @@ def test_weights_that_are_recorded_are_those_of_the_search():
     attn.record = []
     with pytest.warns(UserWarning, match="attention weights are recorded"):
         rows = at.greedy_search(model, given.src, given.src_mask, 6, at.START)
-    assert [w.size(-1) for w in attn.record] == list(range(1, rows.size(1)))
+    result = [w.size(-1) for w in attn.record]
+    expected = list(range(1, rows.size(1)))
+    assert result == expected
     states = model(given.src, rows[:, :-1], given.src_mask, at.subsequent_mask(rows.size(1) - 1))
     assert states.isfinite().all()
     torch.testing.assert_close(attn.record[-2], attn.record[-1])
@@ -454,7 +463,8 @@ def test_a_long_gradient_is_shortened_and_a_short_one_is_not():
         step = at.train_step(loss_model, [given], descent, schedule, clip=clip)
         moved = torch.nn.utils.parameters_to_vector(model.parameters()) - start
         lengths[clip] = moved.norm().item(), step.grad_norm
-    assert lengths[1e-3][0] == pytest.approx(1e-3, rel=1e-2)
+    expected = pytest.approx(1e-3, rel=1e-2)
+    assert lengths[1e-3][0] == expected
     assert lengths[None] == lengths[1e3] == pytest.approx(lengths[None][::-1], rel=1e-3)
     assert lengths[1e-3][1] == lengths[None][1], "the norm is told as it was"
 

@@ -58,7 +58,8 @@ def test_numbers_are_those_of_attention(at, page, word, moved):
         expected = at.VECTORS @ query, scores, weights[0], shares
         for column, values in zip([*shown[:2], *shown[3:]], expected, strict=True):
             digits = 6e-4 if values is expected[2] else 6e-3
-            assert numbers(" ".join(column)) == pytest.approx(values.tolist(), abs=digits)
+            result = numbers(" ".join(column))
+            assert result == pytest.approx(values.tolist(), abs=digits)
         kept = number + 1 if masked else 8
         assert shown[2] == shown[1][:kept] + ["closed"] * (8 - kept)
         assert answer(page) == pytest.approx(mixed[0].tolist(), abs=6e-3)
@@ -88,7 +89,8 @@ def test_the_query_is_dragged_or_moved_by_keys(page):
 def test_the_softmax_collapses_and_starts_again(page):
     before = columns(page)
     page.get_by_role("button", name="collapse").click()
-    assert max(float(weight) for weight in columns(page)[3]) > 0.95
+    result = max(float(weight) for weight in columns(page)[3])
+    assert result > 0.95
     assert "collapsed" in page.locator(".said").inner_text()
     page.get_by_role("button", name="start again").click()
     assert columns(page) == before
@@ -120,5 +122,6 @@ def test_without_scripts_the_still_is_shown(browser, page_file):
     page = browser.new_context(java_script_enabled=False).new_page()
     page.goto(page_file.as_uri())
     assert page.locator(".by-hand svg[role=img]").is_visible()
-    assert page.locator("tr.sums .share").inner_text().split() == ["−1.67", "0.30"]
+    result = page.locator("tr.sums .share").inner_text().split()
+    assert result == ["−1.67", "0.30"]
     assert page.locator(".stage :is(button, input, .handle, .quote)").count() == 0

@@ -72,7 +72,8 @@ def test_the_panel_says_what_pytorch_says(browser, made, at):
         tab.locator(f'[data-place="{place}"]').first.focus()
         tab.locator(".touched .heard:not(:empty)").wait_for(state="attached")
         where, shares = panel(tab)
-        assert shares == pytest.approx(torch_lens(at, place, position, name), abs=0.0006), place
+        expected = pytest.approx(torch_lens(at, place, position, name), abs=0.0006)
+        assert shares == expected, place
         places.add(where)
     assert len(places) == len(PLACES)
 
@@ -101,7 +102,8 @@ def test_without_the_model_or_scripts_the_still_picture_stays(browser, made, tmp
     tab = visited(browser, (tmp_path / "page.html").as_uri(), viewport=PHONE)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
     still = panel(tab)
-    assert max(still[1].items(), key=lambda row: row[1])[0] == "ball"
+    result = max(still[1].items(), key=lambda row: row[1])[0]
+    assert result == "ball"
     tab.locator('[data-place="decoder final"]').focus()
     tab.get_by_text("The model could not be read").wait_for()
     silent = visited(browser, made.as_uri(), java_script_enabled=False, viewport=PHONE)

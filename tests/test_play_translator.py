@@ -86,7 +86,8 @@ def test_the_result_on_file_holds_what_is_promised():
 def test_from_disk_nothing_is_asked_for_until_it_is_touched(browser, made, width):
     tab = visited(browser, made.as_uri(), viewport={"width": width, "height": 900})
     assert "A little girl rais" in tab.locator(".written").inner_text()
-    assert [address for address in tab.asked if "data:" not in address] == [made.as_uri()]
+    result = [address for address in tab.asked if "data:" not in address]
+    assert result == [made.as_uri()]
     tab.get_by_role("button", name="Faster").click()
     label = tab.locator(".drawings svg:visible").get_attribute("aria-label")
     assert label.startswith("Written: “A little girl rais” To write rais the model looks at hebt (")

@@ -51,8 +51,10 @@ def test_the_tree_is_the_search_of_the_script(at, browser, page_file):
             asked(page, f"step {len(record)} of {len(record)}")
             for n, row in zip(ended, page.locator(".ranks tbody tr").all(), strict=True):
                 _, text, logp, *_ = row.locator("td").all_inner_texts()
-                assert text == translator.vocabularies[1].decode(last.written[0, n].tolist())
-                assert abs(float(logp.replace("−", "-")) - last.logp[0, n].item()) < 0.003
+                expected = translator.vocabularies[1].decode(last.written[0, n].tolist())
+                assert text == expected
+                result = abs(float(logp.replace("−", "-")) - last.logp[0, n].item())
+                assert result < 0.003
             told = page.locator(".told").inner_text()
             assert greedy.rstrip(".") in told
             assert best.rstrip(".") in told

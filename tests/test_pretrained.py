@@ -92,8 +92,11 @@ def test_a_model_comes_back_bit_for_bit(tmp_path, changes):
     assert not back.model.training
     assert back.model.arguments == translator.model.arguments
     assert back.vocabularies == translator.vocabularies
-    assert (back.name, back.corpus) == ("toy", tutorial.BUILTIN)
-    assert (back.languages, back.max_len) == (("de", "en"), 32)
+    result = (back.name, back.corpus)
+    assert result == ("toy", tutorial.BUILTIN)
+    result = (back.languages, back.max_len)
+    expected = (("de", "en"), 32)
+    assert result == expected
     stored = load((tmp_path / "model.safetensors").read_bytes())
     shared_once = dict(back.model.named_parameters())
     assert stored.keys() == shared_once.keys(), "and no sinusoids"
@@ -107,7 +110,9 @@ def test_a_fast_model_is_written_as_a_plain_one(written, tmp_path):
     tutorial.make_fast(translator.model)
     tutorial.save_model(translator, tmp_path)
     for name in FILES:
-        assert (tmp_path / name).read_bytes() == (written / name).read_bytes(), "and the same again"
+        result = (tmp_path / name).read_bytes()
+        expected = (written / name).read_bytes()
+        assert result == expected, "and the same again"
 
 
 # What cannot be read or written -----------------------------------------------------------------
@@ -127,7 +132,8 @@ def test_a_disk_that_is_full_leaves_nothing_that_passes_for_a_model(folder, monk
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left on device"):
         tutorial.save_model(toy(name="new", seed=1), folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES), "no half file stays"
+    result = sorted(path.name for path in folder.iterdir())
+    assert result == sorted(FILES), "no half file stays"
     if number == 0:
         assert tutorial.load_trained_model(folder).name == "toy"
     else:
@@ -250,7 +256,8 @@ def test_the_first_screen_shows_what_the_shipped_model_writes():
     assert "](images/first-translation.svg)" in screen
     translator = tutorial.load_trained_model("pretrained")
     for german, shown, _ in rows:
-        assert tutorial.translate(translator, [german], tutorial.beam_search) == [shown]
+        result = tutorial.translate(translator, [german], tutorial.beam_search)
+        assert result == [shown]
 
 
 def test_the_model_has_read_none_of_these_sentences_nor_of_chimney_sweeps(multi30k):

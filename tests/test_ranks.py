@@ -127,7 +127,9 @@ def test_two_ranks_make_the_training_of_one(small_config, tmp_path):
     model.load_state_dict(saved(tmp_path / "two")["model"])
     alone = tutorial.Worker(0, 1, torch.device("cpu"), None)
     judged = tutorial.validate(model, data, alone)
-    assert (theirs["nll"], theirs["bleu"]) == pytest.approx((judged["nll"], judged["BLEU"]))
+    result = (theirs["nll"], theirs["bleu"])
+    expected = pytest.approx((judged["nll"], judged["BLEU"]))
+    assert result == expected
 
 
 @contextlib.contextmanager
@@ -168,7 +170,9 @@ def test_a_signal_to_one_rank_stops_all(small_config, tmp_path, number):
             assert rank.exitcode == 0 and torch.load(rank.answer) == "stopped", rank.text()
         assert "epoch 1/" in ranks[0].text()
         assert "epoch" not in ranks[1].text(), "only the first rank speaks"
-    assert len(log_of(tmp_path / "run")) == len(saved(tmp_path / "run")["history"])
+    result = len(log_of(tmp_path / "run"))
+    expected = len(saved(tmp_path / "run")["history"])
+    assert result == expected
 
 
 def test_ranks_that_read_other_texts_are_refused(small_config, small_corpus, tmp_path):
@@ -191,7 +195,8 @@ def test_ranks_that_read_other_texts_are_refused(small_config, small_corpus, tmp
 def test_another_number_of_ranks_goes_on_with_the_same_batches(small_config, tmp_path):
     run = tmp_path / "run"
     train_one_epoch(small_config, run)
-    assert results(training(small_config, run), 2) == ["finished"] * 2
+    result = results(training(small_config, run), 2)
+    assert result == ["finished"] * 2
     assert len(log_of(run)) == 2
     assert "processes: 2 of 1 " in tutorial.read_run(run)["machine"]
 

@@ -53,7 +53,9 @@ def test_the_search_is_the_one_described(at):
             for src, found in zip((batch.src[:1], batch.src[1:, :3]), rows, strict=True):
                 with torch.no_grad():
                     score, written = slow_search(model, src, 12, beam, alpha)
-                assert at.score_of(model, src, found, alpha) == pytest.approx(score, abs=1e-4)
+                result = at.score_of(model, src, found, alpha)
+                expected = pytest.approx(score, abs=1e-4)
+                assert result == expected
                 assert found[found != PAD].tolist() == written
             saved += len(record) < 11 and not record[-1][0].ended.all().item()
         assert saved
@@ -62,7 +64,9 @@ def test_the_search_is_the_one_described(at):
 def test_the_limits_of_a_search():
     model = tutorial.tiny_model()
     src = torch.tensor([[4, 5], [6, 7]])
-    assert beam_search(model, src, Batch(src).src_mask, 1).tolist() == [[START], [START]]
+    result = beam_search(model, src, Batch(src).src_mask, 1).tolist()
+    expected = [[START], [START]]
+    assert result == expected
     for bad in ({"beam": 0}, {"alpha": -0.1}, {"alpha": math.nan}, {"alpha": 11}):
         [(name, value)] = bad.items()
         with pytest.raises(ValueError, match=rf"{name} (must be|from).* {value}\b"):
@@ -86,10 +90,13 @@ def test_dropout_drops_its_share_and_scales_the_rest(rate):
     torch.manual_seed(0)
     x = torch.full((301, 333), 2.0, requires_grad=True)
     dropped = tutorial.FastDropout(rate)(x)
-    assert (dropped == 0).float().mean().item() == pytest.approx(rate, abs=0.006)
+    result = (dropped == 0).float().mean().item()
+    expected = pytest.approx(rate, abs=0.006)
+    assert result == expected
     left = dropped[dropped != 0].unique()
     assert len(left) == 1
-    assert left.item() == pytest.approx(2 / (1 - rate), rel=0.02)
+    expected = pytest.approx(2 / (1 - rate), rel=0.02)
+    assert left.item() == expected
     dropped.sum().backward()
     assert torch.equal(x.grad != 0, dropped.detach() != 0)
 
@@ -102,4 +109,6 @@ def test_dropout_of_neighbours_is_independent_and_follows_the_seed():
     assert torch.equal(dropout.eval()(x), x)
     kept = (first != 0).float().flatten()
     for lag in (1, 7, 8, 16, 160):
-        assert (kept[lag:] * kept[:-lag]).mean().item() == pytest.approx(0.25, abs=0.01)
+        result = (kept[lag:] * kept[:-lag]).mean().item()
+        expected = pytest.approx(0.25, abs=0.01)
+        assert result == expected

@@ -92,13 +92,15 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
         return changed(*settings) | changed(before, row) - {"name", "step", "runs"}
 
     pairs = zip(tool.ROWS, tool.ROWS[1:], strict=False)
-    assert {row.name: step(before, row) for before, row in pairs} == {
+    result = {row.name: step(before, row) for before, row in pairs}
+    expected = {
         "subwords": {"vocab_size"},
         "one-matrix": {"share_embeddings"},
         "beam": {"beam"},
         "averaging": {"averaged"},
         "recipe": {"alpha"},
     }
+    assert result == expected
     assert step(tool.ROWS[-1], tool.OTHER) == {"languages"}
     for row in tool.ROWS:
         first, *others = (tool.RUNS[run] for run in row.runs)
@@ -122,10 +124,12 @@ def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(tool, path):
     assert planned | made == planned, "older code had fewer settings"
     if len(record["log"]) > 1:
         best = max(record["log"], key=lambda entry: entry["bleu"])
-        assert best["bleu"] == pytest.approx(summary["validation_bleu"], abs=0.01)
+        expected = pytest.approx(summary["validation_bleu"], abs=0.01)
+        assert best["bleu"] == expected
         assert summary["best"] == f"epoch-{best['epoch']:03}"
         assert len(record["log"]) == summary["epochs"]
-        assert record["log"][-1]["updates"] == summary["updates"]
+        result = record["log"][-1]["updates"]
+        assert result == summary["updates"]
 
 
 # A small plan, from text to tables --------------------------------------------------------------
@@ -136,28 +140,37 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     monkeypatch.setattr(toy, "BEAMS", (1, 2))
     monkeypatch.setattr(toy, "ALPHAS", (0.0, 1.0))
     every = ("train", "validate", "score", "pretrained")
-    assert [toy.main([command]) for command in every] == [0, 0, 0, 0]
+    result = [toy.main([command]) for command in every]
+    expected = [0, 0, 0, 0]
+    assert result == expected
     assert [command[-1] for command in commands] == list(toy.RUNS)
     assert all("--nproc-per-node=2" in command for command in commands)
 
     summary = records.read("runs/words-2")["summary"]
-    assert summary.items() >= (MADE | {"ranks": 2, "epochs": 2, "status": "finished"}).items()
+    expected = (MADE | {"ranks": 2, "epochs": 2, "status": "finished"}).items()
+    assert summary.items() >= expected
     assert summary["code"] == {"training": "ab12"}
     beam = records.read("beam")
     averaging = records.read("averaging")
-    assert [(row["beam"], row["alpha"]) for row in beam["sweep"]] == [(1, 0.0), (2, 0.0), (2, 1.0)]
-    assert [row["averaged"] for row in averaging["sweep"]] == [0, 1, 2]
+    result = [(row["beam"], row["alpha"]) for row in beam["sweep"]]
+    expected = [(1, 0.0), (2, 0.0), (2, 1.0)]
+    assert result == expected
+    result = [row["averaged"] for row in averaging["sweep"]]
+    assert result == [0, 1, 2]
 
     content = records.read("scores")
     scored = [(entry["run"], entry["split"]) for entry in content["scores"]]
-    assert scored[:8] == [(run, split) for run in toy.RUNS for split in toy.TESTS]
+    expected = [(run, split) for run in toy.RUNS for split in toy.TESTS]
+    assert scored[:8] == expected
     row = toy.ROWS[1]
     [entry] = [e for e in content["scores"][:8] if e["run"] == "subwords-1"][1:]
-    assert (entry["beam"], entry["alpha"], entry["averaged"]) == (4, 0.6, 2)
+    result = (entry["beam"], entry["alpha"], entry["averaged"])
+    assert result == (4, 0.6, 2)
     assert entry["code"] == {"training": "ab12", "scoring": "ab12"}
     written = toy.translations_path(row, "subwords-1", entry["split"]).read_text().split("\n")[:-1]
     sources, references = zip(*at.find_corpus(toy.CORPUS).splits[entry["split"]], strict=True)
-    assert entry["bleu"] == round(at.corpus_bleu(written, references)[0], 2)
+    expected = round(at.corpus_bleu(written, references)[0], 2)
+    assert entry["bleu"] == expected
     epochs = sorted(toy.folder_of("subwords-1").glob("epoch-*"))
     states = [at.load_trained_model(epoch).model.state_dict() for epoch in epochs]
     mean = toy.translator_of("subwords-1", 2)
@@ -168,7 +181,9 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
 
     shipped = records.read("pretrained")
     assert at.load_trained_model(toy.PRETRAINED).name.endswith(", int8")
-    assert shipped["formats"]["int8"]["MB"] < shipped["formats"]["fp32"]["MB"]
+    result = shipped["formats"]["int8"]["MB"]
+    expected = shipped["formats"]["fp32"]["MB"]
+    assert result < expected
     assert "beam 4, α = 0.6, mean of the last 2 epochs" in views.int8()["caption"]
     assert views.training()["code"] == "training ab12"
     for view in (views.short_table, views.steps, views.int8, views.beam, views.averaging):
@@ -177,7 +192,9 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
 
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
-    assert [toy.main([command]) for command in every] == [0, 0, 0, 0]
+    result = [toy.main([command]) for command in every]
+    expected = [0, 0, 0, 0]
+    assert result == expected
     assert len(commands) == 4
     assert len(records.read("scores")["scores"]) == 10
 
@@ -206,7 +223,8 @@ def test_the_copy_task_is_measured_once_and_shown_as_measured(at, tool, tmp_path
     wanted = [(part, seed, 300, {}) for part in at.WITHOUT for seed in tool.SEEDS]
     pair = "nothing", "division by √d_k"
     wanted += [(part, seed, 100, tool.WIDE) for part in pair for seed in tool.SEEDS]
-    assert asked == wanted + list(itertools.product(at.POSITIONS, tool.SEEDS, [1500]))
+    expected = wanted + list(itertools.product(at.POSITIONS, tool.SEEDS, [1500]))
+    assert asked == expected
     for name, root in (("breaks", "copy_without"), ("lengths", "copies_by_length")):
         about = records.read(name)["made"]
         assert about.keys() >= {"date", "machine", "commit"}
@@ -224,7 +242,8 @@ def test_the_copy_task_is_measured_once_and_shown_as_measured(at, tool, tmp_path
         assert row[2] == f"0.{n + 1:03}\u00a0(0.{n:03}–\u20600.{n + 2:03})"
     points = views.lengths()["chart"]["layer"][0]["data"]["values"]
     told = [(p["positions"], p["seed"], p["length"], p["copied of 100"]) for p in points]
-    assert told == [(*run[:2], n, 59 + n) for run in asked[30:] for n in range(1, 21)]
+    expected = [(*run[:2], n, 59 + n) for run in asked[30:] for n in range(1, 21)]
+    assert told == expected
 
 
 def test_other_code_of_training_has_other_folders(toy, monkeypatch):
@@ -232,7 +251,8 @@ def test_other_code_of_training_has_other_folders(toy, monkeypatch):
     monkeypatch.setattr(toy, "SCORING", ("attention",))
     assert toy.folder_of("words-1") == before
     monkeypatch.setattr(toy, "TRAINING", ("attention",))
-    assert toy.folder_of("words-1") == before.parent.with_name(toy.code("attention")) / "words-1"
+    expected = before.parent.with_name(toy.code("attention")) / "words-1"
+    assert toy.folder_of("words-1") == expected
     assert toy.folder_of("words-1") != before
 
 
@@ -259,7 +279,9 @@ def test_a_published_view_is_what_the_records_give(name):
     if "rows" in view:
         headings = view["columns"]
         headings = headings if isinstance(headings[0], list) else [headings]
-        assert {len(line) for line in [*headings, *view["rows"]]} == {len(headings[0])}
+        result = {len(line) for line in [*headings, *view["rows"]]}
+        expected = {len(headings[0])}
+        assert result == expected
         assert all(isinstance(cell, str) for row in view["rows"] for cell in row)
 
 
@@ -271,7 +293,8 @@ def test_the_text_shows_the_views_that_are_made_and_no_other():
 
 def test_every_results_file_has_a_maker():
     known = "averaging beam benchmark benchmark-xeon breaks lengths pretrained scores translator"
-    assert sorted(path.stem for path in records.RESULTS.glob("*.json")) == known.split()
+    result = sorted(path.stem for path in records.RESULTS.glob("*.json"))
+    assert result == known.split()
     shown = {path.stem for path in (records.RESULTS / "views").iterdir()}
     assert shown == set(views.VIEWS)
 
@@ -287,7 +310,9 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
         row = rows[entry["row"]]
         assert entry["run"] in row.runs
         assert entry["beam"] == row.beam
-        assert (entry["alpha"], entry["averaged"]) == (row.alpha, row.averaged)
+        result = (entry["alpha"], entry["averaged"])
+        expected = (row.alpha, row.averaged)
+        assert result == expected
         path = tool.translations_path(row, entry["run"], entry["split"])
         languages = tuple(tool.RUNS[entry["run"]].languages.split("-"))
         references = [pair[1] for pair in at.find_multi30k(languages).splits[entry["split"]]]
@@ -299,7 +324,8 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
 
 def test_the_penalty_of_the_last_row_is_the_best_on_the_validation_split(tool):
     sweep = [cell for cell in records.read("beam")["sweep"] if cell["beam"] == tool.BEAM]
-    assert max(sweep, key=lambda cell: cell["bleu"])["alpha"] == tool.CHOSEN_ALPHA
+    result = max(sweep, key=lambda cell: cell["bleu"])["alpha"]
+    assert result == tool.CHOSEN_ALPHA
 
 
 def test_speed_is_a_ratio_of_medians():
@@ -315,7 +341,8 @@ def test_speed_is_a_ratio_of_medians():
 def test_readme_and_model_card_are_those_of_the_records(tool):
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     assert readme == views.readme(readme), "`make views` writes it"
-    assert records.read("scores")["scores"][0]["signature"] in readme
+    result = records.read("scores")["scores"][0]["signature"]
+    assert result in readme
     with pytest.raises(ValueError, match="no <!-- results -->"):
         views.readme(readme.replace("<!-- results -->", ""))
     card = (PROJECT / "pretrained" / "README.md").read_text(encoding="utf-8")

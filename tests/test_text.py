@@ -34,13 +34,15 @@ def test_the_captions_and_their_splits():
     assert sizes == {"train": 2700, "val": 200, "test": 200}
     every = list(itertools.chain(*captions.values()))
     assert len(set(every)) == 3100, "nothing occurs twice"
-    assert hashlib.sha256(json.dumps(captions).encode()).hexdigest() == SUM
+    result = hashlib.sha256(json.dumps(captions).encode()).hexdigest()
+    assert result == SUM
 
 
 def test_captions_are_read_in_both_directions():
     forth = tutorial.read_builtin(("de", "en"))
     back = tutorial.read_builtin(("en", "de"))
-    assert [pair[::-1] for pair in back.splits["val"]] == forth.splits["val"]
+    result = [pair[::-1] for pair in back.splits["val"]]
+    assert result == forth.splits["val"]
     with pytest.raises(tutorial.CorpusError, match="German and English, not de and fr"):
         tutorial.find_corpus("builtin", ("de", "fr"))
 
@@ -58,7 +60,8 @@ def test_one_list_of_subwords_is_learnt_from_the_training_split():
     source, target = tutorial.learn_subwords(corpus, 300)
     assert source is target
     assert len(source) == 300
-    assert source.words[: len(tutorial.SPECIALS)] == tutorial.SPECIALS
+    result = source.words[: len(tutorial.SPECIALS)]
+    assert result == tutorial.SPECIALS
     corpus.splits["val"] = [("Qq", "Qq")] * 500
     assert tutorial.learn_subwords(corpus, 300)[0] == source
 
@@ -71,7 +74,9 @@ def test_what_is_special_in_subwords(subwords):
     [ids] = subwords.encode(["Hund 漢"])
     assert ids.count(tutorial.UNKNOWN) == 1
     assert "<unk>" in subwords.decode(ids)
-    assert subwords.encode(["", " \t ", "\x00"]) == [[], [], []]
+    result = subwords.encode(["", " \t ", "\x00"])
+    expected = [[], [], []]
+    assert result == expected
 
 
 # Odd sentences ----------------------------------------------------------------------------------
@@ -112,7 +117,8 @@ def test_a_line_is_cut_where_it_does_not_fit_and_nowhere_else(translator):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert written[1].startswith(" ".join(tutorial.translate(translator, parts)))
-        assert written[::2] == tutorial.translate(translator, ["Ein Hund.", "Eine Katze."])
+        expected = tutorial.translate(translator, ["Ein Hund.", "Eine Katze."])
+        assert written[::2] == expected
         with pytest.raises(UserWarning, match="line 1 has 16 tokens, more than 15"):
             tutorial.translate(translator, ["Hund " * 16])
 
@@ -174,7 +180,8 @@ def test_random_texts_come_back(subwords, number):
     tokenizer = tutorial.load_tokenizer("de")
     for text in texts:
         again = tutorial.detokenize(tutorial.tokenize(text, tokenizer))
-        assert again.split() == tutorial.NOT_TEXT.sub(" ", text).split()
+        expected = tutorial.NOT_TEXT.sub(" ", text).split()
+        assert again.split() == expected
 
 
 # Standard input ---------------------------------------------------------------------------------
@@ -208,7 +215,8 @@ def test_standard_input_line_by_line_from_another_folder(translator, small_run, 
 
 def test_ctrl_c_ends_a_translation_with_130(small_run, monkeypatch, capsys):
     monkeypatch.setattr(tutorial, "translate", lambda *_, **__: signal.raise_signal(signal.SIGINT))
-    assert tutorial.main(["translate", "--model", str(small_run), "Ein Hund."]) == 130
+    result = tutorial.main(["translate", "--model", str(small_run), "Ein Hund."])
+    assert result == 130
     said = capsys.readouterr()
     assert said.out == ""
     assert re.fullmatch(r"model small .*\ninterrupted\n", said.err)

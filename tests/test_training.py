@@ -41,7 +41,8 @@ def test_a_training_gives_the_losses_that_it_always_gave(whole):
     or Adam. Other instructions of the processor change them by a millionth.
     """
     losses = [entry[name] for entry in log_of(whole) for name in ("loss", "nll")]
-    assert losses == pytest.approx([2.9862662, 3.1664039, 2.3915568, 2.6835417], rel=1e-4)
+    expected = pytest.approx([2.9862662, 3.1664039, 2.3915568, 2.6835417], rel=1e-4)
+    assert losses == expected
 
 
 # One update -------------------------------------------------------------------------------------
@@ -56,7 +57,8 @@ def test_the_last_partial_accumulation_is_used():
     batches = [batch_of(n) for n in (2, 3, 4, 5, 6)]
     _, state = tutorial.run_epoch(batches, model, compute, optimizer, scheduler, accum_iter=2)
     assert state == tutorial.TrainState(step=3, samples=5, tokens=25)
-    assert rates == [tutorial.rate(step, 16, 1.0, 10) for step in (1, 2, 3)]
+    expected = [tutorial.rate(step, 16, 1.0, 10) for step in (1, 2, 3)]
+    assert rates == expected
     with pytest.raises(ValueError, match="without a single target token"):
         tutorial.run_epoch([batch_of()], model, compute, optimizer, scheduler)
 
@@ -67,13 +69,16 @@ def test_each_pass_has_an_order_of_its_own_and_as_many_updates():
         tutorial.token_batches(lengths, 257, order) for order in (None, *map(random.Random, "121"))
     ]
     assert dealt[0] == dealt[2] != dealt[1]
-    assert {*map(len, dealt)} == {len(sorted_)}
-    assert tutorial.token_batches([(3, 30)], 10) == [[0]], "longer than the budget"
+    result = {*map(len, dealt)}
+    assert result == {len(sorted_)}
+    result = tutorial.token_batches([(3, 30)], 10)
+    assert result == [[0]], "longer than the budget"
 
 
 def test_a_straight_line_to_zero():
     rates = [tutorial.linear_rate(step, 64, 2.0, 10, 50) for step in range(1, 51)]
-    assert rates[:10] == pytest.approx([tutorial.rate(step, 64, 2.0, 10) for step in range(1, 11)])
+    expected = pytest.approx([tutorial.rate(step, 64, 2.0, 10) for step in range(1, 11)])
+    assert rates[:10] == expected
     falls = [a - b for a, b in itertools.pairwise(rates[9:])]
     assert falls == pytest.approx([max(rates) / 40] * 40)
     assert rates[-1] == 0
@@ -115,7 +120,8 @@ def test_a_stopped_run_ends_like_one_that_was_not(
     with monkeypatch.context() as patch:
         stop_after(patch, updates, lambda: signal.raise_signal(number))
         assert tutorial.train_model(small_config, run) == "stopped"
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    result = (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    assert result == handlers
     assert len(list(run.glob("checkpoint-*.pt"))) == len(log_of(run)) == epochs
     assert tutorial.read_run(run)["status"] == "stopped"
     assert tutorial.train_model(small_config, run) == "finished"
@@ -194,7 +200,8 @@ def test_the_shares_of_a_pass_hold_every_sentence_once(small_config):
             for (a, b), batch in zip(lengths, batches, strict=True)
         )
     assert passes[0] != passes[1], "in another order"
-    assert max(map(len, epochs)) - min(map(len, epochs)) <= 2
+    result = max(map(len, epochs)) - min(map(len, epochs))
+    assert result <= 2
 
 
 def test_a_run_of_shares_is_stopped_and_goes_on(small_config, tmp_path):
@@ -249,7 +256,8 @@ def moved(small_config, small_corpus, small_run, tmp_path) -> SimpleNamespace:
 
 def test_a_run_goes_on_where_its_text_has_moved(moved):
     assert tutorial.train_model(moved.config, moved.run) == "finished"
-    assert tutorial.read_run(moved.run)["settings"].data == str(moved.place)
+    result = tutorial.read_run(moved.run)["settings"].data
+    assert result == str(moved.place)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
