@@ -168,15 +168,15 @@ def run_level() -> str:
 # | Part | What happens there | Minutes to read | To run, on two CPU cores |
 # | --- | --- | ---: | --- |
 # | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 27 | seconds |
-# | [2. The model](#model) | everything around attention, and the frame that holds it | 33 | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 23 | seconds |
-# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 15 | two minutes |
+# | [2. The model](#model) | everything around attention, and the frame that holds it | 38 | seconds |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 27 | seconds |
+# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 18 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
-# | [6. Real data](#real-data) | German to English, with words | 22 | three minutes |
-# | [7. The rest of the recipe](#recipe) | subwords, one matrix, a cache, beam search, averaging | 46 | seconds |
-# | [8. Results](#results) | scores, step by step | 13 | a minute |
+# | [6. Real data](#real-data) | German to English, with words | 23 | three minutes |
+# | [7. The rest of the recipe](#recipe) | subwords, one matrix, a cache, beam search, averaging | 42 | seconds |
+# | [8. Results](#results) | scores, step by step | 14 | a minute |
 # | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 12 | a minute |
-# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 22 | three minutes |
+# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 24 | three minutes |
 # | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
 # | [Make it your own](#your-own) | a part that you write, pairs that you bring | – | half a minute |
 #
@@ -4755,6 +4755,11 @@ def cache_agrees(model: nn.Module, steps: int) -> bool:
     return torch.allclose(stepwise, plain, rtol=0, atol=1e-3)
 
 
+# %% [markdown]
+# *What must not be passed by, and what is remembered of a trial.*
+
+
+# %% tags=["hide-input"]
 def fault_of_cache(model: nn.Module, longest: int) -> str:
     """Why a cache would not give what the model gives without one; empty where it would."""
     state = [model.decode, *(weight._version for weight in model.parameters())]

@@ -47,7 +47,7 @@ def quick_clock(monkeypatch):
 def test_example(name, quick_clock):
     result = tutorial.EXAMPLES[name]()
     expected = name.startswith("check_") or name == "grade_a_faulty_mask"
-    assert result is None == expected
+    assert (result is None) == expected
     if name.endswith("_figure") and not name.startswith("published"):
         assert isinstance(result, alt.TopLevelMixin)
         assert_is_readable(result)

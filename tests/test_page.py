@@ -170,7 +170,7 @@ def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, fa
     source = notebook(tmp_path, *cells)
     target = tmp_path / "page.html"
     result = build_page.main(["make", str(source), str(target), "--publish"])
-    assert result == 1 if message else 0
+    assert result == (1 if message else 0)
     if message:
         assert message in capsys.readouterr().err
         assert not target.exists()
@@ -280,7 +280,7 @@ def test_only_what_is_tagged_is_folded_under_what_it_is_for(tmp_path, cell, labe
     fold = page_of(tmp_path, "# Part", cell).find("details", class_="fold")
     lines = f" {cell.source.count(chr(10)) + 1} line"
     result = fold and fold.summary.text.removesuffix("s")
-    assert result == label and label + lines
+    assert result == (label and label + lines)
 
 
 def test_before_the_first_part_everything_is_set_up_in_one_fold(tmp_path):

@@ -294,7 +294,7 @@ def test_tokens_that_do_not_fit(folder, tmp_path):
         for changed in ([*words[side], "unheard"], words[side][::-1]):
             path.write_text(json.dumps(words | {side: changed}))
             sign(path.parent)
-            refused(path.parent, "symbols do not fit a matrix")
+            refused(path.parent, "tokens do not fit a matrix")
 
 
 def test_weights_that_do_not_fit(folder):
