@@ -29,7 +29,7 @@ ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemallo
 train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
 .PHONY: help setup notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
-  export convert results views trials bench agree clean
+  export convert results views trials bench faults agree clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -151,6 +151,10 @@ trials: $(READY) ## Try settings at a share of the updates, on the validation sp
 
 bench: $(READY) ## Measure speed beside the baselines, more than an hour (needs a quiet machine and Multi30k)
 	$(PY) tools/bench.py run $(ARGS)
+
+faults: $(READY) ## Draw faults in Parts 1 to 4, see which of them a check notices, write docs/results (minutes)
+	$(PY) tests/draw_faults.py --record 4 5 6
+	$(PY) tools/views.py
 
 agree: $(READY) ## Hold the page's translator against PyTorch (needs Chromium, a quiet machine and Multi30k)
 	$(PY) tools/agree.py

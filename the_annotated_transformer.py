@@ -37,9 +37,9 @@
 # This text builds that model, from an empty file to the last line. It follows the paper
 # [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), in which eight researchers
 # proposed in 2017 to translate with attention alone. Each idea is told in plain words; a few lines
-# of code implement it; and where a claim is easy to test, a check follows that would fail if the
-# claim were wrong. You can read it as an article, run it cell by cell, import it as a module, or
-# train with it from the command line. All four are the same file.
+# of code implement it; and most formulas stand beside a check that compares them with something
+# independent. You can read it as an article, run it cell by cell, import it as a module, or train
+# with it from the command line. All four are the same file.
 #
 # <a id="setup"></a>
 # *Set-up, folded: nothing in it is about Transformers.* In Colab it installs what is missing, and
@@ -202,14 +202,9 @@ def run_level() -> str:
 # ours. A *check* compares our code with an *oracle*, something that gives the right answer, such
 # as PyTorch's own module, a closed formula, or a slower form that is easy to read; or it tries a
 # property that must hold, whatever the weights are. Lengths in a check differ where they can: then
-# it fails if two axes change places. Most terms are explained in the [glossary](#glossary).
-#
-# <a id="results-so-far"></a>
-# **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
-# human's. It is measured on sentences that were never used in training. Each row adds one step,
-# and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is. (These scores were measured with the code of the *first edition*, which is
-# this text before it was rearranged in 2026.)
+# it fails if two axes change places. Most terms are explained in the [glossary](#glossary). Would
+# the checks notice if something were wrong? Forty faults at a time were drawn at random in the
+# code of Parts 1 to 4, such as a plus in the place of a minus, and put in one by one:
 
 
 # %% tags=["hide-input"]
@@ -236,6 +231,21 @@ def published(name: str) -> None:
     example(show)
 
 
+published("faults")
+
+
+# %% [markdown]
+# What a check cannot see, the tests may. `make faults` draws again.
+#
+# <a id="results-so-far"></a>
+# **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
+# human's. It is measured on sentences that were never used in training. Each row adds one step,
+# and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
+# how sure that is. (These scores were measured with the code of the *first edition*, which is
+# this text before it was rearranged in 2026.)
+
+
+# %% tags=["hide-input"]
 published("results")
 
 
@@ -1712,14 +1722,19 @@ def make_model(
     on_weights = dropout if attention_dropout is None else attention_dropout
     attn = attention(h=h, d_model=d_model, dropout=on_weights)
     ff = feed_forward(d_model=d_model, d_ff=d_ff, dropout=dropout)
-    both = [positions(d_model=d_model, dropout=dropout, max_len=max_len) for _ in range(2)]
+    src_embed, tgt_embed = [
+        nn.Sequential(
+            Embeddings(d_model, vocab), positions(d_model=d_model, dropout=dropout, max_len=max_len)
+        )
+        for vocab in (src_vocab, tgt_vocab)
+    ]
     encoder_layer = EncoderLayer(d_model, attn, ff, dropout, norm_first, norm)
     decoder_layer = DecoderLayer(d_model, attn, copy.deepcopy(attn), ff, dropout, norm_first, norm)
     model = EncoderDecoder(
         Encoder(encoder_layer, N),
         Decoder(decoder_layer, N),
-        nn.Sequential(Embeddings(d_model, src_vocab), both[0]),
-        nn.Sequential(Embeddings(d_model, tgt_vocab), both[1]),
+        src_embed,
+        tgt_embed,
         Generator(d_model, tgt_vocab),
     )
     for module in model.modules():
@@ -2464,26 +2479,6 @@ def check_accumulation_equals_one_large_batch():
 
 
 # %% [markdown]
-# And to judge must change nothing: the same loss twice, although the model has dropout, and not a
-# weight that moves.
-
-
-# %%
-@example
-def check_judging_is_without_dropout_and_changes_nothing():
-    model = tiny_model(dropout=0.5).train()
-    weights = nn.utils.parameters_to_vector(model.parameters())
-    batch = Batch(torch.randint(4, 11, (2, 5)), torch.randint(4, 13, (2, 4)))
-    compute = SimpleLossCompute(model.generator, LabelSmoothing(13, PAD))
-    once, state = run_epoch([batch], model, compute, mode="eval")
-    twice, _ = run_epoch([batch, batch], model, compute, mode="eval", accum_iter=2)
-    assert math.isclose(once, twice, rel_tol=1e-6)
-    assert state == TrainState(step=0, samples=2, tokens=6)
-    assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), weights)
-    assert model.generator.proj.weight.grad is None
-
-
-# %% [markdown]
 # <a id="evaluation"></a>
 # ## Evaluation
 #
@@ -2534,6 +2529,26 @@ def check_a_model_without_opinion_has_perplexity_v():
     scores = evaluate_loss(model, [batch, batch])
     assert math.isclose(scores["nll"], math.log(13), rel_tol=1e-5)
     assert math.isclose(scores["perplexity"], 13, rel_tol=1e-5)
+
+
+# %% [markdown]
+# Judging must change nothing, by `run_epoch` or by `evaluate_loss`: the same loss each time, although the model has dropout, and not a weight that moves.
+
+
+# %%
+@example
+def check_judging_is_without_dropout_and_changes_nothing():
+    model = tiny_model(dropout=0.5).train()
+    weights = nn.utils.parameters_to_vector(model.parameters())
+    batch = Batch(torch.randint(4, 11, (2, 5)), torch.randint(4, 13, (2, 4)))
+    compute = SimpleLossCompute(model.generator, LabelSmoothing(13, PAD))
+    once, state = run_epoch([batch], model, compute, mode="eval")
+    twice, _ = run_epoch([batch, batch], model, compute, mode="eval", accum_iter=2)
+    assert math.isclose(once, twice, rel_tol=1e-6)
+    assert math.isclose(once, evaluate_loss(model, [batch])["nll"], rel_tol=1e-6)
+    assert state == TrainState(step=0, samples=2, tokens=6)
+    assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), weights)
+    assert model.generator.proj.weight.grad is None
 
 
 # %% [markdown]
@@ -2680,7 +2695,8 @@ COPY_VOCAB = 15  # four special ones and eleven to copy
 def copied_exactly(model: EncoderDecoder, batch: Batch) -> int:
     """How many sequences of the batch come out of greedy decoding as they went in."""
     copies = [[START, *source, END] for source in batch.src.tolist()]
-    written = greedy_decode(model, batch.src, batch.src_mask, len(copies[0]), START).tolist()
+    longest = batch.src.size(1) + 2
+    written = greedy_decode(model, batch.src, batch.src_mask, longest, START).tolist()
     return len([row for row, copied in zip(written, copies, strict=True) if row == copied])
 
 

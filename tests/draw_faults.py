@@ -1,16 +1,18 @@
 """Draw faults at random in what Parts 1 to 4 teach, and see which of them a check cell notices.
 
-    python tests/draw_faults.py SEED [SEED ...]
+    python tests/draw_faults.py [--record] SEED [SEED ...]
 
 A fault changes one node of the syntax tree: an operator, a comparison, a number or truth value, a
 negation. Forty are drawn for each seed, in the functions and classes of cells that are not folded.
 Settings, defaults and sizes are not drawn, nor is what only checks use. A fault is seen when a
-check of the script fails, in any Part, or takes longer than two minutes.
+check of the script fails, in any Part, or takes longer than two minutes. `--record` keeps what
+came out in docs/results/faults.json.
 """
 
 import ast
 import contextlib
 import copy
+import hashlib
 import io
 import os
 import random
@@ -19,7 +21,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -34,7 +36,12 @@ SETTINGS = "lr betas eps fused factor warmup dropout N d_model d_ff h".split()
 EXPERIMENTS = "new_copy_model copy_model train_briefly copy_without batches_without".split()
 # Faults that no permitted input can tell from the original, each with its reason.
 EQUIVALENT = {
-    "copied_exactly: len(copies[0]) -> len(copies[-1])": "the rows of a tensor are equally long"
+    "copied_exactly: return len([row for row, copied in zip(written, copies, strict=True)"
+    " if row == copied]) | True -> False": "as many rows as were read are written",
+    "greedy_decode: following = model.generator(states[:, -1]).argmax(-1)  # (active,)"
+    " | -1 -> 1": "of two axes the last is the second",
+    "Unscaled: scores = query @ key.transpose(-2, -1)  # (B, H, T, S)"
+    " | -2 -> 2": "of four axes the last but one is the third",
 }
 
 OPERATORS = {
@@ -224,36 +231,63 @@ def seen_by(module: ModuleType) -> str:
     return ""
 
 
-def main(seeds: list[int]) -> None:
+@dataclass
+class Draw:
+    """What became of the faults of a seed."""
+
+    seed: int
+    seen: dict[str, str]  # the check that fails
+    not_seen: list[str]
+    equivalent: list[str]
+
+
+def drawn(seed: int, pool: list[list[Fault]], text: str) -> Draw:
+    """Draw forty faults, and run all checks with each of them."""
+    cells = {n: cell for n, (head, cell) in enumerate(cells_of(text)) if "[markdown]" not in head}
+    codes = {number: compile(source, str(SCRIPT), "exec") for number, source in cells.items()}
+    draw = random.Random(seed)
+    result = Draw(seed, {}, [], [])
+    for number, faults in enumerate(draw.sample(pool, FAULTS_A_SEED), 1):
+        fault = draw.choice(faults)
+        told = f"{number}. {fault.told}"
+        if fault.told in EQUIVALENT:
+            result.equivalent.append(f"{told} ({EQUIVALENT[fault.told]})")
+            continue
+        changed = codes | {fault.cell: code_with(fault, cells[fault.cell])}
+        if name := seen_by(module_of(list(changed.values()))):
+            result.seen[told] = name
+        else:
+            result.not_seen.append(told)
+        print(f"  {name or 'NOT SEEN'}  {told}", flush=True)
+    return result
+
+
+def main(seeds: list[int], record: bool) -> None:
     os.environ["ANNOTATED_RUN"] = "smoke"
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, too_long)
     text = SCRIPT.read_text("utf-8")
-    sources = [source for head, source in cells_of(text) if "[markdown]" not in head]
-    numbers = [n for n, (head, _) in enumerate(cells_of(text)) if "[markdown]" not in head]
-    codes = [compile(source, str(SCRIPT), "exec") for source in sources]
-    assert seen_by(module_of(codes)) == "", "without a fault nothing is seen"
     pool = all_faults(text)
     print(f"{len(pool)} nodes in Parts 1 to 4")
-    for seed in seeds:
-        draw = random.Random(seed)
-        seen = 0
-        equivalent = 0
-        for faults in draw.sample(pool, FAULTS_A_SEED):
-            fault = draw.choice(faults)
-            if fault.told in EQUIVALENT:
-                equivalent += 1
-                print(f"  equivalent  {fault.told} ({EQUIVALENT[fault.told]})")
-                continue
-            place = numbers.index(fault.cell)
-            changed = codes.copy()
-            changed[place] = code_with(fault, sources[place])
-            name = seen_by(module_of(changed))
-            seen += bool(name)
-            print(f"  {name or 'NOT SEEN':12}  {fault.told}", flush=True)
-        rest = FAULTS_A_SEED - equivalent
-        print(f"seed {seed}: {seen} of {rest} seen, {seen / rest:.0%}; {equivalent} equivalent")
+    draws = [drawn(seed, pool, text) for seed in seeds]
+    for draw in draws:
+        rest = FAULTS_A_SEED - len(draw.equivalent)
+        share = len(draw.seen) / rest
+        print(f"seed {draw.seed}: {len(draw.seen)} of {rest} seen, {share:.0%}")
+        for told in draw.not_seen:
+            print(f"  not seen: {told}")
+        for told in draw.equivalent:
+            print(f"  equivalent: {told}")
+    if record:
+        sys.path.insert(0, str(ROOT / "tools"))
+        import records
+
+        code = {"script": hashlib.sha256(text.encode()).hexdigest()[:16]}
+        made = records.circumstances() | {"code": code}
+        content = {"made": made, "nodes": len(pool), "draws": list(map(asdict, draws))}
+        records.write("faults", content)
 
 
 if __name__ == "__main__":
-    main([int(seed) for seed in sys.argv[1:]])
+    chosen = [int(each) for each in sys.argv[1:] if each != "--record"]
+    main(chosen, "--record" in sys.argv)

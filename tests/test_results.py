@@ -292,7 +292,9 @@ def test_the_text_shows_the_views_that_are_made_and_no_other():
 
 
 def test_every_results_file_has_a_maker():
-    known = "averaging beam benchmark benchmark-xeon breaks lengths pretrained scores translator"
+    known = (
+        "averaging beam benchmark benchmark-xeon breaks faults lengths pretrained scores translator"
+    )
     result = sorted(path.stem for path in records.RESULTS.glob("*.json"))
     assert result == known.split()
     shown = {path.stem for path in (records.RESULTS / "views").iterdir()}

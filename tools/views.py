@@ -211,6 +211,22 @@ def choices() -> dict:
 # The copy task ----------------------------------------------------------------------------------
 
 
+def faults() -> dict:
+    """Faults drawn in Parts 1 to 4, and how many of them the checks have seen."""
+    record = read("faults")
+    rows = []
+    for draw in record["draws"]:
+        missed = ", ".join(told.split(" ", 1)[1].partition(":")[0] for told in draw["not_seen"])
+        drawn = len(draw["seen"]) + len(draw["not_seen"])
+        row = {"seed": draw["seed"], "drawn": drawn, "seen": len(draw["seen"])}
+        rows.append(row | {"missed": missed or "–"})
+    columns = {"seed": "{seed}", "faults": "{drawn}", "seen by a check": "{seen}"}
+    columns["not seen, in"] = "{missed}"
+    nodes = record["nodes"]
+    caption = f"Faults drawn among {nodes} operators, comparisons, numbers and negations"
+    return finished(caption, [record["made"]], **tabulate(rows, columns))
+
+
 def by_part(runs: Iterable[dict]) -> dict[str, list[dict]]:
     """The runs of each part, one for each seed."""
     parts = {}
@@ -395,7 +411,7 @@ VIEWS: dict[str, Callable[[], dict]] = {
     "results": short_table, "steps": steps,
     "training": training, "int8": int8, "beam": beam, "averaging": averaging, "choices": choices,
     "speed": speed, "gains": gains, "cost": cost, "breaks": breaks, "copied": copied,
-    "lengths": lengths,
+    "lengths": lengths, "faults": faults,
 }  # fmt: skip
 
 
