@@ -169,7 +169,7 @@ def run_level() -> str:
 # | --- | --- | ---: | --- |
 # | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 27 | seconds |
 # | [2. The model](#model) | everything around attention, and the frame that holds it | 38 | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 27 | seconds |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 28 | seconds |
 # | [4. A first example](#copy-task) | a model learns to copy, and breaks | 18 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
 # | [6. Real data](#real-data) | German to English, with words | 23 | three minutes |
@@ -1722,19 +1722,14 @@ def make_model(
     on_weights = dropout if attention_dropout is None else attention_dropout
     attn = attention(h=h, d_model=d_model, dropout=on_weights)
     ff = feed_forward(d_model=d_model, d_ff=d_ff, dropout=dropout)
-    src_embed, tgt_embed = [
-        nn.Sequential(
-            Embeddings(d_model, vocab), positions(d_model=d_model, dropout=dropout, max_len=max_len)
-        )
-        for vocab in (src_vocab, tgt_vocab)
-    ]
+    new = functools.partial(positions, d_model=d_model, dropout=dropout, max_len=max_len)
     encoder_layer = EncoderLayer(d_model, attn, ff, dropout, norm_first, norm)
     decoder_layer = DecoderLayer(d_model, attn, copy.deepcopy(attn), ff, dropout, norm_first, norm)
     model = EncoderDecoder(
         Encoder(encoder_layer, N),
         Decoder(decoder_layer, N),
-        src_embed,
-        tgt_embed,
+        nn.Sequential(Embeddings(d_model, src_vocab), new()),
+        nn.Sequential(Embeddings(d_model, tgt_vocab), new()),
         Generator(d_model, tgt_vocab),
     )
     for module in model.modules():
@@ -2038,6 +2033,7 @@ def check_the_masks_of_a_batch():
         assert batch.tgt_mask[sentence, query, key] == (real and key <= query)
     assert batch.ntokens == 4
     assert batch.tgt_y[1].tolist() == [END, PAD, PAD]
+    assert batch.to(torch.device("meta")).src.is_meta
 
 
 # %% [markdown]
@@ -2141,6 +2137,8 @@ def check_label_smoothing_beside_the_option_of_cross_entropy():
     for smoothing, equal in ((0.3 * 8 / 7, True), (0.3, False)):
         theirs = F.cross_entropy(trimmed, shifted, label_smoothing=smoothing, reduction="sum")
         assert torch.isclose(ours, theirs, rtol=1e-6) == equal
+    assert refuses(LabelSmoothing, 9, PAD, 1.0)
+    assert refuses(LabelSmoothing, 9, PAD, -0.1)
 
 
 # %% [markdown]
@@ -5153,8 +5151,7 @@ def one_search_figure():
 # %% [markdown]
 # **Figure 12.** One search, at first with three places, step by step: each token with the score
 # of its hypothesis, joined to the token from which it grew. What nothing has grown from before
-# the last step was given up, unless a hypothesis ended there: that one keeps its place. The thick
-# path is the winner's. Did it lead all the way? Then greedy decoding would have found it too;
+# the last step was given up, unless a hypothesis ended there: that one keeps its place. The winner's path stands out. Did it lead all the way? Then greedy decoding would have found it too;
 # where it did not, perhaps not. The log-probability falls with every token; the score may rise,
 # since the penalty grows too. On the page you can play the search with another width or $\alpha$,
 # and see greedy decoding beside it.
@@ -7135,9 +7132,8 @@ class Config:
     factor: float = 1.5  # of the learning rate
     clip: float | None = None  # the longest gradient; longer ones are shortened to it
     weight_decay: float = 0.0  # of matrices, by AdamW; norms and biases are left out
-    schedule: Literal["linear", "inverse_sqrt"] = (
-        "linear"  # after the warm-up: to zero, or the paper's
-    )
+    # After the warm-up a straight line to zero, or the paper's curve.
+    schedule: Literal["linear", "inverse_sqrt"] = "linear"
     epochs: int | None = None  # passes over the training split; else by corpus
     shares: int | None = None  # of a pass; each counts as an epoch; else by corpus
     warmup: int = 1000  # updates; at most a quarter of all
