@@ -7141,7 +7141,7 @@ class Config:
     seed: int = 1
 
     def __post_init__(self):
-        if len(self.languages.split("-")) != 2 or not all(self.languages.split("-")):
+        if not re.fullmatch("[^-]+-[^-]+", self.languages):
             raise ValueError(f"--languages needs two codes, such as de-en, got {self.languages!r}")
         if self.vocab_size < 0:
             raise ValueError(f"--vocab-size must be 0, for words, or more, got {self.vocab_size}")
@@ -7592,7 +7592,14 @@ class Update(typing.NamedTuple):
     grad_norm: float  # of the mean
 
 
-def train_step(loss_model, batches, optimizer, scheduler, stop=False, clip=None) -> Update:
+def train_step(
+    loss_model: nn.Module,
+    batches: list[Batch],
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LRScheduler,
+    stop: bool = False,
+    clip: float | None = None,
+) -> Update:
     """One update from micro-batches.
 
     A gradient that is longer than `clip` is shortened to it. FloatingPointError when the gradient
