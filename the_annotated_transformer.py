@@ -113,7 +113,7 @@ alt = Lazily("altair")
 pd = Lazily("pandas")
 
 # %% [markdown]
-# *`@example` runs what shows or proves something, [below](#one-sentence) more of it.*
+# *`@example` marks what shows or proves something; [Part 1](#one-sentence) says how.*
 
 # %% tags=["hide-input"]
 EXAMPLES: dict[str, Callable] = {}
@@ -202,9 +202,10 @@ def run_level() -> str:
 # ours. A *check* compares our code with an *oracle*, something that gives the right answer, such
 # as PyTorch's own module, a closed formula, or a slower form that is easy to read; or it tries a
 # property that must hold, whatever the weights are. Lengths in a check differ where they can: then
-# it fails if two axes change places. Most terms are explained in the [glossary](#glossary). Would
-# the checks notice if something were wrong? Forty faults at a time were drawn at random in the
-# code of Parts 1 to 4, such as a plus in the place of a minus, and put in one by one:
+# it fails if two axes change places. Most terms are explained in the [glossary](#glossary).
+#
+# Would the checks notice if something were wrong? Forty faults at a time were drawn at random in
+# the code of Parts 1 to 4, such as a plus in the place of a minus, and put in one by one:
 
 
 # %% tags=["hide-input"]
@@ -545,12 +546,14 @@ def attention_by_hand_figure():
     x = alt.X("x:Q", title=None, scale=sides)
     y = alt.Y("y:Q", title=None, scale=sides)
     plane = chart.encode(x=x, y=y)
-    dots = plane.mark_circle(opacity=0.35).encode(size=alt.Size("weight:Q", legend=None))
+    size = alt.Size("weight:Q", legend=None).scale(domain=[0, 1], range=[0, 1500])
+    dots = plane.mark_circle(opacity=0.35).encode(size=size)
     names = plane.mark_text(dy=-12, fontSize=13).encode(text="word:N")
     mixed = chart.transform_calculate(x="datum.weight * datum.x", y="datum.weight * datum.y")
     mixed = mixed.transform_aggregate(x="sum(x)", y="sum(y)").transform_calculate(zero="0")
     answer = mixed.mark_rule(strokeWidth=4).encode(x="zero:Q", y="zero:Q", x2="x:Q", y2="y:Q")
-    bars = chart.mark_bar().encode(x="weight:Q", y=alt.Y("word:N", sort=None), tooltip="score:Q")
+    weight = alt.X("weight:Q").scale(domain=[0, 1])
+    bars = chart.mark_bar().encode(x=weight, y=alt.Y("word:N", sort=None), tooltip="score:Q")
     return alt.hconcat(dots + names + answer, bars, description=text).add_params(asks, mask, root)
 
 
@@ -2530,7 +2533,8 @@ def check_a_model_without_opinion_has_perplexity_v():
 
 
 # %% [markdown]
-# Judging must change nothing, by `run_epoch` or by `evaluate_loss`: the same loss each time, although the model has dropout, and not a weight that moves.
+# Judging must change nothing, by `run_epoch` or by `evaluate_loss`: the same loss each time,
+# although the model has dropout, and not a weight that moves.
 
 
 # %%
@@ -3993,11 +3997,7 @@ TRY_THESE = (
 def what_the_demonstration_says():
     translator = demonstration()
     rows = list(zip(TRY_THESE, translate(translator, TRY_THESE), strict=True))
-    caption = f"demonstration, minutes of training on {translator.corpus}. "
-    if translator.corpus == "Multi30k":
-        caption += "So much can be learnt in minutes."
-    else:
-        caption += "A toy: it has met hardly one of these words."
+    caption = f"demonstration, minutes of training on {translator.corpus}"
     return table(rows, ["source", "translation"], caption)
 
 
@@ -5108,53 +5108,41 @@ def check_what_a_beam_claims_is_true():
 
 
 # %% tags=["hide-input"]
-@functools.cache
-def one_search(sentence: str = "Ein kleines Mädchen hebt einen roten Ball auf.", beam: int = 3):
-    """A recorded search as a table: step, place, the place it came from, token, path."""
-    translator = translator_at_hand()
-    record = []
-    rows = []
-    [(_, ids)] = source_parts(translator, [sentence])
-    src = torch.tensor([ids], device=translator.device)
-    longest = length_cap(src.size(1), translator.max_len)
-    beam_search(translator.model, src, Batch(src).src_mask, longest, beam=beam, record=record)
-    winner = record[-1][0].score(0.6)[0].argmax().item()
-    # Backwards, since only the end says who has won.
-    for step, (now, origins) in reversed(list(enumerate(record, 1))):
-        for place in range(beam):
-            origin = origins[0, place].item()
-            score = now.score(0.6)[0, place].item()
-            if math.isfinite(score) and now.length[0, place] == step:
-                token = translator.vocabularies[1].words[now.written[0, place, -1]]
-                path = "winner" if place == winner else "others"
-                rows.append((step, place + 1, origin + 1, f"{token}  {score:.2f}", path))
-        winner = origins[0, winner].item()
-    return pd.DataFrame(rows, columns=["step", "place", "origin", "token and score", "path"])
-
-
-# %% tags=["hide-input"]
 @example
 def one_search_figure():
-    frame = one_search()
-    text = f"A beam search as a tree, by model {translator_at_hand().name}"
+    translator = translator_at_hand()
+    [(_, ids)] = source_parts(translator, ["Ein kleines Mädchen hebt einen roten Ball auf."])
+    batch = Batch(torch.tensor([ids], device=translator.device))
+    longest = length_cap(len(ids), translator.max_len)
+    record = []
+    beam_search(translator.model, batch.src, batch.src_mask, longest, beam=3, record=record)
+    rows = []
+    for step, (now, origins) in enumerate(record, 1):
+        for place in range(3):
+            score = now.score(0.6)[0, place].item()
+            if math.isfinite(score) and now.length[0, place] == step:  # and has not ended before
+                token = translator.vocabularies[1].words[now.written[0, place, -1]]
+                origin = origins[0, place].item() + 1
+                rows.append((step, place + 1, origin, f"{token}  {score:.2f}"))
+    frame = pd.DataFrame(rows, columns=["step", "place", "origin", "token and score"])
+    text = f"A beam search as a tree, by model {translator.name}"
     tree = alt.Chart(frame).encode(
-        x=alt.X("place:O", title="place").axis(labelAngle=0),
-        y=alt.Y("step:O", title="step"),
-        color=alt.Color("path:N", title=None, sort="descending").legend(orient="top"),
+        x=alt.X("place:O", title="place").axis(labelAngle=0), y=alt.Y("step:O", title="step")
     )
     lines = tree.mark_rule(yOffset=-26, y2Offset=-10).encode(x="origin:O", x2="place", y2="step")
     words = tree.mark_text(fontSize=13).encode(text="token and score:N")
     tree = (lines + words).properties(title=text, description=text)
-    return tree.properties(width=480, height=36 * int(frame["step"].max()))
+    return tree.properties(width=480, height=36 * len(record))
 
 
 # %% [markdown]
-# **Figure 12.** One search, at first with three places, step by step: each token with the score
-# of its hypothesis, joined to the token from which it grew. What nothing has grown from before
-# the last step was given up, unless a hypothesis ended there: that one keeps its place. The winner's path stands out. Did it lead all the way? Then greedy decoding would have found it too;
-# where it did not, perhaps not. The log-probability falls with every token; the score may rise,
-# since the penalty grows too. On the page you can play the search with another width or $\alpha$,
-# and see greedy decoding beside it.
+# **Figure 12.** One search, at first with three places, step by step: each token with the score of
+# its hypothesis, joined to the token from which it grew. What nothing has grown from before the
+# last step was given up, unless a hypothesis ended there: that one keeps its place. The
+# log-probability falls with every token; the score may rise, since the penalty grows too. On the
+# page you can play the search with another width or $\alpha$, and see greedy decoding beside it.
+# There the winner's path stands out. Did it lead all the way? Then greedy decoding would have
+# found it too; where it did not, perhaps not.
 #
 # How wide should the beam be, and how large $\alpha$? Both were tried on the validation split,
 # with the published model before rounding.
@@ -7376,7 +7364,7 @@ def locked(folder: Path, wait: bool) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=5 if wait else 0)  # ranks of one training are soon through
     except filelock.Timeout:
         if not wait:
             raise ValueError(f"another training works in {folder}: name another") from None

@@ -227,7 +227,7 @@ def test_one_process_encodes_and_the_others_wait(small_config, tmp_path, elsewhe
 
     def slowly(*arguments):
         calls.append(1)
-        time.sleep(0.5)
+        time.sleep(6)  # others wait for five seconds before they say so
         return encode_pairs(*arguments)
 
     monkeypatch.setattr(tutorial, "encode_pairs", slowly)
