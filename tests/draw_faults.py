@@ -20,10 +20,12 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
+
+import rhythm
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "the_annotated_transformer.py"
@@ -79,20 +81,14 @@ class Fault:
     told: str = ""
 
 
-def cells_of(text: str) -> list[tuple[str, str]]:
-    """(first line, source) of every cell."""
-    chunks = re.split(r"(?m)^(?=# %%)", text)
-    return [(chunk.partition("\n")[0], chunk.partition("\n")[2]) for chunk in chunks]
-
-
 def taught(text: str) -> Iterator[int]:
     """Numbers of the code cells of Parts 1 to 4 that are not folded."""
     part = 0
-    for number, (head, source) in enumerate(cells_of(text)):
-        if "[markdown]" in head:
-            for found in re.findall(r"(?m)^# # Part (\d+)", source):
+    for number, cell in enumerate(rhythm.cells(text)):
+        if cell.prose:
+            for found in re.findall(r"(?m)^# # Part (\d+)", cell.source):
                 part = int(found)
-        elif 1 <= part <= 4 and "hide-input" not in head:
+        elif 1 <= part <= 4 and not cell.folded:
             yield number
 
 
@@ -161,9 +157,9 @@ def teaches(top: ast.stmt) -> bool:
 def all_faults(text: str) -> list[list[Fault]]:
     """Of each node that can be drawn the faults that it can have."""
     found = []
-    cells = cells_of(text)
+    sources = [cell.source for cell in rhythm.cells(text)]
     for number in taught(text):
-        tree = ast.parse(cells[number][1])
+        tree = ast.parse(sources[number])
         drawn = {}
         for top in filter(teaches, tree.body):
             out = left_out(top)
@@ -175,7 +171,7 @@ def all_faults(text: str) -> list[list[Fault]]:
             for variant, changed in enumerate(variants_of(node)):
                 old = ast.unparse(node).partition("\n")[0]
                 new = ast.unparse(ast.fix_missing_locations(changed)).partition("\n")[0]
-                line = cells[number][1].splitlines()[node.lineno - 1].strip()
+                line = sources[number].splitlines()[node.lineno - 1].strip()
                 told = f"{drawn[id(node)]}: {line} | {old} -> {new}"
                 faults.append(Fault(number, place, variant, told))
             if faults:
@@ -202,7 +198,7 @@ def code_with(fault: Fault, source: str) -> CodeType:
     return compile(ast.fix_missing_locations(tree), str(SCRIPT), "exec")
 
 
-def module_of(codes: list[CodeType]) -> ModuleType:
+def module_of(codes: Iterable[CodeType]) -> ModuleType:
     """The script, run cell by cell."""
     module = ModuleType("faulty")
     module.__file__ = str(SCRIPT)
@@ -243,7 +239,7 @@ class Draw:
 
 def drawn(seed: int, pool: list[list[Fault]], text: str) -> Draw:
     """Draw forty faults, and run all checks with each of them."""
-    cells = {n: cell for n, (head, cell) in enumerate(cells_of(text)) if "[markdown]" not in head}
+    cells = {n: cell.source for n, cell in enumerate(rhythm.cells(text)) if not cell.prose}
     codes = {number: compile(source, str(SCRIPT), "exec") for number, source in cells.items()}
     draw = random.Random(seed)
     result = Draw(seed, {}, [], [])
@@ -254,7 +250,7 @@ def drawn(seed: int, pool: list[list[Fault]], text: str) -> Draw:
             result.equivalent.append(f"{told} ({EQUIVALENT[fault.told]})")
             continue
         changed = codes | {fault.cell: code_with(fault, cells[fault.cell])}
-        if name := seen_by(module_of(list(changed.values()))):
+        if name := seen_by(module_of(changed.values())):
             result.seen[told] = name
         else:
             result.not_seen.append(told)

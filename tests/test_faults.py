@@ -15,9 +15,8 @@ import test_looking_inside
 import test_model
 import test_ranks
 import test_recipe
-from conftest import PROJECT
+from draw_faults import SCRIPT, module_of
 
-SCRIPT = PROJECT / "the_annotated_transformer.py"
 LISTED = """\
 mask applied after the softmax only: check_attention_equals_torch
 - scores = scores.masked_fill(closed, torch.finfo(scores.dtype).min)
@@ -240,12 +239,9 @@ def with_fault(monkeypatch) -> Callable:
         old, new = (re.sub("(?m)^..", "", lines).rstrip() for lines in (before, after))
         text = SCRIPT.read_text("utf-8")
         assert old in text, "this line is written differently now: change the fault likewise"
-        module = ModuleType("faulty")
-        module.__file__ = str(SCRIPT)
-        monkeypatch.setitem(sys.modules, "faulty", module)  # dataclasses look for it there
-        for cell in re.split(r"(?m)^(?=# %%)", text.replace(old, new)):
-            exec(compiled(cell), vars(module))
-        return module
+        monkeypatch.setitem(sys.modules, "faulty", None)  # not there any more after the test
+        cells = re.split(r"(?m)^(?=# %%)", text.replace(old, new))
+        return module_of(map(compiled, cells))
 
     return load
 

@@ -1,6 +1,7 @@
 """Text on its way through a translator: the built-in captions, subwords, odd sentences, text
 of all of Unicode, and standard input. As many lines come out as went in."""
 
+import collections
 import hashlib
 import itertools
 import json
@@ -64,6 +65,17 @@ def test_one_list_of_subwords_is_learnt_from_the_training_split():
     assert result == tutorial.SPECIALS
     corpus.splits["val"] = [("Qq", "Qq")] * 500
     assert tutorial.learn_subwords(corpus, 300)[0] == source
+
+
+def test_the_first_merges_by_hand_are_those_of_the_library():
+    """Later ones may differ where two pairs are equally frequent."""
+    train = tutorial.read_builtin().splits["train"][:500]
+    corpus = tutorial.Corpus("few", ("de", "en"), {"train": train})
+    library = tutorial.learn_subwords(corpus, 300)[0].tokenizer
+    cut = map(library.pre_tokenizer.pre_tokenize_str, itertools.chain(*train))
+    words = collections.Counter(tuple(word) for parts in cut for word, _ in parts)
+    merges = json.loads(library.to_str())["model"]["merges"][:12]
+    assert tutorial.first_merges(words, 12) == [tuple(pair) for pair in merges]
 
 
 def test_what_is_special_in_subwords(subwords):
