@@ -47,28 +47,20 @@ def toy_batch() -> Batch:
 # One sentence by hand ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mask", [False, True])
-@pytest.mark.parametrize("root", [False, True])
-def test_the_figure_of_attention_by_hand_draws_attention(mask, root):
-    """Bars and the arrow of the answer, whoever asks; what is drawn is rounded to 0.01 before."""
+def test_the_figure_of_attention_by_hand_draws_attention():
+    """The disc of a word is as large as its weight, whoever asks."""
     spec = tutorial.EXAMPLES["attention_by_hand_figure"]().to_dict()
-    allowed = tutorial.subsequent_mask(8)[0] if mask else None
-    vectors = tutorial.VECTORS
-    outputs, weights = tutorial.attention(vectors * (1 if root else 8), vectors, vectors, allowed)
-    for word, output, shares in zip(tutorial.WORDS, outputs, weights.tolist(), strict=True):
-        chosen = {"asks": word, "mask": mask, "root": root}
-        for param in spec["params"]:
-            param["value"] = chosen[param["name"]]
+    [rows] = spec["datasets"].values()
+    outputs, weights = tutorial.attention(*[tutorial.VECTORS] * 3)
+    assert [row["weight"] for row in rows] == pytest.approx(weights.flatten().tolist(), abs=0.005)
+    for word, output in zip(tutorial.WORDS, outputs.tolist(), strict=True):
+        spec["params"][0]["value"] = word
         svg = vl_convert.vegalite_to_svg(spec).replace("\u2212", "-")
-        bars = re.findall(r'"weight: (\S+); word: (\w+); score: \S+" role=\S+ \S+="bar"', svg)
-        assert [name for _, name in bars] == tutorial.WORDS
-        result = [float(share) for share, _ in bars]
-        expected = pytest.approx(shares, abs=0.01)
-        assert result == expected
-        *_, arrow = re.findall(r'"zero: 0; x: (\S+); y: (\S+)"', svg)
-        result = list(map(float, arrow))
-        expected = pytest.approx(output.tolist(), abs=0.03)
-        assert result == expected
+        heard = re.findall(r'"x: (\S+); y: (\S+); weight: (\S+); word: \w+"', svg)
+        places = [[float(number) for number in numbers] for numbers in heard]
+        assert len(places) == 8
+        mixed = [sum(weight * place[axis] for *place, weight in places) for axis in (0, 1)]
+        assert mixed == pytest.approx(output, abs=0.06)
 
 
 # Maps of a sentence -----------------------------------------------------------------------------

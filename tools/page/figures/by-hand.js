@@ -21,16 +21,16 @@
 
   /** The words of the notebook's rows, in their order: [{ word, place: [x, y] }]. */
   const wordsOf = (rows) => rows.filter(({ asks }) => asks === rows[0].asks)
-    .map(({ word, x, y }) => ({ word, place: [x, y] }));
+    .map(({ word, english, x, y }) => ({ word, english, place: [x, y] }));
 
   /** What the reader's choices mean: who asks and with which query, all stages for each word, the answer. */
   function attend(words, state) {
     const asking = words.findIndex(({ word }) => word === state.asks);
     const query = state.query ?? words[asking].place;
-    const rows = words.map(({ word, place: [x, y] }, number) => {
+    const rows = words.map(({ word, english, place: [x, y] }, number) => {
       const product = query[0] * x + query[1] * y;
       const score = (product / Math.SQRT2) * (state.root ? 1 : WIDER);
-      return { word, place: [x, y], product, score, open: !state.mask || number <= asking };
+      return { word, english, place: [x, y], product, score, open: !state.mask || number <= asking };
     });
     softmax(rows.map((row) => (row.open ? row.score : -Infinity))).forEach((weight, number) => {
       rows[number].weight = weight;
@@ -116,10 +116,11 @@
       const disc = open ? `<circle class="disc" cx="${x}" cy="${y}" r="${radius(weight)}"/>` : "";
       return `${disc}<circle class="${open ? "dot" : "dot closed"}" cx="${x}" cy="${y}" r="5"/>`;
     });
-    const names = seen.rows.map(({ word, place, weight, open }) => {
+    const names = seen.rows.map(({ word, english, place, weight, open }) => {
       const [x, y] = at(place);
       const name = `class="${open ? "" : "closed"}" data-word="${escaped(word)}"`;
-      return `<text ${name} x="${x}" y="${y - 14 - Math.max(13, radius(weight))}">${escaped(word)}</text>`;
+      const gloss = `<tspan class="gloss" x="${x}" dy="19">${escaped(english)}</tspan>`;
+      return `<text ${name} x="${x}" y="${y - 30 - Math.max(13, radius(weight))}">${escaped(word)}${gloss}</text>`;
     });
     const arrows = arrow(seen.query, "query") + arrow(seen.answer, "answer");
     return discs.join("") + construction(seen) + arrows + names.join("");
@@ -148,8 +149,8 @@
     const lit = STAGES.map((_, number) => (number === seen.stage ? " lit" : ""));
     const spans = (point) => point.map((value) => `<span>${decimal(value)}</span>`).join(" ");
     const mixed = (point) => `<td class="share${lit[MIX]}">${spans(point)}</td>`;
-    const rows = seen.rows.map(({ word, product, score, open, weight, share }) => {
-      const head = `<th scope="row"${word === seen.asks ? ' class="asks"' : ""}>${escaped(word)}</th>`;
+    const rows = seen.rows.map(({ word, english, product, score, open, weight, share }) => {
+      const head = `<th scope="row"${word === seen.asks ? ' class="asks"' : ""}>${escaped(word)} <small class="gloss">${escaped(english)}</small></th>`;
       const closed = `<td class="closed${lit[MASK]}">closed</td>`;
       const scores = scoreCell(product, lit[COMPARE]) + scoreCell(score, lit[DIVIDE]);
       const bar = `<i><u style="width:${(100 * weight).toFixed(1)}%"></u></i>`;
@@ -278,7 +279,7 @@
     drawing.addEventListener("click", (event) => {
       const [x, y] = pointOf(event);
       const near = words.find(({ place }) => Math.hypot(place[0] - x, place[1] - y) < 0.35);
-      const asks = event.target.dataset.word ?? near?.word;
+      const asks = event.target.closest("[data-word]")?.dataset.word ?? near?.word;
       if (asks) change({ asks, query: null });
     });
     select.addEventListener("change", () => change({ asks: select.value, query: null }));
