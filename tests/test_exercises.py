@@ -122,7 +122,7 @@ def token_batches(lengths, budget, order=None, longest=max, lost=0):
     return order.sample(batches, len(batches) - lost)
 
 
-def grow(now, log_probs, end_symbol=END, pad=PAD, best=True, stops=True, past=1, stays=True):
+def expand(now, log_probs, end_symbol=END, pad=PAD, best=True, stops=True, past=1, stays=True):
     kept = []
     beams = now.logp.tolist(), now.ended.tolist(), log_probs.tolist()
     for beam in zip(*beams, strict=True):
@@ -187,7 +187,7 @@ FAULTS = {  # arguments or attributes for the right one; 1e-9 fills an empty row
     "greedy_decode": [{"blind": True}, {"first": 1}, {"more": 1}],
     "layers_until_connected": [{"change": 1}, {"look": 0}, {"depth": -1}],
     "token_batches": [{"longest": itemgetter(0)}, {"longest": sum}, {"lost": 1}],
-    "grow": [{"best": False}, {"stops": False}, {"past": 1e-9}, {"stays": False}],
+    "expand": [{"best": False}, {"stops": False}, {"past": 1e-9}, {"stays": False}],
     "training_flops": [{"passes": 1}, {"operations": 1}, {"memory": 0}],
     "without_head": [{"place": 0}, {"place": 2}, {"until": contextlib.nullcontext}],
     "rotate": [
@@ -280,7 +280,7 @@ def test_what_is_ours_or_no_exercise_is_refused(name, capsys):
     with pytest.raises(ValueError, match=f"{name} is no exercise so far, as these are: attention"):
         tutorial.grade(**{"rotate": rotate, name: nothing})
     with pytest.raises(ValueError, match="this is our own rotate: define yours"):
-        tutorial.grade(grow=grow, rotate=tutorial.rotate)
+        tutorial.grade(expand=expand, rotate=tutorial.rotate)
     assert capsys.readouterr().out == ""
 
 

@@ -101,10 +101,10 @@ no source mask in the cache: check_cached_and_plain_decoding_agree
 copies decoded one symbol short: check_copies_are_counted_to_their_end
 - copies = [[START, *source, END]
 + copies = [[START, *source]
-length penalty counts the start: check_what_a_beam_claims_is_true
+length penalty counts the start: check_a_batch_is_searched_like_each_sentence_alone
 - torch.where(had_ended, length, length + 1)
 + torch.where(had_ended, length, length + 2)
-a search that ends too early: check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it
+a search that ends too early: check_a_batch_is_searched_like_each_sentence_alone
 - bound = going_on.amax(dim=1) / length_penalty(longest, alpha)
 + bound = going_on.amax(dim=1) / length_penalty(1, alpha)
 source embedding not tied: check_the_parameters_are_those_of_the_formulas
@@ -134,7 +134,7 @@ dropout left on where a loop judges: check_judging_is_without_dropout_and_change
 another length penalty: check_the_length_penalty_at_two_lengths
 - return ((5 + length) / 6) ** alpha
 + return ((1 + length) / 2) ** alpha
-ended hypotheses that lose their place: check_what_a_beam_claims_is_true
+ended hypotheses that lose their place: check_a_batch_is_searched_like_each_sentence_alone
 - torch.where(ended, logp + 1e9, logp)
 + logp
 an average of the last model alone: check_an_average_is_the_mean_of_every_weight

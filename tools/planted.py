@@ -1,0 +1,235 @@
+"""Plant known faults in the script, one by one, and see what a reader would see of each.
+
+    python tools/planted.py copying      train the copy task with each, three seeds
+    python tools/planted.py warmups      train the copy task with and without a warm-up
+    python tools/planted.py checks       run the script's checks with each
+
+A fault is a literal replacement in a copy of the script. Whatever is on record already is left
+alone; remove it from docs/results/planted.json to have it made anew.
+"""
+
+import contextlib
+import functools
+import io
+import itertools
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import records
+import results
+import torch
+
+SCRIPT = Path(results.at.FILE)
+SEEDS = (1, 2, 3)
+UPDATES = 600
+SOUND = "nothing"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is planted: `old` gives way to `new`, and `shows` says where its symptom is sought."""
+
+    name: str
+    old: str = ""
+    new: str = ""
+    shows: str = "copy"  # or "wide", "demonstration", "shipped"
+
+
+FEED_FORWARD = "self.narrow(self.dropout(self.widen(x).relu()))"
+RESIDUAL = "return x + self.dropout(sublayer(self.norm(x)))"
+ROOT = "query @ key.transpose(-2, -1) / math.sqrt(d_k)  # (..., T, S)"
+STEP = "            scheduler.step()\n            optimizer.zero_grad()\n"
+FAULTS = (
+    Fault(SOUND),
+    Fault(
+        "the future is open in training",
+        "(self.tgt != pad).unsqueeze(1) & causal",
+        "(self.tgt != pad).unsqueeze(1).repeat(1, self.tgt.size(1), 1)",
+    ),
+    Fault("the target is not shifted", "self.tgt_y = tgt[:, 1:]", "self.tgt_y = tgt[:, :-1]"),
+    Fault(
+        "the target has no end token",
+        "yield Batch(src, F.pad(started, (0, 1), value=END))",
+        "yield Batch(src, started)",
+    ),
+    Fault(
+        "decoding starts from padding",
+        "torch.full((len(src), 1), start_symbol",
+        "torch.full((len(src), 1), pad",
+    ),
+    Fault("no positions", "self.dropout(x + self.pe[:, places])", "self.dropout(x)"),
+    Fault(
+        "positions divided by the frequency, not multiplied",
+        "torch.arange(max_len).unsqueeze(1) * frequency",
+        "torch.arange(max_len).unsqueeze(1) / frequency",
+    ),
+    Fault("embeddings not times √D", "self.lut(x) * math.sqrt(self.d_model)", "self.lut(x)"),
+    Fault("no division by √d_k", ROOT, "query @ key.transpose(-2, -1)"),
+    Fault(
+        "no division by √d_k, one head of width 512", ROOT, "query @ key.transpose(-2, -1)", "wide"
+    ),
+    Fault(
+        "softmax over the queries",
+        "    weights = scores.softmax(dim=-1)\n    if mask",
+        "    weights = scores.softmax(dim=-2)\n    if mask",
+    ),
+    Fault(
+        "viewed straight to heads",
+        "x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)",
+        "x.reshape(len(x), -1, x.size(1), self.d_k)",
+    ),
+    Fault("no residual connections", RESIDUAL, "return self.dropout(sublayer(self.norm(x)))"),
+    Fault("no norms", RESIDUAL, "return x + self.dropout(sublayer(x))"),
+    Fault(
+        "no norm at the end of a stack",
+        "copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()",
+        "nn.Identity()",
+    ),
+    Fault("no feed-forward network", FEED_FORWARD, "torch.zeros_like(x)"),
+    Fault("no ReLU", FEED_FORWARD, "self.narrow(self.dropout(self.widen(x)))"),
+    Fault(
+        "copies of a layer start alike", "            part.reset_parameters()", "            pass"
+    ),
+    Fault("PyTorch's own start", "nn.init.xavier_uniform_(module.weight)", "pass"),
+    Fault("Adam's own β₂ and ε", "lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused", "lr=1.0, fused"),
+    Fault("the schedule never steps", STEP, "            optimizer.zero_grad()\n"),
+    Fault("gradients are never cleared", STEP, "            scheduler.step()\n"),
+    Fault("the loss is a sum", "return loss_sum, loss_sum / ntokens", "return loss_sum, loss_sum"),
+)
+
+
+def faulty_text(fault: Fault) -> str:
+    """The script with a fault in it; ValueError where its line is not there once."""
+    text = SCRIPT.read_text("utf-8")
+    if fault.old and text.count(fault.old) != 1:
+        raise ValueError(f"{fault.name}: its line stands {text.count(fault.old)} times")
+    return text.replace(fault.old, fault.new) if fault.old else text
+
+
+@functools.cache
+def planted(fault: Fault) -> ModuleType:
+    """The script as a module, with a fault in it."""
+    module = ModuleType("planted")
+    module.__file__ = str(SCRIPT)
+    sys.modules["planted"] = module  # dataclasses look for it there
+    exec(compile(faulty_text(fault), str(SCRIPT), "exec"), vars(module))
+    return module
+
+
+# The copy task ----------------------------------------------------------------------------------
+
+
+def kinds_of_copies(at: ModuleType, model: torch.nn.Module, batch) -> dict[str, int]:
+    """How many sequences were copied, ended early, ran over, or have a wrong token."""
+    longest = 2 * batch.src.size(1)
+    rows = at.greedy_decode(model, batch.src, batch.src_mask, longest, at.START).tolist()
+    counts = dict.fromkeys(("copied", "ended early", "ran over", "wrong token"), 0)
+    for source, row in zip(batch.src.tolist(), rows, strict=True):
+        written = row[1:]
+        length = written.index(at.END) if at.END in written else longest
+        if length != len(source):
+            counts["ended early" if length < len(source) else "ran over"] += 1
+        else:
+            counts["copied" if written[:length] == source else "wrong token"] += 1
+    return counts
+
+
+def copy_training(fault: Fault, seed: int) -> dict:
+    """Train the copy task with a fault: losses, means of ten updates, and what became of 200."""
+    at = planted(fault)
+    wide = fault.shows == "wide"
+    sizes = {"N": 1, "h": 1, "d_model": 512, "d_ff": 512} if wide else {}
+    updates = 100 if wide else UPDATES
+    model = at.new_copy_model(seed, **sizes)
+    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(at.COPY_VOCAB, at.PAD))
+    optimizer, scheduler = at.make_optimizer(model, factor=0.5, warmup=200)
+    losses = []
+    for _ in range(updates // 10):
+        batches = at.data_gen(at.COPY_VOCAB, 64, 10)
+        losses.append(at.run_epoch(batches, model, compute, optimizer, scheduler)[0])
+    torch.manual_seed(1000 + seed)
+    test = next(at.data_gen(at.COPY_VOCAB, 200, 1))
+    curve = " ".join(f"{loss:.3f}" for loss in losses)
+    return {"seed": seed, "losses": curve} | kinds_of_copies(at, model, test)
+
+
+def copying() -> None:
+    """Every fault of the copy task, three seeds each; each run is kept at once."""
+    wide = Fault("nothing, one head of width 512", shows="wide")
+    for fault in (*FAULTS, wide):
+        runs = records.read("planted").get("copying", {}).get(fault.name, [])
+        for seed in SEEDS[len(runs) :] if fault.shows in ("copy", "wide") else ():
+            runs.append(copy_training(fault, seed))
+            print(fault.name, runs[-1], flush=True)
+            record = records.read("planted")
+            record.setdefault("copying", {})[fault.name] = runs
+            record["made"] = results.made(copying=["copy_model"])
+            records.write("planted", record)
+        planted.cache_clear()
+
+
+# Warm-up ----------------------------------------------------------------------------------------
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+WARMUP = 200
+
+
+def warmed(factor: float, warm: bool, norm_first: bool, seed: int) -> dict:
+    """Train the copy task, four layers, by one curve of learning rates: the last loss."""
+    at = planted(FAULTS[0])
+
+    def from_the_peak(step: int, *settings) -> float:
+        return at.rate(max(step, WARMUP), *settings)
+
+    model = at.new_copy_model(seed, N=4, norm_first=norm_first)
+    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(at.COPY_VOCAB, at.PAD))
+    curve = at.rate if warm else from_the_peak
+    optimizer, scheduler = at.make_optimizer(model, factor, WARMUP, curve=curve)
+    at.run_epoch(at.data_gen(at.COPY_VOCAB, 32, 390), model, compute, optimizer, scheduler)
+    last = at.data_gen(at.COPY_VOCAB, 32, 10)
+    loss, _ = at.run_epoch(last, model, compute, optimizer, scheduler)
+    peak = at.rate(WARMUP, 64, factor, WARMUP)
+    about = {"peak": peak, "warm-up": warm, "norm first": norm_first, "seed": seed}
+    return about | {"loss": round(loss, 4)}
+
+
+def warmups() -> None:
+    """Six peaks of the learning rate, with and without a rise, both orders, three seeds."""
+    if not records.read("warmups"):
+        grid = itertools.product(FACTORS, (True, False), (True, False), SEEDS)
+        runs = [warmed(*settings) for settings in grid]
+        made = results.made(copying=["copy_model"])
+        records.write("warmups", {"made": made, "runs": runs})
+
+
+# What the checks say ----------------------------------------------------------------------------
+
+
+def failing_checks(at: ModuleType) -> Iterator[str]:
+    """The checks of the script that fail."""
+    for name, check in at.EXAMPLES.items():
+        if name.startswith("check_"):
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    check()
+            except Exception:
+                yield name
+
+
+def checks() -> None:
+    """The first check that fails with each fault."""
+    seen = {fault.name: next(failing_checks(planted(fault)), "") for fault in FAULTS[1:]}
+    records.write("planted", records.read("planted") | {"checks": seen})
+
+
+main = records.command_line(copying=copying, warmups=warmups, checks=checks)
+
+if __name__ == "__main__":
+    os.environ["ANNOTATED_RUN"] = "smoke"
+    warnings.simplefilter("ignore")
+    sys.exit(main())
