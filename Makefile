@@ -29,7 +29,7 @@ ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemallo
 train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
 .PHONY: help setup notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
-  export convert results views trials bench faults agree clean
+  export convert results experiments views trials bench faults agree clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -140,7 +140,11 @@ convert: $(READY) ## Bring weights of 2018 or 2022 into the present format: ARGS
 	$(PY) tools/models.py convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
-	for step in copying train validate score pretrained; do $(PY) tools/results.py $$step; done
+	for step in train validate score pretrained; do $(PY) tools/results.py $$step; done
+	$(MAKE) experiments
+
+experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
+	for step in copying checks warmups lengths; do $(PY) tools/experiments.py $$step; done
 	$(PY) tools/views.py
 
 views: $(READY) ## Write tables and charts of docs/results/views, and those of README, from the records

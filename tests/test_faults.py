@@ -91,16 +91,13 @@ gradient leaks into the next update: check_accumulation_equals_one_large_batch
 loss not divided by the tokens: check_the_loss_is_a_mean_over_real_tokens
 - return loss_sum, loss_sum / ntokens
 + return loss_sum, loss_sum
-evaluation with dropout: check_a_model_without_opinion_has_perplexity_v
+evaluation with dropout: check_judging_is_without_dropout_and_changes_nothing
 -     was_training = model.training
 -     model.eval()
 +     was_training = model.training
 no source mask in the cache: check_cached_and_plain_decoding_agree
 - self.attn.attend(query, self.keys, self.values, self.mask, at)
 + self.attn.attend(query, self.keys, self.values, None, at)
-copies decoded one symbol short: check_copies_are_counted_to_their_end
-- copies = [[START, *source, END]
-+ copies = [[START, *source]
 length penalty counts the start: check_a_batch_is_searched_like_each_sentence_alone
 - torch.where(had_ended, length, length + 1)
 + torch.where(had_ended, length, length + 2)
@@ -149,9 +146,6 @@ sampling that ignores top-k: check_temperature_and_top_k
 values turned too: check_rotary_attention_turns_queries_and_keys_and_no_values
 - attend(rotate(query, at), rotate(key, places), value, mask, at)
 + attend(rotate(query, at), rotate(key, places), rotate(value, places), mask, at)
-multiplied where the division should be missing: check_what_is_taken_out_is_gone
-- scores = query @ key.transpose(-2, -1)  # (B, H, T, S)
-+ scores = query @ key.transpose(-2, -1) * math.sqrt(query.size(-1))
 a straight line that stays level: check_the_line_rises_to_the_same_peak_and_ends_at_zero
 - min(step / warmup, falling)
 + min(step / warmup, 1.0)

@@ -8,7 +8,7 @@ import views
 from conftest import PROJECT
 
 LINKED = ("architecture", "attention", "multi-head")
-NAMES = (*LINKED, "first-translation")
+NAMES = (*LINKED, "first-translation", "sketch", "norms", "beam")
 LIMIT = 14_000  # bytes: they are inlined in the page
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = {"light": "#ffffff", "dark": "#111418"}  # backgrounds that arrows may cross

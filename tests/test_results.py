@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import functools
-import itertools
 import json
 import re
 import shutil
@@ -208,44 +207,6 @@ def test_what_was_cut_short_or_is_missing_is_an_error(at, toy, capsys, monkeypat
     assert "no run begins with 'bert': choose among words-1" in message
 
 
-def test_the_copy_task_is_measured_once_and_shown_as_measured(at, tool, tmp_path, monkeypatch):
-    asked = []
-
-    def copy_without(*run, **sizes):
-        asked.append((*run, sizes))
-        return [2.0, len(asked) / 1000], len(asked)
-
-    monkeypatch.setattr(at, "copy_without", copy_without)
-    monkeypatch.setattr(at, "copies_by_length", lambda *run: asked.append(run) or [*range(60, 80)])
-    monkeypatch.setattr(records, "RESULTS", tmp_path)
-    for _ in range(2):  # nothing twice
-        assert tool.main(["copying"]) == 0
-    wanted = [(part, seed, 300, {}) for part in at.WITHOUT for seed in tool.SEEDS]
-    pair = "nothing", "division by √d_k"
-    wanted += [(part, seed, 100, tool.WIDE) for part in pair for seed in tool.SEEDS]
-    expected = wanted + list(itertools.product(at.POSITIONS, tool.SEEDS, [1500]))
-    assert asked == expected
-    for name, root in (("breaks", "copy_without"), ("lengths", "copies_by_length")):
-        about = records.read(name)["made"]
-        assert about.keys() >= {"date", "machine", "commit"}
-        assert about["code"] == {"copying": tool.code(root)}
-
-    points = views.breaks()["chart"]["data"]["values"]
-    drawn = {(p["without"], p["model"], p["seed"]): p["losses"] for p in points}
-    assert len(drawn) == len(points) == 7 * 2 * 3
-    losses = {run[:2]: f"2.000 0.{n:03}" for n, run in enumerate(asked[:24], 1)}
-    for (part, model, seed), told in drawn.items():
-        assert told == losses[part if model == "without" else "nothing", seed]
-    for row, n in zip(views.copied()["rows"], range(1, 31, 3), strict=True):
-        assert row[1] == asked[n - 1][0]
-        assert row[3] == f"{n + 1}\u00a0({n}–\u2060{n + 2})"
-        assert row[2] == f"0.{n + 1:03}\u00a0(0.{n:03}–\u20600.{n + 2:03})"
-    points = views.lengths()["chart"]["layer"][0]["data"]["values"]
-    told = [(p["positions"], p["seed"], p["length"], p["copied of 100"]) for p in points]
-    expected = [(*run[:2], n, 59 + n) for run in asked[30:] for n in range(1, 21)]
-    assert told == expected
-
-
 def test_other_code_of_training_has_other_folders(toy, monkeypatch):
     before = toy.folder_of("words-1")
     monkeypatch.setattr(toy, "SCORING", ("attention",))
@@ -293,7 +254,8 @@ def test_the_text_shows_the_views_that_are_made_and_no_other():
 
 def test_every_results_file_has_a_maker():
     known = (
-        "averaging beam benchmark benchmark-xeon breaks faults lengths pretrained scores translator"
+        "averaging beam benchmark benchmark-xeon faults lengths planted pretrained scores"
+        " translator warmups"
     )
     result = sorted(path.stem for path in records.RESULTS.glob("*.json"))
     assert result == known.split()

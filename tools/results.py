@@ -4,7 +4,6 @@
     python tools/results.py validate          try beams, penalties and averages
     python tools/results.py score             each row on each test split, once
     python tools/results.py pretrained        the folder pretrained/ and what int8 costs
-    python tools/results.py copying           the copy task without a part, and beyond its lengths
 
 Each command does only what is not on record; remove a record, or entries of scores.json, to make
 them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state of the code that
@@ -12,7 +11,6 @@ decides a training.
 """
 
 import functools
-import itertools
 import os
 import subprocess
 import sys
@@ -287,40 +285,9 @@ def pretrained() -> None:
     records.write("pretrained", content)
 
 
-# The copy task ----------------------------------------------------------------------------------
-
-WIDE = {"N": 1, "h": 1, "d_model": 512, "d_ff": 512}  # a model in which the division matters
-
-
-def copy_run(part: str, seed: int, updates: int, **sizes: int) -> dict:
-    """A copy model without a part: losses and sequences copied of 200."""
-    losses, copied = at.copy_without(part, seed, updates, **sizes)
-    print(f"{part}, seed {seed}, {sizes}: loss {losses[-1]:.3f}, copied {copied}", flush=True)
-    curve = " ".join(f"{loss:.3f}" for loss in losses)
-    return {"part": part, "seed": seed, "updates": updates, "losses": curve, "copied": copied}
-
-
-def copying() -> None:
-    """Train copy models without a part, and with other positions: every seed of each."""
-    if not records.read("breaks"):
-        runs = [copy_run(part, seed, 300) for part in at.WITHOUT for seed in SEEDS]
-        pair = "nothing", "division by √d_k"
-        wide = [copy_run(part, seed, 100, **WIDE) for part in pair for seed in SEEDS]
-        about = made(copying=["copy_without"])
-        records.write("breaks", {"made": about, "runs": runs, "sizes": WIDE, "wide": wide})
-    if not records.read("lengths"):
-        runs = []
-        for kind, seed in itertools.product(at.POSITIONS, SEEDS):
-            copied = at.copies_by_length(kind, seed, 1500)
-            print(f"{kind}, seed {seed}: {copied}", flush=True)
-            runs.append({"positions": kind, "seed": seed, "copied": copied})
-        records.write("lengths", {"made": made(copying=["copies_by_length"]), "runs": runs})
-
-
 main = records.command_line(
-    train=train, process=process, validate=validate, score=score, pretrained=pretrained,
-    copying=copying,
-)  # fmt: skip
+    train=train, process=process, validate=validate, score=score, pretrained=pretrained
+)
 
 if __name__ == "__main__":
     sys.exit(main())

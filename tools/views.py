@@ -227,26 +227,32 @@ def faults() -> dict:
     return finished(caption, [record["made"]], **tabulate(rows, columns))
 
 
-def by_part(runs: Iterable[dict]) -> dict[str, list[dict]]:
-    """The runs of each part, one for each seed."""
-    parts = {}
-    for run in runs:
-        parts.setdefault(run["part"], []).append(run)
-    return parts
+PARTS = {  # what Part 4 takes out, and the fault that does so
+    "mask over the future": "the future is open in training",
+    "positions": "no positions",
+    "residuals": "no residual connections",
+    "norms": "no norms",
+    "feed-forward": "no feed-forward network",
+    "division by √d_k": "no division by √d_k",
+}
+SOUND = "nothing"
+
+
+def losses_of(run: dict) -> list[float]:
+    return [float(loss) for loss in run["losses"].split()]
 
 
 def breaks() -> dict:
     """Losses of copy models without a part, each beside the whole model's."""
-    record = read("breaks")
-    parts = by_part(record["runs"])
+    record = read("planted")
+    whole = record["copying"][SOUND]
     points = []
-    whole = parts.pop("nothing")
-    for part, runs in parts.items():
-        for model, group in (("whole", whole), ("without", runs)):
-            for run in group:
+    for part, fault in PARTS.items():
+        for model, runs in (("whole", whole), ("without", record["copying"][fault])):
+            for run in runs:
                 same = {"without": part, "model": model, "seed": run["seed"]}
                 points.append(same | {"losses": run["losses"]})
-    chart = alt.Chart(alt.Data(values=points), width=125, height=110)
+    chart = alt.Chart(alt.Data(values=points), width=150, height=110)
     chart = chart.transform_calculate(loss="split(datum.losses, ' ')").transform_flatten(["loss"])
     chart = chart.transform_window(n="row_number()", groupby=["without", "model", "seed"])
     chart = chart.transform_calculate(update="datum.n * 10", loss="toNumber(datum.loss)")
@@ -255,29 +261,105 @@ def breaks() -> dict:
         y=alt.Y("loss:Q", title="loss per token").scale(type="log", domain=[0.001, 4], clamp=True),
         color=alt.Color("model:N", sort=["without", "whole"], title=None).legend(orient="top"),
         detail="seed:N",
-        facet=alt.Facet("without:N", columns=4, sort=list(parts), title="without"),
+        facet=alt.Facet("without:N", columns=3, sort=list(PARTS), title="without"),
     )
     text = "Small charts of loss against updates, one for each part that is taken out of the model."
     drawn = lines.properties(description=text).to_dict()
-    caption = f"Copy task, {whole[0]['updates']} updates, seeds 1 to {len(whole)}"
+    caption = f"Copy task, {10 * len(losses_of(whole[0]))} updates, seeds 1 to {len(whole)}"
     return finished(caption, [record["made"]], chart=drawn)
 
 
+KINDS = ("copied", "ended early", "ran over", "wrong token")
+
+
 def copied() -> dict:
-    """What the same models copy, and what a wide one does without the division."""
-    record = read("breaks")
+    """What the same models copy, and how the others fail."""
+    record = read("planted")
     rows = []
-    for runs, model in ((record["runs"], "two layers of 64"), (record["wide"], "one head of 512")):
-        for part, seeds in by_part(runs).items():
-            losses = [float(run["losses"].split()[-1]) for run in seeds]
-            exact = [run["copied"] for run in seeds]
-            rows.append([model, part, with_range(losses, 3), with_range(exact, 0)])
-    columns = ["model", "without", "last loss", "copied of 200"]
-    caption = (
-        "Copy task, mean of three seeds (range); {} updates, one layer of width 512, one head and"
-        " d_ff 512: {}"
-    ).format(record["runs"][0]["updates"], record["wide"][0]["updates"])
+    for part, fault in ({SOUND: SOUND} | PARTS).items():
+        runs = record["copying"][fault]
+        last = with_range([losses_of(run)[-1] for run in runs], 3)
+        rows.append([part, last, *(with_range([run[kind] for run in runs], 0) for kind in KINDS)])
+    caption = f"Copy task, 200 sequences, mean of {len(runs)} seeds (range)"
+    columns = ["without", "last loss", *KINDS]
     return finished(caption, [record["made"]], columns=columns, rows=rows)
+
+
+def beyond(values: Sequence[float], band: Sequence[float]) -> str:
+    """ "above" or "below" where all values lie beyond all of the band, else nothing."""
+    if min(values) > max(band):
+        return "above"
+    return "below" if max(values) < min(band) else ""
+
+
+def symptom_of_copies(runs: Sequence[dict], sound: Sequence[dict]) -> str:
+    """What one sees of a fault in the copy task, where all seeds lie beyond all sound ones."""
+    last = [losses_of(run)[-1] for run in runs]
+    whole = [sum(losses_of(run)) for run in runs]
+    of_sound = [sum(losses_of(run)) for run in sound]
+    copies = beyond([run["copied"] for run in runs], [run["copied"] for run in sound])
+    stays = min(last) > 1.0
+    learns = "the loss stays high" if stays else ""
+    if not stays and beyond(whole, of_sound):
+        learns = "slower" if beyond(whole, of_sound) == "above" else "the loss falls too fast"
+    if copies == "below" and not stays:
+        most = max(run["copied"] for run in runs)
+        kinds = {kind: sum(run[kind] for run in runs) for kind in KINDS[1:]}
+        how = max(kinds, key=kinds.get)
+        what = f"copies none ({how})" if most == 0 else f"copies fewer ({how})"
+        learns = f"{learns}, {what}" if learns else f"the loss is fine, {what}"
+    return learns or "no symptom"
+
+
+def planted() -> dict:
+    """Known faults, by what one sees of them."""
+    record = read("planted")
+    sound = record["copying"][SOUND]
+    wide = record["copying"]["nothing, one head of width 512"]
+    rows = []
+    for fault, runs in record["copying"].items():
+        if not fault.startswith(SOUND):
+            band = wide if "512" in fault else sound
+            last = with_range([losses_of(run)[-1] for run in runs], 3)
+            exact = with_range([run["copied"] for run in runs], 0)
+            check = at.in_words(record["checks"].get(fault, "")) or "none"
+            rows.append([symptom_of_copies(runs, band), fault, check, last, exact])
+    rows.sort(key=lambda row: row[0])
+    last = with_range([losses_of(run)[-1] for run in sound], 3)
+    exact = with_range([run["copied"] for run in sound], 0)
+    rows.insert(0, ["–", "no fault", "–", last, exact])
+    columns = ["symptom", "fault", "first check that sees it", "last loss", "copied of 200"]
+    updates = 10 * len(losses_of(sound[0]))
+    caption = f"Copy task, {updates} updates, mean of three seeds (range); a symptom is named where"
+    caption += " all three lie beyond three sound ones"
+    return finished(caption, [record["made"]], columns=columns, rows=rows)
+
+
+def warmups() -> dict:
+    """Last losses against the peak of the learning rate, with and without a rise."""
+    record = read("warmups")
+    points = [
+        {
+            "peak": round(run["peak"], 5),
+            "loss": run["loss"],
+            "curve": "with warm-up" if run["warm-up"] else "without",
+            "norm": "norm before the sub-layer" if run["norm first"] else "norm after the sum",
+        }
+        for run in record["runs"]
+    ]
+    text = "Loss after a short training against the highest learning rate, for two norm orders."
+    chart = alt.Chart(alt.Data(values=points), width=230, height=200)
+    marks = chart.mark_point(filled=True, size=50).encode(
+        x=alt.X("peak:Q", title="highest learning rate").scale(type="log"),
+        y=alt.Y("loss:Q", title="last loss"),
+        color=alt.Color("curve:N", title=None).legend(orient="top"),
+        shape=alt.Shape("curve:N", title=None),
+    )
+    limit = alt.Chart(alt.Data(values=[{"loss": 2.485}])).mark_rule(strokeDash=[4, 4])
+    layered = alt.layer(marks, limit.encode(y="loss:Q"), data=alt.Data(values=points))
+    drawn = layered.facet("norm:N").properties(description=text).to_dict()
+    caption = "Copy task, four layers in each stack, 400 updates of 32 sequences, three seeds"
+    return finished(caption, [record["made"]], chart=drawn)
 
 
 def lengths() -> dict:
@@ -293,7 +375,7 @@ def lengths() -> dict:
     lines = chart.mark_line().encode(
         x=alt.X("length:Q", title="length of the sequence").axis(tickMinStep=1),
         y="copied of 100:Q",
-        color=alt.Color("positions:N", sort=list(at.POSITIONS), title=None),
+        color=alt.Color("positions:N", sort=["sinusoids", "learnt", "rotary", "none"], title=None),
         detail="seed:N",
     )
     limit = alt.Chart(alt.Data(values=[{"length": 10}])).mark_rule(strokeDash=[4, 4])
@@ -411,7 +493,7 @@ VIEWS: dict[str, Callable[[], dict]] = {
     "results": short_table, "steps": steps,
     "training": training, "int8": int8, "beam": beam, "averaging": averaging, "choices": choices,
     "speed": speed, "gains": gains, "cost": cost, "breaks": breaks, "copied": copied,
-    "lengths": lengths, "faults": faults,
+    "planted": planted, "warmups": warmups, "lengths": lengths, "faults": faults,
 }  # fmt: skip
 
 

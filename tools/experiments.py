@@ -1,11 +1,12 @@
-"""Plant known faults in the script, one by one, and see what a reader would see of each.
+"""Small experiments of the story, three seeds each; their records lie in docs/results.
 
-    python tools/planted.py copying      train the copy task with each, three seeds
-    python tools/planted.py warmups      train the copy task with and without a warm-up
-    python tools/planted.py checks       run the script's checks with each
+    python tools/experiments.py copying      train the copy task with known faults, one by one
+    python tools/experiments.py checks       run the script's checks with each of them
+    python tools/experiments.py warmups      train it with and without a warm-up, by many rates
+    python tools/experiments.py lengths      train it with four kinds of positions, and ask for more
 
 A fault is a literal replacement in a copy of the script. Whatever is on record already is left
-alone; remove it from docs/results/planted.json to have it made anew.
+alone; remove the record to have it made anew.
 """
 
 import contextlib
@@ -207,6 +208,37 @@ def warmups() -> None:
         records.write("warmups", {"made": made, "runs": runs})
 
 
+# Lengths beyond the training --------------------------------------------------------------------
+
+POSITIONS = {
+    "sinusoids": {},
+    "learnt": {"positions": results.at.LearntPositions},
+    "rotary": {"positions": results.at.NoPositions, "attention": results.at.RotaryAttention},
+    "none": {"positions": results.at.NoPositions},
+}
+
+
+def lengths() -> None:
+    """Learn to copy one to ten tokens, then copy 100 sequences of each length from 1 to 20."""
+    at = results.at
+    runs = records.read("lengths").get("runs", [])
+    done = {(run["positions"], run["seed"]) for run in runs}
+    for kind, seed in itertools.product(POSITIONS, SEEDS):
+        if (kind, seed) in done:
+            continue
+        model = at.new_copy_model(seed, **POSITIONS[kind])
+        batches = []
+        for length in torch.randint(1, 11, (1500,)).tolist():
+            batches += at.data_gen(at.COPY_VOCAB, 64, 1, length)
+        at.train_briefly(model, batches)
+        tests = [next(at.data_gen(at.COPY_VOCAB, 100, 1, length)) for length in range(1, 21)]
+        counts = [kinds_of_copies(at, model, test) for test in tests]
+        kinds = {name: [each[name] for each in counts] for name in counts[0]}
+        runs.append({"positions": kind, "seed": seed} | kinds)
+        made = results.made(copying=["train_briefly", "LearntPositions", "RotaryAttention"])
+        records.write("lengths", {"made": made, "runs": runs})
+
+
 # What the checks say ----------------------------------------------------------------------------
 
 
@@ -227,7 +259,7 @@ def checks() -> None:
     records.write("planted", records.read("planted") | {"checks": seen})
 
 
-main = records.command_line(copying=copying, warmups=warmups, checks=checks)
+main = records.command_line(copying=copying, checks=checks, warmups=warmups, lengths=lengths)
 
 if __name__ == "__main__":
     os.environ["ANNOTATED_RUN"] = "smoke"

@@ -1,0 +1,90 @@
+"""The small experiments of the story: each fault is planted once, and told as it was measured."""
+
+import pytest
+import records
+
+experiments = pytest.importorskip("experiments")
+views = pytest.importorskip("views")
+
+
+def test_every_fault_has_its_line_and_is_a_fault():
+    for fault in experiments.FAULTS:
+        text = experiments.faulty_text(fault)
+        assert (text == experiments.SCRIPT.read_text("utf-8")) == (fault.name == views.SOUND)
+    names = [fault.name for fault in experiments.FAULTS]
+    assert len(set(names)) == len(names) > 20
+    assert set(views.PARTS.values()) < set(names)
+    lost = experiments.Fault("lost", "a line that is not there", "")
+    with pytest.raises(ValueError, match="lost: its line stands 0 times"):
+        experiments.faulty_text(lost)
+
+
+def test_copies_are_told_apart(at):
+    """A model that writes its source, but for what is told of each sequence."""
+
+    class Parrot(at.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.generator = at.nn.Identity()
+
+        def encode(self, src, src_mask):
+            memory = at.F.pad(src, (0, 6), value=at.END)
+            memory[1, 2] = 9  # a wrong token
+            memory[2, 3] = at.END  # ended early
+            memory[3, 5] = 9  # ran over
+            return memory
+
+        def decode(self, memory, src_mask, tgt, tgt_mask):
+            return at.F.one_hot(memory[:, : tgt.size(1)], at.COPY_VOCAB)
+
+    batch = at.Batch(at.torch.full((5, 5), 7))
+    counts = experiments.kinds_of_copies(at, Parrot(), batch)
+    assert counts == {"copied": 2, "ended early": 1, "ran over": 1, "wrong token": 1}
+    assert at.copied_exactly(Parrot(), batch) == 2
+
+
+def test_nothing_is_trained_twice(tmp_path, monkeypatch):
+    asked = []
+
+    def copy_training(fault, seed):
+        asked.append((fault.name, seed))
+        return {"seed": seed, "losses": "2.0 0.1"} | dict.fromkeys(views.KINDS, seed)
+
+    monkeypatch.setattr(experiments, "copy_training", copy_training)
+    monkeypatch.setattr(experiments, "warmed", lambda *run: asked.append(run) or {"loss": 1.0})
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    for _ in range(2):
+        assert experiments.main(["copying"]) == 0
+        assert experiments.main(["warmups"]) == 0
+    trained = [fault.name for fault in experiments.FAULTS] + ["nothing, one head of width 512"]
+    expected = {(name, seed) for name in trained for seed in experiments.SEEDS}
+    assert set(asked[: len(expected)]) == expected
+    assert len(asked) == len(expected) + 6 * 2 * 2 * 3
+    about = records.read("planted")["made"]
+    assert about.keys() >= {"date", "machine", "commit", "code"}
+    points = views.breaks()["chart"]["data"]["values"]
+    assert len(points) == len(views.PARTS) * 2 * 3
+    assert views.copied()["rows"][0][2] == "2\u00a0(1–\u20603)"
+
+
+def runs_of(*ends: tuple[float, int]) -> list[dict]:
+    kinds = {"ended early": 0, "ran over": 0}
+    return [
+        {"losses": f"2.0 {last}", "copied": copied, "wrong token": 200 - copied} | kinds
+        for last, copied in ends
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (runs_of((0.02, 190), (0.5, 10), (0.6, 20)), "no symptom"),
+        (runs_of((0.5, 30), (0.4, 10), (0.6, 20)), "slower, copies fewer (wrong token)"),
+        (runs_of((0.02, 0), (0.01, 0), (0.03, 0)), "the loss is fine, copies none (wrong token)"),
+        (runs_of((2.4, 0), (2.3, 0), (2.4, 0)), "the loss stays high"),
+        (runs_of((0.0, 0), (0.0, 0), (0.0, 0)), "the loss falls too fast, copies none (wrong token)"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_a_symptom_is_named_where_all_seeds_lie_beyond_all_sound_ones(runs, expected):
+    sound = runs_of((0.01, 199), (0.03, 180), (0.02, 190))
+    assert views.symptom_of_copies(runs, sound) == expected

@@ -1,0 +1,212 @@
+"""What does one word carry? Pairs of German sentences that differ in their separable particle only.
+
+    python tools/particles.py measure   swap parts of the memory in every pair, write docs/results
+
+The rule, stated before anything was measured: a pair counts if both sentences have equally many
+subwords, and the model's own translation of each contains one of the English phrases listed for
+its verb and particle, and none of those listed for the other. Nothing else is chosen.
+"""
+
+import dataclasses
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+import records
+import results
+import torch
+
+at = results.at
+
+SUBJECTS = (
+    "Ein Mann", "Eine Frau", "Ein Junge", "Ein Mädchen", "Ein kleines Kind", "Ein alter Mann",
+    "Eine junge Frau", "Ein Arbeiter",
+)  # fmt: skip
+THINGS = ("den Ball", "einen Ball", "einen Stein", "ein Kind", "die Tür", "das Fenster", "ein Buch")
+PLACES = ("den Hügel", "die Treppe", "den Berg", "die Straße")
+PEOPLE = (  # whose dative looks like their accusative
+    "Frauen", "Menschen", "Personen", "zwei Frauen", "zwei Personen", "drei Menschen", "Studenten",
+    "Touristen",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """A verb with two particles, the English of each, and what may stand between."""
+
+    verb: str
+    particles: tuple[str, str]
+    english: tuple[str, str]  # patterns
+    objects: tuple[str, ...]
+    changes: str  # what changes in English: "verb" or "particle"
+
+
+UP = r"\bup\b|\bclimbs (?!.*down)"
+DOWN = r"\bdown\b"
+PAST = r"\bby\b|\bpast\b"
+ON = ("", "auf der Straße", "im Park")
+VERBS = (  # found by trying which separable verbs the model translates at all
+    Verb("sieht", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE, "verb"),
+    Verb("schaut", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE, "verb"),
+    Verb("hebt", ("auf", "hoch"), (r"pick", r"lift|rais|hold"), THINGS, "verb"),
+    Verb("hebt", ("auf", "hoch"), (r"lift|rais", r"pick|hold"), THINGS, "verb"),
+    Verb("sieht", ("an", "durch"), (r"look\w* at", r"look\w* through"), THINGS, "particle"),
+    Verb("schaut", ("an", "durch"), (r"look\w* at", r"look\w* through"), THINGS, "particle"),
+    *(
+        Verb(verb, ("hinauf", "hinunter"), (UP, DOWN), PLACES, "particle")
+        for verb in ("geht", "läuft", "rennt", "klettert", "fährt")
+    ),
+    *(
+        Verb(verb, ("vorbei", "weg"), (PAST, r"\baway\b"), ON, "particle")
+        for verb in ("geht", "läuft")
+    ),
+    Verb("springt", ("hoch", "herunter"), (r"\bup\b|in the air", r"down|off"), ("",), "particle"),
+    Verb("hält", ("hoch", "an"), (r"hold\w* up", r"hold\w* (?!up)|stop"), THINGS, "particle"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two sentences, the number of the verb among their words, and what changes in English."""
+
+    words: tuple[list[str], list[str]]
+    verb: int
+    kind: str
+    english: tuple[str, str]
+    origin: str  # "template" or "Multi30k"
+
+
+def templates() -> Iterator[Pair]:
+    """Subject, verb, object and particle, in all combinations."""
+    for verb in VERBS:
+        for subject, thing in itertools.product(SUBJECTS, verb.objects):
+            before = subject.split()
+            sentences = tuple(
+                [*before, verb.verb, *thing.split(), particle, "."] for particle in verb.particles
+            )
+            yield Pair(sentences, len(before), verb.changes, verb.english, "template")
+
+
+def from_corpus(sentences: Iterable[str]) -> Iterator[Pair]:
+    """Sentences that end in a particle of a listed verb, and the same with the other particle."""
+    for sentence, verb in itertools.product(sentences, VERBS):
+        words = re.findall(r"\w+|[^\w\s]", sentence)
+        if words[-1:] != ["."] or words[-2] not in verb.particles or words.count(verb.verb) != 1:
+            continue
+        pair = tuple([*words[:-2], particle, "."] for particle in verb.particles)
+        yield Pair(pair, words.index(verb.verb), verb.changes, verb.english, "Multi30k")
+
+
+def text_of(words: Sequence[str]) -> str:
+    return re.sub(r" ([.,])", r"\1", " ".join(words))
+
+
+def places_of(subwords: at.Subwords, words: Sequence[str]) -> list[range]:
+    """Of each word the places of its subwords."""
+    places = []
+    start = 0
+    for word in words:
+        glued = word in ".,"  # a mark of a space would stand before it
+        [ids] = subwords.encode([f"a{word}" if glued else word])
+        length = 1 if glued else len(ids)
+        places.append(range(start, start + length))
+        start += length
+    return places
+
+
+def counts(pair: Pair, written: Sequence[str]) -> bool:
+    """Is each translation right, by the phrases that stand beside the verb?"""
+    found = [[bool(re.search(phrase, text)) for phrase in pair.english] for text in written]
+    return found == [[True, False], [False, True]]
+
+
+@torch.no_grad()
+def states_by_layer(model: at.EncoderDecoder, src: torch.Tensor) -> list[torch.Tensor]:
+    """The encoder's states before each layer, and behind the last one."""
+    states = [model.src_embed(src)]
+    for layer in model.encoder.layers:
+        states.append(layer(states[-1], None))
+    return states
+
+
+@torch.no_grad()
+def memory_from(model: at.EncoderDecoder, states: torch.Tensor, depth: int) -> torch.Tensor:
+    """The memory that follows from states before layer `depth`."""
+    for layer in model.encoder.layers[depth:]:
+        states = layer(states, None)
+    return model.encoder.norm(states)
+
+
+def measured(translator: at.Translator, pair: Pair) -> dict | None:
+    """Shares of the whole shift by what was swapped; None for a pair that does not count."""
+    model = translator.model
+    texts = [text_of(words) for words in pair.words]
+    ids = [[*part, at.END] for part in translator.vocabularies[0].encode(texts, "de")]
+    if len(ids[0]) != len(ids[1]):
+        return None
+    written = at.translate(translator, texts, at.beam_search)
+    if not counts(pair, written):
+        return None
+    places = places_of(translator.vocabularies[0], pair.words[0])
+    if places[-1].stop + 1 != len(ids[0]):
+        return None
+    sources = [torch.tensor([each]) for each in ids]
+    targets = []
+    for source in sources:
+        batch = at.Batch(source)
+        limit = at.length_cap(source.size(1), translator.max_len)
+        row = at.beam_search(model, batch.src, batch.src_mask, limit)
+        targets.append(row[:, row[0] != at.PAD])
+    states = [states_by_layer(model, source) for source in sources]
+    memories = [memory_from(model, each[-1], len(each) - 1) for each in states]
+    first, second = (at.preference(model, memory, *targets) for memory in memories)
+    everything = range(len(ids[0]))
+    particle = list(places[-2])
+    verb = list(places[pair.verb])
+    rest = [n for n in everything if n not in particle]
+    groups = {"nothing": [], "verb": verb, "particle": particle, "all but the particle": rest}
+    groups |= {"verb and particle": verb + particle, "everything": list(everything)}
+
+    def share(memory: torch.Tensor) -> float:
+        return round((first - at.preference(model, memory, *targets)) / (first - second), 4)
+
+    shares = {name: share(at.swapped(*memories, group)) for name, group in groups.items()}
+    by_layer = {"verb": [], "particle": []}
+    for depth, both in enumerate(zip(*states, strict=True)):
+        for name in by_layer:
+            mixed = at.swapped(*both, groups[name])
+            by_layer[name].append(share(memory_from(model, mixed, depth)))
+    batch = at.Batch(sources[0], targets[0])
+    differ = next(
+        n for n, both in enumerate(zip(*(t[0].tolist() for t in targets), strict=False))
+        if both[0] != both[1]
+    )  # fmt: skip
+    weights = at.recorded_attention(model, batch)["cross-attention"][0, :, :, differ - 1]
+    looked = {name: round(weights[..., groups[name]].sum(-1).mean().item(), 4) for name in by_layer}
+    about = {"sentences": texts, "written": written, "kind": pair.kind, "origin": pair.origin}
+    return (
+        about
+        | {"shift": round(first - second, 3), "shares": shares, "layers": by_layer}
+        | {"attention": looked}
+    )
+
+
+def measure() -> None:
+    """Every pair of the templates and of Multi30k's own sentences, by the shipped model."""
+    if records.read("particles"):
+        return
+    translator = at.load_trained_model("pretrained", torch.device("cpu"))
+    corpus = at.find_corpus("multi30k")
+    own = itertools.chain(*(corpus.splits[name] for name in corpus.splits if name != "train"))
+    pairs = [*templates(), *from_corpus(source for source, _ in own)]
+    found = [measured(translator, pair) for pair in pairs]
+    content = {"tried": len(pairs), "pairs": [each for each in found if each]}
+    made = results.made(scoring=["preference", "swapped", "beam_search"])
+    records.write("particles", {"made": made} | content)
+
+
+main = records.command_line(measure=measure, process=lambda: None)
+
+if __name__ == "__main__":
+    sys.exit(main())
