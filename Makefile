@@ -144,7 +144,8 @@ results: $(READY) ## Train the rows of the results table, score each once, write
 	$(MAKE) experiments
 
 experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
-	for step in copying checks warmups lengths; do $(PY) tools/experiments.py $$step; done
+	for step in copying checks warmups lengths heads lost; do $(PY) tools/experiments.py $$step; done
+	$(PY) tools/particles.py measure
 	$(PY) tools/views.py
 
 views: $(READY) ## Write tables and charts of docs/results/views, and those of README, from the records

@@ -109,7 +109,7 @@ def test_what_is_at_hand(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(tutorial, "HERE", tmp_path)
     monkeypatch.setattr(tutorial, "find_corpus", asked.append)
-    monkeypatch.setattr(tutorial, "load_trained_model", asked.append)
+    monkeypatch.setattr(tutorial, "read_model", lambda folder: asked.append(folder.name))
     monkeypatch.setattr(tutorial, "demonstration", lambda: asked.append("demonstration"))
 
     def at_hand(level: str) -> list[str]:

@@ -1,10 +1,12 @@
 """The small experiments of the story: each fault is planted once, and told as it was measured."""
 
+import statistics
+
+import experiments
+import particles
 import pytest
 import records
-
-experiments = pytest.importorskip("experiments")
-views = pytest.importorskip("views")
+import views
 
 
 def test_every_fault_has_its_line_and_is_a_fault():
@@ -79,12 +81,74 @@ def runs_of(*ends: tuple[float, int]) -> list[dict]:
     ("runs", "expected"),
     [
         (runs_of((0.02, 190), (0.5, 10), (0.6, 20)), "no symptom"),
-        (runs_of((0.5, 30), (0.4, 10), (0.6, 20)), "slower, copies fewer (wrong token)"),
+        (runs_of((0.5, 30), (0.4, 10), (0.6, 20)), "learns slower, copies fewer (wrong token)"),
         (runs_of((0.02, 0), (0.01, 0), (0.03, 0)), "the loss is fine, copies none (wrong token)"),
         (runs_of((2.4, 0), (2.3, 0), (2.4, 0)), "the loss stays high"),
-        (runs_of((0.0, 0), (0.0, 0), (0.0, 0)), "the loss falls too fast, copies none (wrong token)"),  # noqa: E501
+        (runs_of((0.0, 0), (0.0, 0), (0.0, 0)), "learns faster, copies none (wrong token)"),
     ],
 )  # fmt: skip
 def test_a_symptom_is_named_where_all_seeds_lie_beyond_all_sound_ones(runs, expected):
     sound = runs_of((0.01, 199), (0.03, 180), (0.02, 190))
     assert views.symptom_of_copies(runs, sound) == expected
+
+
+# What one word carries ----------------------------------------------------------------------------
+
+
+def test_pairs_differ_in_their_particle_only():
+    pairs = [*particles.templates()]
+    own = ["Ein Mann sieht zwei Frauen zu.", "Ein Mann sieht fern.", "Er geht den Berg hinauf."]
+    from_text = list(particles.from_corpus(own))
+    assert len(pairs) > 400
+    assert [pair.words[1][-2] for pair in from_text] == ["an", "hinunter"]
+    for pair in (*pairs, *from_text):
+        first, second = pair.words
+        assert [
+            n for n, both in enumerate(zip(first, second, strict=True)) if len({*both}) > 1
+        ] == [len(first) - 2]
+        assert first[pair.verb] in {verb.verb for verb in particles.VERBS}
+
+
+def test_a_pair_counts_where_each_translation_says_what_its_particle_asks_for():
+    pair = particles.Pair((["sieht", "zu", "."],) * 2, 0, "verb", ("watch", r"look\w* at"), "")
+    assert particles.counts(pair, ["A man watches.", "A man is looking at a dog."])
+    for written in (["A man watches."] * 2, ["A man looks at."] * 2, ["A man.", "looking at"]):
+        assert not particles.counts(pair, written)
+
+
+def test_words_are_found_among_their_subwords(at):
+    translator = at.load_trained_model("pretrained")
+    subwords = translator.vocabularies[0]
+    words = ["Ein", "Xylophonist", "sieht", "zwei", "Frauen", "zu", "."]
+    places = particles.places_of(subwords, words)
+    [ids] = subwords.encode([particles.text_of(words)])
+    assert places[-1].stop == len(ids)
+    for word, place in zip(words, places, strict=True):
+        assert "".join(subwords.words[ids[n]] for n in place).strip("▁") == word
+
+
+def test_nothing_swapped_moves_nothing_and_everything_all(at):
+    translator = at.load_trained_model("pretrained")
+    [pair] = particles.from_corpus(["Ein Mann sieht zwei Frauen zu."])
+    record = particles.measured(translator, pair)
+    assert record["shares"]["nothing"] == pytest.approx(0, abs=1e-3)
+    assert record["shares"]["everything"] == pytest.approx(1, abs=1e-3)
+    assert record["layers"]["particle"][0] == pytest.approx(1, abs=1e-3)
+    assert record["layers"]["verb"][0] == pytest.approx(0, abs=1e-3)
+    assert record["shares"]["verb"] == pytest.approx(record["layers"]["verb"][-1], abs=1e-3)
+
+
+# What is told of the records ----------------------------------------------------------------------
+
+
+def test_what_the_text_says_of_particles_is_on_record():
+    pairs = records.read("particles")["pairs"]
+    verb, particle = ([p for p in pairs if p["kind"] == kind] for kind in ("verb", "particle"))
+    median = statistics.median
+    assert median(p["shares"]["verb"] for p in verb) == pytest.approx(0.8, abs=0.05)
+    assert median(p["shares"]["particle"] for p in particle) > 0.9
+    looking = [p for p in verb if "sieht" in p["sentences"][0] or "schaut" in p["sentences"][0]]
+    assert len(looking) > 0.9 * len(verb)
+    by_layer = [median(p["layers"]["verb"][layer] for p in verb) for layer in range(4)]
+    assert by_layer[1] < 0.1 < 0.7 < by_layer[2]
+    assert all(median(p["layers"]["verb"][layer] for p in particle) < 0.05 for layer in range(4))

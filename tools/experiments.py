@@ -4,6 +4,8 @@
     python tools/experiments.py checks       run the script's checks with each of them
     python tools/experiments.py warmups      train it with and without a warm-up, by many rates
     python tools/experiments.py lengths      train it with four kinds of positions, and ask for more
+    python tools/experiments.py heads        take each head of the shipped model away
+    python tools/experiments.py lost         count greedy translations that a beam loses
 
 A fault is a literal replacement in a copy of the script. Whatever is on record already is left
 alone; remove the record to have it made anew.
@@ -239,6 +241,86 @@ def lengths() -> None:
         records.write("lengths", {"made": made, "runs": runs})
 
 
+# Heads switched off -----------------------------------------------------------------------------
+
+
+def mean_output(attn: torch.nn.Module, model: torch.nn.Module, batches: list) -> torch.Tensor:
+    """What the heads of an attention put out in the mean: (D,), head after head."""
+    seen = []
+    handle = attn.linears[3].register_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0].flatten(0, 1))
+    )
+    results.at.evaluate_loss(model, batches)
+    handle.remove()
+    return torch.cat(seen).mean(dim=0)
+
+
+def replaced_head(
+    attn: torch.nn.Module, head: int, by: torch.Tensor
+) -> torch.utils.hooks.RemovableHandle:
+    """A hook by which one head puts out the same vector at every position."""
+
+    def replace(module, inputs):
+        heads = list(inputs[0].split(attn.d_k, dim=-1))
+        heads[head] = by[head * attn.d_k :][: attn.d_k].expand_as(heads[head])
+        return torch.cat(heads, dim=-1)
+
+    return attn.linears[3].register_forward_pre_hook(replace)
+
+
+def heads() -> None:
+    """The shipped model's perplexity without each head, on five sets of 200 sentences."""
+    if records.read("heads"):
+        return
+    at = results.at
+    translator = at.load_trained_model("pretrained", torch.device("cpu"))
+    model = translator.model
+    pairs = at.find_corpus("multi30k").splits["val"][:1000]
+    sets = [list(at.batches_to_judge(translator, part)) for part in at.grouped(pairs, 200)]
+    whole = [at.evaluate_loss(model, each)["perplexity"] for each in sets]
+    rows = []
+    for kind, layers in at.attentions_of(model).items():
+        for number, attn in enumerate(layers, 1):
+            mean = mean_output(attn, model, sets[0])
+            for head, (name, by) in itertools.product(
+                range(attn.h), (("zero", torch.zeros_like(mean)), ("mean", mean))
+            ):
+                handle = replaced_head(attn, head, by)
+                without = [at.evaluate_loss(model, each)["perplexity"] for each in sets]
+                handle.remove()
+                changes = [round(a - b, 4) for a, b in zip(without, whole, strict=True)]
+                place = {"attention": kind, "layer": number, "head": head + 1, "by": name}
+                rows.append(place | {"changes": changes})
+    made = results.made(scoring=["evaluate_loss", "dequantise"])
+    records.write("heads", {"made": made, "perplexity": whole, "rows": rows})
+
+
+# Greedy sentences that a beam loses -------------------------------------------------------------
+
+
+def lost() -> None:
+    """Count the validation sentences whose greedy translation scores above the beam's."""
+    if records.read("lost"):
+        return
+    at = results.at
+    translator = at.load_trained_model("pretrained", torch.device("cpu"))
+    counts = {}
+    sentences = [source for source, _ in at.find_corpus("multi30k").splits["val"]]
+    for beam in (2, 4, 8):
+        counts[beam] = {"equal": 0, "beam above": 0, "greedy above": 0}
+        for _, ids in at.source_parts(translator, sentences):
+            batch = at.Batch(torch.tensor([ids]))
+            limit = at.length_cap(len(ids), translator.max_len)
+            given = translator.model, batch.src, batch.src_mask, limit
+            both = [at.greedy_search(*given)[0], at.beam_search(*given, beam=beam)[0]]
+            greedy, best = (at.score_of(translator.model, batch.src, row, 0.6) for row in both)
+            same = abs(greedy - best) < 1e-4
+            kind = "equal" if same else "beam above" if best > greedy else "greedy above"
+            counts[beam][kind] += 1
+    made = results.made(scoring=["beam_search", "score_of", "dequantise"])
+    records.write("lost", {"made": made, "counts": counts})
+
+
 # What the checks say ----------------------------------------------------------------------------
 
 
@@ -259,7 +341,9 @@ def checks() -> None:
     records.write("planted", records.read("planted") | {"checks": seen})
 
 
-main = records.command_line(copying=copying, checks=checks, warmups=warmups, lengths=lengths)
+main = records.command_line(
+    copying=copying, checks=checks, warmups=warmups, lengths=lengths, heads=heads, lost=lost
+)
 
 if __name__ == "__main__":
     os.environ["ANNOTATED_RUN"] = "smoke"

@@ -9,6 +9,7 @@ the script only show these views.
 import contextlib
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, median
 
@@ -301,7 +302,7 @@ def symptom_of_copies(runs: Sequence[dict], sound: Sequence[dict]) -> str:
     stays = min(last) > 1.0
     learns = "the loss stays high" if stays else ""
     if not stays and beyond(whole, of_sound):
-        learns = "slower" if beyond(whole, of_sound) == "above" else "the loss falls too fast"
+        learns = "learns slower" if beyond(whole, of_sound) == "above" else "learns faster"
     if copies == "below" and not stays:
         most = max(run["copied"] for run in runs)
         kinds = {kind: sum(run[kind] for run in runs) for kind in KINDS[1:]}
@@ -360,6 +361,89 @@ def warmups() -> dict:
     drawn = layered.facet("norm:N").properties(description=text).to_dict()
     caption = "Copy task, four layers in each stack, 400 updates of 32 sequences, three seeds"
     return finished(caption, [record["made"]], chart=drawn)
+
+
+def heads() -> dict:
+    """What the model loses without a head, by two things in its place."""
+    record = read("heads")
+    cells = {}
+    for row in record["rows"]:
+        place = row["attention"], str(row["layer"]), row["by"]
+        cells.setdefault(place, []).append(with_range(row["changes"], 3))
+    rows = [[*place, *each] for place, each in cells.items()]
+    number = max(len(each) for each in cells.values())
+    columns = ["attention", "layer", "in its place", *(f"head {n + 1}" for n in range(number))]
+    whole = with_range(record["perplexity"], 2)
+    caption = f"Change in validation perplexity without a head; with all it is {whole}. Mean of"
+    caption += f" {len(record['perplexity'])} sets of 200 sentences (range)"
+    return finished(caption, [record["made"]], columns=columns, rows=rows)
+
+
+def lost() -> dict:
+    """How often a beam loses the greedy translation."""
+    record = read("lost")
+    kinds = {"equal": "same score", "beam above": "beam higher", "greedy above": "greedy higher"}
+    rows = [
+        [beam, *(str(counts[kind]) for kind in kinds)] for beam, counts in record["counts"].items()
+    ]
+    caption = "Validation sentences, by the score (α = 0.6) of what greedy decoding and a beam find"
+    return finished(caption, [record["made"]], columns=["beam", *kinds.values()], rows=rows)
+
+
+def quartiles(values: Sequence[float]) -> str:
+    """The median, and between which values half of all lie."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.0%} ({low:.0%} to {high:.0%})"
+
+
+CHANGES = {"verb": "the English verb", "particle": "the English particle"}
+
+
+def particles() -> dict:
+    """Which share of the whole shift comes with which vectors of the memory."""
+    record = read("particles")
+    rows = []
+    for kind, name in CHANGES.items():
+        pairs = [pair for pair in record["pairs"] if pair["kind"] == kind]
+        shares = {part: [pair["shares"][part] for pair in pairs] for part in pairs[0]["shares"]}
+        rows.append([name, str(len(pairs)), *map(quartiles, shares.values())])
+    caption = (
+        f"{record['tried']} pairs tried, {len(record['pairs'])} counted. Share of the whole shift"
+        " of log p(A) − log p(B) by what was swapped: median (quartiles)"
+    )
+    columns = ["what changes", "pairs", *shares]
+    return finished(caption, [record["made"]], columns=columns, rows=rows)
+
+
+def layers() -> dict:
+    """The share of the shift that lies at the verb and at the particle, layer by layer."""
+    record = read("particles")
+    points = [
+        {
+            "layer": layer,
+            "swapped at": place,
+            "what changes": CHANGES[kind],
+            "share": round(
+                statistics.median(
+                    pair["layers"][place][layer] for pair in record["pairs"] if pair["kind"] == kind
+                ),
+                3,
+            ),
+        }
+        for kind in CHANGES
+        for place in ("verb", "particle")
+        for layer in range(len(record["pairs"][0]["layers"]["verb"]))
+    ]
+    text = "Share of the shift by the layer before which a state is swapped, at verb and particle."
+    chart = alt.Chart(alt.Data(values=points), width=230, height=180).mark_line(point=True)
+    lines = chart.encode(
+        x=alt.X("layer:O", title="states behind so many layers").axis(labelAngle=0),
+        y=alt.Y("share:Q", title="median share of the shift"),
+        color=alt.Color("swapped at:N", sort=["verb", "particle"]).legend(orient="top"),
+        column=alt.Column("what changes:N", sort=list(CHANGES.values())),
+    )
+    drawn = lines.properties(description=text).to_dict()
+    return finished("States of the encoder, swapped at one word", [record["made"]], chart=drawn)
 
 
 def lengths() -> dict:
@@ -494,6 +578,7 @@ VIEWS: dict[str, Callable[[], dict]] = {
     "training": training, "int8": int8, "beam": beam, "averaging": averaging, "choices": choices,
     "speed": speed, "gains": gains, "cost": cost, "breaks": breaks, "copied": copied,
     "planted": planted, "warmups": warmups, "lengths": lengths, "faults": faults,
+    "heads": heads, "lost": lost, "particles": particles, "layers": layers,
 }  # fmt: skip
 
 
