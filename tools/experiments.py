@@ -129,7 +129,7 @@ def planted(fault: Fault) -> ModuleType:
 
 def kinds_of_copies(at: ModuleType, model: torch.nn.Module, batch) -> dict[str, int]:
     """How many sequences were copied, ended early, ran over, or have a wrong token."""
-    longest = 2 * batch.src.size(1)
+    longest = 2 * batch.src.size(1) + 2
     rows = at.greedy_decode(model, batch.src, batch.src_mask, longest, at.START).tolist()
     counts = dict.fromkeys(("copied", "ended early", "ran over", "wrong token"), 0)
     for source, row in zip(batch.src.tolist(), rows, strict=True):
