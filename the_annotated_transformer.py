@@ -650,7 +650,7 @@ def derivative_by_width_figure():
 # | 5 | . | `</s>` | `<s>` A dog runs . |
 #
 # So each place may see itself and what came before. The shift alone would not do: the next place
-# reads the very word that this one must say. (The shift is one line of [Part 3](#batches).)
+# reads the very word that this one must say.
 
 
 # %%
@@ -775,8 +775,7 @@ def check_no_word_hears_a_later_one():
 
 # %% [markdown]
 # <a id="by-hand"></a>
-# Now play with it, and choose who asks. *(Charts are drawn by Altair, each with a small picture
-# beside it for viewers without scripts.)*
+# Now play with it, and choose who asks.
 
 
 # %% tags=["hide-input"]
@@ -1266,11 +1265,9 @@ def grade_a_faulty_mask():
 
 # %% [markdown]
 # You are done when `grade(attention=mine)` says that *attention equals torch*. (A second check,
-# *an empty row gives zero output and gradient*, is for those who want it all: with $-\infty$ or
-# $-10^9$ for closed scores the formula is right, and only rows without an open cell are not.) And
-# when `grade(subsequent_mask=mine)` says that *no word hears a later one*, and
-# `grade(MultiHeadedAttention=Mine)` that *multi head attention equals torch*. In a program of your
-# own, `from the_annotated_transformer import *` brings all that you need.
+# *an empty row gives zero output and gradient*, is for those who want it all.) And when
+# `grade(subsequent_mask=mine)` says that *no word hears a later one*, and
+# `grade(MultiHeadedAttention=Mine)` that *multi head attention equals torch*.
 #
 # <a id="model"></a>
 # # Part 2. The model
@@ -6563,7 +6560,8 @@ published("lengths")
 # With learnt positions every copy ends too early, as it must: the vectors of later positions have
 # never been trained. With sinusoids nearly all end too early as well. With rotary positions they
 # run over: the model goes on and does not find its end. Some copies of eleven tokens, one more
-# than in the training, still come out right with sinusoids and rotary positions.
+# than in the training, still come out right with sinusoids and rotary positions. (And
+# one rotary model runs over on most sequences of a single token. We cannot say why.)
 #
 # So no: here sinusoids do not carry further. That they are *defined* for every position does not
 # mean that a model has learnt to read them there. [Press et al.,

@@ -92,7 +92,8 @@ def from_corpus(sentences: Iterable[str]) -> Iterator[Pair]:
     """Sentences that end in a particle of a listed verb, and the same with the other particle."""
     for sentence, verb in itertools.product(sentences, VERBS):
         words = re.findall(r"\w+|[^\w\s]", sentence)
-        if words[-1:] != ["."] or words[-2] not in verb.particles or words.count(verb.verb) != 1:
+        ends = words[-1:] == ["."] and words[-2] in verb.particles
+        if not ends or words.count(verb.verb) != 1:
             continue
         pair = tuple([*words[:-2], particle, "."] for particle in verb.particles)
         yield Pair(pair, words.index(verb.verb), verb.changes, verb.english, "Multi30k")
@@ -183,7 +184,10 @@ def measured(translator: at.Translator, pair: Pair) -> dict | None:
         if both[0] != both[1]
     )  # fmt: skip
     weights = at.recorded_attention(model, batch)["cross-attention"][0, :, :, differ - 1]
-    looked = {name: round(weights[..., groups[name]].sum(-1).mean().item(), 4) for name in by_layer}
+    looked = {}
+    for name in by_layer:
+        weight = weights[..., groups[name]].sum(-1).mean()
+        looked[name] = round(weight.item(), 4)
     about = {"sentences": texts, "written": written, "kind": pair.kind, "origin": pair.origin}
     return (
         about
