@@ -475,6 +475,37 @@ def ball_asks_through_matrices():
 
 
 # %% tags=["hide-input"]
+def portable_chart(spec: dict) -> dict:
+    """A chart as a mime bundle: interactive where Vega is at hand, a picture elsewhere."""
+    import base64
+    import io
+
+    import vl_convert
+    from PIL import Image
+
+    png = vl_convert.vegalite_to_png(spec, scale=1.5)
+    small = io.BytesIO()
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture.quantize(256).save(small, "PNG", optimize=True)
+    return {
+        "application/vnd.vegalite.v5+json": spec,  # the newest type that Jupyter's viewer knows
+        "image/png": base64.b64encode(small.getvalue()).decode(),
+        "text/plain": spec.get("description", "chart"),
+    }
+
+
+if IN_NOTEBOOK:
+    alt.data_transformers.disable_max_rows()
+    if "google.colab" not in sys.modules:  # Colab draws its own way
+        alt.renderers.register("portable", portable_chart)
+        alt.renderers.enable("portable")
+
+
+# %% [markdown]
+# *The plane of the words, as a chart.*
+
+
+# %% tags=["hide-input"]
 def plane_of(frame, side: float):
     """The words of a table in their plane, with discs as large as its column `weight`."""
     scale = alt.Scale(domain=[-side, side], nice=False)
@@ -491,7 +522,7 @@ def plane_with_query(query: Tensor, keys: Tensor, title: str):
     """Keys in their plane, with the weights that they get from a query, which is a line."""
     _, weights = ask(query, keys, keys)
     columns = {"x": keys[:, 0].tolist(), "y": keys[:, 1].tolist(), "weight": weights.tolist()}
-    frame = pd.DataFrame(columns | {"word": WORDS, "english": ENGLISH})
+    frame = pd.DataFrame(columns | {"word": WORDS, "english": ENGLISH}).round(2)
     ends = pd.DataFrame([(0.0, 0.0), tuple(query.tolist())], columns=["x", "y"])
     line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
     return (plane_of(frame, 4) + line).properties(title=title)
@@ -779,33 +810,6 @@ def check_no_word_hears_a_later_one():
 
 
 # %% tags=["hide-input"]
-def portable_chart(spec: dict) -> dict:
-    """A chart as a mime bundle: interactive where Vega is at hand, a picture elsewhere."""
-    import base64
-    import io
-
-    import vl_convert
-    from PIL import Image
-
-    png = vl_convert.vegalite_to_png(spec, scale=1.5)
-    small = io.BytesIO()
-    picture = Image.open(io.BytesIO(png)).convert("RGB")
-    picture.quantize(256).save(small, "PNG", optimize=True)
-    return {
-        "application/vnd.vegalite.v5+json": spec,  # the newest type that Jupyter's viewer knows
-        "image/png": base64.b64encode(small.getvalue()).decode(),
-        "text/plain": spec.get("description", "chart"),
-    }
-
-
-if IN_NOTEBOOK:
-    alt.data_transformers.disable_max_rows()
-    if "google.colab" not in sys.modules:  # Colab draws its own way
-        alt.renderers.register("portable", portable_chart)
-        alt.renderers.enable("portable")
-
-
-# %% tags=["hide-input"]
 @example
 def attention_by_hand_figure():
     _, weights = attention(VECTORS, VECTORS, VECTORS)
@@ -904,8 +908,8 @@ def two_pairs_with_one_mean():
     answers = {}
     for name, values in (("left and right", first), ("up and down", first.flip(1))):
         answer, weights = ask(query, keys, values)
-        answers[name] = [round(value, 2) for value in answer.tolist()]
-    return {"weights": [round(weight, 2) for weight in weights.tolist()]} | answers
+        answers[name] = answer.round(decimals=2)
+    return {"weights": weights.round(decimals=2)} | answers
 
 
 # %% [markdown]
@@ -1393,17 +1397,17 @@ def check_positional_encoding_is_the_formula():
 # %% tags=["hide-input"]
 @example
 def sinusoids_figure():
-    pe = PositionalEncoding(48, 0.0, max_len=48).pe[0]
+    pe = PositionalEncoding(32, 0.0, max_len=32).pe[0]
     frame = pd.DataFrame(
         {"position": p, "feature": d, "value": round(pe[p, d].item(), 2)}
-        for p, d in itertools.product(range(48), repeat=2)
+        for p, d in itertools.product(range(32), repeat=2)
     )
-    text = "Positional encoding of 48 positions in 48 features: fast waves left, slow ones right."
+    text = "Positional encoding of 32 positions in 32 features: fast waves left, slow ones right."
     return heat_map(frame, "feature", "position", "value", text, "redblue", size=(384, 288))
 
 
 # %% [markdown]
-# **Figure 10.** Sinusoids for D = 48. Read a row: it is the signature of one position. Read a
+# **Figure 10.** Sinusoids for D = 32. Read a row: it is the signature of one position. Read a
 # column: it is one wave. The columns at the left tell neighbours apart; those at the right hardly
 # move within a sentence.
 #
@@ -1452,7 +1456,7 @@ def inner_products_by_distance_figure():
     pe = PositionalEncoding(64, 0.0, max_len=81).pe[0]
     products = pe @ pe[40]  # (81,): every position with the one in the middle
     rows = [(p - 40, product) for p, product in enumerate(products.tolist())]
-    frame = pd.DataFrame(rows, columns=["distance", "inner product"])
+    frame = pd.DataFrame(rows, columns=["distance", "inner product"]).round(2)
     text = "Inner product of two encodings against their distance: a peak at zero, then it falls."
     return line_chart(frame, "distance", "inner product", text)
 
@@ -2091,7 +2095,7 @@ def size_of_the_stream_figure():
         for depth, layer in enumerate(model.encoder.layers, 1):
             x = layer(x, None)
             rows.append((depth, x.square().mean().sqrt().item(), name))
-    frame = pd.DataFrame(rows, columns=["layer", "size", "form"])
+    frame = pd.DataFrame(rows, columns=["layer", "size", "form"]).round(2)
     text = "Size of the stream behind each of twelve layers, with norms and without."
     chart = line_chart(frame, "layer", "size", text, "form")
     return chart.encode(y=alt.Y("size:Q").scale(type="log"))
@@ -2390,8 +2394,8 @@ def check_label_smoothing_beside_the_option_of_cross_entropy():
 @example
 def penalty_on_over_confidence_figure():
     rows = []
-    for smoothing, number in itertools.product((0.0, 0.1, 0.3), range(5, 200)):
-        p = number / 200
+    for smoothing, number in itertools.product((0.0, 0.1, 0.3), range(2, 100)):
+        p = number / 100
         probabilities = torch.full((1, 9), (1 - p) / 7)  # of the others, without padding
         probabilities[0, 4] = p
         loss = LabelSmoothing(9, PAD, smoothing)(probabilities.log(), torch.tensor([4]))
@@ -2543,7 +2547,7 @@ def check_two_updates_are_those_of_the_formula():
 def three_schedules_figure():
     rows = []
     for size, warmup in ((512, 4000), (512, 8000), (256, 4000)):
-        for step in range(1, 20_001, 200):
+        for step in range(1, 20_001, 400):
             rows.append((step, rate(step, size, 1.0, warmup), f"D {size}, warm-up {warmup}"))
     frame = pd.DataFrame(rows, columns=["step", "learning rate", "model"])
     text = "Learning rate against the step for three settings: a straight rise, then a slow fall."

@@ -179,8 +179,11 @@ def test_what_the_text_says_of_warm_up_is_on_record():
                 rate = run["peak"]
                 before = worst.get(rate, 0)
                 worst[rate] = max(run["loss"], before)
-        good = itertools.takewhile(lambda rate: worst[rate] < 0.5, sorted(worst))
-        highest = max(good, default=0)
+        highest = 0
+        for rate in sorted(worst):
+            if worst[rate] >= 0.5:
+                break
+            highest = rate
         learnt[first, warm] = round(highest, 4)
     expected = {(True, True): 0.0177, (True, False): 0.0044, (False, True): 0.0044}
     assert learnt == expected | {(False, False): 0}
