@@ -1397,17 +1397,17 @@ def check_positional_encoding_is_the_formula():
 # %% tags=["hide-input"]
 @example
 def sinusoids_figure():
-    pe = PositionalEncoding(32, 0.0, max_len=32).pe[0]
+    pe = PositionalEncoding(24, 0.0, max_len=24).pe[0]
     frame = pd.DataFrame(
         {"position": p, "feature": d, "value": round(pe[p, d].item(), 2)}
-        for p, d in itertools.product(range(32), repeat=2)
+        for p, d in itertools.product(range(24), repeat=2)
     )
-    text = "Positional encoding of 32 positions in 32 features: fast waves left, slow ones right."
+    text = "Positional encoding of 24 positions in 24 features: fast waves left, slow ones right."
     return heat_map(frame, "feature", "position", "value", text, "redblue", size=(384, 288))
 
 
 # %% [markdown]
-# **Figure 10.** Sinusoids for D = 32. Read a row: it is the signature of one position. Read a
+# **Figure 10.** Sinusoids for D = 24. Read a row: it is the signature of one position. Read a
 # column: it is one wave. The columns at the left tell neighbours apart; those at the right hardly
 # move within a sentence.
 #
@@ -2394,8 +2394,8 @@ def check_label_smoothing_beside_the_option_of_cross_entropy():
 @example
 def penalty_on_over_confidence_figure():
     rows = []
-    for smoothing, number in itertools.product((0.0, 0.1, 0.3), range(2, 100)):
-        p = number / 100
+    for smoothing, number in itertools.product((0.0, 0.1, 0.3), range(1, 50)):
+        p = number / 50
         probabilities = torch.full((1, 9), (1 - p) / 7)  # of the others, without padding
         probabilities[0, 4] = p
         loss = LabelSmoothing(9, PAD, smoothing)(probabilities.log(), torch.tensor([4]))
@@ -2547,7 +2547,7 @@ def check_two_updates_are_those_of_the_formula():
 def three_schedules_figure():
     rows = []
     for size, warmup in ((512, 4000), (512, 8000), (256, 4000)):
-        for step in range(1, 20_001, 400):
+        for step in range(1, 20_001, 500):
             rows.append((step, rate(step, size, 1.0, warmup), f"D {size}, warm-up {warmup}"))
     frame = pd.DataFrame(rows, columns=["step", "learning rate", "model"])
     text = "Learning rate against the step for three settings: a straight rise, then a slow fall."
@@ -5783,7 +5783,7 @@ def maps_at_hand(sentence: str = SENTENCE) -> AttentionMaps:
 # ### All maps at once
 #
 # Here are all maps of our first sentence, kind by kind. Each map travels as one string of
-# integers, a weight of 1 being 1000, and the chart takes the string apart. So a page can carry
+# integers, a weight of 1 being 100, and the chart takes the string apart. So a page can carry
 # hundreds of maps.
 
 # %% tags=["hide-input"]
@@ -5798,7 +5798,7 @@ def map_table(maps: AttentionMaps):
         for number, heads in enumerate(weights, 1):
             names = [MEAN, *(f"head {n}" for n in range(1, len(heads) + 1))]
             for head, weight in zip(names, [heads.mean(0), *heads], strict=True):
-                numbers = " ".join(f"{1000 * x:.0f}" for x in weight.flatten().tolist())
+                numbers = " ".join(f"{100 * x:.0f}" for x in weight.flatten().tolist())
                 place = (maps.sentence, kind, f"layer {number}", head)
                 rows.append((*place, queries, keys, weight.size(1), numbers))
     columns = ["sentence", "attention", "layer", "head", "queries", "keys", "width", "numbers"]
@@ -5813,7 +5813,7 @@ def cells_of_maps(chart, step: int, font: int):
     chart = chart.transform_calculate(
         query="split(datum.queries, '\\t')[floor((datum.count - 1) / datum.width)]",
         key="split(datum.keys, '\\t')[(datum.count - 1) % datum.width]",
-        weight="toNumber(datum.piece) / 1000",
+        weight="toNumber(datum.piece) / 100",
     )
     word = "slice(datum.label, indexof(datum.label, ' ') + 1)"  # without its number
     axis = alt.Axis(title=None, ticks=False, labelExpr=word, labelFontSize=font)

@@ -253,7 +253,7 @@ def breaks() -> dict:
             for run in runs:
                 same = {"without": part, "model": model, "seed": run["seed"]}
                 points.append(same | {"losses": run["losses"]})
-    chart = alt.Chart(alt.Data(values=points), width=150, height=110)
+    chart = alt.Chart(alt.Data(values=points), width=130, height=90)
     chart = chart.transform_calculate(loss="split(datum.losses, ' ')").transform_flatten(["loss"])
     chart = chart.transform_window(n="row_number()", groupby=["without", "model", "seed"])
     chart = chart.transform_calculate(update="datum.n * 10", loss="toNumber(datum.loss)")
