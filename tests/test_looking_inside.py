@@ -147,11 +147,11 @@ def test_the_explorer_shows_the_right_weight_at_every_cell():
     assert len(shown) == 12
     for (r, query), (c, key) in itertools.product(enumerate(queries), enumerate(keys)):
         result = abs(shown[query, key] - wanted[r, c].item())
-        assert result <= 0.00051
+        assert result <= 0.0051
     packed = tutorial.map_table(maps[0]).set_index(["attention", "layer", "head"])["numbers"]
     for kind, layer, head in itertools.product(KINDS, (0, 1), (0, 1)):
         numbers = map(int, packed[kind, f"layer {layer + 1}", f"head {head + 1}"].split())
-        expected = 1000 * weights[kind][layer, head].flatten()
+        expected = 100 * weights[kind][layer, head].flatten()
         assert list(numbers) == pytest.approx(expected.tolist(), abs=0.51)
 
 

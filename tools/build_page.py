@@ -174,7 +174,7 @@ def chart_of(spec: dict) -> str:
     drawn = [vl_convert.vegalite_to_svg(dressing()(text, room), VEGA[1]) for room in ROOMS]
     narrow, wide = (round(float(ElementTree.fromstring(svg).get("height"))) for svg in drawn)
     heights = f"--if-narrow:{narrow}px;--if-wide:{wide}px"  # the place that is kept free for it
-    picture = Image.open(io.BytesIO(vl_convert.svg_to_png(drawn[1], scale=2)))
+    picture = Image.open(io.BytesIO(vl_convert.svg_to_png(drawn[1], scale=1.5)))
     picture.save(smaller := io.BytesIO(), "WEBP", lossless=True, method=6)
     view = f'<div class="scroll"><div class="view" style="{heights}"></div></div>'
     image = f'<img src="{data_uri("image/webp", smaller.getvalue())}" alt="{label}">'
