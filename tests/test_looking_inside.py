@@ -1,6 +1,5 @@
 """What is drawn of attention is what was computed; and heads switched off."""
 
-import contextlib
 import html
 import itertools
 import re
@@ -25,17 +24,6 @@ def translator() -> tutorial.Translator:
     model = tutorial.make_model(300, 300, 2, 12, 16, 3, 0.5, max_len=128).eval()
     model.generator.proj.bias.data[PAD] = -1e4  # no trained model writes it
     return tutorial.Translator("toy", model, corpus.name, corpus.languages, vocabularies)
-
-
-@pytest.fixture
-def tables(translator, monkeypatch) -> list:
-    """What examples that look into this model hand to `table`: rows, columns, caption."""
-    shown = []
-    tutorial.validation_batch.cache_clear()
-    monkeypatch.setattr(tutorial, "translator_at_hand", lambda: translator)
-    monkeypatch.setattr(tutorial, "table", lambda *given: shown.append(given))
-    yield shown
-    tutorial.validation_batch.cache_clear()
 
 
 def toy_batch() -> Batch:
@@ -173,22 +161,3 @@ def test_a_head_switched_off_is_a_head_whose_output_is_zero(at):
             )
             raise KeyError
         assert torch.equal(attn(x, x, x), before)
-
-
-def test_each_head_is_off_once_and_alone(translator, tables, monkeypatch):
-    off = []
-    monkeypatch.setattr(
-        tutorial, "without_head", lambda *place: off.append(place) or contextlib.nullcontext()
-    )
-    monkeypatch.setattr(tutorial, "evaluate_loss", lambda *_: {"perplexity": 10.0 + len(off) ** 2})
-    tutorial.EXAMPLES["perplexity_without_each_head"]()
-    [(rows, columns, caption)] = tables
-    attentions = itertools.chain(*tutorial.attentions_of(translator.model).values())
-    assert off == list(itertools.product(attentions, range(3)))
-    result = [row[:2] for row in rows]
-    expected = list(itertools.product(KINDS, (1, 2)))
-    assert result == expected
-    changes = [change for row in rows for change in row[2:]]
-    assert changes == [n**2 for n in range(1, 19)], "each belongs to its own head"
-    assert columns[2:] == [f"without head {n}" for n in (1, 2, 3)]
-    assert re.search(r"10\.00 with all heads: \+324\.00 at worst, \+1\.00 at best", caption)
