@@ -4664,14 +4664,6 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
 
 
 # %% [markdown]
-# And what it says of itself must be true: the score that it claims, and that an ended hypothesis
-# keeps a place until the end.
-
-
-# %%
-
-
-# %% [markdown]
 # > **Can a beam find something worse than greedy decoding does?** Yes. The hypothesis that greedy
 # > decoding follows may be pushed out of the beam by others which look better for a step or two,
 # > and whose continuations all disappoint. Then the greedy sentence has the higher score, and
@@ -4895,11 +4887,10 @@ def expand(
     order = torch.where(ended, logp + 1e9, logp)  # an ended one is never pushed out
     chosen = order.flatten(1).topk(beam).indices  # (B, beam)
     backpointers = chosen // choices
-    sentences = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)  # (B, 1)
     token = token.gather(1, chosen)
     had_ended = now.ended.gather(1, backpointers)
     length = now.length.gather(1, backpointers)
-    written = now.written[sentences, backpointers]
+    written = now.written.take_along_dim(backpointers.unsqueeze(2), dim=1)
     grown = Hypotheses(
         written=torch.cat([written, token.unsqueeze(-1)], dim=-1),
         logp=logp.flatten(1).gather(1, chosen),
@@ -5093,6 +5084,12 @@ def is_true(
     return bool(((logp - claimed).abs() <= tolerance * target.size(1)).all())
 
 
+# %% [markdown]
+# Now the pieces together. Where search and plain pass disagree, each sentence is searched by
+# itself, without a cache.
+
+
+# %% tags=["hide-input"]
 def beam_search(
     model: EncoderDecoder,
     src: Tensor,
@@ -5124,6 +5121,8 @@ def beam_search(
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             fault = f"a cache cannot call it: {error}"
         warnings.warn(f"decoded without a cache, which takes longer: {fault}", stacklevel=2)
+        if record is not None:
+            record.clear()  # of another search
         rows = []
         for ids, mask in zip(src, src_mask, strict=True):
             alone = log_probs_of(model, ids.unsqueeze(0), mask.unsqueeze(0))

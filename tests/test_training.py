@@ -352,18 +352,7 @@ def test_the_command_for_the_paper_s_base_model(monkeypatch):
     assert config.schedule == "inverse_sqrt"
 
 
-# The story --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_only_the_norm_after_the_sum_needs_a_warm_up():
-    losses = []
-    for norm_first, curve in ((True, tutorial.from_the_peak), (False, tutorial.rate),
-                              (False, tutorial.from_the_peak)):  # fmt: skip
-        model = tutorial.new_copy_model(N=4, norm_first=norm_first)
-        batches = list(tutorial.data_gen(tutorial.COPY_VOCAB, 32, 150))
-        losses.append(tutorial.train_briefly(model, batches, curve)[-1])
-    assert max(losses[:2]) < 2 < 2.4 < losses[2]
+# Fast forms --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
