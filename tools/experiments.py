@@ -1,6 +1,7 @@
 """Small experiments of the story, three seeds each; their records lie in docs/results.
 
     python tools/experiments.py copying      train the copy task with known faults, one by one
+    python tools/experiments.py translating  train a translator, or use the shipped one, with others
     python tools/experiments.py checks       run the script's checks with each of them
     python tools/experiments.py warmups      train it with and without a warm-up, by many rates
     python tools/experiments.py lengths      train it with four kinds of positions, and ask for more
@@ -103,6 +104,64 @@ FAULTS = (
     Fault("the schedule never steps", STEP, "            optimizer.zero_grad()\n"),
     Fault("gradients are never cleared", STEP, "            scheduler.step()\n"),
     Fault("the loss is a sum", "return loss_sum, loss_sum / ntokens", "return loss_sum, loss_sum"),
+    # Of the data: a translator of words is trained with them.
+    Fault(
+        "each sentence beside the translation of the next",
+        "for a, b in zip(source, target, strict=True)]\n",
+        "for a, b in zip(source, target[1:] + target[:1], strict=True)]\n",
+        "demonstration",
+    ),
+    Fault(
+        "words from all splits",
+        'for pair in sample_of(corpus.splits["train"]))\n        vocabularies.append',
+        "for pair in itertools.chain(*corpus.splits.values()))\n        vocabularies.append",
+        "demonstration",
+    ),
+    Fault(
+        "batches from short to long",
+        "    if order is not None:\n        order.shuffle(batches)\n",
+        "",
+        "demonstration",
+    ),
+    # Of decoding and scoring: the shipped model translates with them.
+    Fault(
+        "dropout is on while it translates",
+        "    model.eval()\n    try:\n",
+        "    model.train()\n    try:\n",
+        "shipped",
+    ),
+    Fault(
+        "the source's padding is open",
+        "(src != pad).unsqueeze(1)  # (B, 1, S)",
+        "(src == src).unsqueeze(1)",
+        "shipped",
+    ),
+    Fault("sources without their end", "(number, [*chunk, END])", "(number, chunk)", "shipped"),
+    Fault(
+        "translations in the order of their lengths",
+        "            texts[n] = translator",
+        "            texts[by_length.index(n)] = translator",
+        "shipped",
+    ),
+    Fault(
+        "ended hypotheses can lose their place",
+        "torch.where(ended, logp + 1e9, logp)",
+        "logp",
+        "shipped",
+    ),
+    Fault("length penalty without its 5", "((5 + length) / 6)", "((length + 0) / 1)", "shipped"),
+    Fault(
+        "scored in lower case",
+        "BLEU(effective_order=short)",
+        "BLEU(effective_order=short, lowercase=True)",
+        "shipped",
+    ),
+    Fault(
+        "scored with spaces as the only cuts",
+        "BLEU(effective_order=short)",
+        'BLEU(effective_order=short, tokenize="none")',
+        "shipped",
+    ),
 )
 
 
@@ -173,6 +232,61 @@ def copying() -> None:
             record.setdefault("copying", {})[fault.name] = runs
             record["made"] = results.made(copying=["copy_model"])
             records.write("planted", record)
+        planted.cache_clear()
+
+
+# Data, decoding and scoring ---------------------------------------------------------------------
+
+
+def bleu_of_demonstration(fault: Fault, seed: int) -> float:
+    """BLEU (validation, greedy) of the demonstration of Part 6 after two epochs with a fault."""
+    at = planted(fault)
+    corpus = at.find_corpus("multi30k")
+    words = at.learn_words(corpus)
+    pairs = at.encode_pairs(corpus.splits["train"], words, corpus.languages)
+    pairs = [pair for pair in pairs if at.usable(pair, 16)]
+    torch.manual_seed(seed)
+    model = at.make_model(*map(len, words), N=1, d_model=128, d_ff=512, h=4, max_len=256)
+    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(len(words[1]), at.PAD, 0.1))
+    optimizer, scheduler = at.make_optimizer(model, factor=1.0, warmup=300)
+    for epoch in range(2):
+        batches = at.create_dataloaders(pairs, [], 512, 1000 * seed + epoch)[0]
+        at.run_epoch(batches, model, compute, optimizer, scheduler)
+    translator = at.Translator("", model.eval(), corpus.name, corpus.languages, words)
+    sources, references = zip(*corpus.splits["val"], strict=True)
+    return at.corpus_bleu(at.translate(translator, sources), references)[0]
+
+
+def bleu_of_shipped(fault: Fault, seed: int) -> float:
+    """BLEU (validation, beam of four) of the shipped model with a fault in what uses it."""
+    at = planted(fault)
+    torch.manual_seed(seed)
+    translator = at.load_trained_model("pretrained", torch.device("cpu"))
+    sources, references = zip(*at.find_corpus("multi30k").splits["val"], strict=True)
+    return at.corpus_bleu(at.translate(translator, sources, at.beam_search), references)[0]
+
+
+MEASURES = {"demonstration": bleu_of_demonstration, "shipped": bleu_of_shipped}
+
+
+def translating() -> None:
+    """BLEU with every fault of the data, of decoding and of scoring; each is kept at once.
+
+    Seeds matter where something is trained, or where dropout is on.
+    """
+    sound = [Fault(SOUND, shows=kind) for kind in reversed(MEASURES)]
+    for fault in (*sound, *reversed(FAULTS)):
+        done = records.read("planted").get(fault.shows, {})
+        if fault.shows not in MEASURES or fault.name in done:
+            continue
+        several = fault.shows == "demonstration" or "dropout" in fault.name
+        seeds = SEEDS if several else SEEDS[:1]
+        bleu = [round(MEASURES[fault.shows](fault, seed), 2) for seed in seeds]
+        print(fault.name, bleu, flush=True)
+        record = records.read("planted")
+        record.setdefault(fault.shows, {})[fault.name] = bleu
+        record["made translating"] = results.made(scoring=["beam_search", "dequantise"])
+        records.write("planted", record)
         planted.cache_clear()
 
 
@@ -337,12 +451,21 @@ def failing_checks(at: ModuleType) -> Iterator[str]:
 
 def checks() -> None:
     """The first check that fails with each fault."""
-    seen = {fault.name: next(failing_checks(planted(fault)), "") for fault in FAULTS[1:]}
+    seen = records.read("planted").get("checks", {})
+    for fault in FAULTS[1:]:
+        if fault.name not in seen:
+            seen[fault.name] = next(failing_checks(planted(fault)), "")
     records.write("planted", records.read("planted") | {"checks": seen})
 
 
 main = records.command_line(
-    copying=copying, checks=checks, warmups=warmups, lengths=lengths, heads=heads, lost=lost
+    copying=copying,
+    translating=translating,
+    checks=checks,
+    warmups=warmups,
+    lengths=lengths,
+    heads=heads,
+    lost=lost,
 )
 
 if __name__ == "__main__":
