@@ -6649,7 +6649,7 @@ published("lengths")
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
 # | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores with bf16 instructions, about twice as long without | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
-# | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same; an ended hypothesis keeps a place | [Beam search](#beam-search) |
+# | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1.4 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | direction | English to German, English to French | German to English; others by `--languages` | [Command line](#command-line) |
 # | BLEU | newstest2014: 27.3 and 38.1 (base), 28.4 and 41.8 (big; 41.0 in §6.1), German and French | other sentences, so another scale: see the table | [Step by step](#step-by-step) |
 #
@@ -6694,20 +6694,29 @@ published("planted")
 
 # %% [markdown]
 # Where no symptom is named, the copy task learns as well as with a sound model: only a check sees
-# such a fault, or a longer training on real data. What the copy task cannot show:
+# such a fault, or a longer training on real data. And the copy task has no padding and no text. So
+# faults of data, decoding and scoring were planted where two translators are trained or used, the
+# demonstration of [Part 6](#demonstration) and the shipped model:
+
+
+# %% tags=["hide-input"]
+published("planted-bleu")
+
+
+# %% [markdown]
+# Three more, from experience and without a measurement:
 #
 # | Symptom | Usual cause |
 # | --- | --- |
 # | loss becomes NaN | a row with nothing to attend to and −∞; log of zero; fp16 without care |
-# | translations change from call to call | dropout is on: `model.eval()` was forgotten |
-# | a sentence translates differently inside a batch | padding is not masked |
 # | two GPUs give a worse model than one | loss divided by each rank's own token count; or twice the batch with the same schedule, so half the updates |
-# | BLEU far above the published figures | scored on tokenized or lower-cased text, or test sentences in the training data |
+# | BLEU far above the published figures | test sentences in the training data |
 #
 # If the symptom is not among them, make the task smaller. Can the model learn a single batch by
 # heart? If not, the fault is in model or loss, and the checks of Parts 1 to 3 will find it faster
-# than a training on real data. Can it learn the copy task? If so, the model is sound, and the
-# fault is in the data: print a batch, turn its ids back into words, and read it.
+# than a training on real data. Can it learn the copy task? Then the masks, the shift and the
+# positions do their work, and that is all it proves: some faults in the first table copy as well as
+# ever. So go on to the data: print a batch, turn its ids back into words, and read it.
 #
 # <a id="glossary"></a>
 # ## Glossary
