@@ -83,14 +83,11 @@ GPUtil==1.4.0 setuptools==84.2.1
 """
 
 
-def missing_packages(pins: Sequence[str]) -> list[str]:
-    """Those requirements whose package is not installed here, in any version."""
-    present = {part.metadata["Name"].lower() for part in importlib.metadata.distributions()}
-    return [pin for pin in pins if pin.split("==")[0].lower() not in present]
-
-
-if IN_NOTEBOOK and (missing := missing_packages(PACKAGES.split())):
-    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
+if IN_NOTEBOOK:
+    present = {part.name.lower() for part in importlib.metadata.distributions()}  # in any version
+    missing = [pin for pin in PACKAGES.split() if pin.split("==")[0].lower() not in present]
+    if missing:
+        subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
 
 
 class Lazily:
@@ -506,35 +503,38 @@ if IN_NOTEBOOK:
 
 
 # %% tags=["hide-input"]
+def heard(asks: str, keys: Tensor, weights: Tensor):
+    """A table of the words: where the key of each lies, and how much of it the asking one hears."""
+    frame = pd.DataFrame(keys.tolist(), columns=["x", "y"])
+    frame = frame.assign(asks=asks, word=WORDS, english=ENGLISH, weight=weights.tolist())
+    return frame.round(2)
+
+
 def plane_of(frame, side: float):
-    """The words of a table in their plane, with discs as large as its column `weight`."""
-    scale = alt.Scale(domain=[-side, side], nice=False)
-    size = alt.Size("weight:Q", legend=None).scale(domain=[0, 1], range=[20, 1500])
-    x = alt.X("x:Q", scale=scale)
-    y = alt.Y("y:Q", scale=scale)
-    chart = alt.Chart(frame, width=300, height=300).encode(x=x, y=y)
-    discs = chart.mark_circle(opacity=0.35).encode(size=size, tooltip=["word:N", "weight:Q"])
+    """Such a table as a plane, with discs as large as the weights."""
+    scale = alt.Scale(domain=[-side, side])
+    size = alt.Size("weight", legend=None).scale(domain=[0, 1], range=[20, 1500])
+    chart = alt.Chart(frame, width=300, height=300)
+    chart = chart.encode(x=alt.X("x", scale=scale), y=alt.Y("y", scale=scale))
+    discs = chart.mark_circle(opacity=0.35).encode(size=size, tooltip=["word", "weight"])
     words = chart.transform_calculate(name="datum.word + '\\n' + datum.english")
     return discs + words.mark_text(lineBreak="\n", dy=-24).encode(text="name:N")
-
-
-def plane_with_query(query: Tensor, keys: Tensor, title: str):
-    """Keys in their plane, with the weights that they get from a query, which is a line."""
-    _, weights = ask(query, keys, keys)
-    columns = {"x": keys[:, 0].tolist(), "y": keys[:, 1].tolist(), "weight": weights.tolist()}
-    frame = pd.DataFrame(columns | {"word": WORDS, "english": ENGLISH}).round(2)
-    ends = pd.DataFrame([(0.0, 0.0), tuple(query.tolist())], columns=["x", "y"])
-    line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
-    return (plane_of(frame, 4) + line).properties(title=title)
 
 
 @example
 def before_and_after_the_matrices_figure():
     ball = VECTORS[WORDS.index("Ball")]
-    before = plane_with_query(ball, VECTORS, "before: the vectors themselves")
-    after = plane_with_query(ball @ W_Q, VECTORS @ W_K, "after: queries and keys of their own")
+    before = ("before: the vectors themselves", ball, VECTORS)
+    after = ("after: queries and keys of their own", ball @ W_Q, VECTORS @ W_K)
+    planes = []
+    for title, query, keys in (before, after):
+        _, weights = ask(query, keys, keys)
+        ends = pd.DataFrame([[0, 0], query.tolist()], columns=["x", "y"])
+        line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
+        plane = plane_of(heard("Ball", keys, weights), 4) + line
+        planes.append(plane.properties(title=title))
     text = "Ball asks twice. Left it hears the nouns, itself among them; right it hears roten."
-    return alt.hconcat(before, after, description=text)
+    return alt.hconcat(*planes, description=text)
 
 
 # %% [markdown]
@@ -626,26 +626,32 @@ def check_the_derivative_of_the_softmax():
 
 
 # %% [markdown]
-# A thousand random queries, each with eight random keys, of three widths:
+# A thousand random queries, each with eight random keys, of five widths:
+
+
+# %% tags=["hide-input"]
+def line_chart(rows: Sequence, columns: Sequence[str], description: str):
+    """Lines through rows of x, y and the name of the line."""
+    frame = pd.DataFrame(rows, columns=columns).round(6)
+    chart = alt.Chart(frame, description=description, width=420, height=240)
+    x, y, name = columns
+    lines = chart.mark_line(point="transparent", tooltip=True)
+    return lines.encode(x=x, y=y, color=alt.Color(name, sort=None, title=None))
 
 
 # %%
 @example
 def derivative_by_width_figure():
     rows = []
-    for width in (4, 64, 1024):
+    for width in (4, 16, 64, 256, 1024):
         query = torch.randn(1000, 1, width)
         key = torch.randn(1000, 8, width)
         products = (query * key).sum(-1)  # (1000, 8)
-        for division, scores in (("by √d_k", products / math.sqrt(width)), ("none", products)):
-            size = size_of_derivative(scores).mean().item()
-            rows.append((width, division, round(size, 3)))
-    frame = pd.DataFrame(rows, columns=["d_k", "division", "size of the derivative"])
+        for division, root in (("divided by √d_k", math.sqrt(width)), ("not divided", 1)):
+            size = size_of_derivative(products / root).mean()
+            rows.append((width, size.item(), division))
     text = "Size of the softmax's derivative by width: alike with the division, else it falls."
-    bars = alt.Chart(frame, description=text, width=300, height=160).mark_bar()
-    return bars.encode(
-        x="d_k:O", xOffset="division", y="size of the derivative:Q", color="division"
-    )
+    return line_chart(rows, ["d_k", "size of the derivative", "division"], text)
 
 
 # %% [markdown]
@@ -754,15 +760,16 @@ def attention(
 
 
 # %% tags=["hide-input"]
-def heat_map(frame, x: str, y: str, value: str, description: str, scheme: str, size=(220, 220)):
-    """A heat map of a table: columns `x` and `y` name the axes, `value` the colour."""
-    angle = 0 if frame[x].dtype.kind == "i" else -45
-    chart = alt.Chart(frame, description=description, width=size[0], height=size[1])
-    return chart.mark_rect().encode(
-        x=alt.X(x, type="ordinal", sort=None).axis(labelAngle=angle, labelOverlap=True),
-        y=alt.Y(y, type="ordinal", sort=None).axis(labelOverlap=True),
-        color=alt.Color(value, type="quantitative").scale(scheme=scheme),
-        tooltip=list(frame.columns),
+def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: str, scheme: str):
+    """A square matrix whose rows and columns have names; `axes` says what x, y and colour are."""
+    x, y, value = axes
+    frame = pd.DataFrame(square.tolist(), names, names).round(2).rename_axis(y).reset_index()
+    frame = frame.melt(y, var_name=x, value_name=value)
+    chart = alt.Chart(frame, description=description, width=336, height=288)
+    return chart.mark_rect(tooltip=True).encode(
+        x=alt.X(x, type="ordinal", sort=None).axis(labelAngle=-45),
+        y=alt.Y(y, type="ordinal", sort=None),
+        color=alt.Color(value).scale(scheme=scheme),
     )
 
 
@@ -771,12 +778,8 @@ def heat_map(frame, x: str, y: str, value: str, description: str, scheme: str, s
 def all_words_ask_through_matrices_figure():
     _, weights = attention(VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V)  # (8, 8)
     names = [f"{word} ({english})" for word, english in zip(WORDS, ENGLISH, strict=True)]
-    names[4] += " "  # a second one of this name would share the first one's row
-    pairs = itertools.product(range(8), repeat=2)
-    rows = [(names[t], names[s], round(weights[t, s].item(), 2)) for t, s in pairs]
-    frame = pd.DataFrame(rows, columns=["asks", "answers", "weight"])
     text = "Weights of eight words, a row for each that asks. Nouns hear adjectives."
-    return heat_map(frame, "answers", "asks", "weight", text, "blues", size=(320, 280))
+    return heat_map(weights, names, ["answers", "asks", "weight"], text, "blues")
 
 
 # %% [markdown]
@@ -813,17 +816,12 @@ def check_no_word_hears_a_later_one():
 @example
 def attention_by_hand_figure():
     _, weights = attention(VECTORS, VECTORS, VECTORS)
-    rows = []
-    for t, s in itertools.product(range(8), repeat=2):
-        x, y = VECTORS[s].tolist()
-        rows.append((WORDS[t], WORDS[s], ENGLISH[s], x, y, weights[t, s].item()))
-    columns = ["asks", "word", "english", "x", "y", "weight"]
+    each = [heard(asks, VECTORS, row) for asks, row in zip(WORDS, weights, strict=True)]
     words = alt.binding_select(options=WORDS, name="asks ")
     asks = alt.param("asks", value="hebt", bind=words)
     text = "Eight words in a plane; the larger a word's disc, the more of it the chosen one hears."
-    chart = plane_of(pd.DataFrame(rows, columns=columns).round(2), 2.6)
-    chart = chart.transform_filter("datum.asks == asks").add_params(asks)
-    return chart.properties(description=text)
+    chart = plane_of(pd.concat(each), 2.6).transform_filter("datum.asks == asks")
+    return chart.add_params(asks).properties(description=text)
 
 
 # %% [markdown]
@@ -1398,12 +1396,8 @@ def check_positional_encoding_is_the_formula():
 @example
 def sinusoids_figure():
     pe = PositionalEncoding(24, 0.0, max_len=24).pe[0]
-    frame = pd.DataFrame(
-        {"position": p, "feature": d, "value": round(pe[p, d].item(), 2)}
-        for p, d in itertools.product(range(24), repeat=2)
-    )
     text = "Positional encoding of 24 positions in 24 features: fast waves left, slow ones right."
-    return heat_map(frame, "feature", "position", "value", text, "redblue", size=(384, 288))
+    return heat_map(pe, range(24), ["feature", "position", "value"], text, "redblue")
 
 
 # %% [markdown]
@@ -1437,28 +1431,13 @@ def check_a_shift_is_a_linear_map():
 
 
 # %% tags=["hide-input"]
-def line_chart(frame, x: str, y: str, description: str, group: str = "", points=False, width=420):
-    """Lines through the columns `x` and `y` of a table, one for each value of `group`."""
-    chart = alt.Chart(frame, description=description, width=width, height=240)
-    lines = chart.mark_line(point=points or "transparent").encode(
-        x=alt.X(x, type="quantitative").axis(labelOverlap=True, labelSeparation=4),
-        y=alt.Y(y, type="quantitative"),
-        tooltip=list(frame.columns),
-    )
-    if group:
-        lines = lines.encode(color=alt.Color(group, type="nominal", sort=None, title=None))
-    return lines
-
-
-# %% tags=["hide-input"]
 @example
 def inner_products_by_distance_figure():
     pe = PositionalEncoding(64, 0.0, max_len=81).pe[0]
     products = pe @ pe[40]  # (81,): every position with the one in the middle
-    rows = [(p - 40, product) for p, product in enumerate(products.tolist())]
-    frame = pd.DataFrame(rows, columns=["distance", "inner product"]).round(2)
+    rows = [(p - 40, product, "D = 64") for p, product in enumerate(products.tolist())]
     text = "Inner product of two encodings against their distance: a peak at zero, then it falls."
-    return line_chart(frame, "distance", "inner product", text)
+    return line_chart(rows, ["distance", "inner product", "width"], text)
 
 
 # %% [markdown]
@@ -2082,11 +2061,8 @@ def check_without_positions_the_encoder_is_permutation_equivariant():
 # %% tags=["hide-input"]
 @example
 def size_of_the_stream_figure():
-    forms = {
-        "norm first": {},
-        "norm after the sum": {"norm_first": False},
-        "no norms": {"norm": nn.Identity},
-    }
+    forms = {"norm first": {}, "norm after the sum": {"norm_first": False}}
+    forms["no norms"] = {"norm": nn.Identity}
     ids = torch.randint(11, (4, 10))
     rows = []
     for name, form in forms.items():
@@ -2095,10 +2071,9 @@ def size_of_the_stream_figure():
         for depth, layer in enumerate(model.encoder.layers, 1):
             x = layer(x, None)
             rows.append((depth, x.square().mean().sqrt().item(), name))
-    frame = pd.DataFrame(rows, columns=["layer", "size", "form"]).round(2)
     text = "Size of the stream behind each of twelve layers, with norms and without."
-    chart = line_chart(frame, "layer", "size", text, "form")
-    return chart.encode(y=alt.Y("size:Q").scale(type="log"))
+    chart = line_chart(rows, ["layer", "size", "form"], text)
+    return chart.encode(y=alt.Y("size").scale(type="log"))
 
 
 # %% [markdown]
@@ -2399,10 +2374,9 @@ def penalty_on_over_confidence_figure():
         probabilities = torch.full((1, 9), (1 - p) / 7)  # of the others, without padding
         probabilities[0, 4] = p
         loss = LabelSmoothing(9, PAD, smoothing)(probabilities.log(), torch.tensor([4]))
-        rows.append((p, round(loss.item(), 4), f"ε = {smoothing}"))
-    frame = pd.DataFrame(rows, columns=["probability of the right word", "loss", "smoothing"])
+        rows.append((p, loss.item(), f"ε = {smoothing}"))
     text = "Loss against the probability of the right word, for three amounts of smoothing."
-    return line_chart(frame, "probability of the right word", "loss", text, "smoothing")
+    return line_chart(rows, ["probability of the right word", "loss", "smoothing"], text)
 
 
 # %% [markdown]
@@ -2549,9 +2523,8 @@ def three_schedules_figure():
     for size, warmup in ((512, 4000), (512, 8000), (256, 4000)):
         for step in range(1, 20_001, 500):
             rows.append((step, rate(step, size, 1.0, warmup), f"D {size}, warm-up {warmup}"))
-    frame = pd.DataFrame(rows, columns=["step", "learning rate", "model"])
     text = "Learning rate against the step for three settings: a straight rise, then a slow fall."
-    return line_chart(frame, "step", "learning rate", text, "model")
+    return line_chart(rows, ["step", "learning rate", "model"], text)
 
 
 # %% [markdown]
@@ -3206,36 +3179,12 @@ def check_attention_connects_all_positions_in_one_layer():
 # search for cheaper forms of attention begins.
 #
 # The second column is what made the Transformer quick to train. The steps of a recurrent layer
-# wait for each other, however many cores there are. We time one layer of each kind, forward and
-# backward, as the sequence grows. **Cost: a few seconds.**
+# wait for each other, however many cores there are. `make experiments` timed one layer of each
+# kind, forward and backward, as the sequence grew:
 
 
 # %% tags=["hide-input"]
-@example
-def cost_of_length_figure():
-    from torch.utils.benchmark import Timer
-
-    attention_layer = MultiHeadedAttention(4, 256, dropout=0.0)
-    recurrent = nn.GRU(256, 256, batch_first=True)
-    convolution = nn.Conv1d(256, 256, kernel_size=3, padding=1)
-    layers = {
-        "self-attention": lambda x: attention_layer(x, x, x),
-        "recurrent (GRU)": lambda x: recurrent(x)[0],
-        "convolution over 3": lambda x: convolution(x.mT),
-    }
-    rows = []
-    lengths = (16, 64, 256) if run_level() == "smoke" else (16, 64, 256, 1024)
-    for T in lengths:
-        for name, layer in layers.items():
-            step = {"layer": layer, "x": torch.randn(1, T, 256)}
-            timer = Timer("layer(x).sum().backward()", globals=step)
-            seconds = timer.blocked_autorange(min_run_time=0.1).median
-            rows.append((name, T, round(1000 * seconds, 3)))
-    frame = pd.DataFrame(rows, columns=["layer", "length", "milliseconds"])
-    text = "Milliseconds of one layer, forward and backward, against the length, for three kinds."
-    chart = line_chart(frame, "length", "milliseconds", text, "layer", points=True)
-    x = alt.X("length:Q").scale(type="log", nice=False)
-    return chart.encode(x=x, y=alt.Y("milliseconds:Q").scale(type="log"))
+published("length-cost")
 
 
 # %% [markdown]
