@@ -173,9 +173,9 @@ def run_level() -> str:
 #
 # | Part | What happens there | Minutes to read | To run, on two CPU cores |
 # | --- | --- | ---: | --- |
-# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 33 | seconds |
-# | [2. The model](#model) | everything around attention, and the frame that holds it | 38 | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 27 | seconds |
+# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 32 | seconds |
+# | [2. The model](#model) | everything around attention, and the frame that holds it | 36 | seconds |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 26 | seconds |
 # | [4. A first example](#copy-task) | a model learns to copy, and breaks | 13 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
 # | [6. Real data](#real-data) | German to English, with words | 23 | three minutes |
@@ -498,8 +498,9 @@ if IN_NOTEBOOK:
 
 
 # %% tags=["hide-input"]
-def heard(asks: str, keys: Tensor, weights: Tensor):
+def heard(asks: str, query: Tensor, keys: Tensor):
     """A table of the words: where the key of each lies, and how much of it the asking one hears."""
+    _, weights = ask(query, keys, keys)
     frame = pd.DataFrame(keys.tolist(), columns=["x", "y"])
     frame = frame.assign(asks=asks, word=WORDS, english=ENGLISH, weight=weights.tolist())
     return frame.round(2)
@@ -523,10 +524,9 @@ def before_and_after_the_matrices_figure():
     after = ("after: queries and keys of their own", ball @ W_Q, VECTORS @ W_K)
     planes = []
     for title, query, keys in (before, after):
-        _, weights = ask(query, keys, keys)
         ends = pd.DataFrame([[0, 0], query.tolist()], columns=["x", "y"])
         line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
-        plane = plane_of(heard("Ball", keys, weights), 4) + line
+        plane = plane_of(heard("Ball", query, keys), 4) + line
         planes.append(plane.properties(title=title))
     text = "Ball asks twice. Left it hears the nouns, itself among them; right it hears roten."
     return alt.hconcat(*planes, description=text)
@@ -810,8 +810,7 @@ def check_no_word_hears_a_later_one():
 # %% tags=["hide-input"]
 @example
 def attention_by_hand_figure():
-    _, weights = attention(VECTORS, VECTORS, VECTORS)
-    each = [heard(asks, VECTORS, row) for asks, row in zip(WORDS, weights, strict=True)]
+    each = [heard(word, query, VECTORS) for word, query in zip(WORDS, VECTORS, strict=True)]
     words = alt.binding_select(options=WORDS, name="asks ")
     asks = alt.param("asks", value="hebt", bind=words)
     text = "Eight words in a plane; the larger a word's disc, the more of it the chosen one hears."
@@ -1072,12 +1071,10 @@ class MultiHeadedAttention(nn.Module):
 # %%
 def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) -> None:
     """Give PyTorch's module our weights."""
-    with torch.no_grad():
-        weights = [linear.weight for linear in ours.linears[:3]]
-        biases = [linear.bias for linear in ours.linears[:3]]
-        theirs.in_proj_weight.copy_(torch.cat(weights))
-        theirs.in_proj_bias.copy_(torch.cat(biases))
-    theirs.out_proj.load_state_dict(ours.linears[3].state_dict())
+    first = ours.linears[:3]
+    theirs.in_proj_weight = nn.Parameter(torch.cat([linear.weight for linear in first]))
+    theirs.in_proj_bias = nn.Parameter(torch.cat([linear.bias for linear in first]))
+    theirs.out_proj = ours.linears[3]
 
 
 # %% [markdown]
@@ -2103,9 +2100,9 @@ def parameters_beside_table_3():
     with torch.device("meta"):
         base = make_model(37_000, 37_000, share_embeddings=True)
         big = make_model(37_000, 37_000, 6, 1024, 4096, 16, share_embeddings=True)
-    sizes = [f"{count_parameters(model) / 1e6:.1f} M" for model in (base, big)]
-    rows = [("base", "65 M", sizes[0]), ("big", "213 M", sizes[1])]
-    return table(rows, ["model", "paper", "ours"])
+    first = ("base", 65, count_parameters(base) / 1e6)
+    second = ("big", 213, count_parameters(big) / 1e6)
+    return table([first, second], ["model", "paper, millions", "ours, millions"])
 
 
 # %% [markdown]
@@ -2668,7 +2665,8 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 @example
 def check_a_model_without_opinion_has_perplexity_v():
     model = tiny_model()
-    batch = Batch(pad_ids([[5, 6, END], [7, END]]), pad_ids([[START, 6, 7, END], [START, END]]))
+    ids = pad_ids([[START, 6, 7, END], [START, END]])
+    batch = Batch(ids, ids)
     nn.init.zeros_(model.generator.proj.weight)
     nn.init.zeros_(model.generator.proj.bias)
     scores = evaluate_loss(model, [batch, batch])
