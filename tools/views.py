@@ -385,8 +385,8 @@ def length_cost() -> dict:
     drawn = alt.layer(chart.mark_line(point=True, tooltip=True), ranges)
     drawn = drawn.properties(description=text).to_dict()
     rounds = len(times_of_rounds)
-    caption = "One layer of width {width}, one sequence, fp32, {threads} threads; medians of"
-    caption = f"{caption.format(**record)} {rounds} rounds (bars: from the least to the most)"
+    caption = f"One layer of width {record['width']}, one sequence, fp32, one thread; medians of"
+    caption += f" {rounds} rounds (bars: from the least to the most)"
     return finished(caption, [record["made"]], chart=drawn)
 
 
