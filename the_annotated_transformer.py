@@ -2575,7 +2575,7 @@ def run_epoch(
     model.train(training)
     for group in grouped(data_iter, accum_iter):
         ntokens = sum(batch.ntokens for batch in group)
-        if ntokens == 0:
+        if not ntokens:
             raise ValueError("an update without a single target token: are all targets empty?")
         for batch in group:
             with torch.set_grad_enabled(training):
@@ -2657,7 +2657,7 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
             target = batch.tgt_y.flatten()
             nll += F.nll_loss(log_probs, target, ignore_index=PAD, reduction="sum").item()
             tokens += batch.ntokens
-    if tokens == 0:
+    if not tokens:
         raise ValueError("nothing to evaluate: there is not one target token")
     return {"nll": nll / tokens, "perplexity": math.exp(min(nll / tokens, 100.0))}
 
