@@ -144,7 +144,7 @@ results: $(READY) ## Train the rows of the results table, score each once, write
 	$(MAKE) experiments
 
 experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
-	for step in copying checks warmups lengths heads lost; do $(PY) tools/experiments.py $$step; done
+	for step in copying checks warmups lengths heads lost length_cost; do $(PY) tools/experiments.py $$step; done
 	$(PY) tools/particles.py measure
 	$(PY) tools/views.py
 

@@ -168,6 +168,44 @@ def test_what_the_text_says_of_particles_is_on_record():
         assert stayed < 0.05
 
 
+def test_what_the_text_says_of_length_is_on_record():
+    """Four times the length, by steps: how many times as long each layer takes."""
+    rows = records.read("length-cost")["rows"]
+    times = {}
+    for row in rows:
+        middle = statistics.median(row["milliseconds"])
+        times.setdefault(row["layer"], []).append(middle)
+    steps = {name: [b / a for a, b in itertools.pairwise(each)] for name, each in times.items()}
+    assert steps["recurrent (GRU)"] == pytest.approx([4] * 3, rel=0.25)
+    attention = steps["self-attention"]
+    assert attention[0] < attention[1] < attention[2]
+    assert attention[0] < 2.5
+    assert attention[-1] > 0.9 * steps["recurrent (GRU)"][-1]
+    assert all(
+        a < b for a, b in zip(times["self-attention"], times["recurrent (GRU)"], strict=True)
+    )
+
+
+def test_layers_are_timed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
+    numbers = itertools.count(1)
+    monkeypatch.setattr(experiments, "milliseconds", lambda layer, length: next(numbers))
+    for _ in range(2):
+        assert experiments.main(["length_cost"]) == 0
+    cases = 3 * len(experiments.LENGTHS)
+    assert next(numbers) == cases * experiments.ROUNDS + 1
+    first = records.read("length-cost")["rows"][0]
+    assert first["milliseconds"] == [1 + cases * n for n in range(experiments.ROUNDS)]
+    points = views.length_cost()["chart"]["data"]["values"]
+    assert len(points) == cases
+
+
+def test_a_layer_is_timed():
+    layer = experiments.layers_to_time()["recurrent (GRU)"]
+    assert 0 < experiments.milliseconds(layer, 4) < 1000
+
+
 def test_what_the_text_says_of_warm_up_is_on_record():
     """The highest rate, of those in a row from the lowest, by which all seeds end below 0.5."""
     runs = records.read("warmups")["runs"]

@@ -42,7 +42,7 @@ epsilon outside the root: test_the_norm_of_a_vector_that_hardly_varies
 norm dropped, in the paper's order: check_layers_equal_torch
 - self.norm(x + self.dropout(sublayer(x)))
 + x + self.dropout(sublayer(x))
-no norm at the end of the stack: check_a_stack_is_its_layers_and_a_norm
+no norm at the end of the stack: test_a_stack_is_its_layers_one_after_the_other_and_a_norm
 - copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
 + nn.Identity()
 source mask leaked: check_padding_changes_no_real_output
@@ -54,7 +54,7 @@ one attention for self and cross: check_the_parameters_are_those_of_the_formulas
 dropout missing in a sub-layer: check_layers_equal_torch
 - x + self.dropout(sublayer(self.norm(x)))
 + x + sublayer(self.norm(x))
-dropout missing after the embedding: check_a_new_model_starts_as_described
+dropout missing after the embedding: test_where_everything_is_dropped_nothing_is_left
 - self.dropout(x + self.pe[:, places])
 + x + self.pe[:, places]
 dropout missing in the feed-forward network: check_layers_equal_torch

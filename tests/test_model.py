@@ -64,6 +64,29 @@ def test_the_output_is_normalised_in_both_orders(at):
         assert norms == 2 + 3 + 2 * norm_first, "a final norm belongs to the norm first"
 
 
+def test_a_stack_is_its_layers_one_after_the_other_and_a_norm(at):
+    x = torch.randn(2, 3, 16)
+    memory = torch.randn(2, 5, 16)
+    for norm_first in (True, False):
+        model = at.tiny_model(norm_first=norm_first)
+        encoded = x
+        decoded = x
+        for encoder_layer in model.encoder.layers:
+            encoded = encoder_layer(encoded, None)
+        for decoder_layer in model.decoder.layers:
+            decoded = decoder_layer(decoded, memory, None, None)
+        if norm_first:
+            encoded = nn.functional.layer_norm(encoded, (16,), eps=1e-6)
+            decoded = nn.functional.layer_norm(decoded, (16,), eps=1e-6)
+        torch.testing.assert_close(model.encoder(x, None), encoded)
+        torch.testing.assert_close(model.decoder(x, memory, None, None), decoded)
+
+
+def test_without_biases_there_are_none(at):
+    model = at.make_model(11, 13, **SIZES, bias=False)
+    assert not any("bias" in name for name, _ in model.named_parameters())
+
+
 def test_the_norm_of_a_vector_that_hardly_varies(at):
     x = torch.randn(2, 5, 8) / 1000  # so that epsilon counts, and where it stands
     torch.testing.assert_close(at.LayerNorm(8)(x), nn.LayerNorm(8, eps=1e-6)(x))

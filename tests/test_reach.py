@@ -81,7 +81,7 @@ NEITHER = {
     "range(1, 20_001, 500)": "range(1, 20_001, 100)",
     "ein Mann: a man": "ein Herr: a gentleman",
     "raw.githubusercontent.com": "example.org",
-    "from torch.utils.benchmark import Timer": "import torch.utils.data",
+    "    import vl_convert\n": "    import torch.utils.data\n",
     "class RMSNorm(nn.Module):": "class RMSNorm(nn.Module):\n    power = 2",
 }
 

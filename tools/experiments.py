@@ -7,6 +7,7 @@
     python tools/experiments.py lengths      train it with four kinds of positions, and ask for more
     python tools/experiments.py heads        take each head of the shipped model away
     python tools/experiments.py lost         count greedy translations that a beam loses
+    python tools/experiments.py length_cost  time one layer of three kinds (needs a quiet machine)
 
 A fault is a literal replacement in a copy of the script. Whatever is on record already is left
 alone; remove the record to have it made anew.
@@ -19,7 +20,7 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,7 @@ from types import ModuleType
 import records
 import results
 import torch
+from torch.utils.benchmark import Timer
 
 SCRIPT = Path(results.at.FILE)
 SEEDS = (1, 2, 3)
@@ -435,6 +437,50 @@ def lost() -> None:
     records.write("lost", {"made": made, "counts": counts})
 
 
+# What length costs ------------------------------------------------------------------------------
+
+WIDTH = 256
+LENGTHS = (16, 64, 256, 1024)
+ROUNDS = 5
+
+
+def layers_to_time() -> dict[str, Callable]:
+    """One layer of each kind, of one width."""
+    attention = results.at.MultiHeadedAttention(4, WIDTH, dropout=0.0)
+    recurrent = torch.nn.GRU(WIDTH, WIDTH, batch_first=True)
+    convolution = torch.nn.Conv1d(WIDTH, WIDTH, kernel_size=3, padding=1)
+    return {
+        "self-attention": lambda x: attention(x, x, x),
+        "recurrent (GRU)": lambda x: recurrent(x)[0],
+        "convolution over 3": lambda x: convolution(x.mT),
+    }
+
+
+def milliseconds(layer: Callable, length: int) -> float:
+    """Of one sequence, forward and backward, by one thread: the median of a fifth of a second."""
+    step = {"layer": layer, "x": torch.randn(1, length, WIDTH)}
+    timer = Timer("layer(x).sum().backward()", globals=step)  # one thread is its default
+    return round(1000 * timer.blocked_autorange(min_run_time=0.2).median, 4)
+
+
+def length_cost() -> None:
+    """Time one layer of each kind against the length, in rounds that take turns."""
+    if records.read("length-cost"):
+        return
+    layers = layers_to_time()
+    rounds = {case: [] for case in itertools.product(layers, LENGTHS)}
+    records.wait_for_quiet()
+    for _ in range(ROUNDS):
+        for (kind, length), measured in rounds.items():
+            measured.append(milliseconds(layers[kind], length))
+    rows = [
+        {"layer": kind, "length": length, "milliseconds": measured}
+        for (kind, length), measured in rounds.items()
+    ]
+    made = results.made(timing=["MultiHeadedAttention"])
+    records.write("length-cost", {"made": made, "width": WIDTH, "rows": rows})
+
+
 # What the checks say ----------------------------------------------------------------------------
 
 
@@ -466,6 +512,7 @@ main = records.command_line(
     lengths=lengths,
     heads=heads,
     lost=lost,
+    length_cost=length_cost,
 )
 
 if __name__ == "__main__":

@@ -392,6 +392,33 @@ def warmups() -> dict:
     return finished(caption, [record["made"]], chart=drawn)
 
 
+def length_cost() -> dict:
+    """Milliseconds of one layer of each kind against the length: medians, and their range."""
+    record = read("length-cost")
+    points = []
+    for row in record["rows"]:
+        times_of_rounds = row["milliseconds"]
+        point = {"layer": row["layer"], "length": row["length"]}
+        point["milliseconds"] = round(median(times_of_rounds), 3)
+        point["least"] = round(min(times_of_rounds), 3)
+        points.append(point | {"most": round(max(times_of_rounds), 3)})
+    text = "Milliseconds of one layer, forward and backward, against the length, for three kinds."
+    chart = alt.Chart(alt.Data(values=points), width=420, height=240).encode(
+        x=alt.X("length:Q").scale(type="log", nice=False),
+        y=alt.Y("milliseconds:Q").scale(type="log"),
+        color=alt.Color("layer:N", sort=None, title=None),
+    )
+    ranges = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(
+        y=alt.Y("least:Q", title="milliseconds"), y2="most:Q"
+    )
+    drawn = alt.layer(chart.mark_line(point=True, tooltip=True), ranges)
+    drawn = drawn.properties(description=text).to_dict()
+    rounds = len(times_of_rounds)
+    caption = f"One layer of width {record['width']}, one sequence, fp32, one thread; medians of"
+    caption += f" {rounds} rounds (bars: from the least to the most)"
+    return finished(caption, [record["made"]], chart=drawn)
+
+
 def heads() -> dict:
     """What the model loses without a head, by two things in its place."""
     record = read("heads")
@@ -646,6 +673,7 @@ VIEWS: dict[str, Callable[[], dict]] = {
     "planted": planted, "warmups": warmups, "lengths": lengths, "faults": faults,
     "heads": heads, "lost": lost, "particles": particles, "layers": layers,
     "planted-bleu": planted_bleu, "assembled": assembled,
+    "length-cost": length_cost,
 }  # fmt: skip
 
 
