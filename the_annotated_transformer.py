@@ -5314,10 +5314,12 @@ def evaluate(
     """
     if tuple(corpus.languages) != tuple(translator.languages):
         raise ValueError(f"{corpus.languages} is not what {translator.name} translates")
-    names = splits or corpus.tests() or ["val"]
-    if missing := sorted(set(names) - corpus.splits.keys()):
-        raise ValueError(f"no split {missing[0]!r}, only {', '.join(corpus.splits)}")
-    return {name: judge(translator, corpus.splits[name], decode) for name in names}
+    scores = {}
+    for name in splits or corpus.tests() or ["val"]:
+        if name not in corpus.splits:
+            raise ValueError(f"no split {name!r}, only {', '.join(corpus.splits)}")
+        scores[name] = judge(translator, corpus.splits[name], decode)
+    return scores
 
 
 # %% [markdown]
@@ -5333,16 +5335,11 @@ def evaluate(
 # %% tags=["hide-input"]
 def corpus_of(translator: Translator) -> Corpus:
     """The corpus that a model was trained on; ValueError where it is not there any more."""
-    known = {"Multi30k": "multi30k", BUILTIN: "builtin"}  # of models that do not say
-    place = translator.data or known.get(translator.corpus, "")
-    if place not in known.values() and not Path(place or "-").is_dir():
-        raise ValueError(
-            f"where is the text of {translator.corpus}, "
-            f"once {place or 'in memory'}? Name it by --data"
-        )
-    corpus = find_corpus(place, translator.languages)
+    if not translator.data and translator.corpus not in ("Multi30k", BUILTIN):
+        raise ValueError(f"where is the text of {translator.corpus}? Name it by --data")
+    corpus = find_corpus(translator.data or translator.corpus, translator.languages)
     if translator.text not in ("", sum_of_text(corpus)):
-        raise ValueError(f"{place} has changed since the training: name a text by --data")
+        raise ValueError(f"{corpus.name} has changed since the training: name a text by --data")
     return corpus
 
 
@@ -5352,30 +5349,21 @@ def scores_of_the_model_at_hand():
     corpus = corpus_at_hand()
     scores = evaluate(translator, corpus, ["val"])["val"]
     caption = f"{translator.name}, {corpus.name}, validation split, {scores['signature']}"
-    numbers = round(scores["BLEU"], 2), round(scores["perplexity"], 2)
+    numbers = (scores["BLEU"], scores["perplexity"])
     return table([numbers], ["BLEU", "perplexity"], caption)
 
 
 # %% tags=["hide-input"]
-class Facts(dict):
-    """Facts about this page, also as metadata for the tool that publishes it and refuses toys."""
-
-    def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
-        return {"text/plain": repr(dict(self))}, {"annotated": dict(self)}
-
-
 @example
 def what_this_page_was_made_from():
-    name = translator_at_hand().name
-    corpus = corpus_at_hand().name
-    finished = name != "demonstration"
-    return Facts(corpus=corpus, model=name, finished_model=finished, level=run_level())
+    model = translator_at_hand().name
+    return {"corpus": corpus_at_hand().name, "model": model, "level": run_level()}
 
 
 # %% [markdown]
-# A number says little about what a translation reads like. Ten sentences, not chosen by us: every
-# hundredth of the first test split (of a smaller one, a tenth of it apart). They stand as they
-# come, good and bad.
+# A number says little about what a translation reads like, so here are ten sentences. They are not
+# chosen by us: we take every hundredth of the first test split (of a smaller one, a tenth of it
+# apart), and they stand as they come, good and bad.
 
 
 # %% tags=["hide-input"]
@@ -5402,9 +5390,9 @@ def ten_fixed_test_sentences():
 # ## Step by step
 #
 # What is each part of the recipe worth? The same model is trained with words, then with subwords,
-# then with one matrix. Then nothing more is trained. The same weights are decoded with a beam.
-# Then the mean of the last epochs takes the place of the best epoch. Last, the length penalty is
-# set to the value that did best on the validation split.
+# then with one matrix. After that nothing more is trained: the same weights are decoded with a
+# beam, then the mean of the last epochs takes the place of the best epoch, and last, the length
+# penalty is set to the value that did best on the validation split.
 #
 # > **These runs are those of the first edition.** They were made with its code, of several
 # > commits, and are to be measured anew with one. Between two of them the dealing of batches
@@ -5420,10 +5408,10 @@ published("steps")
 # (So do not subtract means of three seeds from a single one.) Is such a gain real, or would
 # another seed have given as much? The *range of seeds* is the distance between the best and the
 # worst of several trainings that differ in nothing but their random numbers. A gain that is
-# smaller may be luck. A larger one is no proof either: three seeds are few, and a test set is a
-# sample too. Trust a step that gains on both test sets, and by more than seeds differ. The last
-# three steps train nothing anew. Both rows come from one training, so its luck is the same in
-# both; that of the thousand sentences is not, and some tenths of a point say nothing.
+# smaller may be luck. A larger one is no proof either, because three seeds are few, and a test set
+# is a sample too. Trust a step that gains on both test sets, and by more than seeds differ. The
+# last three steps train nothing anew, so the luck of the training is the same in both rows; that
+# of the thousand sentences is not, and some tenths of a point say nothing.
 #
 # Perplexity is counted per token. Words and subwords are different tokens, so it can be compared
 # between rows of subwords only. Minutes are those of a training with validation after each epoch,
@@ -5440,10 +5428,9 @@ published("training")
 
 # %% [markdown]
 # **Figure 21.** The training of the published model: perplexity and BLEU on the validation split
-# after each epoch; the scale of perplexity is logarithmic. Does
-# perplexity turn up again? From there on a model learns its corpus by heart. BLEU wavers from
-# epoch to epoch, even among the last ones. Keep the size of that wavering in mind for every table
-# of this Part.
+# after each epoch; the scale of perplexity is logarithmic. Where perplexity begins to rise again, a
+# model has begun to learn its corpus by heart. BLEU wavers from epoch to epoch, even among the last
+# ones, so keep the size of that wavering in mind for every table of this Part.
 #
 # > **How do these numbers compare with others?** Two are often quoted for Transformers trained on
 # > Multi30k alone. [Trevett's
@@ -5514,8 +5501,8 @@ published("choices")
 
 
 # %% [markdown]
-# One seed each: compare a difference with the range of seeds above before you
-# believe it. What is left then are the large ones. A warm-up that is too short costs most. (It
+# Each row has one seed, so compare a difference with the range of seeds above before you believe
+# it. What is left then are the large ones. A warm-up that is too short costs most. (It
 # moves two things at once: half the steps also make the peak higher, by $\sqrt 2$. [Part
 # 4](#warm-up-and-norm) moves one at a time.) Smaller
 # batches cost much, though they give more updates: each follows a noisier gradient, and the
