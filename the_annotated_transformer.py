@@ -5649,20 +5649,12 @@ def with_own_translation(translator: Translator, sentence: str) -> Batch:
 
 
 # %% [markdown]
-# We ask every attention for its weights, in eval mode: dropout would punch holes into the picture.
-# First, where the attentions are. There are three kinds, and each has one in every layer.
+# We ask every attention for its weights, in eval mode, because dropout would punch holes into the
+# picture. First we say where the attentions are: there are three kinds, and each kind has one in
+# every layer of its stack.
 
 
 # %%
-@dataclass(frozen=True)
-class AttentionMaps:
-    """Attention of a sentence, by kind: weights (N, H, queries, keys), names of both sides."""
-
-    sentence: str
-    weights: dict[str, Tensor] = field(repr=False)
-    labels: dict[str, tuple[list[str], list[str]]] = field(repr=False)
-
-
 def attentions_of(model: EncoderDecoder) -> dict[str, list[MultiHeadedAttention]]:
     """All attentions of a model by kind, layer by layer."""
     return {
@@ -5712,23 +5704,34 @@ def names_of(vocabulary: Vocabulary | Subwords, ids: Tensor) -> list[str]:
 
 
 # %% [markdown]
-# Now the maps of a sentence, from one pass:
+# Now the maps of a sentence, from one pass. Each becomes one row of a table, with the names of both
+# sides and with its weights in hundredths, so a page can carry hundreds of maps. After the heads of
+# a layer comes their mean.
 
 
 # %% tags=["hide-input"]
-def attention_maps(translator: Translator, sentence: str) -> AttentionMaps:
-    """All attention weights for a sentence and the model's own translation of it."""
+def attention_maps(translator: Translator, sentence: str):
+    """A table of the attention maps of a sentence and the model's own translation of it."""
     batch = with_own_translation(translator, sentence)
-    source = names_of(translator.vocabularies[0], batch.src[0])
-    has_read = names_of(translator.vocabularies[1], batch.tgt[0])
-    will_write = names_of(translator.vocabularies[1], batch.tgt_y[0])
-    labels = {
+    of_source, of_target = translator.vocabularies
+    source = names_of(of_source, batch.src[0])
+    has_read = names_of(of_target, batch.tgt[0])
+    will_write = names_of(of_target, batch.tgt_y[0])
+    sides = {
         "encoder self-attention": (source, source),
         "decoder self-attention": (has_read, has_read),
         "cross-attention": (will_write, source),
     }
-    recorded = recorded_attention(translator.model, batch)
-    return AttentionMaps(sentence, {kind: each[0] for kind, each in recorded.items()}, labels)
+    rows = []
+    for kind, weights in recorded_attention(translator.model, batch).items():
+        for layer, heads in enumerate(weights[0], 1):  # (H, T, S)
+            maps = {str(number): head for number, head in enumerate(heads, 1)}
+            maps["mean"] = heads.mean(0)
+            for name, map_of_one in maps.items():
+                hundredths = (100 * map_of_one).round().int().flatten().tolist()
+                rows.append((sentence, kind, str(layer), name, *sides[kind], hundredths))
+    columns = ["sentence", "attention", "layer", "head", "queries", "keys", "weights"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 # %% [markdown]
@@ -5747,7 +5750,7 @@ SENTENCES = (
 
 
 @functools.cache
-def maps_at_hand(sentence: str = SENTENCE) -> AttentionMaps:
+def maps_at_hand(sentence: str = SENTENCE):
     """Maps of a sentence, from the model at hand."""
     return attention_maps(translator_at_hand(), sentence)
 
@@ -5768,66 +5771,43 @@ def maps_at_hand(sentence: str = SENTENCE) -> AttentionMaps:
 # <a id="all-maps"></a>
 # ### All maps at once
 #
-# Here are all maps of our first sentence, kind by kind. Each map travels as one string of
-# integers, a weight of 1 being 100, and the chart takes the string apart. So a page can carry
-# hundreds of maps.
+# Here are all maps of our first sentence, kind by kind. A chart takes the rows of the table apart,
+# cell by cell.
+
 
 # %% tags=["hide-input"]
-MEAN = "mean of heads"
-
-
-def map_table(maps: AttentionMaps):
-    """A row for each map, and for the mean of each layer, with the weights as one string."""
-    rows = []
-    for kind, weights in maps.weights.items():
-        queries, keys = ("\t".join(names) for names in maps.labels[kind])
-        for number, heads in enumerate(weights, 1):
-            names = [MEAN, *(f"head {n}" for n in range(1, len(heads) + 1))]
-            for head, weight in zip(names, [heads.mean(0), *heads], strict=True):
-                numbers = " ".join(f"{100 * x:.0f}" for x in weight.flatten().tolist())
-                place = (maps.sentence, kind, f"layer {number}", head)
-                rows.append((*place, queries, keys, weight.size(1), numbers))
-    columns = ["sentence", "attention", "layer", "head", "queries", "keys", "width", "numbers"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def cells_of_maps(chart, step: int, font: int):
-    """The strings of a chart's table taken apart, and a cell of `step` pixels for each weight."""
-    chart = chart.transform_calculate(piece="split(datum.numbers, ' ')")
-    chart = chart.transform_flatten(["piece"])
+def cells_of_maps(chart, step: int):
+    """The maps of a chart's table taken apart, and a cell of `step` pixels for each weight."""
+    chart = chart.transform_flatten(["weights"], as_=["weight"])
     chart = chart.transform_window(count="row_number()", groupby=["layer", "head"])
     chart = chart.transform_calculate(
-        query="split(datum.queries, '\\t')[floor((datum.count - 1) / datum.width)]",
-        key="split(datum.keys, '\\t')[(datum.count - 1) % datum.width]",
-        weight="toNumber(datum.piece) / 100",
+        query="datum.queries[floor((datum.count - 1) / length(datum.keys))]",
+        key="datum.keys[(datum.count - 1) % length(datum.keys)]",
     )
     word = "slice(datum.label, indexof(datum.label, ' ') + 1)"  # without its number
-    axis = alt.Axis(title=None, ticks=False, labelExpr=word, labelFontSize=font)
+    axis = alt.Axis(title=None, ticks=False, labelExpr=word)
     cells = chart.mark_rect().properties(width=alt.Step(step), height=alt.Step(step))
-    return cells.configure_axisX(labelAngle=-60, grid=False).encode(
+    return cells.encode(
         x=alt.X("key:N", sort=None, axis=axis),
         y=alt.Y("query:N", sort=None, axis=axis),
-        color=alt.Color("weight:Q").scale(scheme="blues", domain=[0, 1]).legend(orient="top"),
+        color=alt.Color("weight:Q").scale(scheme="blues", domain=[0, 100]).legend(orient="top"),
         tooltip=["query:N", "key:N", "weight:Q"],
     )
 
 
 # %% [markdown]
-# One row of small maps for each layer, one column for each head, and before them the mean of the
+# One row of small maps for each layer, one column for each head, and after them the mean of the
 # heads:
 
 
 # %% tags=["hide-input"]
-def attention_grid(maps: AttentionMaps, kind: str):
+def attention_grid(maps, kind: str):
     """All maps of one kind: layers below one another, heads side by side."""
-    frame = map_table(maps).query("attention == @kind")
-    layers = list(frame["layer"].unique())
-    heads = list(frame["head"].unique())
+    frame = maps[maps["attention"] == kind]
     text = f"Small heat maps, a row for each layer, a column for each head: {kind}"
-    step = max(8, int(560 // len(heads) // frame["width"].max()))
-    cells = cells_of_maps(alt.Chart(frame, description=text), step, font=10)
-    columns = alt.Column("head:N", sort=heads, title=None)
-    return cells.encode(column=columns, row=alt.Row("layer:N", sort=layers, title=None))
+    columns = alt.Column("head:N", sort=None)
+    rows = alt.Row("layer:N", sort=None)
+    return cells_of_maps(alt.Chart(frame, description=text), 11).encode(column=columns, row=rows)
 
 
 @example
@@ -5842,9 +5822,9 @@ def cross_attention_maps_figure():
 # mean can blur what one of its heads knows, or put together what each knows in part. Last, the
 # particle: which head looks at *auf* when the verb is to be written?
 #
-# Some rows have little business in the source: the second half of a word, say, or an *is* that
-# German does without. Watch where they put their weight. They must put it somewhere, and we come
-# back to this.
+# Some rows have nothing to look for in the source, such as the second half of a word, or an *is*
+# that German does without. Watch where they put their weight, because they must put it somewhere,
+# and we [come back to this](#single-heads).
 #
 # The decoder's self-attention: here a row bears the word just read, and so does a column. The
 # triangle above the diagonal is empty, since the future is hidden.
@@ -5884,27 +5864,24 @@ def encoder_maps_figure():
 
 
 # %% tags=["hide-input"]
-def attention_explorer(all_maps: Sequence[AttentionMaps], title: str):
+def attention_explorer(all_maps: Sequence):
     """One large map, with choosers for sentence, kind of attention, layer and head."""
-    frame = pd.concat([map_table(maps) for maps in all_maps])
+    frame = pd.concat(all_maps)
     text = "Heat map of attention weights; the sentence, kind, layer and head can be chosen."
-    chart = alt.Chart(frame, title=title, description=text)
-    shown = {"sentence": frame["sentence"].iloc[0], "attention": "cross-attention"}
-    shown |= {"layer": frame["layer"].iloc[-1], "head": MEAN}
-    for name, value in shown.items():
+    chart = alt.Chart(frame, description=text)
+    shown = all_maps[0].iloc[-1]  # at first
+    for name in ("sentence", "attention", "layer", "head"):
         chooser = alt.binding_select(options=list(frame[name].unique()), name=f"{name} ")
-        chart = chart.add_params(alt.param(name=f"chosen_{name}", value=value, bind=chooser))
+        chart = chart.add_params(alt.param(name=f"chosen_{name}", value=shown[name], bind=chooser))
         chart = chart.transform_filter(f"datum.{name} == chosen_{name}")
-    pointed = alt.selection_point("row", fields=["query"], on="pointerover", clear="pointerout")
-    opacity = alt.condition(pointed, alt.value(1.0), alt.value(0.3))
-    return cells_of_maps(chart, step=36, font=11).add_params(pointed).encode(opacity=opacity)
+    pointed = alt.selection_point(fields=["query"], on="pointerover", clear="pointerout")
+    opacity = alt.when(pointed).then(alt.value(1.0)).otherwise(alt.value(0.3))
+    return cells_of_maps(chart, step=36).add_params(pointed).encode(opacity=opacity)
 
 
 @example
 def attention_explorer_figure():
-    all_maps = [maps_at_hand(sentence) for sentence in SENTENCES]
-    model = translator_at_hand()
-    return attention_explorer(all_maps, f"model {model.name}, trained on {model.corpus}")
+    return attention_explorer([maps_at_hand(sentence) for sentence in SENTENCES])
 
 
 # %% [markdown]
@@ -5912,7 +5889,7 @@ def attention_explorer_figure():
 # Follow the rows from the top and see where the reading jumps.
 #
 # Any sentence of yours will do. In a notebook, give
-# `attention_explorer([attention_maps(translator_at_hand(), "…")], "mine")` a sentence.
+# `attention_explorer([attention_maps(translator_at_hand(), "…")])` a sentence.
 #
 # (§4; Figures 3 to 5 of the paper, after its references) The paper shows three such maps, all
 # from its encoder. In one of them many heads look from *making* to *more difficult*, six and
@@ -5965,7 +5942,7 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 
 
 # %% [markdown]
-# Is it a sum? What is missing without a head must be its values times its columns:
+# Is it a sum? Then a head that is switched off must do what a head of zeros does:
 
 
 # %%
@@ -5973,22 +5950,23 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 def check_the_output_is_a_sum_over_heads():
     attn = MultiHeadedAttention(3, 12, dropout=0.0)
     x = torch.randn(2, 5, 12)
-    attn.record = []
     whole = attn(x, x, x)
-    heads = attn.record[0] @ attn.split(attn.linears[2](x))  # (2, 3, 5, 4)
-    matrix = attn.linears[3].weight.clone()
-    for head, columns in enumerate(matrix.chunk(3, dim=1)):
+    query, key, value = (attn.split(linear(x)) for linear in attn.linears[:3])
+    for head in range(3):
+        heads, _ = attention(query, key, value)  # (2, 3, 5, 4)
+        heads[:, head] = 0.0
+        expected = attn.join(heads)
         with without_head(attn, head):
-            missing = whole - attn(x, x, x)
-            assert_close(missing, heads[:, head] @ columns.T)
+            assert_close(attn(x, x, x), expected)
+        assert_close(attn(x, x, x), whole)
 
 
 # %% [markdown]
 # We judge by the perplexity of the references, once with the whole model, then with each head off
 # in turn. It is a finer measure than BLEU: every word counts, and no translation has to change
 # before it shows something. Is zero a fair thing to put in a head's place? Its usual output is not
-# zero, and later layers rely on it. So each head was also replaced by its mean output. And is fifty
-# sentences' worth of change a finding? Five sets of 200 sentences say how much is chance.
+# zero, and later layers rely on it, so each head was also replaced by its mean output. Five sets of
+# 200 sentences say how much of a change is chance.
 
 
 # %% tags=["hide-input"]
@@ -5998,7 +5976,7 @@ published("heads")
 # %% [markdown]
 # A head whose range holds zero has not been shown to matter. The two rows of a layer hardly
 # differ, so it makes little difference what stands in a head's place. Compare the largest change
-# with the perplexity itself: it is the price of one head among many.
+# with the perplexity itself, because it is the price of one head among many.
 #
 # Two conclusions would be wrong. A head whose absence costs nothing is not proven useless:
 # another may do the same and stand in for it, and only without both would we see it. Nor is a
@@ -6029,13 +6007,12 @@ def swapped(first: Tensor, second: Tensor, places: Sequence[int]) -> Tensor:
 
 def preference(model: EncoderDecoder, memory: Tensor, one: Tensor, other: Tensor) -> float:
     """log p(one) - log p(other): two targets (1, T), with start and end, beside one memory."""
-    src_mask = torch.ones(1, 1, memory.size(1), dtype=torch.bool, device=memory.device)
     logp = []
     with evaluating(model):
         for written in (one, other):
-            causal = subsequent_mask(written.size(1) - 1).to(memory.device)
-            states = model.decode(memory, src_mask, written[:, :-1], causal)
-            log_probs = model.generator(states).gather(2, written[:, 1:].unsqueeze(2))
+            batch = Batch(one, written)  # whose source is not used: there is a memory
+            states = model.decode(memory, None, batch.tgt, batch.tgt_mask)
+            log_probs = model.generator(states).gather(2, batch.tgt_y.unsqueeze(2))
             logp.append(log_probs.sum().item())
     return logp[0] - logp[1]
 
