@@ -402,13 +402,13 @@ def test_a_model_is_scored_on_what_it_was_trained_on(
     text = text.rename(tmp_path / "moved")
     assert run_main("evaluate", "--model", model) == 1
     said = last_line(capsys.readouterr().err)
-    assert f"where is the text of text, once {tmp_path}/text? Name it by --data" in said
+    assert f"{tmp_path}/text" in said
     assert run_main("evaluate", "--model", model, "--data", text) == 0
     text = text.rename(tmp_path / "text")
     (text / "val.en").write_text((text / "val.en").read_text().replace("A ", "The "))
     assert run_main("evaluate", "--model", model) == 1
     said = last_line(capsys.readouterr().err)
-    assert f"{text} has changed since the training: name a text by --data" in said
+    assert "text has changed since the training: name a text by --data" in said
 
 
 def test_a_run_whose_text_came_from_python_asks_for_it(tmp_path, capsys, monkeypatch, small_config):
@@ -417,7 +417,7 @@ def test_a_run_whose_text_came_from_python_asks_for_it(tmp_path, capsys, monkeyp
     corpus = tutorial.Corpus("builtin", DE_EN, {"train": PAIRS * 9, "val": PAIRS})
     tutorial.train_model(dataclasses.replace(small_config, epochs=1), "run", corpus=corpus)
     assert run_main("evaluate", "--model", "run") == 1
-    assert "where is the text of builtin, once in memory?" in last_line(capsys.readouterr().err)
+    assert "where is the text of builtin? Name it by --data" in last_line(capsys.readouterr().err)
 
 
 def test_a_run_without_anything_to_judge_does_not_begin(tmp_path, small_config):

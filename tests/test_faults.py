@@ -141,9 +141,9 @@ sampling that ignores the temperature: check_temperature_and_top_k
 - (likeliest.values / temperature)
 + likeliest.values
 sampling that ignores top-k: check_temperature_and_top_k
-- log_probs.topk(min(top_k, len(log_probs)))
-+ log_probs.topk(len(log_probs))
-values turned too: check_rotary_attention_turns_queries_and_keys_and_no_values
+- len(log_probs) if top_k is None else top_k
++ len(log_probs)
+values turned too: test_rotary_attention_knows_distances_and_no_places
 - attend(rotate(query, at), rotate(key, places), value, mask, at)
 + attend(rotate(query, at), rotate(key, places), rotate(value, places), mask, at)
 a straight line that stays level: check_the_line_rises_to_the_same_peak_and_ends_at_zero
@@ -161,7 +161,7 @@ an unknown word as three: check_case_counts_and_an_unknown_word_is_one
 heads that take each other's columns: check_the_output_is_a_sum_over_heads
 - .chunk(attn.h, dim=1)[head]
 + .chunk(attn.h, dim=1)[0]
-a head that takes rows for columns: test_a_head_switched_off_is_a_head_whose_output_is_zero
+a head that takes rows for columns: check_the_output_is_a_sum_over_heads
 - .chunk(attn.h, dim=1)[head]
 + .chunk(attn.h, dim=0)[head]
 language model without a mask: check_a_language_model_is_a_decoder_without_cross_attention
@@ -187,7 +187,7 @@ the same frequency in each pair: test_rotary_attention_knows_distances_and_no_pl
 -     angle = at
 + * 0)
 +     angle = at
-keys not turned: check_rotary_attention_turns_queries_and_keys_and_no_values
+keys not turned: test_rotary_attention_knows_distances_and_no_places
 - attend(rotate(query, at), rotate(key, places), value, mask, at)
 + attend(rotate(query, at), key, value, mask, at)
 a cache that forgets where it is: check_parts_of_today_are_cached

@@ -361,7 +361,6 @@ def test_execution_gives_the_same_bytes_each_time(small):
 
 
 DRAWING = {"application/vnd.vegalite.v5+json": {}, "image/png": "", "text/plain": ""}
-FACTS = new_output("display_data", data={"text/plain": "{}"}, metadata={"annotated": {}})
 
 
 @pytest.mark.parametrize(
@@ -385,7 +384,6 @@ def test_a_cell_defines_what_others_can_call(code, defines):
         (new_output("execute_result", data={"text/plain": "1"}), "output"),
         (new_output("stream", name="stdout", text="✓"), "output"),
         (new_output("stream", name="stderr", text="50%"), "set-up"),
-        (FACTS, "set-up"),
     ],
 )
 def test_what_a_cell_is_says_what_it_shows(output, kind):
@@ -394,6 +392,8 @@ def test_what_a_cell_is_says_what_it_shows(output, kind):
     cell.source = "@example\ndef check_f(): ..."
     check = "check" if kind == "output" else kind
     assert tool.about(cell)["kind"] == check
+    cell.source = "@example\ndef what_this_page_was_made_from(): ..."
+    assert tool.about(cell)["kind"] == "facts"
 
 
 def test_a_cell_that_only_publishes_has_a_source():

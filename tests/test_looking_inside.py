@@ -106,41 +106,33 @@ def test_rows_of_a_map_are_queries_and_bear_the_word_about_to_be_written(transla
     maps = tutorial.attention_maps(named, "Ein Satz.")
     source = ["1 Hund", "2 rot", "3 Hund", "4 </s>"]
     written = ["1 bar", "2 rot", "3 </s>"]
-    assert maps.labels[ENCODER] == (source, source)
-    assert maps.labels[CROSS] == (written, source)
-    assert maps.labels[DECODER] == (["1 <s>", "2 bar", "3 rot"],) * 2
-    shapes = {kind: tuple(weights.shape) for kind, weights in maps.weights.items()}
-    expected = {ENCODER: (2, 3, 4, 4), DECODER: (2, 3, 3, 3), CROSS: (2, 3, 3, 4)}
-    assert shapes == expected
+    has_read = ["1 <s>", "2 bar", "3 rot"]
+    sides = {ENCODER: (source, source), DECODER: (has_read, has_read), CROSS: (written, source)}
+    recorded = tutorial.recorded_attention(translator.model, batch)
+    heads = "1 2 3 mean".split()
+    places = list(itertools.product(KINDS, "12", heads))
+    assert list(zip(maps["attention"], maps["layer"], maps["head"], strict=True)) == places
+    for place, (_, row) in zip(places, maps.iterrows(), strict=True):
+        kind, layer, head = place
+        weights = recorded[kind][0, int(layer) - 1]  # (3, T, S)
+        weight = weights.mean(0) if head == "mean" else weights[int(head) - 1]
+        assert (row["queries"], row["keys"]) == sides[kind]
+        assert weight.shape == (len(row["queries"]), len(row["keys"]))
+        assert row["weights"] == pytest.approx((100 * weight.flatten()).tolist(), abs=0.51)
 
 
-def test_the_explorer_shows_the_right_weight_at_every_cell():
-    """What Vega draws, cell for cell: keys along x, queries along y, the chosen layer and head.
-
-    And what it would draw of other layers and heads.
-    """
-    queries = ["1 <s>", "2 A", "3 dog"]
-    keys = ["1 Ein", "2 Hund", "3 .", "4 </s>"]
-    labels = dict.fromkeys(KINDS, (queries, keys))
-    weights = {kind: torch.rand(2, 2, 3, 4) for kind in KINDS}
-    others = {kind: torch.zeros(2, 2, 3, 4) for kind in KINDS}
-    maps = [tutorial.AttentionMaps("this one", weights, labels)]
-    maps.append(tutorial.AttentionMaps("another one", others, labels))
-    svg = vl_convert.vegalite_to_svg(tutorial.attention_explorer(maps, "title").to_dict())
+def test_the_explorer_shows_the_right_weight_at_every_cell(translator):
+    """What Vega draws, cell for cell: keys along x, queries along y, the chosen layer and head."""
+    maps = [tutorial.attention_maps(translator, text) for text in (SENTENCE, "Ein Hund rennt.")]
+    svg = vl_convert.vegalite_to_svg(tutorial.attention_explorer(maps).to_dict())
     marks = re.findall(r'aria-label="(key: [^"]*)"[^>]*aria-roledescription="(\w+) mark"', svg)
     cells = [html.unescape(label).split("; ") for label, mark in marks if mark != "rule"]
     cells = [dict(part.split(": ", 1) for part in cell) for cell in cells]
     shown = {(cell["query"], cell["key"]): float(cell["weight"]) for cell in cells}
-    wanted = weights[CROSS][1].mean(0)  # chosen at first: last layer, mean of heads
-    assert len(shown) == 12
-    for (r, query), (c, key) in itertools.product(enumerate(queries), enumerate(keys)):
-        result = abs(shown[query, key] - wanted[r, c].item())
-        assert result <= 0.0051
-    packed = tutorial.map_table(maps[0]).set_index(["attention", "layer", "head"])["numbers"]
-    for kind, layer, head in itertools.product(KINDS, (0, 1), (0, 1)):
-        numbers = map(int, packed[kind, f"layer {layer + 1}", f"head {head + 1}"].split())
-        expected = 100 * weights[kind][layer, head].flatten()
-        assert list(numbers) == pytest.approx(expected.tolist(), abs=0.51)
+    chosen = maps[0].iloc[-1]  # at first: last layer, mean of heads
+    assert tuple(chosen.iloc[:4]) == (SENTENCE, CROSS, "2", "mean")
+    cells = itertools.product(chosen["queries"], chosen["keys"])
+    assert shown == dict(zip(cells, chosen["weights"], strict=True))
 
 
 # Heads switched off -----------------------------------------------------------------------------

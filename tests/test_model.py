@@ -4,6 +4,7 @@ Tests that take the module `at` and nothing else are used by test_faults.py too.
 """
 
 import copy
+import math
 
 import pytest
 import torch
@@ -309,10 +310,13 @@ def test_log_probabilities_and_loss_stay_in_fp32_under_bf16(at):
 def test_a_text_is_drawn_to_its_end_or_limit(at):
     model = at.LanguageModel(13, N=2, d_model=16, d_ff=32, h=4)
     begin = [at.START, 5]
-    bad = (begin, 9, 0.0), (begin, 9, -1.0), (begin, 9, 1.0, 0), ([], 9), (begin, 1)
-    for arguments in bad:
-        with pytest.raises(ValueError, match="out of range"):
+    for temperature in (0.0, -1.0):
+        with pytest.raises(ValueError, match="must be above zero"):
+            at.sample(model, begin, 9, temperature)
+    for arguments in ((begin, 9, math.nan), (begin, 9, 1.0, 0), (begin, 9, 1.0, 14), ([], 9)):
+        with pytest.raises((IndexError, RuntimeError)):
             at.sample(model, *arguments)
+    assert at.sample(model, begin, 1) == begin
     model.generator.proj.bias.data[at.END] = -torch.inf
     greedy = list(begin)
     with at.evaluating(model):

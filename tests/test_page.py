@@ -30,7 +30,8 @@ from test_images import contrast
 
 PUBLISHED = PROJECT / "docs" / "index.html"
 TITLE = new_markdown_cell("# A page\n\nIts first paragraph.")
-FINISHED = {"corpus": "Multi30k", "finished_model": True, "level": "laptop"}
+FINISHED = {"corpus": "Multi30k", "model": "recipe-1", "level": "laptop"}
+UNFINISHED = FINISHED | {"model": "demonstration"}
 # Where the boxes of a drawing lead.
 SECTIONS = (
     '<a id="multi-head-attention"></a><a id="scaled-dot-product-attention"></a>\n# Part 1\n\n'
@@ -40,10 +41,15 @@ SECTIONS = (
 # Notebooks made for a test ------------------------------------------------------------------------
 
 
-def shown(data: dict, code: str = "show()", metadata: dict | None = None, tags: tuple = ()):
+def shown(data: dict, code: str = "show()", tags: tuple = ()):
     """A code cell with one output."""
-    output = new_output("display_data", data=data, metadata=metadata or {})
+    output = new_output("display_data", data=data)
     return new_code_cell(code, outputs=[output], metadata={"tags": list(tags)})
+
+
+def facts(about: dict):
+    """The cell that says what a page was made from."""
+    return shown({"text/plain": repr(about)}, "@example\ndef what_this_page_was_made_from(): ...")
 
 
 def hidden(code: str, *outputs):
@@ -157,16 +163,17 @@ def test_a_page_needs_a_title_and_may_not_be_too_large(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("facts", "message"),
+    ("about", "message"),
     [
         (None, "unnamed corpus"),
         (FINISHED | {"corpus": "built-in captions"}, "built-in captions"),
-        (FINISHED | {"finished_model": False}, "without a finished model"),
+        (UNFINISHED, "without a finished model"),
+        ({"corpus": "Multi30k"}, "without a finished model"),
         (FINISHED, None),
     ],
 )
-def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, facts, message):
-    cells = [shown({"text/plain": "{}"}, metadata={"annotated": facts})] if facts else []
+def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, about, message):
+    cells = [facts(about)] if about else []
     source = notebook(tmp_path, *cells)
     target = tmp_path / "page.html"
     result = build_page.main(["make", str(source), str(target), "--publish"])
@@ -175,7 +182,7 @@ def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, fa
         assert message in capsys.readouterr().err
         assert not target.exists()
         assert build_page.main(["make", str(source), str(target)]) == 0
-        assert ("A draft: " in target.read_text("utf-8")) == (facts is not None)
+        assert ("A draft: " in target.read_text("utf-8")) == (about is not None)
     else:
         assert "Multi30k at level laptop" in target.read_text("utf-8")
 
@@ -485,7 +492,7 @@ def sample(tmp_path_factory) -> Path:
         shown({"text/html": frame.to_html()}),
         "# Part 2\n\n## Before\n\nIt.\n\n## End\n\n" + "Last words. " * 400,
         *ROOM[1:],
-        shown({"text/plain": "{}"}, metadata={"annotated": FINISHED | {"finished_model": False}}),
+        facts(UNFINISHED),
     ]
     return built(tmp_path_factory.mktemp("page"), *cells)
 

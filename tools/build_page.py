@@ -5,6 +5,7 @@ that does not parse fails the build. So do an image without alt text, a link to 
 not exist, and a chart with a null where a number should be. The same notebook gives the same bytes.
 """
 
+import ast
 import base64
 import copy
 import functools
@@ -314,7 +315,7 @@ class Cells:
         if "hide-input" not in cell.metadata.get("tags", []):
             return block + outputs
         kind = about["kind"]
-        purpose = "set-up code" if kind == "set-up" else f"code of this {kind}"
+        purpose = "set-up code" if kind in ("set-up", "facts") else f"code of this {kind}"
         lines = source.count("\n") + 1
         label = f"{purpose} <small>{lines} line{'s' * (lines > 1)}</small>"
         return f'<details class="fold"><summary>{label}</summary>\n{block}</details>\n{outputs}'
@@ -326,10 +327,10 @@ class Cells:
         if output.output_type == "stream":
             # Progress bars and warnings go to stderr; they say nothing to a reader.
             return self.printed(output.text, about) if output.name == "stdout" else ""
-        if "annotated" in output.get("metadata", {}):  # the footer says it
-            self.runs.append(dict(output.metadata["annotated"]))
-            return ""
         data = output.get("data", {})
+        if about["kind"] == "facts":  # the footer says them
+            self.runs.append(ast.literal_eval(data["text/plain"]))
+            return ""
         charts = [data[kind] for kind in sorted(data) if "vegalite" in kind]
         if charts:
             name = about["name"].replace("_", "-").removesuffix("-figure")
@@ -630,8 +631,9 @@ def publish_problem(runs: list[dict]) -> str | None:
     corpus = str(run.get("corpus", "an unnamed corpus"))
     if corpus.startswith(("built-in", "an unnamed")):
         return f"the page was made from {corpus}, which is not a real corpus"
-    finished = run.get("finished_model") is True
-    return None if finished else "the page was made without a finished model"
+    if run.get("model", "demonstration") == "demonstration":
+        return "the page was made without a finished model"
+    return None
 
 
 def build(notebook: Path) -> tuple[str, list[dict]]:

@@ -142,13 +142,12 @@ def make_script(notebook: Path, script: Path, /) -> None:
 def kind_of(cell: NotebookNode, name: str) -> str:
     """What a code cell is: figure, table, check, output, or set-up where it shows nothing.
 
-    `name` is that of its example. Neither what goes to stderr is shown, nor facts for the page.
+    `name` is that of its example; one of them tells the builder of the page facts about it. What
+    goes to stderr is not shown.
     """
-    shown = [
-        output
-        for output in cell.outputs
-        if output.get("name") != "stderr" and "annotated" not in output.get("metadata", {})
-    ]
+    if name == "what_this_page_was_made_from":
+        return "facts"
+    shown = [output for output in cell.outputs if output.get("name") != "stderr"]
     types = {mime for output in shown for mime in output.get("data", {})}
     if any("vegalite" in mime for mime in types):
         return "figure"

@@ -12,9 +12,9 @@ function merge(base, over) {
   return result;
 }
 
-/** The different values of a field; rows of packed heat maps hold them in one string. */
+/** The different values of a field; a row of a table of heat maps holds them in a list. */
 function valuesOf(rows, field) {
-  const packed = rows.map((row) => row[`${field}s`]?.split("\t") ?? []);
+  const packed = rows.map((row) => row[`${field}s`] ?? []);
   const longest = packed.reduce((one, other) => (other.length > one.length ? other : one), []);
   return longest.length ? longest : [...new Set(rows.map((row) => row[field]))];
 }
