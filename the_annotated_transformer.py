@@ -5224,7 +5224,8 @@ def evaluate(
 # If you score a test split again and again and keep what scores best, you have chosen on it, and
 # the score flatters the model. So this page scores the validation split, as often as it likes
 # (**cost: less than a minute**). The test splits are scored by `make results` alone, once for
-# each row and seed of the tables below, and `docs/results` keeps each of these scores.
+# each row and seed of the tables below, and `docs/results` keeps each of these scores. (The rows of
+# words were scored twice, in the first edition.)
 
 
 # %% tags=["hide-input"]
@@ -5333,8 +5334,9 @@ published("training")
 # > reports 36.5 from German to English on test 2016, with 3 + 3 layers of 256, words, and greedy
 # > decoding. [Wu et al., 2021](https://arxiv.org/abs/2105.14462) report 41.0 from English to
 # > German, with 4 + 4 layers of 128, 10,000 merges, averaging and a beam of 5. Both score
-# > tokenized text, with a tokenizer of their own, so ours is not the same measure. For cased,
-# > detokenized text with a signature we found no published number.
+# > tokenized text, with a tokenizer of their own (Trevett's is in lower case, too, and has learnt
+# > positions), so ours is not the same measure. We know of no published number for cased,
+# > detokenized text with a signature.
 #
 # <a id="paper-results"></a>
 # ## What the paper found
@@ -5397,7 +5399,7 @@ published("choices")
 
 # %% [markdown]
 # Each row has one seed, so compare a difference with the range of seeds above before you believe
-# it. What is left then are the large ones. A warm-up that is too short costs most. (It
+# it. What is left then are the large differences. A warm-up that is too short costs most. (It
 # moves two things at once: half the steps also make the peak higher, by $\sqrt 2$. [Part
 # 4](#warm-up-and-norm) moves one at a time.) Smaller
 # batches cost much, though they give more updates: each follows a noisier gradient, and the
@@ -5747,9 +5749,9 @@ def encoder_maps_figure():
 
 # %% [markdown]
 # **Figure 24.** What the words of the source look at. A line beside the diagonal is a look at a
-# neighbour. The model in `pretrained/` has found out by itself what we did by hand in
-# [Part 1](#one-sentence): in its first layer *auf* looks at *hebt* (head 3), and *hebt* at *Ball*
-# (head 1).
+# neighbour. In [Part 1](#one-sentence) *hebt* asked, and *auf* answered, because we had laid them
+# close together. The model in `pretrained/` has found this pair by itself, the other way round: in
+# its first layer *auf* looks at *hebt* (head 3), while *hebt* hardly looks at *auf*.
 #
 # <a id="explorer"></a>
 # ## An explorer
@@ -6118,7 +6120,7 @@ def captions_that_nobody_wrote():
 
 # %% [markdown]
 # What does a GPT add to this? Little that is new in kind, and a lot of it. *Scale*: GPT-3 has 175
-# billion parameters, a hundred thousand times as many as this model, and has read texts of all
+# billion parameters, where a model like ours has one or two million, and has read texts of all
 # kinds. Loss falls with size and text along a smooth curve ([Kaplan et al.,
 # 2020](https://arxiv.org/abs/2001.08361)), which is why people dared to build such models; how
 # much text a size wants was found out later ([Hoffmann et al.,
@@ -6306,6 +6308,15 @@ def check_parts_of_today_are_cached():
     tgt = torch.randint(13, (2, 6))
     plain = model.generator(model.decode(None, None, tgt, subsequent_mask(6)))
     assert_close(in_steps(model, None, None, tgt), plain)
+
+
+# %% [markdown]
+# What do they bring together? Two language models of captions have equally many parameters and were
+# trained for equally many updates, one with the parts of 2017, one with those of today:
+
+
+# %% tags=["hide-input"]
+published("assembled")
 
 
 # %% [markdown]

@@ -135,6 +135,24 @@ def test_the_explorer_shows_the_right_weight_at_every_cell(translator):
     assert shown == dict(zip(cells, chosen["weights"], strict=True))
 
 
+def test_what_the_text_says_of_hebt_and_auf_is_so(at):
+    """Of the model in pretrained/: *auf* looks at *hebt* in layer 1, head 3, and hardly back."""
+    maps = at.attention_maps(at.load_trained_model("pretrained"), at.SENTENCE)
+    of_encoder = maps[maps["attention"] == "encoder self-attention"]
+    there = {}
+    back = []
+    for _, row in of_encoder.iterrows():
+        words = [name.split(" ", 1)[1] for name in row["queries"]]
+        weights = torch.tensor(row["weights"]).view(len(words), -1)
+        hebt = words.index("hebt")
+        auf = words.index("auf")
+        there[row["layer"], row["head"]] = weights[auf, hebt].item()
+        back.append(weights[hebt, auf].item())
+    assert max(there, key=there.get) == ("1", "3")
+    assert there["1", "3"] > 50
+    assert max(back) < 10
+
+
 # Heads switched off -----------------------------------------------------------------------------
 
 
