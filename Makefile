@@ -144,8 +144,9 @@ results: $(READY) ## Train the rows of the results table, score each once, write
 	$(MAKE) experiments
 
 experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
-	for step in copying checks warmups lengths heads lost length_cost; do $(PY) tools/experiments.py $$step; done
+	for step in copying translating checks warmups lengths heads lost length_cost; do $(PY) tools/experiments.py $$step; done
 	$(PY) tools/particles.py measure
+	for step in train time; do $(PY) tools/assembled.py $$step; done
 	$(PY) tools/views.py
 
 views: $(READY) ## Write tables and charts of docs/results/views, and those of README, from the records

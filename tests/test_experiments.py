@@ -1,12 +1,15 @@
 """The small experiments of the story: each fault is planted once, and told as it was measured."""
 
 import itertools
+import math
 import statistics
 
+import assembled
 import experiments
 import particles
 import pytest
 import records
+import torch
 import views
 
 
@@ -59,7 +62,10 @@ def test_nothing_is_trained_twice(tmp_path, monkeypatch):
     for _ in range(2):
         assert experiments.main(["copying"]) == 0
         assert experiments.main(["warmups"]) == 0
-    trained = [fault.name for fault in experiments.FAULTS] + ["nothing, one head of width 512"]
+    kinds = {kind: [] for kind in ("copy", "wide", *experiments.MEASURES)}
+    for fault in experiments.FAULTS:
+        kinds[fault.shows].append(fault.name)
+    trained = [*kinds["copy"], *kinds["wide"], "nothing, one head of width 512"]
     expected = {(name, seed) for name in trained for seed in experiments.SEEDS}
     assert set(asked[: len(expected)]) == expected
     assert len(asked) == len(expected) + 6 * 2 * 2 * 3
@@ -68,6 +74,36 @@ def test_nothing_is_trained_twice(tmp_path, monkeypatch):
     points = views.breaks()["chart"]["data"]["values"]
     assert len(points) == len(views.PARTS) * 2 * 3
     assert views.copied()["rows"][0][2] == "2\u00a0(1–\u20603)"
+
+
+def test_nothing_is_translated_twice(tmp_path, monkeypatch):
+    asked = []
+    for kind in experiments.MEASURES:
+        measure = lambda fault, seed: asked.append((fault.name, seed)) or 40.0  # noqa: E731
+        monkeypatch.setitem(experiments.MEASURES, kind, measure)
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    for _ in range(2):
+        assert experiments.main(["translating"]) == 0
+    names = [name for name, _ in asked]
+    several = [fault for fault in experiments.FAULTS if fault.shows == "demonstration"]
+    assert len(asked) == len(set(asked)) + 1  # the sound one of each model
+    for fault in several:
+        assert names.count(fault.name) == 3
+    assert names.count("scored in lower case") == 1
+    assert names.count("dropout is on while it translates") == 3
+
+
+@pytest.mark.parametrize(
+    ("bleu", "sound", "symptom"),
+    [
+        ([39.0], [42.9], "BLEU is lower"),
+        ([43.5], [42.9], "BLEU is higher"),
+        ([43.2], [42.9], "no symptom"),
+        ([22.0, 25.0, 21.0], [23.0, 24.0, 25.0], "no symptom"),
+    ],
+)
+def test_a_symptom_in_bleu_is_half_a_point_beyond_all_that_is_sound(bleu, sound, symptom):
+    assert views.symptom_of_bleu(bleu, sound) == symptom
 
 
 # Of three runs the last loss and the copies of 200, and what is to be said of them.
@@ -225,3 +261,29 @@ def test_what_the_text_says_of_warm_up_is_on_record():
         learnt[first, warm] = round(highest, 4)
     expected = {(True, True): 0.0177, (True, False): 0.0044, (False, True): 0.0044}
     assert learnt == expected | {(False, False): 0}
+
+
+def test_what_the_text_says_of_parts_of_today_is_on_record():
+    record = records.read("assembled")
+    last = {}
+    for run in record["runs"]:
+        last.setdefault(run["model"], []).append(math.exp(run["nll"][-1]))
+        assert run["updates"] == record["runs"][0]["updates"]
+    assert len(last["plain"]) == len(last["assembled"]) == 3
+    assert max(last["assembled"]) < min(last["plain"])
+    assert 0.02 < 1 - statistics.mean(last["assembled"]) / statistics.mean(last["plain"]) < 0.045
+    plain = record["speed"]["plain"]
+    today = record["speed"]["assembled"]
+    assert plain["bytes"] == 2 * today["bytes"]
+    for what in ("training", "writing"):
+        assert statistics.median(today[what]) < 1.02 * statistics.median(plain[what])
+
+
+def test_with_a_cache_both_write_what_they_write_without_one():
+    for make in assembled.MODELS.values():
+        model = make(50)
+        written, held = assembled.write_captions(model)
+        assert torch.equal(written[:, 1:], assembled.one_pass(model, written))
+        assert held > 0
+    sizes = [assembled.at.count_parameters(make(6274)) for make in assembled.MODELS.values()]
+    assert abs(sizes[0] - sizes[1]) < 1000
