@@ -452,3 +452,19 @@ def test_the_kernel_is_told_of_a_causal_mask_and_of_no_other(at):
         torch.testing.assert_close(written, plain(x, x, x, mask))
         assert asked.pop() == told
         assert not asked
+
+
+def test_41000_tokens_give_the_parameters_of_table_3_but_not_of_the_big_model(at):
+    rows = {  # millions, as the paper has them
+        65: {}, 36: {"N": 2}, 50: {"N": 4}, 80: {"N": 8}, 28: {"d_model": 256},
+        168: {"d_model": 1024}, 53: {"d_ff": 1024}, 90: {"d_ff": 4096},
+        213: {"d_model": 1024, "d_ff": 4096, "h": 16},
+    }  # fmt: skip
+    fits = {}
+    for paper, sizes in rows.items():
+        for vocab in (36_000, 41_000):
+            with torch.device("meta"):
+                model = at.make_model(vocab, vocab, **sizes, share_embeddings=True)
+            fits[paper, vocab] = round(at.count_parameters(model) / 1e6) == paper
+    assert all(fits[paper, 41_000] == (paper != 213) for paper in rows)
+    assert fits[213, 36_000]

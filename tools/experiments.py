@@ -125,6 +125,18 @@ FAULTS = (
         "",
         "demonstration",
     ),
+    Fault(
+        "a translator without feed-forward networks",
+        FEED_FORWARD,
+        "torch.zeros_like(x)",
+        "demonstration",
+    ),
+    Fault(
+        "a translator without the division by √d_k",
+        ROOT,
+        "query @ key.transpose(-2, -1)",
+        "demonstration",
+    ),
     # Of decoding and scoring: the shipped model translates with them.
     Fault(
         "dropout is on while it translates",
