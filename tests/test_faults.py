@@ -135,7 +135,7 @@ ended hypotheses that lose their place: check_a_batch_is_searched_like_each_sent
 - torch.where(ended, logp + 1e9, logp)
 + logp
 an average of the last model alone: check_an_average_is_the_mean_of_every_weight
-- total.get(name, 0) + value
+- total[name] + value
 + value * (count + 1)
 sampling that ignores the temperature: check_temperature_and_top_k
 - (likeliest.values / temperature)

@@ -162,7 +162,7 @@ def test_ranks_end_with_a_line_each_and_leave_nothing(small_corpus, tmp_path):
     assert out == ""
     told = {line for line in err.replace("error:", "\nerror:").splitlines() if line}
     assert len(told) == 1
-    assert "no folder none" in told.pop()
+    assert "none/train.de is missing" in told.pop()
     assert err.count("error") == 2
     assert not list(scratch.iterdir())
     sizes = "--N 1 --d-model 16 --d-ff 32 --h 2 --epochs 100000".split()

@@ -88,14 +88,22 @@ def test_a_beam_of_one_is_greedy_and_a_wide_one_needs_no_cache(way, monkeypatch)
     arguments = model, given.src, given.src_mask, 12, at.START
     greedy = at.greedy_decode(*arguments)
     assert torch.equal(silent(at.greedy_search, *arguments), greedy)
-    record = []
-    found = silent(at.beam_search, *arguments, 4, 0.6, record)
+    pointers = []
+    expand = at.expand
+
+    def recorded(*inputs):
+        grown, backpointers = expand(*inputs)
+        pointers.append(backpointers)
+        return grown, backpointers
+
+    monkeypatch.setattr(at, "expand", recorded)
+    found = silent(at.beam_search, *arguments, 4, 0.6)
     monkeypatch.setattr(at, "is_true", lambda *_: False)
     with pytest.warns(UserWarning, match="with a cache it gives something else"):
         plain = at.beam_search(*arguments, 4, 0.6)
     assert torch.equal(plain, found[:, : plain.size(1)])
     assert found[:, plain.size(1) :].eq(at.PAD).all()
-    pointers = torch.cat([backpointers for _, backpointers in record])
+    pointers = torch.cat(pointers)
     assert not torch.equal(pointers, torch.arange(4).expand_as(pointers)), "they change places"
 
 
@@ -331,7 +339,7 @@ def test_what_a_cache_cannot_know_is_decoded_plainly_and_said_so(change, searche
     model = made({})
     given = batch()
     model.generator.proj.weight.data *= 2
-    arguments = model, given.src, given.src_mask, 30, at.START, 1, 0.6, None, None
+    arguments = model, given.src, given.src_mask, 30, at.START, 1, 0.6, None
     before = silent(at.beam_search, *arguments) if searched_before else None
     change(model)
     with pytest.warns(UserWarning, match="decoded without a cache, which takes longer: "):

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 from conftest import PROJECT, visited
-from test_page import built, chart, line_chart
+from test_page import built, shown
 
 pytestmark = pytest.mark.browser
 SENTENCES = (
@@ -19,8 +19,9 @@ WATCH = """asked => new MutationObserver(() => (self.seen ??= []).push(asked.inn
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
-    """A page with this figure alone, in the place of a chart."""
-    figure = chart(line_chart([1, 2]), "@example\ndef one_search_figure(): ...")
+    """A page with this figure alone, in the place of a table."""
+    rows = "<table><thead><tr><th>step</th></tr></thead><tbody><tr><td>1</td></tr></tbody></table>"
+    figure = shown({"text/html": rows}, "@example\ndef one_search_figure(): ...")
     return built(tmp_path_factory.mktemp("tree"), figure)
 
 
@@ -29,7 +30,10 @@ def asked(page, words: str) -> None:
     page.locator(".asked", has_text=re.compile(words)).wait_for()
 
 
-def test_the_tree_is_the_search_of_the_script(at, browser, page_file):
+def test_the_tree_is_the_search_of_the_script(at, browser, page_file, monkeypatch):
+    record = []
+    expand = at.expand
+    monkeypatch.setattr(at, "expand", lambda *given: record.append(expand(*given)) or record[-1])
     translator = at.load_trained_model(PROJECT / "pretrained", torch.device("cpu"))
     page = visited(browser, page_file.as_uri(), reduced_motion="reduce")
     for sentence in SENTENCES:
@@ -41,7 +45,8 @@ def test_the_tree_is_the_search_of_the_script(at, browser, page_file):
         while not re.search(r"step (\d+) of \1\b", page.locator(".asked").inner_text()):
             page.get_by_role("button", name="Step").click()
         for beam, alpha in [(1, 0.6), (3, 0.6), (5, 0.6), (1, 2.0), (3, 2.0), (5, 2.0)]:
-            best = at.beam_search(*given, beam=beam, alpha=alpha, record=(record := []))
+            record.clear()
+            best = at.beam_search(*given, beam=beam, alpha=alpha)
             best = translator.vocabularies[1].decode(best[0].tolist())
             last = record[-1][0]
             ended = [n for n in last.score(alpha)[0].argsort(descending=True) if last.ended[0, n]]

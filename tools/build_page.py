@@ -332,12 +332,14 @@ class Cells:
             self.runs.append(ast.literal_eval(data["text/plain"]))
             return ""
         charts = [data[kind] for kind in sorted(data) if "vegalite" in kind]
+        name = about["name"].replace("_", "-").removesuffix("-figure")
+        address = f' id="figure-{name}"' if name else ""
         if charts:
-            name = about["name"].replace("_", "-").removesuffix("-figure")
-            address = f' id="figure-{name}"' if name else ""
             return f"<figure{address}>{chart_of(charts[0])}</figure>\n"
         if "<table" in data.get("text/html", ""):
-            return clean_table(data["text/html"])
+            shown = clean_table(data["text/html"])
+            played = f"figure-{name}" in PLAYABLE
+            return f"<figure{address}>{shown}</figure>\n" if played else shown
         if "image/png" in data or "image/svg+xml" in data:
             raise BuildError("an image output has no alt text: draw it as a chart")
         return self.printed(data.get("text/plain", ""), about)

@@ -441,7 +441,10 @@ def lost() -> None:
             limit = at.length_cap(len(ids), translator.max_len)
             given = translator.model, batch.src, batch.src_mask, limit
             both = [at.greedy_search(*given)[0], at.beam_search(*given, beam=beam)[0]]
-            greedy, best = (at.score_of(translator.model, batch.src, row, 0.6) for row in both)
+            written = [row[row != at.PAD].tolist() for row in both]
+            with at.evaluating(translator.model):
+                following = at.log_probs_of(translator.model, batch.src, batch.src_mask)
+                greedy, best = (at.score_of(following, each, 0.6) for each in written)
             same = abs(greedy - best) < 1e-4
             kind = "equal" if same else "beam above" if best > greedy else "greedy above"
             counts[beam][kind] += 1
