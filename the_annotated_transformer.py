@@ -6862,7 +6862,7 @@ published("planted")
 # | --- | --- | --- |
 # | `nn.Dropout` | `FastDropout`, of which one rate is rounded | the tests count what it closes |
 # | `LayerNorm`, `Generator`, `LabelSmoothing` | `FusedLayerNorm`, `FastGenerator`, `FastLabelSmoothing` | [a check](#fast-check): the same loss, and the same gradient of every weight |
-# | `SimpleLossCompute`: all scores at once | `ModelWithLoss`: some at a time | the same check |
+# | `SimpleLossCompute` of all tokens | `ModelWithLoss`: of some at a time | the tests find the same loss and gradients |
 # | an update of `run_epoch` | `train_step`, on one rank or many | the tests give two ranks the sentences of one, and find the same weights |
 # | `create_dataloaders`: lists of ids | `updates_of_epoch`: ids on disk, cut by the same `token_batches` | the tests find each sentence once in a pass |
 # | `run_epoch`, again and again | [`train_model`](#train-model) | the tests find the losses of both alike, update for update |
@@ -6971,8 +6971,8 @@ def make_fast(model: nn.Module) -> nn.Module:
 # <a id="chunked-loss"></a>
 # *The loss in chunks.* Log-probabilities for every token and every word of the vocabulary are the
 # largest table of a training by far, and its gradient is as large again. Neither need ever exist
-# as a whole. We take some tokens at a time, and `checkpoint` forgets their scores once the loss is
-# known. On the way back it computes them again.
+# as a whole. We take some tokens at a time to `SimpleLossCompute`, and `checkpoint` forgets their
+# scores once the loss is known. On the way back it computes them again.
 #
 # Model and loss form one module, because [several processes](#workers) prepare gradients for what
 # happens inside one `forward`.
@@ -6991,18 +6991,15 @@ class ModelWithLoss(nn.Module):
         self.criterion = criterion
         self.autocast = autocast
 
-    def loss_of(self, states: Tensor, target: Tensor) -> Tensor:
-        """States (tokens, D) and target (tokens,) -> the loss of these tokens."""
-        return self.criterion(self.model.generator(states), target)
-
     def forward(self, batch: Batch) -> Tensor:
         device = batch.src.device.type
         real = batch.tgt_y != PAD  # (B, T)
         rows = 512 if device == "cpu" else 4096  # at a time
+        loss_of = SimpleLossCompute(self.model.generator, self.criterion)
         with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
             states = self.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)  # (B, T, D)
             chunks = zip(states[real].split(rows), batch.tgt_y[real].split(rows), strict=True)
-            losses = [checkpoint(self.loss_of, *chunk, use_reentrant=False) for chunk in chunks]
+            losses = [checkpoint(loss_of, x, y, 1, use_reentrant=False)[0] for x, y in chunks]
         return sum(losses)
 
 
@@ -7015,18 +7012,15 @@ class ModelWithLoss(nn.Module):
 # %%
 @example
 def check_fast_forms_train_as_the_plain_ones():
-    model = tiny_model(dropout=0.0).train()
-    criterion = LabelSmoothing(13, PAD, 0.1)
-    fast = make_fast(copy.deepcopy(ModelWithLoss(model, criterion)))
-    tgt = torch.randint(PAD, 13, (2, 300))  # more tokens than a chunk has
-    batch = Batch(torch.randint(PAD, 11, (2, 5)), tgt)
-    states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-    plain_loss, _ = SimpleLossCompute(model.generator, criterion)(states, batch.tgt_y, 1)
+    plain = ModelWithLoss(tiny_model(dropout=0.0), LabelSmoothing(13, PAD, 0.1)).train()
+    fast = make_fast(copy.deepcopy(plain))
+    batch = Batch(torch.randint(PAD, 11, (2, 5)), torch.randint(PAD, 13, (2, 7)))
+    plain_loss = plain(batch)
     plain_loss.backward()
     fast_loss = fast(batch)
     fast_loss.backward()
     assert_close(fast_loss, plain_loss)
-    for ours, theirs in zip(fast.parameters(), model.parameters(), strict=True):
+    for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
         assert_close(ours.grad, theirs.grad)
 
 
@@ -7153,7 +7147,7 @@ def read_parts(file: Path | None) -> list[type]:
         return []
     sys.modules.setdefault(Path(SCRIPT).stem, sys.modules[__name__])  # for the file to import
     names = runpy.run_path(str(file), run_name=file.stem)
-    classes = [thing for thing in names.values() if isinstance(thing, type)]
+    classes = filter(inspect.isclass, names.values())
     parts = [each for each in classes if each.__module__ == file.stem]
     if not parts:
         raise ValueError(f"{file} defines no class")
@@ -7351,10 +7345,9 @@ def save_model(translator: Translator, folder: Path | str, weights: dict | None 
     refuse_what_would_be_lost(model)
     folder = Path(folder)
     config = folder / "config.json"
-    others = {path.name for path in folder.glob("[!.]*")} - {*MODEL_FILES}
     if config.is_file():
         read_summed(config)  # ValueError where it is of another program
-    elif others:
+    elif others := {path.name for path in folder.glob("[!.]*")} - {*MODEL_FILES}:
         raise ValueError(f"{folder} holds {min(others)} and is no model: name an empty folder")
     own = {name: value.detach().cpu() for name, value in model.named_parameters()}
     write_atomically(folder / "model.safetensors", save(weights or own))
@@ -8024,8 +8017,14 @@ def load_checkpoint(path: Path, sums: dict[str, str]) -> dict:
 
 
 # %%
-def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder: Path) -> None:
-    """ValueError where settings or text are not those of the run."""
+def resume(folder: Path, config: Config, data: Data, worker: Worker, states: dict) -> list[Epoch]:
+    """Give model, optimizer and schedule what a run has saved, if it has begun; its history.
+
+    ValueError where settings or text are not those of the run.
+    """
+    run = from_first_rank(lambda: read_run(folder), worker)
+    if not run:
+        return []
     before = dataclasses.replace(run["settings"], data=config.data, keep=config.keep)
     changed = vars(before).items() - vars(config).items()
     if changed:
@@ -8037,18 +8036,11 @@ def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder
     if run["machine"] != machine_of(worker) and worker.rank == 0:
         text = f"last on {run['machine']}, now {machine_of(worker)}: not bit for bit the same run"
         warnings.warn(text, stacklevel=2)
-
-
-def resume(folder: Path, config: Config, data: Data, worker: Worker, states: dict) -> list[Epoch]:
-    """Give model, optimizer and schedule what a run has saved, if it has begun; its history."""
-    run = from_first_rank(lambda: read_run(folder), worker)
-    if not run:
-        return []
-    check_same_run(run, config, data, worker, folder)
     history = run["history"]
     if history:
-        load = functools.partial(load_checkpoint, checkpoint_of(folder, history), run["sums"])
-        for name, state in from_first_rank(load, worker).items():
+        last = checkpoint_of(folder, history)
+        saved = from_first_rank(lambda: load_checkpoint(last, run["sums"]), worker)
+        for name, state in saved.items():
             states[name].load_state_dict(state)
     return history
 
@@ -8059,21 +8051,9 @@ def resume(folder: Path, config: Config, data: Data, worker: Worker, states: dic
 
 
 # %%
-@contextlib.contextmanager
-def claimed(folder: Path, worker: Worker) -> Iterator[None]:
-    """Hold the lock of a run's folder; ValueError, on every rank, where that cannot be."""
-    with contextlib.ExitStack() as held:
-
-        def claim() -> None:
-            read_run(folder)  # ValueError where other things lie there
-            held.enter_context(locked(folder, 0.0))
-
-        from_first_rank(claim, worker)
-        yield
-
-
-def check_before_training(model: EncoderDecoder, data: Data, worker: Worker) -> None:
+def check_before_training(model: EncoderDecoder, data: Data, worker: Worker, folder: Path) -> None:
     """ValueError where a training could not be judged or saved, or ranks differ in text."""
+    from_first_rank(lambda: read_run(folder), worker)  # ValueError where other things lie there
     refuse_what_would_be_lost(model)
     judged = batches_to_judge(translator_of("", model, data), data.corpus.splits["val"])
     if next(judged, None) is None:
@@ -8141,16 +8121,17 @@ def train_model(
         data = encode_corpus(corpus, config)
         config = resolve(config, data)
         model = new_model(config, data.vocabularies, parts).to(worker.device)
-        check_before_training(model, data, worker)
+        check_before_training(model, data, worker, folder)
         criterion = make_fast(LabelSmoothing(len(data.vocabularies[1]), PAD, config.smoothing))
         loss_model = on_all_ranks(ModelWithLoss(model, criterion, worker.autocast), worker)
         optimizer, scheduler = new_optimizer(model, config, planned_updates(config, data))
         states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-        with claimed(folder, worker), stop_requests(minutes) as stop_is_due:
+        with contextlib.ExitStack() as held, stop_requests(minutes) as stop_is_due:
+            from_first_rank(lambda: held.enter_context(locked(folder, 0.0)), worker)
             history = resume(folder, config, data, worker, states)
             if worker.rank == 0:
                 write_run(folder, config, data, worker, history, model)
-                print(header(folder, config, data, worker, history), flush=True)
+                print(header(folder, config, data, worker, history))
             for number in range(len(history), config.epochs * config.shares):
                 begin = time.perf_counter()
                 trained = train_epoch(
@@ -8166,7 +8147,7 @@ def train_model(
                     )
                     save_checkpoint(checkpoint_of(folder, history), states)
                     write_run(folder, config, data, worker, history, model)
-                    print(progress(history, config), flush=True)
+                    print(progress(history, config))
         del loss_model  # DDP must go before the process group does, or may wait for ever
     return status_of(history, config)
 
@@ -8267,7 +8248,7 @@ def run_translate(
     for number, group in enumerate(grouped(sentences or sys.stdin, size)):
         lines = [line.rstrip("\r\n") for line in group]
         translations = translate(translator, lines, decode, first_line=1 + number * size)
-        print("\n".join(translations), flush=True)
+        print("\n".join(translations))
 
 
 # %% [markdown]
@@ -8351,9 +8332,7 @@ class DistanceAttention(MultiHeadedAttention):
         heads = torch.arange(1, self.h + 1, device=key.device)
         rates = 0.5 ** heads.view(-1, 1, 1)  # (H, 1, 1)
         scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_k) - rates * distance
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1)  # (B, H, T, S)
+        weights = scores.masked_fill(~mask, -1e9).softmax(dim=-1)  # (B, H, T, S)
         return self.dropout(weights) @ value, weights
 
 

@@ -196,7 +196,7 @@ a cache that forgets where it is in front of the memory: check_parts_of_today_ar
 a fast form with another gradient: check_fast_forms_train_as_the_plain_ones
 - F.layer_norm(x, self.scale.shape, self.scale, self.shift, self.eps)
 + F.layer_norm(x.detach(), self.scale.shape, self.scale, self.shift, self.eps)
-loss of the first chunk only: check_fast_forms_train_as_the_plain_ones
+loss of the first chunk only: test_the_loss_in_several_chunks_is_the_plain_one
 - return sum(losses)
 + return losses[0]
 a loss that counts padding: test_padding_costs_nothing_whatever_its_score
