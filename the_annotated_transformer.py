@@ -6671,8 +6671,8 @@ published("planted-bleu")
 # | Plain form, in the story | Here | What holds them together |
 # | --- | --- | --- |
 # | `nn.Dropout` | `FastDropout`, of which one rate is rounded | the tests count what it closes |
-# | `LayerNorm`, `Generator`, `MultiHeadedAttention`, `LabelSmoothing` | `FusedLayerNorm`, `FastGenerator`, `FastAttention`, `FastLabelSmoothing` | [a check](#fast-check): the same loss, and the same gradient of every weight |
-# | `SimpleLossCompute`: all scores at once | `ModelWithLoss`: `LossInChunks` | the same check |
+# | `LayerNorm`, `Generator`, `LabelSmoothing` | `FusedLayerNorm`, `FastGenerator`, `FastLabelSmoothing` | [a check](#fast-check): the same loss, and the same gradient of every weight |
+# | `SimpleLossCompute` of all tokens | `ModelWithLoss`: of some at a time | the tests find the same loss and gradients |
 # | an update of `run_epoch` | `train_step`, on one rank or many | the tests give two ranks the sentences of one, and find the same weights |
 # | `create_dataloaders`: lists of ids | `updates_of_epoch`: ids on disk, cut by the same `token_batches` | the tests find each sentence once in a pass |
 # | `run_epoch`, again and again | [`train_model`](#train-model) | the tests find the losses of both alike, update for update |
@@ -6716,11 +6716,8 @@ class FastDropout(nn.Dropout):
 # *The norm* by PyTorch's kernel, in one pass over memory. *The loss* without its table of targets:
 # only three numbers occur in that table, for the right word, for a wrong one, and for padding.
 #
-# *Attention* by PyTorch's kernel, which never stores the table of weights. So it has none to hand
-# out, and where `record` asks for them the plain form does the work. Under a causal mask alone, as
-# that of a language model, the kernel is told so and skips the closed half. On the CPUs that we
-# measured its gradient takes longer than that of the plain form, with sentences as short as ours.
-# So there the plain form trains, and the kernel translates.
+# *Attention* stays plain. PyTorch has a kernel for it, which never stores the table of weights. On
+# the CPUs that we measured it gains nothing, with sentences as short as ours.
 #
 # <a id="mixed-precision"></a>
 # *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the
@@ -6741,11 +6738,9 @@ class FastLabelSmoothing(LabelSmoothing):
     """The same loss without a table of targets."""
 
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
-        log_probs = log_probs.flatten(0, -2)  # (tokens, V)
-        target = target.flatten()
-        right = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
-        before, _, after = log_probs.tensor_split([self.padding_idx, self.padding_idx + 1], dim=1)
-        others = before.sum(1) + after.sum(1)  # the right one among them, padding not
+        right = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        before, _, after = log_probs.tensor_split([self.padding_idx, self.padding_idx + 1], dim=-1)
+        others = before.sum(-1) + after.sum(-1)  # the right one among them, padding not
         beyond = 1 - self.smoothing - self.share  # what the right word gets more than a wrong one
         losses = -beyond * right - self.share * others - self.entropy()
         return losses[target != self.padding_idx].sum()
@@ -6760,24 +6755,6 @@ class FastGenerator(Generator):
         return F.log_softmax(logits, dim=-1, dtype=precise)
 
 
-class FastAttention(MultiHeadedAttention):
-    """The same attention by PyTorch's kernel; it has no weights to return."""
-
-    plain_on = ("cpu",)  # devices where the kernel takes longer to train
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask, at):
-        slow = self.training and query.device.type in self.plain_on
-        if slow or self.record is not None:
-            return super().attend(query, key, value, mask, at)
-        causal = False
-        if mask is not None and len(mask) == 1:
-            causal = torch.equal(mask[0], subsequent_mask(query.size(2)).to(mask.device))
-        mask = None if causal else mask
-        rate = self.dropout.p if self.training else 0.0
-        kernel = F.scaled_dot_product_attention
-        return kernel(query, key, value, mask, dropout_p=rate, is_causal=causal), None
-
-
 # %% [markdown]
 # A class of yours has no fast form, even if it builds on one that has, and stays as it is. So
 # write a subclass. If you edit a class of ours in its place, its fast form does not know, and the
@@ -6788,7 +6765,6 @@ class FastAttention(MultiHeadedAttention):
 FASTER = {
     nn.Dropout: FastDropout,
     LayerNorm: FusedLayerNorm,
-    MultiHeadedAttention: FastAttention,
     Generator: FastGenerator,
     LabelSmoothing: FastLabelSmoothing,
 }
@@ -6805,47 +6781,17 @@ def make_fast(model: nn.Module) -> nn.Module:
 # <a id="chunked-loss"></a>
 # *The loss in chunks.* Log-probabilities for every token and every word of the vocabulary are the
 # largest table of a training by far, and its gradient is as large again. Neither need ever exist
-# as a whole. We take some tokens at a time, from states to loss and back to the gradients, and
-# forget their scores before we go on. Autograd does the mathematics in each chunk, with whatever
-# generator and criterion it is given; we only add up.
-
-
-# %%
-class LossInChunks(torch.autograd.Function):
-    """States (tokens, D) and targets (tokens,) -> loss, with scores of a few tokens at a time."""
-
-    @staticmethod
-    def forward(ctx, states, target, generator, criterion, *weights):
-        values = 2 ** (21 if states.device.type == "cpu" else 26)  # in a table of scores
-        rows = max(256, values // generator.proj.out_features)
-        total = states.new_zeros(())
-        gradients = [torch.zeros_like(tensor) for tensor in (states, *weights)]
-        chunks = zip(
-            *(tensor.split(rows) for tensor in (states, target, gradients[0])), strict=True
-        )
-        for x, y, grad_x in chunks:
-            with torch.enable_grad():
-                x = x.detach().requires_grad_()
-                loss = criterion(generator(x), y)
-            of_x, *of_weights = torch.autograd.grad(loss, (x, *weights))
-            grad_x.copy_(of_x)
-            torch._foreach_add_(gradients[1:], of_weights)
-            total += loss.detach()
-        ctx.save_for_backward(*gradients)
-        return total
-
-    @staticmethod
-    def backward(ctx, scale):
-        of_states, *of_weights = [scale * gradient for gradient in ctx.saved_tensors]
-        return of_states, None, None, None, *of_weights
-
-
-# %% [markdown]
+# as a whole. We take some tokens at a time to `SimpleLossCompute`, and `checkpoint` forgets their
+# scores once the loss is known. On the way back it computes them again.
+#
 # Model and loss form one module, because [several processes](#workers) prepare gradients for what
 # happens inside one `forward`.
 
 
 # %%
+from torch.utils.checkpoint import checkpoint
+
+
 class ModelWithLoss(nn.Module):
     """Model and criterion as one module: a batch -> its loss, summed over real tokens."""
 
@@ -6858,12 +6804,13 @@ class ModelWithLoss(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         device = batch.src.device.type
         real = batch.tgt_y != PAD  # (B, T)
-        generator = self.model.generator
+        rows = 512 if device == "cpu" else 4096  # at a time
+        loss_of = SimpleLossCompute(self.model.generator, self.criterion)
         with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
             states = self.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)  # (B, T, D)
-            return LossInChunks.apply(
-                states[real], batch.tgt_y[real], generator, self.criterion, *generator.parameters()
-            )
+            chunks = zip(states[real].split(rows), batch.tgt_y[real].split(rows), strict=True)
+            losses = [checkpoint(loss_of, x, y, 1, use_reentrant=False)[0] for x, y in chunks]
+        return sum(losses)
 
 
 # %% [markdown]
@@ -6875,22 +6822,16 @@ class ModelWithLoss(nn.Module):
 # %%
 @example
 def check_fast_forms_train_as_the_plain_ones():
-    model = make_model(11, 9000, 2, 16, 32, 4, dropout=0.0)
-    plain = ModelWithLoss(model, LabelSmoothing(9000, PAD, 0.1))
+    plain = ModelWithLoss(tiny_model(dropout=0.0), LabelSmoothing(13, PAD, 0.1)).train()
     fast = make_fast(copy.deepcopy(plain))
-    for module in fast.modules():
-        module.plain_on = ()  # PyTorch's attention, even on a CPU
-    tgt = torch.randint(3, 9000, (2, 200))  # more tokens than a chunk has
-    batch = Batch(torch.randint(3, 11, (2, 5)), tgt)
-    batch.src_mask[1, 0, 3:] = False
-    states = plain.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-    plain_loss = plain.criterion(plain.model.generator(states), batch.tgt_y)
+    batch = Batch(torch.randint(PAD, 11, (2, 5)), torch.randint(PAD, 13, (2, 7)))
+    plain_loss = plain(batch)
     plain_loss.backward()
     fast_loss = fast(batch)
     fast_loss.backward()
     assert_close(fast_loss, plain_loss)
-    gradients = [[weight.grad for weight in form.parameters()] for form in (fast, plain)]
-    assert_close(*gradients)
+    for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
+        assert_close(ours.grad, theirs.grad)
 
 
 # %% [markdown]
@@ -6898,7 +6839,7 @@ def check_fast_forms_train_as_the_plain_ones():
 # What is each worth? Take one away, and measure the same training again. A number of 1.3 says that
 # without this one gain, training takes 1.3 times as long. (These numbers are those of earlier
 # code. Some of its forms are gone, because they no longer gained enough: one product for several
-# maps, another allocator, the attention kernel where a CPU trains.)
+# maps, another allocator, the attention kernel.)
 
 
 # %% tags=["hide-input"]
@@ -7016,7 +6957,7 @@ def read_parts(file: Path | None) -> list[type]:
         return []
     sys.modules.setdefault(Path(SCRIPT).stem, sys.modules[__name__])  # for the file to import
     names = runpy.run_path(str(file), run_name=file.stem)
-    classes = [thing for thing in names.values() if isinstance(thing, type)]
+    classes = filter(inspect.isclass, names.values())
     parts = [each for each in classes if each.__module__ == file.stem]
     if not parts:
         raise ValueError(f"{file} defines no class")
@@ -7029,11 +6970,10 @@ def part_text(part: Callable) -> str:
     arguments = getattr(part, "keywords", {})
     if not isinstance(kind, type) or getattr(part, "args", ()):
         raise ValueError(f"{part} has no name: hand in a class, or functools.partial(Class, a=1)")
-    known_parts([kind])
     text = kind.__name__
     if arguments:
         text += f"({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
-    find_part(text, [kind])  # what cannot be read again is noticed now
+    find_part(text, [kind])  # ValueError for what cannot be read again
     return text
 
 
@@ -7043,8 +6983,8 @@ def with_names(arguments: dict) -> dict:
 
 
 # %% [markdown]
-# A model may be named in several ways: the folder of a run means its best epoch, and a checkpoint
-# the last one. `pretrained` lies beside this file, wherever the reader is.
+# A model is named by its folder, and the folder of a run means its best epoch. `pretrained` lies
+# beside this file, wherever the reader is.
 
 
 # %%
@@ -7068,17 +7008,12 @@ def shown(path: str | Path) -> str:
 
 
 def find_model(place: str | Path) -> Path:
-    """The folder of a model that is named by its folder, a file in it, a run or "pretrained"."""
+    """The folder of a model: this one, or "pretrained", or that of the best epoch of a run."""
     folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
-    if folder.suffix == ".pt":
-        return folder.with_name(folder.stem.replace("checkpoint", "epoch"))
-    folder = folder.parent if folder.is_file() else folder
-    if not (folder / "run.json").is_file():
-        return folder
-    try:
-        return folder / read_summed(folder / "run.json")[0]["best"]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError("run.json names no epoch: name one of the epochs beside it") from None
+    if (folder / "run.json").is_file():
+        run, _ = read_summed(folder / "run.json")
+        return folder / (run["best"] or "epoch-001")
+    return folder
 
 
 # %% [markdown]
@@ -7092,7 +7027,7 @@ ADVICE = "`git checkout pretrained` or a whole epoch makes one; `make convert` r
 def load_trained_model(
     place: str | Path, device: torch.device | None = None, parts: Sequence[type] = ()
 ) -> Translator:
-    """A translator: of a run, a checkpoint, the folder of a model, or "pretrained".
+    """A translator: of a run, the folder of a model, or "pretrained".
 
     `parts` are classes of yours that the model was made of. FileNotFoundError where a file is
     missing; ValueError where one is damaged, does not fit, or names a class that is not at hand.
@@ -7102,12 +7037,12 @@ def load_trained_model(
     try:
         folder = find_model(place)
         translator = read_model(folder, parts)
-    except FileNotFoundError as error:
+    except OSError as error:
         raise FileNotFoundError(
             f"{place} is no model, {error.filename} is missing. {ADVICE}"
         ) from None
-    except PartError as error:
-        raise PartError(f"{place}: {error}") from None
+    except PartError:
+        raise
     except (ValueError, safetensors.SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{place} holds no usable model ({reason}). {ADVICE}") from error
@@ -7169,13 +7104,15 @@ def write_summed(path: Path, content: dict, names: Iterable[str]) -> dict[str, s
 
 def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
     """Write the subwords, or the words of both sides; the name of the file."""
-    if isinstance(vocabularies[0], Subwords):
-        write_atomically(folder / "tokenizer.json", vocabularies[0].settings.encode())
-        return "tokenizer.json"
     source, target = vocabularies
-    words = {"source": source.words, "target": target.words}
-    write_atomically(folder / "words.json", json.dumps(words).encode())
-    return "words.json"
+    if isinstance(source, Subwords):
+        name = "tokenizer.json"
+        text = source.settings
+    else:
+        name = "words.json"
+        text = json.dumps({"source": source.words, "target": target.words})
+    write_atomically(folder / name, text.encode())
+    return name
 
 
 # %% [markdown]
@@ -7190,26 +7127,21 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
 
 def refuse_what_would_be_lost(model: nn.Module) -> None:
     """ValueError if its arguments and weights do not make this model again."""
-    if not hasattr(model, "arguments"):
-        raise ValueError("only a model that `make_model` or `LanguageModel` made has a folder")
     maker = make_model if isinstance(model, EncoderDecoder) else type(model)
     device = model.generator.proj.weight.device
-    with torch.random.fork_rng(devices=[]):
-        again = maker(**model.arguments).to(device)
-        length = min(64, model.arguments["max_len"])
-        batch = Batch(*torch.randint(4, (2, 2, length))).to(device)
+    length = min(64, model.arguments["max_len"])
+    again = maker(**model.arguments).to(device)
+    batch = Batch(*torch.randint(4, (2, 2, length))).to(device)
     load_weights(again, dict(model.named_parameters()))
-    states = []
-    for each in (model, again):
-        with evaluating(each):
-            states.append(each(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask))
-    if not torch.allclose(*states, rtol=1e-3, atol=1e-3, equal_nan=True):
+    ours, theirs = torch.tensor([evaluate_loss(each, [batch])["nll"] for each in (model, again)])
+    if not torch.isclose(ours, theirs, rtol=1e-4, equal_nan=True):
         way = "hand classes to make_model, as in make_model(…, attention=Mine), and remove hooks"
         raise ValueError(f"arguments and weights alone make a model of other results: {way}")
 
 
 # %%
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "words.json")
+DESCRIBED = ("name", "corpus", "data", "text", "languages")  # what config.json says of a translator
 
 
 def save_model(translator: Translator, folder: Path | str, weights: dict | None = None) -> None:
@@ -7223,23 +7155,16 @@ def save_model(translator: Translator, folder: Path | str, weights: dict | None 
     refuse_what_would_be_lost(model)
     folder = Path(folder)
     config = folder / "config.json"
-    others = {path.name for path in folder.glob("[!.]*")} - {*MODEL_FILES}
     if config.is_file():
         read_summed(config)  # ValueError where it is of another program
-    elif others:
+    elif others := {path.name for path in folder.glob("[!.]*")} - {*MODEL_FILES}:
         raise ValueError(f"{folder} holds {min(others)} and is no model: name an empty folder")
     own = {name: value.detach().cpu() for name, value in model.named_parameters()}
     write_atomically(folder / "model.safetensors", save(weights or own))
     words = write_vocabularies(folder, translator.vocabularies)
-    about = {
-        "name": translator.name,
-        "corpus": translator.corpus,
-        "data": translator.data,
-        "text": translator.text,
-        "languages": list(translator.languages),
-        "kind": "make_model" if isinstance(model, EncoderDecoder) else type(model).__name__,
-        "model": with_names(model.arguments),
-    }
+    about = {name: getattr(translator, name) for name in DESCRIBED}
+    about["kind"] = "make_model" if isinstance(model, EncoderDecoder) else type(model).__name__
+    about["model"] = with_names(model.arguments)
     write_summed(config, about, ["model.safetensors", words])
 
 
@@ -7301,10 +7226,10 @@ def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -
 
 
 # %% [markdown]
-# This is done once. What is on disk is found by the place of the text and the settings of its
-# vocabulary. It counts if the sums of text and files are still the same, and is made anew if not.
-# One process holds a lock and works; the others wait for it. (`ids`, beside the runs, may be
-# deleted at any time.)
+# This is done once. What is on disk is found by the sum of the text and the settings of its
+# vocabulary. It counts if the sums of its files are still the same, and is made anew if not. One
+# process holds a lock and works; the others wait for it. (`ids`, beside the runs, may be deleted
+# at any time.)
 
 
 # %%
@@ -7319,46 +7244,37 @@ class Data:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, wait: bool) -> Iterator[None]:
-    """Hold the lock of a folder; where another process has it, say so and wait, or ValueError."""
+def locked(folder: Path, seconds: float) -> Iterator[None]:
+    """Hold the lock of a folder; ValueError where another process keeps it for longer."""
     import filelock
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=5 if wait else 0)  # ranks of one training are soon through
+        with filelock.FileLock(folder / ".lock", timeout=seconds):
+            yield
     except filelock.Timeout:
-        if not wait:
-            raise ValueError(f"another training works in {folder}: name another") from None
-        print(f"another process works in {folder}: waiting for it", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        raise ValueError(f"another training works in {folder}: name another") from None
 
 
 def encode_corpus(corpus: Corpus, config: Config) -> Data:
     """A corpus as ids: those on disk, or, where they are missing, old or damaged, new ones."""
-    sizes = [config.vocab_size, config.min_freq, config.max_len]
-    of = [corpus.place or corpus.name, *corpus.languages, *sizes]
-    about = {"of": of, "text": sum_of_text(corpus)}
-    folder = runs_folder() / "ids" / sum_of(of)[:16]
+    text = sum_of_text(corpus)
+    about = [text, *corpus.languages, config.vocab_size, config.min_freq, config.max_len]
+    folder = runs_folder() / "ids" / sum_of(about)[:16]
     path = folder / "corpus.json"
-    with locked(folder, wait=True):
+    with locked(folder, math.inf):
         try:
-            known, sums = read_summed(path)
+            _, sums = read_summed(path)
             check_sums(folder, sums)
         except (OSError, ValueError):
-            known = None
-        if known != about:
+            sums = None
+        if sums is None:
             vocabularies = learn_vocabularies(corpus, config.vocab_size, config.min_freq)
             words = write_vocabularies(folder, vocabularies)
             write_ids(folder, corpus, vocabularies, config.max_len)
-            sums = write_summed(path, about, [words, "train.ids", "train.lengths"])
+            sums = write_summed(path, {"of": about}, [words, "train.ids", "train.lengths"])
         vocabularies = read_vocabularies(folder, sums)
-        sums["text"] = about["text"]
-        return Data(corpus, vocabularies, IdPairs(folder), sums)
+        return Data(corpus, vocabularies, IdPairs(folder), sums | {"text": text})
 
 
 # %% [markdown]
@@ -7563,9 +7479,8 @@ def train_step(
         loss.backward()
         loss_sum += loss.item()
     tokens = sum(batch.ntokens for batch in batches)
-    loss_sum, tokens, stops = total_over_ranks(loss_sum, tokens, float(stop))
+    loss_sum, tokens, stops, ranks = total_over_ranks(loss_sum, tokens, float(stop), 1.0)
     gradients = [p.grad for p in loss_model.parameters() if p.grad is not None]
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
     torch._foreach_mul_(gradients, ranks / tokens)
     norm = nn.utils.get_total_norm(gradients).item()
     if not math.isfinite(norm):
@@ -7640,10 +7555,9 @@ def launch(ranks: int) -> int:
 def new_model(config: Config, vocabularies: tuple, parts: Sequence[type] = ()) -> EncoderDecoder:
     """The model of a run, as it begins, in its fast form."""
     source, target = vocabularies
-    arguments = {"src_vocab": len(source), "tgt_vocab": len(target)}
-    for name in inspect.signature(make_model).parameters:
-        if hasattr(config, name):
-            arguments[name] = getattr(config, name)
+    names = inspect.signature(make_model).parameters
+    arguments = {name: value for name, value in vars(config).items() if name in names}
+    arguments |= {"src_vocab": len(source), "tgt_vocab": len(target)}
     torch.manual_seed(config.seed)
     return make_fast(new_from("make_model", arguments, parts))
 
@@ -7913,13 +7827,18 @@ def load_checkpoint(path: Path, sums: dict[str, str]) -> dict:
 
 
 # %%
-def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder: Path) -> None:
-    """ValueError where settings or text are not those of the run."""
-    before = dataclasses.asdict(run["settings"])
-    now = dataclasses.asdict(config)
-    changed = [name for name in now if name not in ("data", "keep") and now[name] != before[name]]
+def resume(folder: Path, config: Config, data: Data, worker: Worker, states: dict) -> list[Epoch]:
+    """Give model, optimizer and schedule what a run has saved, if it has begun; its history.
+
+    ValueError where settings or text are not those of the run.
+    """
+    run = from_first_rank(lambda: read_run(folder), worker)
+    if not run:
+        return []
+    before = dataclasses.replace(run["settings"], data=config.data, keep=config.keep)
+    changed = vars(before).items() - vars(config).items()
     if changed:
-        were = " ".join(f"--{name.replace('_', '-')} {before[name]}" for name in changed)
+        were = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sorted(changed))
         raise ValueError(f"{folder} was made with {were}: use the same, or another folder")
     if run["ids"] != data.sums:
         text = f"{data.corpus.name} is not the text that {folder} was trained on"
@@ -7927,18 +7846,11 @@ def check_same_run(run: dict, config: Config, data: Data, worker: Worker, folder
     if run["machine"] != machine_of(worker) and worker.rank == 0:
         text = f"last on {run['machine']}, now {machine_of(worker)}: not bit for bit the same run"
         warnings.warn(text, stacklevel=2)
-
-
-def resume(folder: Path, config: Config, data: Data, worker: Worker, states: dict) -> list[Epoch]:
-    """Give model, optimizer and schedule what a run has saved, if it has begun; its history."""
-    run = from_first_rank(lambda: read_run(folder), worker)
-    if not run:
-        return []
-    check_same_run(run, config, data, worker, folder)
     history = run["history"]
     if history:
-        load = functools.partial(load_checkpoint, checkpoint_of(folder, history), run["sums"])
-        for name, state in from_first_rank(load, worker).items():
+        last = checkpoint_of(folder, history)
+        saved = from_first_rank(lambda: load_checkpoint(last, run["sums"]), worker)
+        for name, state in saved.items():
             states[name].load_state_dict(state)
     return history
 
@@ -7949,21 +7861,9 @@ def resume(folder: Path, config: Config, data: Data, worker: Worker, states: dic
 
 
 # %%
-@contextlib.contextmanager
-def claimed(folder: Path, worker: Worker) -> Iterator[None]:
-    """Hold the lock of a run's folder; ValueError, on every rank, where that cannot be."""
-    with contextlib.ExitStack() as held:
-
-        def claim() -> None:
-            read_run(folder)  # ValueError where other things lie there
-            held.enter_context(locked(folder, wait=False))
-
-        from_first_rank(claim, worker)
-        yield
-
-
-def check_before_training(model: EncoderDecoder, data: Data, worker: Worker) -> None:
+def check_before_training(model: EncoderDecoder, data: Data, worker: Worker, folder: Path) -> None:
     """ValueError where a training could not be judged or saved, or ranks differ in text."""
+    from_first_rank(lambda: read_run(folder), worker)  # ValueError where other things lie there
     refuse_what_would_be_lost(model)
     judged = batches_to_judge(translator_of("", model, data), data.corpus.splits["val"])
     if next(judged, None) is None:
@@ -8031,16 +7931,17 @@ def train_model(
         data = encode_corpus(corpus, config)
         config = resolve(config, data)
         model = new_model(config, data.vocabularies, parts).to(worker.device)
-        check_before_training(model, data, worker)
+        check_before_training(model, data, worker, folder)
         criterion = make_fast(LabelSmoothing(len(data.vocabularies[1]), PAD, config.smoothing))
         loss_model = on_all_ranks(ModelWithLoss(model, criterion, worker.autocast), worker)
         optimizer, scheduler = new_optimizer(model, config, planned_updates(config, data))
         states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-        with claimed(folder, worker), stop_requests(minutes) as stop_is_due:
+        with contextlib.ExitStack() as held, stop_requests(minutes) as stop_is_due:
+            from_first_rank(lambda: held.enter_context(locked(folder, 0.0)), worker)
             history = resume(folder, config, data, worker, states)
             if worker.rank == 0:
                 write_run(folder, config, data, worker, history, model)
-                print(header(folder, config, data, worker, history), flush=True)
+                print(header(folder, config, data, worker, history))
             for number in range(len(history), config.epochs * config.shares):
                 begin = time.perf_counter()
                 trained = train_epoch(
@@ -8056,7 +7957,7 @@ def train_model(
                     )
                     save_checkpoint(checkpoint_of(folder, history), states)
                     write_run(folder, config, data, worker, history, model)
-                    print(progress(history, config), flush=True)
+                    print(progress(history, config))
         del loss_model  # DDP must go before the process group does, or may wait for ever
     return status_of(history, config)
 
@@ -8121,7 +8022,7 @@ def run_train(
 class ModelOptions:
     """Which model, and how it searches."""
 
-    model: str = "pretrained"  # or a run, a checkpoint, the folder of a model
+    model: str = "pretrained"  # or a run, or the folder of a model
     parts: Path | None = None  # a Python file with classes of yours, of which the model was made
     beam: int = 4  # hypotheses kept; 1 is greedy
     alpha: float = 0.6  # length penalty
@@ -8157,7 +8058,7 @@ def run_translate(
     for number, group in enumerate(grouped(sentences or sys.stdin, size)):
         lines = [line.rstrip("\r\n") for line in group]
         translations = translate(translator, lines, decode, first_line=1 + number * size)
-        print("\n".join(translations), flush=True)
+        print("\n".join(translations))
 
 
 # %% [markdown]
@@ -8240,11 +8141,8 @@ class DistanceAttention(MultiHeadedAttention):
         distance = (at.unsqueeze(1) - places).abs()  # (T, S)
         heads = torch.arange(1, self.h + 1, device=key.device)
         rates = 0.5 ** heads.view(-1, 1, 1)  # (H, 1, 1)
-        scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_k)
-        scores = scores - rates * distance
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1)  # (B, H, T, S)
+        scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_k) - rates * distance
+        weights = scores.masked_fill(~mask, -1e9).softmax(dim=-1)  # (B, H, T, S)
         return self.dropout(weights) @ value, weights
 
 
@@ -8258,6 +8156,18 @@ class DistanceAttention(MultiHeadedAttention):
 
 
 # %%
+def train_and_translate(
+    pairs: Sequence[Pair], config: Config, corpus: Corpus | None = None, parts: Sequence[type] = ()
+) -> list[tuple]:
+    """Train, read the model from its folder, try it on pairs: (source, wanted, written) of each."""
+    with tempfile.TemporaryDirectory() as folder:  # name a folder of yours, and the run stays
+        with contextlib.redirect_stdout(io.StringIO()):  # a line for each epoch
+            train_model(config, folder, corpus=corpus, parts=parts)
+        translator = load_trained_model(folder, parts=parts)
+    written = translate(translator, [source for source, _ in pairs], decode=beam_search)
+    return [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
+
+
 @example
 def train_with_a_part_of_your_own():
     config = Config(
@@ -8270,13 +8180,8 @@ def train_with_a_part_of_your_own():
         positions="NoPositions",
         epochs=3,
     )
-    with tempfile.TemporaryDirectory() as folder:  # name a folder of yours, and the run stays
-        with contextlib.redirect_stdout(io.StringIO()):  # a line for each epoch
-            train_model(config, folder, parts=[DistanceAttention])
-        translator = load_trained_model(folder, parts=[DistanceAttention])
     pairs = builtin_corpus()["test"][:4]
-    written = translate(translator, [german for german, _ in pairs], decode=beam_search)
-    rows = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
+    rows = train_and_translate(pairs, config, parts=[DistanceAttention])
     return table(rows, ["never seen", "wanted", "translation"], "built-in captions, a toy")
 
 
@@ -8320,12 +8225,7 @@ def train_on_pairs_of_your_own():
     splits = {"train": pairs[40:], "val": pairs[:40]}
     corpus = Corpus("dates", ("german", "american"), splits)
     config = Config(N=1, d_model=64, d_ff=256, h=4, epochs=12)
-    with tempfile.TemporaryDirectory() as folder:  # name a folder of yours, and the run stays
-        with contextlib.redirect_stdout(io.StringIO()):  # a line for each epoch
-            train_model(config, folder, corpus=corpus)
-        translator = load_trained_model(folder)
-    american = translate(translator, [german for german, _ in pairs[:40]], decode=beam_search)
-    rows = [(*pair, text) for pair, text in zip(pairs[:40], american, strict=True)]
+    rows = train_and_translate(pairs[:40], config, corpus=corpus)
     caption = f"{sum(wanted == text for _, wanted, text in rows)} of 40 are right"
     return table(rows[:5], ["never seen", "wanted", "translation"], caption)
 

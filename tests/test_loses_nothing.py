@@ -221,13 +221,13 @@ def test_a_full_disk_is_told_and_leaves_no_half_corpus(small_config, whole, tmp_
 
 
 def test_one_process_encodes_and_the_others_wait(small_config, tmp_path, elsewhere, monkeypatch):
-    """Each rank says how often it has encoded something, and one says that it waits."""
+    """Each rank says how often it has encoded something."""
     calls = []
     encode_pairs = tutorial.encode_pairs
 
     def slowly(*arguments):
         calls.append(1)
-        time.sleep(6)  # others wait for five seconds before they say so
+        time.sleep(1)
         return encode_pairs(*arguments)
 
     monkeypatch.setattr(tutorial, "encode_pairs", slowly)
@@ -239,10 +239,8 @@ def test_one_process_encodes_and_the_others_wait(small_config, tmp_path, elsewhe
     with forked(train, 3) as processes:
         for process in processes:
             process.join(60)
-        told = [process.text() for process in processes]
         answers = [torch.load(process.answer) for process in processes]
     assert sum(answers) == 1 + 3 + 1, "the training split once; the other by all, then to judge"
-    assert "".join(told).count("another process works in") == 2
 
 
 # Files of others --------------------------------------------------------------------------------

@@ -97,15 +97,6 @@ def feed_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) -> It
             yield at.Batch(src, tgt)
 
 
-def kernel_on_cpus(attn, query, key, value, mask, _) -> tuple[Tensor, None]:
-    """PyTorch's kernel, in fp32 as its backward pass on CPUs wants it."""
-    kernel = nn.functional.scaled_dot_product_attention
-    with torch.autocast("cpu", enabled=False):
-        rate = attn.dropout.p * attn.training
-        heads = kernel(query.float(), key.float(), value.float(), mask, rate)
-    return heads.to(query.dtype), None
-
-
 def loss_at_once(loss_model: at.ModelWithLoss, batch: at.Batch, chosen: Tensor) -> Tensor:
     """The loss from the log-probabilities of the chosen positions, all in one table."""
     with torch.autocast("cpu", loss_model.autocast, enabled=loss_model.autocast is not None):
@@ -135,7 +126,6 @@ GAINS = {  # what each is worth: the same training with something else in its pl
     "loss in chunks": (at.ModelWithLoss, "forward", loss_of_real),
     "loss in chunks, real tokens only": (at.ModelWithLoss, "forward", loss_of_all),
     "fused layer norm": (at.FusedLayerNorm, "forward", at.LayerNorm.forward),
-    "plain attention": (at.FastAttention, "attend", kernel_on_cpus),
     "batches alike in length": (at, "token_batches", unsorted_batches),
 }
 NOT_IN_2022 = (
