@@ -615,9 +615,9 @@ def size_of_derivative(scores: Tensor) -> Tensor:
 
 @example
 def check_the_derivative_of_the_softmax():
-    scores = torch.randn(5)
-    jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(dim=0), scores)
-    assert_close(size_of_derivative(scores), jacobian.norm())
+    scores = torch.randn(2, 5)
+    jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(dim=1), scores)
+    assert_close(size_of_derivative(scores), jacobian.flatten(1).norm(dim=1))
 
 
 # %% [markdown]
@@ -1165,80 +1165,63 @@ def a_view_straight_to_heads_mixes_positions():
 #
 #    </details>
 #
-# And one thing to write, in three steps. Write `attention` yourself, from the formula; then
-# `subsequent_mask`, without `tril`; then a subclass of `MultiHeadedAttention` with a `split` of
-# your own. The function `grade` puts yours in the place of ours, runs the checks that judge it,
-# and puts ours back, whatever happened.
+# And something to write. Write `attention` yourself, from the formula; then `subsequent_mask`,
+# without `tril`; then a subclass of `MultiHeadedAttention` with a `split` of your own. The function
+# `grade` puts yours in the place of ours, runs the check that judges it, and puts ours back,
+# whatever happened.
 
 
 # %% tags=["hide-input"]
-EXERCISES = {  # what a reader writes, and the checks that judge it
-    "attention": [
-        "check_attention_equals_torch",
-        "check_an_empty_row_gives_zero_output_and_gradient",
-    ],
-    "subsequent_mask": ["check_no_word_hears_a_later_one"],
-    "MultiHeadedAttention": ["check_multi_head_attention_equals_torch"],
-    "PositionalEncoding": [
-        "check_positional_encoding_is_the_formula",
-        "check_a_shift_is_a_linear_map",
-    ],
-    "LabelSmoothing": ["check_label_smoothing_beside_the_option_of_cross_entropy"],
-    "rate": ["check_the_rate_peaks_at_the_end_of_warm_up"],
-    "greedy_decode": ["check_greedy_decoding_in_a_batch_equals_one_by_one"],
-    "layers_until_connected": ["check_attention_connects_all_positions_in_one_layer"],
-    "token_batches": ["check_batches_hold_every_sentence_once_and_keep_the_budget"],
-    "expand": ["check_a_batch_is_searched_like_each_sentence_alone"],
-    "training_flops": ["check_the_count_is_that_of_pytorch"],
-    "without_head": ["check_the_output_is_a_sum_over_heads"],
-    "rotate": ["check_rotary_scores_depend_on_the_distance_only"],
+EXERCISES = {  # what a reader writes, and the check that judges it
+    "attention": "check_attention_equals_torch",
+    "subsequent_mask": "check_no_word_hears_a_later_one",
+    "MultiHeadedAttention": "check_multi_head_attention_equals_torch",
+    "matrices": "check_each_noun_hears_its_own_adjective",
+    "size_of_derivative": "check_the_derivative_of_the_softmax",
+    "check_of_attention": "check_six_faults_are_noticed",
+    "LabelSmoothing": "check_label_smoothing_beside_the_option_of_cross_entropy",
+    "kind_of_copy": "check_each_copy_has_its_kind",
+    "greedy_decode": "check_greedy_decoding_in_a_batch_equals_one_by_one",
+    "layers_until_connected": "check_attention_connects_all_positions_in_one_layer",
+    "token_batches": "check_batches_hold_every_sentence_once_and_keep_the_budget",
+    "expand": "check_a_batch_is_searched_like_each_sentence_alone",
+    "training_flops": "check_the_count_is_that_of_pytorch",
+    "without_head": "check_the_output_is_a_sum_over_heads",
+    "rotate": "check_rotary_scores_depend_on_the_distance_only",
+    "RotaryGroupedAttention": "check_turned_keys_are_shared",
 }
 
 
-def check_solution(name: str, mine: object, ours: object) -> None:
-    """ValueError for what is no exercise so far, for our own, and for an empty subclass of it."""
-    if name not in EXERCISES or ours is None:
-        raise ValueError(f"{name} is no exercise so far, as these are: {', '.join(EXERCISES)}")
-    if mine is ours:
-        raise ValueError(f"this is our own {name}: define yours, then grade it")
-    if isinstance(mine, type):
-        kinds = itertools.takewhile(lambda kind: kind is not ours, mine.__mro__)
-        if not any(callable(part) for kind in kinds for part in vars(kind).values()):
-            raise ValueError(f"{mine.__name__} overrides nothing of {name}")
-
-
-# %% [markdown]
-# *A check that fails says why, by its own words or by the line that failed.*
-
-
-# %% tags=["hide-input"]
-def passes(check: str) -> bool:
-    """Run a check, and print whether it holds."""
+def try_out(check: str):
+    """Run a check, and print whether it holds; if not, why: its own words, or the line."""
     try:
-        EXAMPLES[check]()
+        globals()[check]()
     except Exception as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line
         reason = str(error).strip().partition("\n")[0] or line
         print(f"✗ {in_words(check)}: {type(error).__name__}: {reason}")
-        return False
-    print(f"✓ {in_words(check)}")
-    return True
+    else:
+        print(f"✓ {in_words(check)}")
 
 
-def grade(**yours) -> list[str]:
-    """Run the checks that judge an exercise, with a reader's function or class in its place.
+# %% tags=["hide-input"]
+def grade(**yours):
+    """Run the check that judges an exercise, with what a reader wrote in the place of ours.
 
-    Prints which hold and which fail, and returns those that hold. ValueError for what is no
-    exercise, for what is ours already, and for a subclass that overrides nothing.
+    ValueError for what is no exercise so far, for our own, and for a class that defines nothing.
     """
-    ours = {name: (globals() | OURS).get(name) for name in yours}
     for name, mine in yours.items():
-        check_solution(name, mine, ours[name])
-    globals().update(yours)
-    try:
-        return [check for name in yours for check in EXERCISES[name] if passes(check)]
-    finally:
-        globals().update(ours)
+        ours = (globals() | OURS).get(name)
+        if name not in EXERCISES or ours is None:
+            raise ValueError(f"{name} is no exercise so far, as these are: {', '.join(EXERCISES)}")
+        empty = isinstance(mine, type) and not any(map(callable, vars(mine).values()))
+        if mine is ours or empty:
+            raise ValueError(f"{name} is still ours: define a part of yours, then grade it")
+        globals()[name] = mine
+        try:
+            try_out(EXERCISES[name])
+        finally:
+            globals()[name] = ours
 
 
 # %% [markdown]
@@ -1249,16 +1232,41 @@ def grade(**yours) -> list[str]:
 @example
 def grade_a_faulty_mask():
     def mine(size):
-        return torch.ones(1, size, size, dtype=torch.bool).triu()
+        return torch.ones(1, size, size).triu()
 
     grade(subsequent_mask=mine)
 
 
 # %% [markdown]
-# You are done when `grade(attention=mine)` says that *attention equals torch*. (A second check,
-# *an empty row gives zero output and gradient*, is for those who want it all.) And when
-# `grade(subsequent_mask=mine)` says that *no word hears a later one*, and
-# `grade(MultiHeadedAttention=Mine)` that *multi head attention equals torch*.
+# You are done when `grade(attention=mine)` says that *attention equals torch*,
+# `grade(subsequent_mask=mine)` that *no word hears a later one*, and
+# `grade(MultiHeadedAttention=Mine)` that *multi head attention equals torch*. Two more, which stand
+# nowhere above:
+#
+# **Choose the matrices.** By ours *Mädchen* hears *roten* more than *kleines*. Choose $W^Q$ and
+# $W^K$ anew, 2 × 2 each, so that *Mädchen* gives more than half of its weight to *kleines*, and
+# *Ball* more than half to *roten*. This is what a training has to find. (The vectors of the two
+# nouns are not in line, so a matrix can send each wherever you like.) With `mine = (W_Q, W_K)` you
+# are done when `grade(matrices=mine)` says that *each noun hears its own adjective*.
+
+
+# %% tags=["hide-input"]
+matrices = (W_Q, W_K)  # ours, until yours are graded
+
+
+def check_each_noun_hears_its_own_adjective():
+    queries, keys = matrices
+    _, weights = attention(VECTORS @ queries, VECTORS @ keys, VECTORS)
+    assert weights[2, 1] > 0.5  # Mädchen hears kleines
+    assert weights[6, 5] > 0.5  # Ball hears roten
+
+
+# %% [markdown]
+# **The size of the derivative.** Our `size_of_derivative` fills a table of S × S numbers for each
+# row of scores. Write the sum of its squares down and multiply it out: what is left are sums over
+# the row itself. (PyTorch's own gradient of a softmax makes do without the table in the same way.)
+# You are done when `grade(size_of_derivative=mine)` says that *the derivative of the softmax*
+# holds, for several rows at once.
 #
 # <a id="model"></a>
 # # Part 2. The model
@@ -2133,11 +2141,44 @@ def parameters_beside_table_3():
 #
 #    </details>
 #
-# *To write*: `PositionalEncoding`, from the formula, with a loop if you like, and its table in
-# `self.pe`, of shape (1, max_len, D), and with `forward(x, at=None)` like ours. You are done when
-# `grade(PositionalEncoding=Mine)` says that *positional encoding is the formula* and that *a shift
-# is a linear map*.
-#
+# *To write*: a check; it is worth what it notices. Yours takes an attention, as in
+# `def mine(attention)`, compares it with something that you trust, and raises an error where it is
+# wrong. It must let ours pass, and stop ours after each of six edits. Think of the mask, of dropout,
+# and of a query that may see nothing. (The folded cell lists the edits: try without it.) You are
+# done when `grade(check_of_attention=mine)` says that *six faults are noticed*. If not, it says
+# which were let through.
+
+
+# %% tags=["hide-input"]
+import inspect
+
+FAULTS = {  # of `attention`: what stands there, and the faulty text in its place
+    " / math.sqrt(d_k)": "",
+    "softmax(dim=-1)": "softmax(dim=-2)",
+    "~as_boolean(mask)": "as_boolean(mask)",
+    "scores.masked_fill(closed, torch.finfo(scores.dtype).min)": "scores",
+    "weights.masked_fill(closed, 0.0)": "weights",
+    "@ value, weights": "@ value, dropped",
+}
+
+
+def check_of_attention(attention):
+    """Yours to write: an error where an attention is wrong."""
+
+
+def check_six_faults_are_noticed():
+    check_of_attention(attention)
+    missed = {}
+    for old, new in FAULTS.items():
+        names = dict(globals())
+        exec(inspect.getsource(attention).replace(old, new), names)
+        with contextlib.suppress(Exception):
+            check_of_attention(names["attention"])
+            missed[old] = new
+    assert not missed, f"let through: {missed}"
+
+
+# %% [markdown]
 # <a id="training"></a>
 # # Part 3. Training
 #
@@ -2715,9 +2756,8 @@ def check_judging_is_without_dropout_and_changes_nothing():
 #
 #    </details>
 #
-# *To write*: the `distribution` of `LabelSmoothing`, in a subclass; then `rate`. You are
-# done when `grade(LabelSmoothing=Mine)` says that *label smoothing beside the option of cross
-# entropy* holds, and `grade(rate=mine)` that *the rate peaks at the end of warm up*.
+# *To write*: the `distribution` of `LabelSmoothing`, in a subclass. You are done when
+# `grade(LabelSmoothing=Mine)` says that *label smoothing beside the option of cross entropy* holds.
 #
 # <a id="copy-task"></a>
 # # Part 4. A first example
@@ -2839,20 +2879,35 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
 # *validation set*, 500 sequences on which it is judged and never trained. Training ends when all
 # of them have been copied without error twice in a row. **Cost: about a minute on two CPU cores,
 # 90 seconds at most.**
+#
+# *What becomes of copies, counted by what goes wrong.*
+
+
+# %% tags=["hide-input"]
+def kinds_of_copies(model: EncoderDecoder, batch: Batch) -> dict[str, int]:
+    """How many sequences of a batch a model copies by greedy decoding, and how the others fail.
+
+    A copy ended early if its end token stands too soon, and ran over if it stands nowhere.
+    """
+    longest = batch.src.size(1) + 2  # with start and end
+    rows = greedy_decode(model, batch.src, batch.src_mask, longest, START, end_symbol=None)
+    written = rows[:, 1:-1]  # (B, S)
+    ends = rows[:, -1] == END  # where the end belongs
+    early = (written == END).any(1)
+    same = (written == batch.src).all(1)
+    kinds = {
+        "copied": same & ends,
+        "ended early": early,
+        "ran over": ~early & ~ends,
+        "wrong token": ~early & ends & ~same,
+    }
+    return {kind: found.sum().item() for kind, found in kinds.items()}
+
 
 # %%
 COPY_VOCAB = 15  # four special ones and eleven to copy
 
 
-def copied_exactly(model: EncoderDecoder, batch: Batch) -> int:
-    """How many sequences of the batch come out of greedy decoding as they went in."""
-    copies = [[START, *source, END] for source in batch.src.tolist()]
-    longest = batch.src.size(1) + 2
-    written = greedy_decode(model, batch.src, batch.src_mask, longest, START).tolist()
-    return len([row for row, copied in zip(written, copies, strict=True) if row == copied])
-
-
-# %%
 def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
     """A small model for the copy task; the same one for the same arguments."""
     torch.manual_seed(seed)
@@ -2883,7 +2938,7 @@ def copy_model(limit: float = 90.0) -> tuple[EncoderDecoder, list[float], list[i
         batches = data_gen(COPY_VOCAB, 64, 100)
         loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
         losses.append(loss)
-        exact.append(copied_exactly(model, validation))
+        exact.append(kinds_of_copies(model, validation)["copied"])
     return model, losses, exact
 
 
@@ -2915,9 +2970,9 @@ def copies_of_unseen_sequences():
     torch.manual_seed(2017)
     unseen = next(data_gen(COPY_VOCAB, 100, 1))
     model = copy_model()[0]
-    written = greedy_decode(model, unseen.src[:1], unseen.src_mask[:1], 12, START)
-    both = {"read": unseen.src[0].tolist(), "wrote": written[0, 1:-1].tolist()}
-    return both | {"copied exactly, of 100": copied_exactly(model, unseen)}
+    written = greedy_one(log_probs_of(model, unseen.src[:1], unseen.src_mask[:1]), 12)
+    first = {"read": unseen.src[0].tolist(), "wrote": written[1:-1]}
+    return first | kinds_of_copies(model, unseen)
 
 
 # %% [markdown]
@@ -2967,15 +3022,16 @@ def what_breaks():
             for batch in batches:
                 batch.tgt_mask = torch.ones_like(batch.tgt_mask)
         loss = train_briefly(model, batches)
-        rows.append((part, loss, copied_exactly(model, test)))
-    return table(rows, ["without", "last loss", "copied of 200"], "one seed")
+        kinds = kinds_of_copies(model, test)
+        rows.append((part, loss, *kinds.values()))
+    return table(rows, ["without", "last loss", *kinds], "one seed, 200 sequences to copy")
 
 
 # %% [markdown]
 # Without the mask the loss ends about as low as that of the whole model, and the model is
 # worthless: it has learnt to read the answer from the future, and while it writes there is no
 # future to read. A loss alone can lie. Without positions it sees which tokens the source has, but
-# not in what order.
+# not in what order: most of its copies have the right length, and a wrong token.
 #
 # One seed proves little. So more parts were taken out, and with three seeds each, by `make
 # experiments`:
@@ -3049,6 +3105,25 @@ published("warmups")
 # *To write*: `greedy_decode`, for a whole batch. You are done when
 # `grade(greedy_decode=mine)` says that *greedy decoding in a batch equals one by one*.
 #
+# **Sort the failures.** How a copy fails tells where to look for the fault. Write
+# `kind_of_copy(source, written)` for two lists of ids. What is written has no start token, and is
+# one longer than the source, so that the end has its place. If the end stands before that place,
+# the copy `"ended early"`; if it stands nowhere, it `"ran over"`; else it is `"copied"` or has a
+# `"wrong token"`. You are done when `grade(kind_of_copy=mine)` says that *each copy has its kind*.
+
+
+# %% tags=["hide-input"]
+def kind_of_copy(source, written):
+    """Yours to write."""
+
+
+def check_each_copy_has_its_kind():
+    copies = ([4, 5, END], [6, END, PAD], [4, 5, 6], [4, 6, END])
+    kinds = [kind_of_copy([4, 5], written) for written in copies]
+    assert kinds == ["copied", "ended early", "ran over", "wrong token"], kinds
+
+
+# %% [markdown]
 # **You may stop here.** You have built a Transformer from one formula, trained it, and seen what
 # its parts are for. What follows makes a translator of it.
 #
@@ -6220,6 +6295,20 @@ class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
 
 
 @example
+def check_turned_keys_are_shared():
+    attn = RotaryGroupedAttention(4, 16, groups=2, dropout=0.0)
+    query = torch.randn(2, 4, 1, 4)
+    memory = torch.randn(2, 2, 5, 4)  # keys and values
+    places = torch.arange(5)
+    mask = places[None] > 0
+    at = places[3:4]  # of one query, as with a cache
+    expected = F.scaled_dot_product_attention(
+        rotate(query, at), rotate(memory, places), memory, mask, enable_gqa=True
+    )
+    assert_close(attn.attend(query, memory, memory, mask, at)[0], expected)
+
+
+@example
 def check_rotary_scores_depend_on_the_distance_only():
     queries = torch.randn(9, 8)
     keys = torch.randn(9, 8)
@@ -6394,6 +6483,12 @@ published("lengths")
 #
 # *To write*: `rotate(x, at)`, with sine and cosine and without complex numbers. You are done when
 # `grade(rotate=mine)` says that *rotary scores depend on the distance only*.
+#
+# **A cache that turns and shares.** `RotaryGroupedAttention` leaves its work to two classes. Write
+# it as one, as programs that serve models do: a subclass of `GroupedAttention` with an `attend` of
+# its own, which turns queries and keys by their places, hands each head of keys and values to its
+# group, and calls `attention` alone. With a cache the queries stand at `at`, the keys at 0 to S − 1.
+# You are done when `grade(RotaryGroupedAttention=Mine)` says that *turned keys are shared*.
 
 # %% [markdown]
 # <a id="afterword"></a>
@@ -6690,7 +6785,6 @@ published("planted-bleu")
 
 # %% tags=["hide-input"]
 import array
-import inspect
 import io
 import signal
 import tempfile

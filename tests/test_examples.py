@@ -56,7 +56,7 @@ def test_example(name, quick_clock):
 def test_two_hundred_updates_copy_most_sequences(quick_clock):
     result = tutorial.EXAMPLES["train_the_copy_task"]()["exact of 500"][-1]
     assert result > 250
-    assert tutorial.EXAMPLES["copies_of_unseen_sequences"]()["copied exactly, of 100"] > 50
+    assert tutorial.EXAMPLES["copies_of_unseen_sequences"]()["copied"] > 50
 
 
 def test_an_example_has_a_name_and_a_seed_of_its_own(monkeypatch):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import math
 import random
 import re
@@ -18,12 +19,11 @@ import the_annotated_transformer as tutorial
 from the_annotated_transformer import END, PAD
 
 TEXT = (PROJECT / tutorial.SCRIPT).read_text("utf-8")
-STATED = {}  # of each exercise: the checks that its statement names, and the text of its Part
+STATED = {}  # of each exercise: the check that its statement names, and the text of its Part
 for part in re.split(r"(?m)^# # ", TEXT):
     section = re.sub(r"\n# ?", " ", part.partition("\n# ## Try it\n")[2])
-    for name, told in re.findall(r"`grade\((\w+)=\w+\)`(.*?)(?=`grade\(|$)", section, re.S):
-        words = re.findall(r"(?<!\*)\*(?!\*)([^*]+)\*", told)
-        STATED[name] = {"check_" + each.replace(" ", "_") for each in words}, part
+    for name, words in re.findall(r"`grade\((\w+)=\w+\)`(?: says)? that \*([^*]+)\*", section):
+        STATED[name] = "check_" + words.replace(" ", "_"), part
 
 # Right solutions, with arguments that spoil them --------------------------------------------------
 
@@ -47,22 +47,32 @@ class MultiHeadedAttention(tutorial.MultiHeadedAttention):
         return torch.stack(x.split(self.d_k, dim=-1), dim=1)
 
 
-class PositionalEncoding(torch.nn.Module):
-    first = 0
-    base = 10_000
+def size_of_derivative(scores, power=2, cross=2.0, axis=-1, root=0.5):
+    """Of w_i² (δ_ij - w_j)² the sum over j is w_i² (1 - 2 w_i + Σ w_j²)."""
+    w = torch.exp(scores)
+    w = w / w.sum(dim=axis, keepdim=True)
+    squares = w.square().sum(dim=-1, keepdim=True)
+    return (w**power * (1 - cross * w + squares)).sum(dim=-1) ** root
 
-    def __init__(self, d_model, dropout, max_len=5000):
-        super().__init__()
-        self.dropout = torch.nn.Dropout(dropout)
-        self.pe = torch.zeros(1, max_len, d_model)
-        for i in range(0, d_model, 2):
-            angle = (torch.arange(max_len) + self.first) / self.base ** (i / d_model)
-            self.pe[0, :, i] = angle.sin()
-            self.pe[0, :, i + 1] = angle.cos()
 
-    def forward(self, x, at=None):
-        at = torch.arange(x.size(1)) if at is None else at
-        return self.dropout(x + self.pe[:, at])
+def matrices(wanted=((1.4, 2.1), (-0.6, 2.0)), size=8.0):
+    """W_Q and W_K: each noun asks in the direction in which its own adjective lies farthest."""
+    nouns = torch.tensor([[2.0, 0.5], [1.8, -0.4]])  # Mädchen, Ball
+    return torch.linalg.solve(nouns, size * torch.tensor(wanted)), torch.eye(2)
+
+
+def check_of_attention(attention, width=4, closed=True, empty=True, rate=0.5):
+    query = torch.randn(2, 3, width)
+    key = torch.randn(2, 5, width)
+    value = torch.randn(2, 5, 6)
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    mask[0, 1:] = not closed
+    mask[1] = not empty
+    shares = (query @ key.mT / math.sqrt(width)).exp() * mask
+    expected = shares / shares.sum(dim=-1, keepdim=True).clamp(min=1e-9)
+    _, weights = attention(query, key, value, mask, torch.nn.Dropout(rate))
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(attention(query, key, value, mask)[0], expected @ value)
 
 
 class LabelSmoothing(tutorial.LabelSmoothing):
@@ -78,9 +88,12 @@ class LabelSmoothing(tutorial.LabelSmoothing):
         return wanted
 
 
-def rate(step, model_size, factor, warmup, late=0, power=1.5):
-    step = max(step - late, 1)
-    return factor / math.sqrt(model_size * step) * min(1, step / warmup) ** power
+def kind_of_copy(source, written, end=END, early=0, late="ran over", same=True):
+    if end not in written:
+        return late
+    if written.index(end) < len(source) + early:
+        return "ended early"
+    return "copied" if (written[:-1] == source) == same else "wrong token"
 
 
 def greedy_decode(model, src, masks, limit, start, end=END, pad=PAD, blind=False, first=0, more=0):
@@ -167,10 +180,29 @@ def rotate(x, at, sign=1, angle_of=torch.as_tensor, other_half=1):
     return torch.stack(features, -1)
 
 
+class RotaryGroupedAttention(tutorial.GroupedAttention):
+    of_key = of_query = staticmethod(rotate)
+    of_value = staticmethod(lambda value, at: value)
+    first = staticmethod(lambda at: 0)
+    spread = staticmethod(lambda x, copies: x.repeat_interleave(copies, dim=1))
+    mask_of = staticmethod(lambda mask: mask)
+
+    def attend(self, query, key, value, mask, at):
+        places = torch.arange(key.size(2))
+        query = self.of_query(query, at - self.first(at))
+        shared = self.of_key(key, places), self.of_value(value, places)
+        both = [self.spread(x, query.size(1) // key.size(1)) for x in shared]
+        return attention(query, *both, self.mask_of(mask), self.dropout)
+
+
+def as_it_is(x, *_):
+    return x
+
+
 nothing = Mock(return_value=None)
 RIGHT = {name: globals()[name] for name in STATED}  # a new exercise wants a solution here
 FAULTS = {  # arguments or attributes for the right one; 1e-9 fills an empty row as -1e9 does
-    "attention": [{"power": 0}, {"axis": -2}, {"closed": 1e-9}],
+    "attention": [{"power": 0}, {"axis": -2}, {"closed": 0.1}],
     "subsequent_mask": [
         {"sees": le},
         {"sees": gt},
@@ -181,9 +213,28 @@ FAULTS = {  # arguments or attributes for the right one; 1e-9 fills an empty row
         {"split": lambda self, x: x.unflatten(-1, (-1, self.d_k))},
         {"split": lambda self, x: x.unflatten(-1, (-1, self.h)).movedim(3, 1)},
     ],
-    "PositionalEncoding": [{"base": 100}, {"base": 1e-4}, {"first": 1}],
+    "matrices": [
+        {"size": 0.2},  # not sharp enough
+        {"size": -3.0},
+        {"wanted": [(-0.6, 2.0), (1.4, 2.1)]},  # the other one's
+        {"wanted": [(1.4, 2.1), (1.4, 2.1)]},  # both hear kleines
+        {"wanted": [(-0.6, 2.0), (-0.6, 2.0)]},  # both hear roten, as nearly by ours
+    ],
+    "size_of_derivative": [
+        {"power": 1},
+        {"cross": 1.0},
+        {"root": 1},
+        {"axis": None},  # one softmax for all rows
+        {"axis": 0},
+    ],
+    "check_of_attention": [
+        {"width": 1},  # whose root is one
+        {"closed": False, "empty": False},
+        {"empty": False},
+        {"rate": 0.0},
+    ],
     "LabelSmoothing": [{"others": 1}, {"others": 0}, {"empty": None}],
-    "rate": [{"power": 0}, {"power": 1}, {"late": 1}],
+    "kind_of_copy": [{"end": PAD}, {"early": 1}, {"late": "wrong token"}, {"same": False}],
     "greedy_decode": [{"blind": True}, {"first": 1}, {"more": 1}],
     "layers_until_connected": [{"change": 1}, {"look": 0}, {"depth": -1}],
     "token_batches": [{"longest": itemgetter(0)}, {"longest": sum}, {"lost": 1}],
@@ -197,6 +248,15 @@ FAULTS = {  # arguments or attributes for the right one; 1e-9 fills an empty row
         {"other_half": 0},  # the classic one: x1 cos - x1 sin
         {"angle_of": lambda at: torch.full_like(at, 1.0)},  # blind to where it stands
     ],
+    "RotaryGroupedAttention": [
+        {"of_key": staticmethod(as_it_is)},
+        {"of_query": staticmethod(as_it_is)},
+        {"of_value": staticmethod(rotate)},
+        {"first": staticmethod(lambda at: at[0])},  # as if a cache began anew with each step
+        {"spread": staticmethod(as_it_is)},  # nothing is shared
+        {"spread": staticmethod(lambda x, copies: x.repeat(1, copies, 1, 1))},  # dealt like cards
+        {"mask_of": staticmethod(lambda mask: None)},
+    ],
 }
 
 
@@ -208,14 +268,17 @@ def verdicts(capsys, grade=tutorial.grade, **yours) -> dict[str, str]:
     return {"check_" + (a or b).replace(" ", "_"): reason for a, b, reason in found}
 
 
+def handed_in(name, solution) -> dict:
+    """What a reader gives to `grade`: two matrices, and not what finds them."""
+    return {name: solution() if name == "matrices" else solution}
+
+
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_solution_passes_every_check_and_those_that_the_text_names(name, capsys):
-    checks, part = STATED[name]
-    found = verdicts(capsys, **{name: RIGHT[name]})
-    assert not any(found.values())
-    assert checks
-    assert checks <= found.keys()
-    assert all(f"\ndef {check}():" in part for check in checks)
+def test_a_right_solution_passes_the_check_that_the_text_names(name, capsys):
+    check, part = STATED[name]
+    found = verdicts(capsys, **handed_in(name, RIGHT[name]))
+    assert found == {check: ""}
+    assert f"\ndef {check}():" in part
 
 
 WRONG = [(name, change) for name, changes in FAULTS.items() for change in changes]
@@ -226,15 +289,20 @@ def test_a_faulty_one_or_an_empty_one_fails_there(name, change, capsys):
     right = RIGHT[name]
     wrong = functools.partial(right, **change) if change else nothing
     if isinstance(right, type):
-        empty = {part: nothing for part, thing in vars(right).items() if callable(thing)}
-        wrong = type("Mine", (right,), change or empty)
-    found = verdicts(capsys, **{name: wrong})
-    assert found.keys() == STATED[name][0]
+        own = {part: thing for part, thing in vars(right).items() if callable(thing)}
+        wrong = type("Mine", (right,), own | change if change else dict.fromkeys(own, nothing))
+    found = verdicts(capsys, **handed_in(name, wrong))
+    assert found.keys() == {STATED[name][0]}
     assert any(found.values())
 
 
+def test_each_exercise_has_three_faulty_solutions():
+    assert FAULTS.keys() == RIGHT.keys() == tutorial.EXERCISES.keys()
+    assert min(map(len, FAULTS.values())) >= 3
+
+
 @pytest.mark.parametrize("closed", [-1e9, -math.inf])
-def test_a_textbook_attention_is_right_and_told_about_closed_rows(closed, capsys):
+def test_a_textbook_attention_is_right(closed, capsys):
     def textbook(query, key, value, mask=None, dropout=None):
         scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
         weights = scores if mask is None else scores.masked_fill(mask == 0, closed)
@@ -242,12 +310,33 @@ def test_a_textbook_attention_is_right_and_told_about_closed_rows(closed, capsys
         return (weights if dropout is None else dropout(weights)) @ value, weights
 
     found = verdicts(capsys, attention=textbook)
-    wrong = [check for check, reason in found.items() if reason]
-    assert wrong == ["check_an_empty_row_gives_zero_output_and_gradient"]
+    assert found == {"check_attention_equals_torch": ""}
 
 
-@pytest.mark.parametrize("name", ["MultiHeadedAttention", "LabelSmoothing", "PositionalEncoding"])
-def test_a_subclass_that_overrides_nothing_is_refused(name):
+def test_ours_are_not_what_is_asked_for(capsys):
+    """Our matrices, our check, and our class that leaves its work to two others."""
+    for name, mine in (
+        ("matrices", (tutorial.W_Q, tutorial.W_K)),
+        ("check_of_attention", lambda attention: tutorial.check_attention_equals_torch()),
+    ):
+        [said] = verdicts(capsys, **{name: mine}).values()
+        assert said
+
+
+def test_the_faults_of_attention_are_edits_of_it(capsys):
+    """Each stands there once, and a check that notices nothing is told of all six."""
+    text = inspect.getsource(tutorial.attention)
+    assert len(tutorial.FAULTS) == 6
+    for old in tutorial.FAULTS:
+        assert text.count(old) == 1
+    [said] = verdicts(capsys, check_of_attention=nothing).values()
+    assert said == f"AssertionError: let through: {tutorial.FAULTS}"
+    [said] = verdicts(capsys, check_of_attention=Mock(side_effect=ValueError("no"))).values()
+    assert said == "ValueError: no", "ours must pass"
+
+
+@pytest.mark.parametrize("name", ["MultiHeadedAttention", "LabelSmoothing"])
+def test_a_subclass_that_overrides_nothing_is_refused(name, capsys):
     ours = getattr(tutorial, name)
 
     class Mine(ours):
@@ -255,11 +344,10 @@ def test_a_subclass_that_overrides_nothing_is_refused(name):
 
         size = 3
 
-    with pytest.raises(ValueError, match=f"Mine overrides nothing of {name}"):
+    with pytest.raises(ValueError, match=f"{name} is still ours"):
         tutorial.grade(**{name: Mine})
     mine = type("Mine", (ours,), {"forward": ours.forward})
-    result = tutorial.grade(**{name: mine})
-    assert result == tutorial.EXERCISES[name]
+    assert verdicts(capsys, **{name: mine}) == {tutorial.EXERCISES[name]: ""}
 
 
 @pytest.mark.parametrize("error", [None, AssertionError, OSError, KeyboardInterrupt])
@@ -267,7 +355,7 @@ def test_ours_is_back_whatever_happens(error, capsys):
     before = dict(vars(tutorial))
     turn = Mock(wraps=rotate, side_effect=error and error("no\ndisk"))
     with contextlib.suppress(KeyboardInterrupt):
-        found = verdicts(capsys, rate=rate, rotate=turn)
+        found = verdicts(capsys, training_flops=training_flops, rotate=turn)
         said = found["check_rotary_scores_depend_on_the_distance_only"]
         assert said == (f"{error.__name__}: no" if error else "")
         assert error is not KeyboardInterrupt
@@ -278,19 +366,17 @@ def test_ours_is_back_whatever_happens(error, capsys):
 @pytest.mark.parametrize("name", ["rotatoe", "learn_subwords"])
 def test_what_is_ours_or_no_exercise_is_refused(name, capsys):
     with pytest.raises(ValueError, match=f"{name} is no exercise so far, as these are: attention"):
-        tutorial.grade(**{"rotate": rotate, name: nothing})
-    with pytest.raises(ValueError, match="this is our own rotate: define yours"):
-        tutorial.grade(expand=expand, rotate=tutorial.rotate)
+        tutorial.grade(**{name: nothing})
+    with pytest.raises(ValueError, match="rotate is still ours: define a part of yours"):
+        tutorial.grade(rotate=tutorial.rotate)
     assert capsys.readouterr().out == ""
 
 
-def test_what_grade_runs_trains_nothing_draws_nothing_and_needs_no_corpus(monkeypatch):
+def test_what_grade_runs_trains_nothing_draws_nothing_and_needs_no_corpus(monkeypatch, capsys):
     for name in ("alt", "pd", "new_copy_model", "load_trained_model", "find_corpus", "subprocess"):
         monkeypatch.setattr(tutorial, name, None)
-    passed = tutorial.grade(**RIGHT)
-    expected = [check for name in RIGHT for check in tutorial.EXERCISES[name]]
-    assert passed == expected
-    assert tutorial.EXERCISES.keys() == RIGHT.keys()
+    for name, solution in RIGHT.items():
+        assert verdicts(capsys, **handed_in(name, solution)) == {tutorial.EXERCISES[name]: ""}
 
 
 def test_in_a_notebook_a_reader_may_take_our_names(capsys):
@@ -313,7 +399,7 @@ def test_in_a_notebook_a_reader_may_take_our_names(capsys):
         [said] = verdicts(capsys, grade, subsequent_mask=names["subsequent_mask"]).values()
         assert bool(said) == wrong
         assert names["subsequent_mask"] is ours
-        with pytest.raises(ValueError, match="this is our own subsequent_mask"):
+        with pytest.raises(ValueError, match="subsequent_mask is still ours"):
             exec("grade(subsequent_mask=subsequent_mask)", names)
 
 

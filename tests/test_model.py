@@ -254,8 +254,9 @@ def test_copies_are_counted_to_their_end(at):
     written[2, 11] = 4
     written[3, 10:] = torch.tensor([at.END, at.PAD])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(at, "greedy_decode", lambda *arguments: written[:, : arguments[3]])
-        assert at.copied_exactly(None, batch) == 1
+        patch.setattr(at, "greedy_decode", lambda *given, end_symbol: written[:, : given[3]])
+        counts = at.kinds_of_copies(None, batch)
+    assert counts == dict.fromkeys(("copied", "ended early", "ran over", "wrong token"), 1)
 
 
 # Number formats ---------------------------------------------------------------------------------

@@ -200,21 +200,6 @@ def planted(fault: Fault) -> ModuleType:
 # The copy task ----------------------------------------------------------------------------------
 
 
-def kinds_of_copies(at: ModuleType, model: torch.nn.Module, batch) -> dict[str, int]:
-    """How many sequences were copied, ended early, ran over, or have a wrong token."""
-    longest = 2 * batch.src.size(1) + 2
-    rows = at.greedy_decode(model, batch.src, batch.src_mask, longest, at.START).tolist()
-    counts = dict.fromkeys(("copied", "ended early", "ran over", "wrong token"), 0)
-    for source, row in zip(batch.src.tolist(), rows, strict=True):
-        written = row[1:]
-        length = written.index(at.END) if at.END in written else longest
-        if length != len(source):
-            counts["ended early" if length < len(source) else "ran over"] += 1
-        else:
-            counts["copied" if written[:length] == source else "wrong token"] += 1
-    return counts
-
-
 def copy_training(fault: Fault, seed: int) -> dict:
     """Train the copy task with a fault: losses, means of ten updates, and what became of 200."""
     at = planted(fault)
@@ -231,7 +216,7 @@ def copy_training(fault: Fault, seed: int) -> dict:
     torch.manual_seed(1000 + seed)
     test = next(at.data_gen(at.COPY_VOCAB, 200, 1))
     curve = " ".join(f"{loss:.3f}" for loss in losses)
-    return {"seed": seed, "losses": curve} | kinds_of_copies(at, model, test)
+    return {"seed": seed, "losses": curve} | at.kinds_of_copies(model, test)
 
 
 def copying() -> None:
@@ -362,7 +347,7 @@ def lengths() -> None:
             batches += at.data_gen(at.COPY_VOCAB, 64, 1, length)
         at.train_briefly(model, batches)
         tests = [next(at.data_gen(at.COPY_VOCAB, 100, 1, length)) for length in range(1, 21)]
-        counts = [kinds_of_copies(at, model, test) for test in tests]
+        counts = [at.kinds_of_copies(model, test) for test in tests]
         kinds = {name: [each[name] for each in counts] for name in counts[0]}
         runs.append({"positions": kind, "seed": seed} | kinds)
         made = results.made(copying=["train_briefly", "LearntPositions", "RotaryAttention"])
