@@ -7077,8 +7077,8 @@ def with_names(arguments: dict) -> dict:
 
 
 # %% [markdown]
-# A model is named by its folder, and the folder of a run means its best epoch. `pretrained` lies
-# beside this file, wherever the reader is.
+# Folders of models and runs, and how they are named in what we print. `pretrained` lies beside this
+# file, wherever the reader is.
 
 
 # %%
@@ -7101,17 +7101,9 @@ def shown(path: str | Path) -> str:
     return str(path) if short.startswith("..") else short
 
 
-def find_model(place: str | Path) -> Path:
-    """The folder of a model: this one, or "pretrained", or that of the best epoch of a run."""
-    folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
-    if (folder / "run.json").is_file():
-        run, _ = read_summed(folder / "run.json")
-        return folder / (run["best"] or "epoch-001")
-    return folder
-
-
 # %% [markdown]
-# Whatever is wrong, the error names the folder and a way out.
+# The folder of a run means its best epoch. Whatever is wrong, the error names the folder and a way
+# out.
 
 
 # %%
@@ -7128,18 +7120,20 @@ def load_trained_model(
     """
     import safetensors
 
+    folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
     try:
-        folder = find_model(place)
+        if (folder / "run.json").is_file():
+            run, _ = read_summed(folder / "run.json")
+            folder = folder / (run["best"] or "epoch-001")
         translator = read_model(folder, parts)
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(
             f"{place} is no model, {error.filename} is missing. {ADVICE}"
         ) from None
     except PartError:
         raise
     except (ValueError, safetensors.SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{place} holds no usable model ({reason}). {ADVICE}") from error
+        raise ValueError(f"{place} holds no usable model ({error}). {ADVICE}") from error
     if device is not None:
         translator.model.to(device)
     return dataclasses.replace(translator, place=shown(folder))
@@ -7171,7 +7165,7 @@ def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
         raise OSError(f"{path} was not written ({error}); what was there is untouched") from None
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)  # if it was not renamed
+            beside.unlink()  # if it was not renamed
 
 
 def write_atomically(path: Path, data: bytes) -> None:
