@@ -5088,20 +5088,6 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 
 
 # %% [markdown]
-# The mean of three models that differ, weight by weight:
-
-
-# %%
-@example
-def check_an_average_is_the_mean_of_every_weight():
-    models = [tiny_model() for _ in range(3)]
-    mean = tiny_model()
-    average(mean, iter(models))
-    vectors = [nn.utils.parameters_to_vector(each.parameters()) for each in (mean, *models)]
-    assert_close(vectors[0], torch.stack(vectors[1:]).mean(dim=0))
-
-
-# %% [markdown]
 # Why should a mean of weights be a good model at all? A network is not linear, and the mean of
 # two unrelated models is worthless. But late checkpoints of one run lie close together, in one
 # valley of the loss. How many of the last epochs should be averaged? This, too, was tried on the
@@ -6398,18 +6384,6 @@ def adamw(
     others = [p for p in parameters if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
     return torch.optim.AdamW(groups, weight_decay=0.0, **settings)
-
-
-# %% [markdown]
-# The rise and the peak are those of `rate`, and the last step has rate zero:
-
-
-# %%
-@example
-def check_the_line_rises_to_the_same_peak_and_ends_at_zero():
-    peak = rate(50, 64, 1.0, 50)
-    for step, share in ((25, 0.5), (50, 1.0), (150, 0.5), (250, 0.0)):
-        assert math.isclose(linear_rate(step, 64, 1.0, warmup=50, total=250), share * peak)
 
 
 # %% [markdown]
@@ -8230,7 +8204,9 @@ class DistanceAttention(MultiHeadedAttention):
         heads = torch.arange(1, self.h + 1, device=key.device)
         rates = 0.5 ** heads.view(-1, 1, 1)  # (H, 1, 1)
         scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_k) - rates * distance
-        weights = scores.masked_fill(~mask, -1e9).softmax(dim=-1)  # (B, H, T, S)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(dim=-1)  # (B, H, T, S)
         return self.dropout(weights) @ value, weights
 
 

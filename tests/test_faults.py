@@ -131,7 +131,7 @@ another length penalty: check_the_length_penalty_at_two_lengths
 ended hypotheses that lose their place: check_a_batch_is_searched_like_each_sentence_alone
 - torch.where(ended, logp + 1e9, logp)
 + logp
-an average of the last model alone: check_an_average_is_the_mean_of_every_weight
+an average of the last model alone: test_an_average_is_the_mean_of_every_weight
 - total[name] + value
 + value * (count + 1)
 sampling that ignores the temperature: check_temperature_and_top_k
@@ -143,7 +143,7 @@ sampling that ignores top-k: check_temperature_and_top_k
 values turned too: test_rotary_attention_knows_distances_and_no_places
 - attend(rotate(query, at), rotate(key, places), value, mask, at)
 + attend(rotate(query, at), rotate(key, places), rotate(value, places), mask, at)
-a straight line that stays level: check_the_line_rises_to_the_same_peak_and_ends_at_zero
+a straight line that stays level: test_the_line_rises_to_the_peak_of_the_curve_and_ends_at_zero
 - min(step / warmup, falling)
 + min(step / warmup, 1.0)
 vocabulary from all splits: check_words_of_the_test_are_unknown_and_ids_have_their_ends

@@ -80,6 +80,21 @@ def test_the_limits_of_a_search():
 # Faster forms -----------------------------------------------------------------------------------
 
 
+def test_an_average_is_the_mean_of_every_weight(at):
+    models = [at.tiny_model() for _ in range(3)]
+    mean = at.tiny_model()
+    at.average(mean, iter(models))
+    for weight, *others in zip(*(each.parameters() for each in (mean, *models)), strict=True):
+        torch.testing.assert_close(weight, torch.stack(others).mean(dim=0))
+
+
+def test_the_line_rises_to_the_peak_of_the_curve_and_ends_at_zero(at):
+    peak = at.rate(50, 64, 1.0, 50)
+    for step, share in ((25, 0.5), (50, 1.0), (150, 0.5), (250, 0.0)):
+        there = at.linear_rate(step, 64, 1.0, warmup=50, total=250)
+        assert math.isclose(there, share * peak)
+
+
 def test_fast_forms_drop_nothing_once_a_model_is_in_use(at):
     torch.manual_seed(0)
     model = at.make_fast(at.tiny_model(dropout=0.5))
