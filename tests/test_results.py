@@ -254,8 +254,8 @@ def test_the_text_shows_the_views_that_are_made_and_no_other():
 
 def test_every_results_file_has_a_maker():
     known = (
-        "averaging beam benchmark benchmark-xeon faults heads length-cost lengths lost particles"
-        " planted pretrained scores translator warmups"
+        "assembled averaging beam benchmark benchmark-xeon faults heads length-cost lengths lost"
+        " particles planted pretrained scores translator warmups"
     )
     result = sorted(path.stem for path in records.RESULTS.glob("*.json"))
     assert result == known.split()

@@ -339,7 +339,7 @@ class Cells:
         if "<table" in data.get("text/html", ""):
             shown = clean_table(data["text/html"])
             played = f"figure-{name}" in PLAYABLE
-            return f"<figure{address}>{shown}</figure>\n" if played else shown
+            return shown.replace("<figure>", f"<figure{address}>", 1) if played else shown
         if "image/png" in data or "image/svg+xml" in data:
             raise BuildError("an image output has no alt text: draw it as a chart")
         return self.printed(data.get("text/plain", ""), about)
@@ -408,7 +408,7 @@ def make_playable(figure: Tag, name: str) -> None:
     still = still_pictures()(name, json.dumps(data, ensure_ascii=False))
     figure["class"] = "playable"
     figure["data-play"] = name
-    old = figure.find(class_=["chart", "picture"])
+    old = figure.find(class_=["chart", "picture", "table"])
     old.replace_with(parsed(f'<div class="stage">{still}</div>'))
 
 

@@ -109,8 +109,8 @@ FAULTS = (
     # Of the data: a translator of words is trained with them.
     Fault(
         "each sentence beside the translation of the next",
-        "for a, b in zip(source, target, strict=True)]\n",
-        "for a, b in zip(source, target[1:] + target[:1], strict=True)]\n",
+        "zip(source_ids, target_ids, strict=True)",
+        "zip(source_ids, target_ids[1:] + target_ids[:1], strict=True)",
         "demonstration",
     ),
     Fault(
@@ -150,7 +150,7 @@ FAULTS = (
         "(src == src).unsqueeze(1)",
         "shipped",
     ),
-    Fault("sources without their end", "(number, [*chunk, END])", "(number, chunk)", "shipped"),
+    Fault("sources without their end", "(number, [*part, END])", "(number, part)", "shipped"),
     Fault(
         "translations in the order of their lengths",
         "            texts[n] = translator",
