@@ -4647,7 +4647,7 @@ published("lost")
 
 # %% tags=["hide-input"]
 @example
-def one_search_figure():
+def one_search():
     translator = translator_at_hand()
     [(_, ids)] = source_parts(translator, ["Ein kleines Mädchen hebt einen roten Ball auf."])
     record = []

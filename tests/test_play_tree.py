@@ -21,7 +21,7 @@ WATCH = """asked => new MutationObserver(() => (self.seen ??= []).push(asked.inn
 def page_file(tmp_path_factory):
     """A page with this figure alone, in the place of a table."""
     rows = "<table><thead><tr><th>step</th></tr></thead><tbody><tr><td>1</td></tr></tbody></table>"
-    figure = shown({"text/html": rows}, "@example\ndef one_search_figure(): ...")
+    figure = shown({"text/html": rows}, "@example\ndef one_search(): ...")
     return built(tmp_path_factory.mktemp("tree"), figure)
 
 
