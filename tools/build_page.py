@@ -186,7 +186,7 @@ def chart_of(spec: dict) -> str:
     return f"{chart}<figcaption>{label}</figcaption>"
 
 
-def clean_table(source: str) -> str:
+def clean_table(source: str, address: str = "") -> str:
     """A pandas table without its styling, numbers to the right, groups of columns apart."""
     table = parsed(source).table
     caption = with_source(table.caption.extract().decode_contents()) if table.caption else ""
@@ -211,7 +211,7 @@ def clean_table(source: str) -> str:
             for number in filter(None, (cell.string for cell in column)):
                 number.replace_with(re.sub(r"(?<![e\d])-", "−", number))
     caption = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f'<figure>{caption}<div class="scroll table">{table}</div></figure>\n'
+    return f'<figure{address}>{caption}<div class="scroll table">{table}</div></figure>\n'
 
 
 def inline_svg(source: str, alt: str, prefix: str) -> str:
@@ -337,9 +337,8 @@ class Cells:
         if charts:
             return f"<figure{address}>{chart_of(charts[0])}</figure>\n"
         if "<table" in data.get("text/html", ""):
-            shown = clean_table(data["text/html"])
             played = f"figure-{name}" in PLAYABLE
-            return shown.replace("<figure>", f"<figure{address}>", 1) if played else shown
+            return clean_table(data["text/html"], address if played else "")
         if "image/png" in data or "image/svg+xml" in data:
             raise BuildError("an image output has no alt text: draw it as a chart")
         return self.printed(data.get("text/plain", ""), about)
