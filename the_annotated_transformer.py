@@ -1190,8 +1190,22 @@ EXERCISES = {  # what a reader writes, and the check that judges it
     "rotate": "check_rotary_scores_depend_on_the_distance_only",
     "RotaryGroupedAttention": "check_turned_keys_are_shared",
 }
+matrices = (W_Q, W_K)
 
 
+def check_of_attention(attention):
+    """Yours to write, in Part 2."""
+
+
+def kind_of_copy(source, written):
+    """Yours to write, in Part 4."""
+
+
+# %% [markdown]
+# *A check that fails says why, by its own words or by the line that failed.*
+
+
+# %% tags=["hide-input"]
 def try_out(check: str):
     """Run a check, and print whether it holds; if not, why: its own words, or the line."""
     try:
@@ -1211,9 +1225,9 @@ def grade(**yours):
     ValueError for what is no exercise so far, for our own, and for a class that defines nothing.
     """
     for name, mine in yours.items():
-        ours = (globals() | OURS).get(name)
-        if name not in EXERCISES or ours is None:
+        if EXERCISES.get(name) not in globals():
             raise ValueError(f"{name} is no exercise so far, as these are: {', '.join(EXERCISES)}")
+        ours = (globals() | OURS)[name]
         empty = isinstance(mine, type) and not any(map(callable, vars(mine).values()))
         if mine is ours or empty:
             raise ValueError(f"{name} is still ours: define a part of yours, then grade it")
@@ -1251,9 +1265,6 @@ def grade_a_faulty_mask():
 
 
 # %% tags=["hide-input"]
-matrices = (W_Q, W_K)  # ours, until yours are graded
-
-
 def check_each_noun_hears_its_own_adjective():
     queries, keys = matrices
     _, weights = attention(VECTORS @ queries, VECTORS @ keys, VECTORS)
@@ -2160,10 +2171,6 @@ FAULTS = {  # of `attention`: what stands there, and the faulty text in its plac
     "weights.masked_fill(closed, 0.0)": "weights",
     "@ value, weights": "@ value, dropped",
 }
-
-
-def check_of_attention(attention):
-    """Yours to write: an error where an attention is wrong."""
 
 
 def check_six_faults_are_noticed():
@@ -3113,10 +3120,6 @@ published("warmups")
 
 
 # %% tags=["hide-input"]
-def kind_of_copy(source, written):
-    """Yours to write."""
-
-
 def check_each_copy_has_its_kind():
     copies = ([4, 5, END], [6, END, PAD], [4, 5, 6], [4, 6, END])
     kinds = [kind_of_copy([4, 5], written) for written in copies]

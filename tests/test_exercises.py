@@ -389,8 +389,11 @@ def test_in_a_notebook_a_reader_may_take_our_names(capsys):
     assert "✗ no word hears a later one" in capsys.readouterr().out, "the faulty mask of the text"
     grade = names["grade"]
     ours = names["subsequent_mask"]
-    with pytest.raises(ValueError, match="rotate is no exercise so far"):
-        grade(rotate=rotate)
+    for later in ("rotate", "kind_of_copy"):
+        with pytest.raises(ValueError, match=f"{later} is no exercise so far"):
+            grade(**{later: RIGHT[later]})
+    names["matrices"] = matrices()
+    assert set(verdicts(capsys, grade, matrices=names["matrices"]).values()) == {""}
     for wrong, body in enumerate(("ones(1, size, size).tril()", "ones(1, size, size)")):
         exec(f"def subsequent_mask(size):\n    return torch.{body}", names)
         with contextlib.suppress(AssertionError):  # a cell of ours is run again
