@@ -159,7 +159,7 @@ bench: $(READY) ## Measure speed beside the baselines, more than an hour (needs 
 	$(PY) tools/bench.py run $(ARGS)
 
 faults: $(READY) ## Draw faults in Parts 1 to 4, see which of them a check notices, write docs/results (minutes)
-	$(PY) tests/draw_faults.py --record 4 5 6
+	$(PY) tests/draw_faults.py --record 10 11 12
 	$(PY) tools/views.py
 
 agree: $(READY) ## Hold the page's translator against PyTorch (needs Chromium, a quiet machine and Multi30k)

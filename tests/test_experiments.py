@@ -287,3 +287,12 @@ def test_with_a_cache_both_write_what_they_write_without_one():
         assert held > 0
     sizes = [assembled.at.count_parameters(make(6274)) for make in assembled.MODELS.values()]
     assert abs(sizes[0] - sizes[1]) < 1000
+
+
+def test_what_the_text_says_of_a_translator_without_a_part_is_on_record():
+    bleu = records.read("planted")["demonstration"]
+    sound = bleu[views.SOUND]
+    assert round(statistics.mean(sound)) == 24
+    assert round(statistics.mean(bleu["a translator without the division by √d_k"])) == 7
+    bare = bleu["a translator without feed-forward networks"]
+    assert views.symptom_of_bleu(bare, sound) == "no symptom"
