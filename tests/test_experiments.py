@@ -296,3 +296,20 @@ def test_what_the_text_says_of_a_translator_without_a_part_is_on_record():
     assert round(statistics.mean(bleu["a translator without the division by √d_k"])) == 7
     bare = bleu["a translator without feed-forward networks"]
     assert views.symptom_of_bleu(bare, sound) == "no symptom"
+
+
+def test_what_the_text_says_of_lost_sentences_is_on_record():
+    counts = records.read("lost")["counts"]
+    lost = [counts[beam]["greedy above"] for beam in ("2", "4", "8")]
+    assert lost == sorted(lost, reverse=True)
+    assert max(lost) < 0.05 * sum(counts["2"].values())
+
+
+def test_what_the_text_says_of_heads_and_of_hebt_is_on_record():
+    """In first layers the mean costs more than zero; of *hebt* fourteen pairs counted."""
+    rows = records.read("heads")["rows"]
+    for zero, average in itertools.pairwise(rows):
+        if zero["layer"] == 1 and zero["by"] == "zero":
+            assert statistics.mean(zero["changes"]) < statistics.mean(average["changes"])
+    pairs = records.read("particles")["pairs"]
+    assert sum("hebt" in pair["sentences"][0].split() for pair in pairs) == 14

@@ -332,7 +332,7 @@ def planted() -> dict:
     columns = ["symptom", "fault", "first check that sees it", "last loss", "copied of 200"]
     updates = 10 * len(losses_of(sound[0]))
     caption = f"Copy task, {updates} updates, mean of three seeds (range); a symptom is named where"
-    caption += " all three lie beyond three sound ones"
+    caption += " all three lie beyond three sound ones (faster, slower: by the sum of their losses)"
     return finished(caption, [record["made"]], columns=columns, rows=rows)
 
 
@@ -354,7 +354,7 @@ def planted_bleu() -> dict:
             symptom = symptom_of_bleu(bleu, sound) if fault != SOUND else "–"
             check = at.in_words(record["checks"].get(fault, "")) or "none"
             what = [symptom, fault, check] if fault != SOUND else ["–", "no fault", "–"]
-            rows.append([name, *what, with_range(bleu, 1)])
+            rows.append([name, *what, with_range(bleu, 2)])
     rows.sort(key=lambda row: (row[0], row[1]))
     columns = ["model", "symptom", "fault", "first check that sees it", "BLEU"]
     caption = (
