@@ -593,9 +593,10 @@ def check_the_variance_of_a_dot_product_is_its_width():
         assert abs((query * key).sum(-1).var() / width - 1) < 0.03
 
 
-# %% [markdown] What is bad about scores that lie far apart? The softmax then puts nearly all weight
-# on one key, and a small change of the scores changes hardly any weight. Training lives on such
-# changes. (§3.2.1) The paper suspects that the gradient becomes extremely small.
+# %% [markdown]
+# What is bad about scores that lie far apart? The softmax then puts nearly all weight on one key,
+# and a small change of the scores changes hardly any weight. Training lives on such changes.
+# (§3.2.1) The paper suspects that the gradient becomes extremely small.
 #
 # We can look. When score $j$ grows a little, weight $i$ follows at the rate
 #
@@ -651,10 +652,11 @@ def derivative_by_width_figure():
     return line_chart(rows, ["d_k", "size of the derivative", "division"], text)
 
 
-# %% [markdown] **Figure 4.** How strongly weights follow their scores. With the division the width
-# makes no difference. Without it the derivative shrinks, in the mean, as vectors become wider: for
-# most queries hardly any of it is left, and only those with two nearly equal best scores keep
-# theirs. (These are random vectors, as at the start of a training; learnt ones may lie otherwise.)
+# %% [markdown]
+# **Figure 4.** How strongly weights follow their scores. With the division the width makes no
+# difference. Without it the derivative shrinks, in the mean, as vectors become wider: for most
+# queries hardly any of it is left, and only those with two nearly equal best scores keep theirs.
+# (These are random vectors, as at the start of a training; learnt ones may lie otherwise.)
 #
 # <a id="additive"></a>
 # > **Is the inner product the only way to compare?** (§3.2.1) No. Earlier translators asked a
@@ -907,9 +909,10 @@ def two_pairs_with_one_mean():
     return {"weights": weights.round(decimals=2)} | answers
 
 
-# %% [markdown] Two different pairs, one answer: whoever gets it cannot say which pair it was. Two
-# queries, each with an answer of its own, have no such trouble: one softmax weighs all features of
-# a word alike, and two may weigh them differently.
+# %% [markdown]
+# Two different pairs, one answer: whoever gets it cannot say which pair it was. Two queries, each
+# with an answer of its own, have no such trouble: one softmax weighs all features of a word alike,
+# and two may weigh them differently.
 #
 # (§3.2.2) The paper's own reason is close to this. A single attention averages, and this hinders it
 # from attending to different kinds of information at different places; several heads can, each in a
@@ -1457,8 +1460,9 @@ def inner_products_by_distance_figure():
     return line_chart(rows, ["distance", "inner product", "width"], text)
 
 
-# %% [markdown] **Figure 11.** Inner products of the encoding of one position with all others. It is
-# highest for the position itself, where it is $D/2 = 32$, and falls to both sides, with ripples.
+# %% [markdown]
+# **Figure 11.** Inner products of the encoding of one position with all others. It is highest for
+# the position itself, where it is $D/2 = 32$, and falls to both sides, with ripples.
 #
 # So a head that reads positions alone would look at its own place. But its $W^Q$ can turn all
 # queries by one step, and then the best key is that of the neighbour.
@@ -2137,11 +2141,11 @@ def parameters_beside_table_3():
     return table([first, second], ["model", "paper, millions", "ours, millions"])
 
 
-# %% [markdown] Ours are a little below and a little above. The matrices inside the layers are fixed
-# by the paper, and the check has just found each of them. The vocabulary is not. With 41,000 tokens
-# the base model would have 65 million, and so would all other rows of Table 3 have the paper's
-# numbers, as a test of ours counts. The big model would not: it fits fewer than 37,000, and we
-# cannot explain it.
+# %% [markdown]
+# Ours are a little below and a little above. The matrices inside the layers are fixed by the paper,
+# and the check has just found each of them. The vocabulary is not. With 41,000 tokens the base
+# model would have 65 million, and so would all other rows of Table 3 have the paper's numbers, as a
+# test of ours counts. The big model would not: it fits fewer than 37,000, and we cannot explain it.
 #
 # <a id="try-model"></a>
 # ## Try it
@@ -2656,11 +2660,12 @@ def run_epoch(
     return loss_total / tokens_total, state
 
 
-# %% [markdown] However an update is cut, the result must be the same. For each of two updates we
-# cut six sentences of different lengths into one and three batches, and compare all parameters
-# afterwards. (In double precision. The bias of a key adds the same number to all scores of a query,
-# which changes no weight, so its gradient is zero but for rounding noise. In single precision Adam,
-# which divides by the size of the gradient, can make a full step of that noise.)
+# %% [markdown]
+# However an update is cut, the result must be the same. For each of two updates we cut six
+# sentences of different lengths into one and three batches, and compare all parameters afterwards.
+# (In double precision. The bias of a key adds the same number to all scores of a query, which
+# changes no weight, so its gradient is zero but for rounding noise. In single precision Adam, which
+# divides by the size of the gradient, can make a full step of that noise.)
 
 
 # %%
@@ -2967,9 +2972,10 @@ def train_the_copy_task():
     return {"loss": losses, "exact of 500": exact}
 
 
-# %% [markdown] The counts need not rise steadily: a model that has copied all 500 can fail on some
-# of them a hundred updates later. This is why we ask for two perfect counts in a row. The loss
-# tells less. It is a mean over tokens, so it cannot say how many sequences go wrong.
+# %% [markdown]
+# The counts need not rise steadily: a model that has copied all 500 can fail on some of them a
+# hundred updates later. This is why we ask for two perfect counts in a row. The loss tells less. It
+# is a mean over tokens, so it cannot say how many sequences go wrong.
 
 
 # %% [markdown]
@@ -3139,8 +3145,9 @@ def check_each_copy_has_its_kind():
     assert kinds == ["copied", "ended early", "ran over", "wrong token"], kinds
 
 
-# %% [markdown] **You may stop here.** You have built a Transformer from one formula, trained it,
-# and taken it apart. What follows makes a translator of it.
+# %% [markdown]
+# **You may stop here.** You have built a Transformer from one formula, trained it, and taken it
+# apart. What follows makes a translator of it.
 #
 # <a id="why-self-attention"></a>
 # # Part 5. Why self-attention
@@ -4589,9 +4596,10 @@ def a_beam_of_two_finds_what_greedy_decoding_misses():
     return sentences
 
 
-# %% [markdown] For a model, `log_probs_of` of [Part 4](#greedy-decoding) gives such a function. The
-# oracle for the search is to look at everything. So we draw a language of three tokens and an end
-# at random. In at most three steps it has forty sequences, and each is scored, token by token.
+# %% [markdown]
+# For a model, `log_probs_of` of [Part 4](#greedy-decoding) gives such a function. The oracle for
+# the search is to look at everything. So we draw a language of three tokens and an end at random.
+# In at most three steps it has forty sequences, and each is scored, token by token.
 
 
 # %%
@@ -4841,8 +4849,9 @@ def expand(
     return grown, backpointers
 
 
-# %% [markdown] When may the search stop? A log-probability is never above zero and only falls, and
-# as long as $\alpha$ is not negative, the penalty is largest at the longest length that is allowed,
+# %% [markdown]
+# When may the search stop? A log-probability is never above zero and only falls, and as long as
+# $\alpha$ is not negative, the penalty is largest at the longest length that is allowed,
 # $T_\mathrm{max}$. So no continuation of a hypothesis can ever score above $\log
 # p\,/\,\mathrm{lp}(T_\mathrm{max})$. As soon as an ended hypothesis reaches the best of these
 # bounds, it has won. The bound is *admissible*: it never ends a search too early.
@@ -5315,10 +5324,11 @@ def ten_fixed_test_sentences():
     return table(rows, ["source", "reference", "translation"], caption)
 
 
-# %% [markdown] Where a translation and its reference differ, look twice. Sometimes the model has
-# found other words for the same picture, and BLEU does not know that they mean the same. Sometimes
-# it is wrong: it loses a word, or takes one for another. And now and then it writes a word that
-# does not exist. That is the price of subwords: a model that joins them can form what is no word.
+# %% [markdown]
+# Where a translation and its reference differ, look twice. Sometimes the model has found other
+# words for the same picture, and BLEU does not know that they mean the same. Sometimes it is wrong:
+# it loses a word, or takes one for another. And now and then it writes a word that does not exist.
+# That is the price of subwords: a model that joins them can form what is no word.
 #
 # <a id="step-by-step"></a>
 # ## Step by step
@@ -5337,15 +5347,16 @@ def ten_fixed_test_sentences():
 published("steps")
 
 
-# %% [markdown] How to read it. The *gain* of a row compares it with the row before, first seed with
-# first seed. (So do not subtract means of three seeds from a single one.) Is such a gain real, or
-# would another seed have given as much? The *range of seeds* is the distance between the best and
-# the worst of several trainings that differ in nothing but their random numbers. A gain that is
-# smaller may be luck. A larger one is no proof either, because three seeds are few, and a test set
-# is a sample too. Trust a step that gains on both test sets, and by more than seeds differ. (By
-# this rule at most the step to subwords passes, one more reason to measure them all anew.) The last
-# three steps train nothing anew, so the luck of the training is the same in both rows; that of the
-# thousand sentences is not, and some tenths of a point say nothing.
+# %% [markdown]
+# How to read it. The *gain* of a row compares it with the row before, first seed with first seed.
+# (So do not subtract means of three seeds from a single one.) Is such a gain real, or would another
+# seed have given as much? The *range of seeds* is the distance between the best and the worst of
+# several trainings that differ in nothing but their random numbers. A gain that is smaller may be
+# luck. A larger one is no proof either, because three seeds are few, and a test set is a sample
+# too. Trust a step that gains on both test sets, and by more than seeds differ. (By this rule at
+# most the step to subwords passes, one more reason to measure them all anew.) The last three steps
+# train nothing anew, so the luck of the training is the same in both rows; that of the thousand
+# sentences is not, and some tenths of a point say nothing.
 #
 # Perplexity is counted per token. Words and subwords are different tokens, so it can be compared
 # between rows of subwords only. Minutes are those of a training with validation after each epoch,
@@ -5511,13 +5522,13 @@ def check_the_count_is_that_of_pytorch():
     assert counter.get_total_flops() == training_flops(N=2, D=16, d_ff=48, V=13, S=5, T=3)
 
 
-# %% [markdown] The paper trains its base model for 100,000 steps of 0.4 seconds and its big one for
-# 300,000 of 1.0 second, with about 25,000 tokens on each side of a batch (§5.1, §5.2). It gives
-# $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ operations (Table 2). These are not counts: they are
-# the time of the training, 12 hours and 3.5 days, times eight GPUs, times the 9.5 tera-operations
-# per second in single precision that each was assumed to sustain (§6.1, footnote 5). Divide our
-# count by theirs, and you get the share of that speed which went into these products, padding
-# included.
+# %% [markdown]
+# The paper trains its base model for 100,000 steps of 0.4 seconds and its big one for 300,000 of
+# 1.0 second, with about 25,000 tokens on each side of a batch (§5.1, §5.2). It gives $3.3 \cdot
+# 10^{18}$ and $2.3 \cdot 10^{19}$ operations (Table 2). These are not counts: they are the time of
+# the training, 12 hours and 3.5 days, times eight GPUs, times the 9.5 tera-operations per second in
+# single precision that each was assumed to sustain (§6.1, footnote 5). Divide our count by theirs,
+# and you get the share of that speed which went into these products, padding included.
 
 
 # %% tags=["hide-input"]
@@ -5585,9 +5596,10 @@ def with_own_translation(translator: Translator, sentence: str) -> Batch:
     return Batch(batch.src, written[:, written[0] != PAD])
 
 
-# %% [markdown] We ask every attention for its weights, in eval mode, because dropout would set some
-# of them to zero. First we say where the attentions are: there are three kinds, and each kind has
-# one in every layer of its stack.
+# %% [markdown]
+# We ask every attention for its weights, in eval mode, because dropout would set some of them to
+# zero. First we say where the attentions are: there are three kinds, and each kind has one in every
+# layer of its stack.
 
 
 # %%
@@ -5897,21 +5909,23 @@ def check_the_output_is_a_sum_over_heads():
         assert_close(attn(x, x, x), whole)
 
 
-# %% [markdown] We judge by the perplexity of the references, once with the whole model, then with
-# each head off in turn. It is a finer measure than BLEU: every word counts, and no translation has
-# to change before it shows something. Is zero a fair thing to put in a head's place? Its usual
-# output is not zero, and later layers rely on it, so each head was also replaced by its mean
-# output. Five sets of 200 sentences say how much of a change belongs to the choice of sentences.
-# (The model is one, and another training would have other heads.)
+# %% [markdown]
+# We judge by the perplexity of the references, once with the whole model, then with each head off
+# in turn. It is a finer measure than BLEU: every word counts, and no translation has to change
+# before it shows something. Is zero a fair thing to put in a head's place? Its usual output is not
+# zero, and later layers rely on it, so each head was also replaced by its mean output. Five sets of
+# 200 sentences say how much of a change belongs to the choice of sentences. (The model is one, and
+# another training would have other heads.)
 
 
 # %% tags=["hide-input"]
 published("heads")
 
 
-# %% [markdown] A head whose range holds zero has not been shown to matter. The two rows of a layer
-# tell much the same, though in the first layers the mean costs more than zero does. Compare the
-# largest change with the perplexity itself, because it is the price of one head among many.
+# %% [markdown]
+# A head whose range holds zero has not been shown to matter. The two rows of a layer tell much the
+# same, though in the first layers the mean costs more than zero does. Compare the largest change
+# with the perplexity itself, because it is the price of one head among many.
 #
 # Two conclusions would be wrong. A head whose absence costs nothing is not proven useless: another
 # may do the same and stand in for it, and only without both would we see it. Nor is a head whose
@@ -5963,22 +5977,24 @@ def preference(model: EncoderDecoder, memory: Tensor, one: Tensor, other: Tensor
 published("particles")
 
 
-# %% [markdown] Both answers are right, for different pairs. Where English changes its *verb*, four
-# fifths of the shift have moved to the German verb, because the encoder has carried the particle
-# there, and one fifth is still at its own place. (Nearly all of these pairs are of two verbs,
-# *sieht* and *schaut*, so this may be their habit. And only sentences that the model translates
-# well were counted.) Where English changes a small word of its own, *up* or *down*, nearly all of
-# it has stayed at the German particle. When was it carried? Swap the states of the encoder instead,
-# after each of its layers:
+# %% [markdown]
+# Both answers are right, for different pairs. Where English changes its *verb*, four fifths of the
+# shift have moved to the German verb, because the encoder has carried the particle there, and one
+# fifth is still at its own place. (Nearly all of these pairs are of two verbs, *sieht* and
+# *schaut*, so this may be their habit. And only sentences that the model translates well were
+# counted.) Where English changes a small word of its own, *up* or *down*, nearly all of it has
+# stayed at the German particle. When was it carried? Swap the states of the encoder instead, after
+# each of its layers:
 
 
 # %% tags=["hide-input"]
 published("layers")
 
 
-# %% [markdown] **Figure 26.** How much of the shift comes with the state at one word, layer by
-# layer. Before the first layer all of it lies at the particle, which alone differs. One layer, the
-# second, carries it to the verb, in those pairs whose English verb changes and in hardly any other.
+# %% [markdown]
+# **Figure 26.** How much of the shift comes with the state at one word, layer by layer. Before the
+# first layer all of it lies at the particle, which alone differs. One layer, the second, carries it
+# to the verb, in those pairs whose English verb changes and in hardly any other.
 #
 # So does the arc of [Figure 1](#top) tell the truth? An arc to the verb can mean what the particle
 # said. (Of *hebt* itself fourteen pairs counted, too few to say it of this verb.) Attention tells
@@ -6071,8 +6087,9 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
     assert_close(alone(*inputs), whole(*inputs))
 
 
-# %% [markdown] It reads the English captions, and no German, short ones only, by the loop that
-# trained the demonstration of [Part 6](#demonstration). **Cost: two minutes and a half at most.**
+# %% [markdown]
+# It reads the English captions, and no German, short ones only, by the loop that trained the
+# demonstration of [Part 6](#demonstration). **Cost: two minutes and a half at most.**
 
 
 # %%
@@ -6280,13 +6297,14 @@ def check_grouped_attention_equals_torch():
     assert_close(attn(x, x, x), attn.join(heads))
 
 
-# %% [markdown] *Positions by turning.* Sinusoids are added once, at the bottom, and every layer
-# must pass them on. Rotary positions ([Su et al., 2021](https://arxiv.org/abs/2104.09864)) come in
-# where they are needed: each pair of features of a query or key is turned by an angle that grows
-# with the position. Values are left alone. In an inner product of two turned vectors only the
-# difference of their angles counts, so a score depends on the vectors and on how far, and in which
-# direction, they lie apart. It is such a rotation as [Part 2](#positional-encoding) found in the
-# sinusoids, applied to the vectors themselves.
+# %% [markdown]
+# *Positions by turning.* Sinusoids are added once, at the bottom, and every layer must pass them
+# on. Rotary positions ([Su et al., 2021](https://arxiv.org/abs/2104.09864)) come in where they are
+# needed: each pair of features of a query or key is turned by an angle that grows with the
+# position. Values are left alone. In an inner product of two turned vectors only the difference of
+# their angles counts, so a score depends on the vectors and on how far, and in which direction,
+# they lie apart. It is such a rotation as [Part 2](#positional-encoding) found in the sinusoids,
+# applied to the vectors themselves.
 
 
 # %%
@@ -6371,10 +6389,11 @@ def check_parts_of_today_are_cached():
 published("assembled")
 
 
-# %% [markdown] All three seeds with today's parts end below all three with those of 2017, by about
-# one in thirty. Each token takes half the cache, because four heads share two of keys and values.
-# There is no gain in speed: by the medians they are somewhat slower. So at this size the
-# improvement is small. Large models, for which these parts were chosen, are another matter.
+# %% [markdown]
+# All three seeds with today's parts end below all three with those of 2017, by about one in thirty.
+# Each token takes half the cache, because four heads share two of keys and values. There is no gain
+# in speed: by the medians they are somewhat slower. So at this size the improvement is small. Large
+# models, for which these parts were chosen, are another matter.
 
 
 # %% [markdown]

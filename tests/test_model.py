@@ -421,10 +421,16 @@ def test_padding_costs_nothing_whatever_its_score(at):
 
 def test_41000_tokens_give_the_parameters_of_table_3_but_not_of_the_big_model(at):
     rows = {  # millions, as the paper has them
-        65: {}, 36: {"N": 2}, 50: {"N": 4}, 80: {"N": 8}, 28: {"d_model": 256},
-        168: {"d_model": 1024}, 53: {"d_ff": 1024}, 90: {"d_ff": 4096},
+        65: {},
+        36: {"N": 2},
+        50: {"N": 4},
+        80: {"N": 8},
+        28: {"d_model": 256},
+        168: {"d_model": 1024},
+        53: {"d_ff": 1024},
+        90: {"d_ff": 4096},
         213: {"d_model": 1024, "d_ff": 4096, "h": 16},
-    }  # fmt: skip
+    }
     fits = {}
     for paper, sizes in rows.items():
         for vocab in (36_000, 41_000):
