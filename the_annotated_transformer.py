@@ -211,9 +211,9 @@ def run_level() -> str:
 # they can: then it fails if two axes change places. Most terms are explained in the
 # [glossary](#glossary).
 #
-# Would the checks notice if something were wrong? Nearly nine times in ten. Forty faults at a time
-# were drawn at random in the code of Parts 1 to 4, such as a plus in the place of a minus, and put
-# in one by one (less a few that change nothing):
+# Would the checks notice if something were wrong? Nearly nine times in ten. We drew faults at
+# random in the code of Parts 1 to 4, such as a plus in the place of a minus, forty in a round, left
+# out the few that change nothing, and planted each by itself:
 
 
 # %% tags=["hide-input"]
@@ -1464,8 +1464,8 @@ def inner_products_by_distance_figure():
 # **Figure 11.** Inner products of the encoding of one position with all others. It is highest for
 # the position itself, where it is $D/2 = 32$, and falls to both sides, with ripples.
 #
-# So a head that reads positions alone would look at its own place. But its $W^Q$ can turn all
-# queries by one step, and then the best key is that of the neighbour.
+# So a head that reads positions alone, unchanged by its matrices, would look at its own place. But
+# a $W^Q$ can turn all queries by one step, and then the best key is that of the neighbour.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1557,10 +1557,10 @@ def check_layer_norm_equals_torch():
 # $$\mathrm{LayerNorm}\bigl(x + \mathrm{Sublayer}(x)\bigr),$$
 # <!-- code: none -->
 #
-# So a *stream* runs through the whole stack, and each sub-layer adds to it. Along the stream
-# signals have a short way forward, and gradients a short way back. A later configuration of the
-# code that the authors published, and most models since, normalise before the sub-layer, off the
-# stream:
+# A *stream* runs through the whole stack, then, and each sub-layer adds to it; here it passes
+# through every norm on its way. Along the stream signals have a short way forward, and gradients a
+# short way back. A later configuration of the code that the authors published, and most models
+# since, normalise before the sub-layer, off the stream:
 #
 # $$x + \mathrm{Sublayer}\bigl(\mathrm{LayerNorm}(x)\bigr).$$
 # <!-- code: SublayerConnection -->
@@ -2144,8 +2144,9 @@ def parameters_beside_table_3():
 # %% [markdown]
 # Ours are a little below and a little above. The matrices inside the layers are fixed by the paper,
 # and the check has just found each of them. The vocabulary is not. With 41,000 tokens the base
-# model would have 65 million, and so would all other rows of Table 3 have the paper's numbers, as a
-# test of ours counts. The big model would not: it fits fewer than 37,000, and we cannot explain it.
+# model has the paper's 65 million, and every other row of Table 3 agrees too, but for the big
+# model's (a test of ours counts them). That one needs fewer than 37,000 tokens, and we cannot
+# explain it.
 #
 # <a id="try-model"></a>
 # ## Try it
@@ -3096,13 +3097,13 @@ published("warmups")
 # **Figure 17.** Loss after 400 updates against the highest learning rate, each point one training.
 # The dashed line is $\log 12 = 2.48$: eleven tokens and the end, all equally likely.
 #
-# Let us say that a rate works if all three seeds end below 0.5. With the norm first, rates up to
-# 0.018 work with a warm-up, and up to 0.0044 without. So at low rates the warm-up can be left out;
-# what it buys is a rate four times as high. With the norm after the sum, rates up to 0.0044 work
-# with a warm-up. Without one, not even the lowest that we tried does, 0.0022. So the norm first
-# makes a model easier to train, as [Xiong et al.](https://arxiv.org/abs/2002.04745) report of larger
-# ones, and it is our default. And because a warm-up helps in both orders, the large early gradients
-# of the paper's order cannot be all that it is good for.
+# Let us say that a rate works if all three seeds end with a loss below 0.5. With the norm first,
+# rates up to 0.018 work with a warm-up, and up to 0.0044 without. So at low rates the warm-up can
+# be left out; what it buys is a rate four times as high. With the norm after the sum, rates up to
+# 0.0044 work with a warm-up. Without one, even the lowest that we tried, 0.0022, fails. So the norm
+# first makes a model easier to train, as [Xiong et al.](https://arxiv.org/abs/2002.04745) report of
+# larger ones, and it is our default. And because a warm-up helps in both orders, the large early
+# gradients of the paper's order cannot be all that it is good for.
 #
 # <a id="try-copy"></a>
 # ## Try it
@@ -4499,8 +4500,8 @@ def which_model():
 # beam keeps *The* as well, and finds one of 0.288.
 #
 # Looking at all sentences is out of the question. So a *beam* keeps the few best beginnings, the
-# *hypotheses*, and continues all of them in every step: each with every token, and of all these the
-# best few are kept.
+# *hypotheses*, and continues in every step each of them that has not ended: with every token, and
+# of all these the best few are kept.
 #
 # (§6.1) The paper keeps four, lets a translation be 50 tokens longer than its source, and ends
 # early where it can.
@@ -4693,9 +4694,9 @@ published("beam")
 
 # %% [markdown]
 # Read down a column to see what a wider beam gives, and along a row for the penalty. (With one
-# place there is nothing to choose between, and the penalty changes nothing: hence the empty
-# cells.) Where the best value stands at the edge of what was tried, a still larger one might do
-# better. A higher score is only the model's opinion of a sentence. BLEU compares with a human's.
+# place there is nothing to choose between, and the penalty changes nothing: hence the empty cells.)
+# Where the best value stands at the edge of what was tried, a still larger one might do better. The
+# score of a search is only the model's opinion of a sentence. BLEU compares with a human's.
 
 
 # %% [markdown]
@@ -5306,8 +5307,8 @@ def what_this_page_was_made_from():
 
 # %% [markdown]
 # A number says little about what a translation reads like, so here are ten sentences. They are not
-# chosen by us: we take every hundredth of the first test split (of a smaller one, a tenth of it
-# apart), and they stand as they come, good and bad.
+# chosen by us: we take every hundredth of the first test split (of a smaller one, ten that are
+# evenly spaced), and they stand as they come, good and bad.
 
 
 # %% tags=["hide-input"]
@@ -5333,10 +5334,11 @@ def ten_fixed_test_sentences():
 # <a id="step-by-step"></a>
 # ## Step by step
 #
-# What is each part of the recipe worth? The same model is trained with words, then with subwords,
-# then with one matrix. After that nothing more is trained: the same weights are decoded with a
-# beam, then the mean of the last epochs takes the place of the best epoch, and last, the length
-# penalty is set to the value that did best on the validation split.
+# What is each part of the recipe worth? The same architecture is trained three times from the
+# start: with words, with subwords, and with subwords and one matrix. After that nothing more is
+# trained: the same weights are decoded with a beam, then the mean of the last epochs takes the
+# place of the best epoch, and last, the length penalty is set to the value that did best on the
+# validation split.
 #
 # > **These runs are those of the first edition.** They were made with its code, of several
 # > commits, and are to be measured anew with one. Between two of them the dealing of batches
@@ -5410,8 +5412,8 @@ published("training")
 # of the cost that is known of them. Into French it does not; the big one does.
 #
 # (§6.2, Table 3) What matters in the model? The base model, which reaches 25.8 BLEU on
-# newstest2013, was changed in one way or another. (Checkpoints were not averaged; with the width of
-# the model changes that of its heads.)
+# newstest2013, was changed in one way or another. (Checkpoints were not averaged, and when the
+# model's width changes, so does that of its heads.)
 #
 # | What was changed | BLEU |
 # | --- | --- |
@@ -6088,7 +6090,7 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
 
 
 # %% [markdown]
-# It reads the English captions, and no German, short ones only, by the loop that trained the
+# It is trained on short English captions alone, without any German, by the loop that trained the
 # demonstration of [Part 6](#demonstration). **Cost: two minutes and a half at most.**
 
 
@@ -6201,7 +6203,7 @@ def captions_that_nobody_wrote():
 # > the model is trained, decoded with a cache, drawn, saved and loaded with it.
 #
 # *A simpler norm.* RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves
-# out the mean and the shift. It does as well, although there is less to compute.
+# out the mean and the shift. It does as well, and there is less to compute.
 
 
 # %%
@@ -6390,10 +6392,10 @@ published("assembled")
 
 
 # %% [markdown]
-# All three seeds with today's parts end below all three with those of 2017, by about one in thirty.
-# Each token takes half the cache, because four heads share two of keys and values. There is no gain
-# in speed: by the medians they are somewhat slower. So at this size the improvement is small. Large
-# models, for which these parts were chosen, are another matter.
+# In perplexity all three seeds with today's parts end below all three with those of 2017, by about
+# 3 %. Each token takes half the cache, because four heads share two of keys and values. There is no
+# gain in speed: by the medians they are somewhat slower. So at this size the improvement is small.
+# Large models, for which these parts were chosen, are another matter.
 
 
 # %% [markdown]
@@ -6635,10 +6637,9 @@ published("planted-bleu")
 #
 # If the symptom is not among them, make the task smaller. Can the model learn a single batch by
 # heart? If not, the fault is in model or loss, and the checks of Parts 1 to 3 will find it faster
-# than a training on real data. Can it learn the copy task? Then the mask over the future and the
-# shift are right, and positions tell places apart. That is all it proves: some faults in the first
-# table copy as well as ever. So go on to the data: print a batch, turn its ids back into words, and
-# read it.
+# than a training on real data. Can it learn the copy task? Then no future leaks, the shift is
+# right, and positions tell places apart. That is all it proves: some faults in the first table copy
+# as well as ever. So go on to the data: print a batch, turn its ids back into words, and read it.
 #
 # <a id="glossary"></a>
 # ## Glossary
