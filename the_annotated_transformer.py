@@ -579,9 +579,10 @@ def check_all_words_at_once_equal_one_by_one():
 # ## Why divide by the root of the width?
 #
 # (§3.2.1, footnote 4) Let the entries of $q$ and $k$ be independent with mean zero and variance
-# one. Each product $q_i k_i$ then has variance one, and the sum of $d_k$ of them has variance
-# $d_k$. So the scores of wide vectors lie far apart. Divided by $\sqrt{d_k}$ they have variance
-# one again, at any width.
+# one. Each product $q_i k_i$ then has variance $1 \cdot 1 = 1$, and the sum of $d_k$ of them has
+# variance $d_k$. So the scores of wide vectors lie far apart. Dividing a number by $c$ divides its
+# variance by $c^2$, so the divisor is the root: divided by $\sqrt{d_k}$, scores have variance one
+# again, at any width.
 
 
 # %%
@@ -826,11 +827,11 @@ def attention_by_hand_figure():
 
 
 # %% [markdown]
-# **Figure 7.** Attention by hand, without matrices. The larger a disc, the more weight. On the
-# page you can also drag the query, a dashed line, and see the answer, a thick one. Two switches
-# there are worth a try. Take the division away, as if the vectors had 64 numbers: scores are now
-# $\sqrt{64} = 8$ times as large, and for half of the words nearly all weight falls on one. Or hide
-# later words: then *hebt* (lifts) cannot hear *auf* (up).
+# **Figure 7.** Attention by hand, without matrices. The larger a disc, the more weight. On the page
+# you can also drag the query, a dashed line, and see the answer, a thick one. Two switches there
+# are worth a try. One makes the scores $\sqrt{64} = 8$ times as large, as they would be without the
+# division if the vectors had 64 numbers: for half of the words nearly all weight falls on one. Or
+# hide later words: then *hebt* (lifts) cannot hear *auf* (up).
 #
 # PyTorch has a *fused kernel* for attention, one routine that goes through the same arithmetic
 # block by block and never stores the table of weights. It is our oracle: random queries, keys and
@@ -2170,12 +2171,13 @@ def parameters_beside_table_3():
 #
 #    </details>
 #
-# *To write*: a check; it is worth what it notices. Yours takes an attention, as in
-# `def mine(attention)`, compares it with something that you trust, and raises an error where it is
-# wrong. It must let ours pass, and stop ours after each of six edits. Think of the mask, of dropout,
-# and of a query that may see nothing. (The folded cell lists the edits: try without it.) You are
-# done when `grade(check_of_attention=mine)` says that *six faults are noticed*. If not, it says
-# which were let through.
+# *To write*: a check; it is worth what it notices. Yours is a function of one argument, an
+# attention, compares that with something that you trust, and raises an error where it is wrong. It
+# is called with our `attention`, which it must let pass, and with six copies that have a
+# fault each, at which it must raise an error. Think of the mask, of dropout, and of a query that
+# may see nothing. (The folded cell lists the edits: try without it.) You are done when
+# `grade(check_of_attention=mine)` says that *six faults are noticed*. If not, it says which were
+# let through.
 
 
 # %% tags=["hide-input"]
@@ -4853,9 +4855,10 @@ def expand(
 # %% [markdown]
 # When may the search stop? A log-probability is never above zero and only falls, and as long as
 # $\alpha$ is not negative, the penalty is largest at the longest length that is allowed,
-# $T_\mathrm{max}$. So no continuation of a hypothesis can ever score above $\log
-# p\,/\,\mathrm{lp}(T_\mathrm{max})$. As soon as an ended hypothesis reaches the best of these
-# bounds, it has won. The bound is *admissible*: it never ends a search too early.
+# $T_\mathrm{max}$. A negative number comes nearest to zero by the largest divisor, so no
+# continuation of a hypothesis can ever score above $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. As
+# soon as an ended hypothesis reaches the best of these bounds, it has won. The bound is
+# *admissible*: it never ends a search too early.
 
 
 # %%
@@ -5166,8 +5169,8 @@ published("averaging")
 #
 #    </details>
 #
-# *To write*: `expand`, one step of the beam, first for a batch of one. You are done when
-# `grade(expand=mine)` says that *a batch is searched like each sentence alone*.
+# *To write*: `expand`, one step of the beam. Begin with a batch of one, but it must work for any.
+# You are done when `grade(expand=mine)` says that *a batch is searched like each sentence alone*.
 
 # %% [markdown]
 # <a id="results"></a>
