@@ -2971,8 +2971,7 @@ def copy_model(limit: float = 90.0) -> tuple[EncoderDecoder, list[float], list[i
 @example
 def train_the_copy_task():
     _, losses, exact = copy_model()
-    losses = [round(loss, 3) for loss in losses]
-    return {"loss": losses, "exact of 500": exact}
+    return {"loss": [round(loss, 3) for loss in losses], "exact of 500": exact}
 
 
 # %% [markdown]
@@ -3354,7 +3353,7 @@ def read_lines(path: Path) -> Iterator[str]:
                 number += 1
                 yield line
     except FileNotFoundError:
-        raise CorpusError(f"{path} is missing") from None
+        raise CorpusError(f"{path} is missing: name the folder of the text by --data") from None
     except UnicodeDecodeError:
         raise CorpusError(f"{path}, behind line {number}: not UTF-8; convert it first") from None
     except (OSError, EOFError, gzip.zlib.error) as error:
@@ -5019,8 +5018,7 @@ def check_a_batch_is_searched_like_each_sentence_alone():
         torch.manual_seed(seed)
         model = tiny_model()
         model.generator.proj.bias.data[END] = seed - 1.0  # sentences end, early and late
-        memory = model.encode(batch.src, batch.src_mask)
-        decoder = CachedDecoder(model, memory, batch.src_mask)
+        decoder = CachedDecoder(model, model.encode(batch.src, batch.src_mask), batch.src_mask)
         together, _ = search(decoder, batch.src, 12, beam, alpha)
         alone = search_each(model, batch.src, batch.src_mask, 12, beam, alpha)
         assert torch.equal(together[:, : alone.size(1)], alone)
@@ -5091,7 +5089,7 @@ def beam_search(
             if is_true(model, memory, src_mask, written, claimed, end_symbol):
                 return written
             fault = "with a cache it gives something else"
-        except Exception as error:  # whatever it is: without a cache it may work
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             fault = f"a cache cannot call it: {error}"
         warnings.warn(f"decoded without a cache, which takes longer: {fault}", stacklevel=2)
         return search_each(model, src, src_mask, *settings)

@@ -301,7 +301,7 @@ BAD_SETTINGS = {
     "--vocab-size 0": "one matrix needs one vocabulary",
     "--attention Mine": "Mine is no part of this text",
     "--ranks 0": "--ranks must be at least 1",
-    "--data none": r"none/train\.de is missing",
+    "--data none": r"none/train\.de is missing: name the folder of the text by --data",
 }
 
 
@@ -402,7 +402,7 @@ def test_a_model_is_scored_on_what_it_was_trained_on(
     text = text.rename(tmp_path / "moved")
     assert run_main("evaluate", "--model", model) == 1
     said = last_line(capsys.readouterr().err)
-    assert f"{tmp_path}/text" in said
+    assert f"{tmp_path}/text/train.de is missing: name the folder of the text by --data" in said
     assert run_main("evaluate", "--model", model, "--data", text) == 0
     text = text.rename(tmp_path / "text")
     (text / "val.en").write_text((text / "val.en").read_text().replace("A ", "The "))

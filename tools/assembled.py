@@ -12,17 +12,15 @@ import itertools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import records
 import results
 import torch
+from experiments import BUDGET, SEEDS, ids_of_words, means_to_train
 
 at = results.at
 
-SEEDS = (1, 2, 3)
 EPOCHS = 4
-BUDGET = 512
 ROUNDS = 5
 UPDATES = 60  # in a measurement
 CAPTIONS = 64  # written at a time
@@ -39,26 +37,12 @@ CODE = ["LanguageModel", "create_dataloaders", "run_epoch", "make_optimizer", "e
 CODE += ["RotaryGroupedAttention", "SwiGLU", "RMSNorm", "NoPositions", "CachedDecoder"]
 
 
-@dataclass(frozen=True)
-class Captions:
-    """Multi30k as ids of words, of which only the English is read."""
-
-    vocab: int
-    train: list[at.IdPair]
-    val: list[at.IdPair]
-
-
 @functools.cache
-def captions() -> Captions:
-    """Short sentences to train on, as the demonstrations of the text have, and all to judge by."""
-    corpus = at.find_corpus("multi30k")
-    words = at.learn_words(corpus)
-    ids = {
-        split: at.encode_pairs(corpus.splits[split], words, corpus.languages)
-        for split in ("train", "val")
-    }
-    train = [pair for pair in ids["train"] if at.usable(pair, 16)]
-    return Captions(len(words[1]), train, [pair for pair in ids["val"] if at.usable(pair, 256)])
+def captions() -> tuple[int, list, list]:
+    """Number of English words; short sentences to train on, and all to judge by, as ids."""
+    words = at.learn_words(at.find_corpus("multi30k"))
+    train = ids_of_words(at, words, "train", 16)
+    return len(words[1]), train, ids_of_words(at, words, "val", SIZES["max_len"])
 
 
 def plain(vocab: int) -> torch.nn.Module:
@@ -86,22 +70,20 @@ MODELS: dict[str, Callable] = {"plain": plain, "assembled": assembled}
 
 def trained(name: str, seed: int) -> dict:
     """Train a model: parameters, updates, and the validation loss after each epoch."""
-    data = captions()
+    vocab, short, judged = captions()
     torch.manual_seed(seed)
-    model = MODELS[name](data.vocab)
-    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(data.vocab, at.PAD, 0.1))
-    optimizer, scheduler = at.make_optimizer(model, factor=1.0, warmup=300)
+    model = MODELS[name](vocab)
+    means = means_to_train(at, model)
     state = at.TrainState()
     losses = []
     for epoch in range(EPOCHS):
-        train, val = at.create_dataloaders(data.train, data.val, BUDGET, 1000 * seed + epoch)
-        at.run_epoch(train, model, compute, optimizer, scheduler, train_state=state)
+        train, val = at.create_dataloaders(short, judged, BUDGET, 1000 * seed + epoch)
+        at.run_epoch(train, model, *means, train_state=state)
         losses.append(round(at.evaluate_loss(model, val)["nll"], 4))
-    parameters = at.count_parameters(model)
     return {
         "model": name,
         "seed": seed,
-        "parameters": parameters,
+        "parameters": at.count_parameters(model),
         "updates": state.step,
         "nll": losses,
     }
@@ -155,18 +137,15 @@ def speed() -> None:
     if "speed" in record:
         return
     records.wait_for_quiet()
-    data = captions()
-    batches = list(itertools.islice(at.create_dataloaders(data.train, [], BUDGET)[0], UPDATES))
+    vocab, short, _ = captions()
+    batches = list(itertools.islice(at.create_dataloaders(short, [], BUDGET)[0], UPDATES))
     tokens = sum(batch.ntokens for batch in batches)
-    models = {name: make(data.vocab) for name, make in MODELS.items()}
+    models = {name: make(vocab) for name, make in MODELS.items()}
     rows = {name: {"training": [], "writing": []} for name in MODELS}
     for number in range(ROUNDS + 1):
         for name, model in models.items():
-            compute = at.SimpleLossCompute(
-                model.generator, at.LabelSmoothing(data.vocab, at.PAD, 0.1)
-            )
-            optimizer, scheduler = at.make_optimizer(model, factor=1.0, warmup=300)
-            update = functools.partial(at.run_epoch, batches, model, compute, optimizer, scheduler)
+            means = means_to_train(at, model)
+            update = functools.partial(at.run_epoch, batches, model, *means)
             training = tokens / seconds_of(update)
             writing = CAPTIONS * LENGTH / seconds_of(lambda model=model: write_captions(model))
             if number > 0:  # the first round warms up

@@ -27,9 +27,9 @@ MINUTES = "minutes with bf16, about twice as many without"
 def with_range(values: Sequence[float], digits: int, middle: float | None = None) -> str:
     """The mean (or `middle`) and the range of the values, in one piece: no line break inside."""
     middle = mean(values) if middle is None else middle
-    low = f"{min(values):.{digits}f}"
-    high = f"{max(values):.{digits}f}"
-    return f"{middle:.{digits}f}" + (f"\u00a0({low}–\u2060{high})" if low != high else "")
+    low = f"{min(values):,.{digits}f}"
+    high = f"{max(values):,.{digits}f}"
+    return f"{middle:,.{digits}f}" + (f"\u00a0({low}–\u2060{high})" if low != high else "")
 
 
 def tabulate(items: Iterable[dict], columns: dict[str, str]) -> dict:
@@ -351,9 +351,10 @@ def planted_bleu() -> dict:
     for kind, name in models.items():
         sound = record[kind][SOUND]
         for fault, bleu in record[kind].items():
-            symptom = symptom_of_bleu(bleu, sound) if fault != SOUND else "–"
             check = at.in_words(record["checks"].get(fault, "")) or "none"
-            what = [symptom, fault, check] if fault != SOUND else ["–", "no fault", "–"]
+            what = [symptom_of_bleu(bleu, sound), fault, check]
+            if fault == SOUND:
+                what = ["–", "no fault", "–"]
             rows.append([name, *what, with_range(bleu, 2)])
     rows.sort(key=lambda row: (row[0], row[1]))
     columns = ["model", "symptom", "fault", "first check that sees it", "BLEU"]
@@ -621,11 +622,11 @@ def cost() -> dict:
     length = 27  # target tokens; tokens of a sentence
     base = {"model": "base", "D": 512, "steps": 1e5, "hours": 12, "paper": 3.3e18}
     big = {"model": "big", "D": 1024, "steps": 3e5, "hours": 84, "paper": 2.3e19}
+    timed = at.training_flops(6, 512, 2048, words, length, length)
     for row in (base, big):
         row["pair"] = at.training_flops(6, row["D"], 4 * row["D"], 37_000, length, length)
         row["counted"] = row["steps"] * 25_000 / length * row["pair"]
         row["share"] = row["counted"] / row["paper"]
-        timed = at.training_flops(6, 512, 2048, words, length, length)
         row["here"] = row["steps"] * 25_000 / second / 3600 * row["pair"] / timed
     columns = {"model": "{model}", "paper, hours on 8 GPUs": "{hours}"}
     columns |= {"paper, time × assumed speed": "{paper:.1e}", "counted": "{counted:.1e}"}
@@ -647,8 +648,8 @@ def assembled() -> dict:
         speed = record["speed"][name]
         parameters = f"{runs[0]['parameters']:,}"
         perplexities = [math.exp(run["nll"][-1]) for run in runs]
-        training = rate_of(speed["training"])
-        writing = rate_of(speed["writing"])
+        training = with_range(speed["training"], 0, median(speed["training"]))
+        writing = with_range(speed["writing"], 0, median(speed["writing"]))
         cache = f"{speed['bytes']:,}"
         rows.append([name, parameters, with_range(perplexities, 1), training, writing, cache])
     columns = ["parts", "parameters", "validation perplexity", "tokens/s, training"]
@@ -661,11 +662,6 @@ def assembled() -> dict:
     return finished(caption, [record["made"], record["timed"]], columns=columns, rows=rows)
 
 
-def rate_of(speeds: Sequence[int]) -> str:
-    """The median of tokens a second, and the range."""
-    return f"{median(speeds):,.0f}\u00a0({min(speeds):,}–\u2060{max(speeds):,})"
-
-
 # Writing ----------------------------------------------------------------------------------------
 
 VIEWS: dict[str, Callable[[], dict]] = {
@@ -674,8 +670,7 @@ VIEWS: dict[str, Callable[[], dict]] = {
     "speed": speed, "gains": gains, "cost": cost, "breaks": breaks, "copied": copied,
     "planted": planted, "warmups": warmups, "lengths": lengths, "faults": faults,
     "heads": heads, "lost": lost, "particles": particles, "layers": layers,
-    "planted-bleu": planted_bleu, "assembled": assembled,
-    "length-cost": length_cost,
+    "planted-bleu": planted_bleu, "assembled": assembled, "length-cost": length_cost,
 }  # fmt: skip
 
 
