@@ -43,11 +43,14 @@ def recipe(**changes) -> at.Config:
 
 
 def trial(**changes) -> at.Config:
-    """A quarter of the updates, and a wider model than the recipe's."""
-    base = {"d_model": 256, "d_ff": 1024, "h": 4, "dropout": 0.2, "factor": 1.0, "warmup": 400}
-    base |= {"epochs": 8, "keep": 1}
+    """A quarter of the updates of the first recipe, with as high a rate at the end of warm-up."""
+    base = {"epochs": 8, "keep": 3, "dropout": 0.15, "warmup": 250, "factor": 0.75}
     return recipe(**base | changes)
 
+
+# Sizes of about 4.1 million parameters.
+NARROW = {"d_model": 176, "d_ff": 704, "h": 4}
+NARROWER = {"d_model": 168, "d_ff": 672, "h": 3}
 
 RUNS = {
     **{f"words-{n}": recipe(vocab_size=0, share_embeddings=False, seed=n) for n in SEEDS},
@@ -55,15 +58,19 @@ RUNS = {
     **{f"recipe-{n}": recipe(seed=n) for n in SEEDS},
     "recipe-en-de": recipe(languages="en-de"),
     "trial-base": trial(),
-    "trial-inverse-sqrt": trial(schedule="inverse_sqrt"),
-    **{f"trial-dropout-{percent}": trial(dropout=percent / 100) for percent in (10, 30, 40)},
-    **{f"trial-subwords-{n}": trial(vocab_size=n) for n in (3000, 8000, 10_000)},
-    **{f"trial-width-{D}": trial(d_model=D, d_ff=4 * D, h=D // 64) for D in (192, 384)},
-    **{f"trial-heads-{h}": trial(h=h) for h in (1, 8)},
-    "trial-smoothing-0": trial(smoothing=0.0),
-    **{f"trial-layers-{N}": trial(N=N) for N in (2, 4)},
-    "trial-batch-1280": trial(batch_tokens=1280),
-    **{f"trial-warmup-{n}": trial(warmup=n) for n in (200, 800)},
+    "trial-factor-50": trial(factor=0.5),
+    "trial-after-50": trial(norm_first=False, factor=0.5),
+    "trial-subwords-8000": trial(vocab_size=8000, **NARROW),
+    "trial-clip-1": trial(clip=1.0),
+    "trial-batch-1280": trial(batch_tokens=1280, warmup=500),
+    "trial-layers-4": trial(N=4, **NARROWER),
+    "trial-heads-6": trial(h=6),
+    "trial-smoothing-15": trial(smoothing=0.15),
+    "trial-decay-10": trial(weight_decay=0.1),
+    "trial-dropout-20": trial(dropout=0.2),
+    "trial-attention-dropout-10": trial(attention_dropout=0.1),
+    "trial-factor-35": trial(factor=0.35),
+    "trial-subwords-10000": trial(vocab_size=10_000, **NARROWER),
 }
 
 
