@@ -982,12 +982,17 @@ def check_one_product_cut_into_heads_is_the_list():
 
 # %%
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
-    """N copies of `module`, alike in shape, each with initial values of its own."""
-    copies = nn.ModuleList(copy.deepcopy(module) for _ in range(N))
-    for part in copies.modules():
+    """N copies of `module`, alike in shape, each with initial values of its own.
+
+    These come from `reset_parameters`, which PyTorch's parts have: first of all that a part holds,
+    then its own. A part of yours that wants other values sets them there.
+    """
+
+    def start_anew(part: nn.Module) -> None:
         if hasattr(part, "reset_parameters"):
             part.reset_parameters()
-    return copies
+
+    return nn.ModuleList(copy.deepcopy(module) for _ in range(N)).apply(start_anew)
 
 
 @example
@@ -1642,7 +1647,6 @@ class EncoderLayer(nn.Module):
         self.self_attn = self_attn
         self.feed_forward = feed_forward
         self.sublayer = clones(SublayerConnection(size, dropout, norm_first, norm), 2)
-        self.size = size
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
@@ -1677,7 +1681,6 @@ class DecoderLayer(nn.Module):
         self.src_attn = src_attn
         self.feed_forward = feed_forward
         self.sublayer = clones(SublayerConnection(size, dropout, norm_first, norm), 3)
-        self.size = size
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, memory: Tensor, src_mask: Mask, tgt_mask: Mask) -> Tensor:
@@ -3331,7 +3334,7 @@ def sum_of_text(corpus: Corpus) -> str:
     train = corpus.splits["train"]
     digest = hashlib.sha256(f"{len(train)} to train".encode())
     for pair in itertools.chain(train, corpus.splits["val"]):
-        digest.update("\n".join(pair).encode(errors="surrogatepass"))
+        digest.update(f"{tuple(pair)}".encode())
     return digest.hexdigest()
 
 
@@ -3821,10 +3824,10 @@ def token_batches(
     if order is not None:
         order.shuffle(numbers)
     numbers.sort(key=lambda number: max(lengths[number]))
-    batches: list[list[int]] = [[]]
+    batches = []
     for number in numbers:
         longest = max(lengths[number])  # so far: they are sorted
-        if batches[-1] and longest * (len(batches[-1]) + 1) > budget:
+        if not batches or longest * (len(batches[-1]) + 1) > budget:
             batches.append([])
         batches[-1].append(number)
     if order is not None:
@@ -7243,7 +7246,7 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
 
 def refuse_what_would_be_lost(model: nn.Module) -> None:
     """ValueError if its arguments and weights do not make this model again."""
-    maker = make_model if isinstance(model, EncoderDecoder) else type(model)
+    maker = make_model if isinstance(model, EncoderDecoder) else LanguageModel
     device = model.generator.proj.weight.device
     length = min(64, model.arguments["max_len"])
     again = maker(**model.arguments).to(device)
@@ -7279,7 +7282,7 @@ def save_model(translator: Translator, folder: Path | str, weights: dict | None 
     write_atomically(folder / "model.safetensors", save(weights or own))
     words = write_vocabularies(folder, translator.vocabularies)
     about = {name: getattr(translator, name) for name in DESCRIBED}
-    about["kind"] = "make_model" if isinstance(model, EncoderDecoder) else type(model).__name__
+    about["kind"] = "make_model" if isinstance(model, EncoderDecoder) else "LanguageModel"
     about["model"] = with_names(model.arguments)
     write_summed(config, about, ["model.safetensors", words])
 
@@ -7342,10 +7345,10 @@ def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -
 
 
 # %% [markdown]
-# This is done once. What is on disk is found by the sum of the text and the settings of its
-# vocabulary. It counts if the sums of its files are still the same, and is made anew if not. One
-# process holds a lock and works; the others wait for it. (`ids`, beside the runs, may be deleted
-# at any time.)
+# This is done once. What is on disk is found by the sum of the text, the settings of its
+# vocabulary, and the code that cuts and counts words, which you may edit. It counts if the sums of
+# its files are still the same, and is made anew if not. One process holds a lock and works; the
+# others wait for it. (`ids`, beside the runs, may be deleted at any time.)
 
 
 # %%
@@ -7376,6 +7379,9 @@ def encode_corpus(corpus: Corpus, config: Config) -> Data:
     """A corpus as ids: those on disk, or, where they are missing, old or damaged, new ones."""
     text = sum_of_text(corpus)
     about = [text, *corpus.languages, config.vocab_size, config.min_freq, config.max_len]
+    about += map(
+        inspect.getsource, (tokenize, learn_words, learn_subwords, Subwords.encode, usable)
+    )
     folder = runs_folder() / "ids" / sum_of(about)[:16]
     path = folder / "corpus.json"
     with locked(folder, math.inf):

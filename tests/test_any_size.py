@@ -79,6 +79,23 @@ def test_whatever_has_changed_is_encoded_anew(text, tmp_path, change):
     assert len(list((tmp_path / "runs" / "ids").iterdir())) == 1 + other
 
 
+def test_edited_code_has_other_ids(text, monkeypatch):
+    before = encode(text)
+    plain = tutorial.Subwords.encode
+    monkeypatch.setattr(
+        tutorial.Subwords,
+        "encode",
+        lambda self, texts, _: [ids[::-1] for ids in plain(self, texts)],
+    )
+    assert ids_of(encode(text)) != ids_of(before)
+
+
+def test_other_texts_have_other_sums():
+    cuts = [("a", "b"), ("c", "d")], [("a", "bc"), ("", "d")], [("a", "b\nc"), ("d", "")]
+    corpora = [tutorial.Corpus("", DE_EN, {"train": pairs, "val": []}) for pairs in cuts]
+    assert len({*map(tutorial.sum_of_text, corpora)}) == len(cuts)
+
+
 def test_other_settings_have_other_ids(text):
     assert len(encode(text, max_len=40).train) < len(encode(text).train) == 120
 

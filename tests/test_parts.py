@@ -438,6 +438,23 @@ def test_names_that_mean_nothing_are_refused(tmp_path):
             made({"attention": text})
 
 
+class StartsSmall(at.PositionwiseFeedForward):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scale = torch.nn.Parameter(torch.empty(8))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        torch.nn.init.normal_(self.scale)
+        torch.nn.init.zeros_(self.narrow.bias)
+
+
+def test_a_part_has_the_last_word_on_its_initial_values():
+    first, second = at.clones(StartsSmall(8, 16, 0.1), 2)
+    assert not torch.equal(first.scale, second.scale)
+    assert not first.narrow.bias.any() and not second.narrow.bias.any()
+
+
 def test_a_file_of_parts_that_is_none(tmp_path, capsys):
     (tmp_path / "empty.py").write_text("a = 1\n")
     (tmp_path / "text.txt").write_text("import math\n")

@@ -73,6 +73,7 @@ def test_each_pass_has_an_order_of_its_own_and_as_many_updates():
     assert result == {len(sorted_)}
     result = tutorial.token_batches([(3, 30)], 10)
     assert result == [[0]], "longer than the budget"
+    assert tutorial.token_batches([], 10) == []
 
 
 def test_a_straight_line_to_zero():
