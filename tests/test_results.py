@@ -7,14 +7,20 @@ import json
 import re
 import shutil
 
+import plan
 import pytest
 import records
+import significance
 import torch
 import views
 from conftest import PROJECT, write_pairs
 
 MADE = {"date": "2027-01-01", "machine": "a toy", "commit": "0123456789"}
 RECORDS = sorted(records.RESULTS.glob("runs/*.json"))
+
+
+def made_by_a_toy(name: str, **roots) -> dict:
+    return MADE | {"code": {"training": "ab12"} | dict.fromkeys(roots, "ab12")}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,7 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
     """The tool with a plan of two rows of toy runs, and folders of its own; nothing has run yet."""
     pairs = at.builtin_corpus()["train"]
     parts = [pairs[start : start + 12] for start in (120, 132, 144)]
-    splits = dict(zip(("train", "val", *tool.TESTS), (pairs[:120], *parts), strict=True))
+    splits = dict(zip(("train", "val", *plan.TESTS), (pairs[:120], *parts), strict=True))
     corpus = str(write_pairs(tmp_path / "text", ("de", "en"), **splits))
     words = at.Config(
         data=corpus, N=1, d_model=16, d_ff=32, h=2, max_len=64, min_freq=1, keep=2, vocab_size=0,
@@ -38,8 +44,9 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
     subwords = dataclasses.replace(words, vocab_size=150, share_embeddings=True)
     runs = {f"words-{seed}": dataclasses.replace(words, seed=seed) for seed in (1, 2)}
     runs |= {"subwords-1": subwords, "back": dataclasses.replace(subwords, languages="en-de")}
-    first = tool.Row("words", "words", ("words-1", "words-2"))
-    second = tool.Row("subwords", "subwords", ("subwords-1",), beam=4, averaged=2)
+    runs = {name: plan.Run(config, ranks=2) for name, config in runs.items()}
+    first = plan.Row("words", "words", ("words-1", "words-2"))
+    second = plan.Row("subwords", "subwords", ("subwords-1",), beam=4, averaged=2)
     changes = {
         "RUNS": runs,
         "ROWS": (first, second),
@@ -47,12 +54,12 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
         "SHIPPED": dataclasses.replace(second, name="int8"),
         "CORPUS": corpus,
         "AVERAGED": 2,
-        "PRETRAINED": tmp_path / "pretrained",
-        "made": lambda **roots: MADE | {"code": dict.fromkeys(roots, "ab12")},
     }
     for name, value in changes.items():
-        monkeypatch.setattr(tool, name, value)
-    monkeypatch.setattr(views, "ROWS", tool.ROWS)
+        monkeypatch.setattr(plan, name, value)
+    monkeypatch.setattr(tool, "PRETRAINED", tmp_path / "pretrained")
+    monkeypatch.setattr(tool, "made", made_by_a_toy)
+    monkeypatch.setattr(views, "ROWS", plan.ROWS)
     monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
     return tool
@@ -87,10 +94,10 @@ def changed(before, now) -> set[str]:
 
 def test_each_row_changes_what_it_names_and_nothing_else(tool):
     def step(before, row) -> set[str]:
-        settings = (tool.RUNS[each.runs[0]] for each in (before, row))
+        settings = (plan.RUNS[each.runs[0]].config for each in (before, row))
         return changed(*settings) | changed(before, row) - {"name", "step", "runs"}
 
-    pairs = zip(tool.ROWS, tool.ROWS[1:], strict=False)
+    pairs = zip(plan.ROWS, plan.ROWS[1:], strict=False)
     result = {row.name: step(before, row) for before, row in pairs}
     expected = {
         "subwords": {"vocab_size"},
@@ -100,15 +107,14 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
         "recipe": {"alpha"},
     }
     assert result == expected
-    assert step(tool.ROWS[-1], tool.OTHER) == {"languages"}
-    for row in tool.ROWS:
-        first, *others = (tool.RUNS[run] for run in row.runs)
+    assert step(plan.ROWS[-1], plan.OTHER) == {"languages"}
+    for row in plan.ROWS:
+        first, *others = (plan.RUNS[run].config for run in row.runs)
         assert first.seed == 1
         assert first.data == "multi30k"
         assert first.keep >= row.averaged
         assert all(changed(first, other) == {"seed"} for other in others)
-    trials = [config for name, config in tool.RUNS.items() if name.startswith("trial-")]
-    assert len(set(trials)) == len(trials), "each trial changes something else"
+    assert len(set(plan.RUNS.values())) == len(plan.RUNS), "each run is another one"
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -117,7 +123,7 @@ def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(tool, path):
     summary = record["summary"]
     assert re.fullmatch(r"[0-9a-f]{40}|unknown", summary["commit"])
     assert summary["machine"]
-    planned = dataclasses.asdict(tool.RUNS[path.stem])
+    planned = dataclasses.asdict(plan.RUNS[path.stem].config)
     made = {name: value for name, value in summary["settings"].items() if name in planned}
     made["keep"] = planned["keep"]  # it changes no weight
     assert planned | made == planned, "older code had fewer settings"
@@ -136,13 +142,13 @@ def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(tool, path):
 
 def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     commands = train_here(monkeypatch, toy)
-    monkeypatch.setattr(toy, "BEAMS", (1, 2))
-    monkeypatch.setattr(toy, "ALPHAS", (0.0, 1.0))
-    every = ("train", "validate", "score", "pretrained")
+    monkeypatch.setattr(plan, "BEAMS", (1, 2))
+    monkeypatch.setattr(plan, "ALPHAS", (0.0, 1.0))
+    every = ("train", "validate", "score", "steps", "pretrained")
     result = [toy.main([command]) for command in every]
-    expected = [0, 0, 0, 0]
+    expected = [0, 0, 0, 0, 0]
     assert result == expected
-    assert [command[-1] for command in commands] == list(toy.RUNS)
+    assert [command[-1] for command in commands] == list(plan.RUNS)
     assert all("--nproc-per-node=2" in command for command in commands)
 
     summary = records.read("runs/words-2")["summary"]
@@ -159,15 +165,15 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
 
     content = records.read("scores")
     scored = [(entry["run"], entry["split"]) for entry in content["scores"]]
-    expected = [(run, split) for run in toy.RUNS for split in toy.TESTS]
+    expected = [(run, split) for run in plan.RUNS for split in plan.TESTS]
     assert scored[:8] == expected
-    row = toy.ROWS[1]
+    row = plan.ROWS[1]
     [entry] = [e for e in content["scores"][:8] if e["run"] == "subwords-1"][1:]
     result = (entry["beam"], entry["alpha"], entry["averaged"])
     assert result == (4, 0.6, 2)
     assert entry["code"] == {"training": "ab12", "scoring": "ab12"}
     written = toy.translations_path(row, "subwords-1", entry["split"]).read_text().split("\n")[:-1]
-    sources, references = zip(*at.find_corpus(toy.CORPUS).splits[entry["split"]], strict=True)
+    sources, references = zip(*at.find_corpus(plan.CORPUS).splits[entry["split"]], strict=True)
     expected = round(at.corpus_bleu(written, references)[0], 2)
     assert entry["bleu"] == expected
     epochs = sorted(toy.folder_of("subwords-1").glob("epoch-*"))
@@ -177,6 +183,12 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
         torch.testing.assert_close(value, (states[0][name] + states[1][name]) / 2)
     decode = functools.partial(at.beam_search, beam=4, alpha=0.6)
     assert written == at.translate(mean, sources, decode)
+
+    steps = records.read("steps")["steps"]
+    assert [(step["row"], step["split"]) for step in steps] == [("subwords", x) for x in plan.TESTS]
+    for step in steps:
+        assert step["interval"][0] <= step["gain"] <= step["interval"][1]
+        assert not step["passes"], "twelve sentences of a toy prove nothing"
 
     shipped = records.read("pretrained")
     assert at.load_trained_model(toy.PRETRAINED).name.endswith(", int8")
@@ -192,7 +204,7 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
     result = [toy.main([command]) for command in every]
-    expected = [0, 0, 0, 0]
+    expected = [0, 0, 0, 0, 0]
     assert result == expected
     assert len(commands) == 4
     assert len(records.read("scores")["scores"]) == 10
@@ -212,9 +224,103 @@ def test_other_code_of_training_has_other_folders(toy, monkeypatch):
     monkeypatch.setattr(toy, "SCORING", ("attention",))
     assert toy.folder_of("words-1") == before
     monkeypatch.setattr(toy, "TRAINING", ("attention",))
-    expected = before.parent.with_name(toy.code("attention")) / "words-1"
-    assert toy.folder_of("words-1") == expected
     assert toy.folder_of("words-1") != before
+
+
+def test_a_part_is_part_of_the_code_that_decides(at, tool, monkeypatch):
+    names = "base", "rms-norm", "key-width-16", "unscaled"
+    before = [tool.code_of(f"table3-{name}-1") for name in names]
+    assert len(set(before)) == len(names)
+    assert before[0] == tool.code(*tool.TRAINING)
+    monkeypatch.setattr(tool.inspect, "getsource", lambda part: f"another {part}")
+    after = [tool.code_of(f"table3-{name}-1") for name in names]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_what_nine_years_bought_has_as_many_weights(at):
+    def parameters(name: str) -> int:
+        config = plan.RUNS[name].config
+        arguments = {name: value for name, value in vars(config).items() if name in FOR_MODEL}
+        parts = {part: at.find_part(arguments[part], []) for part in at.PARTS}
+        return at.count_parameters(at.make_model(5000, 5000, **arguments | parts))
+
+    then = parameters("years-2017-1")
+    assert 0.98 < parameters("years-2026-1") / then <= 1
+    for name in plan.NINE_YEARS:
+        assert 0.98 < parameters(f"table3-{name}-1") / then <= 1
+
+
+FOR_MODEL = (
+    "N d_model d_ff h dropout attention_dropout norm_first bias max_len share_embeddings"
+    " attention feed_forward norm positions"
+).split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["key-width-16", "unscaled", "rotary", "width-96"])
+def test_a_run_of_the_plan_trains_as_it_says(at, tool, toy, row, monkeypatch):
+    """With the sizes of the toy; embeddings are scaled again, and less text is read."""
+    run = plan_of_table_3[f"table3-{row}-1"]
+    toy_run = plan.RUNS["subwords-1"].config
+    sizes = {
+        name: getattr(toy_run, name) for name in "data N d_model d_ff h epochs batch_tokens".split()
+    }
+    config = dataclasses.replace(run.config, **sizes, vocab_size=150, warmup=10)
+    monkeypatch.setitem(plan.RUNS, row, dataclasses.replace(run, config=config, every=2))
+    monkeypatch.setattr(at.Embeddings, "forward", at.Embeddings.forward)
+    train_here(monkeypatch, tool)
+    tool.train((row,))
+    record = records.read(f"runs/{row}")
+    assert record["summary"]["settings"]["attention"] == run.config.attention
+    model = tool.translator_of(row, 0).model
+    assert (at.Embeddings.forward is plan.unscaled) == (row == "unscaled")
+    width = model.decoder.layers[0].self_attn.linears[0].out_features
+    assert width == (32 if row == "key-width-16" else 16)
+
+
+plan_of_table_3 = dict(plan.RUNS)
+
+
+# What a step gains ------------------------------------------------------------------------------
+
+
+def test_counts_give_the_bleu_of_the_library(at):
+    references = ["A dog runs through the wide green park .", "Two men sit on a bench and laugh."]
+    written = ["A dog runs through the <unk> green park.", "Two men sit on a chair and laugh."]
+    counts = significance.counts_of(written, references)
+    expected = at.corpus_bleu(written, references)[0]
+    assert significance.bleu(counts.sum(dim=0)).item() == pytest.approx(expected)
+
+
+def test_a_gain_is_told_from_luck():
+    generator = torch.Generator().manual_seed(1)
+
+    def system(share: float) -> torch.Tensor:
+        """400 sentences of ten words, of whose runs this share is right."""
+        right = (torch.rand(400, 4, generator=generator) < share).double() * 4 + 2
+        of = torch.tensor([10.0, 9.0, 8.0, 7.0]).double().expand(400, 4)
+        lengths = torch.full((400, 2), 10.0).double()
+        return torch.cat([lengths, right, of], dim=1)
+
+    poor, good, again = system(0.4), system(0.6), system(0.4)
+    assert significance.chance(significance.differences([poor], [good])) < 0.001
+    assert significance.chance(significance.differences([poor], [again])) > 0.01
+    same = significance.differences([poor, again], [again, poor])
+    assert same.abs().max() < 1e-9
+    assert significance.chance(same) == 1
+    drawn = significance.differences([poor], [good])
+    gain = significance.bleu(good.sum(dim=0)) - significance.bleu(poor.sum(dim=0))
+    assert drawn.mean() == pytest.approx(gain.item(), abs=0.1)
+
+
+def test_many_questions_make_each_answer_less_sure():
+    assert significance.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert significance.holm([0.5, 0.6]) == [1, 1]
 
 
 def test_a_busy_machine_is_refused(monkeypatch):
@@ -269,7 +375,7 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
     entries = records.read("scores")["scores"]
     keys = [(entry["row"], entry["run"], entry["split"]) for entry in entries]
     assert len(set(keys)) == len(keys)
-    rows = {row.name: row for row in (*tool.ROWS, tool.OTHER, tool.SHIPPED)}
+    rows = {row.name: row for row in (*plan.ROWS, plan.OTHER, plan.SHIPPED)}
     for entry in entries:
         row = rows[entry["row"]]
         assert entry["run"] in row.runs
@@ -278,7 +384,7 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
         expected = (row.alpha, row.averaged)
         assert result == expected
         path = tool.translations_path(row, entry["run"], entry["split"])
-        languages = tuple(tool.RUNS[entry["run"]].languages.split("-"))
+        languages = tuple(plan.RUNS[entry["run"]].config.languages.split("-"))
         references = [pair[1] for pair in at.find_multi30k(languages).splits[entry["split"]]]
         written = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         bleu, signature = at.corpus_bleu(written, references)
@@ -287,9 +393,9 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
 
 
 def test_the_penalty_of_the_last_row_is_the_best_on_the_validation_split(tool):
-    sweep = [cell for cell in records.read("beam")["sweep"] if cell["beam"] == tool.BEAM]
+    sweep = [cell for cell in records.read("beam")["sweep"] if cell["beam"] == plan.BEAM]
     result = max(sweep, key=lambda cell: cell["bleu"])["alpha"]
-    assert result == tool.CHOSEN_ALPHA
+    assert result == plan.CHOSEN_ALPHA
 
 
 def test_speed_is_a_ratio_of_medians():

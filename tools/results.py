@@ -1,8 +1,10 @@
 """Make the records of docs/results: train, choose on the validation split, score the tests once.
 
     python tools/results.py train [NAME ...]  the runs whose names begin so (default: the rows')
+    python tools/results.py left [NAME ...]   those that are not on record yet
     python tools/results.py validate          try beams, penalties and averages
     python tools/results.py score             each row on each test split, once
+    python tools/results.py steps             which steps of the recipe pass the rule of the text
     python tools/results.py pretrained        the folder pretrained/ and what int8 costs
 
 Each command does only what is not on record; remove a record, or entries of scores.json, to make
@@ -11,92 +13,29 @@ decides a training.
 """
 
 import functools
+import hashlib
+import inspect
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import mean
 
 import models
+import plan
 import reach
 import records
+import significance
+import torch
+from plan import Row
+from sacrebleu.metrics import CHRF
 
 at = models.at
-
-# The plan ---------------------------------------------------------------------------------------
-
-CORPUS = "multi30k"
-SEEDS = (1, 2, 3)
-BEAM = 4
-ALPHA = 0.6
-AVERAGED = 6  # as in the paper, and how many of the last epochs
-CHOSEN_ALPHA = 1.4  # the best of ALPHAS with a beam of BEAM: beam.json
-BEAMS = (1, 2, 4, 8, 12)
-ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4)
-TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
 PRETRAINED = at.HERE / "pretrained"
-
-
-def recipe(**changes) -> at.Config:
-    return replace(at.Config(data=CORPUS, batch_tokens=2560, epochs=32), **changes)
-
-
-def trial(**changes) -> at.Config:
-    """A quarter of the updates of the first recipe, with as high a rate at the end of warm-up."""
-    base = {"epochs": 8, "keep": 3, "dropout": 0.15, "warmup": 250, "factor": 0.75}
-    return recipe(**base | changes)
-
-
-# Sizes of about 4.1 million parameters.
-NARROW = {"d_model": 176, "d_ff": 704, "h": 4}
-NARROWER = {"d_model": 168, "d_ff": 672, "h": 3}
-
-RUNS = {
-    **{f"words-{n}": recipe(vocab_size=0, share_embeddings=False, seed=n) for n in SEEDS},
-    "subwords-1": recipe(share_embeddings=False),
-    **{f"recipe-{n}": recipe(seed=n) for n in SEEDS},
-    "recipe-en-de": recipe(languages="en-de"),
-    "trial-base": trial(),
-    "trial-factor-50": trial(factor=0.5),
-    "trial-after-50": trial(norm_first=False, factor=0.5),
-    "trial-subwords-8000": trial(vocab_size=8000, **NARROW),
-    "trial-clip-1": trial(clip=1.0),
-    "trial-batch-1280": trial(batch_tokens=1280, warmup=500),
-    "trial-layers-4": trial(N=4, **NARROWER),
-    "trial-heads-6": trial(h=6),
-    "trial-smoothing-15": trial(smoothing=0.15),
-    "trial-decay-10": trial(weight_decay=0.1),
-    "trial-dropout-20": trial(dropout=0.2),
-    "trial-attention-dropout-10": trial(attention_dropout=0.1),
-    "trial-factor-35": trial(factor=0.35),
-    "trial-subwords-10000": trial(vocab_size=10_000, **NARROWER),
-}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table: runs that differ in their seed only, and how their weights are used."""
-
-    name: str
-    step: str  # what is new, in words
-    runs: tuple[str, ...]
-    beam: int = 1
-    averaged: int = 0  # how many of the last epochs; 0: the epoch with the best validation BLEU
-    alpha: float = ALPHA
-
-
-FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
-ROWS = (
-    Row("words", "words", tuple(f"words-{seed}" for seed in SEEDS)),
-    Row("subwords", "subwords", ("subwords-1",)),
-    Row("one-matrix", "one matrix instead of three", FULL[:1]),
-    Row("beam", "beam search", FULL[:1], BEAM),
-    Row("averaging", "averaging", FULL[:1], BEAM, AVERAGED),
-    Row("recipe", f"length penalty {CHOSEN_ALPHA}", FULL, BEAM, AVERAGED, CHOSEN_ALPHA),
-)
-OTHER = Row("en-de", "the same, English to German", ("recipe-en-de",), BEAM, AVERAGED, CHOSEN_ALPHA)
-SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOSEN_ALPHA)
 
 
 # The code that decides a number -------------------------------------------------------------------
@@ -119,28 +58,45 @@ def code(*roots: str) -> str:
     return reach.code_hash((at.HERE / at.SCRIPT).read_text("utf-8"), roots, NOT_FOLLOWED)
 
 
-def made(**decided: Sequence[str]) -> dict:
-    """Circumstances, and hashes of the code that decided a number, by what it decided."""
+def code_of(name: str) -> str:
+    """A hash of the code that decides a training: this text's, its parts', and the plan's."""
+    run = plan.RUNS[name]
+    parts = {getattr(run.config, part).partition("(")[0] for part in at.PARTS}
+    ours = code(*TRAINING, *sorted(part for part in parts if hasattr(at, part)))
+    own = [getattr(plan, part) for part in sorted(parts) if hasattr(plan, part)]
+    own += [] if run.scaled else [plan.unscaled]
+    texts = "".join(map(inspect.getsource, own))
+    return hashlib.sha256(f"{ours}{texts}".encode()).hexdigest()[:16] if own else ours
+
+
+def made(name: str, **decided: Sequence[str]) -> dict:
+    """Circumstances, and hashes of the code that decided a number of a run, by what it decided."""
     hashes = {what: code(*roots) for what, roots in decided.items()}
-    return records.circumstances() | {"code": hashes}
+    return records.circumstances() | {"code": {"training": code_of(name)} | hashes}
 
 
 # Training ---------------------------------------------------------------------------------------
 
 
 def folder_of(name: str) -> Path:
-    return at.runs_folder() / code(*TRAINING) / name
+    return at.runs_folder() / code_of(name) / name
 
 
 def process(name: str, /) -> None:
     """Be one of the processes of a training."""
-    at.train_model(RUNS[name], folder_of(name))
+    run = plan.RUNS[name]
+    if not run.scaled:
+        at.Embeddings.forward = plan.unscaled
+    corpus = at.find_corpus(run.config.data, tuple(run.config.languages.split("-")))
+    train = corpus.splits["train"][:: run.every]
+    corpus = replace(corpus, splits=corpus.splits | {"train": train})
+    at.train_model(run.config, folder_of(name), corpus=corpus, parts=[plan.NarrowKeys])
 
 
 def train_one(name: str) -> dict:
-    """Train a run to its end, in two processes of one thread (a trial: in one); its record."""
+    """Train a run to its end, in processes of one thread; its record."""
     folder = folder_of(name)
-    ranks = 1 if name.startswith("trial-") else 2
+    ranks = plan.RUNS[name].ranks
     torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={ranks} --".split()
     command = [sys.executable, *torchrun, __file__, "process", name]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -159,21 +115,33 @@ def train_one(name: str) -> dict:
         "updates": log[-1]["updates"],
         "epochs": len(log),
         "ranks": ranks,
-        "bf16": "bfloat16" in run["machine"],
+        "format": "bf16" if "bfloat16" in run["machine"] else "fp32",
     }
-    return {"summary": summary | made(training=TRAINING), "log": log}
+    return {"summary": summary | made(name), "log": log}
+
+
+def missing(beginnings: tuple[str, ...] = ()) -> Iterator[str]:
+    """Runs whose names begin so, by default those of the rows, that are not on record."""
+    for beginning in beginnings:
+        if not any(name.startswith(beginning) for name in plan.RUNS):
+            names = ", ".join(plan.RUNS)
+            raise ValueError(f"no run begins with {beginning!r}: choose among {names}")
+    of_rows = {run for row in (*plan.ROWS, plan.OTHER) for run in row.runs}
+    for name in plan.RUNS:
+        wanted = name.startswith(tuple(beginnings)) if beginnings else name in of_rows
+        if wanted and not records.read(f"runs/{name}"):
+            yield name
 
 
 def train(beginnings: tuple[str, ...] = (), /) -> None:
     """Every run whose name begins so and that is not on record, one after the other."""
-    for beginning in beginnings:
-        if not any(name.startswith(beginning) for name in RUNS):
-            raise ValueError(f"no run begins with {beginning!r}: choose among {', '.join(RUNS)}")
-    of_rows = {run for row in (*ROWS, OTHER) for run in row.runs}
-    for name in RUNS:
-        wanted = name.startswith(tuple(beginnings)) if beginnings else name in of_rows
-        if wanted and not records.read(f"runs/{name}"):
-            records.write(f"runs/{name}", train_one(name))
+    for name in missing(beginnings):
+        records.write(f"runs/{name}", train_one(name))
+
+
+def left(beginnings: tuple[str, ...] = (), /) -> None:
+    """Print what `train` would train."""
+    print("\n".join(missing(beginnings)))
 
 
 # Validation -------------------------------------------------------------------------------------
@@ -188,40 +156,61 @@ def translator_of(name: str, averaged: int) -> at.Translator:
     if averaged:
         last = len(run["history"])
         numbers = range(last - averaged + 1, last + 1)
-        translator = models.average_models([folder / f"epoch-{n:03}" for n in numbers])
+        epochs = [folder / f"epoch-{n:03}" for n in numbers]
+        translator = models.average_models(epochs, [plan.NarrowKeys])
     else:
-        translator = at.load_trained_model(folder, models.CPU)
+        translator = at.load_trained_model(folder, models.CPU, [plan.NarrowKeys])
     at.make_fast(translator.model)
     return translator
 
 
-def scored(translator: at.Translator, split: str, beam: int, alpha: float = ALPHA) -> dict:
-    """BLEU, signature and perplexity on a split."""
-    corpus = at.find_corpus(CORPUS, translator.languages)
+def translated(
+    translator: at.Translator, split: str, beam: int, alpha: float = plan.ALPHA
+) -> tuple[list[str], dict]:
+    """Translations of a split, and how good they are."""
+    pairs = at.find_corpus(plan.CORPUS, translator.languages).splits[split]
+    sources, references = zip(*pairs, strict=True)
     decode = functools.partial(at.beam_search, beam=beam, alpha=alpha)
-    scores = at.evaluate(translator, corpus, [split], decode)[split]
-    print(f"{translator.name}, {split}, beam {beam}, alpha {alpha}: {scores}", flush=True)
-    return {
-        "bleu": round(scores["BLEU"], 2),
-        "signature": scores["signature"],
-        "perplexity": round(scores["perplexity"], 2),
+    begin = time.perf_counter()
+    written = at.translate(translator, sources, decode)
+    seconds = time.perf_counter() - begin
+    bleu, signature = at.corpus_bleu(written, references)
+    loss = at.evaluate_loss(translator.model, at.batches_to_judge(translator, pairs))
+    scores = {
+        "bleu": round(bleu, 2),
+        "signature": signature,
+        "chrf": round(CHRF().corpus_score(written, [list(references)]).score, 2),
+        "perplexity": round(loss["perplexity"], 2),
+        "seconds": round(seconds, 1),
+        "format": "fp32",
     }
+    print(f"{translator.name}, {split}, beam {beam}, alpha {alpha}: {scores}", flush=True)
+    return written, scores
+
+
+def scored(translator: at.Translator, split: str, beam: int, alpha: float = plan.ALPHA) -> dict:
+    return translated(translator, split, beam, alpha)[1]
 
 
 def validate() -> None:
     """Sweep beam, length penalty and averaging with the first seed of the full recipe."""
-    about = made(training=TRAINING, scoring=SCORING)
-    facts = {"run": SHIPPED.runs[0], "beam": BEAM, "averaged": AVERAGED, "made": about}
+    [run] = plan.SHIPPED.runs
+    averaged = plan.AVERAGED
+    about = made(run, scoring=SCORING)
+    facts = {"run": run, "beam": plan.BEAM, "averaged": averaged, "made": about}
     if not records.read("beam"):
-        whole = translator_of(facts["run"], AVERAGED)
-        pairs = [(beam, alpha) for beam in BEAMS for alpha in ALPHAS if beam > 1 or alpha == 0]
-        sweep = [{"beam": b, "alpha": a} | scored(whole, "val", b, a) for b, a in pairs]
+        whole = translator_of(run, averaged)
+        sweep = []
+        for beam, alpha in itertools.product(plan.BEAMS, plan.ALPHAS):
+            if beam > 1 or alpha == 0:
+                scores = scored(whole, "val", beam, alpha)
+                sweep.append({"beam": beam, "alpha": alpha} | scores)
         records.write("beam", facts | {"sweep": sweep})
     if not records.read("averaging"):
-        sweep = [  # 0 stands for the best epoch
-            {"averaged": count} | scored(translator_of(facts["run"], count), "val", BEAM)
-            for count in range(RUNS[facts["run"]].keep + 1)
-        ]
+        sweep = []
+        for count in range(plan.RUNS[run].config.keep + 1):  # 0 stands for the best epoch
+            scores = scored(translator_of(run, count), "val", plan.BEAM)
+            sweep.append({"averaged": count} | scores)
         records.write("averaging", facts | {"sweep": sweep})
 
 
@@ -243,13 +232,10 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     """The scores of a row's run on a test split, computed only if they never were."""
     if entry := score_of(row, run, split):
         return entry
-    decode = functools.partial(at.beam_search, beam=row.beam, alpha=row.alpha)
-    pairs = at.find_corpus(CORPUS, translator.languages).splits[split]
-    written = at.translate(translator, [source for source, _ in pairs], decode)
+    written, scores = translated(translator, split, row.beam, row.alpha)
     records.write_text(translations_path(row, run, split), "".join(f"{x}\n" for x in written))
     entry = {"row": row.name, "run": run, "split": split, "beam": row.beam, "alpha": row.alpha}
-    entry |= {"averaged": row.averaged} | scored(translator, split, row.beam, row.alpha)
-    entry |= made(training=TRAINING, scoring=SCORING)
+    entry |= {"averaged": row.averaged} | scores | made(run, scoring=SCORING)
     content = records.read("scores")
     records.write("scores", content | {"scores": [*content.get("scores", []), entry]})
     return entry
@@ -257,12 +243,64 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
 
 def score() -> None:
     """Score what was never scored."""
-    for row in (*ROWS, OTHER):
+    for row in (*plan.ROWS, plan.OTHER):
         for run in row.runs:
-            missing = [split for split in TESTS if not score_of(row, run, split)]
-            translator = translator_of(run, row.averaged) if missing else None
-            for split in missing:
+            splits = [split for split in plan.TESTS if not score_of(row, run, split)]
+            translator = translator_of(run, row.averaged) if splits else None
+            for split in splits:
                 score_once(row, run, split, translator)
+
+
+# What a step gains ------------------------------------------------------------------------------
+
+
+def counts_of_row(row: Row, split: str) -> list:
+    """What BLEU counts in the translations on file, for each seed of a row."""
+    references = [pair[1] for pair in at.find_corpus(plan.CORPUS).splits[split]]
+    texts = [translations_path(row, run, split).read_text("utf-8") for run in row.runs]
+    return [significance.counts_of(text.split("\n")[:-1], references) for text in texts]
+
+
+def step_between(before: Row, after: Row, split: str) -> dict:
+    """What a row gains over the row before on a split, and within what limits."""
+    rows = [[score_of(row, run, split)["bleu"] for run in row.runs] for row in (before, after)]
+    drawn = significance.differences(*(counts_of_row(row, split) for row in (before, after)))
+    low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
+    luck = max(max(scores) - min(scores) for scores in rows)  # of the training
+    gain = mean(rows[1]) - mean(rows[0])
+    if before.runs == after.runs:  # the same weights: each of them must gain
+        exceeds = all(new > old for old, new in zip(*rows, strict=True))
+    else:
+        exceeds = gain > luck
+    return {
+        "row": after.name,
+        "split": split,
+        "gain": round(gain, 2),
+        "interval": [round(low, 2), round(high, 2)],
+        "chance": significance.chance(drawn),
+        "range": round(luck, 2),
+        "beyond the seeds": exceeds,
+    }
+
+
+def steps() -> None:
+    """Which steps gain on both test splits, by more than sentences and seeds differ."""
+    found = [
+        step_between(before, after, split)
+        for before, after in itertools.pairwise(plan.ROWS)
+        for split in plan.TESTS
+    ]
+    corrected = significance.holm([step["chance"] for step in found])
+    for step, chance in zip(found, corrected, strict=True):
+        step["chance"] = round(chance, 4)  # of all together
+        step["passes"] = (
+            chance < significance.SURE and step["gain"] > 0 and step["beyond the seeds"]
+        )
+    records.write("steps", {"steps": found, "draws": significance.DRAWS})
+    for row in plan.ROWS[1:]:
+        of_row = [step for step in found if step["row"] == row.name]
+        verdict = "passes" if all(step["passes"] for step in of_row) else "does not pass"
+        print(f"{row.step}: {verdict}", *of_row, sep="\n  ")
 
 
 # The model to take away -------------------------------------------------------------------------
@@ -272,29 +310,33 @@ def pretrained() -> None:
     """Write the folder pretrained/ from the full recipe, and measure what int8 costs."""
     if records.read("pretrained"):
         return
-    [run] = SHIPPED.runs
-    whole = translator_of(run, AVERAGED)
+    [run] = plan.SHIPPED.runs
+    whole = translator_of(run, plan.AVERAGED)
     average = folder_of(run).with_name(f"{run}-average")
     at.save_model(whole, average)
     rounded = models.round_model(average, PRETRAINED)
     at.make_fast(rounded.model)
     formats = {}
     for name, translator, row, folder in (
-        ("fp32", whole, ROWS[-1], average),
-        ("int8", rounded, SHIPPED, PRETRAINED),
+        ("fp32", whole, plan.ROWS[-1], average),
+        ("int8", rounded, plan.SHIPPED, PRETRAINED),
     ):
         size = (folder / "model.safetensors").stat().st_size / 1e6
-        formats[name] = {"MB": round(size, 2), "val": scored(translator, "val", BEAM, row.alpha)}
-        formats[name] |= {split: score_once(row, run, split, translator) for split in TESTS}
+        formats[name] = {
+            "MB": round(size, 2),
+            "val": scored(translator, "val", plan.BEAM, row.alpha),
+        }
+        formats[name] |= {split: score_once(row, run, split, translator) for split in plan.TESTS}
     training = records.read(f"runs/{run}")["summary"]
-    about = made(training=TRAINING, scoring=SCORING)
+    about = made(run, scoring=SCORING)
     content = {"run": run, "training": training, "formats": formats, "made": about}
     records.write("pretrained", content)
 
 
 main = records.command_line(
-    train=train, process=process, validate=validate, score=score, pretrained=pretrained
-)
+    train=train, left=left, process=process, validate=validate, score=score, steps=steps,
+    pretrained=pretrained,
+)  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())

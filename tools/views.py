@@ -15,10 +15,11 @@ from statistics import mean, median
 
 import altair as alt
 import build_page
+import plan
 import records
 import results
+from plan import ROWS, TESTS, at
 from records import finished, read
-from results import ROWS, TESTS, at
 
 BENCHMARKS = {"AMD EPYC": "benchmark", "Intel Xeon": "benchmark-xeon"}
 MINUTES = "minutes with bf16, about twice as many without"
@@ -73,21 +74,21 @@ Curves lead from each subword to those that the model looked at while it wrote i
 # The recipe -------------------------------------------------------------------------------------
 
 
-def summaries(*rows: results.Row) -> list[dict]:
+def summaries(*rows: plan.Row) -> list[dict]:
     return [read(f"runs/{run}")["summary"] for row in rows for run in row.runs]
 
 
-def scores(*rows: results.Row, splits: Iterable[str] = TESTS) -> list[dict]:
+def scores(*rows: plan.Row, splits: Iterable[str] = TESTS) -> list[dict]:
     return [
         results.score_of(row, run, split) for row in rows for split in splits for run in row.runs
     ]
 
 
-def bleu(row: results.Row, split: str) -> str:
+def bleu(row: plan.Row, split: str) -> str:
     return with_range([entry["bleu"] for entry in scores(row, splits=[split])], 1)
 
 
-def costs(row: results.Row) -> list[str]:
+def costs(row: plan.Row) -> list[str]:
     """Parameters, minutes of training and seeds of a row."""
     runs = summaries(row)
     minutes = with_range([summary["minutes"] for summary in runs], 0)
@@ -110,7 +111,7 @@ def steps() -> dict:
     """Every step: scores with their range, and what the first seed gains over the row before."""
     table = []
     before = {}
-    rows = (*ROWS, results.OTHER)
+    rows = (*ROWS, plan.OTHER)
     for row in rows:
         cells = [row.step]
         for split in TESTS:
@@ -118,7 +119,7 @@ def steps() -> dict:
             gain = entries[0]["bleu"] - before.get(split, math.nan)
             before[split] = entries[0]["bleu"]
             perplexity = mean(entry["perplexity"] for entry in entries)
-            told = "–" if math.isnan(gain) or row is results.OTHER else f"{gain:+.1f}"
+            told = "–" if math.isnan(gain) or row is plan.OTHER else f"{gain:+.1f}"
             cells += [bleu(row, split), told, f"{perplexity:.2f}"]
         table.append([*cells, *costs(row)])
     each = ["BLEU (range)", "gain", "perplexity"]
@@ -157,7 +158,7 @@ def int8() -> dict:
     columns = {"format": "{format}", "MB": "{MB:.1f}"}
     columns |= {f"BLEU {name}": f"{{{split}[bleu]:.1f}}" for split, name in splits.items()}
     rows = [{"format": name} | scores for name, scores in record["formats"].items()]
-    score = results.score_of(results.SHIPPED, record["run"], "test_2016_flickr")
+    score = results.score_of(plan.SHIPPED, record["run"], "test_2016_flickr")
     use = "beam {beam}, α = {alpha}, mean of the last {averaged} epochs".format(**score)
     caption = f"Multi30k, {record['run']}, {use}; BLEU {score['signature']}"
     return finished(caption, [record["training"], record["made"]], **tabulate(rows, columns))
@@ -171,10 +172,9 @@ def beam() -> dict:
     record = read("beam")
     found = {(cell["beam"], cell["alpha"]): f"{cell['bleu']:.1f}" for cell in record["sweep"]}
     rows = [
-        [f"{beam}", *(found.get((beam, alpha), "") for alpha in results.ALPHAS)]
-        for beam in results.BEAMS
+        [f"{beam}", *(found.get((beam, alpha), "") for alpha in plan.ALPHAS)] for beam in plan.BEAMS
     ]
-    columns = ["beam", *(f"α = {alpha}" for alpha in results.ALPHAS)]
+    columns = ["beam", *(f"α = {alpha}" for alpha in plan.ALPHAS)]
     caption = "BLEU, Multi30k, validation split, {run}, mean of the last {averaged} epochs"
     return finished(caption.format(**record), [record["made"]], columns=columns, rows=rows)
 
@@ -193,7 +193,7 @@ def choices() -> dict:
     """The trials: one thing changed at a time."""
     base = read("runs/trial-base")["summary"]["settings"]
     trials = []
-    for name in results.RUNS:
+    for name in plan.RUNS:
         if name.startswith("trial-") and (record := read(f"runs/{name}")):
             settings = record["summary"]["settings"]
             changes = [f"{key} {value}" for key, value in settings.items() if base[key] != value]
@@ -530,7 +530,7 @@ def lengths() -> dict:
         facet=alt.Facet("outcome:N", columns=2, sort=list(KINDS), title=None),
     )
     drawn = lines.properties(description=text).to_dict()
-    caption = f"Copy task, trained on lengths 1 to 10, seeds 1 to {len(results.SEEDS)}"
+    caption = f"Copy task, trained on lengths 1 to 10, seeds 1 to {len(plan.SEEDS)}"
     return finished(caption, [record["made"]], chart=drawn)
 
 

@@ -1,0 +1,193 @@
+"""What is trained for docs/results, and how the rows of the tables use it."""
+
+import math
+from dataclasses import dataclass, replace
+
+import models
+import torch
+
+at = models.at
+
+CORPUS = "multi30k"
+SEEDS = (1, 2, 3)
+BEAM = 4
+ALPHA = 0.6
+AVERAGED = 6  # as in the paper, and how many of the last epochs
+CHOSEN_ALPHA = 1.4  # the best of ALPHAS with a beam of BEAM: beam.json
+BEAMS = (1, 2, 4, 8, 12)
+ALPHAS = (0.0, 0.3, 0.6, 1.0, 1.4)
+TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training: its settings, and what they do not say."""
+
+    config: at.Config
+    ranks: int = 1  # of one thread each
+    every: int = 1  # of the training pairs one in so many
+    scaled: bool = True  # embeddings by √D
+
+
+def recipe(**changes) -> at.Config:
+    return replace(at.Config(data=CORPUS, batch_tokens=2560, epochs=32), **changes)
+
+
+# The recipe, step by step -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: runs that differ in their seed only, and how their weights are used."""
+
+    name: str
+    step: str  # what is new, in words
+    runs: tuple[str, ...]
+    beam: int = 1
+    averaged: int = 0  # how many of the last epochs; 0: the epoch with the best validation BLEU
+    alpha: float = ALPHA
+
+
+OF_ROWS = {
+    **{f"words-{n}": recipe(vocab_size=0, share_embeddings=False, seed=n) for n in SEEDS},
+    "subwords-1": recipe(share_embeddings=False),
+    **{f"recipe-{n}": recipe(seed=n) for n in SEEDS},
+    "recipe-en-de": recipe(languages="en-de"),
+}
+FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
+ROWS = (
+    Row("words", "words", tuple(f"words-{seed}" for seed in SEEDS)),
+    Row("subwords", "subwords", ("subwords-1",)),
+    Row("one-matrix", "one matrix instead of three", FULL[:1]),
+    Row("beam", "beam search", FULL[:1], BEAM),
+    Row("averaging", "averaging", FULL[:1], BEAM, AVERAGED),
+    Row("recipe", f"length penalty {CHOSEN_ALPHA}", FULL, BEAM, AVERAGED, CHOSEN_ALPHA),
+)
+OTHER = Row("en-de", "the same, English to German", ("recipe-en-de",), BEAM, AVERAGED, CHOSEN_ALPHA)
+SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOSEN_ALPHA)
+
+
+# Trials -------------------------------------------------------------------------------------------
+
+
+def trial(**changes) -> at.Config:
+    """A quarter of the updates of the first recipe, with as high a rate at the end of warm-up."""
+    base = {"epochs": 8, "keep": 3, "dropout": 0.15, "warmup": 250, "factor": 0.75}
+    return recipe(**base | changes)
+
+
+# Sizes of about 4.1 million parameters, with more subwords or more layers.
+NARROW = {"d_model": 176, "d_ff": 704, "h": 4}
+NARROWER = {"d_model": 168, "d_ff": 672, "h": 3}
+TRIALS = {
+    "trial-base": trial(),
+    "trial-factor-50": trial(factor=0.5),
+    "trial-after-50": trial(norm_first=False, factor=0.5),
+    "trial-subwords-8000": trial(vocab_size=8000, **NARROW),
+    "trial-clip-1": trial(clip=1.0),
+    "trial-batch-1280": trial(batch_tokens=1280, warmup=500),
+    "trial-layers-4": trial(N=4, **NARROWER),
+    "trial-heads-6": trial(h=6),
+    "trial-smoothing-15": trial(smoothing=0.15),
+    "trial-decay-10": trial(weight_decay=0.1),
+    "trial-dropout-20": trial(dropout=0.2),
+    "trial-attention-dropout-10": trial(attention_dropout=0.1),
+    "trial-factor-35": trial(factor=0.35),
+    "trial-subwords-10000": trial(vocab_size=10_000, **NARROWER),
+}
+
+
+# Table 3, and nine years --------------------------------------------------------------------------
+
+
+class NarrowKeys(at.MultiHeadedAttention):
+    """Attention whose queries and keys have a width of their own."""
+
+    def __init__(self, h: int, d_model: int, width: int, dropout: float = 0.1):
+        super().__init__(h, d_model, dropout)
+        self.linears[0] = torch.nn.Linear(d_model, h * width)
+        self.linears[1] = torch.nn.Linear(d_model, h * width)
+
+    def split(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (self.h, -1)).transpose(1, 2)
+
+
+def unscaled(self: at.Embeddings, ids: torch.Tensor) -> torch.Tensor:
+    """What embeddings give without √D."""
+    return self.lut(ids)
+
+
+SHORT = 5  # epochs that give 30 BLEU
+
+
+def short(seed: int, warmup: int = 168, **changes) -> at.Config:
+    """The recipe for SHORT epochs, a sixth of them to warm up, to as high a rate."""
+    factor = at.Config.factor * math.sqrt(warmup / at.Config.warmup)
+    base = {"epochs": SHORT, "warmup": warmup, "factor": factor, "keep": 1, "seed": seed}
+    return recipe(**base | changes)
+
+
+# Each with as many weights as the recipe, or a few less: a gate is a third matrix, and shared keys
+# leave room.
+NINE_YEARS = {
+    "rms-norm": {"norm": "RMSNorm"},
+    "swiglu": {"feed_forward": "SwiGLU", "d_ff": at.Config.d_ff * 2 // 3},
+    "rotary": {"attention": "RotaryAttention", "positions": "NoPositions"},
+    "one-group": {"attention": "GroupedAttention(groups=1)", "d_ff": 960},
+    "no-biases": {"bias": False},
+    "adamw": {"weight_decay": 0.1},
+}
+TABLE_3 = {
+    "base": {},
+    **{f"heads-{h}": {"h": h} for h in (1, 2, 6, 12)},
+    **{f"key-width-{n}": {"attention": f"NarrowKeys(width={n})"} for n in (16, 32)},
+    **{f"layers-{N}": {"N": N} for N in (1, 2, 4, 5, 6)},
+    **{f"width-{D}": {"d_model": D} for D in (96, 384)},
+    **{f"feed-forward-{F}": {"d_ff": F} for F in (384, 1536)},
+    **{f"dropout-{percent}": {"dropout": percent / 100} for percent in (0, 10, 20, 30, 40)},
+    **{f"smoothing-{percent}": {"smoothing": percent / 100} for percent in (0, 20)},
+    "learnt-positions": {"positions": "LearntPositions"},
+    "no-positions": {"positions": "NoPositions"},
+    "norm-after": {"norm_first": False},
+    "norm-after-no-warm-up": {"norm_first": False, "warmup": 1},
+    "no-warm-up": {"warmup": 1},
+    "unscaled": {},
+    "three-matrices": {"share_embeddings": False},
+    "inverse-sqrt": {"schedule": "inverse_sqrt", "keep": AVERAGED},
+    **NINE_YEARS,
+}
+TABLE_3_RUNS = {
+    f"table3-{row}-{seed}": Run(short(seed, **changes), scaled=row != "unscaled")
+    for row, changes in TABLE_3.items()
+    for seed in SEEDS[:2]
+}
+
+# Their schedule does not depend on the length: one training serves equal updates and equal minutes.
+TOGETHER = {
+    **{name: value for changes in NINE_YEARS.values() for name, value in changes.items()},
+    "attention": "RotaryGroupedAttention(groups=1)",
+    "d_ff": 640,  # two thirds of 960
+}
+YEARS_RUNS = {
+    f"years-{kind}-{seed}": Run(recipe(schedule="inverse_sqrt", seed=seed, **changes))
+    for kind, changes in {"2017": {}, "2026": TOGETHER}.items()
+    for seed in SEEDS
+}
+
+
+# Scale --------------------------------------------------------------------------------------------
+
+WIDTHS = (48, 96, 192, 288)
+SHARES = (16, 8, 4, 2)  # of the data, one in so many; all of it is the third width's
+SCALE_RUNS = {
+    **{f"scale-width-{D}": Run(recipe(d_model=D, d_ff=4 * D)) for D in WIDTHS},
+    **{f"scale-data-{n}": Run(recipe(), every=n) for n in SHARES},
+}
+
+RUNS = {
+    **{name: Run(config, ranks=2) for name, config in OF_ROWS.items()},
+    **{name: Run(config) for name, config in TRIALS.items()},
+    **TABLE_3_RUNS,
+    **YEARS_RUNS,
+    **SCALE_RUNS,
+}
