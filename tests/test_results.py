@@ -331,6 +331,38 @@ def test_a_busy_machine_is_refused(monkeypatch):
         records.wait_for_quiet(patience=0)
 
 
+def of_format(name: str, machine: str = "a toy") -> dict:
+    return {"format": name, "machine": machine, "minutes": 7.0, "parameters": 1_000_000}
+
+
+def test_rows_that_do_not_compare_are_refused(toy, monkeypatch):
+    first, second = plan.ROWS
+    records.write("runs/words-1", {"summary": of_format("bf16")})
+    with pytest.raises(ValueError, match=r"^not on record: words-2, subwords-1$"):
+        views.summaries(*plan.ROWS)
+    records.write("runs/words-2", {"summary": of_format("fp32")})
+    with pytest.raises(ValueError, match=r"share their number format.*'words-2': 'fp32'"):
+        views.summaries(first)
+    records.write("runs/words-2", {"summary": of_format("bf16", "another")})
+    records.write("runs/subwords-1", {"summary": of_format("bf16", "another")})
+    assert len(views.summaries(*plan.ROWS)) == 3
+    assert views.costs(second) == ["1.0 M", "7", "1"]
+    assert views.costs(first) == ["1.0 M", "7", "2"]
+    records.write("runs/words-2", {"summary": of_format("bf16")})
+    assert views.costs(first) == ["1.0 M", "–", "2"], (
+        "minutes of another processor than the shipped"
+    )
+
+
+def test_a_view_that_cannot_be_made_stays_and_is_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(
+        views, "VIEWS", {"steps": lambda: views.summaries(plan.Row("", "", ("x",)))}
+    )
+    monkeypatch.setattr(records, "write_text", lambda path, text: None)
+    assert views.main() == 1
+    assert capsys.readouterr().err == "error: views/steps stays as it was: not on record: x\n"
+
+
 # What is published ------------------------------------------------------------------------------
 
 

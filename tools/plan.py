@@ -1,6 +1,7 @@
 """What is trained for docs/results, and how the rows of the tables use it."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import models
@@ -26,7 +27,7 @@ class Run:
     config: at.Config
     ranks: int = 1  # of one thread each
     every: int = 1  # of the training pairs one in so many
-    scaled: bool = True  # embeddings by √D
+    embeddings: Callable | None = None  # a `forward` in the place of that of Embeddings
 
 
 def recipe(**changes) -> at.Config:
@@ -97,6 +98,17 @@ TRIALS = {
 }
 
 
+def forgetful(self: at.Embeddings, ids: torch.Tensor) -> torch.Tensor:
+    """Embeddings of which a tenth is the unknown word's while the model trains."""
+    if self.training:
+        lost = (torch.rand(ids.shape) < 0.1) & (ids >= len(at.SPECIALS))
+        ids = ids.masked_fill(lost, at.UNKNOWN)
+    return EMBED(self, ids)
+
+
+EMBED = at.Embeddings.forward
+
+
 # Table 3, and nine years --------------------------------------------------------------------------
 
 
@@ -157,7 +169,9 @@ TABLE_3 = {
     **NINE_YEARS,
 }
 TABLE_3_RUNS = {
-    f"table3-{row}-{seed}": Run(short(seed, **changes), scaled=row != "unscaled")
+    f"table3-{row}-{seed}": Run(
+        short(seed, **changes), embeddings=unscaled if row == "unscaled" else None
+    )
     for row, changes in TABLE_3.items()
     for seed in SEEDS[:2]
 }
@@ -187,6 +201,7 @@ SCALE_RUNS = {
 RUNS = {
     **{name: Run(config, ranks=2) for name, config in OF_ROWS.items()},
     **{name: Run(config) for name, config in TRIALS.items()},
+    "trial-words-lost-10": Run(trial(), embeddings=forgetful),
     **TABLE_3_RUNS,
     **YEARS_RUNS,
     **SCALE_RUNS,

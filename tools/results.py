@@ -64,7 +64,7 @@ def code_of(name: str) -> str:
     parts = {getattr(run.config, part).partition("(")[0] for part in at.PARTS}
     ours = code(*TRAINING, *sorted(part for part in parts if hasattr(at, part)))
     own = [getattr(plan, part) for part in sorted(parts) if hasattr(plan, part)]
-    own += [] if run.scaled else [plan.unscaled]
+    own += [run.embeddings] if run.embeddings else []
     texts = "".join(map(inspect.getsource, own))
     return hashlib.sha256(f"{ours}{texts}".encode()).hexdigest()[:16] if own else ours
 
@@ -85,8 +85,8 @@ def folder_of(name: str) -> Path:
 def process(name: str, /) -> None:
     """Be one of the processes of a training."""
     run = plan.RUNS[name]
-    if not run.scaled:
-        at.Embeddings.forward = plan.unscaled
+    if run.embeddings:
+        at.Embeddings.forward = run.embeddings
     corpus = at.find_corpus(run.config.data, tuple(run.config.languages.split("-")))
     train = corpus.splits["train"][:: run.every]
     corpus = replace(corpus, splits=corpus.splits | {"train": train})

@@ -6,10 +6,10 @@ Nothing is trained: all comes from the records of docs/results and from pretrain
 the script only show these views.
 """
 
-import contextlib
 import math
 import re
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, median
 
@@ -74,8 +74,21 @@ Curves lead from each subword to those that the model looked at while it wrote i
 # The recipe -------------------------------------------------------------------------------------
 
 
+def format_of(summary: dict) -> str:
+    """The number format of a training; older records say whether it was bf16."""
+    return summary.get("format") or ("bf16" if summary["bf16"] else "fp32")
+
+
 def summaries(*rows: plan.Row) -> list[dict]:
-    return [read(f"runs/{run}")["summary"] for row in rows for run in row.runs]
+    """What is on record of the runs of rows; ValueError where one is missing, or formats differ."""
+    names = [run for row in rows for run in row.runs]
+    if missing := [name for name in names if not read(f"runs/{name}")]:
+        raise ValueError(f"not on record: {', '.join(missing)}")
+    found = {name: read(f"runs/{name}")["summary"] for name in names}
+    formats = {name: format_of(summary) for name, summary in found.items()}
+    if len({*formats.values()}) > 1:
+        raise ValueError(f"rows of a table share their number format, and here are {formats}")
+    return list(found.values())
 
 
 def scores(*rows: plan.Row, splits: Iterable[str] = TESTS) -> list[dict]:
@@ -91,7 +104,9 @@ def bleu(row: plan.Row, split: str) -> str:
 def costs(row: plan.Row) -> list[str]:
     """Parameters, minutes of training and seeds of a row."""
     runs = summaries(row)
-    minutes = with_range([summary["minutes"] for summary in runs], 0)
+    [shipped] = summaries(plan.SHIPPED)
+    timed = [run["minutes"] for run in runs if run["machine"] == shipped["machine"]]
+    minutes = with_range(timed, 0) if timed else "–"  # minutes of other processors do not compare
     return [f"{runs[0]['parameters'] / 1e6:.1f} M", minutes, str(len(runs))]
 
 
@@ -204,7 +219,7 @@ def choices() -> dict:
     caption = (
         "Multi30k, validation split, greedy, seed {seed}, {epochs} epochs. Without a change: N {N},"
         " d_model {d_model}, d_ff {d_ff}, h {h}, dropout {dropout}, vocab_size {vocab_size},"
-        " schedule {schedule}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}"
+        " smoothing {smoothing}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}"
     ).format(**base)
     return finished(caption, trials, **tabulate(trials, columns))
 
@@ -697,14 +712,20 @@ def card(text: str) -> str:
     return records.between_marks(text, "scores", records.markdown(view) + f"\n{view['caption']}\n")
 
 
-def main() -> None:
+def main() -> int:
+    """Write what the records give; 1, and why, where a view stays as it is published."""
+    refused = 0
     for name, view in VIEWS.items():
-        with contextlib.suppress(KeyError):  # nothing is on record: what is published stays
+        try:
             records.write(f"views/{name}", view())
+        except (ValueError, KeyError) as error:
+            print(f"error: views/{name} stays as it was: {error}", file=sys.stderr)
+            refused = 1
     records.write_text(at.HERE / "images" / "first-translation.svg", first_picture())
     for name, written in (("README.md", readme), ("pretrained/README.md", card)):
         records.write_text(at.HERE / name, written((at.HERE / name).read_text("utf-8")))
+    return refused
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
