@@ -93,7 +93,7 @@ TRIALS = {
     "trial-decay-10": trial(weight_decay=0.1),
     "trial-dropout-20": trial(dropout=0.2),
     "trial-attention-dropout-10": trial(attention_dropout=0.1),
-    "trial-factor-35": trial(factor=0.35),
+    "trial-factor-100": trial(factor=1.0),
     "trial-subwords-10000": trial(vocab_size=10_000, **NARROWER),
 }
 
