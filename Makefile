@@ -156,6 +156,7 @@ trials: $(READY) ## Try settings at a share of the updates, on the validation sp
 	$(PY) tools/results.py train trial-
 
 bench: $(READY) ## Measure speed beside the baselines, more than an hour (needs a quiet machine and Multi30k)
+	$(PY) -m pip install --quiet ctranslate2==4.8.5
 	$(PY) tools/bench.py run $(ARGS)
 
 faults: $(READY) ## Draw faults in Parts 1 to 4, see which of them a check notices, write docs/results (minutes)

@@ -6,6 +6,7 @@ import json
 from unittest.mock import create_autospec
 
 import bench
+import ctranslate
 import pytest
 import torch
 
@@ -57,11 +58,11 @@ def test_nn_transformer_computes_what_ours_computes(ours, batch, monkeypatch):
     torch.testing.assert_close(theirs.eval()(batch), by_hand)
 
 
-def test_the_feed_of_2022():
+def test_the_batches_of_2022():
     pairs = [*tutorial.builtin_corpus()["train"][:99], ("Hund " * 80, "dog " * 80)]
     corpus = tutorial.Corpus("x", ("de", "en"), {"train": pairs})
     vocabularies = tutorial.learn_words(corpus, 1)
-    batches = list(itertools.islice(bench.feed_of_2022(corpus, vocabularies), 5))
+    batches = list(itertools.islice(bench.batches_of_2022(corpus, vocabularies), 5))
     shapes = [(*batch.src.shape, batch.tgt.size(1)) for batch in batches]
     expected = [(32, 72, 71)] * 3 + [(4, 72, 71), (32, 72, 71)]
     assert shapes == expected
@@ -70,6 +71,16 @@ def test_the_feed_of_2022():
     tokenizer = tutorial.load_tokenizer("de")
     lengths = [len(tutorial.tokenize(source, tokenizer)) for source, _ in pairs]
     assert sorted(symbols) == sorted(min(72, length + 2) for length in lengths)
+
+
+def test_ctranslate2_says_what_ours_says():
+    pytest.importorskip("ctranslate2")
+    translator = tutorial.load_trained_model("pretrained")
+    sources = [source for source, _ in tutorial.builtin_corpus()["val"][:30]]
+    theirs = tutorial.translate(translator, sources, ctranslate.decoder(translator, 1, 1))
+    greedy = tutorial.translate(translator, sources, tutorial.greedy_decode)
+    same = sum(one == other for one, other in zip(theirs, greedy, strict=True))
+    assert same >= 29, "the same weights; rounding may turn a tie"
 
 
 @pytest.fixture
@@ -86,6 +97,8 @@ def tiny(monkeypatch):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_is_measured(tiny, capsys, case):
+    if "ctranslate2" in case:
+        pytest.importorskip("ctranslate2")
     bench.measure(case, here=True)
     assert all(number > 0 for number in json.loads(capsys.readouterr().out).values())
 
@@ -106,10 +119,10 @@ def test_2022_computes_what_ours_computes(tiny, ours, batch):
     torch.testing.assert_close(ours(batch), loss)
 
 
-def test_2022_has_its_feed_and_dropout_on_attention(tiny):
+def test_2022_has_its_batches_and_dropout_on_attention(tiny):
     worker = tutorial.Worker(0, 1, torch.device("cpu"), None)
-    loss_model, _, batches = bench.training_of(bench.CASES["train-feed2022-small-fp32-1x2"], worker)
-    assert next(batches).src.shape == (32, 72)
+    loss_model, _, updates = bench.training_of(bench.CASES["train-2022-small-fp32-1x2"], worker)
+    assert [batch.src.shape for batch in next(updates)] == [(32, 72)] * bench.ACCUMULATED
     result = loss_model.model.encoder.layers[0].self_attn.dropout.p
     assert result == 0.1
 
@@ -139,6 +152,7 @@ def test_a_benchmark_goes_on_after_a_stop(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(bench.records, "RESULTS", tmp_path)
     monkeypatch.setattr(bench.records, "wait_for_quiet", wait_for_quiet)
     monkeypatch.setattr(bench, "measure_apart", measure_apart)
+    monkeypatch.setattr(bench, "SMALL", TINY)
     monkeypatch.setattr(bench, "CASES", {name: bench.CASES[name] for name in (one, other)})
     assert bench.main(["run", "--name", "some"]) == 1
     assert capsys.readouterr().err == "error: others use the cores\n"

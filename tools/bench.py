@@ -1,10 +1,14 @@
-"""Measure how fast training and decoding are, beside nn.Transformer and a loop of 2022.
+"""Measure how fast training and decoding are, beside others.
+
+Training: beside `nn.Transformer`, and beside the way of 2022. Decoding: beside the plain loop, one
+sentence at a time, and beside CTranslate2, an engine that is written for it.
 
     python tools/bench.py run            every case, five rounds in turn; writes benchmark.json
     python tools/bench.py measure CASE   one case once, as a line of JSON
 
 `run` refuses a busy machine. Every measurement has new processes and is kept in RUNS_DIR at once:
-after a stop the same command goes on, if script and benchmark are the same. It needs Multi30k.
+after a stop the same command goes on, if script and benchmark are the same. It needs Multi30k, and
+CTranslate2, which `make bench` installs.
 """
 
 import functools
@@ -23,6 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
+import ctranslate
 import models
 import records
 import torch
@@ -77,7 +82,7 @@ class TorchModel(nn.Module):
         )
 
 
-def feed_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) -> Iterator[at.Batch]:
+def batches_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) -> Iterator[at.Batch]:
     """Batches of 32 pairs, for ever, padded to 72 tokens, cut into words when they are made."""
     size = 32
     length = 72
@@ -133,7 +138,8 @@ NOT_IN_2022 = (
     "loss without a table",
     "loss in chunks, real tokens only",
     "fused layer norm",
-)  # beside the feed
+)  # beside its batches
+ACCUMULATED = 10  # batches to an update of 2022
 
 
 @dataclass(frozen=True)
@@ -141,28 +147,32 @@ class Case:
     """One measurement: what is run, and with how much of the machine."""
 
     task: str  # train, without (train without a gain), decode
-    code: str = "ours"  # whose: also feed2022, torch; to decode plain
+    code: str = "ours"  # whose: also 2022, torch; to decode plain, ctranslate2
     size: str = "small"  # of SIZES; "shipped" is the model of pretrained/
     dtype: str = "fp32"
     ranks: int = 1
     threads: int = 2  # of each rank
     beam: int = 1
     change: tuple[str, ...] = ()  # the gain that is missing
+    allocator: bool = True  # of LD_PRELOAD, else the system's
 
     @property
     def name(self) -> str:
         how = f"beam{self.beam}" if self.task == "decode" else f"{self.ranks}x{self.threads}"
-        return "-".join([self.task, self.code, self.size, self.dtype, how, *self.change])
+        memory = [] if self.allocator else ["system's allocator"]
+        return "-".join([self.task, self.code, self.size, self.dtype, how, *self.change, *memory])
 
 
 def all_cases() -> Iterator[Case]:
+    yield Case("train", "2022")
+    for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), ("fp32", "bf16")):
+        yield Case("train", code, size, dtype)
     for size in SIZES:
-        yield Case("train", "feed2022", size)
-        for code, dtype, ranks in itertools.product(("ours", "torch"), ("fp32", "bf16"), (1, 2)):
-            yield Case("train", code, size, dtype, ranks, threads=2 // ranks)
+        yield Case("train", "ours", size, "bf16", ranks=2, threads=1)
+        yield Case("train", "ours", size, "bf16", allocator=False)
     yield Case("decode", "plain", "shipped")
-    for beam, dtype in itertools.product((1, 4), ("fp32", "bf16")):
-        yield Case("decode", "ours", "shipped", dtype, beam=beam)
+    for code, beam in itertools.product(("ours", "ctranslate2"), (1, 4)):
+        yield Case("decode", code, "shipped", beam=beam)
     for gain in GAINS:
         yield Case("without", dtype="bf16", change=(gain,))
 
@@ -174,8 +184,8 @@ def training_of(case: Case, worker: at.Worker) -> tuple:
     """What is trained, its optimizer and schedule, and this rank's batches, for ever."""
     config = SIZES[case.size]
     autocast = torch.bfloat16 if case.dtype == "bf16" else None
-    if case.code == "feed2022":
-        config = replace(config, attention_dropout=config.dropout)
+    if case.code == "2022":
+        config = replace(config, attention_dropout=config.dropout, accum_iter=ACCUMULATED)
     corpus = at.find_corpus(config.data)
     data = at.encode_corpus(corpus, config)
     config = at.resolve(config, data)
@@ -186,29 +196,29 @@ def training_of(case: Case, worker: at.Worker) -> tuple:
         model = at.new_model(config, data.vocabularies)
         criterion = at.LabelSmoothing(len(data.vocabularies[1]), at.PAD, config.smoothing)
         loss_model = at.ModelWithLoss(model, at.make_fast(criterion), autocast)
-    updates = at.updates_of_epoch(config, data, 0)
-    batches = (at.share_of(data.train, each, worker) for [each] in itertools.cycle(updates))
-    if case.code == "feed2022":
-        batches = feed_of_2022(corpus, data.vocabularies)
-    return at.on_all_ranks(loss_model, worker), at.make_optimizer(model, 1.0, 1000), batches
+    updates = itertools.cycle(at.updates_of_epoch(config, data, 0))
+    updates = ([at.share_of(data.train, batch, worker) for batch in update] for update in updates)
+    if case.code == "2022":
+        updates = at.grouped(batches_of_2022(corpus, data.vocabularies), ACCUMULATED)
+    return at.on_all_ranks(loss_model, worker), at.make_optimizer(model, 1.0, 1000), updates
 
 
 def measure_training(case: Case) -> dict[str, float]:
     """Real target tokens per second, and peak memory, of all ranks together."""
-    for gain in NOT_IN_2022 if case.code == "feed2022" else case.change:
+    for gain in NOT_IN_2022 if case.code == "2022" else case.change:
         setattr(*GAINS[gain])
     with at.join_workers() as worker:
-        loss_model, (optimizer, scheduler), batches = training_of(case, worker)
-        for _ in range(WARM_UP):
-            at.train_step(loss_model, [next(batches)], optimizer, scheduler)
+        loss_model, (optimizer, scheduler), updates = training_of(case, worker)
+        for update in itertools.islice(updates, WARM_UP):
+            at.train_step(loss_model, update, optimizer, scheduler)
         tokens = 0
         stops = 0
         begin = time.perf_counter()
         while stops == 0:  # all ranks stop when one would
             due = time.perf_counter() - begin > SECONDS
-            update = at.train_step(loss_model, [next(batches)], optimizer, scheduler, stop=due)
-            tokens += update.tokens
-            stops = update.stops
+            done = at.train_step(loss_model, next(updates), optimizer, scheduler, stop=due)
+            tokens += done.tokens
+            stops = done.stops
         seconds = time.perf_counter() - begin
         [peak] = at.total_over_ranks(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     return {"tokens per second": tokens / seconds, "peak MB": peak}
@@ -217,10 +227,12 @@ def measure_training(case: Case) -> dict[str, float]:
 def measure_decoding(case: Case) -> dict[str, float]:
     """Sentences of test 2016 per second, from text to text; the plain loop takes one at a time."""
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
+    size = 100
     if case.code == "ours":
         at.make_fast(translator.model)
-        size = 100
         decode = functools.partial(at.beam_search, beam=case.beam)
+    elif case.code == "ctranslate2":
+        decode = ctranslate.decoder(translator, case.beam, case.threads)
     else:
         size = 1
         decode = at.greedy_decode
@@ -240,6 +252,8 @@ def measure_apart(case: Case) -> dict[str, float]:
     launcher = [sys.executable, *(torchrun if case.ranks > 1 else [])]
     command = [*launcher, str(Path(__file__).resolve()), "measure", case.name, "--here"]
     environment = os.environ | {"OMP_NUM_THREADS": str(case.threads), "CUDA_VISIBLE_DEVICES": ""}
+    if not case.allocator:
+        environment.pop("LD_PRELOAD", None)
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         raise RuntimeError(f"{case.name} failed:\n{done.stderr}")
@@ -260,7 +274,9 @@ def run(name: str = "benchmark") -> None:
     code = b"".join(Path(file).read_bytes() for file in (at.__file__, __file__))
     code = hashlib.sha256(code).hexdigest()[:16]
     path = at.runs_folder() / f"{name}-{code}.json"
-    rounds = json.loads(path.read_text()) if path.is_file() else {case: [] for case in CASES}
+    able = at.gains_from_bf16(torch.device("cpu"))
+    cases = [name for name, case in CASES.items() if able or case.dtype != "bf16"]
+    rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in cases}
     for number, (case, measured) in itertools.product(range(ROUNDS), rounds.items()):
         if len(measured) == number:
             records.wait_for_quiet()
@@ -271,7 +287,8 @@ def run(name: str = "benchmark") -> None:
     for case, measured in rounds.items():
         medians = {unit: median(each[unit] for each in measured) for unit in measured[0]}
         cases.append({"name": case, **asdict(CASES[case]), **medians, "rounds": measured})
-    content = {"rounds": ROUNDS, "budget": SMALL.batch_tokens, "cases": cases}
+    words = len(at.encode_corpus(at.find_corpus(SMALL.data), SMALL).vocabularies[1])
+    content = {"rounds": ROUNDS, "words": words, "cases": cases}
     records.write(name, content | {"made": records.circumstances() | {"code": code}})
     path.unlink()
 
