@@ -1,11 +1,11 @@
 """`make results` and `make views`: plan, records, finished tables, and the numbers in README."""
 
-import argparse
 import dataclasses
 import functools
 import json
 import re
 import shutil
+import subprocess
 
 import plan
 import pytest
@@ -72,8 +72,8 @@ def train_here(monkeypatch, tool, code=0) -> list[list[str]]:
     def run(command, env):
         assert env["OMP_NUM_THREADS"] == "1"
         commands.append(command)
-        assert tool.main(command[-2:]) == 0
-        return argparse.Namespace(returncode=code)
+        assert tool.main(command[command.index(tool.__file__) + 1 :]) == 0
+        return subprocess.CompletedProcess(command, code)
 
     monkeypatch.setattr(tool.subprocess, "run", run)
     return commands
@@ -124,6 +124,7 @@ def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(tool, path):
     assert re.fullmatch(r"[0-9a-f]{40}|unknown", summary["commit"])
     assert summary["machine"]
     planned = dataclasses.asdict(plan.RUNS[path.stem].config)
+    planned = {name: value for name, value in planned.items() if value is not None}
     made = {name: value for name, value in summary["settings"].items() if name in planned}
     made["keep"] = planned["keep"]  # it changes no weight
     assert planned | made == planned, "older code had fewer settings"
@@ -284,6 +285,20 @@ def test_a_run_of_the_plan_trains_as_it_says(at, tool, toy, row, monkeypatch):
 
 
 plan_of_table_3 = dict(plan.RUNS)
+
+
+def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch):
+    waited = []
+    monkeypatch.setattr(plan, "PACED", ("words-1", "back"))
+    monkeypatch.setattr(plan, "TIMED", 3)
+    monkeypatch.setattr(records, "wait_for_quiet", lambda: waited.append(1))
+    train_here(monkeypatch, toy)
+    for _ in range(2):
+        assert toy.main(["pace"]) == 0
+    record = records.read("pace")
+    assert list(record) == ["words-1", "back"]
+    assert all(0 < each["seconds"] < 5 and each["made"]["commit"] for each in record.values())
+    assert len(waited) == 2
 
 
 # What a step gains ------------------------------------------------------------------------------

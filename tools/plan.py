@@ -206,3 +206,9 @@ RUNS = {
     **YEARS_RUNS,
     **SCALE_RUNS,
 }
+
+# Runs whose time is told: the recipe, and its changes of nine years; updates that are timed.
+PACED = ("recipe-1", "table3-base-1", *(f"table3-{name}-1" for name in NINE_YEARS))
+PACED += ("years-2017-1", "years-2026-1")
+TO_WARM_UP = 10
+TIMED = 200

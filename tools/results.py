@@ -2,6 +2,7 @@
 
     python tools/results.py train [NAME ...]  the runs whose names begin so (default: the rows')
     python tools/results.py left [NAME ...]   those that are not on record yet
+    python tools/results.py pace              seconds of an update, on a quiet machine
     python tools/results.py validate          try beams, penalties and averages
     python tools/results.py score             each row on each test split, once
     python tools/results.py steps             which steps of the recipe pass the rule of the text
@@ -19,6 +20,7 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -82,25 +84,34 @@ def folder_of(name: str) -> Path:
     return at.runs_folder() / code_of(name) / name
 
 
-def process(name: str, /) -> None:
-    """Be one of the processes of a training."""
+def begin(name: str) -> tuple[plan.Run, at.Corpus]:
+    """A run, and its corpus; what the run changes in the text is changed."""
     run = plan.RUNS[name]
     if run.embeddings:
         at.Embeddings.forward = run.embeddings
     corpus = at.find_corpus(run.config.data, tuple(run.config.languages.split("-")))
     train = corpus.splits["train"][:: run.every]
-    corpus = replace(corpus, splits=corpus.splits | {"train": train})
+    return run, replace(corpus, splits=corpus.splits | {"train": train})
+
+
+def process(name: str, /) -> None:
+    """Be one of the processes of a training."""
+    run, corpus = begin(name)
     at.train_model(run.config, folder_of(name), corpus=corpus, parts=[plan.NarrowKeys])
+
+
+def processes(ranks: int, *arguments: str) -> subprocess.CompletedProcess:
+    """Run a command of this tool in so many processes of one thread."""
+    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={ranks} --".split()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run([sys.executable, *torchrun, __file__, *arguments], env=environment)
 
 
 def train_one(name: str) -> dict:
     """Train a run to its end, in processes of one thread; its record."""
     folder = folder_of(name)
     ranks = plan.RUNS[name].ranks
-    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={ranks} --".split()
-    command = [sys.executable, *torchrun, __file__, "process", name]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    status = subprocess.run(command, env=environment).returncode
+    status = processes(ranks, "process", name).returncode
     run = at.read_run(folder)
     if status != 0 or run.get("status") != "finished":
         raise ValueError(
@@ -137,6 +148,42 @@ def train(beginnings: tuple[str, ...] = (), /) -> None:
     """Every run whose name begins so and that is not on record, one after the other."""
     for name in missing(beginnings):
         records.write(f"runs/{name}", train_one(name))
+
+
+def pace_here(name: str, file: Path, /) -> None:
+    """Time updates of a run in this process, and write the seconds of one to a file."""
+    run, corpus = begin(name)
+    with at.join_workers() as worker:
+        data = at.encode_corpus(corpus, run.config)
+        config = at.resolve(run.config, data)
+        model = at.new_model(config, data.vocabularies, [plan.NarrowKeys])
+        criterion = at.LabelSmoothing(len(data.vocabularies[1]), at.PAD, config.smoothing)
+        loss_model = at.ModelWithLoss(model, at.make_fast(criterion), worker.autocast)
+        loss_model = at.on_all_ranks(loss_model.train(), worker)
+        means = at.new_optimizer(model, config, at.planned_updates(config, data))
+        updates = itertools.cycle(at.updates_of_epoch(config, data, 0))
+        begun = 0.0
+        for number in range(plan.TO_WARM_UP + plan.TIMED):
+            if number == plan.TO_WARM_UP:
+                begun = time.perf_counter()
+            batches = [at.share_of(data.train, batch, worker) for batch in next(updates)]
+            at.train_step(loss_model, batches, *means)
+        seconds = (time.perf_counter() - begun) / plan.TIMED
+    if worker.rank == 0:
+        file.write_text(f"{seconds:.4f}")
+
+
+def pace() -> None:
+    """Seconds of an update of the runs whose time is told, on a quiet machine."""
+    for name in plan.PACED:
+        record = records.read("pace")
+        if name not in record:
+            records.wait_for_quiet()
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "seconds"
+                processes(plan.RUNS[name].ranks, "pace_here", name, str(file)).check_returncode()
+                seconds = float(file.read_text())
+            records.write("pace", record | {name: {"seconds": seconds, "made": made(name)}})
 
 
 def left(beginnings: tuple[str, ...] = (), /) -> None:
@@ -334,8 +381,8 @@ def pretrained() -> None:
 
 
 main = records.command_line(
-    train=train, left=left, process=process, validate=validate, score=score, steps=steps,
-    pretrained=pretrained,
+    train=train, left=left, process=process, pace=pace, pace_here=pace_here, validate=validate,
+    score=score, steps=steps, pretrained=pretrained,
 )  # fmt: skip
 
 if __name__ == "__main__":
