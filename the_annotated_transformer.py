@@ -268,18 +268,19 @@ published("results")
 # (§1) A translator reads a sequence of words and writes another. For years the best ones were
 # *recurrent*: they read one word after the other, and carried what they had read along in a vector.
 # Each step waits for the step before, so a sentence cannot be read in parallel, and long ones leave
-# room for few in a batch. Attention was known already, as an addition: while it wrote, such a
-# translator could look back at the words of the source ([Bahdanau et al.,
+# room for few in a batch. Attention was known already, nearly always as an addition to recurrence:
+# while it wrote, such a translator could look back at the words of the source ([Bahdanau et al.,
 # 2015](https://arxiv.org/abs/1409.0473)).
 #
 # (§2) Others had taken the chain apart. The [Extended Neural
 # GPU](https://arxiv.org/abs/1610.08613), [ByteNet](https://arxiv.org/abs/1610.10099) and
 # [ConvS2S](https://arxiv.org/abs/1705.03122) read with convolutions, in parallel. But what it takes
 # to bring two words together grows with their distance: in ConvS2S in proportion, in ByteNet with
-# its logarithm. *Self-attention*, a sequence that attends to itself, had been tried in reading,
-# summarising and judging sentences, and [memory networks](https://arxiv.org/abs/1503.08895) had
-# used attention again and again in place of recurrence to answer questions. The paper's authors
-# knew of no translator made of nothing else.
+# its logarithm. *Self-attention*, a sequence that attends to itself, had been used to understand
+# what one reads, to summarise, to tell whether one sentence follows from another, and to make a
+# vector of a sentence. [Memory networks](https://arxiv.org/abs/1503.08895) had used attention again
+# and again in place of recurrence, to answer questions. But of models that turn one sequence into
+# another, the paper's authors knew none that was made of self-attention alone.
 #
 # (Abstract) This is what the paper does. It drops recurrence and convolution, and keeps attention.
 # Its model, the *Transformer*, translated from English to German with 28.4 BLEU (a [score](#bleu)
@@ -677,7 +678,7 @@ def derivative_by_width_figure():
 # copy it and learn nothing.
 #
 # (§3.1, §3.2.3) So the sentence is *shifted right* by one place, and a *mask* closes what comes
-# later: its scores are set so low that their weights become zero.
+# later: its scores are set to $-\infty$, so their weights become zero.
 #
 # For *A dog runs.*, behind a start token and with `</s>` at its end:
 #
@@ -1352,7 +1353,8 @@ def check_embeddings_start_with_unit_variance():
 # <a id="positional-encoding"></a>
 # ## Positions
 #
-# Attention treats its input as a set: shuffle the words, and the answers are shuffled with them.
+# Attention without a mask treats its input as a set: shuffle the words, and the answers are
+# shuffled with them.
 #
 # (§3.5) So the order of words must be told to the model. The paper adds to each embedding a vector
 # that depends on the position $p$ alone. Its entries are sines and cosines in pairs, numbered by
@@ -3101,13 +3103,14 @@ published("warmups")
 # **Figure 17.** Loss after 400 updates against the highest learning rate, each point one training.
 # The dashed line is $\log 12 = 2.48$: eleven tokens and the end, all equally likely.
 #
-# Let us say that a rate works if all three seeds end with a loss below 0.5. With the norm first,
-# rates up to 0.018 work with a warm-up, and up to 0.0044 without. So at low rates the warm-up can
-# be left out; what it buys is a rate four times as high. With the norm after the sum, rates up to
-# 0.0044 work with a warm-up. Without one, even the lowest that we tried, 0.0022, fails. So the norm
-# first makes a model easier to train, as [Xiong et al.](https://arxiv.org/abs/2002.04745) report of
-# larger ones, and it is our default. And because a warm-up helps in both orders, the large early
-# gradients of the paper's order cannot be all that it is good for.
+# Let us say that a rate works for this task if all three seeds end with a loss below 0.5. With the
+# norm first, rates up to 0.018 work with a warm-up, and up to 0.0044 without. So at low rates the
+# warm-up can be left out; what it buys is a rate four times as high. With the norm after the sum,
+# rates up to 0.0044 work with a warm-up. Without one, even the lowest that we tried, 0.0022, fails.
+# So here the norm first makes a model easier to train, as [Xiong et
+# al.](https://arxiv.org/abs/2002.04745) report of larger ones, and it is our default. And because a
+# warm-up helps in both orders, the large early gradients of the paper's order cannot be all that it
+# is good for.
 #
 # <a id="try-copy"></a>
 # ## Try it
@@ -4119,9 +4122,9 @@ def what_the_demonstration_says():
 # <a id="byte-pairs"></a>
 # ## Subwords
 #
-# (§5.1) The paper cuts words by *byte-pair encoding* ([Sennrich et al.,
-# 2016](https://arxiv.org/abs/1508.07909)), with one list of about 37,000 tokens for English and
-# German.
+# (§5.1) The paper cuts words by *byte-pair encoding*, with one list of about 37,000 tokens for
+# English and German. The method is that of [Sennrich et al.,
+# 2016](https://arxiv.org/abs/1508.07909).
 #
 # A list of words is never complete. German makes a new noun by writing two old ones together, and
 # the model of Part 6 reads it as `<unk>`. A list of letters is nearly complete, but turns a
@@ -5413,7 +5416,8 @@ published("training")
 # | Transformer, big | 28.4 | 41.8 | 2.3e19 | |
 #
 # (§6.1) So the base model already beats all of them into German, ensembles included, at a fraction
-# of the cost that is known of them. Into French it does not; the big one does.
+# of the cost that is known of them. Into French it does not; the big one does. (Its 41.8 is that of
+# Table 2 and the abstract; the text of §6.1 says 41.0.)
 #
 # (§6.2, Table 3) What matters in the model? The base model, which reaches 25.8 BLEU on
 # newstest2013, was changed in one way or another. (Checkpoints were not averaged, and when the
@@ -6033,8 +6037,9 @@ published("layers")
 # <a id="today"></a>
 # # Part 10. From here to today
 #
-# (§7) The paper ends with plans: attention for images, audio and video, cheaper attention for long
-# inputs, and writing that is less one-after-the-other.
+# (§7) The paper ends with plans: other tasks; other things than text; attention that looks only at
+# a neighbourhood, so that images, audio and video are not too long for it; and writing that is less
+# one-after-the-other.
 #
 # Much of this has come true. But what made the Transformer famous is that its halves are useful
 # apart, and grow well. All parts are in your hands, so let us walk from 2017 to today.
@@ -6207,7 +6212,8 @@ def captions_that_nobody_wrote():
 # > the model is trained, decoded with a cache, drawn, saved and loaded with it.
 #
 # *A simpler norm.* RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves
-# out the mean and the shift. It does as well, and there is less to compute.
+# out the mean and the shift. In their experiments it did about as well, and there is less to
+# compute.
 
 
 # %%
