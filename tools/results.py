@@ -71,10 +71,11 @@ def code_of(name: str) -> str:
     return hashlib.sha256(f"{ours}{texts}".encode()).hexdigest()[:16] if own else ours
 
 
-def made(name: str, **decided: Sequence[str]) -> dict:
-    """Circumstances, and hashes of the code that decided a number of a run, by what it decided."""
-    hashes = {what: code(*roots) for what, roots in decided.items()}
-    return records.circumstances() | {"code": {"training": code_of(name)} | hashes}
+def made(run: str = "", /, **decided: Sequence[str]) -> dict:
+    """Circumstances, and hashes of the code that decided a number, that of a run among them."""
+    hashes = {"training": code_of(run)} if run else {}
+    hashes |= {what: code(*roots) for what, roots in decided.items()}
+    return records.circumstances() | {"code": hashes}
 
 
 # Training ---------------------------------------------------------------------------------------
