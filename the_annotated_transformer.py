@@ -5359,21 +5359,29 @@ published("steps")
 
 
 # %% [markdown]
-# How to read it. The *gain* of a row compares it with the row before, first seed with first seed.
-# (So do not subtract means of three seeds from a single one.) Is such a gain real, or would another
-# seed have given as much? The *range of seeds* is the distance between the best and the worst of
-# several trainings that differ in nothing but their random numbers. A gain that is smaller may be
-# luck. A larger one is no proof either, because three seeds are few, and a test set is a sample
-# too. Trust a step that gains on both test sets, and by more than seeds differ. (By this rule at
-# most the step to subwords passes, one more reason to measure them all anew.) The last three steps
-# train nothing anew, so the luck of the training is the same in both rows; that of the thousand
-# sentences is not, and some tenths of a point say nothing.
+# How to read it. The *gain* of a row is over the row before, by the seeds that both have. (So do not
+# subtract a mean of three seeds from a single one.) Is such a gain real, or is it luck? Luck has two
+# sources.
 #
-# Perplexity is counted per token. Words and subwords are different tokens, so it can be compared
-# between rows of subwords only. Minutes are those of a training with validation after each epoch,
-# on two cores with instructions for bf16; without these it takes about twice as long. And the
-# first row is not the best that words can do: its settings are those of the recipe, and nobody has
-# tuned them for words.
+# *The seeds.* Trainings that differ in nothing but their random numbers give different scores, and
+# the brackets behind a score say how far apart they lie. A gain should be larger than that. The last
+# three steps train nothing anew, so there the luck of the training is the same in both rows, and it
+# is enough that every seed gains.
+#
+# *The sentences.* A test set is a sample. Would another thousand sentences show the gain, too? We
+# have no others, but we can draw a thousand from these, with replacement, so that some come twice
+# and some not at all. This is done ten thousand times, a *bootstrap* ([Koehn,
+# 2004](https://aclanthology.org/W04-3250/)). The brackets behind a gain hold 95 % of what was found.
+# Ten such questions stand in the table, and whoever asks ten times is often right by chance. So
+# each answer must be surer than if it were the only one, by the rule of
+# [Holm](https://www.jstor.org/stable/4615733).
+#
+# A step *passes* if it meets both demands on both test sets. One that does not may still be a gain:
+# then it is too small to be seen with so few seeds and sentences.
+#
+# Minutes are those of a training with validation after each epoch, on two cores with instructions
+# for bf16; without these it takes about twice as long. And the first row is not the best that words
+# can do: its settings are those of the recipe, and nobody has tuned them for words.
 #
 # And this is how the model in `pretrained/` came about, from the log of its training.
 
@@ -6744,6 +6752,9 @@ published("planted-bleu")
 #   System](https://arxiv.org/abs/1609.08144): the length penalty.
 # - Papineni et al., 2002. [BLEU](https://aclanthology.org/P02-1040/), and Post, 2018. [A Call for
 #   Clarity](https://arxiv.org/abs/1804.08771): sacreBLEU.
+# - Koehn, 2004. [Statistical Significance Tests for Machine Translation
+#   Evaluation](https://aclanthology.org/W04-3250/): the bootstrap, and Holm, 1979. [A Simple
+#   Sequentially Rejective Multiple Test Procedure](https://www.jstor.org/stable/4615733).
 # - Jain and Wallace, 2019. [Attention is not Explanation](https://arxiv.org/abs/1902.10186), and
 #   Wiegreffe and Pinter, 2019. [Attention is not not
 #   Explanation](https://arxiv.org/abs/1908.04626).

@@ -408,7 +408,7 @@ def test_the_text_shows_the_views_that_are_made_and_no_other():
 def test_every_results_file_has_a_maker():
     known = (
         "assembled averaging beam benchmark benchmark-xeon faults heads length-cost lengths lost"
-        " particles planted pretrained scores translator warmups"
+        " particles planted pretrained scores steps translator warmups"
     )
     result = sorted(path.stem for path in records.RESULTS.glob("*.json"))
     assert result == known.split()

@@ -302,32 +302,34 @@ def score() -> None:
 # What a step gains ------------------------------------------------------------------------------
 
 
-def counts_of_row(row: Row, split: str) -> list:
-    """What BLEU counts in the translations on file, for each seed of a row."""
+def counts_of(row: Row, run: str, split: str) -> torch.Tensor:
+    """What BLEU counts in the translations on file of a row's run."""
     references = [pair[1] for pair in at.find_corpus(plan.CORPUS).splits[split]]
-    texts = [translations_path(row, run, split).read_text("utf-8") for run in row.runs]
-    return [significance.counts_of(text.split("\n")[:-1], references) for text in texts]
+    text = translations_path(row, run, split).read_text("utf-8")
+    return significance.counts_of(text.split("\n")[:-1], references)
 
 
 def step_between(before: Row, after: Row, split: str) -> dict:
-    """What a row gains over the row before on a split, and within what limits."""
-    rows = [[score_of(row, run, split)["bleu"] for run in row.runs] for row in (before, after)]
-    drawn = significance.differences(*(counts_of_row(row, split) for row in (before, after)))
+    """What a row gains over the row before on a split, by the seeds that both have."""
+    scores = [[score_of(row, run, split)["bleu"] for run in row.runs] for row in (before, after)]
+    luck = max(max(each) - min(each) for each in scores)  # of the training
+    pairs = list(zip(before.runs, after.runs, strict=False))
+    gains = [new - old for old, new in zip(*scores, strict=False)]
+    drawn = significance.differences(
+        [counts_of(before, run, split) for run, _ in pairs],
+        [counts_of(after, run, split) for _, run in pairs],
+    )
     low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
-    luck = max(max(scores) - min(scores) for scores in rows)  # of the training
-    gain = mean(rows[1]) - mean(rows[0])
-    if before.runs == after.runs:  # the same weights: each of them must gain
-        exceeds = all(new > old for old, new in zip(*rows, strict=True))
-    else:
-        exceeds = gain > luck
+    same_weights = all(old == new for old, new in pairs)  # so that each of them must gain
     return {
         "row": after.name,
         "split": split,
-        "gain": round(gain, 2),
+        "gain": round(mean(gains), 2),
         "interval": [round(low, 2), round(high, 2)],
         "chance": significance.chance(drawn),
+        "seeds": len(pairs),
         "range": round(luck, 2),
-        "beyond the seeds": exceeds,
+        "beyond the seeds": min(gains) > 0 if same_weights else mean(gains) > luck,
     }
 
 
@@ -341,10 +343,9 @@ def steps() -> None:
     corrected = significance.holm([step["chance"] for step in found])
     for step, chance in zip(found, corrected, strict=True):
         step["chance"] = round(chance, 4)  # of all together
-        step["passes"] = (
-            chance < significance.SURE and step["gain"] > 0 and step["beyond the seeds"]
-        )
-    records.write("steps", {"steps": found, "draws": significance.DRAWS})
+        sure = chance < significance.SURE and step["gain"] > 0
+        step["passes"] = sure and step["beyond the seeds"]
+    records.write("steps", {"draws": significance.DRAWS, "steps": found})
     for row in plan.ROWS[1:]:
         of_row = [step for step in found if step["row"] == row.name]
         verdict = "passes" if all(step["passes"] for step in of_row) else "does not pass"
