@@ -7,7 +7,7 @@ sentence at a time, and beside CTranslate2, an engine that is written for it.
     python tools/bench.py measure CASE   one case once, as a line of JSON
 
 `run` refuses a busy machine. Every measurement has new processes and is kept in RUNS_DIR at once:
-after a stop the same command goes on, if script and benchmark are the same. It needs Multi30k, and
+after a stop the same command goes on, if the code that decides is the same. It needs Multi30k, and
 CTranslate2, which `make bench` installs.
 """
 
@@ -28,12 +28,13 @@ from statistics import median
 from typing import Literal
 
 import ctranslate
-import models
 import records
+import results
 import torch
 from torch import Tensor, nn
 
-at = models.at
+at = results.at
+DECODING = ["translate", "beam_search", "greedy_decode", "dequantise"]
 ROUNDS = 5
 WARM_UP = 3
 SECONDS = 6.0  # of training: updates before a measurement, and its length
@@ -271,8 +272,9 @@ def measure(name: Literal[tuple(CASES)], /, here: bool = False) -> None:
 
 def run(name: str = "benchmark") -> None:
     """Measure every case, round after round, and write the medians to docs/results/NAME.json."""
-    code = b"".join(Path(file).read_bytes() for file in (at.__file__, __file__))
-    code = hashlib.sha256(code).hexdigest()[:16]
+    made = results.made(training=results.TRAINING, decoding=DECODING)
+    own = Path(__file__).read_text("utf-8")
+    code = hashlib.sha256(f"{made['code']} {own}".encode()).hexdigest()[:16]
     path = at.runs_folder() / f"{name}-{code}.json"
     able = at.gains_from_bf16(torch.device("cpu"))
     cases = [name for name, case in CASES.items() if able or case.dtype != "bf16"]
@@ -289,7 +291,7 @@ def run(name: str = "benchmark") -> None:
         cases.append({"name": case, **asdict(CASES[case]), **medians, "rounds": measured})
     words = len(at.encode_corpus(at.find_corpus(SMALL.data), SMALL).vocabularies[1])
     content = {"rounds": ROUNDS, "words": words, "cases": cases}
-    records.write(name, content | {"made": records.circumstances() | {"code": code}})
+    records.write(name, content | {"made": made})
     path.unlink()
 
 
