@@ -213,10 +213,11 @@ def choices() -> dict:
     """The trials: one thing changed at a time."""
     base = read("runs/trial-base")["summary"]["settings"]
     trials = []
-    for name in plan.RUNS:
+    for name, run in plan.RUNS.items():
         if name.startswith("trial-") and (record := read(f"runs/{name}")):
             settings = record["summary"]["settings"]
             changes = [f"{key} {value}" for key, value in settings.items() if base[key] != value]
+            changes += [plan.IN_WORDS[run.embeddings]] if run.embeddings else []
             change = {"change": ", ".join(changes) or "none"}
             trials.append(record["summary"] | record["log"][-1] | change)
     columns = {"change": "{change}", "BLEU": "{bleu:.1f}", "perplexity": "{perplexity:.2f}"}
