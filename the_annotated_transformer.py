@@ -4255,7 +4255,7 @@ def learn_subwords(corpus: Corpus, size: int) -> tuple[Subwords, Subwords]:
 def learn_vocabularies(corpus: Corpus, vocab_size: int, min_freq: int) -> tuple:
     """Vocabularies of source and target: subwords, or words where `vocab_size` is 0."""
     if vocab_size > 0:
-        most = 40 * math.isqrt(len(corpus.splits["train"]))
+        most = 60 * math.isqrt(len(corpus.splits["train"]))
         return learn_subwords(corpus, min(vocab_size, most))
     return learn_words(corpus, min_freq)
 

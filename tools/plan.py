@@ -79,11 +79,11 @@ def trial(**changes) -> at.Config:
 
 def whole(**changes) -> at.Config:
     """As long as the recipe, with what did best in the trials."""
-    base = {"vocab_size": 8000, "d_model": 176, "d_ff": 768, "h": 4, "batch_tokens": 1280}
+    base = {"vocab_size": 6800, "d_model": 176, "d_ff": 768, "h": 4, "batch_tokens": 1280}
     return recipe(**base | {"warmup": 2000} | changes)
 
 
-# Sizes of about 4.1 million parameters, with more subwords or more layers.
+# Sizes of about four million parameters, with more subwords or more layers.
 NARROW = {"d_model": 176, "d_ff": 704, "h": 4}
 NARROWER = {"d_model": 168, "d_ff": 672, "h": 3}
 TRIALS = {
@@ -100,7 +100,7 @@ TRIALS = {
     "trial-dropout-20": trial(dropout=0.2),
     "trial-attention-dropout-10": trial(attention_dropout=0.1),
     "trial-factor-100": trial(factor=1.0),
-    "trial-subwords-10000": trial(vocab_size=10_000, **NARROWER),
+    "trial-subwords-10000": trial(vocab_size=10_000, d_model=160, d_ff=720, h=4),
     "trial-whole-20": whole(dropout=0.2),
     "trial-whole-25": whole(dropout=0.25),
 }
