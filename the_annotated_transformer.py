@@ -7398,9 +7398,8 @@ def encode_corpus(corpus: Corpus, config: Config) -> Data:
     """A corpus as ids: those on disk, or, where they are missing, old or damaged, new ones."""
     text = sum_of_text(corpus)
     about = [text, *corpus.languages, config.vocab_size, config.min_freq, config.max_len]
-    about += map(
-        inspect.getsource, (tokenize, learn_words, learn_subwords, Subwords.encode, usable)
-    )
+    decides = tokenize, learn_words, learn_subwords, learn_vocabularies, Subwords.encode, usable
+    about += map(inspect.getsource, decides)
     folder = runs_folder() / "ids" / sum_of(about)[:16]
     path = folder / "corpus.json"
     with locked(folder, math.inf):
