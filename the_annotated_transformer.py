@@ -5472,10 +5472,10 @@ published("choices")
 # %% [markdown]
 # Each row has one seed, so compare a difference with the range of seeds above before you believe
 # it. What is left then are the large differences. Batches half as large make twice as many updates
-# of the same text, and do better. With the norm after the sum the model learns more slowly, as it
-# did in [Part 4](#warm-up-and-norm). Where a tenth of the words is hidden from the model while it
-# trains, it has less to learn from. Lists of different lengths have different subwords, so their
-# perplexities cannot be compared.
+# of the same text, and do better, and so do twice as many subwords. With the norm after the sum the
+# model learns more slowly, as it did in [Part 4](#warm-up-and-norm). Where a tenth of the words is
+# hidden from the model while it trains, it has less to learn from. Lists of different lengths have
+# different subwords, so their perplexities cannot be compared.
 #
 # Two warnings. One change at a time says nothing about two at once. And a short training favours
 # what learns fast: little dropout, nothing hidden. In a long one the same model may overfit. So

@@ -91,7 +91,7 @@ def test_edited_code_has_other_ids(text, monkeypatch):
 
 
 def test_other_texts_have_other_sums():
-    cuts = [("a", "b"), ("c", "d")], [("a", "bc"), ("", "d")], [("a", "b\nc"), ("d", "")]
+    cuts = [[("a", "b"), ("c", "d")], [("a", "bc"), ("", "d")], [("a", "b\nc"), ("d", "")]]
     corpora = [tutorial.Corpus("", DE_EN, {"train": pairs, "val": []}) for pairs in cuts]
     assert len({*map(tutorial.sum_of_text, corpora)}) == len(cuts)
 

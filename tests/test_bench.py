@@ -115,7 +115,8 @@ def tiny(monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_is_measured(tiny, capsys, case):
     bench.measure(case, here=True)
-    assert all(number > 0 for number in json.loads(capsys.readouterr().out).values())
+    numbers = json.loads(capsys.readouterr().out)
+    assert all(number > 0 for number in numbers.values())
 
 
 @pytest.mark.parametrize("gain", bench.GAINS)
@@ -137,7 +138,9 @@ def test_2022_computes_what_ours_computes(tiny, ours, batch):
 def test_2022_has_its_batches_and_dropout_on_attention(tiny):
     worker = tutorial.Worker(0, 1, torch.device("cpu"), None)
     loss_model, _, updates = bench.training_of(bench.CASES["train-2022-small-fp32-1x2"], worker)
-    assert [batch.src.shape for batch in next(updates)] == [(32, 72)] * bench.ACCUMULATED
+    shapes = [batch.src.shape for batch in next(updates)]
+    expected = [(32, 72)] * bench.ACCUMULATED
+    assert shapes == expected
     result = loss_model.model.encoder.layers[0].self_attn.dropout.p
     assert result == 0.1
 
@@ -145,7 +148,7 @@ def test_2022_has_its_batches_and_dropout_on_attention(tiny):
 @pytest.mark.slow
 def test_two_processes_are_measured_together(multi30k, monkeypatch, capsys):
     monkeypatch.setenv("MULTI30K_DIR", multi30k)
-    assert bench.main(["measure", "train-torch-small-fp32-2x1"]) == 0
+    assert bench.main(["measure", "train-ours-small-bf16-2x1"]) == 0
     result = json.loads(capsys.readouterr().out)["peak MB"]
     assert result > 1500, "of both"
 

@@ -186,7 +186,9 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     assert written == at.translate(mean, sources, decode)
 
     steps = records.read("steps")["steps"]
-    assert [(step["row"], step["split"]) for step in steps] == [("subwords", x) for x in plan.TESTS]
+    result = [(step["row"], step["split"]) for step in steps]
+    expected = [("subwords", split) for split in plan.TESTS]
+    assert result == expected
     for step in steps:
         assert step["interval"][0] <= step["gain"] <= step["interval"][1]
         assert not step["passes"], "twelve sentences of a toy prove nothing"
@@ -235,12 +237,9 @@ def test_a_part_is_part_of_the_code_that_decides(at, tool, monkeypatch):
     assert before[0] == tool.code(*tool.TRAINING)
     monkeypatch.setattr(tool.inspect, "getsource", lambda part: f"another {part}")
     after = [tool.code_of(f"table3-{name}-1") for name in names]
-    assert [old == new for old, new in zip(before, after, strict=True)] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    same = [old == new for old, new in zip(before, after, strict=True)]
+    expected = [True, True, False, False]
+    assert same == expected
 
 
 def test_what_nine_years_bought_has_as_many_weights(at):
@@ -268,9 +267,8 @@ def test_a_run_of_the_plan_trains_as_it_says(at, tool, toy, row, monkeypatch):
     """With the sizes of the toy; embeddings are scaled again, and less text is read."""
     run = plan_of_table_3[f"table3-{row}-1"]
     toy_run = plan.RUNS["subwords-1"].config
-    sizes = {
-        name: getattr(toy_run, name) for name in "data N d_model d_ff h epochs batch_tokens".split()
-    }
+    names = "data N d_model d_ff h epochs batch_tokens".split()
+    sizes = {name: getattr(toy_run, name) for name in names}
     config = dataclasses.replace(run.config, **sizes, vocab_size=150, warmup=10)
     monkeypatch.setitem(plan.RUNS, row, dataclasses.replace(run, config=config, every=2))
     monkeypatch.setattr(at.Embeddings, "forward", at.Embeddings.forward)
@@ -297,7 +295,9 @@ def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch):
         assert toy.main(["pace"]) == 0
     record = records.read("pace")
     assert list(record) == ["words-1", "back"]
-    assert all(0 < each["seconds"] < 5 and each["made"]["commit"] for each in record.values())
+    for each in record.values():
+        assert 0 < each["seconds"] < 5
+        assert each["made"]["commit"]
     assert len(waited) == 2
 
 
@@ -317,24 +317,32 @@ def test_a_gain_is_told_from_luck():
 
     def system(share: float) -> torch.Tensor:
         """400 sentences of ten words, of whose runs this share is right."""
-        right = (torch.rand(400, 4, generator=generator) < share).double() * 4 + 2
+        known = torch.rand(400, 4, generator=generator) < share
+        right = known.double() * 4 + 2
         of = torch.tensor([10.0, 9.0, 8.0, 7.0]).double().expand(400, 4)
         lengths = torch.full((400, 2), 10.0).double()
         return torch.cat([lengths, right, of], dim=1)
 
-    poor, good, again = system(0.4), system(0.6), system(0.4)
-    assert significance.chance(significance.differences([poor], [good])) < 0.001
-    assert significance.chance(significance.differences([poor], [again])) > 0.01
+    poor = system(0.4)
+    good = system(0.6)
+    again = system(0.4)
+    drawn = significance.differences([poor], [good])
+    luck = significance.differences([poor], [again])
+    assert significance.chance(drawn) < 0.001
+    assert significance.chance(luck) > 0.01
     same = significance.differences([poor, again], [again, poor])
     assert same.abs().max() < 1e-9
     assert significance.chance(same) == 1
-    drawn = significance.differences([poor], [good])
-    gain = significance.bleu(good.sum(dim=0)) - significance.bleu(poor.sum(dim=0))
-    assert drawn.mean() == pytest.approx(gain.item(), abs=0.1)
+    before = significance.bleu(poor.sum(dim=0))
+    after = significance.bleu(good.sum(dim=0))
+    expected = pytest.approx((after - before).item(), abs=0.1)
+    assert drawn.mean() == expected
 
 
 def test_many_questions_make_each_answer_less_sure():
-    assert significance.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    result = significance.holm([0.01, 0.04, 0.03])
+    expected = pytest.approx([0.03, 0.06, 0.06])
+    assert result == expected
     assert significance.holm([0.5, 0.6]) == [1, 1]
 
 
@@ -370,9 +378,8 @@ def test_rows_that_do_not_compare_are_refused(toy, monkeypatch):
 
 
 def test_a_view_that_cannot_be_made_stays_and_is_named(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(
-        views, "VIEWS", {"steps": lambda: views.summaries(plan.Row("", "", ("x",)))}
-    )
+    row = plan.Row("", "", ("x",))
+    monkeypatch.setattr(views, "VIEWS", {"steps": lambda: views.summaries(row)})
     monkeypatch.setattr(records, "write_text", lambda path, text: None)
     assert views.main() == 1
     assert capsys.readouterr().err == "error: views/steps stays as it was: not on record: x\n"
