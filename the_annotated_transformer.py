@@ -180,7 +180,7 @@ def run_level() -> str:
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
 # | [6. Real data](#real-data) | German to English, with words | 23 | three minutes |
 # | [7. The rest of the recipe](#recipe) | subwords, one matrix, beam search, a cache, averaging | 35 | seconds |
-# | [8. Results](#results) | scores, step by step | 13 | a minute |
+# | [8. Results](#results) | scores, step by step | 14 | a minute |
 # | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 14 | a minute |
 # | [10. From here to today](#today) | a language model, and what has changed since 2017 | 24 | three minutes |
 # | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
