@@ -227,6 +227,9 @@ def test_other_code_of_training_has_other_folders(toy, monkeypatch):
     monkeypatch.setattr(toy, "SCORING", ("attention",))
     assert toy.folder_of("words-1") == before
     monkeypatch.setattr(toy, "TRAINING", ("attention",))
+    parts = "LayerNorm MultiHeadedAttention PositionalEncoding PositionwiseFeedForward".split()
+    expected = before.parent.with_name(toy.code("attention", *parts)) / "words-1"
+    assert toy.folder_of("words-1") == expected
     assert toy.folder_of("words-1") != before
 
 
