@@ -79,7 +79,7 @@ def trial(**changes) -> at.Config:
 
 def whole(**changes) -> at.Config:
     """As long as the recipe, with what did best in the trials."""
-    base = {"vocab_size": 6800, "d_model": 176, "d_ff": 768, "h": 4, "batch_tokens": 1280}
+    base = {"vocab_size": 10_000, "d_model": 160, "d_ff": 720, "h": 4, "batch_tokens": 1280}
     return recipe(**base | {"warmup": 2000} | changes)
 
 
@@ -101,8 +101,8 @@ TRIALS = {
     "trial-attention-dropout-10": trial(attention_dropout=0.1),
     "trial-factor-100": trial(factor=1.0),
     "trial-subwords-10000": trial(vocab_size=10_000, d_model=160, d_ff=720, h=4),
-    "trial-whole-20": whole(dropout=0.2),
     "trial-whole-25": whole(dropout=0.25),
+    "trial-whole-30": whole(dropout=0.3),
 }
 
 
