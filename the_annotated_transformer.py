@@ -4268,7 +4268,8 @@ def subwords_at_hand() -> Subwords:
 
 # %% [markdown]
 # (Of six hundred pairs 5,000 subwords cannot be learnt: nearly all would be words that occur once.
-# The words of a text grow with the root of its length, roughly, and so may the subwords.)
+# The words of a text grow with the root of its length, roughly, and so may the subwords. A training
+# says how many it has.)
 #
 # Nothing is lost, since the mark says where a space was. A training sentence comes back from its
 # subwords letter for letter, up to the form of Unicode and doubled spaces.
@@ -8025,7 +8026,8 @@ def header(
     epochs = config.epochs * config.shares
     updates = planned_updates(config, data) // epochs
     return f"""{data.corpus.name} ({config.languages}): {len(data.train):,} \
-of {len(data.corpus.splits["train"]):,} pairs fit
+of {len(data.corpus.splits["train"]):,} pairs fit, \
+{len(data.vocabularies[0]):,} and {len(data.vocabularies[1]):,} tokens are known
 {machine_of(worker)}
 {epochs} epochs, {config.shares} to a pass, {updates:,} updates of {config.batch_tokens:,} \
 positions each, warm-up {config.warmup:,} updates

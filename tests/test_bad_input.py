@@ -365,7 +365,7 @@ def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
     assert run_main(*given) == 0
     said = capsys.readouterr().out
     run = tmp_path / "runs" / "recipe-fr-en"
-    assert "phrases (fr-en): 30 of 30 pairs fit" in said
+    assert "phrases (fr-en): 30 of 30 pairs fit, " in said
     assert f"--model {run}\n" in said
     summary = json.loads((run / "run.json").read_text())
     wanted = {"N": 2, "norm_first": False, "share_embeddings": False, "seed": 3, "dropout": 0.25}

@@ -164,7 +164,8 @@ def test_training_at_the_command_line(small_corpus, tmp_path, capsys):
     assert process.returncode == 0
     assert err == ""
     assert "\r" not in out
-    assert re.fullmatch(r"\S+ \(de-en\): 120 of 120 pairs fit\n", corpus)
+    told = r"\S+ \(de-en\): 120 of 120 pairs fit, \d\d+ and \d\d+ tokens are known\n"
+    assert re.fullmatch(told, corpus)
     assert "processes: 1 of " in machine
     told = r"40 epochs, 1 to a pass, \d\d updates of 128 positions each, warm-up 1 updates\n"
     assert re.fullmatch(told, plan)
