@@ -103,6 +103,8 @@ TRIALS = {
     "trial-subwords-10000": trial(vocab_size=10_000, d_model=160, d_ff=720, h=4),
     "trial-whole-25": whole(dropout=0.25),
     "trial-whole-30": whole(dropout=0.3),
+    "trial-whole-smooth": whole(dropout=0.25, attention_dropout=0.1, smoothing=0.2),
+    "trial-words-40": whole(dropout=0.4, vocab_size=0, share_embeddings=False),
 }
 
 
