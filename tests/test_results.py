@@ -44,7 +44,7 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
     subwords = dataclasses.replace(words, vocab_size=150, share_embeddings=True)
     runs = {f"words-{seed}": dataclasses.replace(words, seed=seed) for seed in (1, 2)}
     runs |= {"subwords-1": subwords, "back": dataclasses.replace(subwords, languages="en-de")}
-    runs = {name: plan.Run(config, ranks=2) for name, config in runs.items()}
+    runs = {name: plan.Run(config) for name, config in runs.items()}
     first = plan.Row("words", "words", ("words-1", "words-2"))
     second = plan.Row("subwords", "subwords", ("subwords-1",), beam=4, averaged=2)
     changes = {
@@ -150,10 +150,10 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     expected = [0, 0, 0, 0, 0]
     assert result == expected
     assert [command[-1] for command in commands] == list(plan.RUNS)
-    assert all("--nproc-per-node=2" in command for command in commands)
+    assert all("--nproc-per-node=1" in command for command in commands)
 
     summary = records.read("runs/words-2")["summary"]
-    expected = (MADE | {"ranks": 2, "epochs": 2, "status": "finished"}).items()
+    expected = (MADE | {"epochs": 2, "status": "finished"}).items()
     assert summary.items() >= expected
     assert summary["code"] == {"training": "ab12"}
     beam = records.read("beam")
@@ -293,9 +293,10 @@ def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch):
     monkeypatch.setattr(plan, "PACED", ("words-1", "back"))
     monkeypatch.setattr(plan, "TIMED", 3)
     monkeypatch.setattr(records, "wait_for_quiet", lambda: waited.append(1))
-    train_here(monkeypatch, toy)
+    commands = train_here(monkeypatch, toy)
     for _ in range(2):
         assert toy.main(["pace"]) == 0
+    assert all("--nproc-per-node=2" in command for command in commands)
     record = records.read("pace")
     assert list(record) == ["words-1", "back"]
     for each in record.values():

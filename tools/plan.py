@@ -25,7 +25,6 @@ class Run:
     """A training: its settings, and what they do not say."""
 
     config: at.Config
-    ranks: int = 1  # of one thread each
     every: int = 1  # of the training pairs one in so many
     embeddings: Callable | None = None  # a `forward` in the place of that of Embeddings
 
@@ -103,8 +102,8 @@ TRIALS = {
     "trial-subwords-10000": trial(vocab_size=10_000, d_model=160, d_ff=720, h=4),
     "trial-whole-25": whole(dropout=0.25),
     "trial-whole-30": whole(dropout=0.3),
-    "trial-whole-smooth": whole(dropout=0.25, attention_dropout=0.1, smoothing=0.2),
-    "trial-words-40": whole(dropout=0.4, vocab_size=0, share_embeddings=False),
+    "trial-whole-smooth": recipe(attention_dropout=0.1, smoothing=0.2),
+    "trial-whole-longer": recipe(dropout=0.3, epochs=40),
 }
 
 
@@ -202,24 +201,24 @@ YEARS_RUNS = {
 
 # Scale --------------------------------------------------------------------------------------------
 
-WIDTHS = (48, 96, 192, 288)
-SHARES = (16, 8, 4, 2)  # of the data, one in so many; all of it is the third width's
+WIDTHS = (48, 96, 288)  # beside the recipe's
+SHARES = (16, 8, 4, 2)  # of the data, one in so many; all of it is the recipe's
 SCALE_RUNS = {
     **{f"scale-width-{D}": Run(recipe(d_model=D, d_ff=4 * D)) for D in WIDTHS},
     **{f"scale-data-{n}": Run(recipe(), every=n) for n in SHARES},
 }
 
 RUNS = {
-    **{name: Run(config, ranks=2) for name, config in OF_ROWS.items()},
-    **{name: Run(config) for name, config in TRIALS.items()},
+    **{name: Run(config) for name, config in (OF_ROWS | TRIALS).items()},
     "trial-words-lost-10": Run(trial(), embeddings=forgetful),
     **TABLE_3_RUNS,
     **YEARS_RUNS,
     **SCALE_RUNS,
 }
 
-# Runs whose time is told: the recipe, and its changes of nine years; updates that are timed.
-PACED = ("recipe-1", "table3-base-1", *(f"table3-{name}-1" for name in NINE_YEARS))
-PACED += ("years-2017-1", "years-2026-1")
+# Runs whose time is told, and how many of their updates are timed, in so many processes.
+PACED = (*(row.runs[0] for row in (*ROWS[:3], OTHER)), "years-2017-1", "years-2026-1")
+PACED += ("table3-base-1", *(f"table3-{name}-1" for name in NINE_YEARS))
+PROCESSES = 2
 TO_WARM_UP = 10
 TIMED = 200

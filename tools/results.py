@@ -96,23 +96,22 @@ def begin(name: str) -> tuple[plan.Run, at.Corpus]:
 
 
 def process(name: str, /) -> None:
-    """Be one of the processes of a training."""
+    """Be the process of a training."""
     run, corpus = begin(name)
     at.train_model(run.config, folder_of(name), corpus=corpus, parts=[plan.NarrowKeys])
 
 
-def processes(ranks: int, *arguments: str) -> subprocess.CompletedProcess:
+def processes(number: int, *arguments: str) -> subprocess.CompletedProcess:
     """Run a command of this tool in so many processes of one thread."""
-    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={ranks} --".split()
+    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={number} --".split()
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run([sys.executable, *torchrun, __file__, *arguments], env=environment)
 
 
 def train_one(name: str) -> dict:
-    """Train a run to its end, in processes of one thread; its record."""
+    """Train a run to its end, in one process of one thread; its record."""
     folder = folder_of(name)
-    ranks = plan.RUNS[name].ranks
-    status = processes(ranks, "process", name).returncode
+    status = processes(1, "process", name).returncode
     run = at.read_run(folder)
     if status != 0 or run.get("status") != "finished":
         raise ValueError(
@@ -126,7 +125,6 @@ def train_one(name: str) -> dict:
         "minutes": round(log[-1]["minutes"], 1),
         "updates": log[-1]["updates"],
         "epochs": len(log),
-        "ranks": ranks,
         "format": "bf16" if "bfloat16" in run["machine"] else "fp32",
     }
     return {"summary": summary | made(name), "log": log}
@@ -182,7 +180,7 @@ def pace() -> None:
             records.wait_for_quiet()
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "seconds"
-                processes(plan.RUNS[name].ranks, "pace_here", name, str(file)).check_returncode()
+                processes(plan.PROCESSES, "pace_here", name, str(file)).check_returncode()
                 seconds = float(file.read_text())
             records.write("pace", record | {name: {"seconds": seconds, "made": made(name)}})
 
