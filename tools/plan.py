@@ -103,7 +103,6 @@ TRIALS = {
     "trial-whole-25": whole(dropout=0.25),
     "trial-whole-30": whole(dropout=0.3),
     "trial-whole-smooth": recipe(attention_dropout=0.1, smoothing=0.2),
-    "trial-whole-longer": recipe(dropout=0.3, epochs=40),
 }
 
 
@@ -211,6 +210,7 @@ SCALE_RUNS = {
 RUNS = {
     **{name: Run(config) for name, config in (OF_ROWS | TRIALS).items()},
     "trial-words-lost-10": Run(trial(), embeddings=forgetful),
+    "trial-whole-lost-10": Run(recipe(), embeddings=forgetful),
     **TABLE_3_RUNS,
     **YEARS_RUNS,
     **SCALE_RUNS,
