@@ -20,6 +20,7 @@ from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 from xml.etree import ElementTree
 
+import bundle
 import nbformat
 import quickjs
 import records
@@ -156,10 +157,10 @@ def dressing() -> quickjs.Object:
     values = dict(re.findall(r"--(\w+): ([^;]+);", light))
     values["sans"] = "Liberation Sans"  # the converter has this one, not the page's
     context = quickjs.Context()
-    context.eval((PARTS / "fit.js").read_text("utf-8"))
+    context.eval(bundle.bundle(PARTS / "script/fit.js", "fit"))
     context.eval(f"const values = {json.dumps(values)};")
     return context.eval(
-        "(text, room) => JSON.stringify(dressed(text, room, (name) => values[name]))"
+        "(text, room) => JSON.stringify(fit.dressed(text, room, (name) => values[name]))"
     )
 
 
@@ -374,27 +375,18 @@ def side_file() -> str:
 
 
 def engine() -> str:
-    """A script that reads the model of the side file and can search with it."""
-    names = "Object.assign(self, { Search, model: readModel(translatorFiles) });"
-    return side_file() + (FIGURES / "transformer.js").read_text("utf-8") + names
-
-
-def figure_scripts() -> str:
-    """The scripts of all figures, what they share first."""
-    shared = [FIGURES / "transformer.js", FIGURES / "play.js"]
-    others = sorted(set(FIGURES.glob("*.js")) - set(shared))
-    return "\n".join(file.read_text("utf-8") for file in (*shared, *others))
+    """A script with the model of the side file, and what the build asks of the figures."""
+    model = "const model = stills.finish(stills.readingModel(translatorFiles));"
+    return side_file() + bundle.bundle(FIGURES / "stills.js", "stills") + model
 
 
 @functools.cache
 def still_pictures() -> quickjs.Object:
-    """The figures' own drawing of their still pictures: (name, data as JSON) -> HTML."""
+    """The figures' own drawing of what is seen before they are touched: (name, data) -> JSON."""
     context = quickjs.Context()
     context.eval("globalThis.self = globalThis")
-    context.eval(side_file())
-    context.eval(figure_scripts())
-    context.eval("const model = readModel(translatorFiles)")
-    return context.eval("(name, data) => stills[name](model, JSON.parse(data))")
+    context.eval(engine())
+    return context.eval("(name, data) => JSON.stringify(stills.still(model, name, JSON.parse(data)))")
 
 
 def make_playable(figure: Tag, name: str) -> None:
@@ -404,11 +396,14 @@ def make_playable(figure: Tag, name: str) -> None:
         [data] = json.loads(spec.string)["datasets"].values()
     else:
         data = str(figure.svg)
-    still = still_pictures()(name, json.dumps(data, ensure_ascii=False))
+    still = json.loads(still_pictures()(name, json.dumps(data, ensure_ascii=False)))
     figure["class"] = "playable"
     figure["data-play"] = name
+    scene = json.dumps(still["scene"], ensure_ascii=False, separators=(",", ":"))
+    scene = scene.replace("<", r"\u003c")  # so that it can stand inside a script element
+    script = f'<script type="application/json">{scene}</script>'
     old = figure.find(class_=["chart", "picture", "table"])
-    old.replace_with(parsed(f'<div class="stage">{still}</div>'))
+    old.replace_with(parsed(f'<div class="stage">{still["html"]}</div>{script}'))
 
 
 # The article --------------------------------------------------------------------------------------
@@ -672,8 +667,7 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "katex_licence": (VENDOR / "katex/LICENSE").read_text("utf-8"),
         "vega_licence": (VENDOR / "vega/LICENSE").read_text("utf-8"),
         "vega": vega_bundle(*VEGA) if article.find(class_="chart") else "",
-        "script": figure_scripts()
-        + "".join((PARTS / name).read_text("utf-8") for name in ("fit.js", "page.js")),
+        "script": bundle.bundle(PARTS / "script/main.js"),
     }
     template = (PARTS / "template.html").read_text("utf-8")
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)

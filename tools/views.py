@@ -6,6 +6,7 @@ Nothing is trained: all comes from the records of docs/results and from pretrain
 the script only show these views.
 """
 
+import json
 import math
 import re
 import statistics
@@ -49,7 +50,7 @@ def two_levels(*pairs: tuple[str, str]) -> list[list[str]]:
 
 def first_picture() -> str:
     """What the page's translator draws for its first sentence, as a file with its own style."""
-    drawn = build_page.still_pictures()("picture", "null")
+    drawn = json.loads(build_page.still_pictures()("picture", "null"))["html"]
     own = "drawing-first-translation"
     other = (at.HERE / "images" / "multi-head.svg").read_text()
     style = other[other.index("<style>") : other.index("    .drawing-multi-head .d-small")]

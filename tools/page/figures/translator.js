@@ -1,345 +1,341 @@
-// The translator of the first screen: type a caption, watch it being translated, choose otherwise.
-{
-  const CAPTIONS = [
-    SENTENCE,
-    "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.",
-    "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.",
-    "Ein Schornsteinfeger trägt eine Leiter durch die Straße.",
-    "Ich habe heute leider keine Zeit.",
-  ];
-  const SHOWN_FIRST = 4; // decisions: A, little, girl, rais
-  const LEAST = 0.09; // a weight that still gets an arc
+// The translator of the first screen: type a caption, see its translation, overrule it.
+//
+// A *plan* is what is wished for: a text, how to search, the ids that the reader has chosen, the
+// head whose attention is drawn. The model makes a *scene* of it: plain data, all that is shown.
+// The first scene is written into the page when it is built.
 
-  // A translation on its way -------------------------------------------------------------------------
+import { likeliest, sum } from "./model/arithmetic.js";
+import { pathsTo, Search } from "./model/search.js";
+import { finish } from "./model/slices.js";
+import { SPACE } from "./model/subwords.js";
+import { Controls, usePlayer } from "./lib/player.js";
+import { useModel } from "./lib/shipped.js";
+import { percent, SENTENCE, spelt } from "./lib/text.js";
+import { Button, classes, html, useEffect, useRef, useState } from "./lib/ui.js";
 
-  /** A sentence and what has been written of its translation; `seen` decisions of it are shown. */
-  class Translation {
-    constructor(model, text, beam) {
-      Object.assign(this, { model, source: text, beam, plan: null, seen: 0 });
-      this.search = new Search(model, model.encode(text));
-      this.paths = [this.search.start]; // each one symbol longer than the one before
-    }
+const CAPTIONS = [
+  SENTENCE,
+  "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.",
+  "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.",
+  "Ein Schornsteinfeger trägt eine Leiter durch die Straße.",
+  "Ich habe heute leider keine Zeit.",
+];
+const BEAM = 4; // of the paper, as alpha is
+const ALPHA = 0.6;
+const SHOWN_FIRST = 4; // decisions: A, little, girl, rais
+const LEAST = 0.09; // a weight that still gets an arc
+const LONGEST = 160; // letters of a sentence
+const CRUMBS = 4; // a word of so many pieces was hardly ever seen
+const MOMENT = 250; // milliseconds after a key, before the model is asked
 
-    get last() { return this.paths[this.paths.length - 1]; }
-    get finished() { return !this.last.next && this.seen === this.paths.length - 1; }
-    get text() { return this.model.decode(this.paths[this.seen].written); }
-    /** The path at which the decision that is shown was, or will be, taken. */
-    get asked() { return this.paths[Math.max(0, this.seen - 1)]; }
+// From a plan to a scene -----------------------------------------------------------------------------
 
-    /** The path one symbol further: by what is likeliest now, or on the way to the best of a beam. */
-    onward() {
-      const { last, search } = this;
-      if (!this.beam) return search.extend(last, likeliest(last.next.logProbs, 1)[0].id);
-      let path = (this.plan ??= search.translate(BEAM, ALPHA, last));
-      while (path.from !== last) path = path.from;
-      return path;
-    }
+const searches = new Map(); // the last searches, by text: they compute nothing twice
 
-    /** Let the beam find its best path while the page stays awake; false once `isWanted` says no. */
-    async prepare(isWanted) {
-      if (!this.beam || this.plan || !this.last.next) return true;
-      const beams = await gather(this.search.beam(BEAM, ALPHA, this.last), isWanted);
-      if (beams) this.plan = this.search.best(beams[beams.length - 1], ALPHA);
-      return Boolean(beams);
-    }
+function* searchFor(model, text) {
+  if (!searches.has(text)) {
+    if (searches.size > 8) searches.clear();
+    searches.set(text, yield* Search.opening(model, text));
+  }
+  return searches.get(text);
+}
 
-    /** Show one decision more; take it where it has not been taken yet. */
-    step() {
-      if (this.finished) return;
-      if (this.seen === this.paths.length - 1) this.paths.push(this.onward());
-      this.seen++;
-    }
+/** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
+function weightsOf(path, { layer, head }) {
+  const heads = path.next.cross[layer];
+  const weights = head === null ? heads[0].map((_, s) => sum(heads.map((row) => row[s])) / heads.length) : heads[head];
+  return [...weights].map((weight) => Math.round(1000 * weight) / 1000);
+}
 
-    back() {
-      this.seen = Math.max(0, this.seen - 1);
-    }
+/** The five likeliest at a decision, the one that was taken among them, and what the others have. */
+function offersOf(model, path) {
+  const { logProbs } = path.from.next;
+  const taken = path.written[path.written.length - 1];
+  const best = likeliest(logProbs, 5);
+  if (best.every(({ id }) => id !== taken)) best[4] = { id: taken, logp: logProbs[taken] };
+  const offers = best.map(({ id, logp }) => ({ id, piece: model.words[id], share: Math.exp(logp) }));
+  const rest = 1 - sum(offers.map(({ share }) => share));
+  return { offers, taken, rest: Math.max(0, rest), others: logProbs.length - offers.length };
+}
 
-    /** Take the decision that is shown otherwise; what came after it is forgotten. */
-    decide(id) {
-      const { asked } = this;
-      this.paths = [...this.paths.slice(0, this.paths.indexOf(asked) + 1), this.search.extend(asked, id)];
-      this.seen = this.paths.length - 1;
-      this.plan = null;
-    }
+/** Why a translation may be poor, as far as the sentence tells. */
+export function hintFor(text, pieces = []) {
+  const letters = text.replace(/\P{L}/gu, "");
+  if (text.trim() === "") return "Type a caption in German. Below stands the one before.";
+  if ([...text].length >= LONGEST) return `A sentence may have ${LONGEST} letters here, so this one ends where it is cut.`;
+  if (letters.length > 3 && letters === letters.toUpperCase() && letters !== letters.toLowerCase())
+    return "It has hardly seen words in capitals: they fall into crumbs, and it guesses.";
+  if (/\p{L}/u.test(text) && letters === letters.toLowerCase() && letters !== letters.toUpperCase())
+    return "German nouns have a capital letter, and in its captions they had it. Without, it hardly knows them.";
+  const words = pieces.slice(0, -1).reduce((list, piece) => {
+    if (piece.startsWith(SPACE) || !list.length) list.push([]);
+    list[list.length - 1].push(piece);
+    return list;
+  }, []);
+  const crumbled = words.find((word) => word.filter((piece) => /\p{L}|\p{N}/u.test(piece)).length >= CRUMBS);
+  if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
+  if (crumbled) return `“${spelt(crumbled.join(""))}” falls into ${crumbled.length} pieces: a word that it has hardly ever seen.`;
+  return "";
+}
 
-    finish() {
-      while (!this.finished) this.step();
-    }
+/** All that is shown of a plan, as work that yields. */
+export function* sceneOf(model, plan) {
+  const search = yield* searchFor(model, plan.text);
+  let last = search.start;
+  for (const id of plan.chosen) last = last.next ? search.extend(last, id) : last;
+  if (plan.beam) last = yield* search.translating(BEAM, ALPHA, last);
+  else for (last of search.greedy(last)) yield;
+  const paths = pathsTo(last);
+  const source = search.ids.map((id) => model.words[id]);
+  const runaway = "It finds no end, and is stopped after fifty subwords more than the source has.";
+  return {
+    ...plan,
+    source,
+    ids: last.written,
+    decisions: paths.map((path) => ({
+      piece: model.words[path.written[path.written.length - 1]],
+      share: Math.exp(path.logp - path.from.logp),
+      before: model.decode(path.from.written),
+      weights: weightsOf(path.from, plan.view),
+      ...offersOf(model, path),
+    })),
+    hint: hintFor(plan.text, source) || (last.ended ? "" : runaway),
+    size: { layers: model.N, heads: model.h },
+  };
+}
+
+const firstPlan = (model) => ({ text: SENTENCE, beam: true, chosen: [], view: { layer: model.N - 1, head: null } });
+
+/** What the page shows before anybody has touched it. */
+export const firstScene = (model) => finish(sceneOf(model, firstPlan(model)));
+
+// Drawing --------------------------------------------------------------------------------------------
+
+const apart = (piece) => piece.startsWith(SPACE) || piece === "</s>";
+
+/** Boxes along a line, those of one word close together: what comes later moves none of them. */
+function alongLine(pieces, tall) {
+  let end = 4;
+  return pieces.map((piece, i) => {
+    const size = tall ? 28 : 12 + 10 * [...spelt(piece)].length;
+    const from = end + (i === 0 ? 0 : apart(piece) ? 10 : 3);
+    end = from + size;
+    return { from, size, middle: from + size / 2, end };
+  });
+}
+
+const endOf = (boxes) => Math.max(...boxes.map(({ end }) => end)) + 4;
+
+/** What is to be seen of a decision, in words. */
+export function inWords({ source, decisions }, at) {
+  const decision = decisions[at - 1];
+  const seen = decision.weights.map((weight, s) => ({ weight, piece: spelt(source[s]) }));
+  const most = seen.filter(({ weight }) => weight >= LEAST).sort((one, other) => other.weight - one.weight);
+  const looks = most.map(({ weight, piece }) => `${piece} (${weight.toFixed(2)})`).join(", ");
+  const after = decision.before ? ` after “${decision.before}”` : " first";
+  const what = decision.piece === "</s>" ? "To end" : `To write ${spelt(decision.piece)}`;
+  return `${what}${after}, the model looks at ${looks || "nothing in particular"}.`;
+}
+
+/** Source and target in two rows, or in two columns (tall), and an arc for each weight. */
+export function Drawing({ scene, at, tall = false, onChoose, ...rest }) {
+  const { source, decisions } = scene;
+  const lines = [source, decisions.map(({ piece }) => piece)].map((pieces) => alongLine(pieces, tall));
+  const [near, far] = tall ? [140, 200] : [40, 150]; // where the two lines face each other
+  const length = Math.max(...lines.map(endOf));
+  const [width, height] = tall ? [340, length] : [Math.max(640, length), far + 40];
+  const point = (along, across) => (tall ? `${across} ${along}` : `${along} ${across}`);
+  const middle = (near + far) / 2;
+  const state = (t) => ({ now: t === at, later: t > at });
+  const arcs = decisions.slice(0, at).flatMap(({ weights }, t) =>
+    weights.map((weight, s) => {
+      if (weight < LEAST) return null;
+      const [from, to] = [lines[1][t].middle, lines[0][s].middle];
+      const d = `M${point(from, far)}C${point(from, middle)} ${point(to, middle)} ${point(to, near)}`;
+      return html`<path class=${classes(state(t + 1))} stroke-width=${(9 * weight).toFixed(1)} d=${d} />`;
+    }),
+  );
+  const box = (piece, { from, size, middle: center }, edge, name, more) => {
+    const frame = tall ? { x: edge, y: from, width: 140, height: size } : { x: from, y: edge, width: size, height: 36 };
+    const [x, y] = tall ? [edge + 70, center + 6] : [center, edge + 24];
+    return html`<g class=${`piece ${name}`} ...${more}>
+      <rect rx="8" ...${frame} /><text x=${x} y=${y}>${spelt(piece)}</text>
+    </g>`;
+  };
+  const asked = source.map((piece, s) => box(piece, lines[0][s], tall ? 0 : near - 36, "", {}));
+  const written = decisions.map(({ piece, share }, t) =>
+    box(piece, lines[1][t], far, classes(state(t + 1)), {
+      style: `--doubt:${Math.round(100 * (1 - share))}%`,
+      onClick: onChoose && (() => onChoose(t + 1)),
+    }),
+  );
+  const label = at > decisions.length ? "" : inWords(scene, at);
+  return html`<svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} role="img" aria-label=${label} ...${rest}>
+    ${arcs.reverse()}${asked}${written}
+  </svg>`;
+}
+
+/** A subword as it is chosen: what goes on with a word is told from what begins one. */
+const offered = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
+
+/** The likeliest subwords of a decision, each a button that overrules it; last, all others. */
+function Offers({ decision, onChoose }) {
+  const { before, offers, taken, rest, others } = decision;
+  const item = ({ id, piece, share }) => html`<li key=${id}>
+    <${Button} pressed=${id === taken} onClick=${() => onChoose(id)}>
+      <span>${offered(piece)}</span><i style=${`width:${(100 * share).toFixed(1)}%`}></i><b>${percent(share)}</b>
+    <//>
+  </li>`;
+  return html`<div class="offers">
+    <p>${before ? html`What may follow “${before}”` : "What may come first"}: choose another, and it goes on from there.</p>
+    <ol>${offers.map(item)}</ol>
+    <p class="rest" title="Training asked for it: label smoothing gives a tenth of each target to the others.">
+      <span>${others.toLocaleString("en")} others</span><i style=${`width:${(100 * rest).toFixed(1)}%`}></i><b>${percent(rest)}</b>
+    </p>
+    <p class="honest">That much for the others is no accident: <a href="#label-smoothing">training</a> gives them a share of every target.</p>
+  </div>`;
+}
+
+/** A grid of buttons: for each layer the mean of its heads (null), and every head. */
+function Heads({ size, view, onChoose }) {
+  const cell = (layer, head) => {
+    const name = `layer ${layer + 1}, ${head === null ? "mean of its heads" : `head ${head + 1}`}`;
+    const pressed = layer === view.layer && head === view.head;
+    return html`<${Button} aria-label=${name} title=${name} pressed=${pressed} onClick=${() => onChoose({ layer, head })}>
+      ${head === null ? "mean" : head + 1}
+    <//>`;
+  };
+  const count = (length) => [...Array(length).keys()];
+  const rows = count(size.layers).map(
+    (layer) => html`<div><span aria-hidden="true">layer ${layer + 1}</span>${[null, ...count(size.heads)].map((head) => cell(layer, head))}</div>`,
+  );
+  return html`<div class="heads" role="group" aria-label="Layer and head whose attention is drawn"><p>Arcs: attention to the source</p>${rows}</div>`;
+}
+
+/** The translation, its subwords tinted by how sure the model was of them. */
+function English({ scene, at, busy }) {
+  const words = scene.decisions.filter(({ piece }) => piece !== "</s>");
+  const span = ({ piece, share }, t) =>
+    html`${t && piece.startsWith(SPACE) ? " " : ""}<span
+      class=${classes({ now: t + 1 === at })}
+      style=${`--doubt:${Math.round(100 * (1 - share))}%`}
+    >${piece.replace(SPACE, "")}</span>`;
+  return html`<p class="english" lang="en" aria-live="polite" aria-busy=${String(busy)}>${words.length ? words.map(span) : "…"}</p>`;
+}
+
+// In an address --------------------------------------------------------------------------------------
+
+/** `#s=sentence`, with `g` for greedy decoding, and a `w` for each id that the reader has chosen. */
+export function addressOf({ text, beam, chosen }) {
+  const parts = [`s=${encodeURIComponent(text)}`, ...(beam ? [] : ["g"]), ...(chosen.length ? [`w=${chosen.join(".")}`] : [])];
+  return `#${parts.join("&")}`;
+}
+
+/** What an address asks for; null where it asks for no sentence. */
+export function planIn(hash, words = Infinity) {
+  if (!hash.startsWith("#s=")) return null;
+  const asked = new URLSearchParams(hash.slice(1).replaceAll("+", "%2B"));
+  const chosen = (asked.get("w") ?? "").split(".").filter(Boolean).map(Number);
+  const text = [...asked.get("s")].slice(0, LONGEST).join("");
+  if (!text.trim() || !chosen.every((id) => Number.isInteger(id) && id >= 0 && id < words)) return null;
+  return { text, beam: !asked.has("g"), chosen };
+}
+
+// The figure -----------------------------------------------------------------------------------------
+
+export function Translator({ scene: first }) {
+  const [scene, setScene] = useState(first);
+  const [typed, setTyped] = useState(first.text);
+  const [copied, setCopied] = useState(false);
+  const [line, run] = useModel();
+  const player = usePlayer(first.decisions.length, { at: SHOWN_FIRST });
+  const wished = useRef(first); // the last plan, perhaps not shown yet
+  const waiting = useRef(null);
+
+  /** Change the plan; once its scene is there, `then` says where to look. */
+  async function wish(changes, then) {
+    clearTimeout(waiting.current);
+    const { text, beam, chosen, view } = { ...wished.current, ...changes };
+    wished.current = { text, beam, chosen, view };
+    setCopied(false);
+    const next = await run((model) => sceneOf(model, wished.current));
+    if (!next) return;
+    setScene(next);
+    then(next.decisions.length);
   }
 
-  // Drawing ------------------------------------------------------------------------------------------
-
-  /** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
-  function weightsOf(path, { layer, head }) {
-    const heads = path.next.cross[layer];
-    if (head !== "") return heads[head];
-    return heads[0].map((_, s) => sum(heads.map((weights) => weights[s])) / heads.length);
-  }
-
-  /** Boxes along a line, those of one word close together: [{ from, size, middle }] and their end. */
-  function alongLine(pieces, tall, room) {
-    const sizes = pieces.map((piece) => (tall ? 28 : 12 + 10 * spelt(piece).length));
-    const words = pieces.filter((piece, i) => i > 0 && apart(piece)).length;
-    const needed = sum(sizes) + 3 * (pieces.length - 1 - words);
-    const gap = tall ? 8 : Math.max(8, (room - needed) / Math.max(1, words));
-    let at = 4;
-    const boxes = pieces.map((piece, i) => {
-      if (i > 0) at += apart(piece) ? gap : 3;
-      const box = { from: at, size: sizes[i], middle: at + sizes[i] / 2 };
-      at += sizes[i];
-      return box;
-    });
-    return { boxes, end: at + 4 };
-  }
-
-  const apart = (piece) => piece.startsWith(SPACE) || piece === "</s>";
-
-  /** How wide a drawing in rows has to be. */
-  const rowsWidth = (...lines) => Math.max(640, ...lines.map((pieces) => alongLine(pieces, false, 0).end));
-
-  /**
-   * The drawing: source and target in two rows, or on narrow screens in two columns, and an arc for
-   * each weight. `shown` is the number of the decision whose arcs stand out; later ones are pale.
-   */
-  function drawing({ source, target, weights, shown }, tall) {
-    const width = tall ? 340 : rowsWidth(source, target);
-    const rows = [source, target].map((pieces) => alongLine(pieces, tall, width - 8));
-    const height = tall ? Math.max(...rows.map(({ end }) => end)) : 230;
-    const [near, far] = tall ? [140, 200] : [40, 190]; // where the two lines face each other
-    const point = (along, across) => (tall ? `${across} ${round(along)}` : `${round(along)} ${across}`);
-    const state = (t) => (t === shown ? "now" : t > shown ? "later" : "");
-    const arcs = weights.flatMap((row, t) => row.map((weight, s) => {
-      if (weight < LEAST || t > shown) return "";
-      const [from, to] = [rows[1].boxes[t].middle, rows[0].boxes[s].middle];
-      const path = `M${point(from, far)}C${point(from, (near + far) / 2)} ${point(to, (near + far) / 2)} ${point(to, near)}`;
-      return `<path class="${state(t)}" stroke-width="${(9 * weight).toFixed(1)}" d="${path}"/>`;
-    }));
-    const boxes = [[source, () => "", 0], [target, state, 1]].map(([pieces, kind, side]) => pieces.map((piece, i) => {
-      const { from, size, middle } = rows[side].boxes[i];
-      const edge = side ? far : near - 36;
-      const frame = tall
-        ? { x: side ? far : 0, y: from, width: 140, height: size }
-        : { x: from, y: edge, width: size, height: 36 };
-      const place = Object.entries(frame).map(([name, value]) => `${name}="${round(value)}"`).join(" ");
-      const [x, y] = tall ? [frame.x + 70, middle + 6] : [middle, edge + 24];
-      const text = `<text x="${round(x)}" y="${round(y)}">${escaped(spelt(piece))}</text>`;
-      return `<g class="piece ${kind(i)}"${side ? ` data-decision="${i}"` : ""}><rect rx="8" ${place}/>${text}</g>`;
-    }));
-    const label = escaped(inWords({ source, target, weights, shown }));
-    return `<svg viewBox="0 0 ${round(width)} ${round(height)}" width="${round(width)}" height="${round(height)}" ` +
-      `role="img" aria-label="${label}">${arcs.reverse().join("")}${boxes.flat().join("")}</svg>`;
-  }
-
-  const { round } = Math;
-
-  /** What the drawing shows of one decision, for those who do not see it. */
-  function inWords({ source, target, weights, shown }) {
-    const seen = (weights[shown] ?? []).map((weight, s) => ({ weight, piece: spelt(source[s]) }));
-    const most = seen.filter(({ weight }) => weight >= LEAST).sort((one, other) => other.weight - one.weight);
-    const looks = most.map(({ weight, piece }) => `${piece} (${weight.toFixed(2)})`).join(", ");
-    const text = target.slice(0, shown + 1).map((piece) => piece.replace(SPACE, " ").replace("</s>", "")).join("").trim();
-    const written = text ? `Written: “${text}”` : "Nothing is written yet.";
-    return `${written} ${looks && `To write ${spelt(target[shown] ?? "the next subword")} the model looks at ${looks}.`}`.trim();
-  }
-
-  /** A piece as it is chosen: what goes on with a word is told from what begins one. */
-  const offered = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
-
-  /** The five likeliest pieces of the decision that is shown, the one that was taken marked. */
-  function candidates({ model, asked, paths, seen }) {
-    if (!asked.next) return "";
-    const taken = seen > 0 ? paths[seen].written[seen - 1] : null;
-    const best = likeliest(asked.next.logProbs, 5);
-    if (taken !== null && best.every(({ id }) => id !== taken)) best[4] = { id: taken, logp: asked.next.logProbs[taken] };
-    return best.map(({ id, logp }) => {
-      const percent = (100 * Math.exp(logp)).toFixed(1);
-      return `<li><button type="button" data-do="candidate" data-id="${id}" aria-pressed="${id === taken}"><span>${escaped(offered(model.words[id]))}</span>` +
-        `<i style="width:${percent}%"></i><b>${percent} %</b></button></li>`;
-    }).join("");
-  }
-
-  /** What there is to draw: pieces, weights by decision, and the decision that stands out. */
-  function sceneOf({ model, search, paths, last, seen }, view) {
-    const words = (ids) => ids.map((id) => model.words[id]);
-    const weights = paths.slice(0, -1).map((path) => weightsOf(path, view));
-    return { source: words(search.ids), target: words(last.written), weights, shown: seen - 1 };
-  }
-
-  /** What changes from step to step; without a `room` in pixels the drawing comes in both forms. */
-  function frame(translation, view, room = null) {
-    const { model, asked, text } = translation, scene = sceneOf(translation, view);
-    const forms = room === null ? [false, true] : [rowsWidth(scene.source, scene.target) > 1.5 * room];
-    const drawings = forms.map((tall) => `<div class="${tall ? "columns" : "rows"} scroll">${drawing(scene, tall)}</div>`);
-    const before = escaped(model.decode(asked.written));
-    const question = `The five likeliest ${before ? `subwords after “${before}”` : "first subwords"}`;
-    return { drawings: drawings.join(""), question, candidates: candidates(translation), text };
-  }
-
-  const meanOfLast = (model) => ({ layer: model.N - 1, head: "" });
-
-  const firstOf = (model) => new Translation(model, SENTENCE, true);
-
-  /** What stands on the page before anybody has touched it. */
-  function asAtFirst(translation) {
-    translation.finish();
-    translation.seen = SHOWN_FIRST;
-    return translation;
-  }
-
-  /** A grid of buttons: for each layer the mean of its heads (""), and every head. */
-  function chooser({ N, h }) {
-    const cell = (layer, head) => {
-      const name = `layer ${layer + 1}, ${head === "" ? "mean of its heads" : `head ${head + 1}`}`;
-      return `<button type="button" data-do="heads" data-layer="${layer}" data-head="${head}" aria-label="${name}" ` +
-        `title="${name}" aria-pressed="${head === "" && layer === N - 1}">${head === "" ? "mean" : head + 1}</button>`;
-    };
-    const rows = Array.from({ length: N }, (_, layer) => {
-      const cells = ["", ...Array(h).keys()].map((head) => cell(layer, head));
-      return `<div><span aria-hidden="true">layer ${layer + 1}</span>${cells.join("")}</div>`;
-    });
-    return `<div class="heads" role="group" aria-label="Layer and head whose attention is drawn">${rows.join("")}</div>`;
-  }
-
-  /** The whole translation in one drawing: a file in images/, for the notebook. */
-  stills["picture"] = (model) => drawing({ ...sceneOf(asAtFirst(firstOf(model)), meanOfLast(model)), shown: Infinity }, false);
-
-  stills["translator"] = (model) => {
-    const parts = frame(asAtFirst(firstOf(model)), meanOfLast(model));
-    const chips = CAPTIONS.map((text) => `<button type="button" data-do="caption">${text}</button>`).join("");
-    return `<div class="play-only" hidden>
-<label for="german">A caption in German</label>
-<input id="german" type="text" lang="de" maxlength="160" autocomplete="off" spellcheck="false" value="${SENTENCE}">
-<div class="chips scroll" lang="de">${chips}</div>
-<p class="honest">It has read 29,000 captions and their translations, nothing else. Away from captions it babbles: try “${CAPTIONS[4]}”</p>
-<div class="buttons"><button type="button" data-do="play">Play</button><button type="button" data-do="back">Back</button>
-<button type="button" data-do="step">Step</button><button type="button" data-do="faster" aria-pressed="false">Faster</button>
-<label>written by <select autocomplete="off"><option value="beam">a beam of four</option><option value="greedy">greedy decoding</option></select></label></div>
-</div>
-<p class="status" role="status"></p>
-<div class="drawings">${parts.drawings}</div>
-<p class="written" lang="en" aria-live="polite">${escaped(parts.text)}</p>
-<div class="below"><div><p class="question">${parts.question}</p>
-<p class="play-only honest" hidden>Choose another, and the model goes on from it.</p><ol class="candidates">${parts.candidates.replaceAll("<button", "<button disabled")}</ol></div>
-<div class="play-only" hidden><p>Arcs: cross-attention, mean or one head</p>${chooser(model)}</div></div>`;
+  const fromStart = (count) => {
+    player.restart(count);
+    player.play();
   };
 
-  // In the browser -----------------------------------------------------------------------------------
+  function write(text, moment = 0) {
+    setTyped(text);
+    clearTimeout(waiting.current);
+    const changed = text.trim() && text.trim() !== wished.current.text;
+    if (changed) waiting.current = setTimeout(() => wish({ text: text.trim(), chosen: [] }, fromStart), moment);
+  }
 
-  live["translator"] = (figure) => {
-    const find = (selector) => figure.querySelector(selector);
-    const [field, mode, status, written] = ["input", "select", ".status", ".written"].map(find);
-    const [drawings, list, button] = [".drawings", ".candidates", "[data-do=play]"].map(find);
-    const still = matchMedia("(prefers-reduced-motion: reduce)");
-    let model = null, translation = null;
-    let turn = 0, playing = false, pace = 700, typing = null, room = 0;
+  const overrule = (id) =>
+    wish({ chosen: [...scene.ids.slice(0, player.at - 1), id] }, (count) => {
+      const { at } = player;
+      player.restart(count, at);
+      if (at < count) player.play();
+    });
 
-    /** Has the reader typed, or chosen another search, since the translation that is shown began? */
-    function isOutdated() {
-      const { source, beam } = translation ?? { source: SENTENCE, beam: true };
-      return field.value.trim() !== source || (mode.value === "beam") !== beam;
-    }
+  async function copyLink() {
+    const address = addressOf(wished.current);
+    history.replaceState(null, "", address);
+    await navigator.clipboard?.writeText(location.href).catch(() => {});
+    setCopied(true);
+  }
 
-    function setPlaying(now) {
-      playing = now;
-      button.textContent = now ? "Pause" : "Play";
-      written.setAttribute("aria-busy", now); // read aloud when it stands still
-    }
-
-    function show() {
-      room = drawings.clientWidth;
-      const parts = frame(translation, find(".heads [aria-pressed=true]").dataset, room);
-      const focused = [...list.children].findIndex((item) => item.contains(document.activeElement));
-      for (const name of ["drawings", "question", "candidates"]) find(`.${name}`).innerHTML = parts[name];
-      list.children[focused]?.firstChild.focus();
-      all(".scroll", drawings).forEach(markScrolling);
-      written.textContent = parts.text || "…";
-    }
-
-    /** Stop, and do `change` with the model: only the last wish counts, and what is returned says whether it still does. */
-    async function act(change, goesOn = false) {
-      const mine = ++turn, isLast = () => mine === turn;
-      clearTimeout(typing);
-      setPlaying(goesOn);
-      model = await modelFor(status);
-      if (!isLast()) return isLast;
-      if (model && !translation && !isOutdated()) {
-        const first = firstOf(model);
-        if (!await first.prepare(isLast)) return isLast;
-        translation = asAtFirst(first);
-      }
-      if (model) change();
-      else setPlaying(false);
-      if (translation) show();
-      return () => model && isLast();
-    }
-
-    /** Do `change`, and after a moment go on to the end, step by step. */
-    async function play(change, moment) {
-      const isLast = await act(change, true);
-      await pause(moment);
-      while (isLast() && await translation.prepare(isLast)) {
-        translation.step();
-        if (still.matches) translation.finish();
-        setPlaying(!translation.finished);
-        show();
-        if (!playing) return;
-        await pause(pace);
-      }
-    }
-
-    function begin() {
-      const text = field.value.trim();
-      if (!text) return act(() => { status.textContent = "Type a caption in German, or choose one."; });
-      return play(() => { translation = new Translation(model, text, mode.value === "beam"); }, 0);
-    }
-
-    const actions = {
-      play() {
-        if (playing) act(() => {});
-        else if (translation?.finished) begin();
-        else play(() => {}, 0);
-      },
-      async step() {
-        const isLast = await act(() => {});
-        if (!isLast() || !await translation.prepare(isLast)) return;
-        translation.step();
-        show();
-      },
-      back: () => act(() => translation.back()),
-      candidate: ({ dataset: { id } }) => play(() => translation.decide(Number(id)), pace),
-      decision: ({ dataset: { decision } }) => act(() => { translation.seen = Number(decision) + 1; }),
-      faster(pressed) {
-        pace = pace === 700 ? 250 : 700;
-        pressed.setAttribute("aria-pressed", pace === 250);
-      },
-      caption({ textContent }) {
-        field.value = textContent;
-        begin();
-      },
-      heads(pressed) {
-        for (const other of all(".heads button", figure)) other.setAttribute("aria-pressed", other === pressed);
-        if (translation) show();
-        else if (!playing) act(() => {});
-      },
+  useEffect(() => {
+    const arrive = () => {
+      const plan = planIn(location.hash);
+      if (!plan) return;
+      setTyped(plan.text);
+      wish(plan, fromStart);
     };
-    const OF_WHAT_IS_SHOWN = ["play", "step", "back", "candidate", "decision"];
+    arrive();
+    addEventListener("hashchange", arrive);
+    return () => removeEventListener("hashchange", arrive);
+  }, []);
 
-    figure.addEventListener("click", ({ target }) => {
-      const pressed = target.closest("[data-do], [data-decision]");
-      if (!pressed) return;
-      const wish = pressed.dataset.do ?? "decision", pauses = wish === "play" && playing;
-      if (OF_WHAT_IS_SHOWN.includes(wish) && isOutdated() && !pauses) begin(); // what was typed comes first
-      else actions[wish](pressed);
-    });
-    field.addEventListener("focus", () => modelFor(status));
-    field.addEventListener("input", () => {
-      clearTimeout(typing);
-      typing = setTimeout(begin, 400);
-    });
-    field.addEventListener("keydown", ({ key }) => { if (key === "Enter") begin(); });
-    mode.addEventListener("change", begin);
-    addEventListener("resize", () => { if (translation && drawings.clientWidth !== room) show(); });
-    for (const part of all(".play-only", figure)) part.hidden = false;
-    for (const candidate of all("button", list)) candidate.disabled = false;
-  };
+  const at = Math.min(player.at, scene.decisions.length);
+  const hint = typed.trim() === scene.text ? scene.hint : hintFor(typed);
+  const long = endOf(alongLine(scene.source, false)) > 1250;
+  const drawing = (tall) => html`<div class=${`${tall ? "columns" : "rows"} scroll`}>
+    <${Drawing} scene=${scene} at=${at} tall=${tall} onChoose=${(t) => player.show(t)} />
+  </div>`;
+  return html`<div class="translator">
+    <div class="words">
+      <label for="german">A caption in German</label>
+      <input
+        id="german" type="text" lang="de" maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed}
+        onInput=${({ target }) => write(target.value, MOMENT)}
+        onKeyDown=${({ key, target }) => key === "Enter" && write(target.value)}
+      />
+      <${English} scene=${scene} at=${at} busy=${player.playing} />
+      <p class="line" role="status">${line || hint}</p>
+    </div>
+    <div class=${classes({ drawings: true, long })}>${[false, true].map(drawing)}</div>
+    <p class="reads">${inWords(scene, at)}</p>
+    <div class="controls">
+      <${Controls} player=${player} />
+      <label>written by <select autocomplete="off" value=${scene.beam ? "beam" : "greedy"}
+        onChange=${({ target }) => wish({ beam: target.value === "beam" }, fromStart)}>
+        <option value="beam">a beam of four</option><option value="greedy">greedy decoding</option>
+      </select></label>
+      <${Button} onClick=${copyLink}>${copied ? "Copied" : "Copy the link to this"}<//>
+    </div>
+    <div class="chips scroll" lang="de" role="group" aria-label="Captions to try">
+      ${CAPTIONS.map((text) => html`<${Button} onClick=${() => write(text)}>${text}<//>`)}
+    </div>
+    <p class="honest">It has read 29,000 captions and their translations, nothing else. Away from captions it babbles.</p>
+    <div class="below">
+      <${Offers} decision=${scene.decisions[at - 1]} onChoose=${overrule} />
+      <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => wish({ view }, () => {})} />
+    </div>
+  </div>`;
 }

@@ -99,7 +99,7 @@ function chartColours(value) {
 }
 
 /** A chart, given as JSON, as the page draws it. */
-function dressed(text, room, value) {
+export function dressed(text, room, value) {
   // The colours of heat maps follow the theme, like all others.
   const spec = fit(JSON.parse(text.replaceAll('"scheme":"blues"', '"range":"heatmap"')
     .replaceAll('"scheme":"redblue"', '"range":"diverging"')), room);

@@ -1,0 +1,94 @@
+// One player for all figures: it goes through steps, forth and back, at a pace, and can be stopped.
+
+import { pause } from "../model/slices.js";
+import { html, Button, useEffect, useRef, useState } from "./ui.js";
+
+/**
+ * Steps 1 to `count`; `at` is the one that is shown. `changed` is called after each change; `wait`
+ * stands for the clock, and where motion is unwelcome (`still`), playing goes to the end at once.
+ */
+export class Player {
+  constructor(count, { at = count, first = 1, changed = () => {}, wait = pause, still = () => false } = {}) {
+    Object.assign(this, { count, at, first, changed, wait, still });
+    this.playing = false;
+    this.pace = 700; // milliseconds for a step
+    this.turn = 0; // of several that play, only the last goes on
+  }
+
+  get ended() {
+    return this.at >= this.count;
+  }
+
+  /** Show a step, and stay there. */
+  show(at) {
+    this.turn += 1;
+    this.playing = false;
+    this.at = Math.max(this.first, Math.min(at, this.count));
+    this.changed();
+  }
+
+  step() {
+    this.show(this.ended ? this.first : this.at + 1);
+  }
+
+  back() {
+    this.show(this.at - 1);
+  }
+
+  pause() {
+    this.show(this.at);
+  }
+
+  /** Other steps take the place of these. */
+  restart(count, at = this.first) {
+    this.count = count;
+    this.show(at);
+  }
+
+  /** Go on to the end; from the beginning where that is reached. */
+  async play() {
+    const turn = ++this.turn;
+    this.playing = true;
+    if (this.ended) this.at = this.first;
+    if (this.still()) this.at = this.count;
+    this.changed();
+    while (!this.ended) {
+      await this.wait(this.pace);
+      if (turn !== this.turn) return;
+      this.at += 1;
+      this.changed();
+    }
+    this.playing = false;
+    this.changed();
+  }
+
+  toggle() {
+    return this.playing ? this.pause() : this.play();
+  }
+}
+
+/** The player of a component, which is drawn again after each change. */
+export function usePlayer(count, options) {
+  const [, draw] = useState(0);
+  const player = useRef(null);
+  const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+  player.current ??= new Player(count, { still, ...options });
+  player.current.changed = () => draw((number) => number + 1);
+  useEffect(() => () => player.current.pause(), []);
+  return player.current;
+}
+
+/** Play, back, step and pace. */
+export function Controls({ player }) {
+  const quick = player.pace < 700;
+  const hasten = () => {
+    player.pace = quick ? 700 : 180;
+    player.changed();
+  };
+  return html`<span class="player" role="group" aria-label="Step by step">
+    <${Button} class="play" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}<//>
+    <${Button} disabled=${player.at <= player.first} onClick=${() => player.back()}>Back<//>
+    <${Button} onClick=${() => player.step()}>Step<//>
+    <${Button} pressed=${quick} onClick=${hasten}>Faster<//>
+  </span>`;
+}

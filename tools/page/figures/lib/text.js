@@ -1,0 +1,18 @@
+// How figures say numbers and subwords.
+
+import { SPACE } from "../model/subwords.js";
+
+export const SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."; // in the first picture of all
+
+/** A subword as it is read: without the mark of the space before it. */
+export const spelt = (piece) => piece.replace(SPACE, "").replace("</s>", "end") || "(space)";
+
+/** A number with a true minus, and no minus before zero. */
+export const decimal = (number, digits = 2) =>
+  number
+    .toFixed(digits)
+    .replace(/^-(?=[0.]*$)/, "")
+    .replace("-", "−");
+
+/** A share as a percentage with one digit. */
+export const percent = (share) => `${decimal(100 * share, 1)} %`;

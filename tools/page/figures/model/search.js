@@ -1,0 +1,83 @@
+// Greedy decoding and the beam of Part 7, for one sentence.
+
+import { likeliest } from "./arithmetic.js";
+import { END, START } from "./subwords.js";
+
+/** What a log-probability is divided by; `length` counts the end, not the start. */
+export const lengthPenalty = (length, alpha) => ((5 + length) / 6) ** alpha;
+
+/**
+ * One sentence being translated. A path is a beginning of the translation: { written, logp, ended,
+ * from, next }, where `next` is what `Transformer.step` says after the last symbol of `written`.
+ */
+export class Search {
+  constructor(model, ids, memory) {
+    this.model = model;
+    this.ids = ids;
+    this.memory = memory;
+    this.longest = Math.min(ids.length + 50, model.max_len) - 1;
+    const next = model.step(memory, null, START);
+    this.start = { written: [], logp: 0, ended: false, from: null, next };
+  }
+
+  /** The search for a text, as work that yields; a subclass makes its own kind. */
+  static *opening(model, text) {
+    const ids = model.encode(text);
+    return new this(model, ids, yield* model.reading(ids));
+  }
+
+  /** The path that goes on with one symbol. */
+  extend(path, id) {
+    const written = [...path.written, id], ended = id === END;
+    const longer = { written, logp: path.logp + path.next.logProbs[id], ended, from: path, next: null };
+    if (!ended && written.length < this.longest) longer.next = this.model.step(this.memory, path.next.past, id);
+    return longer;
+  }
+
+  /** The likeliest symbol, again and again: the paths from `path` on, one symbol longer each time. */
+  *greedy(path = this.start) {
+    while (path.next) yield (path = this.extend(path, likeliest(path.next.logProbs, 1)[0].id));
+  }
+
+  /** Beam search from `path` on, step by step: the paths in the beam. An ended path keeps its place. */
+  *beam(width, alpha, path = this.start) {
+    let paths = [path];
+    while (!this.decided(paths, alpha)) {
+      const choices = paths.filter((path) => path.next).flatMap((path) =>
+        likeliest(path.next.logProbs, width).map(({ id, logp }) => ({ path, id, total: path.logp + logp })));
+      const ended = paths.filter((path) => path.ended);
+      choices.sort((one, other) => other.total - one.total);
+      const grown = choices.slice(0, width - ended.length).map(({ path, id }) => this.extend(path, id));
+      yield (paths = [...ended, ...grown]);
+    }
+  }
+
+  /** The best path that a beam ends with, as work that yields after each step. */
+  *translating(width, alpha, path = this.start) {
+    let paths = [path];
+    for (paths of this.beam(width, alpha, path)) yield;
+    return this.best(paths, alpha);
+  }
+
+  score(path, alpha) {
+    return path.logp / lengthPenalty(path.written.length, alpha);
+  }
+
+  best(paths, alpha) {
+    return paths.reduce((one, other) => (this.score(other, alpha) > this.score(one, alpha) ? other : one));
+  }
+
+  /** Can no path that goes on still beat the best that has ended? */
+  decided(paths, alpha) {
+    const scores = paths.filter((path) => path.ended).map((path) => this.score(path, alpha));
+    const bounds = paths.filter((path) => path.next).map((path) => path.logp / lengthPenalty(this.longest, alpha));
+    return Math.max(...scores) >= Math.max(...bounds);
+  }
+}
+
+/** The paths that have become this one, and it: each a symbol longer than the one before. */
+export function pathsTo(path) {
+  const paths = [];
+  for (let each = path; each.from; each = each.from) paths.push(each);
+  return paths.reverse();
+}

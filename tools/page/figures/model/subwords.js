@@ -1,0 +1,41 @@
+// The subwords of Part 7: text -> ids -> text, as the tokenizer of the script has it.
+
+export const START = 0;
+export const END = 1;
+const UNKNOWN = 3;
+export const SPACE = "▁"; // stands for the space before a word
+const NOT_TEXT = /[‿▁\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]/gu; // control characters, halves of a character
+const BLANK = /[^\S\ufeff]|\x85/; // what Python's split() takes for a space
+const SIGN = "!-/:-@[-`{-~\\p{P}"; // punctuation stands alone
+const WORD = new RegExp(`[${SIGN}]|${SPACE}[^${SPACE}${SIGN}]*|[^${SPACE}${SIGN}]+`, "gu");
+
+export class Subwords {
+  constructor(words, merges, maxLength) {
+    this.words = words;
+    this.maxLength = maxLength;
+    this.ids = new Map(words.map((word, id) => [word, id]));
+    this.ranks = new Map(merges.map((pair, rank) => [pair, rank]));
+  }
+
+  /** Ids of a text and the end symbol. */
+  encode(text) {
+    const clean = text.replace(NOT_TEXT, " ").split(BLANK).filter(Boolean).join(SPACE).normalize("NFC");
+    const line = clean && !clean.startsWith(SPACE) ? SPACE + clean : clean;
+    const pieces = (line.match(WORD) ?? []).flatMap((word) => this.mergePieces([...word]));
+    const ids = pieces.map((piece) => this.ids.get(piece) ?? UNKNOWN);
+    return [...ids.slice(0, this.maxLength - 1), END];
+  }
+
+  /** Join neighbours; the pair that was merged first in training goes first. */
+  mergePieces(pieces) {
+    const ranks = pieces.slice(1).map((piece, i) => this.ranks.get(`${pieces[i]} ${piece}`) ?? Infinity);
+    const first = Math.min(...ranks), at = ranks.indexOf(first);
+    if (first === Infinity) return pieces;
+    return this.mergePieces([...pieces.slice(0, at), pieces[at] + pieces[at + 1], ...pieces.slice(at + 2)]);
+  }
+
+  decode(ids) {
+    const until = ids.indexOf(END);
+    return (until < 0 ? ids : ids.slice(0, until)).map((id) => this.words[id]).join("").replaceAll(SPACE, " ").trim();
+  }
+}

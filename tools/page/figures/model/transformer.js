@@ -1,0 +1,130 @@
+// The shipped model in plain JavaScript: the layers of Parts 1 and 2, with the cache of Part 7.
+
+import { add, linear, logSoftmax, normalise, softmax } from "./arithmetic.js";
+import { Subwords } from "./subwords.js";
+
+export class Transformer {
+  constructor({ config, words, merges }, tensors) {
+    Object.assign(this, config, { depth: config.d_model / config.h });
+    this.subwords = new Subwords(words, merges, config.max_len);
+    const map = (name) => ({ weight: tensors[`${name}.weight`], bias: tensors[`${name}.bias`] });
+    const norm = (name) => ({ scale: tensors[`${name}.scale`], shift: tensors[`${name}.shift`] });
+    const heads = (name) => [0, 1, 2, 3].map((number) => map(`${name}.linears.${number}`));
+    const stack = (name, kinds) => Array.from({ length: config.N }, (_, n) => ({
+      attentions: kinds.map((kind) => heads(`${name}.layers.${n}.${kind}`)),
+      norms: [...kinds, "feed_forward"].map((_, i) => norm(`${name}.layers.${n}.sublayer.${i}.norm`)),
+      widen: map(`${name}.layers.${n}.feed_forward.widen`),
+      narrow: map(`${name}.layers.${n}.feed_forward.narrow`),
+    }));
+    this.encoder = stack("encoder", ["self_attn"]);
+    this.decoder = stack("decoder", ["self_attn", "src_attn"]);
+    this.norms = { encoder: norm("encoder.norm"), decoder: norm("decoder.norm") };
+    this.vectors = tensors["src_embed.0.lut.weight"]; // one matrix for both sides and the output
+    this.output = { weight: this.vectors, bias: tensors["generator.proj.bias"] };
+  }
+
+  /** The vector of a symbol at a position (Part 2). */
+  embed(id, position) {
+    const D = this.d_model;
+    return Float32Array.from({ length: D }, (_, i) => {
+      const angle = position / 10000 ** ((i - (i % 2)) / D);
+      return this.vectors[id * D + i] * Math.sqrt(D) + (i % 2 ? Math.cos(angle) : Math.sin(angle));
+    });
+  }
+
+  /** Attention of one query over keys and values: { mixed, weights }, weights by head (Part 1). */
+  attend(query, keys, values) {
+    const mixed = new Float32Array(query.length), weights = [];
+    for (let head = 0; head < this.h; head++) {
+      const [from, to] = [head * this.depth, (head + 1) * this.depth];
+      const scores = keys.map((key) => {
+        let product = 0;
+        for (let i = from; i < to; i++) product += query[i] * key[i];
+        return product / Math.sqrt(this.depth);
+      });
+      weights.push(softmax(scores));
+      values.forEach((value, s) => {
+        for (let i = from; i < to; i++) mixed[i] += weights[head][s] * value[i];
+      });
+    }
+    return { mixed, weights };
+  }
+
+  feedForward(x, layer) {
+    return linear(linear(x, layer.widen).map((value) => Math.max(0, value)), layer.narrow);
+  }
+
+  get words() {
+    return this.subwords.words;
+  }
+
+  encode(text) {
+    return this.subwords.encode(text);
+  }
+
+  decode(ids) {
+    return this.subwords.decode(ids);
+  }
+
+  /**
+   * The encoder, as work that yields after each layer: what the decoder asks in each of its own,
+   * [{ keys, values }]. `see` is shown the vectors of all positions, at first and after each part.
+   */
+  *reading(ids, see = () => {}) {
+    let states = ids.map((id, position) => this.embed(id, position));
+    see(states);
+    for (const layer of this.encoder) {
+      const [query, key, value, out] = layer.attentions[0];
+      const normed = states.map((state) => normalise(state, layer.norms[0]));
+      const [queries, keys, values] = [query, key, value].map((map) => normed.map((x) => linear(x, map)));
+      yield;
+      const heard = queries.map((asked) => linear(this.attend(asked, keys, values).mixed, out));
+      states = states.map((state, i) => add(state, heard[i]));
+      see(states);
+      yield;
+      states = states.map((state) => add(state, this.feedForward(normalise(state, layer.norms[1]), layer)));
+      see(states);
+      yield;
+    }
+    const memory = states.map((state) => normalise(state, this.norms.encoder));
+    return this.decoder.map(({ attentions: [, [, key, value]] }) => ({
+      keys: memory.map((state) => linear(state, key)),
+      values: memory.map((state) => linear(state, value)),
+    }));
+  }
+
+  /**
+   * One step of the decoder: `past` holds keys and values of the symbols before `id`, layer by
+   * layer, or is null. Returns the past with this symbol, the log-probabilities of the next symbol, and the
+   * weights of the cross-attention by layer and head.
+   */
+  step(memory, past, id, see = () => {}) {
+    past ??= this.decoder.map(() => ({ keys: [], values: [] }));
+    let state = this.embed(id, past[0].keys.length);
+    see(state);
+    const cross = [];
+    past = this.decoder.map((layer, n) => {
+      const [self, source] = layer.attentions;
+      const normed = normalise(state, layer.norms[0]);
+      const keys = [...past[n].keys, linear(normed, self[1])];
+      const values = [...past[n].values, linear(normed, self[2])];
+      const heard = this.attend(linear(normed, self[0]), keys, values);
+      state = add(state, linear(heard.mixed, self[3]));
+      see(state);
+      const asked = linear(normalise(state, layer.norms[1]), source[0]);
+      const found = this.attend(asked, memory[n].keys, memory[n].values);
+      state = add(state, linear(found.mixed, source[3]));
+      cross.push(found.weights);
+      see(state);
+      state = add(state, this.feedForward(normalise(state, layer.norms[2]), layer));
+      see(state);
+      return { keys, values };
+    });
+    return { past, logProbs: this.next(normalise(state, this.norms.decoder)), cross };
+  }
+
+  /** The generator: log-probabilities of all symbols (Part 2). */
+  next(state) {
+    return logSoftmax(linear(state, this.output));
+  }
+}

@@ -1,0 +1,53 @@
+// The contents: the section in view is marked, its Part unfolded.
+
+import { all, root } from "./dom.js";
+
+const contents = document.getElementById("contents");
+const wide = matchMedia("(min-width: 68rem)");
+const links = all("nav a");
+const headings = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
+
+/** Show or hide the sections of a Part in the contents. */
+function showSections(item, shown) {
+  item.classList.toggle("open", shown);
+  item.querySelector("button")?.setAttribute("aria-expanded", shown);
+}
+
+for (const item of all("nav > ol > li:has(ol)")) {
+  const more = Object.assign(document.createElement("button"), { type: "button", className: "more" });
+  more.setAttribute("aria-label", `Sections of ${item.querySelector("a").textContent}`);
+  more.addEventListener("click", () => showSections(item, !item.classList.contains("open")));
+  if (item.querySelectorAll("li").length > 1) item.querySelector("a").after(more); // else a stop for one line
+  showSections(item, false);
+}
+
+function markSection() {
+  const below = root.scrollHeight - scrollY - innerHeight; // the last headings never come to the top
+  const line = Math.max(120, innerHeight - below);
+  const passed = (heading) => heading.checkVisibility() && heading.getBoundingClientRect().top <= line;
+  const current = links[headings.findLastIndex(passed)]; // those in a closed fold are nowhere
+  if (current?.hasAttribute("aria-current")) return;
+  links.forEach((link) => link.removeAttribute("aria-current"));
+  all("nav li.open").forEach((item) => showSections(item, false));
+  document.getElementById("here").textContent = current?.textContent ?? "";
+  if (!current) return;
+  current.setAttribute("aria-current", "true");
+  showSections(current.closest("nav > ol > li"), true);
+  const [nav, top] = [current.closest("nav"), current.offsetTop];
+  if (top < nav.scrollTop + 40 || top > nav.scrollTop + nav.clientHeight - 60) nav.scrollTop = top - nav.clientHeight / 3;
+}
+
+function placeContents() {
+  contents.open = wide.matches;
+}
+
+contents.addEventListener("click", (event) => {
+  if (event.target.closest("a") && !wide.matches) contents.open = false;
+});
+addEventListener("scroll", () => requestAnimationFrame(markSection), { passive: true });
+wide.addEventListener("change", placeContents);
+
+export function startContents() {
+  placeContents();
+  markSection();
+}
