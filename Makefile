@@ -39,6 +39,7 @@ help: ## List the targets
 ifeq ($(shell uname -s)$(shell command -v nvidia-smi),Linux)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 endif
+BIOME := npx --yes @biomejs/biome@2.6.8
 TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.txt)
 
 # pip compiles nothing; Python compiles each module when it is first used, and must be allowed to keep
@@ -110,13 +111,15 @@ test: $(READY) ## Run the tests that are not slow
 test-all: $(READY) ## Run every test
 	$(PY) -m pytest $(WORKERS) $(ARGS)
 
-lint: $(READY) ## Check style and layout of the code
+lint: $(READY) ## Check style and layout of the code (of JavaScript where there is node)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	@if $(BIOME) --version >/dev/null 2>&1; then $(BIOME) check; else echo "SKIPPED: JavaScript is not checked, since there is no node, or npx cannot fetch Biome"; fi
 
 format: $(READY) ## Put style and layout right
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
+	@if $(BIOME) --version >/dev/null 2>&1; then $(BIOME) check --write; else echo "SKIPPED: JavaScript stays as it is, since there is no node, or npx cannot fetch Biome"; fi
 
 train: $(READY) ## Train a translator (RANKS=2 uses two processes, ARGS="…" passes options on)
 	$(PY) $(SCRIPT) train --ranks $(RANKS) $(ARGS)

@@ -504,6 +504,9 @@ def any_page(request) -> Path:
     return PUBLISHED if request.param == "published" else request.getfixturevalue("sample")
 
 
+LAID_OUT = "document.querySelectorAll('article > *').forEach(e => e.style.contentVisibility = 'visible')"
+
+
 def draw(page, charts: str) -> None:
     for chart_box in page.locator(charts).all():
         chart_box.scroll_into_view_if_needed()
@@ -520,7 +523,7 @@ def opened(browser, path: Path, width: int = 1360, theme: str = "light"):
     page.on("pageerror", lambda error: page.faults.append(str(error)))
     page.goto(path.as_uri())
     page.evaluate("document.querySelectorAll('.section').forEach(fold => { fold.open = true })")
-    page.locator(":root[data-ready]").wait_for(state="attached")  # laid out: nothing moves any more
+    page.evaluate(LAID_OUT)  # nothing moves any more
     draw(page, ".chart")
     return page
 
@@ -621,7 +624,7 @@ def test_fits_every_window(browser, any_page, width):
 @pytest.mark.parametrize("width", [390, 1360])
 def test_the_page_keeps_its_height_while_charts_are_drawn(browser, any_page, width):
     page = visited(browser, any_page.as_uri(), viewport={"width": width, "height": 900})
-    page.locator(":root[data-ready]").wait_for(state="attached")
+    page.evaluate(LAID_OUT)
     height = "document.documentElement.scrollHeight"
     before = page.evaluate(height)
     draw(page, ".chart:not(.section *)")

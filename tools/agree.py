@@ -16,16 +16,19 @@ from playwright.sync_api import Page, sync_playwright
 
 at = models.at
 FIFTEEN = "Eine junge Frau in einem roten Kleid liest auf einer Bank im Park ein Buch."
-WRITES = "(text) => { const paths = [...new Search(model, model.encode(text)).greedy()];"
+OPEN = "const { finish, Search } = stills; const search = finish(Search.opening(model, text));"
+WRITES = "(text) => {" + OPEN + "const paths = [...search.greedy()];"
 GREEDY = WRITES + "return model.decode(paths.at(-1).written); }"
 LOG_PROBS = WRITES + "return paths.map((path) => [path.written, [...path.from.next.logProbs]]); }"
-SECONDS = """(text) => {
-    const begin = performance.now(), search = new Search(model, model.encode(text));
+SECONDS = f"""(text) => {{
+    const begin = performance.now();
+    {OPEN}
     const read = performance.now();
     for (const path of search.greedy());
     const greedy = performance.now();
-    search.translate(4, 0.6);
-    return { read: read - begin, greedy: greedy - read, beam: performance.now() - greedy }; }"""
+    finish(search.translating(4, 0.6));
+    return {{ read: read - begin, greedy: greedy - read, beam: performance.now() - greedy }};
+}}"""
 
 
 def widest_difference(translator: at.Translator, tab: Page, text: str) -> float:

@@ -16,6 +16,7 @@ import json
 import re
 import sys
 import zlib
+from collections.abc import Iterable
 from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -58,7 +59,8 @@ KNOWN = {  # the parts that its translator can compute with
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 VEGA = ("window.vegaEmbed = vegaEmbed;", "6.4")  # what the page calls, version of Vega-Lite
 ROOMS = (330, 880)  # pixels; widths of a chart on a phone and beside the contents
-LIMIT = 3_000_000  # bytes; a page must stay pleasant to load on a phone
+LICENCES = ("katex/LICENSE", "vega/LICENSE", "preact/LICENSE", "preact/LICENSE-htm")
+LIMIT = 3_100_000  # bytes; a page must stay pleasant to load on a phone
 SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
 EXERCISE = "try-"  # how the names of their sections begin, which are folded, too
@@ -386,7 +388,9 @@ def still_pictures() -> quickjs.Object:
     context = quickjs.Context()
     context.eval("globalThis.self = globalThis")
     context.eval(engine())
-    return context.eval("(name, data) => JSON.stringify(stills.still(model, name, JSON.parse(data)))")
+    return context.eval(
+        "(name, data) => JSON.stringify(stills.still(model, name, JSON.parse(data)))"
+    )
 
 
 def make_playable(figure: Tag, name: str) -> None:
@@ -596,29 +600,47 @@ def contents(article: BeautifulSoup) -> str:
     return f"<ol>{listed.removeprefix('</ol></li>')}</ol></li></ol>".replace("<ol></ol>", "")
 
 
-def styles() -> str:
-    """The style sheet: fonts, formulas, colours of code, our own."""
+FIRST_FACES = ("source-sans-3-latin-wght-normal", "source-serif-4-latin-wght-normal")
+
+
+def faces(names: Iterable[str]) -> str:
+    """Rules for fonts, with the fonts in them."""
     rules = []
-    for file in sorted((VENDOR / "fonts").glob("*.woff2")):
-        family, style = file.stem.replace("-", " ").split(" latin wght ")
+    for name in names:
+        family, style = name.replace("-", " ").split(" latin wght ")
+        data = (VENDOR / f"fonts/{name}.woff2").read_bytes()
         rules.append(
             f"@font-face{{font-family:'{family}';font-style:{style};font-weight:200 900;"
-            f"font-display:block;src:url({data_uri('font/woff2', file.read_bytes())})}}"
+            f"font-display:block;src:url({data_uri('font/woff2', data)})}}"
         )
+    return "\n".join(rules)
 
-    def embedded(rule: re.Match) -> str:
-        file = VENDOR / "katex" / re.search(r"url\((.*?\.woff2)\)", rule[0])[1]
-        source = f"src:url({data_uri('font/woff2', file.read_bytes())})"
-        return re.sub(r"src:[^}]*", source, rule[0]) if file.stem[6:] in FACES else ""
 
-    css = (VENDOR / "katex/katex.min.css").read_text("utf-8")
-    rules.append(re.sub(r"@font-face\{[^}]*\}", embedded, css))
+def styles() -> str:
+    """The style sheet: fonts of the first screen, colours of code, our own."""
+    rules = [faces(FIRST_FACES)]
     for theme, name in CODE_STYLES.items():
         for ink, [token, *_] in CODE_INKS.items():
             colour = get_style_by_name(name).style_for_token(token)["color"]
             rules.append(f':root[data-theme="{theme}"] .code .{ink}{{color:#{colour}}}')
+    css = (VENDOR / "katex/katex.min.css").read_text("utf-8")
+    rules.append(re.sub(r"@font-face\{[^}]*\}", "", css))
     own = (PARTS / "page.css", *sorted(FIGURES.glob("*.css")))
     return "\n".join([*rules, *(file.read_text("utf-8") for file in own)])
+
+
+def later_styles() -> str:
+    """The other fonts, half of the weight of all styles; the first screen does without them."""
+    files = {file.stem for file in (VENDOR / "fonts").glob("*.woff2")}
+
+    def embedded(rule: str) -> str:
+        file = VENDOR / "katex" / re.search(r"url\((.*?\.woff2)\)", rule)[1]
+        source = f"src:url({data_uri('font/woff2', file.read_bytes())})"
+        return re.sub(r"src:[^}]*", source, rule) if file.stem[6:] in FACES else ""
+
+    css = (VENDOR / "katex/katex.min.css").read_text("utf-8")
+    rules = map(embedded, re.findall(r"@font-face\{[^}]*\}", css))
+    return "\n".join([faces(sorted(files - {*FIRST_FACES})), *rules])
 
 
 def publish_problem(runs: list[dict]) -> str | None:
@@ -658,14 +680,14 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "title": html.escape(article.h1.get_text(strip=True), quote=False),
         "summary": html.escape(" ".join(lead.split())),
         "styles": styles(),
+        "later_styles": later_styles(),
         "contents": contents(article),
         "draft": draft,
         "preview": preview,
         "links": elsewhere,
         "article": str(article),
         "about": html.escape(about),
-        "katex_licence": (VENDOR / "katex/LICENSE").read_text("utf-8"),
-        "vega_licence": (VENDOR / "vega/LICENSE").read_text("utf-8"),
+        "licences": "\n".join((VENDOR / name).read_text("utf-8") for name in LICENCES),
         "vega": vega_bundle(*VEGA) if article.find(class_="chart") else "",
         "script": bundle.bundle(PARTS / "script/main.js"),
     }

@@ -2,8 +2,8 @@
 
 Each module becomes a function of its own, which runs once, after those that it imports, and gives
 what it exports. Known are `import { a, b as c } from "…"`, `import a from "…"`, `import "…"`,
-`export { a as b }`, `export default` and `export` before a declaration, each at the beginning of a line or, in packed
-files, at either end. Anything else is refused.
+`export { a as b }`, `export default`, and `export` before a declaration: each at the beginning of a
+line or, in packed files, at either end. Anything else is refused.
 """
 
 import re

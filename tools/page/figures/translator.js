@@ -43,7 +43,8 @@ function* searchFor(model, text) {
 /** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
 function weightsOf(path, { layer, head }) {
   const heads = path.next.cross[layer];
-  const weights = head === null ? heads[0].map((_, s) => sum(heads.map((row) => row[s])) / heads.length) : heads[head];
+  const weights =
+    head === null ? heads[0].map((_, s) => sum(heads.map((row) => row[s])) / heads.length) : heads[head];
   return [...weights].map((weight) => Math.round(1000 * weight) / 1000);
 }
 
@@ -62,7 +63,8 @@ function offersOf(model, path) {
 export function hintFor(text, pieces = []) {
   const letters = text.replace(/\P{L}/gu, "");
   if (text.trim() === "") return "Type a caption in German. Below stands the one before.";
-  if ([...text].length >= LONGEST) return `A sentence may have ${LONGEST} letters here, so this one ends where it is cut.`;
+  if ([...text].length >= LONGEST)
+    return `A sentence may have ${LONGEST} letters here, so this one ends where it is cut.`;
   if (letters.length > 3 && letters === letters.toUpperCase() && letters !== letters.toLowerCase())
     return "It has hardly seen words in capitals: they fall into crumbs, and it guesses.";
   if (/\p{L}/u.test(text) && letters === letters.toLowerCase() && letters !== letters.toUpperCase())
@@ -74,7 +76,8 @@ export function hintFor(text, pieces = []) {
   }, []);
   const crumbled = words.find((word) => word.filter((piece) => /\p{L}|\p{N}/u.test(piece)).length >= CRUMBS);
   if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
-  if (crumbled) return `“${spelt(crumbled.join(""))}” falls into ${crumbled.length} pieces: a word that it has hardly ever seen.`;
+  if (crumbled)
+    return `“${spelt(crumbled.join(""))}” falls into ${crumbled.length} pieces: a word that it has hardly ever seen.`;
   return "";
 }
 
@@ -104,7 +107,12 @@ export function* sceneOf(model, plan) {
   };
 }
 
-const firstPlan = (model) => ({ text: SENTENCE, beam: true, chosen: [], view: { layer: model.N - 1, head: null } });
+const firstPlan = (model) => ({
+  text: SENTENCE,
+  beam: true,
+  chosen: [],
+  view: { layer: model.N - 1, head: null },
+});
 
 /** What the page shows before anybody has touched it. */
 export const firstScene = (model) => finish(sceneOf(model, firstPlan(model)));
@@ -156,7 +164,9 @@ export function Drawing({ scene, at, tall = false, onChoose, ...rest }) {
     }),
   );
   const box = (piece, { from, size, middle: center }, edge, name, more) => {
-    const frame = tall ? { x: edge, y: from, width: 140, height: size } : { x: from, y: edge, width: size, height: 36 };
+    const frame = tall
+      ? { x: edge, y: from, width: 140, height: size }
+      : { x: from, y: edge, width: size, height: 36 };
     const [x, y] = tall ? [edge + 70, center + 6] : [center, edge + 24];
     return html`<g class=${`piece ${name}`} ...${more}>
       <rect rx="8" ...${frame} /><text x=${x} y=${y}>${spelt(piece)}</text>
@@ -207,7 +217,8 @@ function Heads({ size, view, onChoose }) {
   };
   const count = (length) => [...Array(length).keys()];
   const rows = count(size.layers).map(
-    (layer) => html`<div><span aria-hidden="true">layer ${layer + 1}</span>${[null, ...count(size.heads)].map((head) => cell(layer, head))}</div>`,
+    (layer) =>
+      html`<div><span aria-hidden="true">layer ${layer + 1}</span>${[null, ...count(size.heads)].map((head) => cell(layer, head))}</div>`,
   );
   return html`<div class="heads" role="group" aria-label="Layer and head whose attention is drawn"><p>Arcs: attention to the source</p>${rows}</div>`;
 }
@@ -227,7 +238,11 @@ function English({ scene, at, busy }) {
 
 /** `#s=sentence`, with `g` for greedy decoding, and a `w` for each id that the reader has chosen. */
 export function addressOf({ text, beam, chosen }) {
-  const parts = [`s=${encodeURIComponent(text)}`, ...(beam ? [] : ["g"]), ...(chosen.length ? [`w=${chosen.join(".")}`] : [])];
+  const parts = [
+    `s=${encodeURIComponent(text)}`,
+    ...(beam ? [] : ["g"]),
+    ...(chosen.length ? [`w=${chosen.join(".")}`] : []),
+  ];
   return `#${parts.join("&")}`;
 }
 
@@ -273,7 +288,8 @@ export function Translator({ scene: first }) {
     setTyped(text);
     clearTimeout(waiting.current);
     const changed = text.trim() && text.trim() !== wished.current.text;
-    if (changed) waiting.current = setTimeout(() => wish({ text: text.trim(), chosen: [] }, fromStart), moment);
+    if (changed)
+      waiting.current = setTimeout(() => wish({ text: text.trim(), chosen: [] }, fromStart), moment);
   }
 
   const overrule = (id) =>

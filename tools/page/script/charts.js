@@ -11,8 +11,10 @@ let loadingVega;
 function vega() {
   loadingVega ??= new Promise((ready) => {
     addEventListener("vega", ready, { once: true });
-    const text = document.getElementById("vega").textContent + ';dispatchEvent(new Event("vega"));';
-    document.head.append(Object.assign(document.createElement("script"), { type: "module", textContent: text }));
+    const text = `${document.getElementById("vega").textContent};dispatchEvent(new Event("vega"));`;
+    document.head.append(
+      Object.assign(document.createElement("script"), { type: "module", textContent: text }),
+    );
   });
   return loadingVega;
 }
@@ -22,12 +24,20 @@ async function redraw(chart) {
   await vega();
   chart.room = box.clientWidth;
   const style = getComputedStyle(root);
-  const spec = dressed(box.querySelector("script").textContent, chart.room, (name) => style.getPropertyValue(`--${name}`).trim());
+  const spec = dressed(box.querySelector("script").textContent, chart.room, (name) =>
+    style.getPropertyValue(`--${name}`).trim(),
+  );
   const before = (chart.bound ?? []).map((name) => [name, chart.view.signal(name)]);
   chart.view?.finalize();
   const [controls, view] = all(".controls, .view", box);
   controls.replaceChildren();
-  const result = await vegaEmbed(view, spec, { mode: "vega-lite", renderer: "canvas", actions: false, defaultStyle: false, bind: controls });
+  const result = await vegaEmbed(view, spec, {
+    mode: "vega-lite",
+    renderer: "canvas",
+    actions: false,
+    defaultStyle: false,
+    bind: controls,
+  });
   chart.view = box.view = result.view; // at the box, whoever looks into the page finds it
   chart.bound = (result.vgSpec.signals ?? []).filter((signal) => signal.bind).map((signal) => signal.name);
   before.forEach(([name, value]) => chart.view.signal(name, value)); // what the reader had chosen
@@ -45,17 +55,23 @@ function draw(chart) {
   chart.job = chart.job.then(() => redraw(chart));
 }
 
-const near = new IntersectionObserver((entries) => {
-  for (const entry of entries.filter((entry) => entry.isIntersecting)) {
-    near.unobserve(entry.target);
-    draw(charts.find((chart) => chart.box === entry.target));
-  }
-}, { rootMargin: "700px" });
+const near = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries.filter((entry) => entry.isIntersecting)) {
+      near.unobserve(entry.target);
+      draw(charts.find((chart) => chart.box === entry.target));
+    }
+  },
+  { rootMargin: "700px" },
+);
 
 let waiting;
 addEventListener("resize", () => {
   clearTimeout(waiting);
-  waiting = setTimeout(() => charts.filter((c) => c.drawn && Math.abs(c.box.clientWidth - c.room) > 24).forEach(draw), 200);
+  waiting = setTimeout(
+    () => charts.filter((c) => c.drawn && Math.abs(c.box.clientWidth - c.room) > 24).forEach(draw),
+    200,
+  );
 });
 
 /** Draw what has been drawn once more, after another theme was chosen. */

@@ -34,7 +34,8 @@ function markSection() {
   current.setAttribute("aria-current", "true");
   showSections(current.closest("nav > ol > li"), true);
   const [nav, top] = [current.closest("nav"), current.offsetTop];
-  if (top < nav.scrollTop + 40 || top > nav.scrollTop + nav.clientHeight - 60) nav.scrollTop = top - nav.clientHeight / 3;
+  if (top < nav.scrollTop + 40 || top > nav.scrollTop + nav.clientHeight - 60)
+    nav.scrollTop = top - nav.clientHeight / 3;
 }
 
 function placeContents() {

@@ -38,7 +38,11 @@ function fitLegend(encoding, rows, room) {
   const names = valuesOf(rows, color.field).map(String);
   const width = Math.max(...names.map((name) => name.length)) * LETTER + 30;
   const inOneRow = names.join("").length * LETTER + names.length * 30 < room;
-  color.legend = { orient: "top", ...color.legend, ...(!inOneRow && { columns: Math.max(1, Math.floor(room / width)) }) };
+  color.legend = {
+    orient: "top",
+    ...color.legend,
+    ...(!inOneRow && { columns: Math.max(1, Math.floor(room / width)) }),
+  };
 }
 
 /** Cells of a heat map get smaller, by whole pixels: else there were seams between them. */
@@ -48,23 +52,32 @@ function fitCells(plot, rows, room) {
   if (plot.width?.step > step) {
     plot.width.step = step;
     plot.height.step = Math.max(step, 26); // words need their height
-  }
-  else if (plot.width > room - GUIDES) plot.width = count * step;
+  } else if (plot.width > room - GUIDES) plot.width = count * step;
 }
 
 /** Change a chart so that it fits: parts below one another, fewer columns, a narrower plot. */
 function fit(spec, room, data = spec.datasets ?? {}) {
   const narrow = room < 600;
-  if (typeof spec.title === "string") spec.title = { text: wrapped(spec.title, room), anchor: "start", frame: "group" };
-  if (spec.hconcat && narrow) { spec.vconcat = spec.hconcat; delete spec.hconcat; }
+  if (typeof spec.title === "string")
+    spec.title = { text: wrapped(spec.title, room), anchor: "start", frame: "group" };
+  if (spec.hconcat && narrow) {
+    spec.vconcat = spec.hconcat;
+    delete spec.hconcat;
+  }
   (spec.vconcat ?? []).forEach((part) => fit(part, room, data));
   if (!spec.mark && !spec.layer) return spec;
   const rows = (part) => part.data?.values ?? data[part.data?.name ?? spec.data?.name] ?? [];
   const facet = spec.encoding?.facet;
   const cells = (spec.mark?.type ?? spec.mark) === "rect";
-  if (narrow) [spec, ...(spec.layer ?? [])].forEach((part) => part.encoding && fitLegend(part.encoding, rows(part), room));
+  if (narrow)
+    [spec, ...(spec.layer ?? [])].forEach(
+      (part) => part.encoding && fitLegend(part.encoding, rows(part), room),
+    );
   if (facet) {
-    facet.columns = Math.max(cells ? 1 : 2, Math.min(facet.columns ?? Infinity, Math.floor((room - 40) / (spec.width + 24))));
+    facet.columns = Math.max(
+      cells ? 1 : 2,
+      Math.min(facet.columns ?? Infinity, Math.floor((room - 40) / (spec.width + 24))),
+    );
     if (!cells) spec.width = Math.min(spec.width, Math.floor((room - GUIDES) / facet.columns) - 24);
   } else if (cells && !spec.encoding.column) {
     fitCells(spec, rows(spec), room);
@@ -80,7 +93,12 @@ function chartSizes(room) {
   const guide = { labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 600 };
   const narrow = room < 600 && { orient: "top" };
   return {
-    padding: 2, axis: guide, axisQuantitative: { labelSeparation: 4 }, legend: { ...guide, ...narrow }, header: guide, title: { fontSize: 14 },
+    padding: 2,
+    axis: guide,
+    axisQuantitative: { labelSeparation: 4 },
+    legend: { ...guide, ...narrow },
+    header: guide,
+    title: { fontSize: 14 },
   };
 }
 
@@ -90,10 +108,16 @@ function chartColours(value) {
   const [ramp, diverging, series] = ["ramp", "diverging", "series"].map((name) => value(name).split(" "));
   const guide = { labelColor: muted, titleColor: ink };
   return {
-    background: "transparent", font: value("sans"),
+    background: "transparent",
+    font: value("sans"),
     axis: { ...guide, gridColor: line, domainColor: muted, tickColor: muted },
-    legend: guide, header: guide, title: { color: ink, subtitleColor: muted },
-    view: { stroke: line }, text: { color: ink }, rule: { color: muted }, mark: { color: series[0] },
+    legend: guide,
+    header: guide,
+    title: { color: ink, subtitleColor: muted },
+    view: { stroke: line },
+    text: { color: ink },
+    rule: { color: muted },
+    mark: { color: series[0] },
     range: { category: series, ramp, diverging, heatmap: ramp, ordinal: ramp },
   };
 }
@@ -101,8 +125,14 @@ function chartColours(value) {
 /** A chart, given as JSON, as the page draws it. */
 export function dressed(text, room, value) {
   // The colours of heat maps follow the theme, like all others.
-  const spec = fit(JSON.parse(text.replaceAll('"scheme":"blues"', '"range":"heatmap"')
-    .replaceAll('"scheme":"redblue"', '"range":"diverging"')), room);
+  const spec = fit(
+    JSON.parse(
+      text
+        .replaceAll('"scheme":"blues"', '"range":"heatmap"')
+        .replaceAll('"scheme":"redblue"', '"range":"diverging"'),
+    ),
+    room,
+  );
   spec.config = merge(merge(spec.config, chartSizes(room)), chartColours(value));
   return spec;
 }

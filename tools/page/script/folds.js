@@ -1,19 +1,19 @@
 // What is folded opens where a link leads into it.
 
 import { all } from "./dom.js";
-import { layOut } from "./layout.js";
 
 /** Open what the target of a hash is folded into, or heads; return the target where that was needed. */
 function unfold(hash) {
   let target = null;
-  try { target = document.getElementById(decodeURIComponent(hash.slice(1))); } catch {} // an address may hold anything
+  try {
+    target = document.getElementById(decodeURIComponent(hash.slice(1)));
+  } catch {} // an address may hold anything
   const folds = all("details:not([open])").filter((fold) => fold.contains(target));
   folds.forEach((fold) => (fold.open = true));
   return folds.length ? target : null;
 }
 
 export function arrive() {
-  if (location.hash) layOut();
   unfold(location.hash)?.scrollIntoView();
 }
 
@@ -21,8 +21,6 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="#"]');
   const fold = event.target.closest(".section > summary")?.parentElement;
   if (fold && !fold.open) history.replaceState(null, "", `#${fold.querySelector("[id]").id}`); // its heading's address
-  if (!link) return;
-  layOut();
-  unfold(link.getAttribute("href"));
+  if (link) unfold(link.getAttribute("href"));
 });
 addEventListener("hashchange", arrive);

@@ -13,12 +13,18 @@ function setTheme(theme) {
 }
 
 function chosenTheme() {
-  try { return localStorage.getItem("theme"); } catch { return null; } // storage may be forbidden
+  try {
+    return localStorage.getItem("theme");
+  } catch {
+    return null;
+  } // storage may be forbidden
 }
 
 button.addEventListener("click", () => {
   const theme = root.dataset.theme === "dark" ? "light" : "dark";
-  try { localStorage.setItem("theme", theme); } catch {}
+  try {
+    localStorage.setItem("theme", theme);
+  } catch {}
   setTheme(theme);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
@@ -26,6 +32,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) =>
 });
 
 export function startTheme() {
-  button.hidden = false;
   setTheme(root.dataset.theme);
 }

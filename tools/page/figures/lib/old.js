@@ -15,6 +15,8 @@ export async function modelFor(line) {
   if (!loaded) line.textContent = "Reading the model, six megabytes …";
   const model = await theModel().catch(() => null);
   loaded = Boolean(model);
-  line.textContent = model ? "" : "The model could not be read: model.js is missing beside this page, or damaged. The picture stays as it was.";
+  line.textContent = model
+    ? ""
+    : "The model could not be read: model.js is missing beside this page, or damaged. The picture stays as it was.";
   return model;
 }

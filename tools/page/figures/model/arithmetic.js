@@ -2,11 +2,25 @@
 
 /** A linear map; eight rows at a time, which share what they read of x. */
 export function linear(x, { weight, bias }) {
-  const width = x.length, out = new Float32Array(bias);
+  const width = x.length,
+    out = new Float32Array(bias);
   for (let row = 0; row < out.length; row += 8) {
-    const a = row * width, b = a + width, c = b + width, d = c + width;
-    const e = d + width, f = e + width, g = f + width, h = g + width;
-    let p = 0, q = 0, r = 0, s = 0, t = 0, u = 0, v = 0, w = 0;
+    const a = row * width,
+      b = a + width,
+      c = b + width,
+      d = c + width;
+    const e = d + width,
+      f = e + width,
+      g = f + width,
+      h = g + width;
+    let p = 0,
+      q = 0,
+      r = 0,
+      s = 0,
+      t = 0,
+      u = 0,
+      v = 0,
+      w = 0;
     for (let i = 0; i < width; i++) {
       const value = x[i];
       p += weight[a + i] * value;
@@ -33,7 +47,8 @@ export function normalise(x, { scale, shift }) {
 }
 
 export function logSoftmax(scores) {
-  let largest = -Infinity, total = 0;
+  let largest = -Infinity,
+    total = 0;
   for (const score of scores) largest = Math.max(largest, score);
   for (const score of scores) total += Math.exp(score - largest);
   const logTotal = largest + Math.log(total);

@@ -26,29 +26,48 @@ export class Search {
     return new this(model, ids, yield* model.reading(ids));
   }
 
-  /** The path that goes on with one symbol. */
+  /** The path that goes on with one symbol; it is computed once, and then remembered. */
   extend(path, id) {
-    const written = [...path.written, id], ended = id === END;
+    path.longer ??= new Map();
+    if (!path.longer.has(id)) path.longer.set(id, this.grown(path, id));
+    return path.longer.get(id);
+  }
+
+  grown(path, id) {
+    const written = [...path.written, id];
+    const ended = id === END;
     const longer = { written, logp: path.logp + path.next.logProbs[id], ended, from: path, next: null };
-    if (!ended && written.length < this.longest) longer.next = this.model.step(this.memory, path.next.past, id);
+    if (!ended && written.length < this.longest)
+      longer.next = this.model.step(this.memory, path.next.past, id);
     return longer;
   }
 
   /** The likeliest symbol, again and again: the paths from `path` on, one symbol longer each time. */
   *greedy(path = this.start) {
-    while (path.next) yield (path = this.extend(path, likeliest(path.next.logProbs, 1)[0].id));
+    let longest = path;
+    while (longest.next) {
+      longest = this.extend(longest, likeliest(longest.next.logProbs, 1)[0].id);
+      yield longest;
+    }
+  }
+
+  /** Of all symbols after all paths the best `count`, by their total log-probability. */
+  candidates(paths, count) {
+    const going = paths.filter((path) => path.next);
+    const proposed = going.flatMap((path) =>
+      likeliest(path.next.logProbs, count).map(({ id, logp }) => ({ path, id, total: path.logp + logp })),
+    );
+    return proposed.sort((one, other) => other.total - one.total).slice(0, count);
   }
 
   /** Beam search from `path` on, step by step: the paths in the beam. An ended path keeps its place. */
   *beam(width, alpha, path = this.start) {
     let paths = [path];
     while (!this.decided(paths, alpha)) {
-      const choices = paths.filter((path) => path.next).flatMap((path) =>
-        likeliest(path.next.logProbs, width).map(({ id, logp }) => ({ path, id, total: path.logp + logp })));
       const ended = paths.filter((path) => path.ended);
-      choices.sort((one, other) => other.total - one.total);
-      const grown = choices.slice(0, width - ended.length).map(({ path, id }) => this.extend(path, id));
-      yield (paths = [...ended, ...grown]);
+      const kept = this.candidates(paths, width - ended.length);
+      paths = [...ended, ...kept.map(({ path, id }) => this.extend(path, id))];
+      yield paths;
     }
   }
 
@@ -70,7 +89,9 @@ export class Search {
   /** Can no path that goes on still beat the best that has ended? */
   decided(paths, alpha) {
     const scores = paths.filter((path) => path.ended).map((path) => this.score(path, alpha));
-    const bounds = paths.filter((path) => path.next).map((path) => path.logp / lengthPenalty(this.longest, alpha));
+    const bounds = paths
+      .filter((path) => path.next)
+      .map((path) => path.logp / lengthPenalty(this.longest, alpha));
     return Math.max(...scores) >= Math.max(...bounds);
   }
 }

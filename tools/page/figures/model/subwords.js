@@ -29,13 +29,18 @@ export class Subwords {
   /** Join neighbours; the pair that was merged first in training goes first. */
   mergePieces(pieces) {
     const ranks = pieces.slice(1).map((piece, i) => this.ranks.get(`${pieces[i]} ${piece}`) ?? Infinity);
-    const first = Math.min(...ranks), at = ranks.indexOf(first);
+    const first = Math.min(...ranks),
+      at = ranks.indexOf(first);
     if (first === Infinity) return pieces;
     return this.mergePieces([...pieces.slice(0, at), pieces[at] + pieces[at + 1], ...pieces.slice(at + 2)]);
   }
 
   decode(ids) {
     const until = ids.indexOf(END);
-    return (until < 0 ? ids : ids.slice(0, until)).map((id) => this.words[id]).join("").replaceAll(SPACE, " ").trim();
+    return (until < 0 ? ids : ids.slice(0, until))
+      .map((id) => this.words[id])
+      .join("")
+      .replaceAll(SPACE, " ")
+      .trim();
   }
 }

@@ -10,12 +10,13 @@ export class Transformer {
     const map = (name) => ({ weight: tensors[`${name}.weight`], bias: tensors[`${name}.bias`] });
     const norm = (name) => ({ scale: tensors[`${name}.scale`], shift: tensors[`${name}.shift`] });
     const heads = (name) => [0, 1, 2, 3].map((number) => map(`${name}.linears.${number}`));
-    const stack = (name, kinds) => Array.from({ length: config.N }, (_, n) => ({
-      attentions: kinds.map((kind) => heads(`${name}.layers.${n}.${kind}`)),
-      norms: [...kinds, "feed_forward"].map((_, i) => norm(`${name}.layers.${n}.sublayer.${i}.norm`)),
-      widen: map(`${name}.layers.${n}.feed_forward.widen`),
-      narrow: map(`${name}.layers.${n}.feed_forward.narrow`),
-    }));
+    const stack = (name, kinds) =>
+      Array.from({ length: config.N }, (_, n) => ({
+        attentions: kinds.map((kind) => heads(`${name}.layers.${n}.${kind}`)),
+        norms: [...kinds, "feed_forward"].map((_, i) => norm(`${name}.layers.${n}.sublayer.${i}.norm`)),
+        widen: map(`${name}.layers.${n}.feed_forward.widen`),
+        narrow: map(`${name}.layers.${n}.feed_forward.narrow`),
+      }));
     this.encoder = stack("encoder", ["self_attn"]);
     this.decoder = stack("decoder", ["self_attn", "src_attn"]);
     this.norms = { encoder: norm("encoder.norm"), decoder: norm("decoder.norm") };
@@ -34,7 +35,8 @@ export class Transformer {
 
   /** Attention of one query over keys and values: { mixed, weights }, weights by head (Part 1). */
   attend(query, keys, values) {
-    const mixed = new Float32Array(query.length), weights = [];
+    const mixed = new Float32Array(query.length),
+      weights = [];
     for (let head = 0; head < this.h; head++) {
       const [from, to] = [head * this.depth, (head + 1) * this.depth];
       const scores = keys.map((key) => {
@@ -51,7 +53,10 @@ export class Transformer {
   }
 
   feedForward(x, layer) {
-    return linear(linear(x, layer.widen).map((value) => Math.max(0, value)), layer.narrow);
+    return linear(
+      linear(x, layer.widen).map((value) => Math.max(0, value)),
+      layer.narrow,
+    );
   }
 
   get words() {
@@ -68,7 +73,8 @@ export class Transformer {
 
   /**
    * The encoder, as work that yields after each layer: what the decoder asks in each of its own,
-   * [{ keys, values }]. `see` is shown the vectors of all positions, at first and after each part.
+   * [{ keys, values }]. `see` is shown the vectors of all positions, at first and after each part, and
+   * after attention its weights by position and head.
    */
   *reading(ids, see = () => {}) {
     let states = ids.map((id, position) => this.embed(id, position));
@@ -78,9 +84,12 @@ export class Transformer {
       const normed = states.map((state) => normalise(state, layer.norms[0]));
       const [queries, keys, values] = [query, key, value].map((map) => normed.map((x) => linear(x, map)));
       yield;
-      const heard = queries.map((asked) => linear(this.attend(asked, keys, values).mixed, out));
-      states = states.map((state, i) => add(state, heard[i]));
-      see(states);
+      const heard = queries.map((asked) => this.attend(asked, keys, values));
+      states = states.map((state, i) => add(state, linear(heard[i].mixed, out)));
+      see(
+        states,
+        heard.map(({ weights }) => weights),
+      );
       yield;
       states = states.map((state) => add(state, this.feedForward(normalise(state, layer.norms[1]), layer)));
       see(states);
@@ -96,7 +105,8 @@ export class Transformer {
   /**
    * One step of the decoder: `past` holds keys and values of the symbols before `id`, layer by
    * layer, or is null. Returns the past with this symbol, the log-probabilities of the next symbol, and the
-   * weights of the cross-attention by layer and head.
+   * weights of the cross-attention by layer and head. `see` is shown the vector, at first and after each
+   * part, and after attention its weights by head.
    */
   step(memory, past, id, see = () => {}) {
     past ??= this.decoder.map(() => ({ keys: [], values: [] }));
@@ -110,12 +120,12 @@ export class Transformer {
       const values = [...past[n].values, linear(normed, self[2])];
       const heard = this.attend(linear(normed, self[0]), keys, values);
       state = add(state, linear(heard.mixed, self[3]));
-      see(state);
+      see(state, heard.weights);
       const asked = linear(normalise(state, layer.norms[1]), source[0]);
       const found = this.attend(asked, memory[n].keys, memory[n].values);
       state = add(state, linear(found.mixed, source[3]));
       cross.push(found.weights);
-      see(state);
+      see(state, found.weights);
       state = add(state, this.feedForward(normalise(state, layer.norms[2]), layer));
       see(state);
       return { keys, values };
