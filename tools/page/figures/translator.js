@@ -59,33 +59,39 @@ function offersOf(model, path) {
   return { offers, taken, rest: Math.max(0, rest), others: logProbs.length - offers.length };
 }
 
+/** The pieces of each word, without punctuation. */
+function wordsOf(pieces) {
+  const words = [];
+  for (const piece of pieces.filter((each) => /\p{L}|\p{N}/u.test(each) && each !== "</s>")) {
+    if (piece.startsWith(SPACE) || !words.length) words.push([]);
+    words[words.length - 1].push(piece);
+  }
+  return words;
+}
+
 /** Why a translation may be poor, as far as the sentence tells. */
 export function hintFor(text, pieces = []) {
   const letters = text.replace(/\P{L}/gu, "");
   if (text.trim() === "") return "Type a caption in German. Below stands the one before.";
   if ([...text].length >= LONGEST)
-    return `A sentence may have ${LONGEST} letters here, so this one ends where it is cut.`;
+    return `There are at most ${LONGEST} letters to a sentence here: what is longer is cut.`;
   if (letters.length > 3 && letters === letters.toUpperCase() && letters !== letters.toLowerCase())
     return "It has hardly seen words in capitals: they fall into crumbs, and it guesses.";
   if (/\p{L}/u.test(text) && letters === letters.toLowerCase() && letters !== letters.toUpperCase())
     return "German nouns have a capital letter, and in its captions they had it. Without, it hardly knows them.";
-  const words = pieces.slice(0, -1).reduce((list, piece) => {
-    if (piece.startsWith(SPACE) || !list.length) list.push([]);
-    list[list.length - 1].push(piece);
-    return list;
-  }, []);
-  const crumbled = words.find((word) => word.filter((piece) => /\p{L}|\p{N}/u.test(piece)).length >= CRUMBS);
   if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
-  if (crumbled)
-    return `“${spelt(crumbled.join(""))}” falls into ${crumbled.length} pieces: a word that it has hardly ever seen.`;
-  return "";
+  const crumbled = wordsOf(pieces).find((word) => word.length >= CRUMBS);
+  if (!crumbled) return "";
+  return `“${spelt(crumbled.join(""))}” falls into ${crumbled.length} pieces: a word that it has hardly ever seen.`;
 }
 
 /** All that is shown of a plan, as work that yields. */
 export function* sceneOf(model, plan) {
   const search = yield* searchFor(model, plan.text);
   let last = search.start;
-  for (const id of plan.chosen) last = last.next ? search.extend(last, id) : last;
+  for (const id of plan.chosen) {
+    if (last.next && id < model.words.length) last = search.extend(last, id);
+  }
   if (plan.beam) last = yield* search.translating(BEAM, ALPHA, last);
   else for (last of search.greedy(last)) yield;
   const paths = pathsTo(last);
@@ -246,14 +252,23 @@ export function addressOf({ text, beam, chosen }) {
   return `#${parts.join("&")}`;
 }
 
-/** What an address asks for; null where it asks for no sentence. */
-export function planIn(hash, words = Infinity) {
+/** What an address asks for; null where it asks for no sentence, or for what cannot be. */
+export function planIn(hash) {
   if (!hash.startsWith("#s=")) return null;
-  const asked = new URLSearchParams(hash.slice(1).replaceAll("+", "%2B"));
+  const asked = new Map(
+    hash
+      .slice(1)
+      .split("&")
+      .map((part) => part.split("=")),
+  );
   const chosen = (asked.get("w") ?? "").split(".").filter(Boolean).map(Number);
-  const text = [...asked.get("s")].slice(0, LONGEST).join("");
-  if (!text.trim() || !chosen.every((id) => Number.isInteger(id) && id >= 0 && id < words)) return null;
-  return { text, beam: !asked.has("g"), chosen };
+  if (!chosen.every((id) => Number.isInteger(id) && id >= 0)) return null;
+  try {
+    const text = [...decodeURIComponent(asked.get("s"))].slice(0, LONGEST).join("").trim();
+    return text ? { text, beam: !asked.has("g"), chosen } : null;
+  } catch {
+    return null; // an address may hold anything
+  }
 }
 
 // The figure -----------------------------------------------------------------------------------------
