@@ -14,15 +14,16 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# A caption in German, and below it what a small Transformer made of it, piece by piece. It has
-# never read this caption before. The curves show where it looked.
+# A small Transformer that translates German. On the page it runs while you type: see where it
+# looks, and overrule it. Then build it yourself in PyTorch, from an empty file to the last line.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt and, thinly, to auf.](images/first-translation.svg)
 #
-# **Figure 1.** Attention from English to German, at first the mean of the last layer's heads. To
-# write *rais*, the first half of *raises*, the model looks at *hebt* and at *auf*, the two halves
-# of the German verb. Nobody has told it which words belong together: it found out by learning to
-# translate. (Nor is *rais* the likeliest piece there: [a beam](#beam-search) looks further ahead.)
+# **Figure 1.** Attention from English to German, at first the mean of the last layer's heads. A
+# curve leads from each piece to those that the model looked at when it wrote it; on the page, the
+# warmer a box, the less sure it was. Nobody has told it which words belong together: it found out
+# by learning to translate. (What it writes need not be the likeliest piece: [a beam](#beam-search)
+# looks further ahead.)
 #
 # Here are five captions that it had not read before, with its mistakes:
 #
@@ -34,7 +35,7 @@
 # | Ein Bergsteiger ruht sich auf einem Felsvorsprung aus. | A climber rests on a rock ledge. | A climber rests on a rocky ledge. |
 # | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A horn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
 #
-# This text builds such a model, from an empty file to the last line. It follows the paper
+# This text builds such a model. It follows the paper
 # [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), in which eight researchers
 # proposed in 2017 to translate with attention alone. Each idea is told in plain words; a few lines
 # of code implement it; and most formulas stand beside a check that compares them with something
@@ -173,7 +174,7 @@ def run_level() -> str:
 #
 # | Part | What happens there | Minutes to read | To run, on two CPU cores |
 # | --- | --- | ---: | --- |
-# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 32 | seconds |
+# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 33 | seconds |
 # | [2. The model](#model) | everything around attention, and the frame that holds it | 36 | seconds |
 # | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 26 | seconds |
 # | [4. A first example](#copy-task) | a model learns to copy, and breaks | 13 | two minutes |
@@ -813,7 +814,7 @@ def check_no_word_hears_a_later_one():
 
 # %% [markdown]
 # <a id="by-hand"></a>
-# Now play with it, and choose who asks.
+# Now play with it: choose who asks, turn the three matrices, drag a key.
 
 
 # %% tags=["hide-input"]
@@ -828,11 +829,13 @@ def attention_by_hand_figure():
 
 
 # %% [markdown]
-# **Figure 7.** Attention by hand, without matrices. The larger a disc, the more weight. On the page
-# you can also drag the query, a dashed line, and see the answer, a thick one. Two switches there
-# are worth a try. One makes the scores $\sqrt{64} = 8$ times as large, as they would be without the
-# division if the vectors had 64 numbers: for half of the words nearly all weight falls on one. Or
-# hide later words: then *hebt* (lifts) cannot hear *auf* (up).
+# **Figure 7.** Attention with three roles. At first all matrices are the identity, so that a word's
+# query, key and value coincide; the larger a disc, the more weight. On the page you can turn $W^Q$,
+# $W^K$ and $W^V$, drag the query and the keys, and go through the five steps. Three things are
+# worth a try. Turn $W^Q$ and $W^K$ alike: no weight changes, since a score knows only how query and
+# key lie to each other. Make the vectors 64 numbers wide and do not divide: for half of the words
+# nearly all weight falls on one. Or click the upper triangle of the table: then *hebt* (lifts)
+# cannot hear *auf* (up).
 #
 # PyTorch has a *fused kernel* for attention, one routine that goes through the same arithmetic
 # block by block and never stores the table of weights. It is our oracle: random queries, keys and
@@ -1310,8 +1313,10 @@ def check_each_noun_hears_its_own_adjective():
 # **Figure 9.** The whole model (the paper's Figure 1). It has the norm *before* each sub-layer,
 # where the paper has it after ([why](#residual)). The source goes down on the left, and the memory
 # goes across to the decoder. The shape of every tensor stands on its arrow; inside both stacks it
-# never changes. On the page, point at a box: it shows the vector of the chosen subword there, and
-# what the generator would say if all later layers were left out (the *logit lens*).
+# never changes. On the page, point at a box: it shows the vector that the chosen subword has there,
+# or, at attention, the weights of every head; and what the generator would say of it if all later
+# parts were left out and only the final norm were kept (the *logit lens*). The table has the lens
+# of all positions. Type a sentence of your own, and it runs through the map.
 #
 # We have attention. Here are the other parts, in the order in which a sentence meets them.
 #
@@ -4691,8 +4696,9 @@ def one_search():
 # **Figure 20.** One search with three places, step by step, each hypothesis with its score. Some
 # are continued more than once, others are given up, and one that has ended keeps its place. The
 # log-probability falls with every token, but the score may rise, because the penalty grows too. On
-# the page the search is a tree. You can play it with another width or $\alpha$, and see greedy
-# decoding beside it.
+# the page the search is a tree, with greedy decoding beside it. Under each subword stands the
+# log-probability of all up to there, and past the dashed line the best of what each step cuts. Play
+# it with a sentence, a width or an $\alpha$ of your own.
 #
 # How wide should the beam be, and how large $\alpha$? Both were tried on the validation split,
 # with the published model before rounding.

@@ -89,7 +89,7 @@ def player() -> quickjs.Context:
 
 
 def after(context: quickjs.Context, *actions: str) -> list:
-    """[step, playing, all that was told] after some calls, each followed by all that it sets off."""
+    """[step, playing, all that was told] after some calls, and all that they set off."""
     for action in actions:
         context.eval("waits.splice(0).forEach((go) => go())" if action == "tick" else action)
         while context.execute_pending_job():

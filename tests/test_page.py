@@ -504,7 +504,9 @@ def any_page(request) -> Path:
     return PUBLISHED if request.param == "published" else request.getfixturevalue("sample")
 
 
-LAID_OUT = "document.querySelectorAll('article > *').forEach(e => e.style.contentVisibility = 'visible')"
+LAID_OUT = (
+    "document.querySelectorAll('article > *').forEach(e => e.style.contentVisibility = 'visible')"
+)
 
 
 def draw(page, charts: str) -> None:
@@ -681,24 +683,48 @@ def test_without_scripts_there_are_pictures_and_sections_open(browser, any_page)
     pictures = page.locator(".chart noscript img:visible").count()
     assert pictures == page.locator(".chart").count() > 0
     assert page.locator(".chart .view:visible").count() == 0
+    assert not page.locator("nav").is_visible(), "closed until asked for"
+    page.locator("#contents > summary").click()
     above = page.locator("nav").bounding_box()
     below = page.locator("h1").bounding_box()
     assert above["y"] + above["height"] <= below["y"], "the contents cover nothing"
 
 
 @pytest.mark.browser
-def test_paper_has_pictures_and_no_folds(browser, any_page):
+def test_paper_has_pictures_and_what_is_unfolded(browser, any_page):
     page = opened(browser, any_page, theme="dark")
     page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = false })")
+    page.locator(".section").first.evaluate("fold => { fold.open = true }")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator(".chart > img:visible").count() == page.locator(".chart").count() > 0
-    assert page.locator("details:not([open])").count() == 0
+    assert page.locator(".chart > img:visible").count() > 0
+    assert page.locator(".chart > img").count() == page.locator(".chart").count()
+    assert page.locator(".section > :not(summary):visible").count() > 0
+    assert page.locator(".fold:not(.section, .section *):visible").count() == 0, "set-up code"
     assert not page.locator("header").is_visible()
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert page.locator(".chart > img").count() == page.locator("details[open]").count() == 0
+    assert page.locator(".chart > img").count() == 0
+
+
+SHIFTS = """self.shifted = 0;
+const add = (entry) => { if (!entry.hadRecentInput) shifted += entry.value; };
+new PerformanceObserver((list) => list.getEntries().forEach(add))
+    .observe({ type: "layout-shift", buffered: true })"""
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("width, slower", [(390, 1), (390, 4), (1360, 1)])
+def test_nothing_moves_while_the_page_opens(browser, width, slower):
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.add_init_script(SHIFTS)
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Emulation.setCPUThrottlingRate", {"rate": slower})
+    page.goto(PUBLISHED.as_uri())
+    page.wait_for_timeout(3000)
+    assert page.evaluate("shifted") < 0.02
 
 
 @pytest.mark.browser

@@ -50,7 +50,7 @@ def scenes(spec):
 def turn(at, degrees: float):
     """The matrix that turns by so much."""
     angle = at.torch.tensor(degrees).deg2rad()
-    return at.torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
+    return at.torch.stack([angle.cos(), angle.sin(), -angle.sin(), angle.cos()]).view(2, 2)
 
 
 def attended(at, wish: dict) -> dict:
@@ -65,9 +65,9 @@ def attended(at, wish: dict) -> dict:
     to_query, to_key, to_value = (
         turn(at, wish["angles"][role]) for role in ("query", "key", "value")
     )
-    queries = asking @ to_query.T
-    keys = found @ to_key.T
-    values = at.VECTORS @ to_value.T
+    queries = asking @ to_query
+    keys = found @ to_key
+    values = at.VECTORS @ to_value
     products = queries @ keys.T * (wish["width"] / 2) ** 0.5
     mask = at.subsequent_mask(8)[0] if wish["mask"] else None
     # `attention` divides by the root of two, the width of what it is given.
@@ -329,16 +329,16 @@ def test_the_dials_turn_the_roles_apart_and_back(page):
     assert knob.get_attribute("aria-valuenow") == "90"
     assert page.locator(".dial.of-value .matrix").inner_text().split() == [
         "0.00",
-        "−1.00",
         "1.00",
+        "−1.00",
         "0.00",
     ]
     assert page.locator(".plane .value").count() == 8
     assert columns(page)[:4] == start[:4]  # values do not take part in comparing
     assert columns(page)[4] != start[4]
     page.locator(".dial.of-query .knob").press("PageUp")
-    assert "hebt asks with WQx and receives" in said(page)
-    assert "the value (WVx) of" in said(page)
+    assert "hebt asks with x WQ and receives" in said(page)
+    assert "the value (x WV) of" in said(page)
     page.locator(".dial.of-key .knob").press("PageUp")
     assert "turn alike" in said(page)
     assert columns(page)[:4] == start[:4]

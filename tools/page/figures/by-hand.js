@@ -7,7 +7,7 @@
 import { softmax, sum } from "./model/arithmetic.js";
 import { pause } from "./model/slices.js";
 import { Controls, usePlayer } from "./lib/player.js";
-import { decimal } from "./lib/text.js";
+import { decimal, grouped } from "./lib/text.js";
 import { Button, classes, html, useEffect, useMemo, useRef, useState } from "./lib/ui.js";
 
 const LIMIT = 2.6; // of both axes; nothing is dragged farther from the middle
@@ -44,18 +44,19 @@ function wordsOf(rows) {
   return own.map(({ word, english, x, y }) => ({ word, english, place: [x, y] }));
 }
 
-/** A turn, anticlockwise and in degrees, as a matrix; at zero it is the identity. */
+/** A turn, anticlockwise and in degrees, as a matrix for rows: x W, as in the text. */
 export function matrixOf(angle) {
   const radians = (angle * Math.PI) / 180;
   const [cos, sin] = [Math.cos(radians), Math.sin(radians)];
   return [
-    [cos, -sin],
-    [sin, cos],
+    [cos, sin],
+    [-sin, cos],
   ];
 }
 
 const dot = (one, other) => one[0] * other[0] + one[1] * other[1];
-const apply = (matrix, vector) => matrix.map((row) => dot(row, vector));
+/** A row times a matrix. */
+const apply = ([first, second], [x, y]) => first.map((value, i) => x * value + y * second[i]);
 const distance = (one, other) => Math.hypot(one[0] - other[0], one[1] - other[1]);
 
 /** Scores of a query: before and after the division, and which of them are open. */
@@ -115,7 +116,7 @@ export const firstScene = (_, data) => sceneOf(wordsOf(data), FIRST);
 const pair = (point) => `(${point.map((value) => decimal(value)).join(", ")})`;
 const name = (word) => html`<em>${word}</em>`;
 const matrix = (letter) => html`<span class="matrix-name">W<sup>${letter}</sup></span>`;
-const applied = (letter) => html`<span class="matrix-name">W<sup>${letter}</sup>x</span>`;
+const applied = (letter) => html`<span class="matrix-name">x W<sup>${letter}</sup></span>`;
 
 /** Several in a row: a, b and c. */
 function listed(items) {
@@ -131,7 +132,7 @@ function rootOf(square, sign = `√${square}`) {
 /** How many times as large, in words' length. */
 function timesOf(factor) {
   if (factor > 1e6) return "more than a million";
-  return factor < 10 ? factor.toFixed(1) : Math.round(factor).toLocaleString("en");
+  return factor < 10 ? factor.toFixed(1) : grouped(Math.round(factor));
 }
 
 const percentOf = ({ weight }) => `${decimal(100 * weight, weight > 0.99 && weight < 0.9995 ? 1 : 0)} %`;

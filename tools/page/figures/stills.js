@@ -2,26 +2,34 @@
 
 import { renderToString } from "preact-render-to-string";
 
-import { still as byHand } from "./by-hand.js";
+import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { html } from "./lib/ui.js";
-import { still as map } from "./map.js";
+import { firstScene as firstMap, ModelMap } from "./map.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { Drawing, firstScene, Translator } from "./translator.js";
-import { still as tree } from "./tree.js";
+import { firstScene as firstTree, Tree } from "./tree.js";
 
 export { finish, readingModel, Search };
 
 /** All of the first translation in one drawing, for a file. */
-const Picture = ({ scene }) => html`<${Drawing} scene=${scene} at=${scene.decisions.length} />`;
+function Picture({ scene }) {
+  const count = scene.decisions.length;
+  const label = `Written: “${scene.decisions[count - 1].before}”`;
+  return html`<${Drawing} scene=${scene} at=${count} aria-label=${label} />`;
+}
 
-const FIGURES = { picture: [Picture, firstScene], translator: [Translator, firstScene] };
-const BY_HAND = { "by-hand": byHand, map, tree };
+const FIGURES = {
+  tree: [Tree, firstTree],
+  picture: [Picture, firstScene],
+  translator: [Translator, firstScene],
+  "by-hand": [ByHand, firstByHand],
+  map: [ModelMap, firstMap],
+};
 
 /** What a figure's component begins with, and its HTML. */
 export function still(model, name, data) {
-  if (name in BY_HAND) return { scene: null, html: BY_HAND[name](model, data) };
   const [Figure, sceneOf] = FIGURES[name];
   const scene = sceneOf(model, data);
   return { scene, html: renderToString(html`<${Figure} scene=${scene} />`) };

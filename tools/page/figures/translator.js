@@ -10,7 +10,7 @@ import { finish } from "./model/slices.js";
 import { SPACE } from "./model/subwords.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { useModel } from "./lib/shipped.js";
-import { percent, SENTENCE, spelt } from "./lib/text.js";
+import { grouped, percent, SENTENCE, spelt } from "./lib/text.js";
 import { Button, classes, html, useEffect, useRef, useState } from "./lib/ui.js";
 
 const CAPTIONS = [
@@ -206,7 +206,7 @@ function Offers({ decision, onChoose }) {
     <p>${before ? html`What may follow “${before}”` : "What may come first"}: choose another, and it goes on from there.</p>
     <ol>${offers.map(item)}</ol>
     <p class="rest" title="Training asked for it: label smoothing gives a tenth of each target to the others.">
-      <span>${others.toLocaleString("en")} others</span><i style=${`width:${(100 * rest).toFixed(1)}%`}></i><b>${percent(rest)}</b>
+      <span>${grouped(others)} others</span><i style=${`width:${(100 * rest).toFixed(1)}%`}></i><b>${percent(rest)}</b>
     </p>
     <p class="honest">That much for the others is no accident: <a href="#label-smoothing">training</a> gives them a share of every target.</p>
   </div>`;
@@ -302,7 +302,9 @@ export function Translator({ scene: first }) {
   function write(text, moment = 0) {
     setTyped(text);
     clearTimeout(waiting.current);
-    const changed = text.trim() && text.trim() !== wished.current.text;
+    const wanted = text.trim();
+    // A wish that could not be fulfilled may be made again.
+    const changed = wanted && (wanted !== wished.current.text || wanted !== scene.text);
     if (changed)
       waiting.current = setTimeout(() => wish({ text: text.trim(), chosen: [] }, fromStart), moment);
   }

@@ -1,331 +1,723 @@
 // A beam search as a tree that grows, and greedy decoding beside it (Part 7, "Beam search").
 //
-// Nodes stand on a grid of steps and rows: one row for each place of the beam, the last one for
-// greedy decoding. tree.css lays the steps from left to right, or from top to bottom where the
-// figure is narrow.
+// A *plan* is a sentence, a width and an alpha. The model makes a *scene* of it: all steps of the
+// search, each with what it keeps and the best of what it cuts. What is drawn and said at a step
+// is taken from the scene up to that step, so that nothing is known before it comes.
 
-import { all, markScrolling } from "../script/dom.js";
-import { ALPHA, escaped, modelFor } from "./lib/old.js";
-import { decimal, SENTENCE, spelt } from "./lib/text.js";
 import { likeliest } from "./model/arithmetic.js";
 import { lengthPenalty, Search } from "./model/search.js";
-import { finish, inSlices, listing, pause } from "./model/slices.js";
+import { finish, listing } from "./model/slices.js";
+import { Controls, usePlayer } from "./lib/player.js";
+import { useModel } from "./lib/shipped.js";
+import { decimal, grouped, SENTENCE, spelt } from "./lib/text.js";
+import { Button, classes, html, useLayoutEffect, useMemo, useRef, useState } from "./lib/ui.js";
 
 const SENTENCES = [
   SENTENCE,
   "Ein Kind schläft auf dem Schoß seiner Mutter.", // alpha decides
   "Eine Gruppe junger Leute sammelt Muscheln am Strand.", // the width decides
 ];
-const WIDTH = 3; // of the beam, at first
-const PACE = 800; // milliseconds for a step
+const FIRST = { text: SENTENCE, width: 3, alpha: 0.6 };
+const SHOWN = 3; // of what a step cuts, and at least of what a hypothesis proposes
+const LONGEST = 80; // letters of a sentence
+const MOMENT = 300; // milliseconds after a key, before the model is asked
+const START = "kept-0-0"; // the name of a node: what it is, its step, its place
 
-/** A search that computes no path twice, so that one path is one object. */
-class TreeSearch extends Search {
-  extend(path, id) {
-    path.longer ??= new Map();
-    if (!path.longer.has(id)) path.longer.set(id, super.extend(path, id));
-    return path.longer.get(id);
+// From a plan to a scene -----------------------------------------------------------------------------
+
+const searches = new Map(); // the last searches, by text: they compute nothing twice
+
+function* searchFor(model, text) {
+  if (!searches.has(text)) {
+    if (searches.size > 3) searches.clear();
+    searches.set(text, yield* Search.opening(model, text));
   }
+  return searches.get(text);
 }
 
-// Words -----------------------------------------------------------------------------------------
+const rounded = (number) => Math.round(1e5 * number) / 1e5;
 
-const share = (logp) => (Math.exp(logp) < 0.005 ? "under 0.01" : decimal(Math.exp(logp)));
-const probability = (path) => share(path.logp - path.from.logp);
-const lastOf = (path) => path.written[path.written.length - 1];
-const piece = ({ search }, path) => spelt(search.model.words[lastOf(path)]);
-const italic = (text) => `<i>${escaped(text)}</i>`;
-const textOf = ({ search }, { written }) => italic(search.model.decode(written).replace(/\.$/, "") || "nothing");
-
-/** What greedy decoding has written after so many steps; once it has ended, all of it. */
-const greedyAt = ({ greedy }, step) => greedy[Math.min(step, greedy.length) - 1];
-
-/** What is shown: the beams, the last of them, its best path; and who wins in the end, and where greedy leaves. */
-function view({ search, steps, greedy, alpha, shown }) {
-  const beams = steps.slice(0, shown), now = beams[beams.length - 1];
-  const winner = search.best(steps[steps.length - 1], alpha), rival = greedy[greedy.length - 1];
-  const fork = rival.written.findIndex((id, i) => id !== winner.written[i]); // -1 where both agree
-  return { beams, now, best: search.best(now, alpha), winner, rival, fork };
+/** The steps of a search, as work that yields: the paths before, the paths then, the best of those cut. */
+function* growing(search, width, alpha) {
+  const steps = [];
+  let paths = [search.start];
+  while (!search.decided(paths, alpha)) {
+    const ended = paths.filter((path) => path.ended);
+    const free = width - ended.length;
+    const candidates = search.candidates(paths, free + Math.min(width, SHOWN));
+    const kept = [];
+    for (const { path, id } of candidates.slice(0, free)) {
+      kept.push(search.extend(path, id));
+      yield;
+    }
+    steps.push({ before: paths, paths: [...ended, ...kept], cut: candidates.slice(free) });
+    paths = [...ended, ...kept];
+  }
+  return steps;
 }
 
-/** The step at which the greedy path is no longer in the beam; 0 where it stays. */
-const lostAt = (state) => state.steps.findIndex((paths, i) => !paths.includes(greedyAt(state, i + 1))) + 1;
+/** A path as it is told and drawn, with the likeliest that it proposes next. */
+function noted(search, path, { width, alpha }) {
+  const { words } = search.model;
+  const number = Math.max(width, SHOWN);
+  const proposed = path.next ? likeliest(path.next.logProbs, number) : [];
+  return {
+    piece: words[path.written[path.written.length - 1]] ?? "",
+    text: search.model.decode(path.written),
+    share: rounded(Math.exp(path.logp - (path.from?.logp ?? 0))),
+    logp: rounded(path.logp),
+    score: rounded(search.score(path, alpha)),
+    length: path.written.length,
+    ended: path.ended,
+    proposals: proposed.map(({ id, logp }) => ({
+      piece: words[id],
+      share: rounded(Math.exp(logp)),
+      logp: rounded(path.logp + logp),
+    })),
+  };
+}
 
-/** The paths that have become this one, and it. */
-function pathOf(path) {
-  const paths = [];
-  for (; path.from; path = path.from) paths.push(path);
-  return paths.reverse();
+/** All that is shown of a plan, as work that yields. */
+export function* sceneOf(model, plan) {
+  const { text, width, alpha } = plan;
+  const search = yield* searchFor(model, text);
+  const grown = yield* growing(search, width, alpha);
+  const greedy = yield* listing(search.greedy());
+  const steps = [{ kept: [noted(search, search.start, plan)], cut: [], best: 0, greedy: 0 }];
+  for (const [i, { before, paths, cut }] of grown.entries()) {
+    const from = (path) => before.indexOf(path);
+    steps.push({
+      kept: paths.map((path) => {
+        const waits = before.includes(path); // it had ended before, and keeps its place
+        return { ...noted(search, path, plan), waits, from: from(waits ? path : path.from) };
+      }),
+      cut: cut.map(({ path, id, total }) => ({
+        piece: model.words[id],
+        text: model.decode([...path.written, id]),
+        share: rounded(Math.exp(total - path.logp)),
+        logp: rounded(total),
+        from: from(path),
+      })),
+      best: paths.indexOf(search.best(paths, alpha)),
+      greedy: paths.indexOf(greedy[Math.min(i, greedy.length - 1)]),
+    });
+    yield;
+  }
+  const own = [];
+  for (const path of greedy) {
+    own.push(noted(search, path, plan));
+    yield;
+  }
+  return {
+    ...plan,
+    steps, // the first is the start
+    greedy: own,
+    subwords: model.words.length,
+    longest: search.longest,
+  };
+}
+
+/** What the page shows before anybody has touched it. */
+export const firstScene = (model) => finish(sceneOf(model, FIRST));
+
+// What is known at a step ----------------------------------------------------------------------------
+
+const planOf = ({ text, width, alpha }) => ({ text, width, alpha });
+
+/** So many steps are played: greedy decoding may take longer than the beam. */
+export const countOf = ({ steps, greedy }) => Math.max(steps.length - 1, greedy.length);
+
+/** The last step of the beam at a step of the figure, whether that was its last, and whether all is over. */
+function reached(scene, at) {
+  const last = Math.min(at, scene.steps.length - 1);
+  return { last, done: last === scene.steps.length - 1, over: at >= countOf(scene) };
+}
+
+/** The places through which a hypothesis has come, step by step. */
+function trailOf({ steps }, step, place) {
+  const trail = [];
+  let from = place;
+  for (let each = step; each >= 0; each--) {
+    trail[each] = from;
+    from = steps[each].kept[from].from;
+  }
+  return trail;
+}
+
+/** The best hypothesis of a step, symbol by symbol. */
+function bestAt(scene, step) {
+  const trail = trailOf(scene, step, scene.steps[step].best);
+  return trail
+    .map((place, each) => scene.steps[each].kept[place])
+    .filter(({ waits }, each) => each && !waits);
+}
+
+/** The first place at which greedy decoding and the winner differ; -1 where they agree. */
+function forkOf(scene) {
+  const winner = bestAt(scene, scene.steps.length - 1);
+  return scene.greedy.findIndex(({ piece }, i) => piece !== winner[i]?.piece);
+}
+
+/** The step at which the greedy path is no longer in the beam; -1 where it stays. */
+const lostAt = ({ steps }) => steps.findIndex(({ greedy }) => greedy < 0);
+
+/** How the hypotheses that a step keeps look from a later step: their classes. */
+function looksOf(scene, at) {
+  const { last } = reached(scene, at);
+  const { kept, best } = scene.steps[last];
+  const trails = kept.map((_, place) => trailOf(scene, last, place));
+  return scene.steps.slice(0, last + 1).map((step, number) => {
+    const alive = new Set(trails.map((trail) => trail[number]));
+    return step.kept.map(({ ended, waits }, place) =>
+      classes({
+        best: trails[best][number] === place,
+        lost: !alive.has(place),
+        greedy: step.greedy === place,
+        ended: ended && !waits,
+        waits,
+        new: number === at,
+      }),
+    );
+  });
+}
+
+/** The hypotheses that have ended, the best first. */
+export function endedAt(scene, at) {
+  const { kept } = scene.steps[reached(scene, at).last];
+  return kept.filter(({ ended }) => ended).sort((one, other) => other.score - one.score);
+}
+
+// Words ----------------------------------------------------------------------------------------------
+
+const NUMBERS = ["no", "one", "two", "three", "four", "five"];
+const capital = (words) => words.replace(/^./, (letter) => letter.toUpperCase());
+const share = (number) => (number < 0.005 ? "under 0.01" : decimal(number));
+
+/** A subword as it is read: what goes on with a word is told from what begins one. */
+const shown = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
+
+/** A whole sentence in quotation marks, among the words of another. */
+const cited = ({ text }) => `“${text.replace(/\.$/, "")}”`;
+
+/** A hypothesis in quotation marks, to the letter. */
+function quoted({ text, piece }) {
+  if (piece !== "</s>") return `“${text}”`;
+  return text ? `“${text}” with its end` : "the end alone";
+}
+
+/** Where the greedy path is at a step of the beam. */
+function whereGreedy(scene, step) {
+  const place = scene.steps[step].greedy + 1;
+  return place
+    ? `The greedy path is at place ${place}.`
+    : `The greedy path fell out at step ${lostAt(scene)}.`;
+}
+
+/** What a step has kept and cut. */
+function keptAndCut({ steps, subwords }, at) {
+  const going = steps[at - 1].kept.filter(({ proposals }) => proposals.length).length;
+  const ended = steps[at - 1].kept.filter((node) => node.ended).length;
+  const kept = steps[at].kept.filter(({ waits }) => !waits);
+  const last = kept[kept.length - 1];
+  const keeps = ended === 1 ? "has ended and keeps its place" : "have ended and keep their places";
+  const one = going === 1;
+  const who = one ? "One hypothesis" : `${capital(NUMBERS[going])} hypotheses`;
+  const proposers = at === 1 ? "The start" : who;
+  const proposed = `${proposers} ${one ? "proposes" : "propose"} ${grouped(going * subwords)} candidates`;
+  const places = ended ? `${capital(NUMBERS[ended])} ${keeps}. ` : "";
+  const total = `a log-probability of ${decimal(last.logp)}`;
+  const [best] = steps[at].cut;
+  const cut = `the best that is cut, ${quoted(best)}, ${decimal(best.logp)}.`;
+  if (kept.length === 1)
+    return `${places}${proposed}; the likeliest is kept. This, ${quoted(last)}, has ${total}, ${cut}`;
+  return `${places}${proposed}; the ${NUMBERS[kept.length]} likeliest are kept. The last of them, ${quoted(last)}, has ${total}, ${cut}`;
 }
 
 /** Why the search has stopped. */
-function whyOver({ search, alpha }, { now, winner }) {
-  const going = now.filter((path) => !path.ended);
+function whyOver({ steps, alpha, longest }) {
+  const { kept, best } = steps[steps.length - 1];
+  const going = kept.filter(({ ended }) => !ended);
   if (!going.length) return "The search is over: every hypothesis has ended.";
-  if (!going.some((path) => path.next)) return "The search is over: the longest length is reached.";
-  const reach = Math.max(...going.map((path) => path.logp)) / lengthPenalty(search.longest, alpha);
-  return `The search is over: the best that has ended scores ${decimal(search.score(winner, alpha))}, `
-    + `and what goes on can never come above ${decimal(reach)}.`;
+  if (going.every(({ length }) => length >= longest))
+    return "The search is over: the longest length is reached.";
+  const reach = Math.max(...going.map(({ logp }) => logp)) / lengthPenalty(longest, alpha);
+  return (
+    `The search is over: the best that has ended scores ${decimal(kept[best].score)}, ` +
+    `and what goes on can never come above ${decimal(reach)}.`
+  );
 }
 
 /** The winner and greedy decoding, in a few sentences that follow from both. */
-function verdict(state, { winner, rival, fork }) {
-  const { search, alpha, width } = state;
-  const [ours, theirs] = [winner, rival].map((path) => search.score(path, alpha));
+function verdict(scene) {
+  const { steps, greedy, width } = scene;
+  const fork = forkOf(scene);
+  const { kept, best } = steps[steps.length - 1];
+  const winner = kept[best];
+  const rival = greedy[greedy.length - 1];
   if (fork < 0) {
     const who = width === 1 ? "A beam of one is greedy decoding" : "Greedy decoding and the beam agree";
-    return `${who}: both write ${textOf(state, winner)}, with log-probability ${decimal(winner.logp)} `
-      + `and score ${decimal(ours)}.`;
+    return `${who}: both write ${cited(winner)}, with log-probability ${decimal(winner.logp)} and score ${decimal(winner.score)}.`;
   }
-  const [won, taken] = [winner, rival].map((path) => pathOf(path)[fork]);
-  const choice = (path) => `${italic(piece(state, path))} (${probability(path)})`;
-  const digits = Math.abs(ours - theirs) < 0.01 ? 4 : 2;
-  const [worth, its] = [[winner, ours], [rival, theirs]].map(([path, score]) =>
-    `log-probability ${decimal(path.logp, digits)} and score ${decimal(score, digits)}`);
-  const lost = lostAt(state);
-  const after = fork ? `After ${textOf(state, taken.from)} greedy` : "Greedy";
-  return `${after} took ${choice(taken)}, the winner ${choice(won)}. Greedy’s sentence, ${textOf(state, rival)}, `
-    + `ends with ${its}; the winner’s, ${textOf(state, winner)}, with ${worth}. `
-    + `${theirs > ours ? "So greedy’s has the higher score. " : ""}`
-    + `${theirs < ours && winner.logp < rival.logp ? "Only the length penalty puts the winner in front. " : ""}`
-    + `Greedy’s path ${lost ? `fell out of the beam at step ${lost}` : "stayed in the beam to the end of the search"}.`;
+  const digits = Math.abs(winner.score - rival.score) < 0.01 ? 4 : 2;
+  const choice = ({ piece, share: part }) => `“${shown(piece)}” (${share(part)})`;
+  const worth = ({ logp, score }) =>
+    `log-probability ${decimal(logp, digits)} and score ${decimal(score, digits)}`;
+  const after = fork ? `After “${greedy[fork - 1].text}” greedy` : "Greedy";
+  const lost = lostAt(scene);
+  return [
+    `${after} took ${choice(greedy[fork])}, the winner ${choice(bestAt(scene, steps.length - 1)[fork])}.`,
+    `Greedy’s sentence, ${cited(rival)}, has ${worth(rival)}; the winner’s, ${cited(winner)}, ${worth(winner)}.`,
+    rival.score > winner.score ? "So greedy’s has the higher score." : "",
+    rival.score < winner.score && winner.logp < rival.logp
+      ? "Only the length penalty puts the winner in front."
+      : "",
+    `Greedy’s path ${lost < 0 ? "stayed in the beam to the end of the search" : `fell out of the beam at step ${lost}`}.`,
+  ]
+    .filter(Boolean)
+    .join(" ");
 }
 
-/** What the step that is shown has brought. */
-function told(state) {
-  const { search, steps, alpha, shown } = state, seen = view(state);
-  if (shown >= steps.length) return `${whyOver(state, seen)} ${verdict(state, seen)}`;
-  const place = seen.now.indexOf(greedyAt(state, shown)) + 1;
-  return `Step ${shown} of ${steps.length}. The best so far is ${textOf(state, seen.best)}, with score `
-    + `${decimal(search.score(seen.best, alpha))}. The greedy path `
-    + `${place ? `is at place ${place}` : `fell out of the beam at step ${lostAt(state)}`}.`;
+/** What is known at a step, in words. */
+export function told(scene, at) {
+  const { last, done, over } = reached(scene, at);
+  const { kept, best } = scene.steps[last];
+  if (over) return `${whyOver(scene)} ${verdict(scene)}`;
+  if (done) return `${whyOver(scene)} Its best is ${quoted(kept[best])}. Greedy decoding still goes on.`;
+  const score = `The best so far is ${quoted(kept[best])}, with score ${decimal(kept[best].score)}.`;
+  return `Step ${at}. ${keptAndCut(scene, at)} ${score} ${whereGreedy(scene, at)}`;
 }
 
-/** All that is known about the path of one node. */
-function about(state, { path, step, row }) {
-  const { search, alpha, width } = state;
-  const after = path.from.written.length ? ` after ${textOf(state, path.from)}` : "";
-  const known = `Step ${step}, ${row < width ? `place ${row + 1}` : "greedy"}: ${italic(piece(state, path))} has `
-    + `probability ${probability(path)}${after}. The whole: log-probability ${decimal(path.logp)}, divided by `
-    + `${decimal(lengthPenalty(path.written.length, alpha))}, is ${decimal(search.score(path, alpha))}.`;
-  if (!path.next) return `${known}${path.ended ? " It has ended." : ""}`;
-  const next = row < width ? view(state).beams[step] ?? [] : [greedyAt(state, step + 1)];
-  const proposed = likeliest(path.next.logProbs, width).map(({ id, logp }) => {
-    const kept = next.some((longer) => longer.from === path && lastOf(longer) === id);
-    return `${italic(spelt(search.model.words[id]))} ${share(logp)}${kept ? " (kept)" : ""}`;
-  });
-  return `${known} What it proposes next: ${proposed.join(", ")}.`;
+/** What the name of a node stands for; the start, where its step has not come yet. */
+function nodeNamed(scene, name, at) {
+  const [kind, step, place] = name.split("-").map((part, i) => (i ? Number(part) : part));
+  if (step > at || step === 0) return { kind: "kept", step: 0, place: 0, node: scene.steps[0].kept[0] };
+  const node = kind === "greedy" ? scene.greedy[step - 1] : scene.steps[step][kind][place];
+  return { kind, step, place, node };
 }
 
-// Drawing ---------------------------------------------------------------------------------------
+/** What became of a proposal by now; "" where nothing has been decided about it. */
+function fateOf(scene, { kind, step, place }, piece, at) {
+  if (kind === "greedy") {
+    if (step + 1 > at) return "";
+    return scene.greedy[step].piece === piece ? "taken" : "left";
+  }
+  if (step + 1 > reached(scene, at).last) return "";
+  const next = scene.steps[step + 1].kept;
+  return next.some((node) => !node.waits && node.from === place && node.piece === piece) ? "kept" : "cut";
+}
 
-/** What stands on the grid: paths with their step, row, the row they come from, and marks. */
-function nodesOf(state) {
-  const { width, greedy, shown } = state, { beams, now, best, fork } = view(state);
-  const leading = new Set(pathOf(best)), alive = new Set(now.flatMap(pathOf)), nodes = [];
-  const put = (path, i, row, origin, marks) => {
-    const waits = path.written.length <= i; // it had ended before
-    const ended = !waits && path.ended, fresh = i === beams.length - 1;
-    nodes.push({ path, step: i + 1, row, origin, waits, marks: { waits, ended, new: fresh, ...marks } });
-  };
-  beams.forEach((paths, i) => paths.forEach((path, row) => {
-    const before = path.written.length <= i ? path : path.from;
-    const marks = { best: leading.has(path), lost: !alive.has(path), greedy: greedy.includes(path) };
-    put(path, i, row, i ? beams[i - 1].indexOf(before) : (width - 1) / 2, marks);
+/** A node in words: where it stands, what it was worth, how it came to its place. */
+function inWords({ steps, greedy, alpha }, { kind, step, place, node }) {
+  if (step === 0) {
+    return (
+      "At the start nothing is written. Point at a subword, or go to it by the arrow keys: " +
+      "here is what it has proposed."
+    );
+  }
+  const parent = kind === "greedy" ? greedy[step - 2] : steps[step - 1].kept[node.from];
+  const where = { kept: `place ${place + 1}`, cut: "cut", greedy: "greedy" }[kind];
+  const after = parent?.text ? ` after “${parent.text}”` : "";
+  const part = `Step ${step}, ${where}: “${shown(node.piece)}”${after} has probability ${share(node.share)}.`;
+  const whole = `${part} The whole: log-probability ${decimal(node.logp)}`;
+  if (kind === "cut") {
+    const { kept } = steps[step];
+    return `${whole}; the last that is kept has ${decimal(kept[kept.length - 1].logp)}.`;
+  }
+  const penalty = decimal(lengthPenalty(node.length, alpha));
+  return `${whole}, divided by ${penalty}, is ${decimal(node.score)}.${node.ended ? " It has ended." : ""}`;
+}
+
+/**
+ * All that is known of a node: in words, and what was proposed there. What was cut has proposed
+ * nothing itself; it stands among the proposals of its hypothesis.
+ */
+export function about(scene, name, at) {
+  const found = nodeNamed(scene, name, at);
+  const { kind, step, node } = found;
+  const isCut = kind === "cut";
+  const proposer = isCut ? { kind: "kept", step: step - 1, place: node.from } : found;
+  const from = isCut ? scene.steps[step - 1].kept[node.from] : node;
+  const proposals = [...from.proposals];
+  if (isCut && proposals.every(({ piece }) => piece !== node.piece)) proposals[proposals.length - 1] = node;
+  const rows = proposals.map(({ piece, share: part, logp }) => ({
+    piece,
+    share: part,
+    logp,
+    fate: fateOf(scene, proposer, piece, at),
+    meant: isCut && piece === node.piece,
   }));
-  greedy.slice(0, shown).forEach((path, i) => put(path, i, width, width, { greedy: true, fork: i === fork }));
-  return nodes;
+  const rest = 1 - rows.reduce((total, row) => total + row.share, 0);
+  return {
+    words: inWords(scene, found),
+    rows,
+    text: from.text,
+    others: scene.subwords - rows.length,
+    rest: Math.max(0, rest),
+  };
 }
 
-const classOf = ({ marks }) => Object.keys(marks).filter((mark) => marks[mark]).join(" ");
-
-/** A line from the node before, in units of the grid; tree.css turns it. */
-function lineOf(node, width) {
-  const { step, row, origin } = node, [x, y, from] = [step - 0.5, row + 0.5, origin + 0.5];
-  if (step === 1 && row === width) return "";
-  const start = step === 1 ? 0 : x - 1;
-  return `<path class="${classOf(node)}" d="M${start} ${from}C${x - 0.5} ${from} ${x - 0.5} ${y} ${x} ${y}"/>`;
+/** What to say about what stands in the field. */
+export function hintFor(typed) {
+  if (typed.trim() === "") return "The field is empty. Type a sentence in German.";
+  if (typed.length >= LONGEST) return `A sentence may have ${LONGEST} letters here, no more.`;
+  return "";
 }
 
-/** The tree. Only where it can be played with are its nodes buttons. */
-function drawing(state) {
-  const { search, steps, alpha, width, greedy, playable } = state, nodes = nodesOf(state);
-  const columns = Math.max(steps.length, greedy.length), tag = playable ? "button" : "span";
-  const place = (step, row) => `style="--step:${step};--row:${row}"`;
-  const boxes = nodes.map((node, number) => {
-    const { path, step, row, waits } = node, at = `${place(step, row)} class="node ${classOf(node)}"`;
-    if (waits) return `<span ${at}></span>`;
-    const more = playable ? `type="button" tabindex="-1" data-node="${number}"` : `title="${probability(path)}"`;
-    return `<${tag} ${at} ${more}><b>${escaped(piece(state, path))}</b>`
-      + `<small>${decimal(search.score(path, alpha))}</small></${tag}>`;
-  });
-  const count = (length) => [...Array(length).keys()];
-  const labels = [
-    ...count(columns).map((i) => `<span class="step" ${place(i + 1, 0)}>${i + 1}</span>`),
-    ...count(width).map((i) => `<span class="row" ${place(1, i)}>place ${i + 1}</span>`),
-    `<span class="row" ${place(1, width)}>greedy</span>`,
-    `<span class="node waits" ${place(0.5, (width - 1) / 2)}></span>`, // the start
-  ];
-  const label = `Tree of a search, up to step ${view(state).beams.length}, and greedy decoding: subwords and scores`;
-  const [role, size] = [playable ? "group" : "img", `--steps:${columns};--rows:${width + 1}`];
-  return `<div class="tree" role="${role}" aria-label="${label}" style="${size}">`
-    + `<svg viewBox="0 0 1 1" preserveAspectRatio="none" aria-hidden="true"><g>`
-    + `${nodes.map((node) => lineOf(node, width)).join("")}</g></svg>${labels.join("")}${boxes.join("")}</div>`;
+// Drawing --------------------------------------------------------------------------------------------
+
+/**
+ * Where things stand. Where steps go across: `y`, in rem from the top. Where they go down: `x`, in
+ * columns (greedy, then a column for each place), and for what is cut `off`, in rem from the middle.
+ */
+function layout(width) {
+  const cuts = Math.min(width, SHOWN);
+  const line = 3.3 + 2.9 * width + 0.35;
+  return {
+    columns: width + 1,
+    line,
+    height: line + 0.35 + 2.15 * cuts,
+    depth: Math.max(3.2, 1.45 * cuts + 0.7),
+    greedy: () => ({ x: 0.5, y: 1.4 }),
+    kept: (place) => ({ x: 1.5 + place, y: 3.3 + 2.9 * place + 1.45 }),
+    cut: (place) => ({
+      x: width + 1,
+      y: line + 0.35 + 2.15 * place + 1.07,
+      off: 1.45 * (place - (cuts - 1) / 2),
+    }),
+  };
 }
 
-/** The ended hypotheses, ranked. */
-function ranking(state) {
-  const { search, alpha } = state, score = (path) => search.score(path, alpha);
-  const row = (kind, cells) => `<tr>${cells.map((cell, i) =>
-    `<${kind}${i === 1 ? "" : ` class="num"`}>${cell}</${kind}>`).join("")}</tr>`;
-  const ended = view(state).now.filter((path) => path.ended).sort((one, other) => score(other) - score(one));
-  const rows = ended.map((path, i) => {
-    const numbers = [decimal(path.logp, 3), path.written.length, decimal(score(path), 3)];
-    return row("td", [i + 1, escaped(search.model.decode(path.written)), ...numbers]);
-  });
-  const none = row("td", ["", "Nothing yet.", "", "", ""]);
-  return `<table><thead>${row("th", ["rank", "ended", "log-prob.", "length", "score"])}</thead>`
-    + `<tbody>${rows.join("") || none}</tbody></table>`;
-}
+const short = (number) => String(Math.round(1000 * number) / 1000);
 
-const asked = ({ sentence, width, alpha, shown, steps }) => `<i lang="de">${sentence}</i> `
-  + `<span>Width ${width}, α = ${decimal(alpha, 1)}, `
-  + `step ${Math.min(shown, steps.length)} of ${steps.length}</span>`;
+/** The variables by which tree.css places a node. */
+const placed = ({ x, y, off = 0 }, { columns }) =>
+  `--x:${short(x / columns)};--y:${short(y)}${off ? `;--off:${short(off)}` : ""}`;
 
-const KEY = `<span class="best">the best so far, in the end the winner</span> `
-  + `<span class="greedy">the greedy path</span> <span class="lost">given up</span> `
-  + `<span class="fork">greedy leaves the winner</span>`;
+/** Has a node grown from the one that is pointed at? */
+const follows = ({ from }, step, pointed) => step > 1 && pointed === `kept-${step - 1}-${from}`;
 
-const frame = (state) => `<p class="asked">${asked(state)}</p><div class="scroll">${drawing(state)}</div>`
-  + `<p class="key" aria-hidden="true">${KEY}</p><p class="told" role="status">${told(state)}</p>`
-  + `<div class="ranks scroll">${ranking(state)}</div>`;
-
-export const still = (model) => {
-  const [sentence] = SENTENCES, search = finish(TreeSearch.opening(model, sentence));
-  const steps = [...search.beam(WIDTH, ALPHA)], greedy = [...search.greedy()];
-  return frame({ sentence, search, width: WIDTH, alpha: ALPHA, steps, greedy, shown: Infinity, playable: false });
-};
-
-// Playing ---------------------------------------------------------------------------------------
-
-const options = SENTENCES.map((text) => `<option>${text}</option>`).join("");
-const CONTROLS = `<label>Sentence <select lang="de" autocomplete="off">${options}</select></label>
-  <span><button type="button" name="play">Play</button> <button type="button" name="on">Step</button>
-  <button type="button" name="back">Back</button> <button type="button" name="again">Start again</button></span>
-  <label>Width <input type="range" name="width" min="1" max="5" value="${WIDTH}" autocomplete="off"> <output>${WIDTH}</output></label>
-  <label>Length penalty α <input type="range" name="alpha" min="0" max="2" step="0.1" value="${ALPHA}" autocomplete="off">
-  <output>${ALPHA}</output></label>`;
-const HINT = "Once the search is played, point at a subword, or take the arrow keys to it: here is its probability.";
-
-export const live = (figure) => {
-  const find = (selector) => figure.querySelector(selector);
-  let wanted = { sentence: SENTENCES[0], width: WIDTH, alpha: ALPHA, shown: Infinity };
-  let state = { ...wanted, steps: [], playable: true }; // what is drawn
-  const searches = new Map();
-  let turn = 0, playing = false, nodes = [], pointed = null;
-  const above = `<div class="controls">${CONTROLS}</div><p class="line" role="status"></p>`;
-  find(".stage").insertAdjacentHTML("beforebegin", above);
-  find(".told").insertAdjacentHTML("beforebegin", `<p class="about" role="status">${HINT}</p>`);
-  const [box, line, controls] = [".stage > .scroll", ".line", ".controls"].map(find);
-
-  /** Search step by step, so that the page stays awake; null where the reader wants something else by now. */
-  async function searchAll(model, { sentence, width, alpha }, isWanted) {
-    if (!searches.has(sentence)) searches.set(sentence, finish(TreeSearch.opening(model, sentence)));
-    const search = searches.get(sentence);
-    const steps = await inSlices(listing(search.beam(width, alpha)), isWanted);
-    const greedy = steps && await inSlices(listing(search.greedy()), isWanted);
-    return greedy && { search, steps, greedy };
-  }
-
-  /** Mark a node and say what is known about it. */
-  function point(node) {
-    pointed = node;
-    const buttons = all("button", box);
-    const stop = node ?? nodes.find(({ step, marks }) => step === 1 && marks.best);
-    buttons.forEach((button) => {
-      button.tabIndex = nodes[button.dataset.node] === stop ? 0 : -1; // one stop for the keyboard
-      button.classList.toggle("pointed", nodes[button.dataset.node] === node);
+/** The lines that lead to the nodes of a step, those that matter most above the others. */
+function linesOf(scene, step, looks, pointed) {
+  const { width } = scene;
+  const place = layout(width);
+  const kept = (at) => place.kept(step === 1 ? (width - 1) / 2 : at);
+  const lines = [];
+  for (const [i, node] of (scene.steps[step]?.cut ?? []).entries())
+    lines.push({
+      name: classes({ cut: true, of: follows(node, step, pointed) }),
+      from: kept(node.from),
+      to: place.cut(i),
     });
-    find(".about").innerHTML = node ? about(state, node) : HINT;
+  for (const [i, node] of (looks ? scene.steps[step].kept : []).entries()) {
+    const name = `${looks[i]}${follows(node, step, pointed) ? " of" : ""}`;
+    lines.push({ name, from: kept(node.from), to: place.kept(i) });
+  }
+  if (scene.greedy[step - 1]) {
+    const from = step === 1 ? kept(0) : place.greedy();
+    lines.push({ name: "own", from, to: place.greedy() });
+  }
+  const weight = ({ name }) => ["cut", "lost", "best", "of"].findIndex((each) => name.includes(each));
+  const order = { 0: 0, 1: 1, "-1": 2, 2: 3, 3: 4 };
+  return lines.sort((one, other) => order[weight(one)] - order[weight(other)]);
+}
+
+/** Lines from the step before to this one: where steps go across, and where they go down. */
+function Lines({ scene, step, looks, pointed }) {
+  const { columns, height, depth } = layout(scene.width);
+  const lines = linesOf(scene, step, looks, pointed);
+  const long = step === 1 ? depth / 2 + 1 : depth; // the start is nearer
+  const before = step === 1 ? 0.58 : 0.7; // a line to what is cut ends before it
+  const across = ({ name, from, to }) => {
+    const end = "off" in to ? before : 1;
+    const bend = `${short(0.55 * end)} ${short(from.y)} ${short(0.5 * end)} ${short(to.y)}`;
+    return html`<path class=${name} d=${`M0 ${short(from.y)}C${bend} ${end} ${short(to.y)}`} />`;
+  };
+  const down = ({ name, from, to }) => {
+    const end = short(1 + (to.off ?? 0) / long);
+    const bend = "off" in to ? `.4 ${short(from.x + 0.2)} ${end}` : `.5 ${short(to.x)} .5`;
+    return html`<path class=${name} d=${`M${short(from.x)} 0C${short(from.x)} ${bend} ${short(to.x)} ${end}`} />`;
+  };
+  const drawn = (name, [wide, tall], path) =>
+    html`<svg class=${name} viewBox=${`0 0 ${wide} ${tall}`} preserveAspectRatio="none" aria-hidden="true">${lines.map(path)}</svg>`;
+  return html`${drawn("across", [1, short(height)], across)}${drawn("down", [columns, 1], down)}`;
+}
+
+/** A subword and its log-probability; whoever points at it is told more. */
+function Node({ name, look, piece, logp, style, pointed, onPoint }) {
+  const letters = [...shown(piece)].length;
+  const cut = name.startsWith("cut") ? ", cut" : "";
+  return html`<button
+    type="button" class=${classes({ node: true, [look]: look, pointed: pointed === name })} style=${`${style};--letters:${letters}`}
+    aria-label=${`${shown(piece)} ${decimal(logp)}${cut}`} tabindex=${pointed === name ? 0 : -1}
+    onPointerEnter=${() => onPoint(name)} onFocus=${() => onPoint(name)}
+  ><b>${shown(piece)}</b><small>${decimal(logp)}</small></button>`;
+}
+
+/**
+ * One step: greedy decoding, what is kept, what is cut, and the lines that lead there. It is drawn
+ * again only where something about it has changed.
+ */
+function Step({ scene, step, looks, fork, pointed, onPoint }) {
+  const draw = () => {
+    const { kept, cut } = scene.steps[step] ?? { kept: [], cut: [] };
+    const place = layout(scene.width);
+    const look = looks?.split("|");
+    const node = (kind, i, own, { piece, logp }) =>
+      html`<${Node}
+        name=${`${kind}-${step}-${i}`} look=${own} piece=${piece} logp=${logp} style=${placed(place[kind](i), place)}
+        pointed=${pointed} onPoint=${onPoint}
+      />`;
+    const greedy = scene.greedy[step - 1];
+    return html`
+      <${Lines} scene=${scene} step=${step} looks=${look} pointed=${pointed} />
+      <span class="number" aria-hidden="true">${step}</span>
+      ${greedy && node("greedy", 0, `own greedy${greedy.ended ? " ended" : ""}${fork ? " fork" : ""}`, greedy)}
+      ${kept.map((each, i) =>
+        each.waits
+          ? html`<span class=${`node ${look[i]}`} style=${placed(place.kept(i), place)}></span>`
+          : node("kept", i, look[i], each),
+      )}
+      ${cut.length > 0 && html`<i class="line-of-the-cut"></i>`}
+      ${cut.map((each, i) => node("cut", i, follows(each, step, pointed) ? "cut of" : "cut", each))}
+    `;
+  };
+  const content = useMemo(draw, [scene, step, looks, fork, pointed]);
+  return html`<div class="step" role="group" aria-label=${`step ${step}`}>${content}</div>`;
+}
+
+const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+
+/** From one of some buttons to the next in the direction of an arrow key, rather straight on than aslant. */
+function goOn(event) {
+  const from = event.target.closest(".node");
+  if (!from || !(event.key in ARROWS)) return;
+  event.preventDefault();
+  const [right, down] = ARROWS[event.key];
+  const middle = (button) => {
+    const box = button.getBoundingClientRect();
+    return [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
+  };
+  const [x, y] = middle(from);
+  const far = (button) => {
+    const [toX, toY] = middle(button);
+    const ahead = (toX - x) * right + (toY - y) * down;
+    const aside = Math.abs((toX - x) * down) + Math.abs((toY - y) * right);
+    return ahead > 5 ? ahead + 3 * aside : Infinity;
+  };
+  const buttons = [...event.currentTarget.querySelectorAll("button")];
+  const nearest = buttons.reduce((one, other) => (far(other) < far(one) ? other : one));
+  if (far(nearest) < Infinity) nearest.focus();
+}
+
+/** The tree, as far as it has grown. Its room is that of the whole. */
+function Drawing({ scene, at, pointed, onPoint, grows }) {
+  const { width } = scene;
+  const looks = looksOf(scene, at);
+  const { over } = reached(scene, at);
+  const fork = over ? forkOf(scene) : -1;
+  const place = layout(width);
+  const { kept, cut } = {
+    kept: scene.steps.flatMap((step) => step.kept),
+    cut: scene.steps.flatMap((step) => step.cut),
+  };
+  const letters = Math.max(
+    ...[...kept, ...cut, ...scene.greedy].map(({ piece }) => [...shown(piece)].length),
+  );
+  const touches = (step) => [step, step - 1].includes(Number(pointed.split("-")[1]));
+  const size = {
+    "--count": countOf(scene),
+    "--columns": place.columns,
+    "--height": short(place.height),
+    "--depth": short(place.depth),
+    "--line": short(place.line),
+    "--letters": letters,
+  };
+  const label = (name, where) =>
+    html`<span class=${`label ${name.split(" ")[0]}`} style=${placed(where, place)}>${name}</span>`;
+  const count = (length) => [...Array(length).keys()];
+  return html`<div
+    class=${classes({ grid: true, grows })} role="group" onKeyDown=${goOn} style=${size}
+    aria-label="The search as a tree: subwords, and the log-probability of all up to each"
+  >
+    <div class="labels" aria-hidden="true">
+      ${label("greedy", place.greedy())}${count(width).map((i) => label(`place ${i + 1}`, place.kept(i)))}${label("cut", place.cut((Math.min(width, SHOWN) - 1) / 2))}
+    </div>
+    <button
+      type="button" class=${classes({ node: true, start: true, pointed: pointed === START })} aria-label="the start"
+      style=${placed(place.kept((width - 1) / 2), place)} tabindex=${pointed === START ? 0 : -1}
+      onPointerEnter=${() => onPoint(START)} onFocus=${() => onPoint(START)}
+    ></button>
+    ${count(Math.min(at, countOf(scene))).map(
+      (i) => html`<${Step}
+        key=${i} scene=${scene} step=${i + 1} looks=${looks[i + 1]?.join("|")} fork=${fork === i}
+        pointed=${touches(i + 1) ? pointed : ""} onPoint=${onPoint}
+      />`,
+    )}
+  </div>`;
+}
+
+/** What was proposed at a node, with what became of it. */
+function Proposals({ scene, name, at }) {
+  const { words, rows, text, others, rest } = about(scene, name, at);
+  const number = Math.max(scene.width, SHOWN);
+  const taken = name.startsWith("greedy") ? "taken?" : "kept?";
+  const decidedBy = rows.some((row) => row.fate);
+  const heading = decidedBy ? taken : "";
+  const row = ({
+    piece,
+    share: part,
+    logp,
+    fate: became,
+    meant,
+  }) => html`<tr class=${classes({ meant, [became]: became })}>
+    <td>${shown(piece)}</td><td class="num">${share(part)}</td><td class="num">${decimal(logp)}</td><td>${became}</td>
+  </tr>`;
+  const empty = html`<tr class="empty"><td colspan="4">${"\u00a0"}</td></tr>`;
+  return html`<div class="about">
+    <p role="status">${words}</p>
+    <table>
+      <caption>${rows.length ? `Proposed ${text ? `after “${text}”` : "first"}` : "It proposes nothing any more"}</caption>
+      <thead><tr><th>subword</th><th class="num">probability</th><th class="num">total</th><th>${heading}</th></tr></thead>
+      <tbody>
+        ${rows.map(row)}${[...Array(number - rows.length)].map(() => empty)}
+        ${rows.length ? html`<tr class="rest"><td>${grouped(others)} others</td><td class="num">${share(rest)}</td><td></td><td></td></tr>` : empty}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+/** The hypotheses that have ended, ranked; each place of the beam has a row. */
+function Ranking({ scene, at }) {
+  const ended = endedAt(scene, at);
+  const longest = endedAt(scene, countOf(scene)).reduce(
+    (one, { text }) => (text.length > one.length ? text : one),
+    "",
+  );
+  const said = (text) =>
+    html`<td><span class="roomy"><span>${text}</span><span class="room" aria-hidden="true">${longest}</span></span></td>`;
+  const row = (_, i) => {
+    const { text, logp, length, score } = ended[i] ?? {};
+    if (text === undefined)
+      return html`<tr class="empty"><td class="num">${i + 1}</td>${said(i ? "" : "None has ended yet.")}<td></td><td></td><td></td></tr>`;
+    return html`<tr><td class="num">${i + 1}</td>${said(text)}
+      <td class="num">${decimal(logp, 3)}</td><td class="num">${length}</td><td class="num">${decimal(score, 3)}</td></tr>`;
+  };
+  return html`<div class="ranks scroll"><table>
+    <caption>Hypotheses that have ended</caption>
+    <thead><tr><th class="num">rank</th><th>sentence</th><th class="num">log-prob.</th><th class="num">length</th><th class="num">score</th></tr></thead>
+    <tbody>${[...Array(scene.width)].map(row)}</tbody>
+  </table></div>`;
+}
+
+/** What is said at a step, in the room of the longest that will be said. */
+function Words({ scene, at, busy }) {
+  const room = useMemo(() => {
+    const all = [...Array(countOf(scene)).keys()].map((i) => told(scene, i + 1));
+    return all.reduce((one, other) => (other.length > one.length ? other : one));
+  }, [scene]);
+  return html`<div class="told roomy"><p role="status" aria-busy=${String(busy)}>${told(scene, at)}</p><p class="room" aria-hidden="true">${room}</p></div>`;
+}
+
+/** What the looks of the tree mean; that of the end has its room from the beginning. */
+function Key({ scene, at }) {
+  const { width } = scene;
+  const { over } = reached(scene, at);
+  const cut =
+    width === 1 ? "the best that is cut" : `the best ${NUMBERS[Math.min(width, SHOWN)]} that are cut`;
+  const end = over && forkOf(scene) >= 0 ? "fork" : "later";
+  return html`<p class="key" aria-hidden="true">
+    <span><small>−1.23</small> log-probability of all up to there</span> <span>behind the dashed line: ${cut}</span>
+    <span>grey: given up since</span> <span class="greedy">the greedy path</span>
+    <span class="best">${over ? "the winner" : "the best so far"}</span> <span class=${end}>greedy leaves the winner</span>
+  </p>`;
+}
+
+// The figure -----------------------------------------------------------------------------------------
+
+export function Tree({ scene: first }) {
+  const [scene, setScene] = useState(first);
+  const [typed, setTyped] = useState(first.text);
+  const [asked, setAsked] = useState(planOf(first)); // the last plan, perhaps not drawn yet
+  const [searching, setSearching] = useState(false);
+  const [name, point] = useState(START);
+  const [line, run] = useModel();
+  const player = usePlayer(countOf(first));
+  const wished = useRef(asked);
+  const waiting = useRef(null);
+  const box = useRef(null);
+
+  /** Change the plan; once its scene is there, `then` says where to look. */
+  async function wish(changes, then) {
+    clearTimeout(waiting.current);
+    const plan = { ...wished.current, ...changes };
+    wished.current = plan;
+    setAsked(plan);
+    setSearching(true);
+    player.pause();
+    const next = await run((model) => sceneOf(model, plan));
+    if (wished.current === plan) setSearching(false);
+    if (!next) return;
+    setScene(next);
+    point(START);
+    then(countOf(next));
   }
 
-  function draw() {
-    const focused = nodes[document.activeElement.dataset.node];
-    const same = (one) => nodes.find(({ path, row }) => path === one?.path && row === one.row);
-    nodes = nodesOf(state);
-    box.innerHTML = drawing(state);
-    point(same(pointed) ?? null);
-    if (focused) box.querySelector("[tabindex='0']").focus({ preventScroll: true });
-    find(".asked").innerHTML = asked(state);
-    find(".told").innerHTML = told(state);
-    find(".ranks").innerHTML = ranking(state);
-    markScrolling(box);
-    const newest = box.querySelector("button.new");
-    if (newest) box.scrollLeft = newest.offsetLeft + 2 * newest.offsetWidth - box.clientWidth;
+  const fromStart = (count) => {
+    player.restart(count);
+    player.play();
+  };
+
+  /** Stay at the step, or at the end. */
+  const stay = (count) => player.restart(count, player.ended ? count : player.at);
+
+  function write(text, moment = 0) {
+    setTyped(text);
+    clearTimeout(waiting.current);
+    const changed = text.trim() && text.trim() !== wished.current.text;
+    if (changed) waiting.current = setTimeout(() => wish({ text: text.trim() }, fromStart), moment);
   }
 
-  /** Search with what has changed, and draw; false where that could not be. */
-  async function show(change) {
-    const mine = ++turn, isWanted = () => mine === turn;
-    wanted = { ...wanted, ...change };
-    const model = await modelFor(line);
-    const found = model && isWanted() && await searchAll(model, wanted, isWanted);
-    if (!found) return false;
-    if (wanted.shown >= found.steps.length) wanted.shown = Infinity; // all, however long the next search is
-    state = { ...state, ...wanted, ...found };
-    box.classList.toggle("grows", "shown" in change);
-    draw();
-    return true;
-  }
+  const at = Math.min(player.at, countOf(scene));
+  useLayoutEffect(() => {
+    if (player.turn === 0) return;
+    const newest = box.current.querySelector(".step:last-of-type");
+    if (newest && newest.offsetWidth < box.current.clientWidth / 2)
+      box.current.scrollLeft = newest.offsetLeft + 2 * newest.offsetWidth - box.current.clientWidth;
+  }, [scene, at]);
 
-  const following = () => (wanted.shown >= (state.steps.length || Infinity) ? 1 : wanted.shown + 1);
-
-  function setPlaying(now) {
-    playing = now;
-    controls.querySelector("[name=play]").textContent = now ? "Pause" : "Play";
-    find(".told").setAttribute("aria-busy", Boolean(now)); // read aloud when it stands still
-  }
-
-  async function play() {
-    const own = {};
-    setPlaying(own);
-    while (playing === own && await show({ shown: following() }) && state.shown < Infinity) await pause(PACE);
-    if (playing === own) setPlaying(false);
-  }
-
-  controls.addEventListener("click", async ({ target: { name } }) => {
-    const was = playing;
-    if (!["play", "on", "back", "again"].includes(name)) return;
-    setPlaying(false);
-    if (name === "play" && !was) play();
-    if (name === "on") show({ shown: following() });
-    if (name === "again") show({ shown: 1 });
-    if (name !== "back" || !await show({})) return;
-    show({ shown: Math.max(1, Math.min(state.shown, state.steps.length) - 1) });
-  });
-  controls.addEventListener("input", ({ target: { name, value, nextElementSibling } }) => {
-    setPlaying(false);
-    if (!name) return show({ sentence: value, shown: 1 });
-    nextElementSibling.textContent = decimal(Number(value), name === "alpha" ? 1 : 0);
-    show({ [name]: Number(value) });
-  });
-  const nodeAt = ({ target }) => nodes[target.closest("button")?.dataset.node];
-  for (const kind of ["pointerover", "focusin", "click"]) {
-    box.addEventListener(kind, (event) => nodeAt(event) && nodeAt(event) !== pointed && point(nodeAt(event)));
-  }
-  box.addEventListener("keydown", (event) => {
-    const arrows = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
-    const [across, down] = arrows[event.key] ?? [], from = event.target.closest("button");
-    if (across === undefined || !from) return;
-    event.preventDefault();
-    const middle = ({ left, right, top, bottom }) => [(left + right) / 2, (top + bottom) / 2];
-    const [x, y] = middle(from.getBoundingClientRect());
-    const distance = (button) => { // rather straight on than aslant
-      const [to, below] = middle(button.getBoundingClientRect());
-      const ahead = (to - x) * across + (below - y) * down;
-      return ahead > 5 ? ahead + 3 * Math.abs((to - x) * down + (below - y) * across) : Infinity;
-    };
-    const [nearest] = all("button", box).sort((one, other) => distance(one) - distance(other));
-    if (distance(nearest) < Infinity) nearest.focus();
-  });
-};
+  const pointed = Number(name.split("-")[1]) <= at ? name : START;
+  const range = (what, named, from, to, by) => html`<label>${named}
+    <input
+      type="range" name=${what} min=${from} max=${to} step=${by} value=${asked[what]} autocomplete="off"
+      onInput=${({ target }) => wish({ [what]: Number(target.value) }, stay)}
+    />
+    <output>${decimal(asked[what], by < 1 ? 1 : 0)}</output></label>`;
+  return html`<div class="tree">
+    <div class="words">
+      <label for="searched">A sentence in German</label>
+      <input
+        id="searched" type="text" lang="de" maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed}
+        onInput=${({ target }) => write(target.value, MOMENT)}
+        onKeyDown=${({ key, target }) => key === "Enter" && write(target.value)}
+      />
+      <div class="chips scroll" lang="de" role="group" aria-label="Sentences to try">
+        ${SENTENCES.map((text) => html`<${Button} onClick=${() => write(text)}>${text}<//>`)}
+      </div>
+    </div>
+    <div class="controls">
+      <${Controls} player=${player} />
+      ${range("width", "Width", 1, 5, 1)}${range("alpha", "Length penalty α", 0, 2, 0.1)}
+    </div>
+    <p class="line" role="status">${line || (searching ? "Searching …" : hintFor(typed))}</p>
+    <p class="asked"><i lang="de">${scene.text}</i> <span>width ${scene.width}, α = ${decimal(scene.alpha, 1)}, step ${at}</span></p>
+    <${Words} scene=${scene} at=${at} busy=${player.playing} />
+    <div class="scroll" ref=${box}>
+      <${Drawing} scene=${scene} at=${at} pointed=${pointed} onPoint=${point} grows=${player.turn > 0} />
+    </div>
+    <${Key} scene=${scene} at=${at} />
+    <div class="below">
+      <${Ranking} scene=${scene} at=${at} />
+      <${Proposals} scene=${scene} name=${pointed} at=${at} />
+    </div>
+  </div>`;
+}

@@ -1,4 +1,4 @@
-// What the page does beyond being read. First what can be seen at once, last the figures.
+// What the page does beyond being read. A figure wakes up when it is near.
 
 import "./code.js";
 import "./print.js";
@@ -6,32 +6,35 @@ import { startCharts } from "./charts.js";
 import { startContents } from "./contents.js";
 import { all } from "./dom.js";
 import { arrive } from "./folds.js";
-import { layOutIdly } from "./layout.js";
 import { startTheme } from "./theme.js";
-import { live as byHand } from "../figures/by-hand.js";
+import { ByHand } from "../figures/by-hand.js";
 import { html } from "../figures/lib/ui.js";
-import { live as map } from "../figures/map.js";
+import { ModelMap } from "../figures/map.js";
 import { Translator } from "../figures/translator.js";
-import { live as tree } from "../figures/tree.js";
+import { Tree } from "../figures/tree.js";
 import { hydrate } from "preact";
 
-const COMPONENTS = { translator: Translator };
-const BY_HAND = { "by-hand": byHand, map, tree };
+const COMPONENTS = { "by-hand": ByHand, map: ModelMap, translator: Translator, tree: Tree };
+
+/** Let a figure be played with. */
+function awaken(figure) {
+  const { play } = figure.dataset;
+  const scene = JSON.parse(figure.querySelector("script").textContent);
+  hydrate(html`<${COMPONENTS[play]} scene=${scene} />`, figure.querySelector(".stage"));
+}
+
+const near = new IntersectionObserver(
+  (entries) => {
+    for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+      near.unobserve(target);
+      awaken(target);
+    }
+  },
+  { rootMargin: "1000px" },
+);
 
 startTheme();
 startContents();
-addEventListener("load", layOutIdly);
 startCharts();
-
-for (const figure of all(".playable")) {
-  const { play } = figure.dataset;
-  const Component = COMPONENTS[play];
-  if (!Component) {
-    BY_HAND[play](figure);
-    continue;
-  }
-  const scene = JSON.parse(figure.querySelector("script").textContent);
-  hydrate(html`<${Component} scene=${scene} />`, figure.querySelector(".stage"));
-}
-
-arrive(); // last: figures have their final height by now
+all(".playable").forEach((figure) => near.observe(figure));
+arrive();

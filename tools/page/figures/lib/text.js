@@ -16,3 +16,6 @@ export const decimal = (number, digits = 2) =>
 
 /** A share as a percentage with one digit. */
 export const percent = (share) => `${decimal(100 * share, 1)} %`;
+
+/** A whole number, its digits in threes. */
+export const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
