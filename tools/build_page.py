@@ -25,6 +25,7 @@ import bundle
 import nbformat
 import quickjs
 import records
+import rjsmin
 import vl_convert
 from bs4 import BeautifulSoup, Tag
 from markdown_it import MarkdownIt
@@ -179,6 +180,7 @@ def chart_of(spec: dict) -> str:
     narrow, wide = (round(float(ElementTree.fromstring(svg).get("height"))) for svg in drawn)
     heights = f"--if-narrow:{narrow}px;--if-wide:{wide}px"  # the place that is kept free for it
     picture = Image.open(io.BytesIO(vl_convert.svg_to_png(drawn[1], scale=1.5)))
+    picture = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).convert("RGB")
     picture.save(smaller := io.BytesIO(), "WEBP", lossless=True, method=6)
     view = f'<div class="scroll"><div class="view" style="{heights}"></div></div>'
     image = f'<img src="{data_uri("image/webp", smaller.getvalue())}" alt="{label}">'
@@ -580,7 +582,7 @@ def fold_sections(article: BeautifulSoup) -> None:
 def link_headings(article: BeautifulSoup) -> None:
     """Give each heading a link to itself.
 
-    A summary may hold none; page.js shows the address of a section that is unfolded.
+    A summary may hold none; folds.js shows the address of a section that is unfolded.
     """
     for heading in article.find_all(HEADINGS[1:]):
         if heading.parent.name != "summary":
@@ -670,11 +672,14 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         about = f"This page shows a run on {run.get('corpus')} at level {run.get('level')}."
         draft = f'<p class="draft" role="note">A draft: {problem}.</p>' if problem else ""
     home = repository()
-    elsewhere = ""
+    licence, _, holders, *_ = (PROJECT / "LICENSE").read_text("utf-8").splitlines()
+    elsewhere = f'<p class="links">{holders.removeprefix("Copyright (c) ")} · {licence}</p>'
     preview = "preview.png"
     if home:
-        elsewhere = (PARTS / "links.html").read_text("utf-8").replace("{{home}}", home)
+        elsewhere += (PARTS / "links.html").read_text("utf-8").replace("{{home}}", home)
         preview = f"https://github.com/{home}/raw/main/docs/preview.png"
+    if article.p:
+        article.p.insert_after(parsed(elsewhere))
     values = {
         "made_of": hashlib.sha256(SCRIPT.read_bytes()).hexdigest(),  # for make check-published
         "title": html.escape(article.h1.get_text(strip=True), quote=False),
@@ -684,12 +689,11 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "contents": contents(article),
         "draft": draft,
         "preview": preview,
-        "links": elsewhere,
         "article": str(article),
         "about": html.escape(about),
         "licences": "\n".join((VENDOR / name).read_text("utf-8") for name in LICENCES),
         "vega": vega_bundle(*VEGA) if article.find(class_="chart") else "",
-        "script": bundle.bundle(PARTS / "script/main.js"),
+        "script": rjsmin.jsmin(bundle.bundle(PARTS / "script/main.js")),
     }
     template = (PARTS / "template.html").read_text("utf-8")
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)

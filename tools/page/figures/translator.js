@@ -166,7 +166,7 @@ export function Drawing({ scene, at, tall = false, onChoose, ...rest }) {
       if (weight < LEAST) return null;
       const [from, to] = [lines[1][t].middle, lines[0][s].middle];
       const d = `M${point(from, far)}C${point(from, middle)} ${point(to, middle)} ${point(to, near)}`;
-      return html`<path class=${classes(state(t + 1))} stroke-width=${(9 * weight).toFixed(1)} d=${d} />`;
+      return html`<path class=${classes(state(t + 1)) || null} stroke-width=${(9 * weight).toFixed(1)} d=${d} />`;
     }),
   );
   const box = (piece, { from, size, middle: center }, edge, name, more) => {
