@@ -25,7 +25,6 @@ import bundle
 import nbformat
 import quickjs
 import records
-import rjsmin
 import vl_convert
 from bs4 import BeautifulSoup, Tag
 from markdown_it import MarkdownIt
@@ -693,7 +692,7 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "about": html.escape(about),
         "licences": "\n".join((VENDOR / name).read_text("utf-8") for name in LICENCES),
         "vega": vega_bundle(*VEGA) if article.find(class_="chart") else "",
-        "script": rjsmin.jsmin(bundle.bundle(PARTS / "script/main.js")),
+        "script": bundle.bundle(PARTS / "script/main.js"),
     }
     template = (PARTS / "template.html").read_text("utf-8")
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
