@@ -57,6 +57,7 @@ KNOWN = {  # the parts that its translator can compute with
     "share_embeddings": True,
 }
 SCRIPT = PROJECT / "the_annotated_transformer.py"
+OWN_LICENCE = PROJECT / "LICENSE"
 VEGA = ("window.vegaEmbed = vegaEmbed;", "6.4")  # what the page calls, version of Vega-Lite
 ROOMS = (330, 880)  # pixels; widths of a chart on a phone and beside the contents
 LICENCES = ("katex/LICENSE", "vega/LICENSE", "preact/LICENSE", "preact/LICENSE-htm")
@@ -671,7 +672,7 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         about = f"This page shows a run on {run.get('corpus')} at level {run.get('level')}."
         draft = f'<p class="draft" role="note">A draft: {problem}.</p>' if problem else ""
     home = repository()
-    licence, _, holders, *_ = (PROJECT / "LICENSE").read_text("utf-8").splitlines()
+    licence, _, holders, *_ = OWN_LICENCE.read_text("utf-8").splitlines()
     elsewhere = f'<p class="links">{holders.removeprefix("Copyright (c) ")} · {licence}</p>'
     preview = "preview.png"
     if home:

@@ -45,7 +45,9 @@ function placeContents() {
 contents.addEventListener("click", (event) => {
   if (event.target.closest("a") && !wide.matches) contents.open = false;
 });
-addEventListener("scroll", () => requestAnimationFrame(markSection), { passive: true });
+const markSoon = () => requestAnimationFrame(markSection);
+addEventListener("scroll", markSoon, { passive: true });
+new ResizeObserver(markSoon).observe(document.querySelector("article")); // what comes near gets its height
 wide.addEventListener("change", placeContents);
 
 export function startContents() {

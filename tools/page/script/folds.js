@@ -2,7 +2,7 @@
 
 import { all } from "./dom.js";
 
-/** Open what the target of a hash is folded into, or heads; return the target where that was needed. */
+/** Open what the target of a hash is folded into, or heads; return the target. */
 function unfold(hash) {
   let target = null;
   try {
@@ -10,7 +10,7 @@ function unfold(hash) {
   } catch {} // an address may hold anything
   const folds = all("details:not([open])").filter((fold) => fold.contains(target));
   folds.forEach((fold) => (fold.open = true));
-  return folds.length ? target : null;
+  return target;
 }
 
 export function arrive() {

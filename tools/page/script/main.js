@@ -38,3 +38,4 @@ startContents();
 startCharts();
 all(".playable").forEach((figure) => near.observe(figure));
 arrive();
+document.fonts.ready.then(arrive); // letters that came late may have moved the place
