@@ -627,6 +627,7 @@ def test_fits_every_window(browser, any_page, width):
 def test_the_page_keeps_its_height_while_charts_are_drawn(browser, any_page, width):
     page = visited(browser, any_page.as_uri(), viewport={"width": width, "height": 900})
     page.evaluate(LAID_OUT)
+    page.evaluate("document.fonts.ready.then(() => null)")
     height = "document.documentElement.scrollHeight"
     before = page.evaluate(height)
     draw(page, ".chart:not(.section *)")
