@@ -87,9 +87,8 @@ blog: execute ## Run the notebook and publish the page docs/index.html (needs a 
 	$(PY) tools/build_page.py make $(EXECUTED) build/blog.html --publish
 	@cmp -s $(SCRIPT) $(NOTEBOOK:.ipynb=.agreed.py) || { echo "$(SCRIPT) has changed meanwhile: make blog again"; exit 1; }
 	mv build/blog.html docs/index.html
-	mv build/model.js docs/
+	mv build/model.js build/preview.png docs/
 	cp $(NOTEBOOK) docs/
-	$(PY) -c 'import vl_convert; open("docs/preview.png", "wb").write(vl_convert.svg_to_png(open("images/preview.svg").read()))'
 
 check-published: ## Say whether docs/ was made of the script as it is now
 	@$(PYTHON) -c 'import hashlib; print(hashlib.sha256(open("$(SCRIPT)", "rb").read()).hexdigest())' | \

@@ -187,6 +187,16 @@ def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, ab
         assert "Multi30k at level laptop" in target.read_text("utf-8")
 
 
+def test_the_picture_of_a_link_shows_both_sentences_and_the_curves():
+    picture = Image.open(io.BytesIO(build_page.preview())).convert("L")
+    assert picture.size == (1200, 630)
+    darkest = picture.getpixel((0, 0))
+    for top, bottom in [(60, 120), (225, 280), (290, 460), (470, 525), (570, 600)]:
+        # title, German, curves, English, what curves mean: all on a dark ground
+        band = picture.crop((60, top, 1140, bottom))
+        assert darkest < 40 < 100 < band.getextrema()[1]
+
+
 # How cells are laid out ---------------------------------------------------------------------------
 
 

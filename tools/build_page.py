@@ -645,6 +645,13 @@ def later_styles() -> str:
     return "\n".join([faces(sorted(files - {*FIRST_FACES})), *rules])
 
 
+def preview() -> bytes:
+    """The picture that is shown beside a link to the page: its first translation, as a PNG."""
+    drawn = json.loads(still_pictures()("picture", "null"))["html"]
+    frame = (PARTS / "preview.svg").read_text("utf-8")
+    return vl_convert.svg_to_png(frame.replace("{{drawing}}", parsed(drawn).svg.decode_contents()))
+
+
 def publish_problem(runs: list[dict]) -> str | None:
     """Why a page of these runs must not be published, or None."""
     run = runs[-1] if runs else {}
@@ -674,10 +681,10 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
     home = repository()
     licence, _, holders, *_ = OWN_LICENCE.read_text("utf-8").splitlines()
     elsewhere = f'<p class="links">{holders.removeprefix("Copyright (c) ")} · {licence}</p>'
-    preview = "preview.png"
+    picture = "preview.png"
     if home:
         elsewhere += (PARTS / "links.html").read_text("utf-8").replace("{{home}}", home)
-        preview = f"https://github.com/{home}/raw/main/docs/preview.png"
+        picture = f"https://github.com/{home}/raw/main/docs/preview.png"
     if article.p:
         article.p.insert_after(parsed(elsewhere))
     values = {
@@ -688,7 +695,7 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         "later_styles": later_styles(),
         "contents": contents(article),
         "draft": draft,
-        "preview": preview,
+        "preview": picture,
         "article": str(article),
         "about": html.escape(about),
         "licences": "\n".join((VENDOR / name).read_text("utf-8") for name in LICENCES),
@@ -710,6 +717,7 @@ def make_page(executed: Path, output: Path, /, publish: bool = False) -> None:
     records.write_text(output, page)
     if 'class="playable"' in page:
         records.write_text(output.parent / "model.js", side_file())
+        (output.parent / "preview.png").write_bytes(preview())
 
 
 main = records.command_line(make=make_page)
