@@ -464,6 +464,7 @@ def test_the_picture_of_a_chart_has_the_colours_of_the_page():
     picture = re.search('base64,([^"]+)', build_page.chart_of(line_chart([1, 2])))[1]
     picture = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")
     assert (0x17, 0x63, 0x9C) in picture.get_flattened_data()
+    assert picture.getpixel((0, 0)) == (255, 255, 255)
 
 
 def test_groups_of_columns_stand_apart_and_ranges_are_numbers(tmp_path):
@@ -870,6 +871,7 @@ def test_prints_to_pdf(browser, any_page, tmp_path):
     data = (tmp_path / "build" / "the_annotated_transformer.pdf").read_bytes()
     assert data.startswith(b"%PDF")
     assert len(data) > 20_000
+    assert 0 < len(re.findall(rb"/Type */Page\b", data)) < 80
     without = subprocess.run(["make", "pdf", "BROWSER="], cwd=tmp_path, capture_output=True)
     assert without.returncode
     assert b"or print the page from your browser" in without.stdout

@@ -180,7 +180,9 @@ def chart_of(spec: dict) -> str:
     narrow, wide = (round(float(ElementTree.fromstring(svg).get("height"))) for svg in drawn)
     heights = f"--if-narrow:{narrow}px;--if-wide:{wide}px"  # the place that is kept free for it
     picture = Image.open(io.BytesIO(vl_convert.svg_to_png(drawn[1], scale=1.5)))
-    picture = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).convert("RGB")
+    paper = Image.new("RGBA", picture.size, "white")  # a drawing has no ground of its own
+    picture = Image.alpha_composite(paper, picture).convert("RGB")
+    picture = picture.quantize(64, dither=Image.Dither.NONE).convert("RGB")
     picture.save(smaller := io.BytesIO(), "WEBP", lossless=True, method=6)
     view = f'<div class="scroll"><div class="view" style="{heights}"></div></div>'
     image = f'<img src="{data_uri("image/webp", smaller.getvalue())}" alt="{label}">'

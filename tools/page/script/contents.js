@@ -21,11 +21,17 @@ for (const item of all("nav > ol > li:has(ol)")) {
   showSections(item, false);
 }
 
+/** The part of the article that a heading is in: the place of one far below is known without layout. */
+const blockOf = (heading) => heading.closest("article > *");
+/** Is it in a closed fold, and so nowhere? */
+const isFolded = (heading) => heading.closest("summary, details:not([open])")?.matches("details") ?? false;
+
 function markSection() {
   const below = root.scrollHeight - scrollY - innerHeight; // the last headings never come to the top
   const line = Math.max(120, innerHeight - below);
-  const passed = (heading) => heading.checkVisibility() && heading.getBoundingClientRect().top <= line;
-  const current = links[headings.findLastIndex(passed)]; // those in a closed fold are nowhere
+  const isAbove = (box) => box.getBoundingClientRect().top <= line;
+  const passed = (heading) => !isFolded(heading) && isAbove(blockOf(heading)) && isAbove(heading);
+  const current = links[headings.findLastIndex(passed)];
   if (current?.hasAttribute("aria-current")) return;
   links.forEach((link) => link.removeAttribute("aria-current"));
   all("nav li.open").forEach((item) => showSections(item, false));
@@ -47,10 +53,7 @@ contents.addEventListener("click", (event) => {
 });
 const markSoon = () => requestAnimationFrame(markSection);
 addEventListener("scroll", markSoon, { passive: true });
-new ResizeObserver(markSoon).observe(document.querySelector("article")); // what comes near gets its height
+// Marked at once, too; what comes near gets its height, so that sections move.
+new ResizeObserver(markSoon).observe(document.querySelector("article"));
 wide.addEventListener("change", placeContents);
-
-export function startContents() {
-  placeContents();
-  markSection();
-}
+placeContents();

@@ -1,9 +1,9 @@
 // What the page does beyond being read. A figure wakes up when it is near.
 
 import "./code.js";
+import "./contents.js";
 import "./print.js";
 import { startCharts } from "./charts.js";
-import { startContents } from "./contents.js";
 import { all } from "./dom.js";
 import { arrive } from "./folds.js";
 import { startTheme } from "./theme.js";
@@ -34,7 +34,6 @@ const near = new IntersectionObserver(
 );
 
 startTheme();
-startContents();
 startCharts();
 all(".playable").forEach((figure) => near.observe(figure));
 arrive();
