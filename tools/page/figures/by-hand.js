@@ -328,6 +328,26 @@ function Chain({ rows }) {
 const radius = (weight) => Math.round(48 * Math.sqrt(weight)); // so that areas compare as weights do
 const isApart = ({ key, value }) => distance(key, value) > APART;
 
+/** How much of a box, given by its middle and half its sides, lies in another. */
+function overlap([middle, half], [otherMiddle, otherHalf]) {
+  const [width, height] = [0, 1].map((axis) =>
+    Math.max(0, half[axis] + otherHalf[axis] - Math.abs(middle[axis] - otherMiddle[axis])),
+  );
+  return width * height;
+}
+
+/** The place of a label, by its middle, that covers the least of what is taken; then it is taken, too. */
+function freest(places, half, taken) {
+  const inside = [0, 0].map((_, axis) => 100 * LIMIT - half[axis]);
+  const kept = places.map((place) =>
+    place.map((value, axis) => Math.max(-inside[axis], Math.min(value, inside[axis]))),
+  );
+  const costs = kept.map((place) => sum(taken.map((box) => overlap([place, half], box))));
+  const best = kept[costs.indexOf(Math.min(...costs))];
+  taken.push([best, half]);
+  return best;
+}
+
 /** Keys and values of all words; which of their marks are seen at a stage, the style sheet says. */
 function Marks({ rows, stage, onAsk }) {
   const sized = stage === 0 || stage >= SOFTMAX;
@@ -341,24 +361,30 @@ function Marks({ rows, stage, onAsk }) {
       ${disc}${cross}<circle class="dot" cx=${x} cy=${y} r="5" />
     </g>`;
   });
-  const values = rows.filter(isApart).map(({ word, value, open }) => {
-    const [x, y] = at(value);
-    return html`<g key=${word} class=${classes({ value: true, closed: !open })}>
-      <rect x=${x - 6} y=${y - 6} width="12" height="12" />
-      <text x=${x} y=${value[1] < 0 ? y - 13 : y + 24}>${word}</text>
-    </g>`;
-  });
+  const taken = rows.flatMap(({ key, value }) => [key, value].map((point) => [at(point), [8, 8]]));
   const names = rows.map(({ word, english, key, weight, open }) => {
     const [x, y] = at(key);
     const room = Math.max(13, sized ? radius(weight) : 0);
-    const line = key[1] < 0 ? y + 22 + room : y - 30 - room; // away from the middle
     const gloss = stage === SOFTMAX ? decimal(weight) : english;
     const half = 5 * word.length + 4;
+    const [above, below] = [y - room - 27, y + room + 25];
+    const places = (key[1] < 0 ? [below, above] : [above, below]).map((middle) => [x, middle]);
+    const line = freest(places, [half, 20], taken)[1] - 3; // the upper of two
     return html`<g key=${word} class=${classes({ closed: !open })}>
       <text class="word" x=${x} y=${line} onClick=${() => onAsk(word)}>
         <tspan class="own">${word}</tspan><tspan class="gloss" x=${x} dy="19">${gloss}</tspan>
       </text>
       ${open ? "" : html`<path class="through" d=${`M${x - half},${line - 6}h${2 * half}`} />`}
+    </g>`;
+  });
+  const values = rows.filter(isApart).map(({ word, value, open }) => {
+    const [x, y] = at(value);
+    const half = 4 * word.length;
+    const beside = [x + 11 + half, x - 11 - half].map((middle) => [middle, y]);
+    const name = freest([[x, y - 18], [x, y + 19], ...beside], [half, 9], taken);
+    return html`<g key=${word} class=${classes({ value: true, closed: !open })}>
+      <rect x=${x - 6} y=${y - 6} width="12" height="12" />
+      <text x=${name[0]} y=${name[1] + 5}>${word}</text>
     </g>`;
   });
   return [discs, values, names];
