@@ -318,7 +318,7 @@ def test_a_setting_out_of_range(capsys, small_corpus, tmp_path, setting):
 def test_every_setting_has_its_limit():
     bad = [(name, 0) for name in tutorial.POSITIVE]
     bad += itertools.product(["factor", "clip"], [-1.0, math.nan])
-    bad += itertools.product(["languages"], ["de", "-en", "de-en-fr"])
+    bad += itertools.product(["languages"], ["de", "-en", "de-en-fr", "zh-Hans:", "a:b:c"])
     for name, value in bad:
         with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} .*got '?{value}"):
             dataclasses.replace(tutorial.Config(), **{name: value})
@@ -342,6 +342,53 @@ def test_a_terminal_that_knows_ascii_only(monkeypatch, small_corpus, tmp_path):
 # A reader's own corpus --------------------------------------------------------------------------
 
 
+def test_a_language_of_three_parts_without_spaces(tmp_path, capsys, monkeypatch):
+    """From its files to the score: words of Chinese are counted by a rule of its own."""
+    pairs = [(f"{a} {b}", f"{a}和{b}。") for a in "一二三四五六七八" for b in "猫狗鸟鱼马牛羊猪"]
+    data = write_pairs(tmp_path / "animals", ("en", "zh-Hans"), train=pairs, val=pairs[:5])
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
+    given = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --no-share-embeddings --epochs 1"
+    given = ["train", "--data", data, "--languages", "en:zh-Hans", *given.split()]
+    assert run_main(*given) == 0
+    said = capsys.readouterr().out
+    assert "animals (en:zh-Hans): 64 of 64 pairs fit, " in said
+    assert "BLEU counts words by zh\n" in said
+    assert "(below 1 everywhere: chosen by perplexity)" in said
+    run = tmp_path / "runs" / "recipe-en-zh-Hans"
+    assert f"--model {run}\n" in said
+    assert run_main("evaluate", "--model", run) == 0
+    assert "|tok:zh|" in capsys.readouterr().out
+    assert run_main(*given, "--epochs", 1) == 0, "the same run"
+
+
+@pytest.mark.parametrize(
+    "language, rule",
+    [("zh", "zh"), ("zh-Hant", "zh"), ("ja", "char"), ("th", "char"), ("en", "13a"), ("x", "13a")],
+)
+def test_bleu_counts_what_words_are_in_a_language(language, rule):
+    perfect, signature = tutorial.corpus_bleu(["猫在睡觉。"], ["猫在睡觉。"], language)
+    wrong, _ = tutorial.corpus_bleu(["猫在吃鱼。"], ["猫在睡觉。"], language)
+    unknown, _ = tutorial.corpus_bleu(["猫<unk>睡觉。"], ["猫在睡觉。"], language)
+    other, _ = tutorial.corpus_bleu(["猫不睡觉。"], ["猫在睡觉。"], language)
+    assert f"|tok:{rule}|" in signature
+    assert perfect > 99.9
+    assert (wrong > 20) == (rule != "13a")
+    assert unknown == other  # one wrong character
+
+
+@pytest.mark.parametrize("given", [("a", "b"), ([], []), (["a"], ["a", "b"])])
+def test_bleu_of_unequal_numbers(given):
+    with pytest.raises(ValueError, match="a list of translations, and a reference for each"):
+        tutorial.corpus_bleu(*given)
+
+
+def test_a_toy_says_that_it_is_one(tmp_path, capsys):
+    sizes = "--N 1 --d-model 8 --d-ff 16 --h 1 --vocab-size 0 --no-share-embeddings --epochs 1"
+    assert run_main("train", "--data", "builtin", "--folder", tmp_path / "toy", *sizes.split()) == 0
+    said = capsys.readouterr().out
+    assert said.endswith(f"\na toy: it knows the {tutorial.BUILTIN}, and nothing else\n")
+
+
 def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
     """With options of all kinds; the folder of the run is named by its languages."""
     pairs = tutorial.builtin_corpus()["train"]
@@ -361,7 +408,9 @@ def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
         *given.split(),
     ]
     assert run_main(*given, "--minutes", 0) == 0
-    assert "stopped: the same command goes on, with the unf" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"^epoch 1 is not saved; to make it takes \d+\.\d minutes$", said, re.M)
+    assert "stopped: the same command goes on, with the unf" in said
     assert run_main(*given) == 0
     said = capsys.readouterr().out
     run = tmp_path / "runs" / "recipe-fr-en"

@@ -88,7 +88,7 @@ gradient leaks into the next update: check_accumulation_equals_one_large_batch
 loss not divided by the tokens: check_the_loss_is_a_mean_over_real_tokens
 - return loss_sum, loss_sum / ntokens
 + return loss_sum, loss_sum
-evaluation with dropout: check_judging_is_without_dropout_and_changes_nothing
+evaluation with dropout: test_judging_is_without_dropout_and_changes_nothing
 -     was_training = model.training
 -     model.eval()
 +     was_training = model.training
@@ -122,7 +122,7 @@ Adam with its usual epsilon: check_two_updates_are_those_of_the_formula
 source without its end: check_words_of_the_test_are_unknown_and_ids_have_their_ends
 - return [([*a, END], [START, *b, END])
 + return [([*a], [START, *b, END])
-dropout left on where a loop judges: check_judging_is_without_dropout_and_changes_nothing
+dropout left on where a loop judges: test_judging_is_without_dropout_and_changes_nothing
 - model.train(training)
 + model.train()
 another length penalty: check_the_length_penalty_at_two_lengths
@@ -134,10 +134,10 @@ ended hypotheses that lose their place: check_a_batch_is_searched_like_each_sent
 an average of the last model alone: test_an_average_is_the_mean_of_every_weight
 - total[name] + value
 + value * (count + 1)
-sampling that ignores the temperature: check_temperature_and_top_k
+sampling that ignores the temperature: test_temperature_and_top_k
 - (likeliest.values / temperature)
 + likeliest.values
-sampling that ignores top-k: check_temperature_and_top_k
+sampling that ignores top-k: test_temperature_and_top_k
 - len(log_probs) if top_k is None else top_k
 + len(log_probs)
 values turned too: test_rotary_attention_knows_distances_and_no_places
@@ -150,8 +150,8 @@ vocabulary from all splits: check_words_of_the_test_are_unknown_and_ids_have_the
 - for pair in sample_of(corpus.splits["train"])
 + for pair in itertools.chain(*corpus.splits.values())
 BLEU that does not see capitals: check_case_counts_and_an_unknown_word_is_one
-- BLEU(effective_order=short)
-+ BLEU(effective_order=short, lowercase=True)
+- BLEU(tokenize=bleu_tokenization(language))
++ BLEU(tokenize=bleu_tokenization(language), lowercase=True)
 an unknown word as three: check_case_counts_and_an_unknown_word_is_one
 - text.replace(SPECIALS[UNKNOWN], UNKNOWN_WORD)
 + text

@@ -177,6 +177,19 @@ def test_dropout_of_attention_weights_may_differ(at):
     assert result == {0.0}
 
 
+def test_judging_is_without_dropout_and_changes_nothing(at):
+    """By `run_epoch` and by `evaluate_loss` alike."""
+    torch.manual_seed(0)
+    model = at.make_model(11, 13, **SIZES, dropout=0.5)
+    batch = at.Batch(torch.randint(4, 11, (2, 5)), torch.randint(4, 13, (2, 4)))
+    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(13, at.PAD))
+    loss, state = at.run_epoch([batch, batch], model, compute, mode="eval", accum_iter=2)
+    assert state == at.TrainState(step=0, samples=4, tokens=12)
+    nll = at.evaluate_loss(model.train(), [batch])["nll"]
+    assert math.isclose(loss, nll, rel_tol=1e-6)
+    assert model.training  # as before
+
+
 def test_a_loss_is_judged_and_a_text_decoded_without_dropout(at):
     src = at.pad_ids([[4, 5, 6, at.END], [7, at.END]])
     model = at.tiny_model(dropout=0.5)

@@ -1,4 +1,4 @@
-"""Part 7: the beam with its cache. And the faster forms."""
+"""Part 7: the beam with its cache. And the faster forms, and sampling."""
 
 import itertools
 import math
@@ -129,3 +129,17 @@ def test_dropout_of_neighbours_is_independent_and_follows_the_seed():
         result = (kept[lag:] * kept[:-lag]).mean().item()
         expected = pytest.approx(0.25, abs=0.01)
         assert result == expected
+
+
+# Sampling ----------------------------------------------------------------------------------------
+
+
+def test_temperature_and_top_k(at):
+    """By a model whose next token depends on nothing."""
+    torch.manual_seed(0)
+    model = at.LanguageModel(7, N=1, d_model=16, d_ff=32, h=4).eval()
+    torch.nn.init.zeros_(model.generator.proj.weight)
+    model.generator.proj.bias.data = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.2, 0.3, 0.5]).log()
+    drawn = at.sample(model, [START], 400, temperature=0.5)
+    assert abs(drawn.count(6) / 400 - 0.25 / 0.38) < 0.08  # 0.38 = 0.04 + 0.09 + 0.25
+    assert set(at.sample(model, [START], 100, top_k=2)) == {START, 5, 6}

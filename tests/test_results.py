@@ -442,7 +442,7 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
         expected = (row.alpha, row.averaged)
         assert result == expected
         path = tool.translations_path(row, entry["run"], entry["split"])
-        languages = tuple(plan.RUNS[entry["run"]].config.languages.split("-"))
+        languages = plan.RUNS[entry["run"]].config.codes()
         references = [pair[1] for pair in at.find_multi30k(languages).splits[entry["split"]]]
         written = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         bleu, signature = at.corpus_bleu(written, references)

@@ -90,7 +90,7 @@ def begin(name: str) -> tuple[plan.Run, at.Corpus]:
     run = plan.RUNS[name]
     if run.embeddings:
         at.Embeddings.forward = run.embeddings
-    corpus = at.find_corpus(run.config.data, tuple(run.config.languages.split("-")))
+    corpus = at.find_corpus(run.config.data, run.config.codes())
     train = corpus.splits["train"][:: run.every]
     return run, replace(corpus, splits=corpus.splits | {"train": train})
 
@@ -220,7 +220,7 @@ def translated(
     begin = time.perf_counter()
     written = at.translate(translator, sources, decode)
     seconds = time.perf_counter() - begin
-    bleu, signature = at.corpus_bleu(written, references)
+    bleu, signature = at.corpus_bleu(written, references, translator.languages[1])
     loss = at.evaluate_loss(translator.model, at.batches_to_judge(translator, pairs))
     scores = {
         "bleu": round(bleu, 2),
