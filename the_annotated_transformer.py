@@ -14,8 +14,9 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# A small Transformer that translates German. On the page it runs while you type: see where it
-# looks, and overrule it. Then build it yourself in PyTorch, from an empty file to the last line.
+# A small Transformer that translates German. On the page it runs in your browser, while you type:
+# see where it looks, and overrule it. Then build it yourself in PyTorch, from an empty file to the
+# last line.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt and, thinly, to auf.](images/first-translation.svg)
 #
@@ -2740,7 +2741,7 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 
 
 @example
-def check_a_model_without_opinion_has_perplexity_v():
+def check_a_model_without_opinion_is_as_good_as_chance():
     model = tiny_model()
     ids = pad_ids([[START, 6, 7, END], [START, END]])
     batch = Batch(ids, ids)
@@ -5860,8 +5861,8 @@ def attention_explorer_figure():
 # **Figure 25.** Attention of the model at hand, at first the mean over the heads of the last layer.
 # Follow the rows from the top and see where the reading jumps.
 #
-# Any sentence of yours will do. In a notebook, give
-# `attention_explorer([attention_maps(translator_at_hand(), "…")])` a sentence.
+# Any sentence of yours will do: type it in [Figure 1](#top) or [Figure 9](#model) on the page.
+# In a notebook, give `attention_explorer([attention_maps(translator_at_hand(), "…")])` a sentence.
 #
 # (§4; Figures 3 to 5 of the paper, after its references) The paper shows three such maps, all
 # from its encoder. In one of them many heads look from *making* to *more difficult*, six and

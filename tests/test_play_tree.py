@@ -34,6 +34,7 @@ def engine() -> quickjs.Context:
     context.eval("globalThis.self = globalThis")
     context.eval(build_page.engine())
     context.eval(bundle.bundle(build_page.FIGURES / "tree.js", "tree"))
+    context.eval(bundle.bundle(build_page.FIGURES / "lib/hints.js", "hints"))
     return context
 
 
@@ -271,8 +272,8 @@ def test_a_search_that_is_known_is_not_computed_again(engine):
 
 
 def test_the_field_says_what_is_wrong_with_it(engine):
-    for typed, expected in (("  ", "is empty"), ("a" * 80, "80 letters"), ("Ein Hund.", "")):
-        hint = asked(engine, f"tree.hintFor({json.dumps(typed)})")
+    for typed, expected in (("  ", "Type a sentence"), ("a" * 80, "80 letters"), ("Ein Hund.", "")):
+        hint = asked(engine, f"hints.hintFor({json.dumps(typed)}, [], 80)")
         assert (expected in hint) if expected else hint == ""
 
 
@@ -465,7 +466,7 @@ def test_the_readers_settings_and_sentence_are_searched(browser, made, at, shipp
     page.locator(".told", has_text="A dog").wait_for()  # motion is unwelcome: at once at its end
     assert page.get_by_role("button", name="Play").count() == 1
     field.fill(" ")
-    page.get_by_text("The field is empty.").wait_for()
+    page.get_by_text("Type a sentence in German").wait_for()
     assert "Ein Hund schläft" in page.locator(".asked").inner_text()
     assert field.get_attribute("maxlength") == "80"
     assert page.files == ["page.html", "model.js"]

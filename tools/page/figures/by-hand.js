@@ -143,7 +143,7 @@ function Moved({ scene }) {
   const moved = [];
   if (scene.moved) moved.push("the query");
   if (keys.length) moved.push(html`the key${keys.length > 1 ? "s" : ""} of ${listed(keys)}`);
-  return moved.length ? html` <span class="moved">Moved by hand: ${listed(moved)}.</span>` : null;
+  return moved.length ? html` <span class="moved">Moved: ${listed(moved)}.</span>` : null;
 }
 
 /** Who asks, and what comes of it. */
@@ -173,7 +173,7 @@ function Answer({ scene }) {
       so one weight is ${times} the other.${wider}${same}`;
   }
   const what = divide ? "Nearly all weight falls on one word." : "The softmax has collapsed.";
-  const why = divide ? "" : ` Undivided, scores ${wide} are ${rootOf(width)} times as large.`;
+  const why = divide ? "" : ` Undivided, scores ${wide} are ${rootOf(width)} times as large as divided.`;
   return html`<strong>${what}</strong>${why} ${name(first.word)} is ${decimal(lead)} ahead of
     ${" "}${name(second.word)} and so gets ${times} its weight, ${percentOf(first)} of all.
     Hardly anything is mixed: the answer is nearly the value of ${name(first.word)}.${same}`;
@@ -435,7 +435,10 @@ function Handle({ kind, label, place, text, onMove, onChoose }) {
     moveTo([((clientX - left) / width - 0.5) * 2 * LIMIT, (0.5 - (clientY - top) / height) * 2 * LIMIT]);
   }
   function press(event) {
-    if (event.key === "Enter" && onChoose) onChoose();
+    if ((event.key === "Enter" || event.key === " ") && onChoose) {
+      event.preventDefault();
+      onChoose();
+    }
     const direction = STEPS[event.key];
     if (!direction) return;
     event.preventDefault();
@@ -504,10 +507,12 @@ function Dial({ role, letter, angle, onTurn }) {
       ArrowUp: step,
       PageUp: 45,
       PageDown: -45,
+      End: 180 - angle,
+      Home: -angle,
     };
-    if (event.key !== "Home" && !(event.key in turns)) return;
+    if (!(event.key in turns)) return;
     event.preventDefault();
-    onTurn(event.key === "Home" ? 0 : within(angle + turns[event.key]));
+    onTurn(within(angle + turns[event.key]));
   }
   const marks = [0, 45, 90, 135, 180, 225, 270, 315].map(
     (degrees) => html`<path class="tick" transform=${`rotate(${degrees})`} d="M37,0H42" />`,
@@ -548,7 +553,7 @@ function Dials({ angles, onTurn }) {
   return html`<div class="dials">
     <div class="three">${dials}</div>
     <p class="back">
-      <${Button} disabled=${!turned} onClick=${() => onTurn(FIRST.angles)}>back to the identity<//>
+      <${Button} off=${!turned} onClick=${() => onTurn(FIRST.angles)}>back to the identity<//>
       <span>${turned ? told : "Each turns all eight vectors x at once."}</span>
     </p>
   </div>`;
@@ -556,7 +561,8 @@ function Dials({ angles, onTurn }) {
 
 // The weights of all ---------------------------------------------------------------------------------
 
-const HEAT_HINT = "Click a row, and it asks. Click the triangle of later words: it closes, or opens.";
+const HEAT_HINT =
+  "Click below the diagonal, and that row asks. Click above it, where later words are: they close, or open.";
 
 /** A table of the weights: a row for each word that asks; above its diagonal lies what the mask closes. */
 function Heat({ scene, onAsk, onMask }) {

@@ -11,6 +11,7 @@ import { likeliest, normalise, sum } from "./model/arithmetic.js";
 import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { SPACE, START } from "./model/subwords.js";
+import { hintFor } from "./lib/hints.js";
 import { useModel } from "./lib/shipped.js";
 import { SENTENCE, spelt } from "./lib/text.js";
 import { Button, classes, html, useMemo, useRef, useState } from "./lib/ui.js";
@@ -28,6 +29,7 @@ const BEAM = 4; // of the paper, as alpha is
 const ALPHA = 0.6;
 const LONGEST = 80; // letters of a sentence
 const MOST = 40; // subwords of a translation that are shown
+const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }; // in a table
 const COLUMNS = 16; // of the squares that a vector is drawn as
 const SHADES = 8;
 const TINT = 45; // per cent of the accent behind a number, at most: what stands on it has to be read
@@ -305,9 +307,12 @@ function Drawing({ drawing, scene, onPoint, onChoose }) {
       class: classes({ chosen: place === scene.place }),
       "aria-label": `${side}: ${nameOf(place)}`,
       onPointerEnter: () => onPoint(place),
-      onFocus: () => onPoint(place),
       onClick: (event) => {
-        if (event.detail === 0) return; // the keyboard follows the link; who points has one in the panel
+        event.preventDefault(); // the link is in the panel, too
+        onChoose(place);
+      },
+      onKeyDown: (event) => {
+        if (event.key !== " ") return;
         event.preventDefault();
         onChoose(place);
       },
@@ -323,13 +328,23 @@ function Drawing({ drawing, scene, onPoint, onChoose }) {
   return html`<${Node} node=${{ ...drawing, attributes }} dress=${dress} />`;
 }
 
-/** The subwords of a side, as buttons that lie on the drawing. */
+/** The subwords of a side, as buttons that lie on the drawing; one stop for the keyboard. */
 function Pieces({ kind, label, pieces, chosen, onChoose }) {
+  function press(event, i) {
+    const next = event.currentTarget.parentElement.children[i + (STEPS[event.key]?.[1] || NaN)];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+    next.click();
+  }
   const buttons = pieces.map(
     (piece, i) =>
-      html`<${Button} class="piece" pressed=${i === chosen} onClick=${() => onChoose(i)}>${spelt(piece)}<//>`,
+      html`<${Button} class="piece" pressed=${i === chosen} tabindex=${i === Math.max(0, chosen) ? 0 : -1}
+        onClick=${() => onChoose(i)} onKeyDown=${(event) => press(event, i)}>${spelt(piece)}<//>`,
   );
-  return html`<div class=${`pieces ${kind}`} role="group" aria-label=${label}>${buttons}</div>`;
+  const letters = sum(pieces.map((piece) => [...spelt(piece)].length));
+  const many = 7.4 * letters + 11 * pieces.length > 470; // pixels: two lines
+  return html`<div class=${`pieces ${kind} ${classes({ many })}`} role="group" aria-label=${label}>${buttons}</div>`;
 }
 
 // The panel ------------------------------------------------------------------------------------------
@@ -483,7 +498,13 @@ function Panel({ scene, section, head, onHead }) {
 
 // The table ------------------------------------------------------------------------------------------
 
-const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+/** What stands in the panel, which may be out of sight, in a line. */
+function inALine({ place, layer, pieces, says, ...scene }) {
+  const side = sideOf(place);
+  const at = placed(place).number < 0 ? "" : `, layer ${layer + 1}`;
+  const likely = says.map(({ piece, share }) => `${spelt(piece)} ${share.toFixed(3)}`);
+  return `${side}: ${nameOf(place)}${at}, at ${spelt(pieces[side][scene[side]])}: ${likely.join(", ")}`;
+}
 
 /** The logit lens of all positions: a row for each place in the stream. Arrow keys walk through it. */
 function Lens({ scene, onChoose }) {
@@ -547,6 +568,7 @@ function Lens({ scene, onChoose }) {
     <div class="scroll"><table aria-label=${`Logit lens of the ${side}: a row for each place of the stream, a column for each position`}>
       <thead><tr><td>layer, after</td>${headings}</tr></thead><tbody>${body}</tbody>
     </table></div>
+    <p class="chosen-cell">${inALine(scene)}</p>
     <p class="legend">The deeper the colour, the more probable. ${says} The last two rows are alike, since the
       lens is the final norm and the generator.</p>
   </div>`;
@@ -557,12 +579,10 @@ function Lens({ scene, onChoose }) {
 /** What is to be said of a text before, and of a scene after it has run through the model. */
 export function hintOf(typed, scene) {
   const text = typed.trim();
-  if (text === "") return "Type a sentence in German. The map shows the one before.";
+  if (text === "") return hintFor(text);
   if (text !== scene.text) return "The sentence runs through the model …";
-  if (scene.pieces.encoder.includes("<unk>")) return "It holds a letter that the model has never seen.";
   if (scene.cut) return `It finds no end: the map shows its first ${scene.pieces.written.length} subwords.`;
-  if ([...typed].length >= LONGEST) return `A sentence may have ${LONGEST} letters here.`;
-  return "";
+  return hintFor(text, scene.pieces.encoder, LONGEST);
 }
 
 export function ModelMap({ scene: first }) {
@@ -630,7 +650,7 @@ export function ModelMap({ scene: first }) {
         <${Pieces} kind="written" label="Subwords written next" pieces=${pieces.written} ...${decoder} />
       </div>
       <div class="panel">
-        <p class="hint">Point at a box, or choose a subword or a layer.</p>
+        <p class="hint">Point at a box and choose it, or choose a subword or a layer.</p>
         <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
         <${Panel} scene=${scene} section=${sections[scene.place]} head=${head} onHead=${setHead} />
         <p class="heard" role="status">${touched ? heardOf(scene) : ""}</p>

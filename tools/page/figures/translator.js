@@ -9,9 +9,10 @@ import { pathsTo, Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { SPACE } from "./model/subwords.js";
 import { Controls, usePlayer } from "./lib/player.js";
+import { hintFor } from "./lib/hints.js";
 import { useModel } from "./lib/shipped.js";
 import { grouped, percent, SENTENCE, spelt } from "./lib/text.js";
-import { Button, classes, html, useEffect, useRef, useState } from "./lib/ui.js";
+import { Button, classes, html, useEffect, useLayoutEffect, useRef, useState } from "./lib/ui.js";
 
 const CAPTIONS = [
   SENTENCE,
@@ -25,7 +26,6 @@ const ALPHA = 0.6;
 const SHOWN_FIRST = 4; // decisions: A, little, girl, rais
 const LEAST = 0.09; // a weight that still gets an arc
 const LONGEST = 160; // letters of a sentence
-const CRUMBS = 4; // a word of so many pieces was hardly ever seen
 const MOMENT = 250; // milliseconds after a key, before the model is asked
 
 // From a plan to a scene -----------------------------------------------------------------------------
@@ -59,32 +59,6 @@ function offersOf(model, path) {
   return { offers, taken, rest: Math.max(0, rest), others: logProbs.length - offers.length };
 }
 
-/** The pieces of each word, without punctuation. */
-function wordsOf(pieces) {
-  const words = [];
-  for (const piece of pieces.filter((each) => /\p{L}|\p{N}/u.test(each) && each !== "</s>")) {
-    if (piece.startsWith(SPACE) || !words.length) words.push([]);
-    words[words.length - 1].push(piece);
-  }
-  return words;
-}
-
-/** Why a translation may be poor, as far as the sentence tells. */
-export function hintFor(text, pieces = []) {
-  const letters = text.replace(/\P{L}/gu, "");
-  if (text.trim() === "") return "Type a caption in German. Below stands the one before.";
-  if ([...text].length >= LONGEST)
-    return `There are at most ${LONGEST} letters to a sentence here: what is longer is cut.`;
-  if (letters.length > 3 && letters === letters.toUpperCase() && letters !== letters.toLowerCase())
-    return "It has hardly seen words in capitals: they fall into crumbs, and it guesses.";
-  if (/\p{L}/u.test(text) && letters === letters.toLowerCase() && letters !== letters.toUpperCase())
-    return "German nouns have a capital letter, and in its captions they had it. Without, it hardly knows them.";
-  if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
-  const crumbled = wordsOf(pieces).find((word) => word.length >= CRUMBS);
-  if (!crumbled) return "";
-  return `“${spelt(crumbled.join(""))}” falls into ${crumbled.length} pieces: a word that it has hardly ever seen.`;
-}
-
 /** All that is shown of a plan, as work that yields. */
 export function* sceneOf(model, plan) {
   const search = yield* searchFor(model, plan.text);
@@ -108,7 +82,7 @@ export function* sceneOf(model, plan) {
       weights: weightsOf(path.from, plan.view),
       ...offersOf(model, path),
     })),
-    hint: hintFor(plan.text, source) || (last.ended ? "" : runaway),
+    hint: last.ended ? hintFor(plan.text, source, LONGEST) : runaway,
     size: { layers: model.N, heads: model.h },
   };
 }
@@ -141,14 +115,15 @@ function alongLine(pieces, tall) {
 const endOf = (boxes) => Math.max(...boxes.map(({ end }) => end)) + 4;
 
 /** What is to be seen of a decision, in words. */
-export function inWords({ source, decisions }, at) {
+export function inWords({ source, decisions, chosen = [] }, at) {
   const decision = decisions[at - 1];
   const seen = decision.weights.map((weight, s) => ({ weight, piece: spelt(source[s]) }));
   const most = seen.filter(({ weight }) => weight >= LEAST).sort((one, other) => other.weight - one.weight);
   const looks = most.map(({ weight, piece }) => `${piece} (${weight.toFixed(2)})`).join(", ");
   const after = decision.before ? ` after “${decision.before}”` : " first";
   const what = decision.piece === "</s>" ? "To end" : `To write ${spelt(decision.piece)}`;
-  return `${what}${after}, the model looks at ${looks || "nothing in particular"}.`;
+  const whose = at === chosen.length ? "Your choice. " : "";
+  return `${whose}${what}${after}, the model looks at ${looks || "nothing in particular"}.`;
 }
 
 /** Source and target in two rows, or in two columns (tall), and an arc for each weight. */
@@ -160,7 +135,7 @@ export function Drawing({ scene, at, tall = false, onChoose, ...rest }) {
   const [width, height] = tall ? [340, length] : [Math.max(640, length), far + 40];
   const point = (along, across) => (tall ? `${across} ${along}` : `${along} ${across}`);
   const middle = (near + far) / 2;
-  const state = (t) => ({ now: t === at, later: t > at });
+  const state = (t) => ({ now: t === at, later: t > at, yours: t === scene.chosen.length });
   const arcs = decisions.slice(0, at).flatMap(({ weights }, t) =>
     weights.map((weight, s) => {
       if (weight < LEAST) return null;
@@ -186,7 +161,8 @@ export function Drawing({ scene, at, tall = false, onChoose, ...rest }) {
     }),
   );
   const label = at > decisions.length ? "" : inWords(scene, at);
-  return html`<svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} role="img" aria-label=${label} ...${rest}>
+  const least = tall || !onChoose ? null : `min-width:${Math.round(0.7 * width)}px`; // no letter is drawn smaller than that
+  return html`<svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} style=${least} role="img" aria-label=${label} ...${rest}>
     ${arcs.reverse()}${asked}${written}
   </svg>`;
 }
@@ -194,16 +170,19 @@ export function Drawing({ scene, at, tall = false, onChoose, ...rest }) {
 /** A subword as it is chosen: what goes on with a word is told from what begins one. */
 const offered = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
 
+/** The end of what was written, as much as fits a line. */
+const tailOf = (text) => (text.length > 30 ? `…${text.slice(-29)}` : text);
+
 /** The likeliest subwords of a decision, each a button that overrules it; last, all others. */
 function Offers({ decision, onChoose }) {
   const { before, offers, taken, rest, others } = decision;
-  const item = ({ id, piece, share }) => html`<li key=${id}>
+  const item = ({ id, piece, share }, rank) => html`<li key=${rank}>
     <${Button} pressed=${id === taken} onClick=${() => onChoose(id)}>
       <span>${offered(piece)}</span><i style=${`width:${(100 * share).toFixed(1)}%`}></i><b>${percent(share)}</b>
     <//>
   </li>`;
   return html`<div class="offers">
-    <p>${before ? html`What may follow “${before}”` : "What may come first"}: choose another, and it goes on from there.</p>
+    <p>${before ? html`What may follow “${tailOf(before)}”` : "What may come first"}<span class="choose">: choose another, and it goes on from there</span></p>
     <ol>${offers.map(item)}</ol>
     <p class="rest" title="Training asked for it: label smoothing gives a tenth of each target to the others.">
       <span>${grouped(others)} others</span><i style=${`width:${(100 * rest).toFixed(1)}%`}></i><b>${percent(rest)}</b>
@@ -234,7 +213,7 @@ function English({ scene, at, busy }) {
   const words = scene.decisions.filter(({ piece }) => piece !== "</s>");
   const span = ({ piece, share }, t) =>
     html`${t && piece.startsWith(SPACE) ? " " : ""}<span
-      class=${classes({ now: t + 1 === at })}
+      class=${classes({ now: t + 1 === at, yours: t + 1 === scene.chosen.length })}
       style=${`--doubt:${Math.round(100 * (1 - share))}%`}
     >${piece.replace(SPACE, "")}</span>`;
   return html`<p class="english" lang="en" aria-live="polite" aria-busy=${String(busy)}>${words.length ? words.map(span) : "…"}</p>`;
@@ -276,18 +255,20 @@ export function planIn(hash) {
 export function Translator({ scene: first }) {
   const [scene, setScene] = useState(first);
   const [typed, setTyped] = useState(first.text);
-  const [copied, setCopied] = useState(false);
+  const [copied, setCopied] = useState(null); // what came of it
   const [line, run] = useModel();
   const player = usePlayer(first.decisions.length, { at: SHOWN_FIRST });
   const wished = useRef(first); // the last plan, perhaps not shown yet
   const waiting = useRef(null);
+  const drawings = useRef(null);
 
   /** Change the plan; once its scene is there, `then` says where to look. */
   async function wish(changes, then) {
     clearTimeout(waiting.current);
     const { text, beam, chosen, view } = { ...wished.current, ...changes };
     wished.current = { text, beam, chosen, view };
-    setCopied(false);
+    setCopied(null);
+    if (planIn(location.hash)) history.replaceState(null, "", addressOf(wished.current)); // no stale one
     const next = await run((model) => sceneOf(model, wished.current));
     if (!next) return;
     setScene(next);
@@ -319,8 +300,13 @@ export function Translator({ scene: first }) {
   async function copyLink() {
     const address = addressOf(wished.current);
     history.replaceState(null, "", address);
-    await navigator.clipboard?.writeText(location.href).catch(() => {});
-    setCopied(true);
+    const done = navigator.clipboard?.writeText(location.href) ?? Promise.reject();
+    setCopied(
+      await done.then(
+        () => "Copied",
+        () => "It is in the address bar",
+      ),
+    );
   }
 
   useEffect(() => {
@@ -336,14 +322,19 @@ export function Translator({ scene: first }) {
   }, []);
 
   const at = Math.min(player.at, scene.decisions.length);
-  const hint = typed.trim() === scene.text ? scene.hint : hintFor(typed);
-  const long = endOf(alongLine(scene.source, false)) > 1250;
+  useLayoutEffect(() => {
+    if (player.turn === 0) return; // nobody has touched it
+    const [rows] = drawings.current.children;
+    const box = rows.querySelector(".piece.now");
+    if (box) rows.scrollLeft += box.getBoundingClientRect().right - rows.getBoundingClientRect().right + 100;
+  }, [scene, at]);
+  const hint = typed.trim() === scene.text ? scene.hint : hintFor(typed, [], LONGEST);
   const drawing = (tall) => html`<div class=${`${tall ? "columns" : "rows"} scroll`}>
     <${Drawing} scene=${scene} at=${at} tall=${tall} onChoose=${(t) => player.show(t)} />
   </div>`;
   return html`<div class="translator">
     <div class="words">
-      <label for="german">A caption in German</label>
+      <label for="german">Type a caption in German</label>
       <input
         id="german" type="text" lang="de" maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed}
         onInput=${({ target }) => write(target.value, MOMENT)}
@@ -352,7 +343,7 @@ export function Translator({ scene: first }) {
       <${English} scene=${scene} at=${at} busy=${player.playing} />
       <p class="line" role="status">${line || hint}</p>
     </div>
-    <div class=${classes({ drawings: true, long })}>${[false, true].map(drawing)}</div>
+    <div class="drawings" ref=${drawings}>${[false, true].map(drawing)}</div>
     <p class="reads">${inWords(scene, at)}</p>
     <div class="controls">
       <${Controls} player=${player} />
@@ -360,7 +351,8 @@ export function Translator({ scene: first }) {
         onChange=${({ target }) => wish({ beam: target.value === "beam" }, fromStart)}>
         <option value="beam">a beam of four</option><option value="greedy">greedy decoding</option>
       </select></label>
-      <${Button} onClick=${copyLink}>${copied ? "Copied" : "Copy the link to this"}<//>
+      ${scene.chosen.length ? html`<${Button} onClick=${() => wish({ chosen: [] }, fromStart)}>take your choice back<//>` : ""}
+      <${Button} onClick=${copyLink}>${copied ?? "Copy the link to this"}<//>
     </div>
     <div class="chips scroll" lang="de" role="group" aria-label="Captions to try">
       ${CAPTIONS.map((text) => html`<${Button} onClick=${() => write(text)}>${text}<//>`)}

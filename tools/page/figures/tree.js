@@ -8,6 +8,7 @@ import { likeliest } from "./model/arithmetic.js";
 import { lengthPenalty, Search } from "./model/search.js";
 import { finish, listing } from "./model/slices.js";
 import { Controls, usePlayer } from "./lib/player.js";
+import { hintFor } from "./lib/hints.js";
 import { useModel } from "./lib/shipped.js";
 import { decimal, grouped, SENTENCE, spelt } from "./lib/text.js";
 import { Button, classes, html, useLayoutEffect, useMemo, useRef, useState } from "./lib/ui.js";
@@ -113,6 +114,7 @@ export function* sceneOf(model, plan) {
     steps, // the first is the start
     greedy: own,
     subwords: model.words.length,
+    pieces: search.ids.map((id) => model.words[id]),
     longest: search.longest,
   };
 }
@@ -354,13 +356,6 @@ export function about(scene, name, at) {
     others: scene.subwords - rows.length,
     rest: Math.max(0, rest),
   };
-}
-
-/** What to say about what stands in the field. */
-export function hintFor(typed) {
-  if (typed.trim() === "") return "The field is empty. Type a sentence in German.";
-  if (typed.length >= LONGEST) return `A sentence may have ${LONGEST} letters here, no more.`;
-  return "";
 }
 
 // Drawing --------------------------------------------------------------------------------------------
@@ -708,10 +703,10 @@ export function Tree({ scene: first }) {
       <${Controls} player=${player} />
       ${range("width", "Width", 1, 5, 1)}${range("alpha", "Length penalty α", 0, 2, 0.1)}
     </div>
-    <p class="line" role="status">${line || (searching ? "Searching …" : hintFor(typed))}</p>
+    <p class="line" role="status">${line || (searching ? "Searching …" : hintFor(typed, typed.trim() === scene.text ? scene.pieces : [], LONGEST))}</p>
     <p class="asked"><i lang="de">${scene.text}</i> <span>width ${scene.width}, α = ${decimal(scene.alpha, 1)}, step ${at}</span></p>
     <${Words} scene=${scene} at=${at} busy=${player.playing} />
-    <div class="scroll" ref=${box}>
+    <div class=${classes({ scroll: true, searching })} ref=${box}>
       <${Drawing} scene=${scene} at=${at} pointed=${pointed} onPoint=${point} grows=${player.turn > 0} />
     </div>
     <${Key} scene=${scene} at=${at} />

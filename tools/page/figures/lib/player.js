@@ -87,7 +87,7 @@ export function Controls({ player }) {
   };
   return html`<span class="player" role="group" aria-label="Step by step">
     <${Button} class="play" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}<//>
-    <${Button} disabled=${player.at <= player.first} onClick=${() => player.back()}>Back<//>
+    <${Button} off=${player.at <= player.first} onClick=${() => player.back()}>Back<//>
     <${Button} onClick=${() => player.step()}>Step<//>
     <${Button} pressed=${quick} onClick=${hasten}>Faster<//>
   </span>`;

@@ -14,6 +14,9 @@ export const classes = (chosen) =>
     .filter((name) => chosen[name])
     .join(" ");
 
-/** A button; `pressed` is for those that stay down. */
-export const Button = ({ pressed, children, ...rest }) =>
-  html`<button type="button" aria-pressed=${pressed === undefined ? null : String(pressed)} ...${rest}>${children}</button>`;
+/** A button; `pressed` is for those that stay down. One that is `off` does nothing, and keeps the focus. */
+export const Button = ({ pressed, off, onClick, children, ...rest }) =>
+  html`<button
+    type="button" aria-pressed=${pressed === undefined ? null : String(pressed)} aria-disabled=${off ? "true" : null}
+    onClick=${off ? null : onClick} ...${rest}
+  >${children}</button>`;

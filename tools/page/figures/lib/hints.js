@@ -1,0 +1,50 @@
+// Why a translation may be poor, as far as the sentence tells: the same words in every figure.
+
+import { sum } from "../model/arithmetic.js";
+import { SPACE } from "../model/subwords.js";
+import { spelt } from "./text.js";
+
+const CRUMBS = 4; // a word of so many pieces was hardly ever seen
+const FRAGMENTS = 2; // pieces to a word in the mean: hardly a German caption
+const NOUNS = 0.25; // of the words of a caption at least so many have a capital letter
+const SAYS_NO = /(?<!\p{L})(kein\p{L}*|nicht|nie|niemals|niemand)(?!\p{L})/iu;
+
+/** The pieces of each word, without punctuation. */
+function wordsOf(pieces) {
+  const words = [];
+  for (const piece of pieces.filter((each) => each !== "</s>")) {
+    if (piece.startsWith(SPACE) || !words.length) words.push([]);
+    if (/\p{L}|\p{N}/u.test(piece)) words[words.length - 1].push(piece);
+  }
+  return words.filter((word) => word.length);
+}
+
+/** What the letters tell, before the model has cut them. */
+function hintOfLetters(text) {
+  const letters = text.replace(/\P{L}/gu, "");
+  const [low, high] = [letters.toLowerCase(), letters.toUpperCase()];
+  if (letters.length > 3 && letters === high && low !== high)
+    return "It has hardly seen words in capitals: they fall into crumbs, and it guesses.";
+  const words = text.match(/\p{L}+/gu) ?? [];
+  const capitals = words.filter((word) => /^\p{Lu}/u.test(word)).length;
+  if (low !== high && capitals < NOUNS * words.length)
+    return "German nouns have a capital letter, and in its captions they had it. Without, it hardly knows them.";
+  if (SAYS_NO.test(text)) return "Captions say what is there. It has hardly ever read what is not.";
+  return "";
+}
+
+/** What is to be said of a text of at most `longest` letters, and of its pieces once they are known. */
+export function hintFor(text, pieces = [], longest = Infinity) {
+  if (text.trim() === "") return "Type a sentence in German. Below stands the one before.";
+  if ([...text].length >= longest)
+    return `There are at most ${longest} letters to a sentence here: what is longer is cut.`;
+  if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
+  const told = hintOfLetters(text);
+  if (told) return told;
+  const words = wordsOf(pieces);
+  const crumbled = words.find((word) => word.length >= CRUMBS);
+  if (crumbled)
+    return `“${spelt(crumbled.join(""))}” falls into ${crumbled.length} pieces: a word that it has hardly ever seen.`;
+  const strange = words.length > 2 && sum(words.map((word) => word.length)) >= FRAGMENTS * words.length;
+  return strange ? "Its words fall into pieces: in German captions they hardly occur." : "";
+}
