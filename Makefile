@@ -88,7 +88,7 @@ blog: execute ## Run the notebook and publish the page docs/index.html (needs a 
 	@cmp -s $(SCRIPT) $(NOTEBOOK:.ipynb=.agreed.py) || { echo "$(SCRIPT) has changed meanwhile: make blog again"; exit 1; }
 	mv build/blog.html docs/index.html
 	mv build/model.js build/preview.png docs/
-	cp $(NOTEBOOK) docs/
+	$(PY) tools/notebook.py publish $(EXECUTED) docs/$(notdir $(NOTEBOOK))
 
 check-published: ## Say whether docs/ was made of the script as it is now
 	@$(PYTHON) -c 'import hashlib; print(hashlib.sha256(open("$(SCRIPT)", "rb").read()).hexdigest())' | \

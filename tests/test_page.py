@@ -858,8 +858,10 @@ def test_the_page_links_to_where_git_says_that_it_lives(tmp_path, monkeypatch, a
     monkeypatch.setattr(build_page, "PROJECT", tmp_path)
     page = BeautifulSoup(build_page.build(notebook(tmp_path))[0], "html.parser")
     links = [link["href"] for link in page.select(".links a")]
-    assert len(links) == (0 if address == "/disk" else 3)
-    assert all("/someone/a-name/" in link for link in links)
+    assert len(links) == (0 if address == "/disk" else 4)
+    assert all("/someone/a-name" in link for link in links)
+    [picture] = page.select("meta[property='og:image']")
+    assert picture["content"].startswith("https://raw") == (address != "/disk")
 
 
 @pytest.mark.browser

@@ -26,6 +26,7 @@ import nbformat
 import quickjs
 import records
 import vl_convert
+from address import NOTEBOOK, Address, address
 from bs4 import BeautifulSoup, Tag
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -77,7 +78,6 @@ CODE_INKS = {  # what is coloured in code: class, kinds of tokens
 }
 FACES = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular"  # of formulas
 FACES = {*FACES.split(), *(f"Size{size}-Regular" for size in (1, 2, 3, 4))}
-GITHUB = re.compile(r'\[remote "origin"\][^\[]*github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?\n')
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 NUMBER = re.compile(r"[-+−–—±\d.,;()\s\u2060]*(e[+-]?\d+)?\s*[%×kM]?|NaN")  # a range, too
 
@@ -94,11 +94,15 @@ def data_uri(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def repository() -> str | None:
-    """OWNER/NAME on GitHub, where git's remote "origin" is there."""
-    settings = PROJECT / ".git/config"
-    found = GITHUB.search(settings.read_text("utf-8")) if settings.is_file() else None
-    return found[1] if found else None
+def links(at: Address) -> str:
+    """Links to what the page is made of, where the project has an address."""
+    named = {
+        "Run it in Colab": at.colab and at.colab + NOTEBOOK,
+        "The notebook": at.shown and at.shown + NOTEBOOK,
+        "The script": at.shown and at.shown + SCRIPT.name,
+        "The repository": at.home,
+    }
+    return " · ".join(f'<a href="{url}">{name}</a>' for name, url in named.items() if url)
 
 
 @functools.cache
@@ -680,13 +684,11 @@ def build(notebook: Path) -> tuple[str, list[dict]]:
         problem = publish_problem(cells.runs)
         about = f"This page shows a run on {run.get('corpus')} at level {run.get('level')}."
         draft = f'<p class="draft" role="note">A draft: {problem}.</p>' if problem else ""
-    home = repository()
+    home = address(PROJECT)
     licence, _, holders, *_ = OWN_LICENCE.read_text("utf-8").splitlines()
-    elsewhere = f'<p class="links">{holders.removeprefix("Copyright (c) ")} · {licence}</p>'
-    picture = "preview.png"
-    if home:
-        elsewhere += (PARTS / "links.html").read_text("utf-8").replace("{{home}}", home)
-        picture = f"https://github.com/{home}/raw/main/docs/preview.png"
+    byline = f"{holders.removeprefix('Copyright (c) ')} · {licence}"
+    elsewhere = f'<p class="links">{" · ".join(filter(None, [byline, links(home)]))}</p>'
+    picture = f"{home.files}docs/preview.png" if home.files else "preview.png"
     if article.p:
         article.p.insert_after(parsed(elsewhere))
     values = {

@@ -5,7 +5,9 @@ The same input gives the same bytes; an existing output stays as it was when som
 
 import ast
 import base64
+import hashlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -16,12 +18,14 @@ from pathlib import Path
 import jupytext
 import nbformat
 import vl_convert
+from address import address
 from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
 from PIL import Image
 from records import command_line, write_text
 
@@ -58,9 +62,43 @@ def restore_images(source: str) -> str:
     return re.sub(r"\]\[(images/[^\]]+)\]", r"](\1)", source)
 
 
+FETCHED = "pretrained/model.safetensors pretrained/tokenizer.json pretrained/config.json".split()
+FETCHES = "# What lies beside the script at its address"  # how the cell that fetches it begins
+FETCH = """{fetches}, where it is missing here.
+# Each file is checked by its SHA-256 sum.
+import pooch
+
+FILES_AT = {files!r}
+SUMS = {sums}
+
+try:
+    for name, known in SUMS.items():
+        if not (HERE / name).is_file():
+            place = (HERE / name).parent
+            pooch.retrieve(FILES_AT + name, f"sha256:{{known}}", Path(name).name, place)
+except (OSError, ValueError) as error:
+    print(f"{{name}} could not be fetched: this notebook goes on without. ({{error}})")
+"""
+
+
+def fetching_cell(folder: Path) -> NotebookNode | None:
+    """A cell that fetches results and model, config.json last, where the project has an address."""
+    files = address(folder).files
+    views = sorted(folder.glob("docs/results/views/*.json"))
+    names = [*(view.relative_to(folder).as_posix() for view in views), *FETCHED]
+    if not files or not all((folder / name).is_file() for name in names):
+        return None
+    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    text = FETCH.format(fetches=FETCHES, files=files, sums=json.dumps(sums, indent=4))
+    return new_code_cell(text.rstrip("\n"), metadata={"tags": ["hide-input"]})
+
+
 def to_notebook(script: str, folder: Path) -> str:
-    """The script's text as a notebook's text. `folder` holds images/."""
+    """The script's text as a notebook's text. `folder` holds images/ and what is to be fetched."""
     notebook = jupytext.reads(script, PERCENT)
+    set_up = [n for n, cell in enumerate(notebook.cells, 1) if "IN_NOTEBOOK = " in cell.source]
+    if set_up and (cell := fetching_cell(folder)):
+        notebook.cells.insert(set_up[0], cell)
     for number, cell in enumerate(notebook.cells, 1):
         cell["id"] = f"cell-{number:03d}"
         if cell.cell_type == "markdown":
@@ -76,6 +114,7 @@ def to_notebook(script: str, folder: Path) -> str:
 def to_script(notebook_text: str, header_of: str) -> str:
     """The notebook's text as a script's text, with the header of another script."""
     notebook = nbformat.reads(notebook_text, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith(FETCHES)]
     for number, cell in enumerate(notebook.cells, 1):
         if cell.get("attachments"):
             raise ValueError(
@@ -223,7 +262,27 @@ def execute(source: Path, target: Path, /) -> None:
     write_text(target, nbformat.writes(notebook) + "\n")
 
 
-main = command_line(make=make_notebook, merge=make_script, execute=execute)
+def smaller(picture: str) -> str:
+    """A PNG, as a notebook holds it, in few colours and on white."""
+    image = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGBA")
+    page = Image.new("RGB", image.size, "white")
+    page.paste(image, mask=image)
+    page.quantize(64, dither=Image.Dither.NONE).save(small := io.BytesIO(), "PNG", optimize=True)
+    return base64.b64encode(small.getvalue()).decode()
+
+
+def publish(executed: Path, target: Path, /) -> None:
+    """Write an executed notebook as it is shown by those who run none: with outputs, and small."""
+    notebook = nbformat.read(executed, as_version=4)
+    for cell in notebook.cells:
+        cell.metadata.pop("annotated", None)
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output.data["image/png"] = smaller(output.data["image/png"])
+    write_text(target, nbformat.writes(notebook) + "\n")
+
+
+main = command_line(make=make_notebook, merge=make_script, execute=execute, publish=publish)
 
 if __name__ == "__main__":
     sys.exit(main())

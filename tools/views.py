@@ -19,6 +19,7 @@ import build_page
 import plan
 import records
 import results
+from address import NOTEBOOK, Address, address
 from plan import ROWS, TESTS, at
 from records import finished, read
 
@@ -707,8 +708,19 @@ def speed_line(view: dict) -> str:
     )
 
 
+def badges(place: Address) -> str:
+    """README's links to what runs and is read without a clone, where there is an address."""
+    named = {
+        "run it in Colab": place.colab and place.colab + NOTEBOOK,
+        "look at the notebook": place.shown and place.shown + NOTEBOOK,
+    }
+    links = [f"[{name}]({url})" for name, url in named.items() if url]
+    return f"Or {' and '.join(links)}.\n" if links else ""
+
+
 def readme(text: str) -> str:
-    """README with its table and its line on speed as the views have them."""
+    """README with its links, its table and its line on speed, as address and views have them."""
+    text = records.between_marks(text, "address", badges(address(at.HERE, ask_git=False)))
     text = records.between_marks(text, "results", records.markdown(read("views/results")))
     return records.between_marks(text, "speed", speed_line(read("views/speed")))
 
