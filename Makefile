@@ -28,7 +28,7 @@ export TEXT
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-.PHONY: help setup notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
+.PHONY: help setup lock notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
   export convert results experiments views trials bench faults agree clean
 
 help: ## List the targets
@@ -48,7 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY) ## Build the virtual environment .venv (TORCH_INDEX=… names another index for torch)
 
-$(SPEAKS): requirements.txt
+$(SPEAKS): requirements.txt constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is missing or older than Python 3.11: name another one, as in make setup PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
@@ -56,12 +56,15 @@ $(SPEAKS): requirements.txt
 ifneq ($(TORCH_INDEX),)
 	$(PY) -m pip install --no-compile --retries 1 --index-url $(TORCH_INDEX) $(TORCH) $(if $(filter file,$(origin TORCH_INDEX)),|| echo "no CPU build of $(TORCH): taking the usual one")
 endif
-	sed '/^$$/q' requirements.txt | $(PY) -m pip install --no-compile -r /dev/stdin
+	sed '/^$$/q' requirements.txt | $(PY) -m pip install --no-compile -c constraints.txt -r /dev/stdin
 	@touch $@
 
 $(READY): $(SPEAKS)
-	$(PY) -m pip install --no-compile -r requirements.txt
+	$(PY) -m pip install --no-compile -c constraints.txt -r requirements.txt
 	@touch $@
+
+lock: ## Pin all that requirements.txt needs in turn, in constraints.txt, anew (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header requirements.txt -o constraints.txt
 
 notebook: $(READY) ## Write build/the_annotated_transformer.ipynb, which stands alone
 	$(PY) tools/notebook.py make $(SCRIPT) $(NOTEBOOK)

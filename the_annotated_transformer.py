@@ -78,6 +78,7 @@ if IN_NOTEBOOK and not Path(SCRIPT).is_file() and Path("..", SCRIPT).is_file():
     os.chdir("..")  # the notebook was opened in build/: work where the script lies
 FILE = globals().get("__file__", Path.cwd() / SCRIPT)
 HERE = Path(FILE).resolve().parent
+WORK = Path.cwd() if "site-packages" in HERE.parts else HERE  # to be written to
 PACKAGES = """
 torchtext==0.6.0 spacy==3.8.18 sacrebleu==2.6.0 tokenizers==0.23.3 safetensors==0.8.0 pooch==1.9.0
 altair==6.3.0 vl-convert-python==1.9.0.post1 pandas==3.1.1 pillow==13.0.0 tqdm==4.70.1
@@ -3530,7 +3531,7 @@ def read_builtin(languages: tuple[str, str] = ("de", "en")) -> Corpus:
 # %% tags=["hide-input"]
 def find_multi30k(languages: tuple[str, str] = ("de", "en")) -> Corpus:
     """Multi30k from MULTI30K_DIR, the cache or the network; CorpusError where all fail."""
-    cache = HERE / ".data" / "multi30k"
+    cache = WORK / ".data" / "multi30k"
     folder = Path(os.environ.get("MULTI30K_DIR") or cache)
     try:
         if folder == cache:
@@ -7123,13 +7124,14 @@ def with_names(arguments: dict) -> dict:
 
 # %% [markdown]
 # Folders of models and runs, and how they are named in what we print. `pretrained` lies beside this
-# file, wherever the reader is.
+# file, wherever the reader is. (What is installed by pip is not written to: then `runs` and `.data`
+# lie where one works.)
 
 
 # %%
 def runs_folder() -> Path:
     """Where runs live: RUNS_DIR, or `runs` beside this file."""
-    return Path(os.environ.get("RUNS_DIR") or HERE / "runs").expanduser()
+    return Path(os.environ.get("RUNS_DIR") or WORK / "runs").expanduser()
 
 
 def gains_from_bf16(device: torch.device) -> bool:
@@ -8046,8 +8048,8 @@ perplexity {epoch.perplexity:.2f}, BLEU {epoch.bleu:.1f}; \
 def cut_short(config: Config, data: Data, history: Sequence[Epoch], scheduler, begin: float) -> str:
     """One line about the epoch that was left in its middle."""
     updates = scheduler.last_epoch - (history[-1].updates if history else 0)
-    whole = len(updates_of_epoch(config, data, len(history)))
-    minutes = (time.perf_counter() - begin) / 60 * whole / updates
+    minutes = (time.perf_counter() - begin) / 60 / updates
+    minutes *= len(updates_of_epoch(config, data, len(history)))
     return f"epoch {len(history) + 1} is not saved; to make it takes {minutes:.1f} minutes"
 
 

@@ -200,7 +200,7 @@ def out_of_reach(monkeypatch, tmp_path, fresh_corpora, patience) -> Path:
     """An empty present folder, no network, no pauses."""
     monkeypatch.delenv("MULTI30K_DIR", raising=False)
     (tmp_path / "empty").mkdir()
-    monkeypatch.setattr(tutorial, "HERE", tmp_path / "empty")
+    monkeypatch.setattr(tutorial, "WORK", tmp_path / "empty")
     return tmp_path / "empty"
 
 

@@ -1,6 +1,7 @@
 """The house around the script: targets, packages, size, the notebook, rhythm of the text."""
 
 import ast
+import contextlib
 import importlib.metadata
 import io
 import json
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -21,6 +23,9 @@ import pytest
 import rhythm
 from conftest import PROJECT
 from nbformat.v4 import new_code_cell, new_output
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from PIL import Image
 
 SCRIPT = PROJECT / "the_annotated_transformer.py"
@@ -141,6 +146,74 @@ def test_requirements_are_exact_pins_of_what_is_installed():
     pins = requirements()
     installed = {name: importlib.metadata.version(name).partition("+")[0] for name in pins}
     assert installed == pins
+
+
+def test_what_the_requirements_need_in_turn_is_pinned_for_every_system():
+    lines = map(Requirement, (PROJECT / "constraints.txt").read_text().splitlines())
+    locked = {canonicalize_name(line.name): str(line.specifier) for line in lines}
+    assert all(re.fullmatch(r"==[\w.]+", pin) for pin in locked.values()), "exact, and no address"
+    for name, version in requirements().items():
+        assert locked[canonicalize_name(name)] == f"=={version}"
+    missing = [
+        need
+        for name in locked
+        for need in map(
+            Requirement, importlib.metadata.requires(name) or [] if installed(name) else []
+        )
+        if not need.marker or need.marker.evaluate({"extra": ""})
+        if canonicalize_name(need.name) not in locked
+    ]
+    assert missing == []
+
+
+def installed(name: str) -> bool:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return bool(importlib.metadata.version(name))
+    return False
+
+
+def test_the_package_asks_for_what_the_requirements_pin():
+    """In ranges that hold the pins; what the script imports, no tool of page or tests."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    needs = [Requirement(need) for need in project["dependencies"]]
+    pins = requirements()
+    assert all(pins[need.name] in need.specifier for need in needs)
+    wanted = re.search(r'^PACKAGES = """$(.*?)^"""$', SCRIPT.read_text("utf-8"), flags=re.M | re.S)[
+        1
+    ]
+    wanted = {pin.partition("==")[0] for pin in wanted.split()} | {"torch", "tyro", "filelock"}
+    assert {need.name for need in needs} == wanted
+    versions = (".".join(map(str, sys.version_info[:2])), "3.13", "3.14")
+    assert all(version in SpecifierSet(project["requires-python"]) for version in versions)
+
+
+@pytest.mark.slow
+def test_what_pip_installs_translates_and_writes_where_one_works(tmp_path):
+    source = tmp_path / "source"
+    names = "the_annotated_transformer.py pyproject.toml README.md LICENSE pretrained".split()
+    for name in names:
+        copy = shutil.copytree if (PROJECT / name).is_dir() else shutil.copy
+        source.mkdir(exist_ok=True)
+        copy(PROJECT / name, source / name)
+    target = tmp_path / "lib" / "site-packages"
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "-q"]
+    subprocess.run([*pip, "--target", target, source], check=True)
+    code = """if True:
+        import the_annotated_transformer as at
+        print(at.translate(at.load_trained_model("pretrained"), ["Ein Hund rennt."]))
+        print(at.runs_folder())"""
+    (tmp_path / "elsewhere").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    environment.pop("RUNS_DIR", None)
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "elsewhere",
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout == f"['A dog runs.']\n{tmp_path / 'elsewhere' / 'runs'}\n", result.stderr
+    assert (target / "bin" / "annotated-transformer").is_file()
 
 
 def test_the_script_installs_the_versions_of_the_requirements(script):
