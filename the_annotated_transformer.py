@@ -1345,8 +1345,7 @@ class Embeddings(nn.Module):
 
 @example
 def check_embeddings_start_with_unit_variance():
-    embed = Embeddings(256, 1000)
-    assert abs(embed(torch.arange(1000)).std() - 1) < 0.01
+    assert abs(Embeddings(256, 1000)(torch.arange(1000)).std() - 1) < 0.01
 
 
 # %% [markdown]
@@ -2521,7 +2520,7 @@ def make_optimizer(
 @example
 def check_the_rate_peaks_at_the_end_of_warm_up():
     rates = [rate(step, 512, 3.0, 4000) for step in range(1, 20_001)]
-    assert rates.index(max(rates)) + 1 == 4000
+    assert max(rates) == rates[3999]  # of step 4,000
     assert math.isclose(max(rates), 3 / math.sqrt(512 * 4000))
 
 
@@ -8047,9 +8046,9 @@ perplexity {epoch.perplexity:.2f}, BLEU {epoch.bleu:.1f}; \
 
 def cut_short(config: Config, data: Data, history: Sequence[Epoch], scheduler, begin: float) -> str:
     """One line about the epoch that was left in its middle."""
-    updates = scheduler.last_epoch - (history[-1].updates if history else 0)
-    minutes = (time.perf_counter() - begin) / 60 / updates
-    minutes *= len(updates_of_epoch(config, data, len(history)))
+    before = history[-1].updates if history else 0
+    share = (scheduler.last_epoch - before) / len(updates_of_epoch(config, data, len(history)))
+    minutes = (time.perf_counter() - begin) / 60 / max(share, 1e-9)
     return f"epoch {len(history) + 1} is not saved; to make it takes {minutes:.1f} minutes"
 
 
