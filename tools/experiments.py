@@ -166,14 +166,14 @@ FAULTS = (
     Fault("length penalty without its 5", "((5 + length) / 6)", "((length + 0) / 1)", "shipped"),
     Fault(
         "scored in lower case",
-        "BLEU(effective_order=short)",
-        "BLEU(effective_order=short, lowercase=True)",
+        "BLEU(tokenize=bleu_tokenization(language))",
+        "BLEU(tokenize=bleu_tokenization(language), lowercase=True)",
         "shipped",
     ),
     Fault(
         "scored with spaces as the only cuts",
-        "BLEU(effective_order=short)",
-        'BLEU(effective_order=short, tokenize="none")',
+        "BLEU(tokenize=bleu_tokenization(language))",
+        'BLEU(tokenize="none")',
         "shipped",
     ),
 )
