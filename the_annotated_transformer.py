@@ -2671,6 +2671,8 @@ def run_epoch(
             state.step += 1
         tokens_total += ntokens
         state.tokens += ntokens
+    if not tokens_total:
+        raise ValueError("there is no batch: an iterator gives its batches once")
     return loss_total / tokens_total, state
 
 
@@ -6181,8 +6183,11 @@ def captions_that_nobody_wrote():
     for temperature, top_k in ((0.3, None), (1.0, None), (1.0, 10), (2.0, None)):
         texts = [words.decode(sample(model, begin, 24, temperature, top_k)) for _ in range(2)]
         rows.append((temperature, top_k or "all", *texts))
-    caption = f"drawn by a model of {corpus_at_hand().name}"
-    return table(rows, ["temperature", "drawn from", "a caption", "another"], caption)
+    return table(
+        rows,
+        ["temperature", "drawn from", "a caption", "another"],
+        f"drawn by a model of {corpus_at_hand().name}",
+    )
 
 
 # %% [markdown]
@@ -7389,8 +7394,7 @@ def locked(folder: Path, seconds: float) -> Iterator[None]:
             holder.write_text(f"{os.getpid()}")
             yield
     except filelock.Timeout:
-        text = f"process {holder.read_text()} works in {folder}: stop it, or name another"
-        raise ValueError(text) from None
+        raise ValueError(f"{folder} is held by process {holder.read_text()}: stop it") from None
 
 
 def encode_corpus(corpus: Corpus, config: Config) -> Data:
@@ -8157,8 +8161,9 @@ def run_train(
         run = read_run(folder)
         if history := run["history"]:
             best = best_of(history)
-            by = "greedy" if best.bleu >= 1 else "below 1 everywhere: chosen by perplexity"
-            print(f"best: epoch {best.epoch}, validation BLEU {best.bleu:.2f} ({by})")
+            print(f"best: epoch {best.epoch}, validation BLEU {best.bleu:.2f} (greedy)")
+            if best.bleu < 1:
+                print("BLEU is below 1 everywhere: this epoch was chosen by perplexity")
             print(f"to translate with it: translate --model {shown(folder)}")
         if status == "stopped":
             print("stopped: the same command goes on, with the unfinished epoch")
@@ -8236,8 +8241,7 @@ def run_evaluate(
     translator, decode = options.load()
     corpus = find_corpus(data, translator.languages) if data else corpus_of(translator)
     print(f"scored on {corpus.name}, beam {options.beam}, alpha {options.alpha}")
-    splits = [split] if split else ()
-    for name, score in evaluate(translator, corpus, splits, decode).items():
+    for name, score in evaluate(translator, corpus, [split] if split else (), decode).items():
         numbers = f"BLEU {score['BLEU']:.2f}, perplexity {score['perplexity']:.2f}"
         print(f"{name}: {numbers}, {score['signature']}")
 

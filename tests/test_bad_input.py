@@ -353,7 +353,7 @@ def test_a_language_of_three_parts_without_spaces(tmp_path, capsys, monkeypatch)
     said = capsys.readouterr().out
     assert "animals (en:zh-Hans): 64 of 64 pairs fit, " in said
     assert "BLEU counts words by zh\n" in said
-    assert "(below 1 everywhere: chosen by perplexity)" in said
+    assert "BLEU is below 1 everywhere: this epoch was chosen by perplexity" in said
     run = tmp_path / "runs" / "recipe-en-zh-Hans"
     assert f"--model {run}\n" in said
     assert run_main("evaluate", "--model", run) == 0

@@ -332,7 +332,7 @@ def test_no_model_is_written_over_files_of_others(small_run, tmp_path, name):
 def test_one_training_at_a_time(small_config, whole, tmp_path):
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     before = contents(run)
-    told = f"^process {os.getpid()} works in {run}: stop it, or name another$"
+    told = f"^{run} is held by process {os.getpid()}: stop it$"
     with tutorial.locked(run, 0.0), pytest.raises(ValueError, match=told):
         tutorial.train_model(small_config, run)
     assert contents(run) == before

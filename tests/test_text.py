@@ -142,6 +142,9 @@ def test_order_and_number_are_kept(translator):
     alone = [tutorial.translate(translator, [sentence])[0] for sentence in sentences]
     for size in (7, 50):
         assert tutorial.translate(translator, sentences, batch_size=size) == alone
+    assert tutorial.translate(translator, iter(sentences)) == alone
+    with pytest.raises(ValueError, match="at least one, got 0"):
+        tutorial.translate(translator, sentences, batch_size=0)
     assert len(set(alone)) >= 3, "a model that always says the same would prove nothing"
     assert tutorial.translate(translator, []) == []
 

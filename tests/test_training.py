@@ -59,6 +59,10 @@ def test_the_last_partial_accumulation_is_used():
     assert state == tutorial.TrainState(step=3, samples=5, tokens=25)
     expected = [tutorial.rate(step, 16, 1.0, 10) for step in (1, 2, 3)]
     assert rates == expected
+    with pytest.raises(ValueError, match="an iterator gives its batches once"):
+        tutorial.run_epoch(iter(()), model, compute, mode="eval")
+    with pytest.raises(ValueError, match="at least one, got 0"):
+        tutorial.run_epoch(batches, model, compute, optimizer, scheduler, accum_iter=0)
     with pytest.raises(ValueError, match="without a single target token"):
         tutorial.run_epoch([batch_of()], model, compute, optimizer, scheduler)
 
