@@ -178,14 +178,14 @@ def run_level() -> str:
 # | --- | --- | ---: | --- |
 # | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 33 | seconds |
 # | [2. The model](#model) | everything around attention, and the frame that holds it | 36 | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 26 | seconds |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 25 | seconds |
 # | [4. A first example](#copy-task) | a model learns to copy, and breaks | 13 | two minutes |
 # | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
-# | [6. Real data](#real-data) | German to English, with words | 23 | three minutes |
+# | [6. Real data](#real-data) | German to English, with words | 22 | three minutes |
 # | [7. The rest of the recipe](#recipe) | subwords, one matrix, beam search, a cache, averaging | 35 | seconds |
-# | [8. Results](#results) | scores, step by step | 14 | a minute |
+# | [8. Results](#results) | scores, step by step | 15 | a minute |
 # | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 14 | a minute |
-# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 24 | three minutes |
+# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 22 | three minutes |
 # | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
 # | [Make it your own](#your-own) | a part that you write, pairs that you bring | – | half a minute |
 #
@@ -7835,7 +7835,7 @@ class Epoch:
 
 
 def best_of(history: Sequence[Epoch]) -> Epoch:
-    """The epoch of the best BLEU; where none reaches 1, the one to which true words are likeliest."""
+    """The epoch of the best BLEU; where none reaches 1, that to which true words are likeliest."""
     fits = any(epoch.bleu >= 1 for epoch in history)
     return max(history, key=lambda epoch: (epoch.bleu if fits else 0.0, -epoch.nll))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import notebook as tool
+import pooch  # noqa: F401  now, so that its log goes to a stream that stays open
 import pytest
 import views
 from address import address

@@ -207,7 +207,7 @@ def test_what_the_prose_sets_as_code_exists():
     known = words_of_code(source) | {"B", "help", "torchrun"}  # the notation's, and everybody's
     known |= {"mine", "Mine", "py"}  # the reader's
     torchs = (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.Tensor, torch.optim)
-    for place in (builtins, tokenizers, *torchs):
+    for place in (builtins, str, tokenizers, *torchs):
         known |= set(dir(place))
     lost = []
     spans = spans_of_code(source) - {".data/multi30k"}

@@ -55,8 +55,9 @@ BOTH = {
     r"\\x0e-\\x1f": r"\\x0f-\\x1f",
     "source_length + 50": "source_length + 40",
     "logp + 1e9": "logp + 1e8",
-    'UNKNOWN_WORD = "qxqxqxq"': 'UNKNOWN_WORD = "?"',
-    "len(text.split()) < 4": "len(text.split()) < 3",
+    r'UNKNOWN_WORD = "\ufffd"': 'UNKNOWN_WORD = "?"',
+    "len(metric.tokenizer(x).split()) < 4": "len(metric.tokenizer(x).split()) < 3",
+    '{"zh": "zh"}': '{"zh": "char"}',
     ".strip(), ": ".rstrip(), ",
     "9204244e408ccb38": "0204244e408ccb38",
 }
