@@ -283,6 +283,17 @@ def test_the_mean_of_models_is_a_model(tmp_path, capsys):
             models.average_models([names[0], tmp_path / "other"])
 
 
+@pytest.mark.parametrize("change", [{"name": "another run"}, {"text": "of another text"}])
+def test_models_of_two_runs_have_no_mean(tmp_path, change):
+    first, other = tmp_path / "first", tmp_path / "other"
+    at.save_model(of_subwords(), first)
+    at.save_model(dataclasses.replace(of_subwords(), **change), other)
+    with pytest.raises(ValueError, match=r"other is of the run .*, .*first of toy: .* no mean"):
+        models.average_models([first, other])
+    with pytest.raises(ValueError, match="a model is named twice"):
+        models.average_models([first, first])
+
+
 def test_the_commands(tmp_path, capsys):
     source, new, small, none = (str(tmp_path / name) for name in ("a.pt", "new", "small", "none"))
     torch.save(older_state(), source)

@@ -126,7 +126,9 @@ def round_model(source: Path, folder: Path, parts: Sequence[type] = ()) -> at.Tr
 
 
 def average_models(folders: Sequence[Path | str], parts: Sequence[type] = ()) -> at.Translator:
-    """The mean of several finished models; ValueError where their tokens or sizes differ."""
+    """The mean of several models of one run; ValueError where it would be no model at all."""
+    if len({Path(folder).resolve() for folder in folders}) < len(folders):
+        raise ValueError("a model is named twice: it would count twice in the mean")
     first = at.load_trained_model(folders[0], CPU, parts)
     sizes = at.with_names(first.model.arguments)
 
@@ -136,6 +138,11 @@ def average_models(folders: Sequence[Path | str], parts: Sequence[type] = ()) ->
             same_tokens = other.vocabularies == first.vocabularies
             if not same_tokens or at.with_names(other.model.arguments) != sizes:
                 raise ValueError(f"{folder} has other tokens or sizes than {folders[0]}")
+            if (other.name, other.text) != (first.name, first.text):
+                raise ValueError(
+                    f"{folder} is of the run {other.name}, {folders[0]} of {first.name}: "
+                    "trained from other beginnings, they have no mean that translates"
+                )
             yield other.model
 
     at.average(first.model, models())
