@@ -38,6 +38,20 @@ for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_prox
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 
 
+def javascript(**modules: str):
+    """The page's model without a browser, with modules of tools/page/figures by name."""
+    import build_page
+    import bundle
+    import quickjs
+
+    context = quickjs.Context()
+    context.eval("globalThis.self = globalThis")
+    context.eval(build_page.engine())
+    for name, path in modules.items():
+        context.eval(bundle.bundle(build_page.FIGURES / path, name))
+    return context
+
+
 @pytest.fixture(autouse=True)
 def in_the_project(monkeypatch):
     """The script looks for itself in the present folder."""

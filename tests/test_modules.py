@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import build_page
 import bundle
 import pytest
 import quickjs
-from conftest import PROJECT
+from conftest import PROJECT, javascript
 
 PARTS = PROJECT / "tools" / "page"
 
@@ -123,9 +122,7 @@ def test_the_player_goes_on_stops_and_is_overruled(player, actions, expected):
 
 @pytest.fixture(scope="module")
 def engine() -> quickjs.Context:
-    context = quickjs.Context()
-    context.eval("globalThis.self = globalThis")
-    context.eval(build_page.engine())
+    context = javascript()
     context.eval("const { finish, Search } = stills")
     return context
 

@@ -3,12 +3,9 @@
 import itertools
 import json
 
-import build_page
-import bundle
 import pytest
-import quickjs
 import torch
-from conftest import PROJECT, visited
+from conftest import PROJECT, javascript, visited
 from test_page import built
 
 SENTENCE = ["Ein kleines Mädchen hebt einen roten Ball auf.", "A little girl raises a red ball."]
@@ -116,10 +113,7 @@ class Engine:
     """The model and the figure's functions in quickjs."""
 
     def __init__(self) -> None:
-        self.context = quickjs.Context()
-        self.context.eval("globalThis.self = globalThis")
-        self.context.eval(build_page.engine())
-        self.context.eval(bundle.bundle(build_page.FIGURES / "map.js", "map"))
+        self.context = javascript(map="map.js")
 
     def says(self, expression: str):
         return json.loads(self.context.eval(f"JSON.stringify({expression})"))

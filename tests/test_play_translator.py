@@ -9,12 +9,11 @@ import threading
 
 import agree
 import build_page
-import bundle
 import pytest
 import quickjs
 import records
 import torch
-from conftest import PROJECT, visited
+from conftest import PROJECT, javascript, visited
 from test_page import built
 
 ODD = [
@@ -60,12 +59,7 @@ def engine(browser):
 @pytest.fixture(scope="module")
 def figure() -> quickjs.Context:
     """The module of the figure and the model, without a browser."""
-    context = quickjs.Context()
-    context.eval("globalThis.self = globalThis")
-    context.eval(build_page.engine())
-    context.eval(bundle.bundle(build_page.FIGURES / "translator.js", "figure"))
-    context.eval(bundle.bundle(build_page.FIGURES / "lib/hints.js", "hints"))
-    return context
+    return javascript(figure="translator.js", hints="lib/hints.js")
 
 
 def told(figure: quickjs.Context, expression: str):

@@ -6,11 +6,10 @@ import math
 import re
 
 import build_page
-import bundle
 import pytest
 import quickjs
 import torch
-from conftest import PROJECT, visited
+from conftest import PROJECT, javascript, visited
 from test_page import built, shown
 
 FIRST = "Ein kleines Mädchen hebt einen roten Ball auf."
@@ -30,12 +29,7 @@ def number(text: str) -> float:
 
 @pytest.fixture(scope="module")
 def engine() -> quickjs.Context:
-    context = quickjs.Context()
-    context.eval("globalThis.self = globalThis")
-    context.eval(build_page.engine())
-    context.eval(bundle.bundle(build_page.FIGURES / "tree.js", "tree"))
-    context.eval(bundle.bundle(build_page.FIGURES / "lib/hints.js", "hints"))
-    return context
+    return javascript(tree="tree.js", hints="lib/hints.js")
 
 
 def asked(engine: quickjs.Context, expression: str):

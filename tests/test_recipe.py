@@ -131,6 +131,16 @@ def test_dropout_of_neighbours_is_independent_and_follows_the_seed():
         assert result == expected
 
 
+# The schedule -----------------------------------------------------------------------------------
+
+
+def test_the_rate_rises_in_a_line_and_falls_with_the_root(at):
+    peak = at.rate(4000, 512, 3.0, 4000)
+    for step in (2000, 16_000):
+        assert at.rate(step, 512, 3.0, 4000) == pytest.approx(peak / 2)
+    assert at.rate(0, 512, 3.0, 4000) == at.rate(1, 512, 3.0, 4000)
+
+
 # Sampling ----------------------------------------------------------------------------------------
 
 

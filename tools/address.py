@@ -14,16 +14,18 @@ from records import PROJECT
 GITHUB = re.compile(r"github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 ORIGIN = re.compile(r'\[remote "origin"\][^\[]*?url = (\S+)')
 NOTEBOOK = "docs/the_annotated_transformer.ipynb"
+SCRIPT = "the_annotated_transformer.py"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Addresses that readers are given; each ends where a file's own path begins, or is empty."""
+    """Addresses that readers are given; each may be empty."""
 
     home: str = ""  # the repository
-    files: str = ""  # single files as they are
-    shown: str = ""  # single files as pages
-    colab: str = ""  # notebooks that run
+    files: str = ""  # where the path of a file begins
+    script: str = ""
+    notebook: str = ""  # to be looked at
+    colab: str = ""  # where it runs
 
 
 def address(project: Path = PROJECT, ask_git: bool = True) -> Address:
@@ -41,6 +43,7 @@ def address(project: Path = PROJECT, ask_git: bool = True) -> Address:
     return Address(
         home=f"https://github.com/{name}",
         files=urls.get("Files", f"https://raw.githubusercontent.com/{name}/main/"),
-        shown=f"https://github.com/{name}/blob/main/",
-        colab=f"https://colab.research.google.com/github/{name}/blob/main/",
+        script=f"https://github.com/{name}/blob/main/{SCRIPT}",
+        notebook=f"https://github.com/{name}/blob/main/{NOTEBOOK}",
+        colab=f"https://colab.research.google.com/github/{name}/blob/main/{NOTEBOOK}",
     )

@@ -26,12 +26,13 @@ import nbformat
 import quickjs
 import records
 import vl_convert
-from address import NOTEBOOK, Address, address
+from address import Address, address
 from bs4 import BeautifulSoup, Tag
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbformat import NotebookNode
+from pictures import on_white
 from PIL import Image
 from pygments.lexers import get_lexer_by_name
 from pygments.styles import get_style_by_name
@@ -97,9 +98,9 @@ def data_uri(kind: str, data: bytes) -> str:
 def links(at: Address) -> str:
     """Links to what the page is made of, where the project has an address."""
     named = {
-        "Run it in Colab": at.colab and at.colab + NOTEBOOK,
-        "The notebook": at.shown and at.shown + NOTEBOOK,
-        "The script": at.shown and at.shown + SCRIPT.name,
+        "Run it in Colab": at.colab,
+        "The notebook": at.notebook,
+        "The script": at.script,
         "The repository": at.home,
     }
     return " · ".join(f'<a href="{url}">{name}</a>' for name, url in named.items() if url)
@@ -183,9 +184,7 @@ def chart_of(spec: dict) -> str:
     drawn = [vl_convert.vegalite_to_svg(dressing()(text, room), VEGA[1]) for room in ROOMS]
     narrow, wide = (round(float(ElementTree.fromstring(svg).get("height"))) for svg in drawn)
     heights = f"--if-narrow:{narrow}px;--if-wide:{wide}px"  # the place that is kept free for it
-    picture = Image.open(io.BytesIO(vl_convert.svg_to_png(drawn[1], scale=1.5)))
-    paper = Image.new("RGBA", picture.size, "white")  # a drawing has no ground of its own
-    picture = Image.alpha_composite(paper, picture).convert("RGB")
+    picture = on_white(vl_convert.svg_to_png(drawn[1], scale=1.5))
     picture = picture.quantize(64, dither=Image.Dither.NONE).convert("RGB")
     picture.save(smaller := io.BytesIO(), "WEBP", lossless=True, method=6)
     view = f'<div class="scroll"><div class="view" style="{heights}"></div></div>'

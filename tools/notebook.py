@@ -26,6 +26,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
+from pictures import on_white
 from PIL import Image
 from records import command_line, write_text
 
@@ -37,10 +38,8 @@ def png_of(drawing: Path) -> bytes:
     svg = drawing.read_text("utf-8")
     for name, value in re.findall(r"(--[\w-]+):\s*([^;}]+)", svg):  # those for light pages first
         svg = svg.replace(f"var({name})", value.strip())  # unknown to the rasteriser
-    image = Image.open(io.BytesIO(vl_convert.svg_to_png(svg, scale=1.5)))
-    page = Image.new("RGB", image.size, "white")
     small = io.BytesIO()
-    page.paste(image, mask=image)
+    page = on_white(vl_convert.svg_to_png(svg, scale=1.5))
     page.quantize(256).save(small, "PNG", optimize=True)
     return small.getvalue()
 
@@ -264,10 +263,9 @@ def execute(source: Path, target: Path, /) -> None:
 
 def smaller(picture: str) -> str:
     """A PNG, as a notebook holds it, in few colours and on white."""
-    image = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGBA")
-    page = Image.new("RGB", image.size, "white")
-    page.paste(image, mask=image)
-    page.quantize(64, dither=Image.Dither.NONE).save(small := io.BytesIO(), "PNG", optimize=True)
+    small = io.BytesIO()
+    page = on_white(base64.b64decode(picture))
+    page.quantize(64, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return base64.b64encode(small.getvalue()).decode()
 
 

@@ -19,7 +19,7 @@ import build_page
 import plan
 import records
 import results
-from address import NOTEBOOK, Address, address
+from address import Address, address
 from plan import ROWS, TESTS, at
 from records import finished, read
 
@@ -710,10 +710,7 @@ def speed_line(view: dict) -> str:
 
 def badges(place: Address) -> str:
     """README's links to what runs and is read without a clone, where there is an address."""
-    named = {
-        "run it in Colab": place.colab and place.colab + NOTEBOOK,
-        "look at the notebook": place.shown and place.shown + NOTEBOOK,
-    }
+    named = {"run it in Colab": place.colab, "look at the notebook": place.notebook}
     links = [f"[{name}]({url})" for name, url in named.items() if url]
     return f"Or {' and '.join(links)}.\n" if links else ""
 

@@ -465,13 +465,15 @@ export function meaningOf({ place, layer, size }) {
   return whatIf("later parts");
 }
 
+/** The likeliest subwords, in words. */
+const likelyOf = ({ says }) => says.map(({ piece, share }) => `${spelt(piece)} ${share.toFixed(3)}`);
+
 /** What a screen reader is told of a choice. */
 function heardOf(scene) {
-  const { place, weights, says } = scene;
+  const { place, weights } = scene;
   const { pieces } = lookedAt(scene);
   const heads = (weights ?? []).map((row, head) => `head ${head + 1} looks at ${mostOf(row, pieces)}`);
-  const likely = says.map(({ piece, share }) => `${spelt(piece)} ${share.toFixed(3)}`);
-  return [nameOf(place), ...heads, ...likely].join(", ");
+  return [nameOf(place), ...heads, ...likelyOf(scene)].join(", ");
 }
 
 function Panel({ scene, section, head, onHead }) {
@@ -499,11 +501,12 @@ function Panel({ scene, section, head, onHead }) {
 // The table ------------------------------------------------------------------------------------------
 
 /** What stands in the panel, which may be out of sight, in a line. */
-function inALine({ place, layer, pieces, says, ...scene }) {
+function inALine(scene) {
+  const { place, layer, pieces } = scene;
   const side = sideOf(place);
   const at = placed(place).number < 0 ? "" : `, layer ${layer + 1}`;
-  const likely = says.map(({ piece, share }) => `${spelt(piece)} ${share.toFixed(3)}`);
-  return `${side}: ${nameOf(place)}${at}, at ${spelt(pieces[side][scene[side]])}: ${likely.join(", ")}`;
+  const where = `${side}: ${nameOf(place)}${at}, at ${spelt(pieces[side][scene[side]])}`;
+  return `${where}: ${likelyOf(scene).join(", ")}`;
 }
 
 /** The logit lens of all positions: a row for each place in the stream. Arrow keys walk through it. */

@@ -5,13 +5,13 @@
 // The first scene is written into the page when it is built.
 
 import { likeliest, sum } from "./model/arithmetic.js";
-import { pathsTo, Search } from "./model/search.js";
+import { pathsTo, searchFor } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { SPACE } from "./model/subwords.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { hintFor } from "./lib/hints.js";
 import { useModel } from "./lib/shipped.js";
-import { grouped, percent, SENTENCE, spelt } from "./lib/text.js";
+import { continued, grouped, percent, SENTENCE, spelt } from "./lib/text.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useRef, useState } from "./lib/ui.js";
 
 const CAPTIONS = [
@@ -29,16 +29,6 @@ const LONGEST = 160; // letters of a sentence
 const MOMENT = 250; // milliseconds after a key, before the model is asked
 
 // From a plan to a scene -----------------------------------------------------------------------------
-
-const searches = new Map(); // the last searches, by text: they compute nothing twice
-
-function* searchFor(model, text) {
-  if (!searches.has(text)) {
-    if (searches.size > 8) searches.clear();
-    searches.set(text, yield* Search.opening(model, text));
-  }
-  return searches.get(text);
-}
 
 /** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
 function weightsOf(path, { layer, head }) {
@@ -167,9 +157,6 @@ export function Drawing({ scene, at, tall = false, onChoose, ...rest }) {
   </svg>`;
 }
 
-/** A subword as it is chosen: what goes on with a word is told from what begins one. */
-const offered = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
-
 /** The end of what was written, as much as fits a line. */
 const tailOf = (text) => (text.length > 30 ? `…${text.slice(-29)}` : text);
 
@@ -178,7 +165,7 @@ function Offers({ decision, onChoose }) {
   const { before, offers, taken, rest, others } = decision;
   const item = ({ id, piece, share }, rank) => html`<li key=${rank}>
     <${Button} pressed=${id === taken} onClick=${() => onChoose(id)}>
-      <span>${offered(piece)}</span><i style=${`width:${(100 * share).toFixed(1)}%`}></i><b>${percent(share)}</b>
+      <span>${continued(piece)}</span><i style=${`width:${(100 * share).toFixed(1)}%`}></i><b>${percent(share)}</b>
     <//>
   </li>`;
   return html`<div class="offers">

@@ -5,12 +5,12 @@
 // is taken from the scene up to that step, so that nothing is known before it comes.
 
 import { likeliest } from "./model/arithmetic.js";
-import { lengthPenalty, Search } from "./model/search.js";
+import { lengthPenalty, searchFor } from "./model/search.js";
 import { finish, listing } from "./model/slices.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { hintFor } from "./lib/hints.js";
 import { useModel } from "./lib/shipped.js";
-import { decimal, grouped, SENTENCE, spelt } from "./lib/text.js";
+import { continued, decimal, grouped, SENTENCE } from "./lib/text.js";
 import { Button, classes, html, useLayoutEffect, useMemo, useRef, useState } from "./lib/ui.js";
 
 const SENTENCES = [
@@ -25,16 +25,6 @@ const MOMENT = 300; // milliseconds after a key, before the model is asked
 const START = "kept-0-0"; // the name of a node: what it is, its step, its place
 
 // From a plan to a scene -----------------------------------------------------------------------------
-
-const searches = new Map(); // the last searches, by text: they compute nothing twice
-
-function* searchFor(model, text) {
-  if (!searches.has(text)) {
-    if (searches.size > 3) searches.clear();
-    searches.set(text, yield* Search.opening(model, text));
-  }
-  return searches.get(text);
-}
 
 const rounded = (number) => Math.round(1e5 * number) / 1e5;
 
@@ -195,9 +185,6 @@ const NUMBERS = ["no", "one", "two", "three", "four", "five"];
 const capital = (words) => words.replace(/^./, (letter) => letter.toUpperCase());
 const share = (number) => (number < 0.005 ? "under 0.01" : decimal(number));
 
-/** A subword as it is read: what goes on with a word is told from what begins one. */
-const shown = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
-
 /** A whole sentence in quotation marks, among the words of another. */
 const cited = ({ text }) => `“${text.replace(/\.$/, "")}”`;
 
@@ -261,7 +248,7 @@ function verdict(scene) {
     return `${who}: both write ${cited(winner)}, with log-probability ${decimal(winner.logp)} and score ${decimal(winner.score)}.`;
   }
   const digits = Math.abs(winner.score - rival.score) < 0.01 ? 4 : 2;
-  const choice = ({ piece, share: part }) => `“${shown(piece)}” (${share(part)})`;
+  const choice = ({ piece, share: part }) => `“${continued(piece)}” (${share(part)})`;
   const worth = ({ logp, score }) =>
     `log-probability ${decimal(logp, digits)} and score ${decimal(score, digits)}`;
   const after = fork ? `After “${greedy[fork - 1].text}” greedy` : "Greedy";
@@ -319,7 +306,7 @@ function inWords({ steps, greedy, alpha }, { kind, step, place, node }) {
   const parent = kind === "greedy" ? greedy[step - 2] : steps[step - 1].kept[node.from];
   const where = { kept: `place ${place + 1}`, cut: "cut", greedy: "greedy" }[kind];
   const after = parent?.text ? ` after “${parent.text}”` : "";
-  const part = `Step ${step}, ${where}: “${shown(node.piece)}”${after} has probability ${share(node.share)}.`;
+  const part = `Step ${step}, ${where}: “${continued(node.piece)}”${after} has probability ${share(node.share)}.`;
   const whole = `${part} The whole: log-probability ${decimal(node.logp)}`;
   if (kind === "cut") {
     const { kept } = steps[step];
@@ -439,13 +426,13 @@ function Lines({ scene, step, looks, pointed }) {
 
 /** A subword and its log-probability; whoever points at it is told more. */
 function Node({ name, look, piece, logp, style, pointed, onPoint }) {
-  const letters = [...shown(piece)].length;
+  const letters = [...continued(piece)].length;
   const cut = name.startsWith("cut") ? ", cut" : "";
   return html`<button
     type="button" class=${classes({ node: true, [look]: look, pointed: pointed === name })} style=${`${style};--letters:${letters}`}
-    aria-label=${`${shown(piece)} ${decimal(logp)}${cut}`} tabindex=${pointed === name ? 0 : -1}
+    aria-label=${`${continued(piece)} ${decimal(logp)}${cut}`} tabindex=${pointed === name ? 0 : -1}
     onPointerEnter=${() => onPoint(name)} onFocus=${() => onPoint(name)}
-  ><b>${shown(piece)}</b><small>${decimal(logp)}</small></button>`;
+  ><b>${continued(piece)}</b><small>${decimal(logp)}</small></button>`;
 }
 
 /**
@@ -516,7 +503,7 @@ function Drawing({ scene, at, pointed, onPoint, grows }) {
     cut: scene.steps.flatMap((step) => step.cut),
   };
   const letters = Math.max(
-    ...[...kept, ...cut, ...scene.greedy].map(({ piece }) => [...shown(piece)].length),
+    ...[...kept, ...cut, ...scene.greedy].map(({ piece }) => [...continued(piece)].length),
   );
   const touches = (step) => [step, step - 1].includes(Number(pointed.split("-")[1]));
   const size = {
@@ -565,7 +552,7 @@ function Proposals({ scene, name, at }) {
     fate: became,
     meant,
   }) => html`<tr class=${classes({ meant, [became]: became })}>
-    <td>${shown(piece)}</td><td class="num">${share(part)}</td><td class="num">${decimal(logp)}</td><td>${became}</td>
+    <td>${continued(piece)}</td><td class="num">${share(part)}</td><td class="num">${decimal(logp)}</td><td>${became}</td>
   </tr>`;
   const empty = html`<tr class="empty"><td colspan="4">${"\u00a0"}</td></tr>`;
   return html`<div class="about">

@@ -7,6 +7,9 @@ export const SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."; // in
 /** A subword as it is read: without the mark of the space before it. */
 export const spelt = (piece) => piece.replace(SPACE, "").replace("</s>", "end") || "(space)";
 
+/** A subword with what goes on with a word told from what begins one. */
+export const continued = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
+
 /** A number with a true minus, and no minus before zero. */
 export const decimal = (number, digits = 2) =>
   number

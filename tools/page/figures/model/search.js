@@ -102,3 +102,14 @@ export function pathsTo(path) {
   for (let each = path; each.from; each = each.from) paths.push(each);
   return paths.reverse();
 }
+
+const searches = new Map(); // the last ones, by text: they compute nothing twice, whichever figure asks
+
+/** The search for a text, begun or remembered, as work that yields. */
+export function* searchFor(model, text) {
+  if (!searches.has(text)) {
+    if (searches.size > 8) searches.clear();
+    searches.set(text, yield* Search.opening(model, text));
+  }
+  return searches.get(text);
+}
