@@ -767,8 +767,10 @@ def test_the_engine_room_opens(browser, sample):
 
 
 @pytest.mark.browser
-def test_the_contents_mark_what_is_in_sight_and_nothing_in_a_closed_fold(browser, sample):
+@pytest.mark.parametrize("slow", [1, 2, 4, 6])
+def test_the_contents_mark_what_is_in_sight_and_nothing_in_a_closed_fold(browser, sample, slow):
     page = visited(browser, f"{sample.as_uri()}#own-thing")
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": slow})
     page.locator("nav a[aria-current]", has_text="A thing").wait_for()
     assert page.locator("nav a[aria-current]").all_text_contents() == ["A thing"]
 

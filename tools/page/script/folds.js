@@ -13,8 +13,20 @@ function unfold(hash) {
   return target;
 }
 
-export function arrive() {
+function arrive() {
   unfold(location.hash)?.scrollIntoView();
+}
+
+/** Go where the address leads, and stay there while letters and figures come; who does something is left alone. */
+export function startArriving() {
+  arrive();
+  const growing = new ResizeObserver(arrive);
+  const stop = () => growing.disconnect();
+  growing.observe(document.querySelector("article"));
+  ["wheel", "touchstart", "pointerdown", "keydown"].forEach((deed) =>
+    addEventListener(deed, stop, { once: true, passive: true }),
+  );
+  addEventListener("load", () => setTimeout(stop, 2000));
 }
 
 document.addEventListener("click", (event) => {

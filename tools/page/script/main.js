@@ -5,7 +5,7 @@ import "./contents.js";
 import "./print.js";
 import { startCharts } from "./charts.js";
 import { all } from "./dom.js";
-import { arrive } from "./folds.js";
+import { startArriving } from "./folds.js";
 import { startTheme } from "./theme.js";
 import { ByHand } from "../figures/by-hand.js";
 import { html } from "../figures/lib/ui.js";
@@ -36,5 +36,4 @@ const near = new IntersectionObserver(
 startTheme();
 startCharts();
 all(".playable").forEach((figure) => near.observe(figure));
-arrive();
-document.fonts.ready.then(arrive); // letters that came late may have moved the place
+startArriving();
