@@ -54,7 +54,7 @@ $(SPEAKS): requirements.txt constraints.txt
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "no virtual environment could be made, see above; if ensurepip is missing: on Debian and Ubuntu install the package python3-venv"; exit 1; }
 ifneq ($(TORCH_INDEX),)
-	$(PY) -m pip install --no-compile --retries 1 --index-url $(TORCH_INDEX) $(TORCH) $(if $(filter file,$(origin TORCH_INDEX)),|| echo "no CPU build of $(TORCH) there: taking the usual one, which brings gigabytes of CUDA (TORCH_INDEX=… names another index)")
+	$(PY) -m pip install --no-compile --retries 1 --index-url $(TORCH_INDEX) $(TORCH) $(if $(filter file,$(origin TORCH_INDEX)),|| echo "no CPU build of $(TORCH) there: taking the usual one with gigabytes of CUDA (TORCH_INDEX=… names another index)")
 endif
 	sed '/^$$/q' requirements.txt | $(PY) -m pip install --no-compile -c constraints.txt -r /dev/stdin
 	@touch $@

@@ -122,6 +122,15 @@ def test_help_lists_every_target_with_a_line():
     assert sorted(targets) == expected
 
 
+@pytest.mark.parametrize("index", [[], ["TORCH_INDEX="], ["TORCH_INDEX=https://index"]])
+@pytest.mark.parametrize("target", ["setup", "test-all", "blog", "pdf", "results", "lock", "clean"])
+def test_the_shell_understands_each_recipe(tmp_path, target, index):
+    """As on a machine where nothing is installed yet."""
+    commands = make("--dry-run", "--always-make", target, f"VENV={tmp_path}", *index)
+    assert commands.strip()
+    assert subprocess.run(["bash", "-n"], input=commands, text=True).returncode == 0
+
+
 @pytest.mark.parametrize(
     "sentence", ["Ein „Hund“ läuft für 5 $ weg.", """it's "$HOME" `id` $(id) \\n #""", "-x; true"]
 )
