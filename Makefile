@@ -124,7 +124,7 @@ format: $(READY) ## Put style and layout right
 	@if $(BIOME) --version >/dev/null 2>&1; then $(BIOME) check --write; else echo "SKIPPED: JavaScript stays as it is, since there is no node, or npx cannot fetch Biome"; fi
 
 train: $(READY) ## Train a translator (RANKS=2 uses two processes, ARGS="…" passes options on)
-	$(PY) $(SCRIPT) train --ranks $(RANKS) $(ARGS)
+	$(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) $(SCRIPT) train $(ARGS)
 
 translate: $(SPEAKS) ## Translate TEXT="…", or standard input line by line
 	@if [ -n "$$TEXT" ]; then printf '%s\n' "$$TEXT" | $(PY) $(SCRIPT) translate $(ARGS); else $(PY) $(SCRIPT) translate $(ARGS); fi

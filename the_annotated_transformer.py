@@ -81,7 +81,7 @@ HERE = Path(FILE).resolve().parent
 WORK = Path.cwd() if "site-packages" in HERE.parts else HERE  # to be written to
 PACKAGES = """
 torchtext==0.6.0 spacy==3.8.18 sacrebleu==2.6.0 tokenizers==0.23.3 safetensors==0.8.0 pooch==1.9.0
-altair==6.3.0 vl-convert-python==1.9.0.post1 pandas==3.1.1 pillow==13.0.0 tqdm==4.70.1
+pydantic==2.14.4 altair==6.3.0 vl-convert-python==1.9.0.post1 pandas==3.1.1 pillow==13.0.0 tqdm==4.70.1
 GPUtil==1.4.0 setuptools==84.2.1
 """
 
@@ -3450,7 +3450,7 @@ def download_multi30k(folder: Path) -> None:
         for name in MULTI30K_SUMS:
             fetcher.fetch(name, downloader=pooch.HTTPDownloader(timeout=(3, 6)))
     except (OSError, ValueError) as error:
-        raise CorpusError(f"{MULTI30K_URL} could not be fetched: {error}") from None
+        raise CorpusError(f"{MULTI30K_URL} could not be fetched: {error!s:.99}") from None
 
 
 def read_multi30k(folder: Path, languages: tuple[str, str] = ("de", "en")) -> Corpus:
@@ -4479,12 +4479,6 @@ def translator_at_hand() -> Translator:
     return read_model(HERE / "pretrained") if finished else demonstration()
 
 
-# %% tags=["hide-input"]
-@example
-def which_model():
-    return str(translator_at_hand())
-
-
 # %% [markdown]
 # <a id="beam-search"></a>
 # ## Beam search
@@ -5262,28 +5256,43 @@ def judge(translator: Translator, pairs: Sequence[Pair], decode: Callable = beam
     return {"BLEU": bleu, "signature": signature} | loss
 
 
+def score(
+    translator: Translator, pairs: Sequence[Pair], decode: Callable = beam_search
+) -> tuple[list[str], dict]:
+    """The translations of pairs, and all that is measured of them; chrF, too."""
+    from sacrebleu.metrics import CHRF
+
+    sources, references = zip(*pairs, strict=True)
+    written = translate(translator, sources, decode)
+    bleu, signature = corpus_bleu(written, references, translator.languages[1])
+    chrf = CHRF().corpus_score(written, [references]).score
+    loss = evaluate_loss(translator.model, batches_to_judge(translator, pairs))
+    return written, {"BLEU": bleu, "signature": signature, "chrF": chrf} | loss
+
+
 def evaluate(
     translator: Translator,
     corpus: Corpus,
     splits: Sequence[str] = (),
     decode: Callable = beam_search,
 ) -> dict:
-    """What `judge` says of each of the named `splits`, or else of all tests, or else of "val".
+    """What `score` says of each of the named `splits`, or else of all tests, or else of "val".
 
-    ValueError where the corpus has other languages than the model, or not such a split.
+    ValueError where the corpus has other languages than the model, or no pairs in such a split.
     """
     if tuple(corpus.languages) != tuple(translator.languages):
         raise ValueError(f"{corpus.languages} is not what {translator.name} translates")
     scores = {}
     for name in splits or corpus.tests() or ["val"]:
-        if name not in corpus.splits:
-            raise ValueError(f"no split {name!r}, only {', '.join(corpus.splits)}")
-        scores[name] = judge(translator, corpus.splits[name], decode)
+        if not corpus.splits.get(name):
+            raise ValueError(f"no pairs in {name!r}: choose among {', '.join(corpus.splits)}")
+        _, scores[name] = score(translator, corpus.splits[name], decode)
     return scores
 
 
 # %% [markdown]
-# Beside BLEU stands perplexity, on the pairs that fit the model. Decoding is as in the paper, a
+# Beside BLEU stand *chrF*, which compares runs of letters and so forgives a wrong ending, and
+# perplexity, on the pairs that fit the model. Decoding is as in the paper, a
 # beam of four and $\alpha = 0.6$.
 #
 # If you score a test split again and again and keep what scores best, you have chosen on it, and
@@ -5310,8 +5319,8 @@ def scores_of_the_model_at_hand():
     corpus = corpus_at_hand()
     scores = evaluate(translator, corpus, ["val"])["val"]
     caption = f"{translator.name}, {corpus.name}, validation split, {scores['signature']}"
-    numbers = (scores["BLEU"], scores["perplexity"])
-    return table([numbers], ["BLEU", "perplexity"], caption)
+    columns = ["BLEU", "chrF", "perplexity"]
+    return table([[scores[name] for name in columns]], columns, caption)
 
 
 # %% tags=["hide-input"]
@@ -6348,20 +6357,6 @@ class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
 
 
 @example
-def check_turned_keys_are_shared():
-    attn = RotaryGroupedAttention(4, 16, groups=2, dropout=0.0)
-    query = torch.randn(2, 4, 1, 4)
-    memory = torch.randn(2, 2, 5, 4)  # keys and values
-    places = torch.arange(5)
-    mask = places[None] > 0
-    at = places[3:4]  # of one query, as with a cache
-    expected = F.scaled_dot_product_attention(
-        rotate(query, at), rotate(memory, places), memory, mask, enable_gqa=True
-    )
-    assert_close(attn.attend(query, memory, memory, mask, at)[0], expected)
-
-
-@example
 def check_rotary_scores_depend_on_the_distance_only():
     queries = torch.randn(9, 8)
     keys = torch.randn(9, 8)
@@ -7061,9 +7056,10 @@ POSITIVE = "N d_model d_ff h batch_tokens accum_iter epochs shares warmup keep f
 # 3) has width 1,024 and 4,096, 16 heads and dropout 0.3.
 #
 # ```
-# python the_annotated_transformer.py train --data my-wmt --languages en-de --ranks 8 --keep 20 \
-#     --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first --dropout 0.1 --vocab-size 37000 \
-#     --batch-tokens 25000 --warmup 4000 --factor 1 --schedule inverse_sqrt
+# torchrun --standalone --nproc-per-node 8 the_annotated_transformer.py train \
+#     --data my-wmt --languages en-de --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first \
+#     --dropout 0.1 --vocab-size 37000 --batch-tokens 25000 --warmup 4000 --factor 1 \
+#     --schedule inverse_sqrt --keep 20
 # ```
 
 
@@ -7153,44 +7149,6 @@ def shown(path: str | Path) -> str:
 
 
 # %% [markdown]
-# The folder of a run means its best epoch. Whatever is wrong, the error names the folder and a way
-# out.
-
-
-# %%
-ADVICE = "`git checkout pretrained` or a whole epoch makes one; `make convert` reads old ones"
-
-
-def load_trained_model(
-    place: str | Path, device: torch.device | None = None, parts: Sequence[type] = ()
-) -> Translator:
-    """A translator: of a run, the folder of a model, or "pretrained".
-
-    `parts` are classes of yours that the model was made of. FileNotFoundError where a file is
-    missing; ValueError where one is damaged, does not fit, or names a class that is not at hand.
-    """
-    import safetensors
-
-    folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
-    try:
-        if (folder / "run.json").is_file():
-            run, _ = read_summed(folder / "run.json")
-            folder = folder / (run["best"] or "epoch-001")
-        translator = read_model(folder, parts)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(
-            f"{place} is no model, {error.filename} is missing. {ADVICE}"
-        ) from None
-    except PartError:
-        raise
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        raise ValueError(f"{place} holds no usable model ({error}). {ADVICE}") from error
-    if device is not None:
-        translator.model.to(device)
-    return dataclasses.replace(translator, place=shown(folder))
-
-
-# %% [markdown]
 # <a id="files"></a>
 # ## Whole files
 #
@@ -7265,17 +7223,21 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> str:
 
 
 def refuse_what_would_be_lost(model: nn.Module) -> None:
-    """ValueError if its arguments and weights do not make this model again."""
+    """ValueError if its arguments and weights alone do not make this model again."""
     maker = make_model if isinstance(model, EncoderDecoder) else LanguageModel
-    device = model.generator.proj.weight.device
-    length = min(64, model.arguments["max_len"])
-    again = maker(**model.arguments).to(device)
-    batch = Batch(*torch.randint(4, (2, 2, length))).to(device)
-    load_weights(again, dict(model.named_parameters()))
-    ours, theirs = torch.tensor([evaluate_loss(each, [batch])["nll"] for each in (model, again)])
-    if not torch.isclose(ours, theirs, rtol=1e-4, equal_nan=True):
+    try:
+        device = model.generator.proj.weight.device
+        again = maker(**model.arguments).to(device)
+        load_weights(again, dict(model.named_parameters()))
+        batch = Batch(*torch.randint(4, (2, 2, min(64, model.arguments["max_len"])))).to(device)
+        ours, theirs = [evaluate_loss(each, [batch])["nll"] for each in (model, again)]
+        if not math.isclose(ours, theirs, rel_tol=1e-4) and math.isfinite(ours):
+            raise ValueError("it computes something else")
+    except (ValueError, AttributeError) as error:
         way = "hand classes to make_model, as in make_model(…, attention=Mine), and remove hooks"
-        raise ValueError(f"arguments and weights alone make a model of other results: {way}")
+        raise ValueError(
+            f"arguments and weights alone do not make it again, {error}: {way}"
+        ) from None
 
 
 # %%
@@ -7292,6 +7254,7 @@ def save_model(translator: Translator, folder: Path | str, weights: dict | None 
 
     model = translator.model
     refuse_what_would_be_lost(model)
+    check_vocabularies(translator.vocabularies, model.arguments)
     folder = Path(folder)
     config = folder / "config.json"
     if config.is_file():
@@ -7657,31 +7620,6 @@ def on_all_ranks(loss_model: nn.Module, worker: Worker) -> nn.Module:
 
 
 # %% [markdown]
-# `launch` does what `torchrun` does, on one machine, and leaves it to the processes to say what
-# went wrong. They run this very file.
-
-
-# %%
-def launch(ranks: int) -> int:
-    """Run this command in several processes of this machine; the exit status."""
-    import logging
-
-    from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing import SignalException, errors
-
-    logging.disable()  # each process tells its own error
-    with tempfile.TemporaryDirectory() as logs:
-        try:
-            options = ["--standalone", f"--nproc-per-node={ranks}", "--log-dir", logs]
-            run.main([*options, "--", *sys.argv])
-        except errors.ChildFailedError:
-            return 1
-        except SignalException:  # Ctrl-C, handed on to the ranks: they say what there is to say
-            return 130
-    return 0
-
-
-# %% [markdown]
 # <a id="train-model"></a>
 # ## A run that loses nothing
 #
@@ -7900,29 +7838,47 @@ def save_checkpoint(path: Path, states: dict) -> None:
         torch.save({name: state.state_dict() for name, state in states.items()}, file)
 
 
+@dataclass(frozen=True)
+class Run:
+    """What run.json says."""
+
+    status: str
+    corpus: str
+    ids: dict[str, str]  # sums of the text and of what was made of it
+    parameters: int
+    machine: str
+    settings: Config
+    history: list[Epoch]
+    __pydantic_config__: typing.ClassVar = {"extra": "forbid", "strict": True}
+
+    def best(self) -> str:
+        """The folder of the best epoch, beside run.json."""
+        number = best_of(self.history).epoch if self.history else 1
+        return f"epoch-{number:03}"
+
+
 def write_run(
     folder: Path, config: Config, data: Data, worker: Worker, history: Sequence[Epoch], model
 ) -> None:
     """Write run.json, and remove the weights of epochs that are wanted no more."""
-    names = [f"epoch-{epoch.epoch:03}" for epoch in history]
-    best = names[best_of(history).epoch - 1] if history else None
     last = checkpoint_of(folder, history)
-    content = {
-        "status": status_of(history, config),
-        "best": best,
-        "corpus": data.corpus.name,
-        "ids": data.sums,
-        "parameters": count_parameters(model),
-        "machine": machine_of(worker),
-        "settings": dataclasses.asdict(config),
-        "history": [dataclasses.asdict(epoch) for epoch in history],
-    }
+    run = Run(
+        status=status_of(history, config),
+        corpus=data.corpus.name,
+        ids=data.sums,
+        parameters=count_parameters(model),
+        machine=machine_of(worker),
+        settings=config,
+        history=history,
+    )
+    content = dataclasses.asdict(run)
     write_summed(folder / "run.json", content, [last.name] if history else [])
     for path in folder.glob("checkpoint-[0-9]*.pt"):
         if path != last:
             path.unlink()
-    for name in names[: -config.keep]:
-        if name != best:
+    for epoch in history[: -config.keep]:
+        name = f"epoch-{epoch.epoch:03}"
+        if name != run.best():
             for file in MODEL_FILES:
                 (folder / name / file).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # gone already, or something of the user's is there
@@ -7935,35 +7891,47 @@ def write_run(
 
 
 # %%
-def read_run(folder: Path) -> dict:
-    """What run.json says, settings and epochs as records; empty where no run has begun.
+ANEW = "train anew in another folder; the epochs beside it are whole models"
 
-    ValueError where it is damaged, was changed, or where the folder holds other things.
+
+def read_run(folder: Path) -> Run | None:
+    """What run.json says; None where no run has begun.
+
+    ValueError where it is damaged, was changed, lacks a field or has one of another type, or where
+    the folder holds other things.
     """
+    from pydantic import TypeAdapter, ValidationError
+
     path = Path(folder) / "run.json"
+    if path.parent.is_file():
+        raise ValueError(f"{folder} is a file: name a folder")
     if not path.is_file():
         if others := sorted(each.name for each in path.parent.glob("[!.]*")):
             raise ValueError(f"{folder} holds {others[0]} and is no run: name an empty folder")
-        return {}
-    content, sums = read_summed(path)
+        return None
+    content, _ = read_summed(path)
     try:
-        settings = Config(**content["settings"])
-        history = [Epoch(**epoch) for epoch in content["history"]]
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{path} is of another edition ({error})") from None
-    return content | {"settings": settings, "history": history, "sums": sums}
+        run = TypeAdapter(Run).validate_json(json.dumps(content))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"]))
+        raise ValueError(f"{path} is of another edition, {field}: {fault['msg']}; {ANEW}") from None
+    if missing := vars(run.settings).keys() - content["settings"]:
+        raise ValueError(f"{path} is of another edition, without {min(missing)}; {ANEW}")
+    return run
 
 
-def load_checkpoint(path: Path, sums: dict[str, str]) -> dict:
-    """Read a checkpoint; ValueError where that cannot be; nothing in it is ever executed."""
+def load_checkpoint(folder: Path, history: Sequence[Epoch]) -> dict:
+    """The state after these epochs; ValueError where it cannot be read; it executes nothing."""
     import pickle
 
+    path = checkpoint_of(folder, history)
     try:
-        check_sums(path.parent, sums)
+        _, sums = read_summed(folder / "run.json")
+        check_sums(folder, sums)
         return torch.load(path, weights_only=True, map_location="cpu")
     except (ValueError, OSError, pickle.UnpicklingError):
-        way = "train anew in another folder; the epochs beside it are whole models"
-        raise ValueError(f"{path} is missing, damaged, or more than tensors: {way}") from None
+        raise ValueError(f"{path} is missing, damaged, or more than tensors: {ANEW}") from None
 
 
 # %% [markdown]
@@ -7978,26 +7946,61 @@ def resume(folder: Path, config: Config, data: Data, worker: Worker, states: dic
     ValueError where settings or text are not those of the run.
     """
     run = from_first_rank(lambda: read_run(folder), worker)
-    if not run:
+    if run is None:
         return []
-    before = dataclasses.replace(run["settings"], data=config.data, keep=config.keep)
+    before = dataclasses.replace(run.settings, data=config.data, keep=config.keep)
     changed = vars(before).items() - vars(config).items()
     if changed:
         were = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sorted(changed))
         raise ValueError(f"{folder} was made with {were}: use the same, or another folder")
-    if run["ids"] != data.sums:
+    if run.ids != data.sums:
         text = f"{data.corpus.name} is not the text that {folder} was trained on"
         raise ValueError(f"{text}: name that text by --data, or a new folder")
-    if run["machine"] != machine_of(worker) and worker.rank == 0:
-        text = f"last on {run['machine']}, now {machine_of(worker)}: not bit for bit the same run"
+    if run.machine != machine_of(worker) and worker.rank == 0:
+        text = f"last on {run.machine}, now {machine_of(worker)}: not bit for bit the same run"
         warnings.warn(text, stacklevel=2)
-    history = run["history"]
-    if history:
-        last = checkpoint_of(folder, history)
-        saved = from_first_rank(lambda: load_checkpoint(last, run["sums"]), worker)
+    if run.history:
+        saved = from_first_rank(lambda: load_checkpoint(folder, run.history), worker)
         for name, state in saved.items():
             states[name].load_state_dict(state)
-    return history
+    return run.history
+
+
+# %% [markdown]
+# The folder of a run means its best epoch. Whatever is wrong, the error names the folder and a way
+# out.
+
+
+# %%
+ADVICE = "name another epoch, or `git checkout pretrained` anew; `make convert` reads old models"
+
+
+def load_trained_model(
+    place: str | Path, device: torch.device | None = None, parts: Sequence[type] = ()
+) -> Translator:
+    """A translator: of a run, the folder of a model, or "pretrained".
+
+    `parts` are classes of yours that the model was made of. FileNotFoundError where a file is
+    missing; ValueError where one is damaged, does not fit, or names a class that is not at hand.
+    """
+    import safetensors
+
+    folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
+    try:
+        if (folder / "run.json").is_file():
+            folder = folder / read_run(folder).best()
+        translator = read_model(folder, parts)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(
+            f"{place} is no model, {error.filename} is missing. {ADVICE}"
+        ) from None
+    except PartError:
+        raise
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise ValueError(f"{place} holds no usable model ({error}). {ADVICE}") from error
+    if device is not None:
+        translator.model.to(device)
+    return dataclasses.replace(translator, place=shown(folder))
 
 
 # %% [markdown]
@@ -8052,8 +8055,8 @@ def cut_short(config: Config, data: Data, history: Sequence[Epoch], scheduler, b
     """One line about the epoch that was left in its middle."""
     before = history[-1].updates if history else 0
     share = (scheduler.last_epoch - before) / len(updates_of_epoch(config, data, len(history)))
-    minutes = (time.perf_counter() - begin) / 60 / max(share, 1e-9)
-    return f"epoch {len(history) + 1} is not saved; to make it takes {minutes:.1f} minutes"
+    seconds = (time.perf_counter() - begin) / max(share, 1e-9)
+    return f"epoch {len(history) + 1} is not saved; its updates take {seconds:,.0f} seconds"
 
 
 # %% [markdown]
@@ -8126,13 +8129,13 @@ def train_model(
 #
 # ```
 # python the_annotated_transformer.py translate "Ein Hund rennt durch den Park."
-# python the_annotated_transformer.py train --ranks 2
+# python the_annotated_transformer.py train
 # python the_annotated_transformer.py evaluate --model runs/recipe-de-en
 # ```
 #
 # The library `tyro` reads the options off the functions below: every setting of a `Config` is an
-# option of `train`. The command that began a run goes on with it. On several machines `torchrun`
-# starts the processes.
+# option of `train`. The command that began a run goes on with it. Several processes, on one machine
+# or many, are started by `torchrun` in the place of `python`, as [above](#settings).
 
 
 # %%
@@ -8141,35 +8144,28 @@ def run_train(
     folder: Path | None = None,
     parts: Path | None = None,
     minutes: float = math.inf,
-    ranks: int = 1,
-) -> int:
-    """Train a translator, or go on with a run.
+) -> None:
+    """Train a translator, or go on with a run; torchrun starts several processes.
 
     Args:
         folder: the run; without it RUNS_DIR/recipe-SOURCE-TARGET
         parts: a Python file with classes of yours, which settings may name
         minutes: stop after this time, which must be enough for an epoch
-        ranks: processes on this machine; each takes a GPU where there are GPUs
     """
-    if ranks < 1:
-        raise ValueError(f"--ranks must be at least 1, got {ranks}")
-    if ranks > 1 and "RANK" not in os.environ:
-        return launch(ranks)
     folder = folder or runs_folder() / f"recipe-{settings.languages}".replace(":", "-")
     status = train_model(settings, folder, minutes, parts=read_parts(parts))
     if os.environ.get("RANK", "0") == "0":
         run = read_run(folder)
-        if history := run["history"]:
-            best = best_of(history)
+        if run.history:
+            best = best_of(run.history)
             print(f"best: epoch {best.epoch}, validation BLEU {best.bleu:.2f} (greedy)")
             if best.bleu < 1:
                 print("BLEU is below 1 everywhere: this epoch was chosen by perplexity")
             print(f"to translate with it: translate --model {shown(folder)}")
         if status == "stopped":
             print("stopped: the same command goes on, with the unfinished epoch")
-        if run["corpus"] == BUILTIN:
+        if run.corpus == BUILTIN:
             print(f"a toy: it knows the {BUILTIN}, and nothing else")
-    return 0
 
 
 # %% [markdown]
@@ -8242,8 +8238,8 @@ def run_evaluate(
     corpus = find_corpus(data, translator.languages) if data else corpus_of(translator)
     print(f"scored on {corpus.name}, beam {options.beam}, alpha {options.alpha}")
     for name, score in evaluate(translator, corpus, [split] if split else (), decode).items():
-        numbers = f"BLEU {score['BLEU']:.2f}, perplexity {score['perplexity']:.2f}"
-        print(f"{name}: {numbers}, {score['signature']}")
+        numbers = f"BLEU {score['BLEU']:.2f}, chrF {score['chrF']:.2f}"
+        print(f"{name}: {numbers}, perplexity {score['perplexity']:.2f}, {score['signature']}")
 
 
 # %% [markdown]
@@ -8260,13 +8256,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     import tyro
 
-    if arguments is not None:
-        sys.argv = [str(HERE / SCRIPT), *arguments]
+    for name in "stdin", "stdout", "stderr":
+        if getattr(sys, name) is None:  # closed by whoever calls
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     sys.stdout.reconfigure(errors="replace", line_buffering=True)  # it need not know an arrow
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         flat = [tyro.conf.OmitArgPrefixes]
-        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=SCRIPT, config=flat) or 0
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=SCRIPT, args=arguments, config=flat)
+        return 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as a shell says it

@@ -7,7 +7,7 @@ import the_annotated_transformer as tutorial
 
 
 def test_every_number_of_a_run_is_drawn(whole):
-    history = tutorial.read_run(whole)["history"]
+    history = tutorial.read_run(whole).history
     panels = curves.curves(history).to_dict()
     drawn = [panel["encoding"]["y"]["field"] for panel in panels["concat"]]
     assert drawn == list(curves.PANELS)

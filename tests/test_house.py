@@ -622,9 +622,10 @@ def test_everything_in_the_paper_has_its_place(script):
 
 def test_a_training_gets_processes_and_options():
     replaced = ("train", "-n", "READY=", "PY=python", "ARGS=--epochs 1")
-    train = "python the_annotated_transformer.py train --ranks"
-    assert make(*replaced).strip() == f"{train} 1 --epochs 1"
-    assert make(*replaced, "RANKS=2").strip() == f"{train} 2 --epochs 1"
+    train = "the_annotated_transformer.py train --epochs 1"
+    assert make(*replaced).split() == ["python", *train.split()]
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2"
+    assert make(*replaced, "RANKS=2").strip() == f"python {torchrun} {train}"
 
 
 def test_every_package_is_imported_or_called():

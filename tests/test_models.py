@@ -248,8 +248,7 @@ def test_a_model_in_int8(make, tmp_path):
     matrix.data *= torch.logspace(-6, 3, len(matrix)).unsqueeze(1)
     matrix.data[-2:] = torch.tensor([[0.0], [1e-43]])  # 0 / 0 would be no number
     at.save_model(whole, tmp_path / "epoch-003")
-    at.write_summed(tmp_path / "run.json", {"best": "epoch-003"}, [])
-    rounded = models.round_model(tmp_path, tmp_path / "rounded")
+    rounded = models.round_model(tmp_path / "epoch-003", tmp_path / "rounded")
     state = rounded.model.state_dict()
     for name, value in whole.model.state_dict().items():
         steps = value.abs().amax(-1, keepdim=True) / 127

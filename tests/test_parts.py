@@ -69,6 +69,24 @@ def silent(function, *arguments):
         return function(*arguments)
 
 
+# What a part computes ---------------------------------------------------------------------------
+
+
+def test_turned_keys_are_shared():
+    """With one query, as a cache has it."""
+    attn = at.RotaryGroupedAttention(4, 16, groups=2, dropout=0.0)
+    query = torch.randn(2, 4, 1, 4)
+    memory = torch.randn(2, 2, 5, 4)  # keys and values
+    places = torch.arange(5)
+    mask = places[None] > 0
+    now = places[3:4]
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        at.rotate(query, now), at.rotate(memory, places), memory, mask, enable_gqa=True
+    )
+    found, _ = attn.attend(query, memory, memory, mask, now)
+    torch.testing.assert_close(found, expected)
+
+
 # From training to a translation -----------------------------------------------------------------
 
 
@@ -352,7 +370,9 @@ def test_what_a_cache_cannot_know_is_decoded_plainly_and_said_so(change, searche
 def test_what_a_folder_cannot_hold_is_refused(change, vocabularies, tmp_path):
     model = made({}, src_vocab=60, tgt_vocab=60)
     change(model)
-    with pytest.raises(ValueError, match=r"alone make a model of other results: hand classes"):
+    with pytest.raises(
+        ValueError, match=r"alone do not make it again, it computes something else: hand cl"
+    ):
         at.save_model(translator_of(model, vocabularies), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -365,12 +385,36 @@ def tied_by_hand(model):
     model.generator.proj.weight = model.tgt_embed[0].lut.weight
 
 
-@pytest.mark.parametrize("change", [no_second_layer, tied_by_hand])
+def another_network(model):
+    model.encoder.layers[0].feed_forward = at.SwiGLU(16, 32, 0.0)
+
+
+def another_output(model):
+    model.generator = torch.nn.Linear(16, 60)
+
+
+def no_arguments(model):
+    del model.arguments
+
+
+@pytest.mark.parametrize(
+    "change", [no_second_layer, tied_by_hand, another_network, another_output, no_arguments]
+)
 def test_what_a_folder_would_lose_is_refused(change, vocabularies, tmp_path):
+    """What is at fault is named, and the way out."""
     model = made({}, src_vocab=60, tgt_vocab=60)
     change(model)
-    with pytest.raises(ValueError, match=r"does not fit, see .*(layers\.1|generator)"):
+    with pytest.raises(ValueError, match=r"(layers\.|generator|proj|arguments).*: hand classes"):
         at.save_model(translator_of(model, vocabularies), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [59, 61])
+def test_vocabularies_of_other_sizes_are_not_saved(size, vocabularies, tmp_path):
+    model = made({}, src_vocab=60, tgt_vocab=size)
+    with pytest.raises(ValueError, match=f"60 tokens do not fit a matrix of {size} rows"):
+        at.save_model(translator_of(model, vocabularies), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_that_are_recorded_are_those_of_what_was_found():

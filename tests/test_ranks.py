@@ -198,7 +198,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(small_config, tmp
     result = results(training(small_config, run), 2)
     assert result == ["finished"] * 2
     assert len(log_of(run)) == 2
-    assert "processes: 2 of 1 " in tutorial.read_run(run)["machine"]
+    assert "processes: 2 of 1 " in tutorial.read_run(run).machine
 
 
 @pytest.mark.slow

@@ -35,11 +35,11 @@ def curves(history: list[at.Epoch]) -> alt.Chart:
 
 def draw(run: Path, /) -> None:
     """Draw the learning curves of a run into RUN/curves.png."""
-    history = at.read_run(run).get("history")
-    if not history:
+    content = at.read_run(run)
+    if content is None or not content.history:
         raise ValueError(f"{run} has no epoch to draw: name a run, after its first epoch")
     path = run / "curves.png"
-    curves(history).save(path, scale_factor=2)
+    curves(content.history).save(path, scale_factor=2)
     print(path)
 
 

@@ -28,7 +28,6 @@ from types import ModuleType
 import records
 import results
 import torch
-from torch.utils.benchmark import Timer
 
 SCRIPT = Path(results.at.FILE)
 SEEDS = (1, 2, 3)
@@ -473,8 +472,12 @@ def layers_to_time() -> dict[str, Callable]:
 
 def milliseconds(layer: Callable, length: int) -> float:
     """Of one sequence, forward and backward, by one thread: the median of a fifth of a second."""
+    import torch.utils.benchmark  # looks for a CUDA toolkit, and complains where there is no GPU
+
     step = {"layer": layer, "x": torch.randn(1, length, WIDTH)}
-    timer = Timer("layer(x).sum().backward()", globals=step)  # one thread is its default
+    timer = torch.utils.benchmark.Timer(
+        "layer(x).sum().backward()", globals=step
+    )  # one thread is its default
     return round(1000 * timer.blocked_autorange(min_run_time=0.2).median, 4)
 
 

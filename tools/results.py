@@ -34,7 +34,6 @@ import records
 import significance
 import torch
 from plan import Row
-from sacrebleu.metrics import CHRF
 
 at = models.at
 PRETRAINED = at.HERE / "pretrained"
@@ -113,19 +112,22 @@ def train_one(name: str) -> dict:
     folder = folder_of(name)
     status = processes(1, "process", name).returncode
     run = at.read_run(folder)
-    if status != 0 or run.get("status") != "finished":
+    if status != 0 or run.status != "finished":
         raise ValueError(
             f"{folder}: not finished ({status}); once stopped, the same command goes on"
         )
-    log = [asdict(epoch) for epoch in run["history"]]
-    summary = {name: run[name] for name in ("status", "best", "corpus", "parameters")}
-    summary |= {
-        "settings": asdict(run["settings"]),
-        "validation_bleu": round(at.best_of(run["history"]).bleu, 2),
+    log = [asdict(epoch) for epoch in run.history]
+    summary = {
+        "status": run.status,
+        "best": run.best(),
+        "corpus": run.corpus,
+        "parameters": run.parameters,
+        "settings": asdict(run.settings),
+        "validation_bleu": round(at.best_of(run.history).bleu, 2),
         "minutes": round(log[-1]["minutes"], 1),
         "updates": log[-1]["updates"],
         "epochs": len(log),
-        "format": "bf16" if "bfloat16" in run["machine"] else "fp32",
+        "format": "bf16" if "bfloat16" in run.machine else "fp32",
     }
     return {"summary": summary | made(name), "log": log}
 
@@ -197,10 +199,10 @@ def translator_of(name: str, averaged: int) -> at.Translator:
     """A finished run's best epoch, or the mean of its last epochs; ValueError without weights."""
     folder = folder_of(name)
     run = at.read_run(folder)
-    if run.get("status") != "finished":
+    if run is None or run.status != "finished":
         raise ValueError(f"no finished run in {folder}: remove runs/{name}.json, `train {name}`")
     if averaged:
-        last = len(run["history"])
+        last = len(run.history)
         numbers = range(last - averaged + 1, last + 1)
         epochs = [folder / f"epoch-{n:03}" for n in numbers]
         translator = models.average_models(epochs, [plan.NarrowKeys])
@@ -215,19 +217,15 @@ def translated(
 ) -> tuple[list[str], dict]:
     """Translations of a split, and how good they are."""
     pairs = at.find_corpus(plan.CORPUS, translator.languages).splits[split]
-    sources, references = zip(*pairs, strict=True)
     decode = functools.partial(at.beam_search, beam=beam, alpha=alpha)
     begin = time.perf_counter()
-    written = at.translate(translator, sources, decode)
-    seconds = time.perf_counter() - begin
-    bleu, signature = at.corpus_bleu(written, references, translator.languages[1])
-    loss = at.evaluate_loss(translator.model, at.batches_to_judge(translator, pairs))
+    written, found = at.score(translator, pairs, decode)
     scores = {
-        "bleu": round(bleu, 2),
-        "signature": signature,
-        "chrf": round(CHRF().corpus_score(written, [list(references)]).score, 2),
-        "perplexity": round(loss["perplexity"], 2),
-        "seconds": round(seconds, 1),
+        "bleu": round(found["BLEU"], 2),
+        "signature": found["signature"],
+        "chrf": round(found["chrF"], 2),
+        "perplexity": round(found["perplexity"], 2),
+        "seconds": round(time.perf_counter() - begin, 1),  # to translate, and to judge
         "format": "fp32",
     }
     print(f"{translator.name}, {split}, beam {beam}, alpha {alpha}: {scores}", flush=True)
