@@ -28,6 +28,9 @@ export TEXT
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
+# Ctrl-C ends a training after an update or a judgement, for which torchrun waits half a minute by itself.
+train: export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
+
 .PHONY: help setup lock notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
   export convert results experiments views trials bench faults agree clean
 
@@ -175,5 +178,6 @@ vendor: ## Fetch the page's fonts and KaTeX again, in the versions of tools/page
 	sh tools/page/vendor/fetch.sh
 
 clean: ## Remove what was built; keeps .venv, .data and runs
+	@[ ! -f $(NOTEBOOK) ] || $(PY) tools/notebook.py make $(SCRIPT) $(NOTEBOOK)  # refuses where edits would be lost
 	rm -rf build .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -116,12 +116,10 @@ def multi30k() -> str:
 
 @pytest.fixture
 def fresh_corpora(at):
-    """`find_corpus` remembers; a test that changes what it could find must not see that."""
-    for remembers in (at.find_corpus, at.corpus_at_hand):
-        remembers.cache_clear()
+    """`corpus_at_hand` remembers; a test that changes what it could find must not see that."""
+    at.corpus_at_hand.cache_clear()
     yield
-    for remembers in (at.find_corpus, at.corpus_at_hand):
-        remembers.cache_clear()
+    at.corpus_at_hand.cache_clear()
 
 
 def write_pairs(folder: Path, languages: tuple[str, str], **splits: list[tuple[str, str]]) -> Path:

@@ -26,7 +26,7 @@ def text(small_corpus, tmp_path, monkeypatch) -> Path:
 
 
 def encode(text: Path, **changes) -> tutorial.Data:
-    config = tutorial.Config(vocab_size=100, **changes)
+    config = tutorial.Config(**{"vocab_size": 100} | changes)
     return tutorial.encode_corpus(tutorial.read_corpus(text, DE_EN), config)
 
 
@@ -88,6 +88,23 @@ def test_edited_code_has_other_ids(text, monkeypatch):
         lambda self, texts, _: [ids[::-1] for ids in plain(self, texts)],
     )
     assert ids_of(encode(text)) != ids_of(before)
+
+
+def test_edited_code_that_counts_words_has_another_list(text, monkeypatch):
+    before = encode(text, vocab_size=0, share_embeddings=False)
+    plain = tutorial.build_vocabulary
+    monkeypatch.setattr(tutorial, "build_vocabulary", lambda texts, _: plain(texts, 10**6))
+    after = encode(text, vocab_size=0, share_embeddings=False)
+    assert len(after.vocabularies[0]) < len(before.vocabularies[0])
+
+
+def test_a_text_that_has_grown_is_read_as_it_is_now(text):
+    before = tutorial.find_corpus(text, DE_EN)
+    for language in DE_EN:
+        path = text / f"train.{language}"
+        path.write_text(path.read_text("utf-8") * 2, "utf-8")
+    after = tutorial.find_corpus(text, DE_EN)
+    assert len(after.splits["train"]) == 2 * len(before.splits["train"])
 
 
 def test_other_texts_have_other_sums():

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -143,16 +142,14 @@ def two_that_never_end(config: tutorial.Config, run: Path) -> Iterator[list[Rank
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_the_death_of_a_rank_ends_the_run_with_a_clear_message(small_config, tmp_path, victim):
+def test_the_death_of_a_rank_ends_the_run_and_the_same_command_goes_on(
+    small_config, tmp_path, victim
+):
     run = tmp_path / "run"
     with two_that_never_end(small_config, run) as ranks:
         other = ranks[1 - victim]
         ranks[victim].kill()
         other.join(60)
-        told = (
-            rf"rank {1 - victim} has stopped \(.*\): the same command goes on from the last epoch"
-        )
-        assert re.search(told, other.text())
         assert other.exitcode == 1
     before = log_of(run)
     with two_that_never_end(small_config, run):

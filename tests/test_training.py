@@ -241,12 +241,11 @@ def test_going_on_with_other_settings(small_config, small_run, change):
     before = contents(small_run)
     [name] = change
     config = dataclasses.replace(small_config, epochs=1, seed=7)
-    with pytest.raises(ValueError, match="was made with --") as caught:
+    with pytest.raises(ValueError, match="was made with ") as caught:
         tutorial.train_model(dataclasses.replace(config, **change), small_run)
     was = 1 if name == "epochs" else getattr(config, name)
-    told = f"--{name.replace('_', '-')} {was}"
-    assert told in str(caught.value)
-    assert "--seed 1" in str(caught.value)
+    assert f"{name}={was}" in str(caught.value)
+    assert "seed=1" in str(caught.value)
     assert "use the same, or another folder" in str(caught.value)
     assert contents(small_run) == before
 

@@ -81,10 +81,10 @@ except (OSError, ValueError) as error:
 
 
 def fetching_cell(folder: Path) -> NotebookNode | None:
-    """A cell that fetches results and model, config.json last, where the project has an address."""
+    """A cell that fetches model (config.json last) and results, where there is an address."""
     files = address(folder).files
     views = sorted(folder.glob("docs/results/views/*.json"))
-    names = [*(view.relative_to(folder).as_posix() for view in views), *FETCHED]
+    names = [*FETCHED, *(view.relative_to(folder).as_posix() for view in views)]
     if not files or not all((folder / name).is_file() for name in names):
         return None
     sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
