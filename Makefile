@@ -28,8 +28,8 @@ export TEXT
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-# Ctrl-C ends a training after an update or a judgement, for which torchrun waits half a minute by itself.
-train: export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
+# Ctrl-C ends a training after an update or a judgement, for which torchrun alone waits half a minute.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 
 .PHONY: help setup lock notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
   export convert results experiments views trials bench faults agree clean

@@ -81,8 +81,8 @@ HERE = Path(FILE).resolve().parent
 WORK = Path.cwd() if HERE.name.endswith("-packages") else HERE  # to be written to
 PACKAGES = """
 torchtext==0.6.0 spacy==3.8.18 sacrebleu==2.6.0 tokenizers==0.23.3 safetensors==0.8.0 pooch==1.9.0
-pydantic==2.14.4 altair==6.3.0 vl-convert-python==1.9.0.post1 pandas==3.1.1 pillow==13.0.0 tqdm==4.70.1
-GPUtil==1.4.0 setuptools==84.2.1
+pydantic==2.14.4 altair==6.3.0 vl-convert-python==1.9.0.post1 pandas==3.1.1 pillow==13.0.0
+tqdm==4.70.1 GPUtil==1.4.0 setuptools==84.2.1
 """
 
 
@@ -6349,6 +6349,20 @@ class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
 
 
 @example
+def check_turned_keys_are_shared():
+    attn = RotaryGroupedAttention(4, 16, groups=2, dropout=0.0)
+    query = torch.randn(2, 4, 1, 4)
+    memory = torch.randn(2, 2, 5, 4)  # keys and values
+    places = torch.arange(5)
+    mask = places[None] > 0
+    at = places[3:4]  # of one query, as with a cache
+    expected = F.scaled_dot_product_attention(
+        rotate(query, at), rotate(memory, places), memory, mask, enable_gqa=True
+    )
+    assert_close(attn.attend(query, memory, memory, mask, at)[0], expected)
+
+
+@example
 def check_rotary_scores_depend_on_the_distance_only():
     queries = torch.randn(9, 8)
     keys = torch.randn(9, 8)
@@ -6364,27 +6378,10 @@ def check_rotary_scores_depend_on_the_distance_only():
 
 
 # %% [markdown]
-# Do they survive a cache? `sample` computes all that is written anew for each token, because that is
-# easy to read; a server keeps keys and values, as [Part 7](#cached-decoding) does. All four parts
-# together, without biases, must give the same step by step with a cache as all at once, in a
-# translator and in a language model. (The tests take every part alone and all together, in both
-# orders of the norm, from training through every kind of search to a folder and back.)
-
-
-# %%
-@example
-def check_parts_of_today_are_cached():
-    attention = functools.partial(RotaryGroupedAttention, groups=2)
-    parts = {"attention": attention, "feed_forward": SwiGLU, "norm": RMSNorm}
-    parts |= {"positions": NoPositions, "bias": False}
-    assert_cache_agrees(tiny_model(**parts))
-    model = LanguageModel(13, N=2, d_model=16, d_ff=32, h=4, **parts).eval()
-    tgt = torch.randint(13, (2, 6))
-    plain = model.generator(model.decode(None, None, tgt, subsequent_mask(6)))
-    assert_close(in_steps(model, None, None, tgt), plain)
-
-
-# %% [markdown]
+# (`sample` computes all that is written anew for each token, because that is easy to read; a server
+# keeps keys and values, as [Part 7](#cached-decoding) does. The tests take every part alone, and all
+# together, through training, cache, every kind of search, and files.)
+#
 # What do they bring together? Two language models of captions have equally many parameters and were
 # trained for equally many updates, one with the parts of 2017, one with those of today:
 
@@ -8118,7 +8115,7 @@ def train_model(
 #
 # The library `tyro` reads the options off the functions below: every setting of a `Config` is an
 # option of `train`. The command that began a run goes on with it. Several processes, on one machine
-# or many, are started by `torchrun` in the place of `python`, as [above](#settings).
+# or many, are started by `torchrun`, as [above](#settings).
 
 
 # %%

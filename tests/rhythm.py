@@ -72,8 +72,14 @@ def tokens_by_line(source: str) -> dict[int, int]:
             text = node.body[0]
             lines[text.lineno - 1 : text.end_lineno] = [""] * (text.end_lineno - text.lineno + 1)
     seen = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING, tokenize.OP)
-    tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline)
-    return collections.Counter(token.start[0] for token in tokens if token.type in seen)
+    counts: dict[int, int] = collections.Counter()
+    open_ = 0  # f-strings, which Python 3.12 and later cut into pieces; each is one string to us
+    for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
+        kind = tokenize.tok_name[token.type]
+        if (kind == "FSTRING_START" and not open_) or (token.type in seen and not open_):
+            counts[token.start[0]] += 1
+        open_ += (kind == "FSTRING_START") - (kind == "FSTRING_END")
+    return counts
 
 
 class Density(typing.NamedTuple):

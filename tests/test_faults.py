@@ -187,10 +187,10 @@ the same frequency in each pair: test_rotary_attention_knows_distances_and_no_pl
 keys not turned: test_rotary_attention_knows_distances_and_no_places
 - attend(rotate(query, at), rotate(key, places), value, mask, at)
 + attend(rotate(query, at), key, value, mask, at)
-a cache that forgets where it is: check_parts_of_today_are_cached
+a cache that forgets where it is: test_parts_of_today_are_cached
 - at = torch.tensor([self.length], device=x.device)
 + at = torch.tensor([0], device=x.device)
-a cache that forgets where it is in front of the memory: check_parts_of_today_are_cached
+a cache that forgets where it is in front of the memory: test_parts_of_today_are_cached
 - at = torch.full((x.size(1),), self.length, device=x.device)
 + at = torch.zeros(x.size(1), device=x.device)
 a fast form with another gradient: check_fast_forms_train_as_the_plain_ones

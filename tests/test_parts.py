@@ -69,24 +69,6 @@ def silent(function, *arguments):
         return function(*arguments)
 
 
-# What a part computes ---------------------------------------------------------------------------
-
-
-def test_turned_keys_are_shared():
-    """With one query, as a cache has it."""
-    attn = at.RotaryGroupedAttention(4, 16, groups=2, dropout=0.0)
-    query = torch.randn(2, 4, 1, 4)
-    memory = torch.randn(2, 2, 5, 4)  # keys and values
-    places = torch.arange(5)
-    mask = places[None] > 0
-    now = places[3:4]
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        at.rotate(query, now), at.rotate(memory, places), memory, mask, enable_gqa=True
-    )
-    found, _ = attn.attend(query, memory, memory, mask, now)
-    torch.testing.assert_close(found, expected)
-
-
 # From training to a translation -----------------------------------------------------------------
 
 

@@ -73,7 +73,7 @@ NEITHER = {
     'return f"model {self.name}': 'return f"{self.name}',
     'ADVICE = "': 'ADVICE = "sorry: ',
     # what is written for a reader of the code
-    "str(error).splitlines()[0]": "str(error).splitlines()[-1]",
+    'for name in "stdin", "stdout"': 'for name in "stderr", "stdout"',
     '"""Lists of sentence numbers, alike in length': '"""Numbers of sentences, alike in length',
     "  # so far: they are sorted": "",
     "def rate(step: int,": "def rate(step: float,",

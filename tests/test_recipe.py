@@ -1,5 +1,6 @@
 """Part 7: the beam with its cache. And the faster forms, and sampling."""
 
+import functools
 import itertools
 import math
 
@@ -153,3 +154,15 @@ def test_temperature_and_top_k(at):
     drawn = at.sample(model, [START], 400, temperature=0.5)
     assert abs(drawn.count(6) / 400 - 0.25 / 0.38) < 0.08  # 0.38 = 0.04 + 0.09 + 0.25
     assert set(at.sample(model, [START], 100, top_k=2)) == {START, 5, 6}
+
+
+def test_parts_of_today_are_cached(at):
+    """All together: step by step with a cache as all at once, with a source and without."""
+    attention = functools.partial(at.RotaryGroupedAttention, groups=2)
+    parts = {"attention": attention, "feed_forward": at.SwiGLU, "norm": at.RMSNorm}
+    parts |= {"positions": at.NoPositions, "bias": False}
+    at.assert_cache_agrees(at.tiny_model(**parts))
+    model = at.LanguageModel(13, N=2, d_model=16, d_ff=32, h=4, **parts).eval()
+    tgt = torch.randint(13, (2, 6))
+    plain = model.generator(model.decode(None, None, tgt, at.subsequent_mask(6)))
+    torch.testing.assert_close(at.in_steps(model, None, None, tgt), plain)
