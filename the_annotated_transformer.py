@@ -7455,32 +7455,29 @@ class Worker:
 
 
 # %% [markdown]
-# Joining the group and leaving it belong together. A process that fails but does not leave keeps
-# its connections, and the others wait for it; so the leaving stands in a `finally`. Address and
-# port come from `torchrun`, and none is written into the code.
+# A process joins the group, and at a good end leaves it. One that fails ends, and its connections
+# with it: to leave in good order, it might have to wait for the others. Address and port come from
+# `torchrun`, and none is written into the code.
 
 
 # %%
 @contextlib.contextmanager
 def join_workers() -> Iterator[Worker]:
-    """Join the process group that torchrun describes, and leave it at the end, come what may."""
+    """Join the process group that torchrun describes, and leave it at a good end."""
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     rank = int(os.environ.get("RANK", 0))
     device = choose_device()
-    try:
-        if device.type == "cuda":
-            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-            torch.cuda.set_device(device)  # an error if there are fewer GPUs than processes
-        if ranks > 1:
-            patience = datetime.timedelta(days=1)  # the first rank judges alone
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=patience)
-        yield Worker(rank, ranks, device, torch.bfloat16 if gains_from_bf16(device) else None)
-        if ranks > 1:
-            dist.barrier()  # nobody hangs up while another still listens
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(device)  # an error if there are fewer GPUs than processes
+    if ranks > 1:
+        patience = datetime.timedelta(days=1)  # the first rank judges alone
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=patience)
+    yield Worker(rank, ranks, device, torch.bfloat16 if gains_from_bf16(device) else None)
+    if ranks > 1:
+        dist.barrier()  # nobody hangs up while another still listens
+        dist.destroy_process_group()
 
 
 # %% [markdown]

@@ -150,7 +150,7 @@ def test_the_death_of_a_rank_ends_the_run_and_the_same_command_goes_on(
         other = ranks[1 - victim]
         ranks[victim].kill()
         other.join(60)
-        assert other.exitcode == 1
+        assert other.exitcode == 1, other.text()
     before = log_of(run)
     with two_that_never_end(small_config, run):
         while len(log_of(run)) == len(before):
