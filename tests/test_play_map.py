@@ -489,6 +489,9 @@ def test_forced_colours_take_no_meaning_away(browser, made):
     assert tab.locator(".bar i").first.evaluate(colour) == "rgb(0, 0, 0)"
     pressed = tab.locator(".read [aria-pressed=true]")
     assert pressed.evaluate("(each) => getComputedStyle(each).outlineStyle") == "solid"
+    assert pressed.evaluate("(each) => getComputedStyle(each).forcedColorAdjust") == "none", (
+        "no plate"
+    )
 
 
 @browsing

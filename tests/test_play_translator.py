@@ -372,6 +372,7 @@ def test_nothing_is_lost_in_forced_colours(browser, made):
     assert bar.evaluate(style)[0] not in ("rgba(0, 0, 0, 0)", "rgb(255, 255, 255)")
     chosen = tab.locator(".offers [aria-pressed=true]")
     assert chosen.evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
+    assert chosen.evaluate("e => getComputedStyle(e).forcedColorAdjust") == "none", "no plate"
 
 
 @pytest.mark.browser

@@ -47,12 +47,14 @@ function fitLegend(encoding, rows, room) {
 
 /** Cells of a heat map get smaller, by whole pixels: else there were seams between them. */
 function fitCells(plot, rows, room) {
-  const count = valuesOf(rows, plot.encoding.x.field).length;
-  const step = Math.floor((room - GUIDES) / count);
+  const [columns, names] = ["x", "y"].map((axis) => valuesOf(rows, plot.encoding[axis].field));
+  const letters = Math.max(...names.map((name) => `${name}`.length));
+  const left = room - Math.max(GUIDES, letters * LETTER + 30);
+  const step = Math.floor(left / columns.length);
   if (plot.width?.step > step) {
     plot.width.step = step;
     plot.height.step = Math.max(step, 26); // words need their height
-  } else if (plot.width > room - GUIDES) plot.width = count * step;
+  } else if (plot.width > left) plot.width = columns.length * step;
 }
 
 /** Change a chart so that it fits: parts below one another, fewer columns, a narrower plot. */
