@@ -475,9 +475,8 @@ def milliseconds(layer: Callable, length: int) -> float:
     import torch.utils.benchmark  # looks for a CUDA toolkit, and complains where there is no GPU
 
     step = {"layer": layer, "x": torch.randn(1, length, WIDTH)}
-    timer = torch.utils.benchmark.Timer(
-        "layer(x).sum().backward()", globals=step
-    )  # one thread is its default
+    # One thread is its default.
+    timer = torch.utils.benchmark.Timer("layer(x).sum().backward()", globals=step)
     return round(1000 * timer.blocked_autorange(min_run_time=0.2).median, 4)
 
 

@@ -218,14 +218,12 @@ def translated(
     """Translations of a split, and how good they are."""
     pairs = at.find_corpus(plan.CORPUS, translator.languages).splits[split]
     decode = functools.partial(at.beam_search, beam=beam, alpha=alpha)
-    begin = time.perf_counter()
     written, found = at.score(translator, pairs, decode)
     scores = {
         "bleu": round(found["BLEU"], 2),
         "signature": found["signature"],
         "chrf": round(found["chrF"], 2),
         "perplexity": round(found["perplexity"], 2),
-        "seconds": round(time.perf_counter() - begin, 1),  # to translate, and to judge
         "format": "fp32",
     }
     print(f"{translator.name}, {split}, beam {beam}, alpha {alpha}: {scores}", flush=True)
