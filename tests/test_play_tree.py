@@ -307,6 +307,7 @@ def opened(browser, made, **settings):
     page.on("request", lambda request: page.files.append(request.url.rsplit("/", 1)[-1]))
     page.add_init_script(FASTER)
     page.goto(made.as_uri())
+    page.wait_for_function("document.querySelector('.stage').__k")  # drawn by Preact
     return page
 
 
