@@ -835,10 +835,10 @@ def attention_by_hand_figure():
 # **Figure 7.** Attention with three roles. At first all matrices are the identity, so that a word's
 # query, key and value coincide; the larger a disc, the more weight. On the page you can turn $W^Q$,
 # $W^K$ and $W^V$, drag the query and the keys, and go through five steps: compare, divide, mask,
-# softmax, mix. Three things are worth a try. Turn $W^Q$ and $W^K$ alike: no weight changes, since a
-# score knows only how query and key lie to each other. Make the vectors 64 numbers wide and do not
-# divide: for half of the words nearly all weight falls on one. Or click the upper triangle of the
-# table: then *hebt* (lifts) cannot hear *auf* (up).
+# softmax, mix. Three things are worth a try. Turn $W^Q$ and $W^K$ alike: no weight changes, since a score knows only how query and
+# key lie to each other. Make the vectors 64 numbers wide and do not divide: for half of the words
+# nearly all weight falls on one. Or click the upper triangle of the table: then *hebt* (lifts)
+# cannot hear *auf* (up).
 #
 # PyTorch has a function for attention. Where it can it takes a *fused kernel*, one routine that goes
 # through the same arithmetic block by block and never stores the table of weights. It is our oracle:
@@ -5401,8 +5401,8 @@ published("training")
 
 # %% [markdown]
 # **Figure 21.** The training of the published model: perplexity and BLEU on the validation split
-# after each epoch; the scale of perplexity is logarithmic. BLEU wavers from epoch to epoch, even
-# among the last ones, so keep the size of that wavering in mind for every table of this Part.
+# after each epoch; the scale of perplexity is logarithmic. BLEU wavers from epoch to epoch, even among the last
+# ones, so keep the size of that wavering in mind for every table of this Part.
 #
 # > **How do these numbers compare with others?** Two are often quoted for Transformers trained on
 # > Multi30k alone. [Trevett's
@@ -5418,9 +5418,9 @@ published("training")
 # ## What the paper found
 #
 # (§6.1, Table 2) The paper compares with the best systems of its time, on newstest2014. They are
-# recurrent and convolutional translators, one of them with a *mixture of experts*. Several systems
-# were *ensembles*, which average what several models say. The last two columns are the operations
-# of the training; for the Transformer the paper gives one number for both languages.
+# recurrent and convolutional translators, one of them with a *mixture of experts*. Several systems were *ensembles*, which average what several models say. The
+# last two columns are the operations of the training; for the Transformer the paper gives one
+# number for both languages.
 #
 # | System | English to German | English to French | Training, German | French |
 # | --- | ---: | ---: | ---: | ---: |
@@ -5468,8 +5468,8 @@ published("training")
 #
 # How does one find a recipe? By trials on the validation split. These change one thing at a time
 # (subwords and layers together with width and heads, so that the model stays as large), with one
-# seed and a quarter of the recipe's epochs, at the end of which the learning rate is zero as well.
-# Those of 32 epochs are as long as the recipe, and change several things.
+# seed and a quarter of the recipe's epochs, at the end of which the learning rate is zero as well. Those of
+# 32 epochs are as long as the recipe, and change several things.
 
 
 # %% tags=["hide-input"]
@@ -7261,11 +7261,10 @@ def save_model(translator: Translator, folder: Path | str, weights: dict | None 
 # <a id="data-of-any-size"></a>
 # ## Data of any size
 #
-# The paper has 4.5 million pairs, and for French eight times as many. As Python lists, the ids of a
-# pair take more than half a kilobyte, in every process: 3 GB, and 20. So the training pairs lie on
-# disk: one flat file of all ids, four bytes each, and one with the lengths of the sentences. A
-# process *maps* both into its memory: nothing is read before it is needed, and all processes share
-# one copy.
+# The paper has 4.5 million pairs, and for French eight times as many. As Python lists the ids of a
+# pair take more than half a kilobyte, in every process: 3 GB, and 20. So the training pairs lie on disk: one flat file of all ids, four bytes each, and one
+# with the lengths of the sentences. A process *maps* both into its memory: nothing is read before
+# it is needed, and all processes share one copy.
 
 
 # %%
