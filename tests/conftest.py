@@ -97,6 +97,9 @@ def browser(chromium) -> Iterator:
         context.close()
 
 
+DRAWN = "document.querySelector('.stage').__k"  # a figure that Preact has drawn listens
+
+
 def visited(browser, address: str, **settings):
     """A window with a page, and in `asked` all that it has asked for."""
     tab = browser.new_context(**settings).new_page()

@@ -105,8 +105,8 @@ def tracked(*patterns: str) -> list[Path]:
 def make(*arguments: str, **environment: str) -> str:
     if not shutil.which("make"):
         pytest.skip("make is not installed")
-    ours = ("MAKE", "MFLAGS", "TORCH_INDEX")  # of a `make test` that this may run in
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    outer = ("MAKE", "MFLAGS", "TORCH_INDEX")  # what a `make test` says that this may run in
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(outer)}
     command = ["make", "--no-print-directory", *arguments]
     options = {"cwd": PROJECT, "env": inherited | environment, "capture_output": True}
     return subprocess.run(command, text=True, check=True, **options).stdout

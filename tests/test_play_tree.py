@@ -9,7 +9,7 @@ import build_page
 import pytest
 import quickjs
 import torch
-from conftest import PROJECT, javascript, visited
+from conftest import DRAWN, PROJECT, javascript, visited
 from test_page import built, shown
 
 FIRST = "Ein kleines Mädchen hebt einen roten Ball auf."
@@ -307,7 +307,7 @@ def opened(browser, made, **settings):
     page.on("request", lambda request: page.files.append(request.url.rsplit("/", 1)[-1]))
     page.add_init_script(FASTER)
     page.goto(made.as_uri())
-    page.wait_for_function("document.querySelector('.stage').__k")  # drawn by Preact
+    page.wait_for_function(DRAWN)
     return page
 
 
