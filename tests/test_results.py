@@ -54,6 +54,8 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
         "SHIPPED": dataclasses.replace(second, name="int8"),
         "CORPUS": corpus,
         "AVERAGED": 2,
+        "PACED": ("words-1", "subwords-1", "back"),
+        "TIMED": 3,
     }
     for name, value in changes.items():
         monkeypatch.setattr(plan, name, value)
@@ -145,12 +147,14 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     commands = train_here(monkeypatch, toy)
     monkeypatch.setattr(plan, "BEAMS", (1, 2))
     monkeypatch.setattr(plan, "ALPHAS", (0.0, 1.0))
-    every = ("train", "validate", "score", "steps", "pretrained")
+    monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
+    every = ("train", "pace", "validate", "score", "steps", "pretrained")
     result = [toy.main([command]) for command in every]
-    expected = [0, 0, 0, 0, 0]
+    expected = [0, 0, 0, 0, 0, 0]
     assert result == expected
-    assert [command[-1] for command in commands] == list(plan.RUNS)
-    assert all("--nproc-per-node=1" in command for command in commands)
+    trainings = [command for command in commands if "process" in command]
+    assert [command[-1] for command in trainings] == list(plan.RUNS)
+    assert all("--nproc-per-node=1" in command for command in trainings)
 
     summary = records.read("runs/words-2")["summary"]
     expected = (MADE | {"epochs": 2, "status": "finished"}).items()
@@ -202,14 +206,18 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     assert views.training()["code"] == "training ab12"
     for view in (views.short_table, views.steps, views.int8, views.beam, views.averaging):
         assert view()["code"] == "scoring ab12, training ab12"
-        assert "a toy, 2027-01-01; measured with commit" in view()["caption"]
+        assert "a toy, 2027-01-01; commit 0123456." in view()["caption"]
+    assert (
+        "two processes with bf16; about twice as many without; timed on a toy"
+        in (views.steps()["caption"])
+    )
 
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
     result = [toy.main([command]) for command in every]
-    expected = [0, 0, 0, 0, 0]
+    expected = [0, 0, 0, 0, 0, 0]
     assert result == expected
-    assert len(commands) == 4
+    assert len(commands) == len(plan.RUNS) + len(plan.PACED)
     assert len(records.read("scores")["scores"]) == 10
 
 
@@ -291,7 +299,6 @@ plan_of_table_3 = dict(plan.RUNS)
 def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch):
     waited = []
     monkeypatch.setattr(plan, "PACED", ("words-1", "back"))
-    monkeypatch.setattr(plan, "TIMED", 3)
     monkeypatch.setattr(records, "wait_for_quiet", lambda: waited.append(1))
     commands = train_here(monkeypatch, toy)
     for _ in range(2):
@@ -358,11 +365,11 @@ def test_a_busy_machine_is_refused(monkeypatch):
         records.wait_for_quiet(patience=0)
 
 
-def of_format(name: str, machine: str = "a toy") -> dict:
-    return {"format": name, "machine": machine, "minutes": 7.0, "parameters": 1_000_000}
+def of_format(name: str) -> dict:
+    return {"format": name, "parameters": 1_000_000, "updates": 600}
 
 
-def test_rows_that_do_not_compare_are_refused(toy, monkeypatch):
+def test_rows_that_do_not_compare_are_refused(toy):
     first, second = plan.ROWS
     records.write("runs/words-1", {"summary": of_format("bf16")})
     with pytest.raises(ValueError, match=r"^not on record: words-2, subwords-1$"):
@@ -370,15 +377,20 @@ def test_rows_that_do_not_compare_are_refused(toy, monkeypatch):
     records.write("runs/words-2", {"summary": of_format("fp32")})
     with pytest.raises(ValueError, match=r"share their number format.*'words-2': 'fp32'"):
         views.summaries(first)
-    records.write("runs/words-2", {"summary": of_format("bf16", "another")})
-    records.write("runs/subwords-1", {"summary": of_format("bf16", "another")})
-    assert len(views.summaries(*plan.ROWS)) == 3
-    assert views.costs(second) == ["1.0 M", "7", "1"]
-    assert views.costs(first) == ["1.0 M", "7", "2"]
     records.write("runs/words-2", {"summary": of_format("bf16")})
-    assert views.costs(first) == ["1.0 M", "–", "2"], (
-        "minutes of another processor than the shipped"
-    )
+    records.write("runs/subwords-1", {"summary": of_format("bf16")})
+    assert len(views.summaries(*plan.ROWS)) == 3
+
+    def timed(machine: str) -> dict:
+        return {"seconds": 0.5, "made": {"machine": machine}}
+
+    records.write("pace", {"words-1": timed("a toy")})
+    assert views.costs(first) == ["1.0 M", "5", "2"]
+    with pytest.raises(ValueError, match=r"^not timed: subwords-1$"):
+        views.costs(second)
+    records.write("pace", {"words-1": timed("a toy"), "subwords-1": timed("another")})
+    with pytest.raises(ValueError, match=r"minutes compare on one kind .*'words-1': 'a toy'"):
+        views.timed(*plan.ROWS)
 
 
 def test_a_view_that_cannot_be_made_stays_and_is_named(monkeypatch, capsys, tmp_path):
@@ -398,9 +410,7 @@ def test_a_published_view_is_what_the_records_give(name):
     assert view == views.VIEWS[name](), "`make views` writes it"
     assert "{" not in view["caption"]
     assert "\n" not in view["caption"]
-    assert ("measured with the first edition's code, commit" in view["caption"]) == (
-        view["code"] is None
-    )
+    assert view["code"], "no number without the hash of what decided it"
     if "rows" in view:
         headings = view["columns"]
         headings = headings if isinstance(headings[0], list) else [headings]
@@ -418,7 +428,7 @@ def test_the_text_shows_the_views_that_are_made_and_no_other():
 
 def test_every_results_file_has_a_maker():
     known = (
-        "assembled averaging beam benchmark benchmark-xeon faults heads length-cost lengths lost"
+        "assembled averaging beam benchmark faults heads length-cost lengths lost pace"
         " particles planted pretrained scores steps translator warmups"
     )
     result = sorted(path.stem for path in records.RESULTS.glob("*.json"))
@@ -450,20 +460,21 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
         assert signature == entry["signature"]
 
 
-def test_the_penalty_of_the_last_row_is_the_best_on_the_validation_split(tool):
+def test_the_penalty_of_the_last_row_is_the_best_that_never_pays_for_length():
     sweep = [cell for cell in records.read("beam")["sweep"] if cell["beam"] == plan.BEAM]
-    result = max(sweep, key=lambda cell: cell["bleu"])["alpha"]
-    assert result == plan.CHOSEN_ALPHA
+    result = max((cell for cell in sweep if cell["alpha"] <= 1), key=lambda cell: cell["bleu"])
+    assert result["alpha"] == plan.CHOSEN_ALPHA
 
 
 def test_speed_is_a_ratio_of_medians():
-    rows = {row[0]: row[1:] for row in records.read("views/speed")["rows"]}
-    ours, torchs = (
-        views.median(views.speeds(case))
-        for name in ("train-ours-small-fp32-1x2", "train-torch-small-fp32-1x2")
-        for case in views.matching(records.read("benchmark"), name=name)
-    )
-    assert rows["training, small, nn.Transformer"][0].startswith(f"{ours / torchs:.2f}\u00a0")
+    rows = {tuple(row[:2]): row[2:] for row in records.read("views/speed")["rows"]}
+    ours = views.training_case(dtype="fp32")
+    theirs = views.training_case("torch", dtype="fp32")
+    middle = f"{views.median(views.speeds(ours)):,.0f}"
+    assert rows["training", "ours"][0].startswith(f"{middle}\u00a0")
+    ratio = views.median(views.speeds(ours)) / views.median(views.speeds(theirs))
+    assert views.times(ours, theirs)[0] == ratio
+    assert f"trains {ratio:.2f}\u00a0(" in views.speed_line()
 
 
 def test_readme_and_model_card_are_those_of_the_records(tool):

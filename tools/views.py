@@ -23,8 +23,9 @@ from address import Address, address
 from plan import ROWS, TESTS, at
 from records import finished, read
 
-BENCHMARKS = {"AMD EPYC": "benchmark", "Intel Xeon": "benchmark-xeon"}
-MINUTES = "minutes with bf16, about twice as many without"
+MINUTES = (
+    "minutes: updates of a run timed apart, in two processes with bf16; about twice as many without"
+)
 
 
 def with_range(values: Sequence[float], digits: int, middle: float | None = None) -> str:
@@ -76,18 +77,13 @@ Curves lead from each subword to those that the model looked at while it wrote i
 # The recipe -------------------------------------------------------------------------------------
 
 
-def format_of(summary: dict) -> str:
-    """The number format of a training; older records say whether it was bf16."""
-    return summary.get("format") or ("bf16" if summary["bf16"] else "fp32")
-
-
 def summaries(*rows: plan.Row) -> list[dict]:
     """What is on record of the runs of rows; ValueError where one is missing, or formats differ."""
     names = [run for row in rows for run in row.runs]
     if missing := [name for name in names if not read(f"runs/{name}")]:
         raise ValueError(f"not on record: {', '.join(missing)}")
     found = {name: read(f"runs/{name}")["summary"] for name in names}
-    formats = {name: format_of(summary) for name, summary in found.items()}
+    formats = {name: summary["format"] for name, summary in found.items()}
     if len({*formats.values()}) > 1:
         raise ValueError(f"rows of a table share their number format, and here are {formats}")
     return list(found.values())
@@ -103,13 +99,30 @@ def bleu(row: plan.Row, split: str) -> str:
     return with_range([entry["bleu"] for entry in scores(row, splits=[split])], 1)
 
 
+def paces(*rows: plan.Row) -> dict[str, dict]:
+    """What was timed of the rows; ValueError where one is missing, or machines differ."""
+    record = read("pace")
+    names = [row.runs[0] for row in rows]
+    if missing := [name for name in names if name not in record]:
+        raise ValueError(f"not timed: {', '.join(missing)}")
+    machines = {name: record[name]["made"]["machine"] for name in names}
+    if len({*machines.values()}) > 1:
+        raise ValueError(f"minutes compare on one kind of processor, and here are {machines}")
+    return {name: record[name] for name in names}
+
+
 def costs(row: plan.Row) -> list[str]:
     """Parameters, minutes of training and seeds of a row."""
-    runs = summaries(row)
-    [shipped] = summaries(plan.SHIPPED)
-    timed = [run["minutes"] for run in runs if run["machine"] == shipped["machine"]]
-    minutes = with_range(timed, 0) if timed else "–"  # minutes of other processors do not compare
-    return [f"{runs[0]['parameters'] / 1e6:.1f} M", minutes, str(len(runs))]
+    [run, *_] = summaries(row)
+    [pace] = paces(row).values()
+    minutes = pace["seconds"] * run["updates"] / 60
+    return [f"{run['parameters'] / 1e6:.1f} M", f"{minutes:.0f}", str(len(row.runs))]
+
+
+def timed(*rows: plan.Row) -> str:
+    """Where the minutes of rows were timed."""
+    [machine] = {pace["made"]["machine"] for pace in paces(*rows).values()}
+    return f"{MINUTES}; timed on {machine}"
 
 
 def short_table() -> dict:
@@ -117,8 +130,8 @@ def short_table() -> dict:
     rows = [[row.step, *(bleu(row, split) for split in TESTS), *costs(row)] for row in ROWS]
     columns = ["step", *(f"BLEU {test}" for test in TESTS.values())]
     caption = (
-        "Multi30k, German to English, mean of the seeds (range), so that rows of one seed and of"
-        f" three cannot be subtracted; an unknown word is one wrong token; {MINUTES}"
+        "Multi30k, German to English, mean of three seeds (range); an unknown word is one wrong"
+        f" token; {timed(*ROWS)}"
     )
     columns += ["parameters", "minutes", "seeds"]
     return finished(caption, summaries(*ROWS), scores(*ROWS), columns=columns, rows=rows)
@@ -150,9 +163,9 @@ def steps() -> dict:
         *(("", name) for name in ("passes", "parameters", "minutes", "seeds")),
     )
     caption = (
-        "Multi30k, German to English, mean of the seeds (range). Gain over the row above, in the"
-        f" mean of the seeds that both have, with its interval by {record['draws']:,} draws of the"
-        f" sentences; {MINUTES}; BLEU {read('scores')['scores'][0]['signature']}"
+        "Multi30k, German to English, mean of the seeds (range). Gain over the row above, with its"
+        f" interval by {record['draws']:,} draws of the sentences; {timed(*rows)};"
+        f" BLEU {read('scores')['scores'][0]['signature']}"
     )
     return finished(caption, summaries(*rows), scores(*rows), columns=columns, rows=table)
 
@@ -211,6 +224,9 @@ def averaging() -> dict:
     return finished(caption, [record["made"]], **tabulate(rows, columns))
 
 
+UNTOLD = ("keep", "seed")  # decide no score of a trial, or are said above all
+
+
 def choices() -> dict:
     """The trials: one thing changed at a time."""
     base = read("runs/trial-base")["summary"]["settings"]
@@ -218,7 +234,11 @@ def choices() -> dict:
     for name, run in plan.RUNS.items():
         if name.startswith("trial-") and (record := read(f"runs/{name}")):
             settings = record["summary"]["settings"]
-            changes = [f"{key} {value}" for key, value in settings.items() if base[key] != value]
+            changes = [
+                f"{key} {value}"
+                for key, value in settings.items()
+                if base[key] != value and key not in UNTOLD
+            ]
             changes += [plan.IN_WORDS[run.embeddings]] if run.embeddings else []
             change = {"change": ", ".join(changes) or "none"}
             trials.append(record["summary"] | record["log"][-1] | change)
@@ -560,88 +580,125 @@ def lengths() -> dict:
 # Speed ------------------------------------------------------------------------------------------
 
 
-def matching(record: dict, **values) -> list[dict]:
-    """The cases of a benchmark that have these values."""
-    return [case for case in record["cases"] if values.items() <= case.items()]
+def matching(**values) -> dict:
+    """The one case of the benchmark that has these values."""
+    [case] = [case for case in read("benchmark")["cases"] if values.items() <= case.items()]
+    return case
 
 
 def speeds(case: dict) -> list[float]:
-    """Symbols or sentences per second, round by round."""
+    """Tokens or sentences per second, round by round."""
     unit = "sentences" if case["task"] == "decode" else "tokens"
     return [each[f"{unit} per second"] for each in case["rounds"]]
 
 
-def fastest(cases: Sequence[dict]) -> dict:
-    return max(cases, key=lambda case: median(speeds(case)))
-
-
-def times(fast: dict, slow: dict) -> str:
-    """Ratio of two medians, with the range of the ratios round by round."""
-    ratio = median(speeds(fast)) / median(speeds(slow))
+def times(fast: dict, slow: dict) -> tuple[float, float, float]:
+    """The ratio of two medians, and the range of the ratios round by round."""
     ratios = [one / other for one, other in zip(speeds(fast), speeds(slow), strict=True)]
-    return with_range(ratios, 1 if ratio > 5 else 2, ratio)
+    return median(speeds(fast)) / median(speeds(slow)), min(ratios), max(ratios)
+
+
+def training_case(code: str = "ours", size: str = "small", dtype: str = "bf16") -> dict:
+    """The case of a training in one process, with the allocator of the recipe."""
+    return matching(task="train", code=code, size=size, dtype=dtype, ranks=1, allocator=True)
+
+
+def per_second(case: dict, digits: int = 0) -> str:
+    return with_range(speeds(case), digits, median(speeds(case)))
+
+
+WAYS = {  # of training, with the code and the number format
+    "the way of 2022": ("2022", "fp32"),
+    "nn.Transformer": ("torch", "fp32"),
+    "nn.Transformer, bf16": ("torch", "bf16"),
+    "ours": ("ours", "fp32"),
+    "ours, bf16": ("ours", "bf16"),
+}
+DECODERS = {"plain loop": "plain", "CTranslate2": "ctranslate2", "ours": "ours"}
 
 
 def speed() -> dict:
-    """Ours against others, in training and decoding: like for like, and each at its fastest."""
-    benchmarks = [read(name) for name in BENCHMARKS.values()]
+    """How fast training and decoding are, ours and others."""
+    record = read("benchmark")
     rows = []
-    one_process = {"dtype": "fp32", "ranks": 1, "threads": 2}
-    for name, others, values in (
-        ("training, small, feed of 2022", "feed2022", {"task": "train", "size": "small"}),
-        ("training, small, nn.Transformer", "torch", {"task": "train", "size": "small"}),
-        ("training, base, feed of 2022", "feed2022", {"task": "train", "size": "base"}),
-        ("training, base, nn.Transformer", "torch", {"task": "train", "size": "base"}),
-        ("decoding, plain loop, one by one", "plain", {"task": "decode", "beam": 1}),
-    ):
-        cells = [name]
-        for record in benchmarks:
-            for how in (one_process, {}):
-                ours = fastest(matching(record, code="ours", **values, **how))
-                theirs = fastest(matching(record, code=others, **values, **how))
-                cells.append(times(ours, theirs))
+    for name, (code, dtype) in WAYS.items():
+        cells = ["training", name]
+        for size in ("small", "base"):
+            if code == "2022" and size == "base":
+                cells += ["–", "–"]
+            else:
+                case = training_case(code, size, dtype)
+                cells += [per_second(case), f"{case['peak MB']:,.0f}"]
         rows.append(cells)
-    each = ["fp32, one process", "fastest of each"]
-    processors = [(processor, name) for processor in BENCHMARKS for name in each]
-    caption = (
-        f"How many times as fast, medians of {benchmarks[0]['rounds']} rounds (range). Words of"
-        " Multi30k; small: 3 layers of 256, base: 6 of 512; decoding: test 2016, shipped model,"
-        " ours in batches of 100. The fastest of each may use bf16 or two processes, whose batch is"
-        " twice as large"
+    for name, code in DECODERS.items():
+        cells = ["decoding", name]
+        for beam in (1, 4):
+            measured = (code, beam) != ("plain", 4)
+            case = matching(task="decode", code=code, beam=beam) if measured else None
+            cells += [per_second(case, 1) if case else "–", "–"]
+        rows.append(cells)
+    columns = two_levels(
+        ("", ""),
+        ("", "by"),
+        ("small; greedy", "a second"),
+        ("small; greedy", "peak MB"),
+        ("base; beam of 4", "a second"),
+        ("base; beam of 4", "peak MB"),
     )
-    columns = two_levels(("", "ours against"), *processors)
-    return finished(caption, [each["made"] for each in benchmarks], columns=columns, rows=rows)
+    caption = (
+        f"Training: target tokens a second, one process of two threads, words of Multi30k, fp32"
+        f" unless said; small: 3 layers of 256, base: 6 of 512. Decoding: sentences a second, test"
+        f" 2016, shipped model, fp32. Medians of {record['rounds']} rounds (range)"
+    )
+    return finished(caption, [record["made"]], columns=columns, rows=rows)
 
 
 def gains() -> dict:
-    """What each gain is worth: training without it."""
-    benchmarks = [read(name) for name in BENCHMARKS.values()]
-    rows = {}
-    for record in benchmarks:
-        [whole] = matching(record, name="train-ours-small-bf16-1x2")
-        [plain] = matching(record, name="train-ours-small-fp32-1x2")
-        for case in [plain | {"change": ["bf16"]}, *matching(record, task="without")]:
-            memory = f"{round(case['peak MB'] - whole['peak MB']):+,}"
-            rows.setdefault(case["change"][0], []).extend([times(whole, case), memory])
-    each = ["times as long", "MB"]
-    columns = two_levels(("", "without"), *((name, x) for name in BENCHMARKS for x in each))
-    caption = (
-        "Training the small model, bf16, one process of two threads, words of Multi30k; medians of"
-        f" {benchmarks[0]['rounds']} rounds (range). Where the range holds 1, nothing is certain"
+    """What each gain is worth: how many times as long training takes without it."""
+    record = read("benchmark")
+    whole = training_case()
+    without = {
+        "numbers of 16 bits": training_case(dtype="fp32"),
+        **{case["change"][0]: case for case in record["cases"] if case["task"] == "without"},
+        "another allocator": matching(task="train", code="ours", size="small", allocator=False),
+    }
+    points = []
+    for name, case in without.items():
+        ratio, least, most = times(whole, case)
+        memory = case["peak MB"] / whole["peak MB"]
+        point = {"without": name, "times as long": round(ratio, 3), "least": round(least, 3)}
+        points.append(point | {"most": round(most, 3), "times the memory": round(memory, 2)})
+    points.sort(key=lambda point: -point["times as long"])
+    text = "For each gain, how many times as long the same training takes without it."
+    chart = alt.Chart(alt.Data(values=points), width=300, height=alt.Step(24)).encode(
+        y=alt.Y("without:N", sort=None, title="without").axis(labelLimit=260),
+        tooltip=["without:N", "times as long:Q", "least:Q", "most:Q", "times the memory:Q"],
     )
-    table = [[name, *cells] for name, cells in rows.items()]
-    return finished(caption, [each["made"] for each in benchmarks], columns=columns, rows=table)
+    ranges = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(
+        x=alt.X("least:Q", title="times as long").scale(zero=False), x2="most:Q"
+    )
+    marks = chart.mark_point(filled=True, size=60, opacity=1).encode(x="times as long:Q")
+    one = alt.Chart(alt.Data(values=[{"x": 1}])).mark_rule(strokeDash=[4, 4]).encode(x="x:Q")
+    drawn = alt.layer(one, ranges, marks).properties(description=text).to_dict()
+    [two] = [case for case in record["cases"] if case["ranks"] == 2 and case["size"] == "small"]
+    ratio, *bounds = times(two, whole)
+    caption = (
+        f"Training the small model, bf16, one process of two threads; medians of"
+        f" {record['rounds']} rounds (bars: from the least to the most). Two processes of one"
+        f" thread are {with_range(bounds, 2, ratio)} times as fast"
+    )
+    return finished(caption, [record["made"]], chart=drawn)
 
 
 def cost() -> dict:
     """The arithmetic of the paper's two trainings, and the time it would take here."""
-    trainings = [
-        (fastest(matching(record, task="train", code="ours", size="base")), record)
-        for record in map(read, BENCHMARKS.values())
-    ]
-    best, record = max(trainings, key=lambda pair: median(speeds(pair[0])))
+    record = read("benchmark")
+    best = max(
+        (case for case in record["cases"] if case["task"] == "train" and case["size"] == "base"),
+        key=lambda case: median(speeds(case)),
+    )
     second = median(speeds(best))
-    words = record["data"]["words"]["target"]
+    words = record["words"]
     length = 27  # target tokens; tokens of a sentence
     base = {"model": "base", "D": 512, "steps": 1e5, "hours": 12, "paper": 3.3e18}
     big = {"model": "big", "D": 1024, "steps": 3e5, "hours": 84, "paper": 2.3e19}
@@ -697,14 +754,16 @@ VIEWS: dict[str, Callable[[], dict]] = {
 }  # fmt: skip
 
 
-def speed_line(view: dict) -> str:
-    """README's line on speed, from the view of it."""
-    [row] = [row for row in view["rows"] if row[0] == "training, small, nn.Transformer"]
-    processors = zip(BENCHMARKS, row[1::2], row[2::2], strict=True)
-    ratios = "; ".join(f"{name} {alike}, {best}" for name, alike, best in processors)
+def speed_line() -> str:
+    """README's line on speed, from the benchmark."""
+    ratios = []
+    for dtype in ("fp32", "bf16"):
+        ratio, *bounds = times(training_case(dtype=dtype), training_case("torch", dtype=dtype))
+        ratios.append(f"{with_range(bounds, 2, ratio)} in {dtype}")
+    machine = read("benchmark")["made"]["machine"]
     return (
-        "How many times as fast as PyTorch's `nn.Transformer` it trains, small size, like for like"
-        f" (fp32, one process), and the fastest of each: {ratios}. Part 8 has the base size.\n"
+        f"On the same batches it trains {' and '.join(ratios)} times as fast as PyTorch's"
+        f" `nn.Transformer`: small size, one process, {machine}.\n"
     )
 
 
@@ -719,7 +778,7 @@ def readme(text: str) -> str:
     """README with its links, its table and its line on speed, as address and views have them."""
     text = records.between_marks(text, "address", badges(address(at.HERE, ask_git=False)))
     text = records.between_marks(text, "results", records.markdown(read("views/results")))
-    return records.between_marks(text, "speed", speed_line(read("views/speed")))
+    return records.between_marks(text, "speed", speed_line())
 
 
 def card(text: str) -> str:
