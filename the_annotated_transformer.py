@@ -253,8 +253,8 @@ published("faults")
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
 # and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is. (These scores were measured with the code of the *first edition*, which is
-# this text before it was rearranged in 2026.)
+# how sure that is. Minutes are those of all updates, on two cores with instructions for bf16;
+# without these it takes about twice as long. Validation after each epoch comes on top.
 
 
 # %% tags=["hide-input"]
@@ -4684,8 +4684,12 @@ published("beam")
 # %% [markdown]
 # Read down a column to see what a wider beam gives, and along a row for the penalty. (With one
 # place there is nothing to choose between, and the penalty changes nothing: hence the empty cells.)
-# Where the best value stands at the edge of what was tried, a still larger one might do better. The
-# score of a search is only the model's opinion of a sentence. BLEU compares with a human's.
+# The score of a search is only the model's opinion of a sentence. BLEU compares with a human's.
+#
+# > **Why not a larger α?** Up to 1, a token that is as probable as those before it lowers the
+# > score, if ever so little. Beyond 1 there comes a length from which it *raises* the score: with
+# > $\alpha = 1.4$ from the fourteenth token on. A model that repeats itself, each word as probable
+# > as the last, would then be paid for not ending. So we chose among the values up to 1.
 
 
 # %% [markdown]
@@ -5291,8 +5295,8 @@ def evaluate(
 # If you score a test split again and again and keep what scores best, you have chosen on it, and
 # the score flatters the model. So this page scores the validation split, as often as it likes
 # (**cost: less than a minute**). The test splits are scored by `make results` alone, once for
-# each row and seed of the tables below, and `docs/results` keeps each of these scores. (The rows of
-# words were scored twice, in the first edition.)
+# each row and seed of the tables below, and `docs/results` keeps each of these scores. (Earlier
+# editions of this text had scored their own models on the same splits.)
 
 
 # %% tags=["hide-input"]
@@ -5352,15 +5356,15 @@ def ten_fixed_test_sentences():
 # <a id="step-by-step"></a>
 # ## Step by step
 #
-# What is each part of the recipe worth? The same architecture is trained three times from the
-# start: with words, with subwords, and with subwords and one matrix. After that nothing more is
-# trained: the same weights are decoded with a beam, then the mean of the last epochs takes the
-# place of the best epoch, and last, the length penalty is set to the value that did best on the
-# validation split.
+# What is each part of the recipe worth? The same architecture is trained from the start with
+# words, with subwords, and with subwords and one matrix, by three seeds each. After that nothing
+# more is trained: the same weights are decoded with a beam, then the mean of the last epochs takes
+# the place of the best epoch, and last, the length penalty is set to the value that was chosen on
+# the validation split.
 #
-# > **These runs are those of the first edition.** They were made with its code, of several
-# > commits, and are to be measured anew with one. Between two of them the dealing of batches
-# > changed, so the step to one matrix, and the range of seeds, hold this change as well.
+# Words get what suits them: a dropout of 0.4, because they have more weights that are seldom used
+# and soon learnt by heart. And since a sentence has fewer words than subwords, their batches hold
+# fewer tokens, but as many sentences. So every run makes as many updates as the others.
 
 
 # %% tags=["hide-input"]
@@ -5368,9 +5372,8 @@ published("steps")
 
 
 # %% [markdown]
-# How to read it. The *gain* of a row is over the row before, by the seeds that both have. (So do not
-# subtract a mean of three seeds from a single one.) Is such a gain real, or is it luck? Luck has two
-# sources.
+# How to read it. The *gain* of a row is over the row before. Is such a gain real, or is it luck?
+# Luck has two sources.
 #
 # *The seeds.* Trainings that differ in nothing but their random numbers give different scores, and
 # the brackets behind a score say how far apart they lie. A gain should be larger than that. The last
@@ -5388,9 +5391,8 @@ published("steps")
 # A step *passes* if it meets both demands on both test sets. One that does not may still be a gain:
 # then it is too small to be seen with so few seeds and sentences.
 #
-# Minutes are those of a training with validation after each epoch, on two cores with instructions
-# for bf16; without these it takes about twice as long. And the first row is not the best that words
-# can do: its settings are those of the recipe, and nobody has tuned them for words.
+# *chrF* compares runs of letters, and so forgives a wrong ending. Perplexity does not depend on the
+# search, and compares only where the tokens are the same.
 #
 # And this is how the model in `pretrained/` came about, from the log of its training.
 
@@ -5490,11 +5492,12 @@ published("choices")
 # <a id="speed"></a>
 # ## Where the time goes
 #
-# The first edition of this text was timed beside other code: PyTorch's `nn.Transformer`
-# on the same batches and in the same formats, and the way the 2022 version of this text fed its
-# model: every sentence padded to 72 tokens, text cut into words inside the training loop,
-# weights of attention and smoothed targets stored as tables, in fp32 and one process. Speed is
-# counted in target tokens that are not padding. Decoding is timed beside the plain loop.
+# How fast is this code? In training it is timed beside two others. One is PyTorch's
+# `nn.Transformer`, with our batches and number formats. The other is the way in which the 2022
+# version of this text trained: 32 pairs padded to 72 tokens, text cut into words inside the loop,
+# a loss for padding too, ten batches to an update, fp32. Tokens are counted in the target, without
+# padding. Decoding is timed beside the plain loop, one sentence after the other, and beside
+# [CTranslate2](https://github.com/OpenNMT/CTranslate2), an engine in C++ that does nothing else.
 
 
 # %% tags=["hide-input"]
@@ -5502,11 +5505,8 @@ published("speed")
 
 
 # %% [markdown]
-# Compare like with like: one process, fp32. The largest ratios stack three things, a smaller
-# number format, a second process, and updates twice as large, since the budget of a batch held for
-# each process then. And our rebuilt feed of 2022 updates the weights with every batch, where 2022
-# did so with every tenth, which makes it a little slower than it was. A ratio belongs to a
-# machine as well, and one round has noise: do not read much into a tenth.
+# Compare rows of one number format. And a speed belongs to a machine: on another the ratios are
+# others, and which of two ways is faster may be, too.
 #
 # What each gain is worth stands in the [engine room](#gains).
 #
@@ -6570,7 +6570,7 @@ published("lengths")
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
 # | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores with bf16 instructions, about twice as long without | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
-# | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1.4 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
+# | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | weights on file | not stated | rounded to int8, with a step for each row of a matrix | [A model as files](#model-files) |
 # | direction | English to German, English to French | German to English; others by `--languages` | [Command line](#command-line) |
 # | BLEU | newstest2014: 27.3 and 38.1 (base), 28.4 and 41.8 (big; 41.0 in §6.1), German and French | other sentences, so another scale: see the table | [Step by step](#step-by-step) |
@@ -6960,10 +6960,9 @@ def check_fast_forms_train_as_the_plain_ones():
 
 # %% [markdown]
 # <a id="gains"></a>
-# What is each worth? Take one away, and measure the same training again. A number of 1.3 says that
-# without this one gain, training takes 1.3 times as long. (These numbers are those of earlier
-# code. Some of its forms are gone, because they no longer gained enough: one product for several
-# maps, another allocator, the attention kernel.)
+# What is each worth? Take one away, and measure the same training again. A point at 1.3 says that
+# without this one gain, training takes 1.3 times as long. Where a bar reaches the dashed line, it
+# may gain nothing. Only one kind of processor was measured.
 
 
 # %% tags=["hide-input"]

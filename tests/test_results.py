@@ -207,10 +207,11 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     for view in (views.short_table, views.steps, views.int8, views.beam, views.averaging):
         assert view()["code"] == "scoring ab12, training ab12"
         assert "a toy, 2027-01-01; commit 0123456." in view()["caption"]
-    assert (
-        "two processes with bf16; about twice as many without; timed on a toy"
-        in (views.steps()["caption"])
-    )
+    result = views.short_table()["caption"]
+    assert "two processes with bf16; about twice as many without; timed on a toy" in result
+    words, subwords, back = views.steps()["rows"]
+    assert words[4] == back[4] == "–", "perplexity of other tokens"
+    assert float(subwords[4]) > 1
 
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
@@ -385,7 +386,7 @@ def test_rows_that_do_not_compare_are_refused(toy):
         return {"seconds": 0.5, "made": {"machine": machine}}
 
     records.write("pace", {"words-1": timed("a toy")})
-    assert views.costs(first) == ["1.0 M", "5", "2"]
+    assert views.costs(first) == ["1.0 M", "5"]
     with pytest.raises(ValueError, match=r"^not timed: subwords-1$"):
         views.costs(second)
     records.write("pace", {"words-1": timed("a toy"), "subwords-1": timed("another")})
@@ -464,6 +465,17 @@ def test_the_penalty_of_the_last_row_is_the_best_that_never_pays_for_length():
     sweep = [cell for cell in records.read("beam")["sweep"] if cell["beam"] == plan.BEAM]
     result = max((cell for cell in sweep if cell["alpha"] <= 1), key=lambda cell: cell["bleu"])
     assert result["alpha"] == plan.CHOSEN_ALPHA
+
+
+def test_a_penalty_beyond_one_pays_for_length(at):
+    def costs(alpha: float) -> list[float]:
+        """Of 1, 2, … tokens that are all as probable."""
+        return [n / at.length_penalty(n, alpha) for n in range(1, 200)]
+
+    for alpha in (0.0, 0.6, plan.CHOSEN_ALPHA):
+        assert costs(alpha) == sorted(costs(alpha))
+    result = max(range(199), key=costs(1.4).__getitem__) + 1
+    assert result == 13, "the text says that the fourteenth raises the score"
 
 
 def test_speed_is_a_ratio_of_medians():
