@@ -253,8 +253,8 @@ published("faults")
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
 # and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is. Minutes are those of all updates, on two cores with instructions for bf16;
-# without these it takes about twice as long. Validation after each epoch comes on top.
+# how sure that is. Minutes are those of all updates, on two cores that are fast at bf16;
+# on others it takes about twice as long. Validation after each epoch comes on top.
 
 
 # %% tags=["hide-input"]
@@ -6562,13 +6562,13 @@ published("lengths")
 # | size | 6 layers of 512, 8 heads | 3 layers of 192, 3 heads | [Settings](#settings) |
 # | initial weights | not stated | Glorot; $\mathcal{N}(0, 1/D)$ for embeddings | [The whole model](#make-model) |
 # | biases | in the feed-forward network; no others are written down | in every linear map | [Several heads](#multi-head-attention) |
-# | numbers | single precision (§6.1, in its estimate of the cost) | products in bf16 where the processor has instructions for it, else fp32 | [Mixed precision](#mixed-precision) |
+# | numbers | single precision (§6.1, in its estimate of the cost) | products in bf16 where the processor is fast at it, else fp32 | [Mixed precision](#mixed-precision) |
 # | batch | about 25,000 source and 25,000 target tokens | 2,560 positions of one side, in all processes together | [Batches](#token-budget) |
 # | label smoothing | ε = 0.1; over all labels in the work it cites | ε = 0.1, spread over all but the right word and padding | [Loss](#label-smoothing) |
 # | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
 # | length of training | 100,000 updates (base), 300,000 (big) | 32 epochs | [Training](#train-model) |
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
-# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores with bf16 instructions, about twice as long without | [Results](#results) |
+# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores that are fast at bf16, about twice as long on others | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
 # | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | weights on file | not stated | rounded to int8, with a step for each row of a matrix | [A model as files](#model-files) |
@@ -6846,8 +6846,9 @@ class FastDropout(nn.Dropout):
 # <a id="mixed-precision"></a>
 # *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the
 # range of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It pays only
-# where the processor has instructions for it. The fast generator gives log-probabilities in fp32
-# whatever the states are.
+# where the processor is fast at it. Instructions for bf16 are not enough: an Intel Xeon without AMX
+# has them, and trained more slowly with them than in fp32. The fast generator gives
+# log-probabilities in fp32 whatever the states are.
 
 
 # %%
@@ -7120,11 +7121,12 @@ def runs_folder() -> Path:
 
 
 def gains_from_bf16(device: torch.device) -> bool:
-    """True where matrix products are faster in bf16: newer GPUs, CPUs with instructions for it."""
+    """True where products are faster in bf16: newer GPUs, CPUs with AMX, AMD's with AVX512-BF16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     able = torch.cpu.get_capabilities()
-    return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+    intel = "Intel" in able.get("cpu_name", "")  # whose AVX512 alone is slower in bf16
+    return bool(able.get("amx_bf16") or able.get("avx512_bf16") and not intel)
 
 
 def shown(path: str | Path) -> str:
@@ -8330,7 +8332,7 @@ def train_with_a_part_of_your_own():
 #
 # On the command line a file hands the class in. Put it into `mine.py`, below `import math` and
 # `from the_annotated_transformer import *`. With Multi30k this takes two minutes and a quarter on
-# two cores with bf16 instructions; without it, add `--data builtin`:
+# two cores that are fast at bf16; without it, add `--data builtin`:
 #
 # ```
 # python the_annotated_transformer.py train --parts mine.py --attention DistanceAttention \

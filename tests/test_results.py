@@ -59,6 +59,7 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
     }
     for name, value in changes.items():
         monkeypatch.setattr(plan, name, value)
+    monkeypatch.setattr(at, "gains_from_bf16", at.gains_from_bf16)  # the tool changes it
     monkeypatch.setattr(tool, "PRETRAINED", tmp_path / "pretrained")
     monkeypatch.setattr(tool, "made", made_by_a_toy)
     monkeypatch.setattr(views, "ROWS", plan.ROWS)
@@ -160,6 +161,7 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     expected = (MADE | {"epochs": 2, "status": "finished"}).items()
     assert summary.items() >= expected
     assert summary["code"] == {"training": "ab12"}
+    assert summary["format"] == "bf16", "whatever the processor gains from"
     beam = records.read("beam")
     averaging = records.read("averaging")
     result = [(row["beam"], row["alpha"]) for row in beam["sweep"]]
