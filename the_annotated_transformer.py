@@ -7126,7 +7126,7 @@ def gains_from_bf16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     able = torch.cpu.get_capabilities()
     intel = "Intel" in able.get("cpu_name", "")  # whose AVX512 alone is slower in bf16
-    return bool(able.get("amx_bf16") or able.get("avx512_bf16") and not intel)
+    return bool(able.get("amx_bf16") or (able.get("avx512_bf16") and not intel))
 
 
 def shown(path: str | Path) -> str:

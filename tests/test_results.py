@@ -324,6 +324,7 @@ def test_counts_give_the_bleu_of_the_library(at):
     counts = significance.counts_of(written, references)
     expected = at.corpus_bleu(written, references)[0]
     assert significance.bleu(counts.sum(dim=0)).item() == pytest.approx(expected)
+    assert significance.bleu(significance.counts_of([""], ["A dog ."])[0]) == 0
 
 
 def test_a_gain_is_told_from_luck():

@@ -26,10 +26,10 @@ def counts_of(written: Sequence[str], references: Sequence[str]) -> Tensor:
 
 
 def bleu(sums: Tensor) -> Tensor:
-    """BLEU of summed counts (..., 10); all of it, as long as no share of matches is zero."""
+    """BLEU of summed counts (..., 10), unsmoothed: zero where no run of n words is right."""
     length, reference, *numbers = sums.unbind(-1)
     matches = torch.stack(numbers[:4])
-    shares = matches / torch.stack(numbers[4:])
+    shares = (matches / torch.stack(numbers[4:])).nan_to_num(0.0)
     brevity = (1 - reference / length).clamp(max=0)
     return 100 * (brevity + shares.log().mean(dim=0)).exp()
 
