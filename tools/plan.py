@@ -16,7 +16,7 @@ ALPHA = 0.6
 AVERAGED = 6  # as in the paper, and how many of the last epochs
 # With a beam of BEAM the best of those that divide by no more than the length: beam.json.
 CHOSEN_ALPHA = 1.0
-BEAMS = (1, 2, 4, 8, 12)
+BEAMS = (1, 2, 4, 8)
 ALPHAS = (0.0, 0.3, 0.6, 0.8, 1.0, 1.4, 2.0)
 TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
 

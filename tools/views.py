@@ -692,12 +692,15 @@ def gains() -> dict:
     marks = chart.mark_point(filled=True, size=60, opacity=1).encode(x="times as long:Q")
     one = alt.Chart(alt.Data(values=[{"x": 1}])).mark_rule(strokeDash=[4, 4]).encode(x="x:Q")
     drawn = alt.layer(one, ranges, marks).properties(description=text).to_dict()
-    [two] = [case for case in record["cases"] if case["ranks"] == 2 and case["size"] == "small"]
-    ratio, *bounds = times(two, whole)
+    ratios = []
+    for size in ("small", "base"):
+        two = matching(task="train", code="ours", size=size, ranks=2)
+        ratio, *bounds = times(two, training_case(size=size))
+        ratios.append(f"{with_range(bounds, 2, ratio)} ({size})")
     caption = (
-        f"Training the small model, bf16, one process of two threads; medians of"
+        "Training the small model, bf16, one process of two threads; medians of"
         f" {record['rounds']} rounds (bars: from the least to the most). Two processes of one"
-        f" thread are {with_range(bounds, 2, ratio)} times as fast"
+        f" thread are {' and '.join(ratios)} times as fast"
     )
     return finished(caption, [record["made"]], chart=drawn)
 
