@@ -4294,7 +4294,7 @@ def subwords_of_a_few_words():
 # things (*die* is an article in German and a verb in English). So it can have one vector too: as
 # input of the encoder, as input of the decoder, and as the row of the output layer against which a
 # state is compared. `share_embeddings=True` of [Part 2](#make-model) does it. How many parameters
-# this saves is a column of the table in [Part 8](#step-by-step). And each token has one vector to
+# this saves is a column of the [first table](#results-so-far). And each token has one vector to
 # learn instead of three, from three sides: the gradient of the matrix is the sum of what its three
 # uses contribute.
 #
@@ -4689,7 +4689,8 @@ published("beam")
 # > **Why not a larger α?** Up to 1, a token that is as probable as those before it lowers the
 # > score, if ever so little. Beyond 1 there comes a length from which it *raises* the score: with
 # > $\alpha = 1.4$ from the fourteenth token on. A model that repeats itself, each word as probable
-# > as the last, would then be paid for not ending. So we chose among the values up to 1.
+# > as the last, would then be paid for not ending. So we chose among the values up to 1. (An earlier
+# > edition used 1.4. The bound is a judgement, made when its model was seen to run on.)
 
 
 # %% [markdown]
@@ -5123,8 +5124,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # %% [markdown]
 # Why should a mean of weights be a good model at all? A network is not linear, and the mean of
 # two unrelated models is worthless. But late checkpoints of one run lie close together, in one
-# valley of the loss. How many of the last epochs should be averaged? This, too, was tried on the
-# validation split. Look how little the rows differ:
+# valley of the loss. How many of the last epochs should be averaged? We took six, near the paper's
+# five, before anything was measured. On the validation split, other numbers with one seed:
 
 
 # %% tags=["hide-input"]
@@ -5135,7 +5136,8 @@ published("averaging")
 # > **Does averaging always help?** It does what a falling learning rate does by itself. With the
 # > paper's schedule the weights keep moving until the very end, and their mean is usually a
 # > better place than any of them. On a straight line down to zero, which the published run has
-# > used, they come to rest, and there is less left to gain: hardly anything, says the table.
+# > used, they come to rest, and there is less left to gain. The table shows no number that is
+# > clearly better than another.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -5295,8 +5297,9 @@ def evaluate(
 # If you score a test split again and again and keep what scores best, you have chosen on it, and
 # the score flatters the model. So this page scores the validation split, as often as it likes
 # (**cost: less than a minute**). The test splits are scored by `make results` alone, once for
-# each row and seed of the tables below, and `docs/results` keeps each of these scores. (Earlier
-# editions of this text had scored their own models on the same splits.)
+# each row and seed of the tables below, and `docs/results` keeps each of these scores. (Models
+# of earlier editions, by much the same recipe, had been scored on the same splits. So these are not
+# untouched.)
 
 
 # %% tags=["hide-input"]
@@ -5362,9 +5365,11 @@ def ten_fixed_test_sentences():
 # the place of the best epoch, and last, the length penalty is set to the value that was chosen on
 # the validation split.
 #
-# Words get what suits them: a dropout of 0.4, because they have more weights that are seldom used
-# and soon learnt by heart. And since a sentence has fewer words than subwords, their batches hold
-# fewer tokens, but as many sentences. So every run makes as many updates as the others.
+# Three things to know. With the recipe's dropout of 0.25, words learnt the training text by heart, so
+# they have 0.4: the first gain is that of subwords and of another dropout. The three matrices of the
+# second row keep 0.25, though they have half again as many weights as one: a part of what one matrix
+# gains may be that it learns less by heart. And since a sentence has fewer words than subwords,
+# batches of words hold fewer tokens, so that every run makes equally many updates.
 
 
 # %% tags=["hide-input"]
@@ -5376,17 +5381,18 @@ published("steps")
 # Luck has two sources.
 #
 # *The seeds.* Trainings that differ in nothing but their random numbers give different scores, and
-# the brackets behind a score say how far apart they lie. A gain should be larger than that. The last
-# three steps train nothing anew, so there the luck of the training is the same in both rows, and it
-# is enough that every seed gains.
+# the brackets behind a score say how far apart they lie. A gain should be larger than that. Beam and
+# length penalty decode the very weights of the row above, so there it is enough that every seed
+# gains. This demand is a rule of thumb: three seeds cannot make anything very sure.
 #
 # *The sentences.* A test set is a sample. Would another thousand sentences show the gain, too? We
 # have no others, but we can draw a thousand from these, with replacement, so that some come twice
 # and some not at all. This is done ten thousand times, a *bootstrap* ([Koehn,
-# 2004](https://aclanthology.org/W04-3250/)). The brackets behind a gain hold 95 % of what was found.
-# Ten such questions stand in the table, and whoever asks ten times is often right by chance. So
-# each answer must be surer than if it were the only one, by the rule of
-# [Holm](https://www.jstor.org/stable/4615733).
+# 2004](https://aclanthology.org/W04-3250/)). The brackets behind a gain hold 95 % of the draws, for
+# these trainings and for one question asked alone. But ten questions stand in the table. If each
+# were wrong one time in twenty, some *yes* among them would often be false. So each answer must be
+# surer than if it were the only one, by the rule of [Holm](https://www.jstor.org/stable/4615733),
+# and an interval above zero may stand beside a *no*.
 #
 # A step *passes* if it meets both demands on both test sets. One that does not may still be a gain:
 # then it is too small to be seen with so few seeds and sentences.
@@ -5435,8 +5441,9 @@ published("training")
 # | Transformer, big | 28.4 | 41.8 | 2.3e19 | |
 #
 # (§6.1) So the base model already beats all of them into German, ensembles included, at a fraction
-# of the cost that is known of them. Into French it does not; the big one does. (Its 41.8 is that of
-# Table 2 and the abstract; the text of §6.1 says 41.0.)
+# of the training cost of each that states one. Into French the paper claims less: its big model is
+# better than every *single* model. Its 41.8, of Table 2 and the abstract, is above the ensembles,
+# too. The 41.0 in the text of §6.1 is not.
 #
 # (§6.2, Table 3) What matters in the model? The base model, which reaches 25.8 BLEU on
 # newstest2013, was changed in one way or another. (Checkpoints were not averaged, and when the
@@ -5468,10 +5475,11 @@ published("training")
 # <a id="choices"></a>
 # ## Choices
 #
-# How does one find a recipe? By trials on the validation split. These change one thing at a time
-# (subwords and layers together with width and heads, so that the model stays as large), with one
-# seed and a quarter of the recipe's epochs, at the end of which the learning rate is zero as well. Those of
-# 32 epochs are as long as the recipe, and change several things.
+# How does one find a recipe? By trials on the validation split. These change one thing, and what
+# must change with it (more subwords or layers make the model narrower, so that it stays as large;
+# half the batch makes twice the updates, at a lower rate). They have one seed and a quarter of the
+# recipe's epochs, at the end of which the learning rate is zero as well. Those of 32 epochs are as
+# long as the recipe, and change several things.
 
 
 # %% tags=["hide-input"]
@@ -5479,11 +5487,13 @@ published("choices")
 
 
 # %% [markdown]
-# Each row has one seed, so compare a difference with the range of seeds above before you believe
-# it. One is left: with the norm after the sum the model learns more slowly, as it did in
+# Each row has one seed, and nobody has measured how far seeds differ in so short a training, so a
+# difference of a point decides nothing. One is larger: with the norm after the sum the model learns
+# more slowly than with the same rate (factor 0.5) and the norm before, as it did in
 # [Part 4](#warm-up-and-norm). Batches half as large, and twice as many subwords, look better by a
-# point. But in 32 epochs both together came no further than the recipe. Lists of different lengths
-# have different subwords, so their perplexities cannot be compared.
+# point. But in 32 epochs both together came no further than [the recipe](#step-by-step), with
+# nearly twice its updates. Lists of different lengths have different subwords, so their perplexities
+# cannot be compared.
 #
 # Two warnings. One change at a time says nothing about two at once. And a short training favours
 # what learns fast: little dropout, nothing hidden. In a long one the same model may overfit. So
@@ -5495,7 +5505,7 @@ published("choices")
 # How fast is this code? In training it is timed beside two others. One is PyTorch's
 # `nn.Transformer`, with our batches and number formats. The other is the way in which the 2022
 # version of this text trained: 32 pairs padded to 72 tokens, text cut into words inside the loop,
-# a loss for padding too, ten batches to an update, fp32. Tokens are counted in the target, without
+# scores of all words at padding too, ten batches to an update, fp32. Tokens are counted in the target, without
 # padding. Decoding is timed beside the plain loop, one sentence after the other, and beside
 # [CTranslate2](https://github.com/OpenNMT/CTranslate2), an engine in C++ that does nothing else.
 
@@ -5505,8 +5515,8 @@ published("speed")
 
 
 # %% [markdown]
-# Compare rows of one number format. And a speed belongs to a machine: on another the ratios are
-# others, and which of two ways is faster may be, too.
+# Compare rows of one number format. And a speed belongs to a machine: on another the ratios differ,
+# and even the order may.
 #
 # What each gain is worth stands in the [engine room](#gains).
 #
@@ -5554,7 +5564,8 @@ def check_the_count_is_that_of_pytorch():
 # 10^{18}$ and $2.3 \cdot 10^{19}$ operations (Table 2). These are not counts: they are the time of
 # the training, 12 hours and 3.5 days, times eight GPUs, times the 9.5 tera-operations per second in
 # single precision that each was assumed to sustain (§6.1, footnote 5). Divide our count by theirs,
-# and you get the share of that speed which went into these products, padding included.
+# and you get the share of that speed which went into these products, if a batch held no more than
+# those tokens.
 
 
 # %% tags=["hide-input"]
@@ -5734,8 +5745,9 @@ def maps_at_hand(sentence: str = SENTENCE):
 # position receives from this head is mixed from the values of all keys in these proportions. A row
 # with one strong cell copies from one place. A row of one even tint takes the mean of everything. A
 # strong diagonal means that each position looks at itself, one beside the diagonal that it looks at
-# its neighbour. And a staircase in the cross-attention is an alignment, word for word. Each place
-# where it jumps is a place where the two languages order their words differently.
+# its neighbour. And a staircase in the cross-attention looks like an alignment of words. Where it
+# jumps, the two languages may order their words differently, or a word has two parts, or a head
+# only parks its weight.
 #
 # Two warnings. A weight says how much of a value is taken, not how much the value matters: a long
 # vector with a small weight may outweigh a short one with a large weight. And a position in an
@@ -5867,9 +5879,9 @@ def attention_explorer_figure():
 #
 # (§4; Figures 3 to 5 of the paper, after its references) The paper shows three such maps, all
 # from its encoder. In one of them many heads look from *making* to *more difficult*, six and
-# seven words on: they complete a phrase over a distance. In the next two heads look from *its* to
-# *Law* and to *application*, and seem to find out what a pronoun stands for. In the last, two
-# heads of one layer look at quite different things, which resemble the structure of the sentence.
+# seven words on: they complete a phrase over a distance. In the second map, two heads look from
+# *its* to *Law* and to *application*, and seem to find out what a pronoun stands for. In the third,
+# two heads of one layer look at quite different things, which resemble the structure of the sentence.
 #
 # > **Is attention an explanation?** It tells where a head reads. It does not tell what the head
 # > takes from there, nor what later layers make of it. The memory at the place of *hebt* may
@@ -5968,10 +5980,10 @@ published("heads")
 # English verb, does the decoder read the particle at the end of the clause, or has the encoder
 # carried it to *sieht* (sees)? A map cannot tell, because a vector in the memory is no longer one
 # word. An experiment can. Take two sentences that differ in the particle only, and the model's
-# translation of each. By its *preference* the decoder takes the one or the other: the difference of
-# their log-probabilities. With the first memory it is high, with the second low, and this distance
-# is the whole *shift*. Now put single vectors of one memory in the places of the other. What share
-# of the shift happens?
+# translation of each. The decoder's *preference* is the log-probability of the first translation less
+# that of the second. It is higher beside the memory of the first sentence than beside that of the
+# second, and the difference is the whole *shift*. Now put single vectors of one memory in the places
+# of the other. What share of the shift happens?
 
 
 # %%

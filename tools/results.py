@@ -317,7 +317,8 @@ def step_between(before: Row, after: Row, split: str) -> dict:
         [counts_of(after, run, split) for _, run in pairs],
     )
     low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
-    same_weights = all(old == new for old, new in pairs)  # so that each of them must gain
+    same_runs = all(old == new for old, new in pairs)
+    same_weights = same_runs and before.averaged == after.averaged  # so that each must gain
     return {
         "row": after.name,
         "split": split,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 at = plan.at
 DRAWS = 10_000
-SURE = 0.05  # the share of false alarms among all steps and splits together
+SURE = 0.05  # the chance of a single false alarm among all steps and splits, for given trainings
 
 
 def counts_of(written: Sequence[str], references: Sequence[str]) -> Tensor:
@@ -49,7 +49,7 @@ def differences(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
 
 
 def chance(drawn: Tensor) -> float:
-    """How often luck alone would give such differences, in either direction."""
+    """Twice the share of draws on the other side of zero, by which luck alone is judged."""
     lower = min((drawn <= 0).sum().item(), (drawn >= 0).sum().item())
     return min(1.0, 2 * (lower + 1) / (len(drawn) + 1))
 
