@@ -4,7 +4,7 @@
     python tools/results.py left [NAME ...]   those that are not on record yet
     python tools/results.py pace              seconds of an update, on a quiet machine
     python tools/results.py validate          try beams, penalties and averages
-    python tools/results.py score [NAME ...]  each row's runs on each test split, once
+    python tools/results.py score             each row on each test split, once
     python tools/results.py steps             which steps of the recipe pass the rule of the text
     python tools/results.py pretrained        the folder pretrained/ and what int8 costs
 
@@ -283,12 +283,10 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     return entry
 
 
-def score(beginnings: tuple[str, ...] = (), /) -> None:
-    """Score what was never scored, of all runs or of those whose names begin so."""
+def score() -> None:
+    """Score what was never scored."""
     for row in (*plan.ROWS, plan.OTHER):
         for run in row.runs:
-            if beginnings and not run.startswith(beginnings):
-                continue
             splits = [split for split in plan.TESTS if not score_of(row, run, split)]
             translator = translator_of(run, row.averaged) if splits else None
             for split in splits:
