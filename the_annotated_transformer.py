@@ -32,9 +32,9 @@
 # | --- | --- | --- |
 # | Ein kleines Mädchen hebt einen roten Ball auf. | A little girl raises a red ball. | A little girl picks up a red ball. |
 # | Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank. | An old man reading a newspaper sitting on a bench. | An old man who is reading a newspaper sits on a bench. |
-# | Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht. | Three boys climb a tree while their mother watches. | Three boys climb a tree while their mother watches. |
-# | Ein Bergsteiger ruht sich auf einem Felsvorsprung aus. | A climber rests on a rock ledge. | A climber rests on a rocky ledge. |
-# | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A horn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
+# | Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht. | Three boys climbing a tree while their mother watches. | Three boys climb a tree while their mother watches. |
+# | Ein Bergsteiger ruht sich auf einem Felsvorsprung aus. | A rock climber resting on a rock ledge. | A climber rests on a rocky ledge. |
+# | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A korn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
 #
 # This text builds such a model. It follows the paper
 # [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), in which eight researchers
