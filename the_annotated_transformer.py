@@ -5839,8 +5839,8 @@ def encoder_maps_figure():
 # %% [markdown]
 # **Figure 24.** What the words of the source look at. A line beside the diagonal is a look at a
 # neighbour. In [Part 1](#one-sentence) *hebt* asked, and *auf* answered, because we had laid them
-# close together. The model in `pretrained/` has found this pair by itself, the other way round: in
-# its first layer *auf* looks at *hebt* (head 3), while *hebt* hardly looks at *auf*.
+# close together. The model in `pretrained/` links the two by itself, the other way round: in its
+# first layer *auf* looks at *hebt* (head 2), while *hebt* looks at *auf* much less.
 #
 # <a id="explorer"></a>
 # ## An explorer
