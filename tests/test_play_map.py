@@ -389,7 +389,9 @@ def test_a_cell_of_the_table_chooses_its_box_layer_and_position(browser, made):
     where, shares = panel(tab)
     assert "layer 1 of 3, at ., where end is written next" in where
     assert pressed.inner_text() == next(iter(shares)) == "end"
-    assert pressed.get_attribute("title").startswith(f"{shares['end']:.3f}, what is written")
+    assert pressed.get_attribute("title").startswith(f"{shares['end']:.3f}")
+    first = tab.locator(".lens .first button").last.get_attribute("title")
+    assert first.endswith(", what is written in the end")
     tab.keyboard.press("ArrowUp")
     wait_for(tab, "sum after cross-attention")
     tab.keyboard.press("ArrowLeft")
