@@ -483,8 +483,9 @@ def test_a_penalty_beyond_one_pays_for_length(at):
 
 def test_speed_is_a_ratio_of_medians():
     rows = {tuple(row[:2]): row[2:] for row in records.read("views/speed")["rows"]}
-    ours = views.training_case(dtype="fp32")
-    theirs = views.training_case("torch", dtype="fp32")
+    record = records.read("benchmark")
+    ours = views.training_case(record, "ours", "small", "fp32")
+    theirs = views.training_case(record, "torch", "small", "fp32")
     middle = f"{views.median(views.speeds(ours)):,.0f}"
     assert rows["training", "ours"][0].startswith(f"{middle}\u00a0")
     ratio = views.median(views.speeds(ours)) / views.median(views.speeds(theirs))
