@@ -103,7 +103,7 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
     pairs = zip(plan.ROWS, plan.ROWS[1:], strict=False)
     result = {row.name: step(before, row) for before, row in pairs}
     expected = {
-        "subwords": {"vocab_size"},
+        "subwords": {"vocab_size", "dropout", "batch_tokens"},  # as the text tells
         "one-matrix": {"share_embeddings"},
         "beam": {"beam"},
         "averaging": {"averaged"},
