@@ -634,6 +634,17 @@ def test_fits_every_window(browser, any_page, width):
 
 
 @pytest.mark.browser
+def test_a_formula_that_its_late_font_widens_takes_the_focus(browser, sample):
+    page = opened(browser, sample)
+    short = "[...document.querySelectorAll('.display')].find(e => e.scrollWidth === e.clientWidth)"
+    box = page.evaluate_handle(short).as_element()
+    assert box.evaluate("e => e.tabIndex") == -1
+    box.evaluate("e => { e.querySelector('.katex').style.paddingLeft = '900px' }")
+    page.evaluate("document.fonts.dispatchEvent(new FontFaceSetLoadEvent('loadingdone'))")
+    assert box.evaluate("e => e.tabIndex") == 0
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1360])
 def test_the_page_keeps_its_height_while_charts_are_drawn(browser, any_page, width):
     page = visited(browser, any_page.as_uri(), viewport={"width": width, "height": 900})

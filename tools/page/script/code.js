@@ -29,4 +29,6 @@ const onScreen = new IntersectionObserver((entries) =>
 
 const scrolling = new ResizeObserver((entries) => entries.forEach(({ target }) => markScrolling(target)));
 all(".scroll, .code pre, .output").forEach((box) => scrolling.observe(box));
+// A formula's letters come after the page: they widen what is in the box, and the box keeps its size.
+document.fonts.addEventListener("loadingdone", () => all(".display").forEach(markScrolling));
 all(".code").forEach((block) => onScreen.observe(block));
