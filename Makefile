@@ -148,7 +148,7 @@ convert: $(READY) ## Bring weights of 2018 or 2022 into the present format: ARGS
 	$(PY) tools/models.py convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
-	for step in train pace validate score steps pretrained; do $(PY) tools/results.py $$step; done
+	for step in train validate score steps pretrained pace; do $(PY) tools/results.py $$step; done
 	$(MAKE) experiments
 
 experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)

@@ -167,11 +167,17 @@ def test_a_benchmark_goes_on_after_a_stop(monkeypatch, capsys, tmp_path):
         return {"speed": float(len(measured))}
 
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setattr(bench.records, "RESULTS", tmp_path)
     monkeypatch.setattr(bench.records, "wait_for_quiet", wait_for_quiet)
     monkeypatch.setattr(bench, "measure_apart", measure_apart)
     monkeypatch.setattr(bench, "SMALL", TINY)
     monkeypatch.setattr(bench, "CASES", {name: bench.CASES[name] for name in (one, other)})
+    for able, missing in ((False, "a processor that is fast at bf16"), (True, "no LD_PRELOAD")):
+        monkeypatch.setattr(tutorial, "gains_from_bf16", lambda device, able=able: able)
+        assert bench.main(["run", "--name", "some"]) == 1
+        assert missing in capsys.readouterr().err
+    monkeypatch.setenv("LD_PRELOAD", "an allocator")
     assert bench.main(["run", "--name", "some"]) == 1
     assert capsys.readouterr().err == "error: others use the cores\n"
     assert bench.main(["run", "--name", "some"]) == 0

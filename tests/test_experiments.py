@@ -69,7 +69,7 @@ def test_nothing_is_trained_twice(tmp_path, monkeypatch):
     expected = {(name, seed) for name in trained for seed in experiments.SEEDS}
     assert set(asked[: len(expected)]) == expected
     assert len(asked) == len(expected) + 6 * 2 * 2 * 3
-    about = records.read("planted")["made"]
+    [about] = records.read("planted")["made"]["copying"]
     assert about.keys() >= {"date", "machine", "commit", "code"}
     points = views.breaks()["chart"]["data"]["values"]
     assert len(points) == len(views.PARTS) * 2 * 3
@@ -80,7 +80,8 @@ def test_nothing_is_translated_twice(tmp_path, monkeypatch):
     asked = []
     for kind in experiments.MEASURES:
         measure = lambda fault, seed: asked.append((fault.name, seed)) or 40.0  # noqa: E731
-        monkeypatch.setitem(experiments.MEASURES, kind, measure)
+        made = experiments.MEASURES[kind][1]
+        monkeypatch.setitem(experiments.MEASURES, kind, (measure, made))
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     for _ in range(2):
         assert experiments.main(["translating"]) == 0
@@ -91,6 +92,20 @@ def test_nothing_is_translated_twice(tmp_path, monkeypatch):
         assert names.count(fault.name) == 3
     assert names.count("scored in lower case") == 1
     assert names.count("dropout is on while it translates") == 3
+    made = records.read("planted")["made"]
+    assert made["shipped"][0]["code"].keys() == {"scoring", "weights"}
+
+
+def test_faults_are_compared_with_what_the_same_code_did(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    one, other = experiments.FAULTS[:2]
+    monday = {"date": "2027-01-04", "machine": "a toy", "commit": "0123456", "code": {"c": "ab"}}
+    for fault, made in ((one, monday), (other, monday), (other, monday | {"machine": "b"})):
+        experiments.keep("shipped", fault, [40.0], made)
+    machines = [made["machine"] for made in records.read("planted")["made"]["shipped"]]
+    assert machines == ["a toy", "b"]
+    with pytest.raises(ValueError, match="shipped was begun by other code; remove it there"):
+        experiments.keep("shipped", other, [40.0], monday | {"code": {"c": "cd"}})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import plan
 import pytest
 import torch
 from conftest import PROJECT
@@ -268,9 +269,7 @@ def test_the_model_has_read_none_of_these_sentences_nor_of_chimney_sweeps(multi3
 
 @pytest.mark.slow
 def test_the_score_is_that_of_the_record(multi30k):
-    card = (SHIPPED / "README.md").read_text(encoding="utf-8")
-    beam, alpha = re.search(r"beam (\d+), α = ([\d.]+)", card).groups()
-    decode = functools.partial(tutorial.beam_search, beam=int(beam), alpha=float(alpha))
+    decode = functools.partial(tutorial.beam_search, beam=plan.BEAM, alpha=plan.CHOSEN_ALPHA)
     translator = tutorial.load_trained_model("pretrained", torch.device("cpu"))
     tutorial.make_fast(translator.model)
     corpus = tutorial.read_multi30k(Path(multi30k))

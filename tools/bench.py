@@ -7,8 +7,8 @@ sentence at a time, and beside CTranslate2, an engine that is written for it.
     python tools/bench.py measure CASE   one case once, as a line of JSON
 
 `run` refuses a busy machine. Every measurement has new processes and is kept in RUNS_DIR at once:
-after a stop the same command goes on, if the code that decides is the same. It needs Multi30k, and
-CTranslate2, which `make bench` installs.
+after a stop the same command goes on, if code, processor and allocator are the same. It needs
+Multi30k, and CTranslate2, which `make bench` installs.
 """
 
 import functools
@@ -170,7 +170,7 @@ def all_cases() -> Iterator[Case]:
         yield Case("train", code, size, dtype)
     for size in SIZES:
         yield Case("train", "ours", size, "bf16", ranks=2, threads=1)
-        yield Case("train", "ours", size, "bf16", allocator=False)
+    yield Case("train", "ours", "small", "bf16", allocator=False)
     yield Case("decode", "plain", "shipped")
     for code, beam in itertools.product(("ours", "ctranslate2"), (1, 4)):
         yield Case("decode", code, "shipped", beam=beam)
@@ -272,13 +272,16 @@ def measure(name: Literal[tuple(CASES)], /, here: bool = False) -> None:
 
 def run(name: str = "benchmark") -> None:
     """Measure every case, round after round, and write the medians to docs/results/NAME.json."""
-    made = results.made(training=results.TRAINING, decoding=DECODING)
-    own = Path(__file__).read_text("utf-8")
-    code = hashlib.sha256(f"{made['code']} {own}".encode()).hexdigest()[:16]
+    if not at.gains_from_bf16(torch.device("cpu")):
+        raise ValueError("half of the cases ask for a processor that is fast at bf16; this is none")
+    if not os.environ.get("LD_PRELOAD"):
+        raise ValueError("no LD_PRELOAD: some cases compare its allocator with the system's")
+    made = results.made_with_shipped(training=results.TRAINING, decoding=DECODING)
+    texts = [Path(file).read_text("utf-8") for file in (__file__, ctranslate.__file__)]
+    decides = [made["code"], made["machine"], made["allocator"], *texts]
+    code = hashlib.sha256(f"{decides}".encode()).hexdigest()[:16]
     path = at.runs_folder() / f"{name}-{code}.json"
-    able = at.gains_from_bf16(torch.device("cpu"))
-    cases = [name for name, case in CASES.items() if able or case.dtype != "bf16"]
-    rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in cases}
+    rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in CASES}
     for number, (case, measured) in itertools.product(range(ROUNDS), rounds.items()):
         if len(measured) == number:
             records.wait_for_quiet()

@@ -77,6 +77,14 @@ def made(run: str = "", /, **decided: Sequence[str]) -> dict:
     return records.circumstances() | {"code": hashes}
 
 
+def made_with_shipped(**decided: Sequence[str]) -> dict:
+    """Circumstances and hashes of a measurement of pretrained/, that of its weights among them."""
+    weights = (PRETRAINED / "model.safetensors").read_bytes()
+    about = made(**decided)
+    about["code"]["weights"] = hashlib.sha256(weights).hexdigest()[:16]
+    return about
+
+
 # Training ---------------------------------------------------------------------------------------
 
 
@@ -133,17 +141,23 @@ def train_one(name: str) -> dict:
     return {"summary": summary | made(name), "log": log}
 
 
-def missing(beginnings: tuple[str, ...] = ()) -> Iterator[str]:
-    """Runs whose names begin so, by default those of the rows, that are not on record."""
+def named(beginnings: Sequence[str]) -> list[str]:
+    """Runs whose names begin so, by default those of the rows; ValueError where none does."""
     for beginning in beginnings:
         if not any(name.startswith(beginning) for name in plan.RUNS):
             names = ", ".join(plan.RUNS)
             raise ValueError(f"no run begins with {beginning!r}: choose among {names}")
     of_rows = {run for row in (*plan.ROWS, plan.OTHER) for run in row.runs}
-    for name in plan.RUNS:
-        wanted = name.startswith(tuple(beginnings)) if beginnings else name in of_rows
-        if wanted and not records.read(f"runs/{name}"):
-            yield name
+    return [
+        name
+        for name in plan.RUNS
+        if (name.startswith(tuple(beginnings)) if beginnings else name in of_rows)
+    ]
+
+
+def missing(beginnings: Sequence[str] = ()) -> Iterator[str]:
+    """Those of them that are not on record."""
+    return (name for name in named(beginnings) if not records.read(f"runs/{name}"))
 
 
 def train(beginnings: tuple[str, ...] = (), /) -> None:
@@ -176,7 +190,9 @@ def pace_here(name: str, file: Path, /) -> None:
 
 
 def pace() -> None:
-    """Seconds of an update of the runs whose time is told, on a quiet machine."""
+    """Seconds of an update of the runs whose time is told, on a quiet machine fast at bf16."""
+    if not at.gains_from_bf16(models.CPU):
+        raise ValueError("minutes are told of processors that are fast at bf16, and this is none")
     for name in plan.PACED:
         record = records.read("pace")
         if name not in record:
@@ -286,10 +302,9 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
 
 def score(beginnings: tuple[str, ...] = (), /) -> None:
     """Score what was never scored, of all runs or of those whose names begin so."""
+    wanted = named(beginnings)
     for row in (*plan.ROWS, plan.OTHER):
-        for run in row.runs:
-            if beginnings and not run.startswith(beginnings):
-                continue
+        for run in filter(wanted.__contains__, row.runs):
             splits = [split for split in plan.TESTS if not score_of(row, run, split)]
             translator = translator_of(run, row.averaged) if splits else None
             for split in splits:
@@ -307,11 +322,11 @@ def counts_of(row: Row, run: str, split: str) -> torch.Tensor:
 
 
 def step_between(before: Row, after: Row, split: str) -> dict:
-    """What a row gains over the row before on a split, by the seeds that both have."""
+    """What a row gains over the row before on a split, seed by seed."""
     scores = [[score_of(row, run, split)["bleu"] for run in row.runs] for row in (before, after)]
     luck = max(max(each) - min(each) for each in scores)  # of the training
-    pairs = list(zip(before.runs, after.runs, strict=False))
-    gains = [new - old for old, new in zip(*scores, strict=False)]
+    pairs = list(zip(before.runs, after.runs, strict=True))
+    gains = [new - old for old, new in zip(*scores, strict=True)]
     drawn = significance.differences(
         [counts_of(before, run, split) for run, _ in pairs],
         [counts_of(after, run, split) for _, run in pairs],
@@ -325,7 +340,6 @@ def step_between(before: Row, after: Row, split: str) -> dict:
         "gain": round(mean(gains), 2),
         "interval": [round(low, 2), round(high, 2)],
         "chance": significance.chance(drawn),
-        "seeds": len(pairs),
         "range": round(luck, 2),
         "beyond the seeds": min(gains) > 0 if same_weights else mean(gains) > luck,
     }

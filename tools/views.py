@@ -6,6 +6,7 @@ Nothing is trained: all comes from the records of docs/results and from pretrain
 the script only show these views.
 """
 
+import functools
 import json
 import math
 import re
@@ -74,14 +75,18 @@ Curves lead from each subword to those that the model looked at while it wrote i
 
 
 def summaries(*rows: plan.Row) -> list[dict]:
-    """What is on record of the runs of rows; ValueError where one is missing, or formats differ."""
+    """What is on record of the runs of rows; ValueError where one is missing, or they differ."""
     names = [run for row in rows for run in row.runs]
     if missing := [name for name in names if not read(f"runs/{name}")]:
         raise ValueError(f"not on record: {', '.join(missing)}")
     found = {name: read(f"runs/{name}")["summary"] for name in names}
-    formats = {name: summary["format"] for name, summary in found.items()}
-    if len({*formats.values()}) > 1:
-        raise ValueError(f"rows of a table share their number format, and here are {formats}")
+    alike = {
+        "number format": {name: summary["format"] for name, summary in found.items()},
+        "code of training": {name: summary["code"]["training"] for name, summary in found.items()},
+    }
+    for what, values in alike.items():
+        if len({*values.values()}) > 1:
+            raise ValueError(f"rows of a table share their {what}, and here are {values}")
     return list(found.values())
 
 
@@ -96,14 +101,17 @@ def bleu(row: plan.Row, split: str) -> str:
 
 
 def paces(*rows: plan.Row) -> dict[str, dict]:
-    """What was timed of the rows; ValueError where one is missing, or machines differ."""
+    """What was timed of the rows; ValueError where one is missing, or they do not compare."""
     record = read("pace")
     names = [row.runs[0] for row in rows]
+    trained = {row.runs[0]: summaries(row)[0]["code"] for row in rows}
     if missing := [name for name in names if name not in record]:
         raise ValueError(f"not timed: {', '.join(missing)}")
     machines = {name: record[name]["made"]["machine"] for name in names}
     if len({*machines.values()}) > 1:
         raise ValueError(f"minutes compare on one kind of processor, and here are {machines}")
+    if others := [name for name in names if record[name]["made"]["code"] != trained[name]]:
+        raise ValueError(f"timed by other code than trained: {', '.join(others)}")
     return {name: record[name] for name in names}
 
 
@@ -119,8 +127,8 @@ def timed(*rows: plan.Row) -> str:
     """Where the minutes of rows were timed."""
     [machine] = {pace["made"]["machine"] for pace in paces(*rows).values()}
     return (
-        "minutes: updates of a run timed apart, in two processes with bf16; about twice as many"
-        f" without; timed on {machine}"
+        "minutes: updates of a run timed apart, in two processes with bf16, on a processor fast at"
+        f" it: {machine}"
     )
 
 
@@ -133,7 +141,8 @@ def short_table() -> dict:
         f" token; {timed(*ROWS)}"
     )
     columns += ["parameters", "minutes"]
-    return finished(caption, summaries(*ROWS), scores(*ROWS), columns=columns, rows=rows)
+    made = [*summaries(*ROWS), *(pace["made"] for pace in paces(*ROWS).values())]
+    return finished(caption, made, scores(*ROWS), columns=columns, rows=rows)
 
 
 def average_of(what: str, row: plan.Row, split: str) -> str:
@@ -231,11 +240,9 @@ def averaging() -> dict:
     rows = [cell | {"averaged": cell["averaged"] or "best epoch"} for cell in record["sweep"]]
     columns = {"last epochs averaged": "{averaged}", "BLEU": "{bleu:.1f}"}
     columns["perplexity"] = "{perplexity:.2f}"
-    caption = "Multi30k, validation split, {run}, beam {beam}, alpha 0.6".format(**record)
+    caption = "Multi30k, validation split, {run}, beam {beam}, α = {alpha}"
+    caption = caption.format(**record, alpha=plan.ALPHA)
     return finished(caption, [record["made"]], **tabulate(rows, columns))
-
-
-UNTOLD = ("keep", "seed")  # decide no score of a trial, or are said above all
 
 
 def choices() -> dict:
@@ -243,23 +250,26 @@ def choices() -> dict:
     base = read("runs/trial-base")["summary"]["settings"]
     trials = []
     for name, run in plan.RUNS.items():
-        if name.startswith("trial-") and (record := read(f"runs/{name}")):
+        if name.startswith("trial-"):
+            record = read(f"runs/{name}")
             settings = record["summary"]["settings"]
             changes = [
                 f"{key} {value}"
                 for key, value in settings.items()
-                if base[key] != value and key not in UNTOLD
+                if base[key] != value and key != "keep"  # decides no score of a trial
             ]
             changes += [plan.IN_WORDS[run.embeddings]] if run.embeddings else []
             change = {"change": ", ".join(changes) or "none"}
             trials.append(record["summary"] | record["log"][-1] | change)
     columns = {"change": "{change}", "BLEU": "{bleu:.1f}", "perplexity": "{perplexity:.2f}"}
     columns["parameters"] = "{parameters:,}"
+    codes = {trial["code"]["training"] for trial in trials}
     caption = (
-        "Multi30k, validation split, greedy, seed {seed}, {epochs} epochs. Without a change: N {N},"
+        "Multi30k, validation split, greedy, last epoch, seed {seed}, {epochs} epochs, made while"
+        " the recipe was chosen, with {codes} states of the code. Without a change: N {N},"
         " d_model {d_model}, d_ff {d_ff}, h {h}, dropout {dropout}, vocab_size {vocab_size},"
         " smoothing {smoothing}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}"
-    ).format(**base)
+    ).format(**base, codes=len(codes))
     return finished(caption, trials, **tabulate(trials, columns))
 
 
@@ -321,7 +331,7 @@ def breaks() -> dict:
     text = "Small charts of loss against updates, one for each part that is taken out of the model."
     drawn = lines.properties(description=text).to_dict()
     caption = f"Copy task, {10 * len(losses_of(whole[0]))} updates, seeds 1 to {len(whole)}"
-    return finished(caption, [record["made"]], chart=drawn)
+    return finished(caption, record["made"]["copying"], chart=drawn)
 
 
 KINDS = ("copied", "ended early", "ran over", "wrong token")
@@ -337,7 +347,7 @@ def copied() -> dict:
         rows.append([part, last, *(with_range([run[kind] for run in runs], 0) for kind in KINDS)])
     caption = f"Copy task, 200 sequences, mean of {len(runs)} seeds (range)"
     columns = ["without", "last loss", *KINDS]
-    return finished(caption, [record["made"]], columns=columns, rows=rows)
+    return finished(caption, record["made"]["copying"], columns=columns, rows=rows)
 
 
 def beyond(values: Sequence[float], band: Sequence[float]) -> str:
@@ -387,7 +397,7 @@ def planted() -> dict:
     updates = 10 * len(losses_of(sound[0]))
     caption = f"Copy task, {updates} updates, mean of three seeds (range); a symptom is named where"
     caption += " all three lie beyond three sound ones (faster, slower: by the sum of their losses)"
-    return finished(caption, [record["made"]], columns=columns, rows=rows)
+    return finished(caption, record["made"]["copying"], columns=columns, rows=rows)
 
 
 def symptom_of_bleu(bleu: Sequence[float], sound: Sequence[float]) -> str:
@@ -417,7 +427,8 @@ def planted_bleu() -> dict:
         " (range). Shipped: beam of four, one run, with dropout three. A symptom is named where"
         " BLEU lies beyond all that is sound, and by half a point or more"
     )
-    return finished(caption, [record["made translating"]], columns=columns, rows=rows)
+    made = [stamp for kind in models for stamp in record["made"][kind]]
+    return finished(caption, made, columns=columns, rows=rows)
 
 
 def warmups() -> dict:
@@ -497,7 +508,10 @@ def lost() -> dict:
     rows = [
         [beam, *(str(counts[kind]) for kind in kinds)] for beam, counts in record["counts"].items()
     ]
-    caption = "Validation sentences, by the score (α = 0.6) of what greedy decoding and a beam find"
+    caption = (
+        f"Validation sentences, by the score (α = {plan.ALPHA}) of what greedy decoding and a beam"
+        " find"
+    )
     return finished(caption, [record["made"]], columns=["beam", *kinds.values()], rows=rows)
 
 
@@ -672,7 +686,7 @@ def gains() -> dict:
     """What each gain is worth: how many times as long training takes without it."""
     record = read("benchmark")
     whole = training_case(record, "ours", "small", "bf16")
-    [plain_memory] = matching(record, task="train", size="small", allocator=False)
+    [plain_memory] = matching(record, task="train", allocator=False)
     without = {
         "numbers of 16 bits": training_case(record, "ours", "small", "fp32"),
         **{case["change"][0]: case for case in matching(record, task="without")},
@@ -730,8 +744,8 @@ def cost() -> dict:
     columns |= {"counted, of the paper's": "{share:.0%}", "hours on two cores": "{here:,.0f}"}
     caption = (
         f"Floating-point operations, sentences of {length} tokens; here at {second:,.0f} tokens a"
-        f" second, our fastest training of the base size ({best['dtype']}, {words:,} words), in"
-        " proportion to the operations"
+        f" second, our fastest training of the base size ({best['dtype']}, {words:,} words,"
+        f" processes: {best['ranks']}), in proportion to the operations"
     )
     return finished(caption, [record["made"]], **tabulate((base, big), columns))
 
@@ -805,18 +819,28 @@ def card(text: str) -> str:
     return records.between_marks(text, "scores", records.markdown(view) + f"\n{view['caption']}\n")
 
 
+def write_view(name: str) -> None:
+    records.write(f"views/{name}", VIEWS[name]())
+
+
+def rewrite(name: str, written: Callable[[str], str]) -> None:
+    path = at.HERE / name
+    records.write_text(path, written(path.read_text("utf-8")))
+
+
 def main() -> int:
-    """Write what the records give; 1, and why, where a view stays as it is published."""
+    """Write what the records give; 1, and why, where something stays as it is published."""
+    files = {"images/first-translation.svg": lambda text: first_picture()}
+    files |= {"README.md": readme, "pretrained/README.md": card}
+    writers = {f"views/{name}": functools.partial(write_view, name) for name in VIEWS}
+    writers |= {name: functools.partial(rewrite, name, of) for name, of in files.items()}
     refused = 0
-    for name, view in VIEWS.items():
+    for name, write in writers.items():
         try:
-            records.write(f"views/{name}", view())
+            write()
         except (ValueError, KeyError) as error:
-            print(f"error: views/{name} stays as it was: {error}", file=sys.stderr)
+            print(f"error: {name} stays as it was: {error}", file=sys.stderr)
             refused = 1
-    records.write_text(at.HERE / "images" / "first-translation.svg", first_picture())
-    for name, written in (("README.md", readme), ("pretrained/README.md", card)):
-        records.write_text(at.HERE / name, written((at.HERE / name).read_text("utf-8")))
     return refused
 
 
