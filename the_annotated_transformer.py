@@ -254,7 +254,7 @@ published("faults")
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
 # and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
 # how sure that is. Minutes are those of all updates, on two cores that are fast at bf16;
-# on others it takes about twice as long. Validation after each epoch comes on top.
+# on others it takes longer. Validation after each epoch comes on top.
 
 
 # %% tags=["hide-input"]
@@ -4673,8 +4673,8 @@ def one_search():
 # log-probability of all up to there, and past the dashed line the best of what each step cuts. Play
 # it with a sentence, a width or an $\alpha$ of your own.
 #
-# How wide should the beam be, and how large $\alpha$? Both were tried on the validation split,
-# with the published model before rounding.
+# How wide should the beam be, and how large $\alpha$? On the validation split, with the published
+# model before rounding:
 
 
 # %% tags=["hide-input"]
@@ -5125,7 +5125,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # Why should a mean of weights be a good model at all? A network is not linear, and the mean of
 # two unrelated models is worthless. But late checkpoints of one run lie close together, in one
 # valley of the loss. How many of the last epochs should be averaged? We took six, near the paper's
-# five, before anything was measured. On the validation split, other numbers with one seed:
+# five. On the validation split, other numbers with one seed:
 
 
 # %% tags=["hide-input"]
@@ -5136,8 +5136,8 @@ published("averaging")
 # > **Does averaging always help?** It does what a falling learning rate does by itself. With the
 # > paper's schedule the weights keep moving until the very end, and their mean is usually a
 # > better place than any of them. On a straight line down to zero, which the published run has
-# > used, they come to rest, and there is less left to gain. The table shows no number that is
-# > clearly better than another.
+# > used, they come to rest, and there is less left to gain. By BLEU, no row of the table is clearly
+# > better than another.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -5365,11 +5365,12 @@ def ten_fixed_test_sentences():
 # the place of the best epoch, and last, the length penalty is set to the value that was chosen on
 # the validation split.
 #
-# Three things to know. With the recipe's dropout of 0.25, words learnt the training text by heart, so
-# they have 0.4: the first gain is that of subwords and of another dropout. The three matrices of the
-# second row keep 0.25, though they have half again as many weights as one: a part of what one matrix
-# gains may be that it learns less by heart. And since a sentence has fewer words than subwords,
-# batches of words hold fewer tokens, so that every run makes equally many updates.
+# Three things to know. Words have the most weights, and most of them are trained rarely. So their
+# dropout is 0.4 in place of 0.25, and the first gain is that of subwords and of another dropout. The
+# three matrices of the second row keep 0.25, though they have half again as many weights as one: a
+# part of what one matrix gains may be that it learns less by heart. And since a sentence has fewer
+# words than subwords, batches of words hold fewer tokens, so that every run makes equally many
+# updates.
 
 
 # %% tags=["hide-input"]
@@ -5479,7 +5480,7 @@ published("training")
 # must change with it (more subwords or layers make the model narrower, so that it stays as large;
 # half the batch makes twice the updates, at a lower rate). They have one seed and a quarter of the
 # recipe's epochs, at the end of which the learning rate is zero as well. Those of 32 epochs are as
-# long as the recipe, and change several things.
+# long as the recipe, which is the last row, and change several things.
 
 
 # %% tags=["hide-input"]
@@ -5491,9 +5492,9 @@ published("choices")
 # difference of a point decides nothing. One is larger: with the norm after the sum the model learns
 # more slowly than with the same rate (factor 0.5) and the norm before, as it did in
 # [Part 4](#warm-up-and-norm). Batches half as large, and twice as many subwords, look better by a
-# point. But in 32 epochs both together came no further than [the recipe](#step-by-step), with
-# nearly twice its updates. Lists of different lengths have different subwords, so their perplexities
-# cannot be compared.
+# point. But in 32 epochs, with nearly twice the updates, both together differ from the recipe by less
+# than that. Lists of different lengths have different subwords, so their perplexities cannot be
+# compared.
 #
 # Two warnings. One change at a time says nothing about two at once. And a short training favours
 # what learns fast: little dropout, nothing hidden. In a long one the same model may overfit. So
@@ -5962,8 +5963,8 @@ published("heads")
 
 # %% [markdown]
 # A head whose range holds zero has not been shown to matter. The two rows of a layer tell much the
-# same, though in the first layers the mean costs more than zero does. Compare the largest change
-# with the perplexity itself, because it is the price of one head among many.
+# same, though in the first layers of self-attention the mean costs more than zero does. Compare the
+# largest change with the perplexity itself, because it is the price of one head among many.
 #
 # Two conclusions would be wrong. A head whose absence costs nothing is not proven useless: another
 # may do the same and stand in for it, and only without both would we see it. Nor is a head whose
@@ -6486,12 +6487,12 @@ published("lengths")
 # length; a line for each seed. The longest of the training had ten tokens.
 #
 # Without positions the model is lost: it sees which tokens there are, and not in what order. Up to
-# ten tokens the other three copy nearly everything. Beyond eleven they fail, and each in its own
+# ten tokens the other three copy nearly everything. Beyond, they fail, and each in its own
 # way. With learnt positions every copy ends too early; the vectors of later positions have never
-# been trained. With sinusoids most end too early as well. With rotary positions they run
-# over: the model goes on and does not find its end. Some copies of eleven tokens, one more than in
-# the training, still come out right with sinusoids and rotary positions. (And one rotary model runs
-# over on most sequences of a single token. We cannot say why.)
+# been trained. With sinusoids some copies of eleven tokens come out right; then most end too early
+# as well. With rotary positions a few still come out right at sixteen, and most run over: the model
+# goes on and does not find its end. (One of them runs over on most sequences of a single token, too.
+# We cannot say why.)
 #
 # So no: here sinusoids do not carry further. That they are *defined* for every position does not
 # mean that a model has learnt to read them there. [Press et al.,
@@ -6580,7 +6581,7 @@ published("lengths")
 # | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
 # | length of training | 100,000 updates (base), 300,000 (big) | 32 epochs | [Training](#train-model) |
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
-# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores that are fast at bf16, about twice as long on others | [Results](#results) |
+# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores that are fast at bf16, longer on others | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
 # | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | weights on file | not stated | rounded to int8, with a step for each row of a matrix | [A model as files](#model-files) |
@@ -6852,14 +6853,14 @@ class FastDropout(nn.Dropout):
 # *The norm* by PyTorch's kernel, in one pass over memory. *The loss* without its table of targets:
 # only three numbers occur in that table, for the right word, for a wrong one, and for padding.
 #
-# *Attention* stays plain. PyTorch has a kernel for it, which never stores the table of weights. On
-# the CPUs that we measured it gains nothing, with sentences as short as ours.
+# *Attention* stays plain. PyTorch has a kernel for it, which never stores the table of weights. It
+# pays where sequences are long, and ours are short.
 #
 # <a id="mixed-precision"></a>
 # *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the
 # range of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It pays only
 # where the processor is fast at it. Instructions for bf16 are not enough: an Intel Xeon without AMX
-# has them, and trained more slowly with them than in fp32. The fast generator gives
+# has them, and no unit that is fast at them. The fast generator gives
 # log-probabilities in fp32 whatever the states are.
 
 

@@ -7,6 +7,7 @@ import statistics
 import assembled
 import experiments
 import particles
+import plan
 import pytest
 import records
 import torch
@@ -278,6 +279,40 @@ def test_what_the_text_says_of_warm_up_is_on_record():
     assert learnt == expected | {(False, False): 0}
 
 
+def test_what_the_text_says_of_lengths_is_on_record():
+    """Index 10 is of eleven tokens, one more than in the training."""
+    copied = {}
+    beyond = {}
+    for run in records.read("lengths")["runs"]:
+        copied.setdefault(run["positions"], []).append(run["copied"])
+        sums = {kind: sum(run[kind][11:]) for kind in views.KINDS}
+        beyond.setdefault(run["positions"], []).append(max(sums, key=sums.get))
+    for kind in ("sinusoids", "learnt", "rotary"):
+        assert all(sum(counts[:10]) > 920 for counts in copied[kind]), "nearly everything"
+    assert all(sum(counts[4:]) < 10 for counts in copied["none"])
+    assert all(counts[10:] == [0] * 10 for counts in copied["learnt"])
+    assert all(counts[10] > 10 and sum(counts[11:]) <= 1 for counts in copied["sinusoids"])
+    assert max(counts[15] for counts in copied["rotary"]) == 4
+    assert all(sum(counts[16:]) == 0 for counts in copied["rotary"])
+    assert beyond["learnt"] == beyond["sinusoids"] == ["ended early"] * 3
+    assert beyond["rotary"] == ["ran over"] * 3
+    ran_over = [run["ran over"] for run in records.read("lengths")["runs"]]
+    assert sum(counts[0] > 50 for counts in ran_over) == 1
+
+
+def test_what_the_text_says_of_trials_is_on_record():
+    names = [name for name in plan.RUNS if name.startswith("trial-")]
+    last = {name: records.read(f"runs/{name}")["log"][-1] for name in (*names, "recipe-1")}
+    bleu = {name: entry["bleu"] for name, entry in last.items()}
+    base = bleu["trial-base"]
+    for better in ("trial-batch-1280", "trial-subwords-10000"):
+        assert bleu[better] - base == pytest.approx(1, abs=0.25)
+    assert bleu["trial-factor-50"] - bleu["trial-after-50"] > 4
+    for whole in ("trial-whole-25", "trial-whole-30"):
+        assert abs(bleu[whole] - bleu["recipe-1"]) < 1
+        assert 1.8 < last[whole]["updates"] / last["recipe-1"]["updates"] < 2
+
+
 def test_what_the_text_says_of_parts_of_today_is_on_record():
     record = records.read("assembled")
     last = {}
@@ -321,10 +356,11 @@ def test_what_the_text_says_of_lost_sentences_is_on_record():
 
 
 def test_what_the_text_says_of_heads_and_of_hebt_is_on_record():
-    """In first layers the mean costs more than zero; of *hebt* fourteen pairs counted."""
+    """In first layers of self-attention the mean costs more; of *hebt* fourteen pairs counted."""
     rows = records.read("heads")["rows"]
     for zero, average in itertools.pairwise(rows):
-        if zero["layer"] == 1 and zero["by"] == "zero":
+        first = zero["layer"] == 1 and "self" in zero["attention"]
+        if first and zero["by"] == "zero":
             assert statistics.mean(zero["changes"]) < statistics.mean(average["changes"])
     pairs = records.read("particles")["pairs"]
     assert sum("hebt" in pair["sentences"][0].split() for pair in pairs) == 14

@@ -246,23 +246,24 @@ def averaging() -> dict:
 
 
 def choices() -> dict:
-    """The trials: one thing changed at a time."""
+    """The trials, one thing changed at a time, and the recipe."""
     base = read("runs/trial-base")["summary"]["settings"]
     trials = []
-    for name, run in plan.RUNS.items():
-        if name.startswith("trial-"):
-            record = read(f"runs/{name}")
-            settings = record["summary"]["settings"]
-            changes = [
-                f"{key} {value}"
-                for key, value in settings.items()
-                if base[key] != value and key != "keep"  # decides no score of a trial
-            ]
-            changes += [plan.IN_WORDS[run.embeddings]] if run.embeddings else []
-            change = {"change": ", ".join(changes) or "none"}
-            trials.append(record["summary"] | record["log"][-1] | change)
+    names = [name for name in plan.RUNS if name.startswith("trial-")]
+    for name in (*names, *plan.SHIPPED.runs):
+        record = read(f"runs/{name}")
+        settings = record["summary"]["settings"]
+        changes = [
+            f"{key} {value}"
+            for key, value in settings.items()
+            if base[key] != value and key != "keep"  # decides no score of a trial
+        ]
+        hidden = plan.RUNS[name].embeddings
+        changes += [plan.IN_WORDS[hidden]] if hidden else []
+        change = {"change": ", ".join(changes) or "none"}
+        trials.append(record["summary"] | record["log"][-1] | change)
     columns = {"change": "{change}", "BLEU": "{bleu:.1f}", "perplexity": "{perplexity:.2f}"}
-    columns["parameters"] = "{parameters:,}"
+    columns |= {"parameters": "{parameters:,}", "updates": "{updates:,}"}
     codes = {trial["code"]["training"] for trial in trials}
     caption = (
         "Multi30k, validation split, greedy, last epoch, seed {seed}, {epochs} epochs, made while"
