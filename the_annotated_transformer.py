@@ -253,8 +253,8 @@ published("faults")
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
 # and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is. Minutes are those of all updates, on two cores that are fast at bf16;
-# on others it takes longer. Validation after each epoch comes on top.
+# how sure that is. Minutes are those of all updates, on two cores; validation after each epoch comes
+# on top.
 
 
 # %% tags=["hide-input"]
@@ -6581,7 +6581,7 @@ published("lengths")
 # | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
 # | length of training | 100,000 updates (base), 300,000 (big) | 32 epochs | [Training](#train-model) |
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
-# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores that are fast at bf16, longer on others | [Results](#results) |
+# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | an hour or so on two CPU cores | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
 # | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | weights on file | not stated | rounded to int8, with a step for each row of a matrix | [A model as files](#model-files) |

@@ -212,7 +212,7 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
         assert view()["code"] == "scoring ab12, training ab12"
         assert "a toy, 2027-01-01; commit 0123456." in view()["caption"]
     result = views.short_table()["caption"]
-    assert "two processes with bf16, on a processor fast at it: a toy" in result
+    assert "in two processes, bf16, a toy" in result, "as the training has left it"
     assert views.short_table()["code"].count("training") == 1
     words, subwords, back = views.steps()["rows"]
     assert words[4] == back[4] == "–", "perplexity of other tokens"
@@ -303,11 +303,9 @@ def test_a_run_of_the_plan_trains_as_it_says(at, tool, toy, row, monkeypatch):
 plan_of_table_3 = dict(plan.RUNS)
 
 
-def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch, capsys):
+def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch):
     waited = []
     monkeypatch.setattr(at, "gains_from_bf16", lambda device: False)
-    assert "fast at bf16, and this is none" in failure(toy, capsys, "pace")
-    monkeypatch.setattr(at, "gains_from_bf16", lambda device: True)
     monkeypatch.setattr(plan, "PACED", ("words-1", "back"))
     monkeypatch.setattr(records, "wait_for_quiet", lambda: waited.append(1))
     commands = train_here(monkeypatch, toy)
@@ -318,6 +316,7 @@ def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch, capsys)
     assert list(record) == ["words-1", "back"]
     for each in record.values():
         assert 0 < each["seconds"] < 5
+        assert each["format"] == "fp32", "that of the machine"
         assert each["made"]["commit"]
     assert len(waited) == 2
 
@@ -441,7 +440,8 @@ def test_rows_that_do_not_compare_are_refused(toy):
     assert len(views.summaries(*plan.ROWS)) == 4
 
     def timed(machine: str, code: str = "ab12") -> dict:
-        return {"seconds": 0.5, "made": {"machine": machine, "code": {"training": code}}}
+        made = {"machine": machine, "code": {"training": code}}
+        return {"seconds": 0.5, "format": "fp32", "made": made}
 
     records.write("pace", {"words-1": timed("a toy", "cd34")})
     with pytest.raises(ValueError, match=r"^timed by other code than trained: words-1$"):

@@ -93,8 +93,7 @@ def folder_of(name: str) -> Path:
 
 
 def begin(name: str) -> tuple[plan.Run, at.Corpus]:
-    """A run, and its corpus; what the run changes in the text is changed, and the format fixed."""
-    at.gains_from_bf16 = lambda device: True  # rows share their format, bf16, on every processor
+    """A run, and its corpus; what the run changes in the text is changed."""
     run = plan.RUNS[name]
     if run.embeddings:
         at.Embeddings.forward = run.embeddings
@@ -105,6 +104,7 @@ def begin(name: str) -> tuple[plan.Run, at.Corpus]:
 
 def process(name: str, /) -> None:
     """Be the process of a training."""
+    at.gains_from_bf16 = lambda device: True  # rows share their format, bf16, on every processor
     run, corpus = begin(name)
     at.train_model(run.config, folder_of(name), corpus=corpus, parts=[plan.NarrowKeys])
 
@@ -190,9 +190,8 @@ def pace_here(name: str, file: Path, /) -> None:
 
 
 def pace() -> None:
-    """Seconds of an update of the runs whose time is told, on a quiet machine fast at bf16."""
-    if not at.gains_from_bf16(models.CPU):
-        raise ValueError("minutes are told of processors that are fast at bf16, and this is none")
+    """Seconds of an update of the runs whose time is told, on a quiet machine, in its format."""
+    dtype = "bf16" if at.gains_from_bf16(models.CPU) else "fp32"
     for name in plan.PACED:
         record = records.read("pace")
         if name not in record:
@@ -201,7 +200,8 @@ def pace() -> None:
                 file = Path(folder) / "seconds"
                 processes(plan.PROCESSES, "pace_here", name, str(file)).check_returncode()
                 seconds = float(file.read_text())
-            records.write("pace", record | {name: {"seconds": seconds, "made": made(name)}})
+            found = {"seconds": seconds, "format": dtype, "made": made(name)}
+            records.write("pace", record | {name: found})
 
 
 def left(beginnings: tuple[str, ...] = (), /) -> None:

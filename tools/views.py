@@ -125,11 +125,10 @@ def costs(row: plan.Row) -> list[str]:
 
 def timed(*rows: plan.Row) -> str:
     """Where the minutes of rows were timed."""
-    [machine] = {pace["made"]["machine"] for pace in paces(*rows).values()}
-    return (
-        "minutes: updates of a run timed apart, in two processes with bf16, on a processor fast at"
-        f" it: {machine}"
-    )
+    [(machine, dtype)] = {
+        (pace["made"]["machine"], pace["format"]) for pace in paces(*rows).values()
+    }
+    return f"minutes: updates of a run timed apart, in two processes, {dtype}, {machine}"
 
 
 def short_table() -> dict:
@@ -649,7 +648,10 @@ def speed() -> dict:
     """How fast training and decoding are, ours and others."""
     record = read("benchmark")
     rows = []
+    formats = "fp32", record["format"]
     for name, (code, dtype) in WAYS.items():
+        if dtype not in formats:
+            continue
         cells = ["training, target tokens", name]
         for size in ("small", "base"):
             if code == "2022" and size == "base":
@@ -686,13 +688,12 @@ def speed() -> dict:
 def gains() -> dict:
     """What each gain is worth: how many times as long training takes without it."""
     record = read("benchmark")
-    whole = training_case(record, "ours", "small", "bf16")
-    [plain_memory] = matching(record, task="train", allocator=False)
-    without = {
-        "numbers of 16 bits": training_case(record, "ours", "small", "fp32"),
-        **{case["change"][0]: case for case in matching(record, task="without")},
-        "another allocator": plain_memory,
-    }
+    dtype = record["format"]
+    whole = training_case(record, "ours", "small", dtype)
+    without = {case["change"][0]: case for case in matching(record, task="without")}
+    [without["another allocator"]] = matching(record, task="train", allocator=False)
+    if dtype == "bf16":
+        without["numbers of 16 bits"] = training_case(record, "ours", "small", "fp32")
     points = []
     for name, case in without.items():
         ratio, least, most = times(whole, case)
@@ -714,10 +715,10 @@ def gains() -> dict:
     ratios = []
     for size in ("small", "base"):
         [two] = matching(record, task="train", size=size, ranks=2)
-        ratio, *bounds = times(two, training_case(record, "ours", size, "bf16"))
+        ratio, *bounds = times(two, training_case(record, "ours", size, dtype))
         ratios.append(f"{with_range(bounds, 2, ratio)} ({size})")
     caption = (
-        "Training the small model, bf16, one process of two threads; medians of"
+        f"Training the small model, {dtype}, one process of two threads; medians of"
         f" {record['rounds']} rounds (bars: from the least to the most). Two processes of one"
         f" thread are {' and '.join(ratios)} times as fast"
     )
@@ -790,7 +791,7 @@ def speed_line() -> str:
     """README's line on speed, from the benchmark."""
     record = read("benchmark")
     ratios = []
-    for dtype in ("fp32", "bf16"):
+    for dtype in dict.fromkeys(("fp32", record["format"])):
         both = (training_case(record, code, "small", dtype) for code in ("ours", "torch"))
         ratio, *bounds = times(*both)
         ratios.append(f"{with_range(bounds, 2, ratio)} in {dtype}")
