@@ -60,7 +60,11 @@ def code(*roots: str) -> str:
 
 
 def code_of(name: str) -> str:
-    """A hash of the code that decides a training: this text's, its parts', and the plan's."""
+    """A hash of the code that decides a training: this text's, its parts', and the plan's.
+
+    Resuming, the number format and the share of the pairs (`every`) lie outside; the record has the
+    format.
+    """
     run = plan.RUNS[name]
     parts = {getattr(run.config, part).partition("(")[0] for part in at.PARTS}
     ours = code(*TRAINING, *sorted(part for part in parts if hasattr(at, part)))
