@@ -137,7 +137,8 @@ def test_2022_computes_what_ours_computes(tiny, ours, batch):
 
 def test_2022_has_its_batches_and_dropout_on_attention(tiny):
     worker = tutorial.Worker(0, 1, torch.device("cpu"), None)
-    loss_model, _, updates = bench.training_of(bench.CASES["train-2022-small-fp32-1x2"], worker)
+    case = bench.CASES["train-2022-small-fp32-1x2"]
+    loss_model, _, updates = bench.training_of(case, TINY, worker)
     shapes = [batch.src.shape for batch in next(updates)]
     expected = [(32, 72)] * bench.ACCUMULATED
     assert shapes == expected

@@ -72,7 +72,9 @@ class TorchModel(nn.Module):
         closed = ~batch.src_mask.squeeze(1)
         real = batch.tgt_y != at.PAD
         causal = ~at.subsequent_mask(batch.tgt.size(1))[0]  # hides a target's padding, too
-        with torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
+        causal = causal.to(batch.src.device)
+        device = batch.src.device.type
+        with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
             states = self.core(
                 self.src_embed(batch.src), self.tgt_embed(batch.tgt), tgt_mask=causal,
                 src_key_padding_mask=closed, memory_key_padding_mask=closed, tgt_is_causal=True,
@@ -183,9 +185,8 @@ def all_cases() -> Iterator[Case]:
 CASES = {case.name: case for case in all_cases()}
 
 
-def training_of(case: Case, worker: at.Worker) -> tuple:
+def training_of(case: Case, config: at.Config, worker: at.Worker) -> tuple:
     """What is trained, its optimizer and schedule, and this rank's batches, for ever."""
-    config = SIZES[case.size]
     autocast = torch.bfloat16 if case.dtype == "bf16" else None
     if case.code == "2022":
         config = replace(config, attention_dropout=config.dropout, accum_iter=ACCUMULATED)
@@ -193,10 +194,10 @@ def training_of(case: Case, worker: at.Worker) -> tuple:
     data = at.encode_corpus(corpus, config)
     config = at.resolve(config, data)
     if case.code == "torch":
-        model = TorchModel(data.vocabularies, config, autocast)
+        model = TorchModel(data.vocabularies, config, autocast).to(worker.device)
         loss_model = model
     else:
-        model = at.new_model(config, data.vocabularies)
+        model = at.new_model(config, data.vocabularies).to(worker.device)
         criterion = at.LabelSmoothing(len(data.vocabularies[1]), at.PAD, config.smoothing)
         loss_model = at.ModelWithLoss(model, at.make_fast(criterion), autocast)
     updates = itertools.cycle(at.updates_of_epoch(config, data, 0))
@@ -211,15 +212,15 @@ def measure_training(case: Case) -> dict[str, float]:
     for gain in NOT_IN_2022 if case.code == "2022" else case.change:
         setattr(*GAINS[gain])
     with at.join_workers() as worker:
-        loss_model, (optimizer, scheduler), updates = training_of(case, worker)
+        loss_model, means, updates = training_of(case, SIZES[case.size], worker)
         for update in itertools.islice(updates, WARM_UP):
-            at.train_step(loss_model, update, optimizer, scheduler)
+            at.train_step(loss_model, update, *means)
         tokens = 0
         stops = 0
         begin = time.perf_counter()
         while stops == 0:  # all ranks stop when one would
             due = time.perf_counter() - begin > SECONDS
-            done = at.train_step(loss_model, next(updates), optimizer, scheduler, stop=due)
+            done = at.train_step(loss_model, next(updates), *means, stop=due)
             tokens += done.tokens
             stops = done.stops
         seconds = time.perf_counter() - begin

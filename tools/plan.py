@@ -64,6 +64,7 @@ OF_ROWS = {
     "recipe-en-de": recipe(languages="en-de"),
 }
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
+ON_GPU = {f"gpu-{seed}": recipe(seed=seed) for seed in SEEDS}  # the recipe again, on a GPU
 ROWS = (
     Row("words", "words", tuple(f"words-{seed}" for seed in SEEDS)),
     Row("subwords", "subwords", tuple(f"subwords-{seed}" for seed in SEEDS)),
@@ -205,7 +206,7 @@ SCALE_RUNS = {
 }
 
 RUNS = {
-    **{name: Run(config) for name, config in (OF_ROWS | TRIALS).items()},
+    **{name: Run(config) for name, config in (OF_ROWS | ON_GPU | TRIALS).items()},
     "trial-words-lost-10": Run(trial(), embeddings=forgetful),
     **TABLE_3_RUNS,
     **YEARS_RUNS,

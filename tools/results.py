@@ -10,7 +10,7 @@
 
 Each command does only what is not on record; remove a record, or entries of scores.json, to make
 them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state of the code that
-decides a training.
+decides a training. A GPU trains where CUDA_VISIBLE_DEVICES names it.
 """
 
 import functools
@@ -116,7 +116,7 @@ def process(name: str, /) -> None:
 def processes(number: int, *arguments: str) -> subprocess.CompletedProcess:
     """Run a command of this tool in so many processes of one thread."""
     torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={number} --".split()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {"CUDA_VISIBLE_DEVICES": ""} | os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run([sys.executable, *torchrun, __file__, *arguments], env=environment)
 
 
