@@ -6020,8 +6020,8 @@ published("particles")
 
 # %% [markdown]
 # Both answers are right, for different pairs. Where English changes its *verb*, four fifths of the
-# shift have moved to the German verb, because the encoder has carried the particle there, and one
-# fifth is still at its own place. (Nearly all of these pairs are of two verbs, *sieht* and
+# shift have moved to the German verb, because the encoder has carried the particle there, and a good
+# fifth is still at its own place. (Most of these pairs are of two verbs, *sieht* and
 # *schaut*, so this may be their habit. And only sentences that the model translates well were
 # counted.) Where English changes a small word of its own, *up* or *down*, nearly all of it has
 # stayed at the German particle. When was it carried? Swap the states of the encoder instead, after
@@ -6034,11 +6034,11 @@ published("layers")
 
 # %% [markdown]
 # **Figure 26.** How much of the shift comes with the state at one word, layer by layer. Before the
-# first layer all of it lies at the particle, which alone differs. One layer, the second, carries it
+# first layer all of it lies at the particle, which alone differs. One layer, the first, carries it
 # to the verb, in those pairs whose English verb changes and in hardly any other.
 #
 # So does the arc of [Figure 1](#top) tell the truth? An arc to the verb can mean what the particle
-# said. (Of *hebt* itself fourteen pairs counted, too few to say it of this verb.) Attention tells
+# said. (Of *hebt* itself only nineteen pairs counted, and they differ much.) Attention tells
 # where a vector is read, and not which word it speaks for.
 #
 # <a id="try-inside"></a>

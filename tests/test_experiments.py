@@ -212,8 +212,10 @@ def test_what_the_text_says_of_particles_is_on_record():
     for pair in verb:
         words = pair["sentences"][0].split()
         looking += "sieht" in words or "schaut" in words
-    assert looking > 0.9 * len(verb)
-    for layer, low, high in ((0, 0, 0.1), (1, 0, 0.1), (2, 0.7, 0.9), (3, 0.7, 0.9)):
+    assert looking > 0.8 * len(verb)
+    stayed = [pair["shares"]["particle"] for pair in verb]
+    assert 0.2 < statistics.median(stayed) < 0.25
+    for layer, low, high in ((0, 0, 0.1), (1, 0.7, 0.9), (2, 0.7, 0.9), (3, 0.7, 0.9)):
         carried = statistics.median(pair["layers"]["verb"][layer] for pair in verb)
         assert low <= round(carried, 2) <= high
         stayed = statistics.median(pair["layers"]["verb"][layer] for pair in particle)
@@ -356,11 +358,14 @@ def test_what_the_text_says_of_lost_sentences_is_on_record():
 
 
 def test_what_the_text_says_of_heads_and_of_hebt_is_on_record():
-    """In first layers of self-attention the mean costs more; of *hebt* fourteen pairs counted."""
+    """In first layers of self-attention the mean costs more; of *hebt* nineteen pairs counted."""
     rows = records.read("heads")["rows"]
     for zero, average in itertools.pairwise(rows):
         first = zero["layer"] == 1 and "self" in zero["attention"]
         if first and zero["by"] == "zero":
             assert statistics.mean(zero["changes"]) < statistics.mean(average["changes"])
     pairs = records.read("particles")["pairs"]
-    assert sum("hebt" in pair["sentences"][0].split() for pair in pairs) == 14
+    shares = [p["shares"]["verb"] for p in pairs if "hebt" in p["sentences"][0].split()]
+    assert len(shares) == 19
+    assert min(shares) < 0.5
+    assert max(shares) > 1.5

@@ -184,9 +184,25 @@ def steps() -> dict:
         "Multi30k, German to English, means of three seeds (range); last row: one seed, English to"
         f" German. Gain over the row above (95 % of {record['draws']:,} draws of the sentences,"
         " uncorrected). Perplexity where the tokens are the same; BLEU"
-        f" {read('scores')['scores'][0]['signature']}"
+        f" {read('scores')['scores'][0]['signature']}. {two_machines(*rows)}"
     )
     return finished(caption, summaries(*rows), scores(*rows), columns=columns, rows=table)
+
+
+def two_machines(*rows: plan.Row) -> str:
+    """Which runs a GPU has trained, and how far that matters to the recipe."""
+    names = dict.fromkeys(run for row in rows for run in row.runs)
+    gpu = plan.Row("gpu", "the recipe on a GPU", tuple(plan.ON_GPU))
+    machine = summaries(gpu, *rows)[0]["machine"]
+    there = [run for run in names if read(f"runs/{run}")["summary"]["machine"] == machine]
+    ends = [
+        with_range([math.exp(read(f"runs/{run}")["log"][-1]["nll"]) for run in runs], 2)
+        for runs in (plan.FULL, plan.ON_GPU)
+    ]
+    return (
+        f"Trained on the GPU: {', '.join(there)}. The recipe's three seeds end at a validation"
+        f" perplexity of {ends[0]} on the CPU and {ends[1]} on the GPU"
+    )
 
 
 def training() -> dict:
@@ -647,18 +663,19 @@ DECODERS = {"plain loop": "plain", "CTranslate2": "ctranslate2", "ours": "ours"}
 def speed() -> dict:
     """How fast training and decoding are, ours and others."""
     record = read("benchmark")
+    gpu = read("gpu")
     rows = []
-    formats = "fp32", record["format"]
     for name, (code, dtype) in WAYS.items():
-        if dtype not in formats:
-            continue
         cells = ["training, target tokens", name]
         for size in ("small", "base"):
-            if code == "2022" and size == "base":
+            if dtype not in ("fp32", record["format"]) or (code, size) == ("2022", "base"):
                 cells += ["–", "–"]
             else:
                 case = training_case(record, code, size, dtype)
                 cells += [per_second(case), f"{case['peak MB']:,.0f}"]
+        for size in ("small", "base"):
+            on_gpu = matching(gpu, code=code, size=size, dtype=dtype)
+            cells += map(per_second, on_gpu) if on_gpu else ["–"]
         rows.append(cells)
     for name, code in DECODERS.items():
         cells = ["decoding, sentences", name]
@@ -668,7 +685,7 @@ def speed() -> dict:
             else:
                 [case] = matching(record, task="decode", code=code, beam=beam)
                 cells += [per_second(case, 1), "–"]
-        rows.append(cells)
+        rows.append([*cells, "–", "–"])
     columns = two_levels(
         ("", "what"),
         ("", "by"),
@@ -676,13 +693,39 @@ def speed() -> dict:
         ("small, or greedy", "peak MB"),
         ("base, or beam of 4", "a second"),
         ("base, or beam of 4", "peak MB"),
+        ("on the GPU, a second", "small"),
+        ("on the GPU, a second", "base"),
     )
     caption = (
         "Training: one process of two threads, words of Multi30k, fp32 unless said; small: 3 layers"
         " of 256, base: 6 of 512. Decoding: test 2016, shipped model, fp32; ours and CTranslate2 by"
-        f" the hundred, the plain loop one at a time. Medians of {record['rounds']} rounds (range)"
+        f" the hundred, the plain loop one at a time. Medians of {record['rounds']} rounds (range)."
+        f" {of_gpu(gpu)}"
     )
-    return finished(caption, [record["made"]], columns=columns, rows=rows)
+    return finished(caption, [record["made"], gpu["made"]], columns=columns, rows=rows)
+
+
+def of_gpu(record: dict) -> str:
+    """What was found on the GPU beside speed."""
+    cases = {(case["code"], case["size"], case["dtype"]): case for case in record["cases"]}
+    shares = {
+        dtype: median(r["share of peak"] for r in cases["ours", "base", dtype]["rounds"])
+        for dtype in record["peak"]
+    }
+    recipe = cases["ours", "recipe", "bf16"]
+    minutes = median(r["seconds of an update"] for r in recipe["rounds"]) / 60
+    minutes *= summaries(plan.SHIPPED)[0]["updates"]
+    formats = record["formats"]
+    nccl = record["nccl"]
+    return (
+        f"GPU: base reaches {shares['fp32']:.0%} of the speed of large products in fp32,"
+        f" {shares['bf16']:.0%} in bf16; the updates of the recipe take {minutes:.1f} minutes there, at"
+        f" {recipe['GPUtil']['load']} % load and {recipe['GPUtil']['memory']:.0f} % of its memory"
+        f" (GPUtil). The gradient of a batch differs from the CPU's in fp32 by"
+        f" {formats['fp32']['gradient']:.0e} of its length in fp32, by"
+        f" {formats['bf16']['gradient']:.1e} in bf16 (which rounds by up to {2**-9:.1e}). With NCCL,"
+        f" one rank, weights after {nccl['updates']} updates differ by {nccl['with']:g}"
+    )
 
 
 def gains() -> dict:
