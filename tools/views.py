@@ -719,12 +719,12 @@ def of_gpu(record: dict) -> str:
     nccl = record["nccl"]
     return (
         f"GPU: base reaches {shares['fp32']:.0%} of the speed of large products in fp32,"
-        f" {shares['bf16']:.0%} in bf16; the updates of the recipe take {minutes:.1f} minutes there, at"
+        f" {shares['bf16']:.0%} in bf16. All updates of the recipe take {minutes:.1f} minutes, at"
         f" {recipe['GPUtil']['load']} % load and {recipe['GPUtil']['memory']:.0f} % of its memory"
-        f" (GPUtil). The gradient of a batch differs from the CPU's in fp32 by"
-        f" {formats['fp32']['gradient']:.0e} of its length in fp32, by"
-        f" {formats['bf16']['gradient']:.1e} in bf16 (which rounds by up to {2**-9:.1e}). With NCCL,"
-        f" one rank, weights after {nccl['updates']} updates differ by {nccl['with']:g}"
+        " (GPUtil). Beside the CPU's in fp32, the gradient of a batch is off by"
+        f" {formats['fp32']['gradient']:.0e} of its length in fp32 and by"
+        f" {formats['bf16']['gradient']:.1e} in bf16, which rounds by up to {2**-9:.1e}."
+        f" With NCCL and one rank, weights after {nccl['updates']} updates are off by {nccl['with']:g}"
     )
 
 
