@@ -724,7 +724,7 @@ def of_gpu(record: dict) -> str:
         " (GPUtil). Beside the CPU's in fp32, the gradient of a batch is off by"
         f" {formats['fp32']['gradient']:.0e} of its length in fp32 and by"
         f" {formats['bf16']['gradient']:.1e} in bf16, which rounds by up to {2**-9:.1e}."
-        f" With NCCL and one rank, weights after {nccl['updates']} updates are off by {nccl['with']:g}"
+        f" With NCCL, one rank, weights after {nccl['updates']} updates are off by {nccl['with']:g}"
     )
 
 
