@@ -54,6 +54,8 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
         "RUNS": runs,
         "ROWS": (first, second),
         "OTHER": dataclasses.replace(second, name="back", runs=("back",)),
+        "FULL": second.runs,
+        "ON_GPU": second.runs,  # they stand for those of a GPU
         "SHIPPED": dataclasses.replace(second, name="int8", runs=("subwords-1",)),
         "CORPUS": corpus,
         "AVERAGED": 2,
@@ -498,7 +500,7 @@ def test_the_text_shows_the_views_that_are_made_and_no_other():
 
 def test_every_results_file_has_a_maker():
     known = (
-        "assembled averaging beam benchmark faults heads length-cost lengths lost pace"
+        "assembled averaging beam benchmark faults gpu heads length-cost lengths lost pace"
         " particles planted pretrained scores steps translator warmups"
     )
     result = sorted(path.stem for path in records.RESULTS.glob("*.json"))
