@@ -5517,7 +5517,9 @@ published("speed")
 
 # %% [markdown]
 # Compare rows of one number format. And a speed belongs to a machine: on another the ratios differ,
-# and even the order may.
+# and even the order may. For the GPU our models are too small. It is idle most of the time, waiting
+# for Python to hand it the next small operation. Only the base size in fp32 keeps it busy, and
+# numbers of 16 bits, which add operations, gain nothing.
 #
 # What each gain is worth stands in the [engine room](#gains).
 #

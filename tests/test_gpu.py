@@ -110,6 +110,19 @@ def test_the_gpu_computes_what_the_cpu_computes():
     assert abs(means[0] - means[1]) < max(ends[False]) - min(ends[False])
 
 
+def test_what_the_text_says_of_the_gpu_is_on_record():
+    """It is idle most of the time, but for the base size in fp32; bf16 gains nothing."""
+    speed = {}
+    for case in records.read("gpu")["cases"]:
+        busy = case["size"] == "base" and case["dtype"] == "fp32"
+        assert (case["GPUtil"]["load"] > 50) == busy
+        speeds = [each["tokens per second"] for each in case["rounds"]]
+        speed[case["code"], case["size"], case["dtype"]] = statistics.median(speeds)
+    for code in ("torch", "ours"):
+        for size in ("small", "base"):
+            assert speed[code, size, "bf16"] < 1.05 * speed[code, size, "fp32"]
+
+
 def test_cases_of_the_record_are_those_of_the_tool():
     about = ("task", "code", "size", "dtype")
     made = [{name: case[name] for name in about} for case in records.read("gpu")["cases"]]
