@@ -440,7 +440,7 @@ def planted_bleu() -> dict:
     columns = ["model", "symptom", "fault", "first check that sees it", "BLEU"]
     caption = (
         "Validation split. Of Part 6: two epochs of short sentences, greedy, mean of three seeds"
-        " (range). Shipped: beam of four, one run, with dropout three. A symptom is named where"
+        " (range). Shipped: beam of four, one run. A symptom is named where"
         " BLEU lies beyond all that is sound, and by half a point or more"
     )
     made = [stamp for kind in models for stamp in record["made"][kind]]
