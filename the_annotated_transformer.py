@@ -5368,7 +5368,8 @@ def ten_fixed_test_sentences():
 # Three things to know. Words have the most weights, and most of them are trained rarely. So their
 # dropout is 0.4 in place of 0.25, and the first gain is that of subwords and of another dropout. The
 # three matrices of the second row keep 0.25, though they have half again as many weights as one: a
-# part of what one matrix gains may be that it learns less by heart. And since a sentence has fewer
+# part of what one matrix gains may be that it learns less by heart. (That step is a change of
+# machine, too: the caption says how the same recipe ends on both.) And since a sentence has fewer
 # words than subwords, batches of words hold fewer tokens, so that every run makes equally many
 # updates.
 
@@ -5517,9 +5518,8 @@ published("speed")
 
 # %% [markdown]
 # Compare rows of one number format. And a speed belongs to a machine: on another the ratios differ,
-# and even the order may. For the GPU our models are too small. It is idle most of the time, waiting
-# for Python to hand it the next small operation. Only the base size in fp32 keeps it busy, and
-# numbers of 16 bits, which add operations, gain nothing.
+# and even the order may. For the GPU our models are too small: even the base
+# size stays far below the speed of large products, and numbers of 16 bits gain nothing.
 #
 # What each gain is worth stands in the [engine room](#gains).
 #

@@ -9,6 +9,7 @@ import gpu
 import plan
 import pytest
 import records
+import results
 import torch
 import torch.distributed as dist
 
@@ -25,23 +26,21 @@ WORKER = tutorial.Worker(0, 1, torch.device("cpu"), torch.bfloat16)
 def no_gpu(monkeypatch):
     """A moment on a CPU, which has no memory of its own to ask for."""
     monkeypatch.setattr(gpu, "RECIPE", TINY)
-    monkeypatch.setattr(gpu, "SIZES", dict.fromkeys(gpu.SIZES, TINY))
+    monkeypatch.setattr(bench, "SIZES", dict.fromkeys(bench.SIZES, TINY))
     monkeypatch.setattr(gpu, "SECONDS", 0.01)
     monkeypatch.setattr(gpu, "COMPARED", 3)
-    monkeypatch.setattr(gpu, "load_and_memory", lambda: {"load": 1, "memory": 2.0})
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    for name in ("empty_cache", "reset_peak_memory_stats", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2**20)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2**22)
 
 
 @pytest.mark.parametrize("case", gpu.CASES, ids=lambda case: case.name)
 def test_a_case_is_measured(case):
-    peaks = {"fp32": 1e12, "bf16": 2e12}
-    found = gpu.measured(case, WORKER, peaks)
+    found = gpu.measured(case, WORKER, {"fp32": 1e12, "bf16": 2e12})
     assert found["peak MB"] == 3
     assert len(found["rounds"]) == gpu.ROUNDS
     assert all(number > 0 for each in found["rounds"] for number in each.values())
-    assert found["GPUtil"] == {"load": 1, "memory": 2.0}
 
 
 def test_operations_are_those_of_the_text():
@@ -78,18 +77,23 @@ def test_weights_are_compared_with_and_without_an_exchange(monkeypatch):
     assert gpu.nccl(WORKER)["with"] > 0
 
 
-def test_no_gpu_is_refused(monkeypatch, capsys):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+@pytest.mark.parametrize("named", ["", "0", "-1"])
+def test_no_gpu_is_refused_before_anything_is_done(monkeypatch, capsys, named):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(records, "read", lambda name: {})
     assert gpu.main(["measure"]) == 1
-    assert capsys.readouterr().err.startswith("error: no NVIDIA GPU")
+    assert results.main(["train", "gpu-2"]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert all(line.startswith("error: no NVIDIA GPU") for line in errors)
 
 
-def test_a_record_names_the_gpu_that_was_used(monkeypatch):
+def test_a_gpu_is_named_with_its_pytorch(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA X")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "NVIDIA" not in records.circumstances()["machine"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert records.circumstances()["machine"] == f"NVIDIA X, PyTorch {torch.__version__}"
+    assert results.gpu() == f"NVIDIA X, PyTorch {torch.__version__}"
 
 
 # What is said of the record ----------------------------------------------------------------------
@@ -99,27 +103,30 @@ def test_the_gpu_computes_what_the_cpu_computes():
     record = records.read("gpu")
     formats = record["formats"]
     assert formats["fp32"]["gradient"] < 1e-4
-    assert formats["bf16"]["gradient"] < 4 * 2**-9
+    assert formats["bf16"]["gradient"] < torch.finfo(torch.bfloat16).eps
     assert record["nccl"]["with"] == record["nccl"]["without"] == 0
-    ends = {}
-    for name in (*plan.FULL, *plan.ON_GPU):
-        run = records.read(f"runs/{name}")
-        ends.setdefault(name in plan.ON_GPU, []).append(math.exp(run["log"][-1]["nll"]))
-        assert ("NVIDIA" in run["summary"]["machine"]) == (name in plan.ON_GPU)
-    means = [statistics.mean(each) for each in ends.values()]
-    assert abs(means[0] - means[1]) < max(ends[False]) - min(ends[False])
+
+
+def test_the_recipe_ends_alike_on_both_machines():
+    """README: the seeds do not tell its perplexity on the GPU from that on the CPU."""
+    ends = []
+    for names, device in ((plan.FULL, "cpu"), (plan.ON_GPU, "cuda")):
+        runs = [records.read(f"runs/{name}") for name in names]
+        assert {run["summary"]["device"] for run in runs} == {device}
+        ends.append([math.exp(run["log"][-1]["nll"]) for run in runs])
+    cpu, gpu_ = ends
+    assert abs(statistics.mean(cpu) - statistics.mean(gpu_)) < max(cpu) - min(cpu)
 
 
 def test_what_the_text_says_of_the_gpu_is_on_record():
-    """It is idle most of the time, but for the base size in fp32; bf16 gains nothing."""
+    """Base stays far below the speed of large products; bf16 gains nothing."""
     speed = {}
     for case in records.read("gpu")["cases"]:
-        busy = case["size"] == "base" and case["dtype"] == "fp32"
-        assert (case["GPUtil"]["load"] > 50) == busy
         speeds = [each["tokens per second"] for each in case["rounds"]]
         speed[case["code"], case["size"], case["dtype"]] = statistics.median(speeds)
+        assert statistics.median(each["share of peak"] for each in case["rounds"]) < 0.4
     for code in ("torch", "ours"):
-        for size in ("small", "base"):
+        for size in bench.SIZES:
             assert speed[code, size, "bf16"] < 1.05 * speed[code, size, "fp32"]
 
 
@@ -127,4 +134,3 @@ def test_cases_of_the_record_are_those_of_the_tool():
     about = ("task", "code", "size", "dtype")
     made = [{name: case[name] for name in about} for case in records.read("gpu")["cases"]]
     assert made == [{name: getattr(case, name) for name in about} for case in gpu.CASES]
-    assert bench.SIZES.keys() < gpu.SIZES.keys()

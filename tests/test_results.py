@@ -54,8 +54,7 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
         "RUNS": runs,
         "ROWS": (first, second),
         "OTHER": dataclasses.replace(second, name="back", runs=("back",)),
-        "FULL": second.runs,
-        "ON_GPU": second.runs,  # they stand for those of a GPU
+        "ON_GPU": {},
         "SHIPPED": dataclasses.replace(second, name="int8", runs=("subwords-1",)),
         "CORPUS": corpus,
         "AVERAGED": 2,
@@ -229,6 +228,24 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     assert result == expected
     assert len(commands) == len(plan.RUNS) + len(plan.PACED)
     assert len(records.read("scores")["scores"]) == 12
+
+
+def test_runs_of_two_machines_are_told_apart(monkeypatch):
+    def record(device, nll, bleu):
+        summary = {"device": device, "validation_bleu": bleu, "format": "bf16"}
+        return {"summary": summary | {"code": {"training": "ab12"}}, "log": [{"nll": nll}]}
+
+    runs = {"words": record("cuda", 2.0, 30.0), "recipe": record("cpu", 1.0, 40.0)}
+    runs["gpu"] = record("cuda", 1.1, 41.0)
+    monkeypatch.setattr(views, "read", lambda name: runs[name.removeprefix("runs/")])
+    rows = plan.Row("words", "words", ("words",)), plan.Row("recipe", "all", ("recipe",))
+    monkeypatch.setattr(views, "ROWS", rows)
+    monkeypatch.setattr(views, "GPU", plan.Row("gpu", "there", ("gpu",)))
+    assert views.two_machines(rows) == (
+        ". Trained on the GPU: words. The recipe, trained on each, ends on the validation split"
+        " with perplexity 2.72, BLEU 40.0 on the CPU and perplexity 3.00, BLEU 41.0 on the GPU"
+    )
+    assert views.two_machines(rows[1:]) == ""
 
 
 def test_what_was_cut_short_or_is_missing_is_an_error(at, toy, capsys, monkeypatch):

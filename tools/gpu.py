@@ -29,13 +29,9 @@ WARM_UP = 20  # updates
 COMPARED = 20  # updates
 SIDE = 8192  # of the matrices whose product is taken for the peak
 RECIPE = plan.RUNS["recipe-1"].config
-SIZES = bench.SIZES | {"recipe": RECIPE}
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PARTS = ["train"], ["torch", "ours"], bench.SIZES, FORMATS
-CASES = [
-    *itertools.starmap(Case, itertools.product(*PARTS)),
-    Case("train", "ours", "recipe", "bf16"),
-]
+CASES = [*itertools.starmap(Case, itertools.product(*PARTS))]
 
 
 def peak(dtype: str) -> float:
@@ -54,17 +50,10 @@ def operations(config: at.Config, words: int, batch: at.Batch) -> int:
     return pairs * at.training_flops(config.N, config.d_model, config.d_ff, words, *lengths)
 
 
-def load_and_memory() -> dict[str, float]:
-    """What GPUtil says while a training runs."""
-    import GPUtil
-
-    [gpu] = GPUtil.getGPUs()
-    return {"load": round(100 * gpu.load), "memory": round(100 * gpu.memoryUtil, 1)}
-
-
 def measured(case: Case, worker: at.Worker, peaks: dict) -> dict:
     """Speed of a training, round by round, its memory, and its share of the peak."""
-    config = SIZES[case.size]
+    config = bench.SIZES[case.size]
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     loss_model, means, updates = bench.training_of(case, config, worker)
@@ -75,20 +64,20 @@ def measured(case: Case, worker: at.Worker, peaks: dict) -> dict:
         at.train_step(loss_model, update, *means)
     rounds = []
     for _ in range(ROUNDS):
-        tokens = flops = count = 0
+        tokens = 0
+        flops = 0
         begin = time.perf_counter()
         while time.perf_counter() - begin < SECONDS:
             [batch] = next(updates)
-            tokens += at.train_step(loss_model, [batch], *means).tokens  # which waits for the GPU
+            tokens += at.train_step(loss_model, [batch], *means).tokens
             flops += operations(config, words, batch)
-            count += 1
+        torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
-        speed = {"tokens per second": tokens / seconds, "seconds of an update": seconds / count}
-        rounds.append(speed | {"share of peak": flops / seconds / peaks[case.dtype]})
-    seen = load_and_memory()
+        share = flops / seconds / peaks[case.dtype]
+        rounds.append({"tokens per second": tokens / seconds, "share of peak": share})
     memory = (torch.cuda.max_memory_allocated() - before) / 2**20
     about = {"task": case.task, "code": case.code, "size": case.size, "dtype": case.dtype}
-    return about | {"rounds": rounds, "peak MB": memory, "GPUtil": seen}
+    return about | {"rounds": rounds, "peak MB": memory}
 
 
 def gradient_of(loss_model: torch.nn.Module, batch: at.Batch) -> tuple[float, torch.Tensor]:
@@ -122,7 +111,7 @@ def weights_after(worker: at.Worker) -> torch.Tensor:
     """All weights of the recipe after some updates, as one vector."""
     torch.manual_seed(1)
     loss_model, means, updates = bench.training_of(Case("train", dtype="bf16"), RECIPE, worker)
-    if dist.is_initialized():  # as `on_all_ranks` does with several
+    if dist.is_initialized():
         loss_model = torch.nn.parallel.DistributedDataParallel(
             loss_model, gradient_as_bucket_view=True
         )
@@ -150,10 +139,13 @@ def nccl(worker: at.Worker) -> dict:
 @contextlib.contextmanager
 def on_gpu() -> Iterator[at.Worker]:
     """This process, and its GPU; ValueError without one."""
-    if not torch.cuda.is_available() or not records.graphics():
-        raise ValueError("no NVIDIA GPU: CUDA_VISIBLE_DEVICES must name one that PyTorch sees")
+    results.gpu()
     with at.join_workers() as worker:
         yield worker
+
+
+def made() -> dict:
+    return results.made(training=results.TRAINING) | {"machine": results.gpu()}
 
 
 def keep(content: dict) -> None:
@@ -165,15 +157,14 @@ def measure() -> None:
     with on_gpu() as worker:
         peaks = {dtype: peak(dtype) for dtype in FORMATS}
         cases = [measured(case, worker, peaks) for case in CASES]
-    made = results.made(training=results.TRAINING)
-    keep({"peak": peaks, "rounds": ROUNDS, "cases": cases, "made": made})
+    keep({"peak": peaks, "rounds": ROUNDS, "cases": cases, "made": made()})
 
 
 def compare() -> None:
     """Compare number formats, and a training with NCCL with one without."""
     with on_gpu() as worker:
         found = {"formats": formats(worker), "nccl": nccl(worker)}
-    keep(found | {"made comparing": results.made(training=results.TRAINING)})
+    keep(found | {"made comparing": made()})
 
 
 main = records.command_line(measure=measure, compare=compare)

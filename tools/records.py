@@ -45,18 +45,6 @@ def write(name: str, content: dict) -> None:
     print(f"written: {path}")
 
 
-def graphics() -> str:
-    """The GPU that CUDA_VISIBLE_DEVICES names, with its PyTorch; empty where it names none.
-
-    A GPU's PyTorch may be another build, or version, than that of requirements.txt.
-    """
-    if not os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return ""
-    import torch
-
-    return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
-
-
 def circumstances() -> dict[str, str]:
     """Date, machine and commit, to stand beside every number; the commit pins all versions."""
     command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
@@ -66,7 +54,7 @@ def circumstances() -> dict[str, str]:
     processor = model[1].strip() if model else platform.machine()
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": graphics() or f"{processor}, {os.cpu_count()} CPU cores",
+        "machine": f"{processor}, {os.cpu_count()} CPU cores",
         "allocator": Path(os.environ.get("LD_PRELOAD") or "the system's").name,
         "commit": commit,
     }

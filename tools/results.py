@@ -89,6 +89,16 @@ def made_with_shipped(**decided: Sequence[str]) -> dict:
     return about
 
 
+def gpu() -> str:
+    """The GPU that CUDA_VISIBLE_DEVICES names, and its PyTorch; ValueError without one.
+
+    That PyTorch may have another version than the one in requirements.txt.
+    """
+    if not os.environ.get("CUDA_VISIBLE_DEVICES") or not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU: CUDA_VISIBLE_DEVICES must name one that PyTorch sees")
+    return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+
+
 # Training ---------------------------------------------------------------------------------------
 
 
@@ -141,8 +151,12 @@ def train_one(name: str) -> dict:
         "updates": log[-1]["updates"],
         "epochs": len(log),
         "format": "bf16" if "bfloat16" in run.machine else "fp32",
+        "device": run.machine.partition(" ")[0],
     }
-    return {"summary": summary | made(name), "log": log}
+    summary |= made(name)
+    if summary["device"] == "cuda":
+        summary["machine"] = gpu()
+    return {"summary": summary, "log": log}
 
 
 def named(beginnings: Sequence[str]) -> list[str]:
@@ -167,6 +181,8 @@ def missing(beginnings: Sequence[str] = ()) -> Iterator[str]:
 def train(beginnings: tuple[str, ...] = (), /) -> None:
     """Every run whose name begins so and that is not on record, one after the other."""
     for name in missing(beginnings):
+        if name in plan.ON_GPU:
+            gpu()  # ValueError without one
         records.write(f"runs/{name}", train_one(name))
 
 
