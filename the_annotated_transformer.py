@@ -6407,8 +6407,9 @@ published("assembled")
 
 # %% [markdown]
 # In perplexity all three seeds with today's parts end below all three with those of 2017, by about
-# 3 %. Each token takes half the cache, because four heads share two of keys and values. There is no
-# gain in speed: by the medians they are somewhat slower. So at this size the improvement is small.
+# 3 %. Each token takes half the cache, because four heads share two of keys and values. In speed
+# nothing is gained: by the medians they train a little faster and write a little more slowly. So at
+# this size the improvement is small.
 # Large models, for which these parts were chosen, are another matter.
 
 
@@ -6583,7 +6584,7 @@ published("lengths")
 # | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
 # | length of training | 100,000 updates (base), 300,000 (big) | 32 epochs | [Training](#train-model) |
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
-# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | an hour or so on two CPU cores | [Results](#results) |
+# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | some forty minutes on two CPU cores | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
 # | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | weights on file | not stated | rounded to int8, with a step for each row of a matrix | [A model as files](#model-files) |

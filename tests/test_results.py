@@ -607,6 +607,12 @@ def test_speed_is_a_ratio_of_medians():
     assert f"trains {ratio:.2f}\u00a0(" in views.speed_line()
 
 
+def test_the_recipe_takes_some_forty_minutes():
+    seconds = records.read("pace")["recipe-1"]["seconds"]
+    updates = records.read("runs/recipe-1")["summary"]["updates"]
+    assert 35 < seconds * updates / 60 < 45
+
+
 def test_readme_and_model_card_are_those_of_the_records(tool):
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     assert readme == views.readme(readme), "`make views` writes it"
