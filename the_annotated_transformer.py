@@ -3070,9 +3070,10 @@ published("copied")
 # How copies fail is counted on the right. Without norms, feed-forward networks or the division the
 # model learns more slowly, and ends nearly where it does with them. This says more about the task
 # than about them, because a copy is easy, and heads of width 16 need little division. (One head of
-# width 512 learns nothing without it, see the [planted faults](#failures).) With real text it is
+# width 512 copies nothing without it, after a hundred updates, see the
+# [planted faults](#failures).) With real text it is
 # another matter, at least for the division: without it, the small translator of
-# [Part 6](#demonstration) reaches 7 BLEU in the place of 24. (Without its feed-forward networks it
+# [Part 6](#demonstration) reaches 6 BLEU in the place of 24. (Without its feed-forward networks it
 # does as well as with them. It has one layer and was trained for two epochs, which is too little to
 # tell.) More [planted faults](#failures), by what one sees of them, stand at the end of this text.
 #
@@ -5369,9 +5370,9 @@ def ten_fixed_test_sentences():
 # dropout is 0.4 in place of 0.25, and the first gain is that of subwords and of another dropout. The
 # three matrices of the second row keep 0.25, though they have half again as many weights as one: a
 # part of what one matrix gains may be that it learns less by heart. (That step is a change of
-# machine, too: the caption says how the same recipe ends on both.) And since a sentence has fewer
-# words than subwords, batches of words hold fewer tokens, so that every run makes equally many
-# updates.
+# machine, too, from a GPU to a CPU, and in one seed so is the first. The caption says how the same
+# recipe ends on both.) And since a sentence has fewer words than subwords, batches of words hold
+# fewer tokens, so that every run makes equally many updates.
 
 
 # %% tags=["hide-input"]
@@ -5489,13 +5490,12 @@ published("choices")
 
 
 # %% [markdown]
-# Each row has one seed, and nobody has measured how far seeds differ in so short a training, so a
+# Each row has one seed, and how far seeds differ in so short a training was not measured, so a
 # difference of a point decides nothing. One is larger: with the norm after the sum the model learns
-# more slowly than with the same rate (factor 0.5) and the norm before, as it did in
-# [Part 4](#warm-up-and-norm). Batches half as large, and twice as many subwords, look better by a
-# point. But in 32 epochs, with nearly twice the updates, both together differ from the recipe by less
-# than that. Lists of different lengths have different subwords, so their perplexities cannot be
-# compared.
+# more slowly than with the same rate (factor 0.5) and the norm before. Batches half as large, and
+# twice as many subwords, look better by a point. But in 32 epochs, with nearly twice the updates,
+# both together differ from the recipe by less than that. Lists of different lengths have different
+# subwords, so their perplexities cannot be compared.
 #
 # Two warnings. One change at a time says nothing about two at once. And a short training favours
 # what learns fast: little dropout, nothing hidden. In a long one the same model may overfit. So
@@ -6490,8 +6490,8 @@ published("lengths")
 # length; a line for each seed. The longest of the training had ten tokens.
 #
 # Without positions the model is lost: it sees which tokens there are, and not in what order. Up to
-# ten tokens the other three copy nearly everything. Beyond, they fail, and each in its own
-# way. With learnt positions every copy ends too early; the vectors of later positions have never
+# ten tokens the other three copy nearly everything, but for one of the sinusoids, which ends a third
+# of its copies of seven tokens too early. Beyond, they fail, and each in its own way. With learnt positions every copy ends too early; the vectors of later positions have never
 # been trained. With sinusoids some copies of eleven tokens come out right; then most end too early
 # as well. With rotary positions a few still come out right at sixteen, and most run over: the model
 # goes on and does not find its end. (One of them runs over on most sequences of a single token, too.
@@ -6570,7 +6570,7 @@ published("lengths")
 # | Matter | Paper | Here | Where |
 # | --- | --- | --- | --- |
 # | order of the norm | after the sum | before the sub-layer; the other by `norm_first=False` | [Residual connections](#residual) |
-# | dropout | 0.1 (base), 0.3 (big; French: 0.1), on sub-layers and embeddings (§5.4); §6.3 has it on attention weights too | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the recipe | [Dropout](#dropout) |
+# | dropout | 0.1 (base, §5.4), 0.3 (big, Table 3; French: 0.1, §6.1), on sub-layers and embeddings; §6.3 has it on attention weights too | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the recipe | [Dropout](#dropout) |
 # | rate of dropout | any | the nearest 256th, when training on a CPU | [Faster forms](#faster) |
 # | tokens | 37,000 subwords, shared (French: 32,000) | 5,000 subwords, shared; words in the demonstration | [Subwords](#byte-pairs) |
 # | one matrix for embeddings and output | yes | yes; three in the demonstration | [One matrix](#one-matrix) |
@@ -6584,7 +6584,7 @@ published("lengths")
 # | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
 # | length of training | 100,000 updates (base), 300,000 (big) | 32 epochs | [Training](#train-model) |
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
-# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | some forty minutes on two CPU cores | [Results](#results) |
+# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | some forty minutes of updates on two CPU cores, timed apart | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
 # | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | weights on file | not stated | rounded to int8, with a step for each row of a matrix | [A model as files](#model-files) |
@@ -7054,7 +7054,7 @@ POSITIVE = "N d_model d_ff h batch_tokens accum_iter epochs shares warmup keep f
 
 # %% [markdown]
 # What stands there is the *recipe*, with all that [Part 7](#recipe) explains. The paper's base
-# model is a matter of options, and wants millions of pairs and several GPUs; the big one (Table
+# model is nearly a matter of options ([what stays different](#differences)), and wants millions of pairs and several GPUs; the big one (Table
 # 3) has width 1,024 and 4,096, 16 heads and dropout 0.3.
 #
 # ```

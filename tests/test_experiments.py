@@ -295,6 +295,7 @@ def test_what_the_text_says_of_lengths_is_on_record():
     assert all(counts[10] > 10 and sum(counts[11:]) <= 1 for counts in copied["sinusoids"])
     assert max(counts[15] for counts in copied["rotary"]) == 4
     assert all(sum(counts[16:]) == 0 for counts in copied["rotary"])
+    assert sorted(counts[6] < 70 for counts in copied["sinusoids"]) == [False, False, True]
     assert beyond["learnt"] == beyond["sinusoids"] == ["ended early"] * 3
     assert beyond["rotary"] == ["ran over"] * 3
     ran_over = [run["ran over"] for run in records.read("lengths")["runs"]]
@@ -345,9 +346,15 @@ def test_what_the_text_says_of_a_translator_without_a_part_is_on_record():
     bleu = records.read("planted")["demonstration"]
     sound = bleu[views.SOUND]
     assert round(statistics.mean(sound)) == 24
-    assert round(statistics.mean(bleu["a translator without the division by √d_k"])) == 7
+    assert round(statistics.mean(bleu["a translator without the division by √d_k"])) == 6
     bare = bleu["a translator without feed-forward networks"]
     assert views.symptom_of_bleu(bare, sound) == "no symptom"
+
+
+def test_one_head_of_width_512_copies_nothing_without_the_division():
+    runs = records.read("planted")["copying"]["no division by √d_k, one head of width 512"]
+    assert [run["copied"] for run in runs] == [0, 0, 0]
+    assert {10 * len(views.losses_of(run)) for run in runs} == {100}
 
 
 def test_what_the_text_says_of_lost_sentences_is_on_record():

@@ -421,8 +421,9 @@ def planted() -> dict:
     exact = with_range([run["copied"] for run in sound], 0)
     rows.insert(0, ["–", "no fault", "–", last, exact])
     columns = ["symptom", "fault", "first check that sees it", "last loss", "copied of 200"]
-    updates = 10 * len(losses_of(sound[0]))
-    caption = f"Copy task, {updates} updates, mean of three seeds (range); a symptom is named where"
+    updates, fewer = (10 * len(losses_of(runs[0])) for runs in (sound, wide))
+    caption = f"Copy task, {updates} updates (width 512: {fewer}), mean of three seeds (range); a"
+    caption += " symptom is named where"
     caption += " all three lie beyond three sound ones (faster, slower: by the sum of their losses)"
     return finished(caption, record["made"]["copying"], columns=columns, rows=rows)
 
