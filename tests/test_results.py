@@ -607,6 +607,13 @@ def test_speed_is_a_ratio_of_medians():
     assert f"trains {ratio:.2f}\u00a0(" in views.speed_line()
 
 
+def test_the_loss_in_chunks_costs_time_and_saves_memory():
+    points = views.gains()["chart"]["layer"][1]["data"]["values"]
+    [point] = [point for point in points if point["without"] == "loss in chunks"]
+    assert 0.9 < point["times as long"] < 1
+    assert 1 - 1 / point["times the memory"] == pytest.approx(1 / 8, abs=0.01)
+
+
 def test_the_recipe_takes_some_forty_minutes():
     seconds = records.read("pace")["recipe-1"]["seconds"]
     updates = records.read("runs/recipe-1")["summary"]["updates"]

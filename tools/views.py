@@ -853,9 +853,9 @@ def speed_line() -> str:
     for dtype in dict.fromkeys(("fp32", record["format"])):
         both = (training_case(record, code, "small", dtype) for code in ("ours", "torch"))
         ratio, *bounds = times(*both)
-        ratios.append(f"{with_range(bounds, 2, ratio)} in {dtype}")
+        ratios.append(f"{with_range(bounds, 2, ratio)} times as fast in {dtype}")
     return (
-        f"On the same batches it trains {' and '.join(ratios)} times as fast as PyTorch's"
+        f"On the same batches it trains {' and '.join(ratios)} as PyTorch's"
         f" `nn.Transformer`: small size, one process, {record['made']['machine']}.\n"
     )
 
