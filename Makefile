@@ -32,7 +32,7 @@ train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 
 .PHONY: help setup lock notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
-  export convert results experiments views trials bench faults agree clean
+  export convert results experiments views trials bench gpu faults agree clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -148,7 +148,7 @@ convert: $(READY) ## Bring weights of 2018 or 2022 into the present format: ARGS
 	$(PY) tools/models.py convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
-	for step in train validate score steps pretrained; do $(PY) tools/results.py $$step; done
+	for step in train validate score steps pretrained pace; do $(PY) tools/results.py $$step; done
 	$(MAKE) experiments
 
 experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
@@ -166,6 +166,11 @@ trials: $(READY) ## Try settings at a share of the updates, on the validation sp
 bench: $(READY) ## Measure speed beside the baselines, more than an hour (needs a quiet machine and Multi30k)
 	$(PY) -m pip install --quiet ctranslate2==4.8.5
 	$(PY) tools/bench.py run $(ARGS)
+
+gpu: $(READY) ## Measure training on an NVIDIA GPU, and train the recipe there (needs Multi30k)
+	for step in measure compare; do CUDA_VISIBLE_DEVICES=0 $(PY) tools/gpu.py $$step; done
+	CUDA_VISIBLE_DEVICES=0 $(PY) tools/results.py train gpu-
+	$(PY) tools/views.py
 
 faults: $(READY) ## Draw faults in Parts 1 to 4, see which of them a check notices, write docs/results (minutes)
 	$(PY) tests/draw_faults.py --record 10 11 12

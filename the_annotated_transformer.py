@@ -32,9 +32,9 @@
 # | --- | --- | --- |
 # | Ein kleines Mädchen hebt einen roten Ball auf. | A little girl raises a red ball. | A little girl picks up a red ball. |
 # | Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank. | An old man reading a newspaper sitting on a bench. | An old man who is reading a newspaper sits on a bench. |
-# | Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht. | Three boys climb a tree while their mother watches. | Three boys climb a tree while their mother watches. |
-# | Ein Bergsteiger ruht sich auf einem Felsvorsprung aus. | A climber rests on a rock ledge. | A climber rests on a rocky ledge. |
-# | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A horn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
+# | Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht. | Three boys climbing a tree while their mother watches. | Three boys climb a tree while their mother watches. |
+# | Ein Bergsteiger ruht sich auf einem Felsvorsprung aus. | A rock climber resting on a rock ledge. | A climber rests on a rocky ledge. |
+# | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A korn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
 #
 # This text builds such a model. It follows the paper
 # [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), in which eight researchers
@@ -253,8 +253,8 @@ published("faults")
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
 # and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is. (These scores were measured with the code of the *first edition*, which is
-# this text before it was rearranged in 2026.)
+# how sure that is. Minutes are those of all updates, on two cores; validation after each epoch comes
+# on top.
 
 
 # %% tags=["hide-input"]
@@ -3070,9 +3070,10 @@ published("copied")
 # How copies fail is counted on the right. Without norms, feed-forward networks or the division the
 # model learns more slowly, and ends nearly where it does with them. This says more about the task
 # than about them, because a copy is easy, and heads of width 16 need little division. (One head of
-# width 512 learns nothing without it, see the [planted faults](#failures).) With real text it is
+# width 512 copies nothing without it, after a hundred updates, see the
+# [planted faults](#failures).) With real text it is
 # another matter, at least for the division: without it, the small translator of
-# [Part 6](#demonstration) reaches 7 BLEU in the place of 24. (Without its feed-forward networks it
+# [Part 6](#demonstration) reaches 6 BLEU in the place of 24. (Without its feed-forward networks it
 # does as well as with them. It has one layer and was trained for two epochs, which is too little to
 # tell.) More [planted faults](#failures), by what one sees of them, stand at the end of this text.
 #
@@ -4294,7 +4295,7 @@ def subwords_of_a_few_words():
 # things (*die* is an article in German and a verb in English). So it can have one vector too: as
 # input of the encoder, as input of the decoder, and as the row of the output layer against which a
 # state is compared. `share_embeddings=True` of [Part 2](#make-model) does it. How many parameters
-# this saves is a column of the table in [Part 8](#step-by-step). And each token has one vector to
+# this saves is a column of the [first table](#results-so-far). And each token has one vector to
 # learn instead of three, from three sides: the gradient of the matrix is the sum of what its three
 # uses contribute.
 #
@@ -4673,8 +4674,8 @@ def one_search():
 # log-probability of all up to there, and past the dashed line the best of what each step cuts. Play
 # it with a sentence, a width or an $\alpha$ of your own.
 #
-# How wide should the beam be, and how large $\alpha$? Both were tried on the validation split,
-# with the published model before rounding.
+# How wide should the beam be, and how large $\alpha$? On the validation split, with the published
+# model before rounding:
 
 
 # %% tags=["hide-input"]
@@ -4684,8 +4685,13 @@ published("beam")
 # %% [markdown]
 # Read down a column to see what a wider beam gives, and along a row for the penalty. (With one
 # place there is nothing to choose between, and the penalty changes nothing: hence the empty cells.)
-# Where the best value stands at the edge of what was tried, a still larger one might do better. The
-# score of a search is only the model's opinion of a sentence. BLEU compares with a human's.
+# The score of a search is only the model's opinion of a sentence. BLEU compares with a human's.
+#
+# > **Why not a larger α?** Up to 1, a token that is as probable as those before it lowers the
+# > score, if ever so little. Beyond 1 there comes a length from which it *raises* the score: with
+# > $\alpha = 1.4$ from the fourteenth token on. A model that repeats itself, each word as probable
+# > as the last, would then be paid for not ending. So we chose among the values up to 1. (An earlier
+# > edition used 1.4. The bound is a judgement, made when its model was seen to run on.)
 
 
 # %% [markdown]
@@ -5119,8 +5125,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # %% [markdown]
 # Why should a mean of weights be a good model at all? A network is not linear, and the mean of
 # two unrelated models is worthless. But late checkpoints of one run lie close together, in one
-# valley of the loss. How many of the last epochs should be averaged? This, too, was tried on the
-# validation split. Look how little the rows differ:
+# valley of the loss. How many of the last epochs should be averaged? We took six, near the paper's
+# five. On the validation split, other numbers with one seed:
 
 
 # %% tags=["hide-input"]
@@ -5131,7 +5137,8 @@ published("averaging")
 # > **Does averaging always help?** It does what a falling learning rate does by itself. With the
 # > paper's schedule the weights keep moving until the very end, and their mean is usually a
 # > better place than any of them. On a straight line down to zero, which the published run has
-# > used, they come to rest, and there is less left to gain: hardly anything, says the table.
+# > used, they come to rest, and there is less left to gain. By BLEU, no row of the table is clearly
+# > better than another.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -5291,8 +5298,9 @@ def evaluate(
 # If you score a test split again and again and keep what scores best, you have chosen on it, and
 # the score flatters the model. So this page scores the validation split, as often as it likes
 # (**cost: less than a minute**). The test splits are scored by `make results` alone, once for
-# each row and seed of the tables below, and `docs/results` keeps each of these scores. (The rows of
-# words were scored twice, in the first edition.)
+# each row and seed of the tables below, and `docs/results` keeps each of these scores. (Models
+# of earlier editions, by much the same recipe, had been scored on the same splits. So these are not
+# untouched.)
 
 
 # %% tags=["hide-input"]
@@ -5352,15 +5360,19 @@ def ten_fixed_test_sentences():
 # <a id="step-by-step"></a>
 # ## Step by step
 #
-# What is each part of the recipe worth? The same architecture is trained three times from the
-# start: with words, with subwords, and with subwords and one matrix. After that nothing more is
-# trained: the same weights are decoded with a beam, then the mean of the last epochs takes the
-# place of the best epoch, and last, the length penalty is set to the value that did best on the
-# validation split.
+# What is each part of the recipe worth? The same architecture is trained from the start with
+# words, with subwords, and with subwords and one matrix, by three seeds each. After that nothing
+# more is trained: the same weights are decoded with a beam, then the mean of the last epochs takes
+# the place of the best epoch, and last, the length penalty is set to the value that was chosen on
+# the validation split.
 #
-# > **These runs are those of the first edition.** They were made with its code, of several
-# > commits, and are to be measured anew with one. Between two of them the dealing of batches
-# > changed, so the step to one matrix, and the range of seeds, hold this change as well.
+# Three things to know. Words have the most weights, and most of them are trained rarely. So their
+# dropout is 0.4 in place of 0.25, and the first gain is that of subwords and of another dropout. The
+# three matrices of the second row keep 0.25, though they have half again as many weights as one: a
+# part of what one matrix gains may be that it learns less by heart. (That step is a change of
+# machine, too, from a GPU to a CPU, and in one seed so is the first. The caption says how the same
+# recipe ends on both.) And since a sentence has fewer words than subwords, batches of words hold
+# fewer tokens, so that every run makes equally many updates.
 
 
 # %% tags=["hide-input"]
@@ -5368,29 +5380,28 @@ published("steps")
 
 
 # %% [markdown]
-# How to read it. The *gain* of a row is over the row before, by the seeds that both have. (So do not
-# subtract a mean of three seeds from a single one.) Is such a gain real, or is it luck? Luck has two
-# sources.
+# How to read it. The *gain* of a row is over the row before. Is such a gain real, or is it luck?
+# Luck has two sources.
 #
 # *The seeds.* Trainings that differ in nothing but their random numbers give different scores, and
-# the brackets behind a score say how far apart they lie. A gain should be larger than that. The last
-# three steps train nothing anew, so there the luck of the training is the same in both rows, and it
-# is enough that every seed gains.
+# the brackets behind a score say how far apart they lie. A gain should be larger than that. Beam and
+# length penalty decode the very weights of the row above, so there it is enough that every seed
+# gains. This demand is a rule of thumb: three seeds cannot make anything very sure.
 #
 # *The sentences.* A test set is a sample. Would another thousand sentences show the gain, too? We
 # have no others, but we can draw a thousand from these, with replacement, so that some come twice
 # and some not at all. This is done ten thousand times, a *bootstrap* ([Koehn,
-# 2004](https://aclanthology.org/W04-3250/)). The brackets behind a gain hold 95 % of what was found.
-# Ten such questions stand in the table, and whoever asks ten times is often right by chance. So
-# each answer must be surer than if it were the only one, by the rule of
-# [Holm](https://www.jstor.org/stable/4615733).
+# 2004](https://aclanthology.org/W04-3250/)). The brackets behind a gain hold 95 % of the draws, for
+# these trainings and for one question asked alone. But ten questions stand in the table. If each
+# were wrong one time in twenty, some *yes* among them would often be false. So each answer must be
+# surer than if it were the only one, by the rule of [Holm](https://www.jstor.org/stable/4615733),
+# and an interval above zero may stand beside a *no*.
 #
 # A step *passes* if it meets both demands on both test sets. One that does not may still be a gain:
 # then it is too small to be seen with so few seeds and sentences.
 #
-# Minutes are those of a training with validation after each epoch, on two cores with instructions
-# for bf16; without these it takes about twice as long. And the first row is not the best that words
-# can do: its settings are those of the recipe, and nobody has tuned them for words.
+# *chrF* compares runs of letters, and so forgives a wrong ending. Perplexity does not depend on the
+# search, and compares only where the tokens are the same.
 #
 # And this is how the model in `pretrained/` came about, from the log of its training.
 
@@ -5433,8 +5444,9 @@ published("training")
 # | Transformer, big | 28.4 | 41.8 | 2.3e19 | |
 #
 # (§6.1) So the base model already beats all of them into German, ensembles included, at a fraction
-# of the cost that is known of them. Into French it does not; the big one does. (Its 41.8 is that of
-# Table 2 and the abstract; the text of §6.1 says 41.0.)
+# of the training cost of each that states one. Into French the paper claims less: its big model is
+# better than every *single* model. Its 41.8, of Table 2 and the abstract, is above the ensembles,
+# too. The 41.0 in the text of §6.1 is not.
 #
 # (§6.2, Table 3) What matters in the model? The base model, which reaches 25.8 BLEU on
 # newstest2013, was changed in one way or another. (Checkpoints were not averaged, and when the
@@ -5466,10 +5478,11 @@ published("training")
 # <a id="choices"></a>
 # ## Choices
 #
-# How does one find a recipe? By trials on the validation split. These change one thing at a time
-# (subwords and layers together with width and heads, so that the model stays as large), with one
-# seed and a quarter of the recipe's epochs, at the end of which the learning rate is zero as well. Those of
-# 32 epochs are as long as the recipe, and change several things.
+# How does one find a recipe? By trials on the validation split. These change one thing, and what
+# must change with it (more subwords or layers make the model narrower, so that it stays as large;
+# half the batch makes twice the updates, at a lower rate). They have one seed and a quarter of the
+# recipe's epochs, at the end of which the learning rate is zero as well. Those of 32 epochs are as
+# long as the recipe, which is the last row, and change several things.
 
 
 # %% tags=["hide-input"]
@@ -5477,11 +5490,12 @@ published("choices")
 
 
 # %% [markdown]
-# Each row has one seed, so compare a difference with the range of seeds above before you believe
-# it. One is left: with the norm after the sum the model learns more slowly, as it did in
-# [Part 4](#warm-up-and-norm). Batches half as large, and twice as many subwords, look better by a
-# point. But in 32 epochs both together came no further than the recipe. Lists of different lengths
-# have different subwords, so their perplexities cannot be compared.
+# Each row has one seed, and how far seeds differ in so short a training was not measured, so a
+# difference of a point decides nothing. One is larger: with the norm after the sum the model learns
+# more slowly than with the same rate (factor 0.5) and the norm before. Batches half as large, and
+# twice as many subwords, look better by a point. But in 32 epochs, with nearly twice the updates,
+# both together differ from the recipe by less than that. Lists of different lengths have different
+# subwords, so their perplexities cannot be compared.
 #
 # Two warnings. One change at a time says nothing about two at once. And a short training favours
 # what learns fast: little dropout, nothing hidden. In a long one the same model may overfit. So
@@ -5490,11 +5504,12 @@ published("choices")
 # <a id="speed"></a>
 # ## Where the time goes
 #
-# The first edition of this text was timed beside other code: PyTorch's `nn.Transformer`
-# on the same batches and in the same formats, and the way the 2022 version of this text fed its
-# model: every sentence padded to 72 tokens, text cut into words inside the training loop,
-# weights of attention and smoothed targets stored as tables, in fp32 and one process. Speed is
-# counted in target tokens that are not padding. Decoding is timed beside the plain loop.
+# How fast is this code? In training it is timed beside two others. One is PyTorch's
+# `nn.Transformer`, with our batches and number formats. The other is the way in which the 2022
+# version of this text trained: 32 pairs padded to 72 tokens, text cut into words inside the loop,
+# scores of all words at padding too, ten batches to an update, fp32. Tokens are counted in the target, without
+# padding. Decoding is timed beside the plain loop, one sentence after the other, and beside
+# [CTranslate2](https://github.com/OpenNMT/CTranslate2), an engine in C++ that does nothing else.
 
 
 # %% tags=["hide-input"]
@@ -5502,11 +5517,9 @@ published("speed")
 
 
 # %% [markdown]
-# Compare like with like: one process, fp32. The largest ratios stack three things, a smaller
-# number format, a second process, and updates twice as large, since the budget of a batch held for
-# each process then. And our rebuilt feed of 2022 updates the weights with every batch, where 2022
-# did so with every tenth, which makes it a little slower than it was. A ratio belongs to a
-# machine as well, and one round has noise: do not read much into a tenth.
+# Compare rows of one number format. And a speed belongs to a machine: on another the ratios differ,
+# and even the order may. For the GPU our models are too small: even the base
+# size stays far below the speed of large products, and numbers of 16 bits gain nothing.
 #
 # What each gain is worth stands in the [engine room](#gains).
 #
@@ -5554,7 +5567,8 @@ def check_the_count_is_that_of_pytorch():
 # 10^{18}$ and $2.3 \cdot 10^{19}$ operations (Table 2). These are not counts: they are the time of
 # the training, 12 hours and 3.5 days, times eight GPUs, times the 9.5 tera-operations per second in
 # single precision that each was assumed to sustain (§6.1, footnote 5). Divide our count by theirs,
-# and you get the share of that speed which went into these products, padding included.
+# and you get the share of that speed which went into these products, if a batch held no more than
+# those tokens.
 
 
 # %% tags=["hide-input"]
@@ -5734,8 +5748,9 @@ def maps_at_hand(sentence: str = SENTENCE):
 # position receives from this head is mixed from the values of all keys in these proportions. A row
 # with one strong cell copies from one place. A row of one even tint takes the mean of everything. A
 # strong diagonal means that each position looks at itself, one beside the diagonal that it looks at
-# its neighbour. And a staircase in the cross-attention is an alignment, word for word. Each place
-# where it jumps is a place where the two languages order their words differently.
+# its neighbour. And a staircase in the cross-attention looks like an alignment of words. Where it
+# jumps, the two languages may order their words differently, or a word has two parts, or a head
+# only parks its weight.
 #
 # Two warnings. A weight says how much of a value is taken, not how much the value matters: a long
 # vector with a small weight may outweigh a short one with a large weight. And a position in an
@@ -5827,8 +5842,8 @@ def encoder_maps_figure():
 # %% [markdown]
 # **Figure 24.** What the words of the source look at. A line beside the diagonal is a look at a
 # neighbour. In [Part 1](#one-sentence) *hebt* asked, and *auf* answered, because we had laid them
-# close together. The model in `pretrained/` has found this pair by itself, the other way round: in
-# its first layer *auf* looks at *hebt* (head 3), while *hebt* hardly looks at *auf*.
+# close together. The model in `pretrained/` links the two by itself, the other way round: in its
+# first layer *auf* looks at *hebt* (head 2), while *hebt* looks at *auf* much less.
 #
 # <a id="explorer"></a>
 # ## An explorer
@@ -5867,9 +5882,9 @@ def attention_explorer_figure():
 #
 # (§4; Figures 3 to 5 of the paper, after its references) The paper shows three such maps, all
 # from its encoder. In one of them many heads look from *making* to *more difficult*, six and
-# seven words on: they complete a phrase over a distance. In the next two heads look from *its* to
-# *Law* and to *application*, and seem to find out what a pronoun stands for. In the last, two
-# heads of one layer look at quite different things, which resemble the structure of the sentence.
+# seven words on: they complete a phrase over a distance. In the second map, two heads look from
+# *its* to *Law* and to *application*, and seem to find out what a pronoun stands for. In the third,
+# two heads of one layer look at quite different things, which resemble the structure of the sentence.
 #
 # > **Is attention an explanation?** It tells where a head reads. It does not tell what the head
 # > takes from there, nor what later layers make of it. The memory at the place of *hebt* may
@@ -5950,8 +5965,8 @@ published("heads")
 
 # %% [markdown]
 # A head whose range holds zero has not been shown to matter. The two rows of a layer tell much the
-# same, though in the first layers the mean costs more than zero does. Compare the largest change
-# with the perplexity itself, because it is the price of one head among many.
+# same, though in the first layers of self-attention the mean costs more than zero does. Compare the
+# largest change with the perplexity itself, because it is the price of one head among many.
 #
 # Two conclusions would be wrong. A head whose absence costs nothing is not proven useless: another
 # may do the same and stand in for it, and only without both would we see it. Nor is a head whose
@@ -5968,10 +5983,10 @@ published("heads")
 # English verb, does the decoder read the particle at the end of the clause, or has the encoder
 # carried it to *sieht* (sees)? A map cannot tell, because a vector in the memory is no longer one
 # word. An experiment can. Take two sentences that differ in the particle only, and the model's
-# translation of each. By its *preference* the decoder takes the one or the other: the difference of
-# their log-probabilities. With the first memory it is high, with the second low, and this distance
-# is the whole *shift*. Now put single vectors of one memory in the places of the other. What share
-# of the shift happens?
+# translation of each. The decoder's *preference* is the log-probability of the first translation less
+# that of the second. It is higher beside the memory of the first sentence than beside that of the
+# second, and the difference is the whole *shift*. Now put single vectors of one memory in the places
+# of the other. What share of the shift happens?
 
 
 # %%
@@ -6007,8 +6022,8 @@ published("particles")
 
 # %% [markdown]
 # Both answers are right, for different pairs. Where English changes its *verb*, four fifths of the
-# shift have moved to the German verb, because the encoder has carried the particle there, and one
-# fifth is still at its own place. (Nearly all of these pairs are of two verbs, *sieht* and
+# shift have moved to the German verb, because the encoder has carried the particle there, and a good
+# fifth is still at its own place. (Most of these pairs are of two verbs, *sieht* and
 # *schaut*, so this may be their habit. And only sentences that the model translates well were
 # counted.) Where English changes a small word of its own, *up* or *down*, nearly all of it has
 # stayed at the German particle. When was it carried? Swap the states of the encoder instead, after
@@ -6021,11 +6036,11 @@ published("layers")
 
 # %% [markdown]
 # **Figure 26.** How much of the shift comes with the state at one word, layer by layer. Before the
-# first layer all of it lies at the particle, which alone differs. One layer, the second, carries it
+# first layer all of it lies at the particle, which alone differs. One layer, the first, carries it
 # to the verb, in those pairs whose English verb changes and in hardly any other.
 #
 # So does the arc of [Figure 1](#top) tell the truth? An arc to the verb can mean what the particle
-# said. (Of *hebt* itself fourteen pairs counted, too few to say it of this verb.) Attention tells
+# said. (Of *hebt* itself only nineteen pairs counted, and they differ much.) Attention tells
 # where a vector is read, and not which word it speaks for.
 #
 # <a id="try-inside"></a>
@@ -6392,8 +6407,9 @@ published("assembled")
 
 # %% [markdown]
 # In perplexity all three seeds with today's parts end below all three with those of 2017, by about
-# 3 %. Each token takes half the cache, because four heads share two of keys and values. There is no
-# gain in speed: by the medians they are somewhat slower. So at this size the improvement is small.
+# 3 %. Each token takes half the cache, because four heads share two of keys and values. In speed
+# nothing is gained: by the medians they train a little faster and write a little more slowly. So at
+# this size the improvement is small.
 # Large models, for which these parts were chosen, are another matter.
 
 
@@ -6474,12 +6490,12 @@ published("lengths")
 # length; a line for each seed. The longest of the training had ten tokens.
 #
 # Without positions the model is lost: it sees which tokens there are, and not in what order. Up to
-# ten tokens the other three copy nearly everything. Beyond eleven they fail, and each in its own
-# way. With learnt positions every copy ends too early; the vectors of later positions have never
-# been trained. With sinusoids most end too early as well. With rotary positions they run
-# over: the model goes on and does not find its end. Some copies of eleven tokens, one more than in
-# the training, still come out right with sinusoids and rotary positions. (And one rotary model runs
-# over on most sequences of a single token. We cannot say why.)
+# ten tokens the other three copy nearly everything, but for one of the sinusoids, which ends a third
+# of its copies of seven tokens too early. Beyond, they fail, and each in its own way. With learnt positions every copy ends too early; the vectors of later positions have never
+# been trained. With sinusoids some copies of eleven tokens come out right; then most end too early
+# as well. With rotary positions a few still come out right at sixteen, and most run over: the model
+# goes on and does not find its end. (One of them runs over on most sequences of a single token, too.
+# We cannot say why.)
 #
 # So no: here sinusoids do not carry further. That they are *defined* for every position does not
 # mean that a model has learnt to read them there. [Press et al.,
@@ -6554,7 +6570,7 @@ published("lengths")
 # | Matter | Paper | Here | Where |
 # | --- | --- | --- | --- |
 # | order of the norm | after the sum | before the sub-layer; the other by `norm_first=False` | [Residual connections](#residual) |
-# | dropout | 0.1 (base), 0.3 (big; French: 0.1), on sub-layers and embeddings (§5.4); §6.3 has it on attention weights too | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the recipe | [Dropout](#dropout) |
+# | dropout | 0.1 (base, §5.4), 0.3 (big, Table 3; French: 0.1, §6.1), on sub-layers and embeddings; §6.3 has it on attention weights too | 0.25, also inside the feed-forward network; on attention weights only by `attention_dropout`, 0 in the recipe | [Dropout](#dropout) |
 # | rate of dropout | any | the nearest 256th, when training on a CPU | [Faster forms](#faster) |
 # | tokens | 37,000 subwords, shared (French: 32,000) | 5,000 subwords, shared; words in the demonstration | [Subwords](#byte-pairs) |
 # | one matrix for embeddings and output | yes | yes; three in the demonstration | [One matrix](#one-matrix) |
@@ -6562,15 +6578,15 @@ published("lengths")
 # | size | 6 layers of 512, 8 heads | 3 layers of 192, 3 heads | [Settings](#settings) |
 # | initial weights | not stated | Glorot; $\mathcal{N}(0, 1/D)$ for embeddings | [The whole model](#make-model) |
 # | biases | in the feed-forward network; no others are written down | in every linear map | [Several heads](#multi-head-attention) |
-# | numbers | single precision (§6.1, in its estimate of the cost) | products in bf16 where the processor has instructions for it, else fp32 | [Mixed precision](#mixed-precision) |
+# | numbers | single precision (§6.1, in its estimate of the cost) | products in bf16 where the processor is fast at it, else fp32 | [Mixed precision](#mixed-precision) |
 # | batch | about 25,000 source and 25,000 target tokens | 2,560 positions of one side, in all processes together | [Batches](#token-budget) |
 # | label smoothing | ε = 0.1; over all labels in the work it cites | ε = 0.1, spread over all but the right word and padding | [Loss](#label-smoothing) |
 # | schedule | 4,000 warm-up steps, factor 1, then the inverse root | 1,000 steps, factor 1.5, then a straight line to zero | [Schedule](#schedule) |
 # | length of training | 100,000 updates (base), 300,000 (big) | 32 epochs | [Training](#train-model) |
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
-# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | less than an hour on two CPU cores with bf16 instructions, about twice as long without | [Results](#results) |
+# | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | some forty minutes of updates on two CPU cores, timed apart | [Results](#results) |
 # | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
-# | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1.4 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
+# | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | weights on file | not stated | rounded to int8, with a step for each row of a matrix | [A model as files](#model-files) |
 # | direction | English to German, English to French | German to English; others by `--languages` | [Command line](#command-line) |
 # | BLEU | newstest2014: 27.3 and 38.1 (base), 28.4 and 41.8 (big; 41.0 in §6.1), German and French | other sentences, so another scale: see the table | [Step by step](#step-by-step) |
@@ -6840,14 +6856,15 @@ class FastDropout(nn.Dropout):
 # *The norm* by PyTorch's kernel, in one pass over memory. *The loss* without its table of targets:
 # only three numbers occur in that table, for the right word, for a wrong one, and for padding.
 #
-# *Attention* stays plain. PyTorch has a kernel for it, which never stores the table of weights. On
-# the CPUs that we measured it gains nothing, with sentences as short as ours.
+# *Attention* stays plain. PyTorch has a kernel for it, which never stores the table of weights. It
+# pays where sequences are long, and ours are short.
 #
 # <a id="mixed-precision"></a>
 # *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the
 # range of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It pays only
-# where the processor has instructions for it. The fast generator gives log-probabilities in fp32
-# whatever the states are.
+# where the processor is fast at it. Instructions for bf16 are not enough: an Intel Xeon without AMX
+# has them, and no unit that is fast at them. The fast generator gives
+# log-probabilities in fp32 whatever the states are.
 
 
 # %%
@@ -6960,10 +6977,10 @@ def check_fast_forms_train_as_the_plain_ones():
 
 # %% [markdown]
 # <a id="gains"></a>
-# What is each worth? Take one away, and measure the same training again. A number of 1.3 says that
-# without this one gain, training takes 1.3 times as long. (These numbers are those of earlier
-# code. Some of its forms are gone, because they no longer gained enough: one product for several
-# maps, another allocator, the attention kernel.)
+# What is each worth? Take one away, and measure the same training again. A point at 1.3 says that
+# without this one gain, training takes 1.3 times as long. Where a bar reaches the dashed line, it
+# may gain nothing. The loss in chunks even costs a little time here; what it saves is memory, an
+# eighth of the peak. Only one kind of processor was measured.
 
 
 # %% tags=["hide-input"]
@@ -7038,7 +7055,7 @@ POSITIVE = "N d_model d_ff h batch_tokens accum_iter epochs shares warmup keep f
 
 # %% [markdown]
 # What stands there is the *recipe*, with all that [Part 7](#recipe) explains. The paper's base
-# model is a matter of options, and wants millions of pairs and several GPUs; the big one (Table
+# model is nearly a matter of options ([what stays different](#differences)), and wants millions of pairs and several GPUs; the big one (Table
 # 3) has width 1,024 and 4,096, 16 heads and dropout 0.3.
 #
 # ```
@@ -7121,11 +7138,12 @@ def runs_folder() -> Path:
 
 
 def gains_from_bf16(device: torch.device) -> bool:
-    """True where matrix products are faster in bf16: newer GPUs, CPUs with instructions for it."""
+    """True where products are faster in bf16: newer GPUs, CPUs with AMX, AMD's with AVX512-BF16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     able = torch.cpu.get_capabilities()
-    return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+    intel = "Intel" in able.get("cpu_name", "")  # whose AVX512 alone is slower in bf16
+    return bool(able.get("amx_bf16") or (able.get("avx512_bf16") and not intel))
 
 
 def shown(path: str | Path) -> str:
@@ -8331,7 +8349,7 @@ def train_with_a_part_of_your_own():
 #
 # On the command line a file hands the class in. Put it into `mine.py`, below `import math` and
 # `from the_annotated_transformer import *`. With Multi30k this takes two minutes and a quarter on
-# two cores with bf16 instructions; without it, add `--data builtin`:
+# two cores that are fast at bf16; without it, add `--data builtin`:
 #
 # ```
 # python the_annotated_transformer.py train --parts mine.py --attention DistanceAttention \

@@ -124,7 +124,7 @@ def test_what_takes_the_place_of_a_gain_is_called(tiny, monkeypatch, gain):
     owner, name, plain = bench.GAINS[gain]
     spy = create_autospec(plain, side_effect=plain)
     monkeypatch.setitem(bench.GAINS, gain, (owner, name, spy))
-    bench.measure(f"without-ours-small-bf16-1x2-{gain}", here=True)
+    bench.measure(f"without-ours-small-{bench.FAST}-1x2-{gain}", here=True)
     assert spy.called
 
 
@@ -137,7 +137,8 @@ def test_2022_computes_what_ours_computes(tiny, ours, batch):
 
 def test_2022_has_its_batches_and_dropout_on_attention(tiny):
     worker = tutorial.Worker(0, 1, torch.device("cpu"), None)
-    loss_model, _, updates = bench.training_of(bench.CASES["train-2022-small-fp32-1x2"], worker)
+    case = bench.CASES["train-2022-small-fp32-1x2"]
+    loss_model, _, updates = bench.training_of(case, TINY, worker)
     shapes = [batch.src.shape for batch in next(updates)]
     expected = [(32, 72)] * bench.ACCUMULATED
     assert shapes == expected
@@ -148,7 +149,7 @@ def test_2022_has_its_batches_and_dropout_on_attention(tiny):
 @pytest.mark.slow
 def test_two_processes_are_measured_together(multi30k, monkeypatch, capsys):
     monkeypatch.setenv("MULTI30K_DIR", multi30k)
-    assert bench.main(["measure", "train-ours-small-bf16-2x1"]) == 0
+    assert bench.main(["measure", f"train-ours-small-{bench.FAST}-2x1"]) == 0
     result = json.loads(capsys.readouterr().out)["peak MB"]
     assert result > 1500, "of both"
 
@@ -167,11 +168,15 @@ def test_a_benchmark_goes_on_after_a_stop(monkeypatch, capsys, tmp_path):
         return {"speed": float(len(measured))}
 
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setattr(bench.records, "RESULTS", tmp_path)
     monkeypatch.setattr(bench.records, "wait_for_quiet", wait_for_quiet)
     monkeypatch.setattr(bench, "measure_apart", measure_apart)
     monkeypatch.setattr(bench, "SMALL", TINY)
     monkeypatch.setattr(bench, "CASES", {name: bench.CASES[name] for name in (one, other)})
+    assert bench.main(["run", "--name", "some"]) == 1
+    assert capsys.readouterr().err.startswith("error: no LD_PRELOAD")
+    monkeypatch.setenv("LD_PRELOAD", "an allocator")
     assert bench.main(["run", "--name", "some"]) == 1
     assert capsys.readouterr().err == "error: others use the cores\n"
     assert bench.main(["run", "--name", "some"]) == 0

@@ -7,6 +7,7 @@ import statistics
 import assembled
 import experiments
 import particles
+import plan
 import pytest
 import records
 import torch
@@ -69,7 +70,7 @@ def test_nothing_is_trained_twice(tmp_path, monkeypatch):
     expected = {(name, seed) for name in trained for seed in experiments.SEEDS}
     assert set(asked[: len(expected)]) == expected
     assert len(asked) == len(expected) + 6 * 2 * 2 * 3
-    about = records.read("planted")["made"]
+    [about] = records.read("planted")["made"]["copying"]
     assert about.keys() >= {"date", "machine", "commit", "code"}
     points = views.breaks()["chart"]["data"]["values"]
     assert len(points) == len(views.PARTS) * 2 * 3
@@ -80,7 +81,8 @@ def test_nothing_is_translated_twice(tmp_path, monkeypatch):
     asked = []
     for kind in experiments.MEASURES:
         measure = lambda fault, seed: asked.append((fault.name, seed)) or 40.0  # noqa: E731
-        monkeypatch.setitem(experiments.MEASURES, kind, measure)
+        made = experiments.MEASURES[kind][1]
+        monkeypatch.setitem(experiments.MEASURES, kind, (measure, made))
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     for _ in range(2):
         assert experiments.main(["translating"]) == 0
@@ -90,7 +92,20 @@ def test_nothing_is_translated_twice(tmp_path, monkeypatch):
     for fault in several:
         assert names.count(fault.name) == 3
     assert names.count("scored in lower case") == 1
-    assert names.count("dropout is on while it translates") == 3
+    made = records.read("planted")["made"]
+    assert made["shipped"][0]["code"].keys() == {"scoring", "weights"}
+
+
+def test_faults_are_compared_with_what_the_same_code_did(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    one, other = experiments.FAULTS[:2]
+    monday = {"date": "2027-01-04", "machine": "a toy", "commit": "0123456", "code": {"c": "ab"}}
+    for fault, made in ((one, monday), (other, monday), (other, monday | {"machine": "b"})):
+        experiments.keep("shipped", fault, [40.0], made)
+    machines = [made["machine"] for made in records.read("planted")["made"]["shipped"]]
+    assert machines == ["a toy", "b"]
+    with pytest.raises(ValueError, match="shipped was begun by other code; remove it there"):
+        experiments.keep("shipped", other, [40.0], monday | {"code": {"c": "cd"}})
 
 
 @pytest.mark.parametrize(
@@ -196,8 +211,10 @@ def test_what_the_text_says_of_particles_is_on_record():
     for pair in verb:
         words = pair["sentences"][0].split()
         looking += "sieht" in words or "schaut" in words
-    assert looking > 0.9 * len(verb)
-    for layer, low, high in ((0, 0, 0.1), (1, 0, 0.1), (2, 0.7, 0.9), (3, 0.7, 0.9)):
+    assert looking > 0.8 * len(verb)
+    stayed = [pair["shares"]["particle"] for pair in verb]
+    assert 0.2 < statistics.median(stayed) < 0.25
+    for layer, low, high in ((0, 0, 0.1), (1, 0.7, 0.9), (2, 0.7, 0.9), (3, 0.7, 0.9)):
         carried = statistics.median(pair["layers"]["verb"][layer] for pair in verb)
         assert low <= round(carried, 2) <= high
         stayed = statistics.median(pair["layers"]["verb"][layer] for pair in particle)
@@ -263,6 +280,41 @@ def test_what_the_text_says_of_warm_up_is_on_record():
     assert learnt == expected | {(False, False): 0}
 
 
+def test_what_the_text_says_of_lengths_is_on_record():
+    """Index 10 is of eleven tokens, one more than in the training."""
+    copied = {}
+    beyond = {}
+    for run in records.read("lengths")["runs"]:
+        copied.setdefault(run["positions"], []).append(run["copied"])
+        sums = {kind: sum(run[kind][11:]) for kind in views.KINDS}
+        beyond.setdefault(run["positions"], []).append(max(sums, key=sums.get))
+    for kind in ("sinusoids", "learnt", "rotary"):
+        assert all(sum(counts[:10]) > 920 for counts in copied[kind]), "nearly everything"
+    assert all(sum(counts[4:]) < 10 for counts in copied["none"])
+    assert all(counts[10:] == [0] * 10 for counts in copied["learnt"])
+    assert all(counts[10] > 10 and sum(counts[11:]) <= 1 for counts in copied["sinusoids"])
+    assert max(counts[15] for counts in copied["rotary"]) == 4
+    assert all(sum(counts[16:]) == 0 for counts in copied["rotary"])
+    assert sorted(counts[6] < 70 for counts in copied["sinusoids"]) == [False, False, True]
+    assert beyond["learnt"] == beyond["sinusoids"] == ["ended early"] * 3
+    assert beyond["rotary"] == ["ran over"] * 3
+    ran_over = [run["ran over"] for run in records.read("lengths")["runs"]]
+    assert sum(counts[0] > 50 for counts in ran_over) == 1
+
+
+def test_what_the_text_says_of_trials_is_on_record():
+    names = [name for name in plan.RUNS if name.startswith("trial-")]
+    last = {name: records.read(f"runs/{name}")["log"][-1] for name in (*names, "recipe-1")}
+    bleu = {name: entry["bleu"] for name, entry in last.items()}
+    base = bleu["trial-base"]
+    for better in ("trial-batch-1280", "trial-subwords-10000"):
+        assert bleu[better] - base == pytest.approx(1, abs=0.25)
+    assert bleu["trial-factor-50"] - bleu["trial-after-50"] > 4
+    for whole in ("trial-whole-25", "trial-whole-30"):
+        assert abs(bleu[whole] - bleu["recipe-1"]) < 1
+        assert 1.8 < last[whole]["updates"] / last["recipe-1"]["updates"] < 2
+
+
 def test_what_the_text_says_of_parts_of_today_is_on_record():
     record = records.read("assembled")
     last = {}
@@ -275,8 +327,9 @@ def test_what_the_text_says_of_parts_of_today_is_on_record():
     plain = record["speed"]["plain"]
     today = record["speed"]["assembled"]
     assert plain["bytes"] == 2 * today["bytes"]
-    for what in ("training", "writing"):
-        assert statistics.median(today[what]) < 1.02 * statistics.median(plain[what])
+    for what, low, high in (("training", 1, 1.06), ("writing", 0.9, 1)):
+        ratio = statistics.median(today[what]) / statistics.median(plain[what])
+        assert low < ratio < high
 
 
 def test_with_a_cache_both_write_what_they_write_without_one():
@@ -293,9 +346,15 @@ def test_what_the_text_says_of_a_translator_without_a_part_is_on_record():
     bleu = records.read("planted")["demonstration"]
     sound = bleu[views.SOUND]
     assert round(statistics.mean(sound)) == 24
-    assert round(statistics.mean(bleu["a translator without the division by √d_k"])) == 7
+    assert round(statistics.mean(bleu["a translator without the division by √d_k"])) == 6
     bare = bleu["a translator without feed-forward networks"]
     assert views.symptom_of_bleu(bare, sound) == "no symptom"
+
+
+def test_one_head_of_width_512_copies_nothing_without_the_division():
+    runs = records.read("planted")["copying"]["no division by √d_k, one head of width 512"]
+    assert [run["copied"] for run in runs] == [0, 0, 0]
+    assert {10 * len(views.losses_of(run)) for run in runs} == {100}
 
 
 def test_what_the_text_says_of_lost_sentences_is_on_record():
@@ -306,10 +365,14 @@ def test_what_the_text_says_of_lost_sentences_is_on_record():
 
 
 def test_what_the_text_says_of_heads_and_of_hebt_is_on_record():
-    """In first layers the mean costs more than zero; of *hebt* fourteen pairs counted."""
+    """In first layers of self-attention the mean costs more; of *hebt* nineteen pairs counted."""
     rows = records.read("heads")["rows"]
     for zero, average in itertools.pairwise(rows):
-        if zero["layer"] == 1 and zero["by"] == "zero":
+        first = zero["layer"] == 1 and "self" in zero["attention"]
+        if first and zero["by"] == "zero":
             assert statistics.mean(zero["changes"]) < statistics.mean(average["changes"])
     pairs = records.read("particles")["pairs"]
-    assert sum("hebt" in pair["sentences"][0].split() for pair in pairs) == 14
+    shares = [p["shares"]["verb"] for p in pairs if "hebt" in p["sentences"][0].split()]
+    assert len(shares) == 19
+    assert min(shares) < 0.5
+    assert max(shares) > 1.5

@@ -389,7 +389,9 @@ def test_a_cell_of_the_table_chooses_its_box_layer_and_position(browser, made):
     where, shares = panel(tab)
     assert "layer 1 of 3, at ., where end is written next" in where
     assert pressed.inner_text() == next(iter(shares)) == "end"
-    assert pressed.get_attribute("title").startswith(f"{shares['end']:.3f}, what is written")
+    assert pressed.get_attribute("title").startswith(f"{shares['end']:.3f}")
+    first = tab.locator(".lens .first button").last.get_attribute("title")
+    assert first.endswith(", what is written in the end")
     tab.keyboard.press("ArrowUp")
     wait_for(tab, "sum after cross-attention")
     tab.keyboard.press("ArrowLeft")
@@ -429,8 +431,9 @@ def test_the_readers_own_sentence_runs_through_the_map(browser, made, at):
     assert tab.locator(".lens tbody tr").first.locator("td").count() == len(written)
     assert tab.locator(".line").inner_text() == ""
     assert OTHER in tab.locator(".plan > svg").get_attribute("aria-label")
-    field.fill("日" * 90)
+    field.fill("ab" * 40)
     tab.locator(".line", has_text="It finds no end").wait_for()
+    field.fill("日" * 90)
     tab.locator(".source button", has_text="<unk>").first.wait_for()
     assert tab.locator(".source button").count() == 82, "a space, eighty letters, the end"
     assert tab.evaluate("document.documentElement.scrollWidth") <= WIDE["width"]

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import plan
 import pytest
 import torch
 from conftest import PROJECT
@@ -260,6 +261,13 @@ def test_the_first_screen_shows_what_the_shipped_model_writes():
         assert result == [shown]
 
 
+def test_its_card_says_what_it_makes_of_no():
+    card = (SHIPPED / "README.md").read_text(encoding="utf-8")
+    german, english = re.search(r'"(.+?)" becomes "(.+?)"', card).groups()
+    translator = tutorial.load_trained_model("pretrained")
+    assert tutorial.translate(translator, [german], tutorial.beam_search) == [english]
+
+
 def test_the_model_has_read_none_of_these_sentences_nor_of_chimney_sweeps(multi30k):
     read = {german for german, _ in tutorial.read_multi30k(Path(multi30k)).splits["train"]}
     assert not {german for german, *_ in first_screen()[1]} & read
@@ -268,9 +276,7 @@ def test_the_model_has_read_none_of_these_sentences_nor_of_chimney_sweeps(multi3
 
 @pytest.mark.slow
 def test_the_score_is_that_of_the_record(multi30k):
-    card = (SHIPPED / "README.md").read_text(encoding="utf-8")
-    beam, alpha = re.search(r"beam (\d+), α = ([\d.]+)", card).groups()
-    decode = functools.partial(tutorial.beam_search, beam=int(beam), alpha=float(alpha))
+    decode = functools.partial(tutorial.beam_search, beam=plan.BEAM, alpha=plan.CHOSEN_ALPHA)
     translator = tutorial.load_trained_model("pretrained", torch.device("cpu"))
     tutorial.make_fast(translator.model)
     corpus = tutorial.read_multi30k(Path(multi30k))

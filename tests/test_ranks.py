@@ -198,6 +198,21 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(small_config, tmp
     assert "processes: 2 of 1 " in tutorial.read_run(run).machine
 
 
+@pytest.mark.parametrize(
+    ("able", "expected"),
+    [
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": False}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx2": True}, False),
+        ({}, False),
+    ],
+)
+def test_bf16_is_chosen_where_products_are_faster(one_cpu, monkeypatch, able, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
+    assert one_cpu(torch.device("cpu")) == expected
+
+
 @pytest.mark.slow
 def test_two_machines_go_on_with_a_run_of_two(small_config, tmp_path, monkeypatch, one_cpu):
     """By torchrun, in the processor's own numbers. One writes and reads: no disk is in common."""

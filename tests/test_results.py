@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import re
 import shutil
+import statistics
 import subprocess
 
 import plan
@@ -43,20 +45,25 @@ def toy(at, tool, tmp_path, monkeypatch, fresh_corpora):
     )  # fmt: skip
     subwords = dataclasses.replace(words, vocab_size=150, share_embeddings=True)
     runs = {f"words-{seed}": dataclasses.replace(words, seed=seed) for seed in (1, 2)}
-    runs |= {"subwords-1": subwords, "back": dataclasses.replace(subwords, languages="en-de")}
+    runs |= {f"subwords-{seed}": dataclasses.replace(subwords, seed=seed) for seed in (1, 2)}
+    runs["back"] = dataclasses.replace(subwords, languages="en-de")
     runs = {name: plan.Run(config) for name, config in runs.items()}
     first = plan.Row("words", "words", ("words-1", "words-2"))
-    second = plan.Row("subwords", "subwords", ("subwords-1",), beam=4, averaged=2)
+    second = plan.Row("subwords", "subwords", ("subwords-1", "subwords-2"), beam=4, averaged=2)
     changes = {
         "RUNS": runs,
         "ROWS": (first, second),
         "OTHER": dataclasses.replace(second, name="back", runs=("back",)),
-        "SHIPPED": dataclasses.replace(second, name="int8"),
+        "ON_GPU": {},
+        "SHIPPED": dataclasses.replace(second, name="int8", runs=("subwords-1",)),
         "CORPUS": corpus,
         "AVERAGED": 2,
+        "PACED": ("words-1", "subwords-1", "back"),
+        "TIMED": 3,
     }
     for name, value in changes.items():
         monkeypatch.setattr(plan, name, value)
+    monkeypatch.setattr(at, "gains_from_bf16", at.gains_from_bf16)  # the tool changes it
     monkeypatch.setattr(tool, "PRETRAINED", tmp_path / "pretrained")
     monkeypatch.setattr(tool, "made", made_by_a_toy)
     monkeypatch.setattr(views, "ROWS", plan.ROWS)
@@ -100,7 +107,7 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
     pairs = zip(plan.ROWS, plan.ROWS[1:], strict=False)
     result = {row.name: step(before, row) for before, row in pairs}
     expected = {
-        "subwords": {"vocab_size"},
+        "subwords": {"vocab_size", "dropout", "batch_tokens"},  # as the text tells
         "one-matrix": {"share_embeddings"},
         "beam": {"beam"},
         "averaging": {"averaged"},
@@ -110,11 +117,14 @@ def test_each_row_changes_what_it_names_and_nothing_else(tool):
     assert step(plan.ROWS[-1], plan.OTHER) == {"languages"}
     for row in plan.ROWS:
         first, *others = (plan.RUNS[run].config for run in row.runs)
-        assert first.seed == 1
+        seeds = [first.seed, *(other.seed for other in others)]
+        assert seeds == [1, 2, 3], "the captions say three seeds"
         assert first.data == "multi30k"
         assert first.keep >= row.averaged
         assert all(changed(first, other) == {"seed"} for other in others)
-    assert len(set(plan.RUNS.values())) == len(plan.RUNS), "each run is another one"
+    others = [run for name, run in plan.RUNS.items() if name not in plan.ON_GPU]
+    assert len(set(others)) == len(others), "each run is another one"
+    assert set(plan.ON_GPU.values()) == {plan.RUNS[name].config for name in plan.FULL}
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -124,18 +134,16 @@ def test_a_record_of_a_run_agrees_with_itself_and_with_the_plan(tool, path):
     assert re.fullmatch(r"[0-9a-f]{40}|unknown", summary["commit"])
     assert summary["machine"]
     planned = dataclasses.asdict(plan.RUNS[path.stem].config)
-    planned = {name: value for name, value in planned.items() if value is not None}
-    made = {name: value for name, value in summary["settings"].items() if name in planned}
-    made["keep"] = planned["keep"]  # it changes no weight
-    assert planned | made == planned, "older code had fewer settings"
-    if len(record["log"]) > 1:
-        best = max(record["log"], key=lambda entry: entry["bleu"])
-        expected = pytest.approx(summary["validation_bleu"], abs=0.01)
-        assert best["bleu"] == expected
-        assert summary["best"] == f"epoch-{best['epoch']:03}"
-        assert len(record["log"]) == summary["epochs"]
-        result = record["log"][-1]["updates"]
-        assert result == summary["updates"]
+    made = summary["settings"]
+    kept = {"keep": made["keep"], "shares": 1}  # these change no weight
+    assert made == planned | kept
+    best = max(record["log"], key=lambda entry: entry["bleu"])
+    expected = pytest.approx(summary["validation_bleu"], abs=0.01)
+    assert best["bleu"] == expected
+    assert summary["best"] == f"epoch-{best['epoch']:03}"
+    assert len(record["log"]) == summary["epochs"]
+    result = record["log"][-1]["updates"]
+    assert result == summary["updates"]
 
 
 # A small plan, from text to tables --------------------------------------------------------------
@@ -145,17 +153,20 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     commands = train_here(monkeypatch, toy)
     monkeypatch.setattr(plan, "BEAMS", (1, 2))
     monkeypatch.setattr(plan, "ALPHAS", (0.0, 1.0))
-    every = ("train", "validate", "score", "steps", "pretrained")
+    monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
+    every = ("train", "pace", "validate", "score", "steps", "pretrained")
     result = [toy.main([command]) for command in every]
-    expected = [0, 0, 0, 0, 0]
+    expected = [0, 0, 0, 0, 0, 0]
     assert result == expected
-    assert [command[-1] for command in commands] == list(plan.RUNS)
-    assert all("--nproc-per-node=1" in command for command in commands)
+    trainings = [command for command in commands if "process" in command]
+    assert [command[-1] for command in trainings] == list(plan.RUNS)
+    assert all("--nproc-per-node=1" in command for command in trainings)
 
     summary = records.read("runs/words-2")["summary"]
     expected = (MADE | {"epochs": 2, "status": "finished"}).items()
     assert summary.items() >= expected
     assert summary["code"] == {"training": "ab12"}
+    assert summary["format"] == "bf16", "whatever the processor gains from"
     beam = records.read("beam")
     averaging = records.read("averaging")
     result = [(row["beam"], row["alpha"]) for row in beam["sweep"]]
@@ -167,9 +178,9 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     content = records.read("scores")
     scored = [(entry["run"], entry["split"]) for entry in content["scores"]]
     expected = [(run, split) for run in plan.RUNS for split in plan.TESTS]
-    assert scored[:8] == expected
+    assert scored[:10] == expected
     row = plan.ROWS[1]
-    [entry] = [e for e in content["scores"][:8] if e["run"] == "subwords-1"][1:]
+    [entry] = [e for e in content["scores"][:10] if e["run"] == "subwords-1"][1:]
     result = (entry["beam"], entry["alpha"], entry["averaged"])
     assert result == (4, 0.6, 2)
     assert entry["code"] == {"training": "ab12", "scoring": "ab12"}
@@ -202,15 +213,39 @@ def test_a_plan_is_trained_validated_scored_and_shown(at, toy, monkeypatch):
     assert views.training()["code"] == "training ab12"
     for view in (views.short_table, views.steps, views.int8, views.beam, views.averaging):
         assert view()["code"] == "scoring ab12, training ab12"
-        assert "a toy, 2027-01-01; measured with commit" in view()["caption"]
+        assert "a toy, 2027-01-01; commit 0123456." in view()["caption"]
+    result = views.short_table()["caption"]
+    assert "in two processes, bf16, a toy" in result, "as the training has left it"
+    assert views.short_table()["code"].count("training") == 1
+    words, subwords, back = views.steps()["rows"]
+    assert words[4] == back[4] == "–", "perplexity of other tokens"
+    assert float(subwords[4]) > 1
 
     shutil.rmtree(toy.folder_of("words-1").parent)  # nothing is trained, tuned or scored again
     monkeypatch.setattr(at, "translate", None)
     result = [toy.main([command]) for command in every]
-    expected = [0, 0, 0, 0, 0]
+    expected = [0, 0, 0, 0, 0, 0]
     assert result == expected
-    assert len(commands) == 4
-    assert len(records.read("scores")["scores"]) == 10
+    assert len(commands) == len(plan.RUNS) + len(plan.PACED)
+    assert len(records.read("scores")["scores"]) == 12
+
+
+def test_runs_of_two_machines_are_told_apart(monkeypatch):
+    def record(device, nll, bleu):
+        summary = {"device": device, "validation_bleu": bleu, "format": "bf16"}
+        return {"summary": summary | {"code": {"training": "ab12"}}, "log": [{"nll": nll}]}
+
+    runs = {"words": record("cuda", 2.0, 30.0), "recipe": record("cpu", 1.0, 40.0)}
+    runs["gpu"] = record("cuda", 1.1, 41.0)
+    monkeypatch.setattr(views, "read", lambda name: runs[name.removeprefix("runs/")])
+    rows = plan.Row("words", "words", ("words",)), plan.Row("recipe", "all", ("recipe",))
+    monkeypatch.setattr(views, "ROWS", rows)
+    monkeypatch.setattr(views, "GPU", plan.Row("gpu", "there", ("gpu",)))
+    assert views.two_machines(rows) == (
+        ". Trained on the GPU: words. The recipe, trained on each, ends on the validation split"
+        " with perplexity 2.72, BLEU 40.0 on the CPU and perplexity 3.00, BLEU 41.0 on the GPU"
+    )
+    assert views.two_machines(rows[1:]) == ""
 
 
 def test_what_was_cut_short_or_is_missing_is_an_error(at, toy, capsys, monkeypatch):
@@ -218,8 +253,9 @@ def test_what_was_cut_short_or_is_missing_is_an_error(at, toy, capsys, monkeypat
     assert "the same command goes on" in failure(toy, capsys, "train", "words-1")
     assert not records.read("runs/words-1")
     assert "no finished run in" in failure(toy, capsys, "validate")
-    message = failure(toy, capsys, "train", "bert")
-    assert "no run begins with 'bert': choose among words-1" in message
+    for command in ("train", "score"):
+        message = failure(toy, capsys, command, "bert")
+        assert "no run begins with 'bert': choose among words-1" in message
 
 
 def test_other_code_of_training_has_other_folders(toy, monkeypatch):
@@ -290,8 +326,8 @@ plan_of_table_3 = dict(plan.RUNS)
 
 def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch):
     waited = []
+    monkeypatch.setattr(at, "gains_from_bf16", lambda device: False)
     monkeypatch.setattr(plan, "PACED", ("words-1", "back"))
-    monkeypatch.setattr(plan, "TIMED", 3)
     monkeypatch.setattr(records, "wait_for_quiet", lambda: waited.append(1))
     commands = train_here(monkeypatch, toy)
     for _ in range(2):
@@ -301,6 +337,7 @@ def test_updates_are_timed_once_on_a_quiet_machine(at, toy, monkeypatch):
     assert list(record) == ["words-1", "back"]
     for each in record.values():
         assert 0 < each["seconds"] < 5
+        assert each["format"] == "fp32", "that of the machine"
         assert each["made"]["commit"]
     assert len(waited) == 2
 
@@ -314,6 +351,7 @@ def test_counts_give_the_bleu_of_the_library(at):
     counts = significance.counts_of(written, references)
     expected = at.corpus_bleu(written, references)[0]
     assert significance.bleu(counts.sum(dim=0)).item() == pytest.approx(expected)
+    assert significance.bleu(significance.counts_of([""], ["A dog ."])[0]) == 0
 
 
 def test_a_gain_is_told_from_luck():
@@ -343,6 +381,48 @@ def test_a_gain_is_told_from_luck():
     assert drawn.mean() == expected
 
 
+@pytest.fixture
+def step_of(toy, monkeypatch):
+    """What the rule says of scores of two rows; the sentences show a sure gain of one."""
+    monkeypatch.setattr(toy, "counts_of", lambda row, run, split: row.name)
+    sure = torch.linspace(0.5, 1.5, 10_001).double()
+    monkeypatch.setattr(significance, "differences", lambda before, after: sure)
+
+    def step(before: list[float], after: list[float], **changes) -> dict:
+        names = [f"run-{seed}" for seed in range(len(before))]
+        first = plan.Row("first", "", tuple(names))
+        second = dataclasses.replace(first, name="second", **changes)
+        both = {"first": before, "second": after}
+
+        def score_of(row, run, split):
+            return {"bleu": both[row.name][row.runs.index(run)]}
+
+        monkeypatch.setattr(toy, "score_of", score_of)
+        monkeypatch.setattr(plan, "ROWS", (first, second))
+        toy.steps()
+        [found, _] = records.read("steps")["steps"]
+        return found
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("after", "changes", "passes"),
+    [
+        ([40.2, 41.2, 42.2], {"beam": 4}, True),  # the same weights: each must gain
+        ([39.9, 42.5, 43.5], {"beam": 4}, False),
+        ([41.0, 42.0, 43.0], {"averaged": 6}, False),  # others: by more than seeds differ
+        ([43.0, 44.0, 45.0], {"averaged": 6}, True),
+        ([41.0, 42.0, 43.0], {"runs": ("a", "b", "c")}, False),
+        ([42.5, 43.5, 44.5], {"runs": ("a", "b", "c")}, True),
+    ],
+)
+def test_a_step_passes_by_the_rule_of_the_text(step_of, after, changes, passes):
+    step = step_of([40.0, 41.0, 42.0], after, **changes)
+    assert step["passes"] == passes
+    assert step["chance"] < 0.001
+
+
 def test_many_questions_make_each_answer_less_sure():
     result = significance.holm([0.01, 0.04, 0.03])
     expected = pytest.approx([0.03, 0.06, 0.06])
@@ -358,35 +438,56 @@ def test_a_busy_machine_is_refused(monkeypatch):
         records.wait_for_quiet(patience=0)
 
 
-def of_format(name: str, machine: str = "a toy") -> dict:
-    return {"format": name, "machine": machine, "minutes": 7.0, "parameters": 1_000_000}
+def test_rows_that_do_not_compare_are_refused(toy):
+    def on_record(name: str, **changes) -> None:
+        about = {"format": "bf16", "parameters": 1_000_000, "updates": 600}
+        about |= {"code": {"training": "ab12"}}
+        records.write(f"runs/{name}", {"summary": about | changes})
 
-
-def test_rows_that_do_not_compare_are_refused(toy, monkeypatch):
     first, second = plan.ROWS
-    records.write("runs/words-1", {"summary": of_format("bf16")})
-    with pytest.raises(ValueError, match=r"^not on record: words-2, subwords-1$"):
+    on_record("words-1")
+    with pytest.raises(ValueError, match=r"^not on record: words-2, subwords-1, subwords-2$"):
         views.summaries(*plan.ROWS)
-    records.write("runs/words-2", {"summary": of_format("fp32")})
-    with pytest.raises(ValueError, match=r"share their number format.*'words-2': 'fp32'"):
-        views.summaries(first)
-    records.write("runs/words-2", {"summary": of_format("bf16", "another")})
-    records.write("runs/subwords-1", {"summary": of_format("bf16", "another")})
-    assert len(views.summaries(*plan.ROWS)) == 3
-    assert views.costs(second) == ["1.0 M", "7", "1"]
-    assert views.costs(first) == ["1.0 M", "7", "2"]
-    records.write("runs/words-2", {"summary": of_format("bf16")})
-    assert views.costs(first) == ["1.0 M", "–", "2"], (
-        "minutes of another processor than the shipped"
-    )
+    for what, changes in (
+        ("number format.*'words-2': 'fp32'", {"format": "fp32"}),
+        ("code of training.*'words-2': 'cd34'", {"code": {"training": "cd34"}}),
+    ):
+        on_record("words-2", **changes)
+        with pytest.raises(ValueError, match=f"share their {what}"):
+            views.summaries(first)
+    on_record("words-2")
+    on_record("subwords-1")
+    on_record("subwords-2")
+    assert len(views.summaries(*plan.ROWS)) == 4
+
+    def timed(machine: str, code: str = "ab12") -> dict:
+        made = {"machine": machine, "code": {"training": code}}
+        return {"seconds": 0.5, "format": "fp32", "made": made}
+
+    records.write("pace", {"words-1": timed("a toy", "cd34")})
+    with pytest.raises(ValueError, match=r"^timed by other code than trained: words-1$"):
+        views.costs(first)
+    records.write("pace", {"words-1": timed("a toy")})
+    assert views.costs(first) == ["1.0 M", "5"]
+    with pytest.raises(ValueError, match=r"^not timed: subwords-1$"):
+        views.costs(second)
+    records.write("pace", {"words-1": timed("a toy"), "subwords-1": timed("another")})
+    with pytest.raises(ValueError, match=r"minutes compare on one kind .*'words-1': 'a toy'"):
+        views.timed(*plan.ROWS)
 
 
 def test_a_view_that_cannot_be_made_stays_and_is_named(monkeypatch, capsys, tmp_path):
     row = plan.Row("", "", ("x",))
+    written = []
     monkeypatch.setattr(views, "VIEWS", {"steps": lambda: views.summaries(row)})
-    monkeypatch.setattr(records, "write_text", lambda path, text: None)
+    monkeypatch.setattr(views, "speed_line", lambda: views.summaries(row))
+    monkeypatch.setattr(views, "first_picture", lambda: "")
+    monkeypatch.setattr(records, "write_text", lambda path, text: written.append(path.name))
     assert views.main() == 1
-    assert capsys.readouterr().err == "error: views/steps stays as it was: not on record: x\n"
+    said = capsys.readouterr().err
+    for name in ("views/steps", "README.md"):
+        assert f"error: {name} stays as it was: not on record: x\n" in said
+    assert written == ["first-translation.svg", "README.md"], "the card of pretrained/"
 
 
 # What is published ------------------------------------------------------------------------------
@@ -398,9 +499,7 @@ def test_a_published_view_is_what_the_records_give(name):
     assert view == views.VIEWS[name](), "`make views` writes it"
     assert "{" not in view["caption"]
     assert "\n" not in view["caption"]
-    assert ("measured with the first edition's code, commit" in view["caption"]) == (
-        view["code"] is None
-    )
+    assert view["code"], "no number without the hash of what decided it"
     if "rows" in view:
         headings = view["columns"]
         headings = headings if isinstance(headings[0], list) else [headings]
@@ -418,7 +517,7 @@ def test_the_text_shows_the_views_that_are_made_and_no_other():
 
 def test_every_results_file_has_a_maker():
     known = (
-        "assembled averaging beam benchmark benchmark-xeon faults heads length-cost lengths lost"
+        "assembled averaging beam benchmark faults gpu heads length-cost lengths lost pace"
         " particles planted pretrained scores steps translator warmups"
     )
     result = sorted(path.stem for path in records.RESULTS.glob("*.json"))
@@ -437,6 +536,8 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
     for entry in entries:
         row = rows[entry["row"]]
         assert entry["run"] in row.runs
+        trained = records.read(f"runs/{entry['run']}")["summary"]
+        assert entry["code"]["training"] == trained["code"]["training"]
         assert entry["beam"] == row.beam
         result = (entry["alpha"], entry["averaged"])
         expected = (row.alpha, row.averaged)
@@ -450,20 +551,73 @@ def test_every_score_is_that_of_translations_in_the_repository(at, tool, multi30
         assert signature == entry["signature"]
 
 
-def test_the_penalty_of_the_last_row_is_the_best_on_the_validation_split(tool):
+def test_every_row_makes_as_many_updates():
+    assert len({summary["updates"] for summary in views.summaries(*plan.ROWS)}) == 1
+
+
+def test_every_gain_is_the_difference_of_the_scores():
+    found = {(step["row"], step["split"]): step["gain"] for step in records.read("steps")["steps"]}
+    expected = {}
+    for before, after in itertools.pairwise(plan.ROWS):
+        for split in plan.TESTS:
+            means = [
+                statistics.mean(score["bleu"] for score in views.scores(row, splits=[split]))
+                for row in (before, after)
+            ]
+            expected[after.name, split] = pytest.approx(means[1] - means[0], abs=0.01)
+    assert found == expected
+
+
+def test_what_was_measured_of_the_shipped_model_was_of_these_weights():
+    about = json.loads((PROJECT / "pretrained" / "config.json").read_bytes())
+    weights = about["sha256"]["model.safetensors"][:16]
+    names = ("heads", "lost", "particles", "translator", "benchmark")
+    made = {name: records.read(name) for name in names}
+    codes = {name: record.get("made", record)["code"] for name, record in made.items()}
+    codes |= {"planted": records.read("planted")["made"]["shipped"][0]["code"]}
+    assert {name: code["weights"] for name, code in codes.items()} == dict.fromkeys(codes, weights)
+
+
+def test_the_penalty_of_the_last_row_is_the_best_that_never_pays_for_length():
     sweep = [cell for cell in records.read("beam")["sweep"] if cell["beam"] == plan.BEAM]
-    result = max(sweep, key=lambda cell: cell["bleu"])["alpha"]
-    assert result == plan.CHOSEN_ALPHA
+    result = max((cell for cell in sweep if cell["alpha"] <= 1), key=lambda cell: cell["bleu"])
+    assert result["alpha"] == plan.CHOSEN_ALPHA
+
+
+def test_a_penalty_beyond_one_pays_for_length(at):
+    def costs(alpha: float) -> list[float]:
+        """Of 1, 2, … tokens that are all as probable."""
+        return [n / at.length_penalty(n, alpha) for n in range(1, 200)]
+
+    for alpha in (0.0, 0.6, plan.CHOSEN_ALPHA):
+        assert costs(alpha) == sorted(costs(alpha))
+    result = max(range(199), key=costs(1.4).__getitem__) + 1
+    assert result == 13, "the text says that the fourteenth raises the score"
 
 
 def test_speed_is_a_ratio_of_medians():
-    rows = {row[0]: row[1:] for row in records.read("views/speed")["rows"]}
-    ours, torchs = (
-        views.median(views.speeds(case))
-        for name in ("train-ours-small-fp32-1x2", "train-torch-small-fp32-1x2")
-        for case in views.matching(records.read("benchmark"), name=name)
-    )
-    assert rows["training, small, nn.Transformer"][0].startswith(f"{ours / torchs:.2f}\u00a0")
+    rows = {tuple(row[:2]): row[2:] for row in records.read("views/speed")["rows"]}
+    record = records.read("benchmark")
+    ours = views.training_case(record, "ours", "small", "fp32")
+    theirs = views.training_case(record, "torch", "small", "fp32")
+    middle = f"{views.median(views.speeds(ours)):,.0f}"
+    assert rows["training, target tokens", "ours"][0].startswith(f"{middle}\u00a0")
+    ratio = views.median(views.speeds(ours)) / views.median(views.speeds(theirs))
+    assert views.times(ours, theirs)[0] == ratio
+    assert f"trains {ratio:.2f}\u00a0(" in views.speed_line()
+
+
+def test_the_loss_in_chunks_costs_time_and_saves_memory():
+    points = views.gains()["chart"]["layer"][1]["data"]["values"]
+    [point] = [point for point in points if point["without"] == "loss in chunks"]
+    assert 0.9 < point["times as long"] < 1
+    assert 1 - 1 / point["times the memory"] == pytest.approx(1 / 8, abs=0.01)
+
+
+def test_the_recipe_takes_some_forty_minutes():
+    seconds = records.read("pace")["recipe-1"]["seconds"]
+    updates = records.read("runs/recipe-1")["summary"]["updates"]
+    assert 35 < seconds * updates / 60 < 45
 
 
 def test_readme_and_model_card_are_those_of_the_records(tool):

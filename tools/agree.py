@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import build_page
 import models
 import records
+import results
 import torch
 from playwright.sync_api import Page, sync_playwright
 
@@ -77,7 +78,7 @@ def main() -> None:
         theirs = [[*ids, at.END] for ids in translator.vocabularies[0].encode(texts)]
         greedy = [tab.evaluate(GREEDY, text) for text in first]
         widest = max(widest_difference(translator, tab, text) for text in first[:50])
-    record = records.circumstances() | {
+    record = results.made_with_shipped() | {
         "corpus": corpus.name,
         "model": translator.name,
         "subwords, both test sets": equal(ours, theirs),

@@ -7,8 +7,8 @@ sentence at a time, and beside CTranslate2, an engine that is written for it.
     python tools/bench.py measure CASE   one case once, as a line of JSON
 
 `run` refuses a busy machine. Every measurement has new processes and is kept in RUNS_DIR at once:
-after a stop the same command goes on, if the code that decides is the same. It needs Multi30k, and
-CTranslate2, which `make bench` installs.
+after a stop the same command goes on, if code, processor and allocator are the same. It needs
+Multi30k, and CTranslate2, which `make bench` installs.
 """
 
 import functools
@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 at = results.at
+FAST = "bf16" if at.gains_from_bf16(torch.device("cpu")) else "fp32"  # what a training takes here
 DECODING = ["translate", "beam_search", "greedy_decode", "dequantise"]
 ROUNDS = 5
 WARM_UP = 3
@@ -71,7 +72,9 @@ class TorchModel(nn.Module):
         closed = ~batch.src_mask.squeeze(1)
         real = batch.tgt_y != at.PAD
         causal = ~at.subsequent_mask(batch.tgt.size(1))[0]  # hides a target's padding, too
-        with torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
+        causal = causal.to(batch.src.device)
+        device = batch.src.device.type
+        with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
             states = self.core(
                 self.src_embed(batch.src), self.tgt_embed(batch.tgt), tgt_mask=causal,
                 src_key_padding_mask=closed, memory_key_padding_mask=closed, tgt_is_causal=True,
@@ -166,24 +169,24 @@ class Case:
 
 def all_cases() -> Iterator[Case]:
     yield Case("train", "2022")
-    for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), ("fp32", "bf16")):
+    formats = dict.fromkeys(("fp32", FAST))
+    for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), formats):
         yield Case("train", code, size, dtype)
     for size in SIZES:
-        yield Case("train", "ours", size, "bf16", ranks=2, threads=1)
-        yield Case("train", "ours", size, "bf16", allocator=False)
+        yield Case("train", "ours", size, FAST, ranks=2, threads=1)
+    yield Case("train", "ours", "small", FAST, allocator=False)
     yield Case("decode", "plain", "shipped")
     for code, beam in itertools.product(("ours", "ctranslate2"), (1, 4)):
         yield Case("decode", code, "shipped", beam=beam)
     for gain in GAINS:
-        yield Case("without", dtype="bf16", change=(gain,))
+        yield Case("without", dtype=FAST, change=(gain,))
 
 
 CASES = {case.name: case for case in all_cases()}
 
 
-def training_of(case: Case, worker: at.Worker) -> tuple:
+def training_of(case: Case, config: at.Config, worker: at.Worker) -> tuple:
     """What is trained, its optimizer and schedule, and this rank's batches, for ever."""
-    config = SIZES[case.size]
     autocast = torch.bfloat16 if case.dtype == "bf16" else None
     if case.code == "2022":
         config = replace(config, attention_dropout=config.dropout, accum_iter=ACCUMULATED)
@@ -191,10 +194,10 @@ def training_of(case: Case, worker: at.Worker) -> tuple:
     data = at.encode_corpus(corpus, config)
     config = at.resolve(config, data)
     if case.code == "torch":
-        model = TorchModel(data.vocabularies, config, autocast)
+        model = TorchModel(data.vocabularies, config, autocast).to(worker.device)
         loss_model = model
     else:
-        model = at.new_model(config, data.vocabularies)
+        model = at.new_model(config, data.vocabularies).to(worker.device)
         criterion = at.LabelSmoothing(len(data.vocabularies[1]), at.PAD, config.smoothing)
         loss_model = at.ModelWithLoss(model, at.make_fast(criterion), autocast)
     updates = itertools.cycle(at.updates_of_epoch(config, data, 0))
@@ -209,15 +212,15 @@ def measure_training(case: Case) -> dict[str, float]:
     for gain in NOT_IN_2022 if case.code == "2022" else case.change:
         setattr(*GAINS[gain])
     with at.join_workers() as worker:
-        loss_model, (optimizer, scheduler), updates = training_of(case, worker)
+        loss_model, means, updates = training_of(case, SIZES[case.size], worker)
         for update in itertools.islice(updates, WARM_UP):
-            at.train_step(loss_model, update, optimizer, scheduler)
+            at.train_step(loss_model, update, *means)
         tokens = 0
         stops = 0
         begin = time.perf_counter()
         while stops == 0:  # all ranks stop when one would
             due = time.perf_counter() - begin > SECONDS
-            done = at.train_step(loss_model, next(updates), optimizer, scheduler, stop=due)
+            done = at.train_step(loss_model, next(updates), *means, stop=due)
             tokens += done.tokens
             stops = done.stops
         seconds = time.perf_counter() - begin
@@ -272,13 +275,14 @@ def measure(name: Literal[tuple(CASES)], /, here: bool = False) -> None:
 
 def run(name: str = "benchmark") -> None:
     """Measure every case, round after round, and write the medians to docs/results/NAME.json."""
-    made = results.made(training=results.TRAINING, decoding=DECODING)
-    own = Path(__file__).read_text("utf-8")
-    code = hashlib.sha256(f"{made['code']} {own}".encode()).hexdigest()[:16]
+    if not os.environ.get("LD_PRELOAD"):
+        raise ValueError("no LD_PRELOAD: some cases compare its allocator with the system's")
+    made = results.made_with_shipped(training=results.TRAINING, decoding=DECODING)
+    texts = [Path(file).read_text("utf-8") for file in (__file__, ctranslate.__file__)]
+    decides = [made["code"], made["machine"], made["allocator"], *texts]
+    code = hashlib.sha256(f"{decides}".encode()).hexdigest()[:16]
     path = at.runs_folder() / f"{name}-{code}.json"
-    able = at.gains_from_bf16(torch.device("cpu"))
-    cases = [name for name, case in CASES.items() if able or case.dtype != "bf16"]
-    rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in cases}
+    rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in CASES}
     for number, (case, measured) in itertools.product(range(ROUNDS), rounds.items()):
         if len(measured) == number:
             records.wait_for_quiet()
@@ -290,7 +294,7 @@ def run(name: str = "benchmark") -> None:
         medians = {unit: median(each[unit] for each in measured) for unit in measured[0]}
         cases.append({"name": case, **asdict(CASES[case]), **medians, "rounds": measured})
     words = len(at.encode_corpus(at.find_corpus(SMALL.data), SMALL).vocabularies[1])
-    content = {"rounds": ROUNDS, "words": words, "cases": cases}
+    content = {"rounds": ROUNDS, "words": words, "format": FAST, "cases": cases}
     records.write(name, content | {"made": made})
     path.unlink()
 

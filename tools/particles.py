@@ -206,7 +206,7 @@ def measure() -> None:
     pairs = [*templates(), *from_corpus(source for source, _ in own)]
     found = [measured(translator, pair) for pair in pairs]
     content = {"tried": len(pairs), "pairs": [each for each in found if each]}
-    made = results.made(scoring=["preference", "swapped", "beam_search"])
+    made = results.made_with_shipped(scoring=["preference", "swapped", "beam_search"])
     records.write("particles", {"made": made} | content)
 
 

@@ -60,13 +60,9 @@ def circumstances() -> dict[str, str]:
     }
 
 
-def codes(made: dict) -> set[str | None]:
-    """What a record says of its code: a hash for each thing that it decides, once a single one.
-
-    None where it says nothing, as records of the first edition.
-    """
-    code = made.get("code")
-    return {f"{what} {each}" for what, each in code.items()} if isinstance(code, dict) else {code}
+def codes(made: dict) -> set[str]:
+    """The hashes of the code behind a record, one for each thing that it decides."""
+    return {f"{what} {code}" for what, code in made["code"].items()}
 
 
 def finished(caption: str, made: Iterable[dict], scores: Iterable[dict] = (), **content) -> dict:
@@ -80,15 +76,10 @@ def finished(caption: str, made: Iterable[dict], scores: Iterable[dict] = (), **
     machines = dict.fromkeys(each["machine"] for each in made)
     dates = sorted({each["date"] for each in made})
     commits = sorted({each["commit"][:7] for each in made})
-    edition = "the first edition's code, " if None in hashes else ""
-    edition = "partly " + edition if len(hashes) > 1 and edition else edition
-    caption += (
-        f". {'; '.join(machines)}, {' and '.join(dates)}; measured with {edition}"
-        f"commit {', '.join(commits)}."
-    )
+    caption += f". {'; '.join(machines)}, {' and '.join(dates)}; commit {', '.join(commits)}."
     if "chart" in content:  # its alt text also says where it comes from
         content["chart"]["description"] += f" {caption}"
-    return content | {"caption": caption, "code": None if edition else ", ".join(sorted(hashes))}
+    return content | {"caption": caption, "code": ", ".join(sorted(hashes))}
 
 
 def wait_for_quiet(patience: float = 60.0) -> None:

@@ -4,13 +4,13 @@
     python tools/results.py left [NAME ...]   those that are not on record yet
     python tools/results.py pace              seconds of an update, on a quiet machine
     python tools/results.py validate          try beams, penalties and averages
-    python tools/results.py score             each row on each test split, once
+    python tools/results.py score [NAME ...]  each row's runs on each test split, once
     python tools/results.py steps             which steps of the recipe pass the rule of the text
     python tools/results.py pretrained        the folder pretrained/ and what int8 costs
 
 Each command does only what is not on record; remove a record, or entries of scores.json, to make
 them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state of the code that
-decides a training.
+decides a training. A GPU trains where CUDA_VISIBLE_DEVICES names it.
 """
 
 import functools
@@ -60,7 +60,11 @@ def code(*roots: str) -> str:
 
 
 def code_of(name: str) -> str:
-    """A hash of the code that decides a training: this text's, its parts', and the plan's."""
+    """A hash of the code that decides a training: this text's, its parts', and the plan's.
+
+    Resuming, the number format and the share of the pairs (`every`) lie outside; the record has the
+    format.
+    """
     run = plan.RUNS[name]
     parts = {getattr(run.config, part).partition("(")[0] for part in at.PARTS}
     ours = code(*TRAINING, *sorted(part for part in parts if hasattr(at, part)))
@@ -75,6 +79,24 @@ def made(run: str = "", /, **decided: Sequence[str]) -> dict:
     hashes = {"training": code_of(run)} if run else {}
     hashes |= {what: code(*roots) for what, roots in decided.items()}
     return records.circumstances() | {"code": hashes}
+
+
+def made_with_shipped(**decided: Sequence[str]) -> dict:
+    """Circumstances and hashes of a measurement of pretrained/, that of its weights among them."""
+    weights = (PRETRAINED / "model.safetensors").read_bytes()
+    about = made(**decided)
+    about["code"]["weights"] = hashlib.sha256(weights).hexdigest()[:16]
+    return about
+
+
+def gpu() -> str:
+    """The GPU that CUDA_VISIBLE_DEVICES names, and its PyTorch; ValueError without one.
+
+    That PyTorch may have another version than the one in requirements.txt.
+    """
+    if not os.environ.get("CUDA_VISIBLE_DEVICES") or not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU: CUDA_VISIBLE_DEVICES must name one that PyTorch sees")
+    return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -96,6 +118,7 @@ def begin(name: str) -> tuple[plan.Run, at.Corpus]:
 
 def process(name: str, /) -> None:
     """Be the process of a training."""
+    at.gains_from_bf16 = lambda device: True  # rows share their format, bf16, on every processor
     run, corpus = begin(name)
     at.train_model(run.config, folder_of(name), corpus=corpus, parts=[plan.NarrowKeys])
 
@@ -103,7 +126,7 @@ def process(name: str, /) -> None:
 def processes(number: int, *arguments: str) -> subprocess.CompletedProcess:
     """Run a command of this tool in so many processes of one thread."""
     torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={number} --".split()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {"CUDA_VISIBLE_DEVICES": ""} | os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run([sys.executable, *torchrun, __file__, *arguments], env=environment)
 
 
@@ -128,26 +151,38 @@ def train_one(name: str) -> dict:
         "updates": log[-1]["updates"],
         "epochs": len(log),
         "format": "bf16" if "bfloat16" in run.machine else "fp32",
+        "device": run.machine.partition(" ")[0],
     }
-    return {"summary": summary | made(name), "log": log}
+    summary |= made(name)
+    if summary["device"] == "cuda":
+        summary["machine"] = gpu()
+    return {"summary": summary, "log": log}
 
 
-def missing(beginnings: tuple[str, ...] = ()) -> Iterator[str]:
-    """Runs whose names begin so, by default those of the rows, that are not on record."""
+def named(beginnings: Sequence[str]) -> list[str]:
+    """Runs whose names begin so, by default those of the rows; ValueError where none does."""
     for beginning in beginnings:
         if not any(name.startswith(beginning) for name in plan.RUNS):
             names = ", ".join(plan.RUNS)
             raise ValueError(f"no run begins with {beginning!r}: choose among {names}")
     of_rows = {run for row in (*plan.ROWS, plan.OTHER) for run in row.runs}
-    for name in plan.RUNS:
-        wanted = name.startswith(tuple(beginnings)) if beginnings else name in of_rows
-        if wanted and not records.read(f"runs/{name}"):
-            yield name
+    return [
+        name
+        for name in plan.RUNS
+        if (name.startswith(tuple(beginnings)) if beginnings else name in of_rows)
+    ]
+
+
+def missing(beginnings: Sequence[str] = ()) -> Iterator[str]:
+    """Those of them that are not on record."""
+    return (name for name in named(beginnings) if not records.read(f"runs/{name}"))
 
 
 def train(beginnings: tuple[str, ...] = (), /) -> None:
     """Every run whose name begins so and that is not on record, one after the other."""
     for name in missing(beginnings):
+        if name in plan.ON_GPU:
+            gpu()  # ValueError without one
         records.write(f"runs/{name}", train_one(name))
 
 
@@ -175,7 +210,8 @@ def pace_here(name: str, file: Path, /) -> None:
 
 
 def pace() -> None:
-    """Seconds of an update of the runs whose time is told, on a quiet machine."""
+    """Seconds of an update of the runs whose time is told, on a quiet machine, in its format."""
+    dtype = "bf16" if at.gains_from_bf16(models.CPU) else "fp32"
     for name in plan.PACED:
         record = records.read("pace")
         if name not in record:
@@ -184,7 +220,8 @@ def pace() -> None:
                 file = Path(folder) / "seconds"
                 processes(plan.PROCESSES, "pace_here", name, str(file)).check_returncode()
                 seconds = float(file.read_text())
-            records.write("pace", record | {name: {"seconds": seconds, "made": made(name)}})
+            found = {"seconds": seconds, "format": dtype, "made": made(name)}
+            records.write("pace", record | {name: found})
 
 
 def left(beginnings: tuple[str, ...] = (), /) -> None:
@@ -283,10 +320,11 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     return entry
 
 
-def score() -> None:
-    """Score what was never scored."""
+def score(beginnings: tuple[str, ...] = (), /) -> None:
+    """Score what was never scored, of all runs or of those whose names begin so."""
+    wanted = named(beginnings)
     for row in (*plan.ROWS, plan.OTHER):
-        for run in row.runs:
+        for run in filter(wanted.__contains__, row.runs):
             splits = [split for split in plan.TESTS if not score_of(row, run, split)]
             translator = translator_of(run, row.averaged) if splits else None
             for split in splits:
@@ -304,24 +342,24 @@ def counts_of(row: Row, run: str, split: str) -> torch.Tensor:
 
 
 def step_between(before: Row, after: Row, split: str) -> dict:
-    """What a row gains over the row before on a split, by the seeds that both have."""
+    """What a row gains over the row before on a split, seed by seed."""
     scores = [[score_of(row, run, split)["bleu"] for run in row.runs] for row in (before, after)]
     luck = max(max(each) - min(each) for each in scores)  # of the training
-    pairs = list(zip(before.runs, after.runs, strict=False))
-    gains = [new - old for old, new in zip(*scores, strict=False)]
+    pairs = list(zip(before.runs, after.runs, strict=True))
+    gains = [new - old for old, new in zip(*scores, strict=True)]
     drawn = significance.differences(
         [counts_of(before, run, split) for run, _ in pairs],
         [counts_of(after, run, split) for _, run in pairs],
     )
     low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
-    same_weights = all(old == new for old, new in pairs)  # so that each of them must gain
+    same_runs = all(old == new for old, new in pairs)
+    same_weights = same_runs and before.averaged == after.averaged  # so that each must gain
     return {
         "row": after.name,
         "split": split,
         "gain": round(mean(gains), 2),
         "interval": [round(low, 2), round(high, 2)],
         "chance": significance.chance(drawn),
-        "seeds": len(pairs),
         "range": round(luck, 2),
         "beyond the seeds": min(gains) > 0 if same_weights else mean(gains) > luck,
     }

@@ -13,7 +13,7 @@ from torch import Tensor
 
 at = plan.at
 DRAWS = 10_000
-SURE = 0.05  # the share of false alarms among all steps and splits together
+SURE = 0.05  # the chance of a single false alarm among all steps and splits, for given trainings
 
 
 def counts_of(written: Sequence[str], references: Sequence[str]) -> Tensor:
@@ -26,10 +26,10 @@ def counts_of(written: Sequence[str], references: Sequence[str]) -> Tensor:
 
 
 def bleu(sums: Tensor) -> Tensor:
-    """BLEU of summed counts (..., 10); all of it, as long as no share of matches is zero."""
+    """BLEU of summed counts (..., 10), unsmoothed: zero where no run of n words is right."""
     length, reference, *numbers = sums.unbind(-1)
     matches = torch.stack(numbers[:4])
-    shares = matches / torch.stack(numbers[4:])
+    shares = (matches / torch.stack(numbers[4:])).nan_to_num(0.0)
     brevity = (1 - reference / length).clamp(max=0)
     return 100 * (brevity + shares.log().mean(dim=0)).exp()
 
@@ -49,7 +49,7 @@ def differences(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
 
 
 def chance(drawn: Tensor) -> float:
-    """How often luck alone would give such differences, in either direction."""
+    """Twice the share of draws on the other side of zero, by which luck alone is judged."""
     lower = min((drawn <= 0).sum().item(), (drawn >= 0).sum().item())
     return min(1.0, 2 * (lower + 1) / (len(drawn) + 1))
 

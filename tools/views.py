@@ -6,6 +6,7 @@ Nothing is trained: all comes from the records of docs/results and from pretrain
 the script only show these views.
 """
 
+import functools
 import json
 import math
 import re
@@ -19,12 +20,10 @@ import build_page
 import plan
 import records
 import results
+import torch
 from address import Address, address
 from plan import ROWS, TESTS, at
 from records import finished, read
-
-BENCHMARKS = {"AMD EPYC": "benchmark", "Intel Xeon": "benchmark-xeon"}
-MINUTES = "minutes with bf16, about twice as many without"
 
 
 def with_range(values: Sequence[float], digits: int, middle: float | None = None) -> str:
@@ -76,20 +75,19 @@ Curves lead from each subword to those that the model looked at while it wrote i
 # The recipe -------------------------------------------------------------------------------------
 
 
-def format_of(summary: dict) -> str:
-    """The number format of a training; older records say whether it was bf16."""
-    return summary.get("format") or ("bf16" if summary["bf16"] else "fp32")
-
-
 def summaries(*rows: plan.Row) -> list[dict]:
-    """What is on record of the runs of rows; ValueError where one is missing, or formats differ."""
+    """What is on record of the runs of rows; ValueError where one is missing, or they differ."""
     names = [run for row in rows for run in row.runs]
     if missing := [name for name in names if not read(f"runs/{name}")]:
         raise ValueError(f"not on record: {', '.join(missing)}")
     found = {name: read(f"runs/{name}")["summary"] for name in names}
-    formats = {name: format_of(summary) for name, summary in found.items()}
-    if len({*formats.values()}) > 1:
-        raise ValueError(f"rows of a table share their number format, and here are {formats}")
+    alike = {
+        "number format": {name: summary["format"] for name, summary in found.items()},
+        "code of training": {name: summary["code"]["training"] for name, summary in found.items()},
+    }
+    for what, values in alike.items():
+        if len({*values.values()}) > 1:
+            raise ValueError(f"rows of a table share their {what}, and here are {values}")
     return list(found.values())
 
 
@@ -103,13 +101,35 @@ def bleu(row: plan.Row, split: str) -> str:
     return with_range([entry["bleu"] for entry in scores(row, splits=[split])], 1)
 
 
+def paces(*rows: plan.Row) -> dict[str, dict]:
+    """What was timed of the rows; ValueError where one is missing, or they do not compare."""
+    record = read("pace")
+    names = [row.runs[0] for row in rows]
+    trained = {row.runs[0]: summaries(row)[0]["code"] for row in rows}
+    if missing := [name for name in names if name not in record]:
+        raise ValueError(f"not timed: {', '.join(missing)}")
+    machines = {name: record[name]["made"]["machine"] for name in names}
+    if len({*machines.values()}) > 1:
+        raise ValueError(f"minutes compare on one kind of processor, and here are {machines}")
+    if others := [name for name in names if record[name]["made"]["code"] != trained[name]]:
+        raise ValueError(f"timed by other code than trained: {', '.join(others)}")
+    return {name: record[name] for name in names}
+
+
 def costs(row: plan.Row) -> list[str]:
-    """Parameters, minutes of training and seeds of a row."""
-    runs = summaries(row)
-    [shipped] = summaries(plan.SHIPPED)
-    timed = [run["minutes"] for run in runs if run["machine"] == shipped["machine"]]
-    minutes = with_range(timed, 0) if timed else "–"  # minutes of other processors do not compare
-    return [f"{runs[0]['parameters'] / 1e6:.1f} M", minutes, str(len(runs))]
+    """Parameters and minutes of training of a row."""
+    [run, *_] = summaries(row)
+    [pace] = paces(row).values()
+    minutes = pace["seconds"] * run["updates"] / 60
+    return [f"{run['parameters'] / 1e6:.1f} M", f"{minutes:.0f}"]
+
+
+def timed(*rows: plan.Row) -> str:
+    """Where the minutes of rows were timed."""
+    [(machine, dtype)] = {
+        (pace["made"]["machine"], pace["format"]) for pace in paces(*rows).values()
+    }
+    return f"minutes: updates of a run timed apart, in two processes, {dtype}, {machine}"
 
 
 def short_table() -> dict:
@@ -117,11 +137,22 @@ def short_table() -> dict:
     rows = [[row.step, *(bleu(row, split) for split in TESTS), *costs(row)] for row in ROWS]
     columns = ["step", *(f"BLEU {test}" for test in TESTS.values())]
     caption = (
-        "Multi30k, German to English, mean of the seeds (range), so that rows of one seed and of"
-        f" three cannot be subtracted; an unknown word is one wrong token; {MINUTES}"
+        "Multi30k, German to English, mean of three seeds (range); an unknown word is one wrong"
+        f" token; {timed(*ROWS)}"
     )
-    columns += ["parameters", "minutes", "seeds"]
-    return finished(caption, summaries(*ROWS), scores(*ROWS), columns=columns, rows=rows)
+    columns += ["parameters", "minutes"]
+    made = [*summaries(*ROWS), *(pace["made"] for pace in paces(*ROWS).values())]
+    return finished(caption, made, scores(*ROWS), columns=columns, rows=rows)
+
+
+def average_of(what: str, row: plan.Row, split: str) -> str:
+    return f"{mean(entry[what] for entry in scores(row, splits=[split])):.1f}"
+
+
+def same_tokens(row: plan.Row) -> bool:
+    """Whether a row's perplexity is of the tokens of the last row."""
+    ours, last = (plan.RUNS[each.runs[0]].config for each in (row, ROWS[-1]))
+    return (ours.vocab_size, ours.languages) == (last.vocab_size, last.languages)
 
 
 def gain_of(step: dict) -> str:
@@ -141,20 +172,48 @@ def steps() -> dict:
         for split in TESTS:
             step = found.get((row.name, split))
             cells += [bleu(row, split), gain_of(step) if step else "–"]
+            cells.append(average_of("chrf", row, split))
+            cells.append(average_of("perplexity", row, split) if same_tokens(row) else "–")
         of_row = [step["passes"] for step in found.values() if step["row"] == row.name]
         cells.append(("yes" if all(of_row) else "no") if of_row else "–")
-        table.append([*cells, *costs(row)])
+        table.append(cells)
+    names = ("BLEU (range)", "gain (95 % of draws)", "chrF", "perplexity")
     columns = two_levels(
-        ("", "step"),
-        *((test, name) for test in TESTS.values() for name in ("BLEU (range)", "gain (95 %)")),
-        *(("", name) for name in ("passes", "parameters", "minutes", "seeds")),
+        ("", "step"), *((test, name) for test in TESTS.values() for name in names), ("", "passes")
     )
     caption = (
-        "Multi30k, German to English, mean of the seeds (range). Gain over the row above, in the"
-        f" mean of the seeds that both have, with its interval by {record['draws']:,} draws of the"
-        f" sentences; {MINUTES}; BLEU {read('scores')['scores'][0]['signature']}"
+        "Multi30k, German to English, means of three seeds (range); last row: one seed, English to"
+        f" German. Gain over the row above (95 % of {record['draws']:,} draws of the sentences,"
+        " uncorrected). Perplexity where the tokens are the same; BLEU"
+        f" {read('scores')['scores'][0]['signature']}{two_machines(rows)}"
     )
-    return finished(caption, summaries(*rows), scores(*rows), columns=columns, rows=table)
+    made = summaries(*rows, *([GPU] if on_gpu(rows) else []))
+    return finished(caption, made, scores(*rows), columns=columns, rows=table)
+
+
+GPU = plan.Row("gpu", "the recipe on a GPU", tuple(plan.ON_GPU))
+
+
+def on_gpu(rows: Iterable[plan.Row]) -> list[str]:
+    """Which runs of rows a GPU has trained."""
+    names = dict.fromkeys(run for row in rows for run in row.runs)
+    return [run for run in names if read(f"runs/{run}")["summary"].get("device") == "cuda"]
+
+
+def two_machines(rows: Iterable[plan.Row]) -> str:
+    """Where a GPU has trained some of the runs: which, and how the recipe ends on both."""
+    there = on_gpu(rows)
+    if not there:
+        return ""
+    ends = []
+    for row in (ROWS[-1], GPU):
+        perplexity = [math.exp(read(f"runs/{run}")["log"][-1]["nll"]) for run in row.runs]
+        best = [summary["validation_bleu"] for summary in summaries(row)]
+        ends.append(f"perplexity {with_range(perplexity, 2)}, BLEU {with_range(best, 1)}")
+    return (
+        f". Trained on the GPU: {', '.join(there)}. The recipe, trained on each, ends on the"
+        f" validation split with {ends[0]} on the CPU and {ends[1]} on the GPU"
+    )
 
 
 def training() -> dict:
@@ -170,7 +229,7 @@ def training() -> dict:
     drawn = alt.hconcat(*panels).properties(description=text).to_dict()
     summary = record["summary"]
     caption = f"Multi30k, validation split, greedy, seed {summary['settings']['seed']}"
-    return finished(f"{caption}, {summary['minutes']:.0f} minutes", [summary], chart=drawn)
+    return finished(caption, [summary], chart=drawn)
 
 
 def int8() -> dict:
@@ -207,28 +266,37 @@ def averaging() -> dict:
     rows = [cell | {"averaged": cell["averaged"] or "best epoch"} for cell in record["sweep"]]
     columns = {"last epochs averaged": "{averaged}", "BLEU": "{bleu:.1f}"}
     columns["perplexity"] = "{perplexity:.2f}"
-    caption = "Multi30k, validation split, {run}, beam {beam}, alpha 0.6".format(**record)
+    caption = "Multi30k, validation split, {run}, beam {beam}, α = {alpha}"
+    caption = caption.format(**record, alpha=plan.ALPHA)
     return finished(caption, [record["made"]], **tabulate(rows, columns))
 
 
 def choices() -> dict:
-    """The trials: one thing changed at a time."""
+    """The trials, one thing changed at a time, and the recipe."""
     base = read("runs/trial-base")["summary"]["settings"]
     trials = []
-    for name, run in plan.RUNS.items():
-        if name.startswith("trial-") and (record := read(f"runs/{name}")):
-            settings = record["summary"]["settings"]
-            changes = [f"{key} {value}" for key, value in settings.items() if base[key] != value]
-            changes += [plan.IN_WORDS[run.embeddings]] if run.embeddings else []
-            change = {"change": ", ".join(changes) or "none"}
-            trials.append(record["summary"] | record["log"][-1] | change)
+    names = [name for name in plan.RUNS if name.startswith("trial-")]
+    for name in (*names, *plan.SHIPPED.runs):
+        record = read(f"runs/{name}")
+        settings = record["summary"]["settings"]
+        changes = [
+            f"{key} {value}"
+            for key, value in settings.items()
+            if base[key] != value and key != "keep"  # decides no score of a trial
+        ]
+        hidden = plan.RUNS[name].embeddings
+        changes += [plan.IN_WORDS[hidden]] if hidden else []
+        change = {"change": ", ".join(changes) or "none"}
+        trials.append(record["summary"] | record["log"][-1] | change)
     columns = {"change": "{change}", "BLEU": "{bleu:.1f}", "perplexity": "{perplexity:.2f}"}
-    columns["parameters"] = "{parameters:,}"
+    columns |= {"parameters": "{parameters:,}", "updates": "{updates:,}"}
+    codes = {trial["code"]["training"] for trial in trials}
     caption = (
-        "Multi30k, validation split, greedy, seed {seed}, {epochs} epochs. Without a change: N {N},"
+        "Multi30k, validation split, greedy, last epoch, seed {seed}, {epochs} epochs, made while"
+        " the recipe was chosen, with {codes} states of the code. Without a change: N {N},"
         " d_model {d_model}, d_ff {d_ff}, h {h}, dropout {dropout}, vocab_size {vocab_size},"
         " smoothing {smoothing}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}"
-    ).format(**base)
+    ).format(**base, codes=len(codes))
     return finished(caption, trials, **tabulate(trials, columns))
 
 
@@ -290,7 +358,7 @@ def breaks() -> dict:
     text = "Small charts of loss against updates, one for each part that is taken out of the model."
     drawn = lines.properties(description=text).to_dict()
     caption = f"Copy task, {10 * len(losses_of(whole[0]))} updates, seeds 1 to {len(whole)}"
-    return finished(caption, [record["made"]], chart=drawn)
+    return finished(caption, record["made"]["copying"], chart=drawn)
 
 
 KINDS = ("copied", "ended early", "ran over", "wrong token")
@@ -306,7 +374,7 @@ def copied() -> dict:
         rows.append([part, last, *(with_range([run[kind] for run in runs], 0) for kind in KINDS)])
     caption = f"Copy task, 200 sequences, mean of {len(runs)} seeds (range)"
     columns = ["without", "last loss", *KINDS]
-    return finished(caption, [record["made"]], columns=columns, rows=rows)
+    return finished(caption, record["made"]["copying"], columns=columns, rows=rows)
 
 
 def beyond(values: Sequence[float], band: Sequence[float]) -> str:
@@ -353,10 +421,11 @@ def planted() -> dict:
     exact = with_range([run["copied"] for run in sound], 0)
     rows.insert(0, ["–", "no fault", "–", last, exact])
     columns = ["symptom", "fault", "first check that sees it", "last loss", "copied of 200"]
-    updates = 10 * len(losses_of(sound[0]))
-    caption = f"Copy task, {updates} updates, mean of three seeds (range); a symptom is named where"
+    updates, fewer = (10 * len(losses_of(runs[0])) for runs in (sound, wide))
+    caption = f"Copy task, {updates} updates (width 512: {fewer}), mean of three seeds (range); a"
+    caption += " symptom is named where"
     caption += " all three lie beyond three sound ones (faster, slower: by the sum of their losses)"
-    return finished(caption, [record["made"]], columns=columns, rows=rows)
+    return finished(caption, record["made"]["copying"], columns=columns, rows=rows)
 
 
 def symptom_of_bleu(bleu: Sequence[float], sound: Sequence[float]) -> str:
@@ -383,10 +452,11 @@ def planted_bleu() -> dict:
     columns = ["model", "symptom", "fault", "first check that sees it", "BLEU"]
     caption = (
         "Validation split. Of Part 6: two epochs of short sentences, greedy, mean of three seeds"
-        " (range). Shipped: beam of four, one run, with dropout three. A symptom is named where"
+        " (range). Shipped: beam of four, one run. A symptom is named where"
         " BLEU lies beyond all that is sound, and by half a point or more"
     )
-    return finished(caption, [record["made translating"]], columns=columns, rows=rows)
+    made = [stamp for kind in models for stamp in record["made"][kind]]
+    return finished(caption, made, columns=columns, rows=rows)
 
 
 def warmups() -> dict:
@@ -466,7 +536,10 @@ def lost() -> dict:
     rows = [
         [beam, *(str(counts[kind]) for kind in kinds)] for beam, counts in record["counts"].items()
     ]
-    caption = "Validation sentences, by the score (α = 0.6) of what greedy decoding and a beam find"
+    caption = (
+        f"Validation sentences, by the score (α = {plan.ALPHA}) of what greedy decoding and a beam"
+        " find"
+    )
     return finished(caption, [record["made"]], columns=["beam", *kinds.values()], rows=rows)
 
 
@@ -491,7 +564,8 @@ def particles() -> dict:
         f"{record['tried']} pairs tried, {len(record['pairs'])} counted. Share of the whole shift"
         " of log p(A) − log p(B) by what was swapped: median (quartiles)"
     )
-    columns = ["what changes", "pairs", *shares]
+    swapped = (("swapped, of the German sentence", part) for part in shares)
+    columns = two_levels(("", "what changes"), ("", "pairs"), *swapped)
     return finished(caption, [record["made"]], columns=columns, rows=rows)
 
 
@@ -566,82 +640,157 @@ def matching(record: dict, **values) -> list[dict]:
 
 
 def speeds(case: dict) -> list[float]:
-    """Symbols or sentences per second, round by round."""
+    """Tokens or sentences per second, round by round."""
     unit = "sentences" if case["task"] == "decode" else "tokens"
     return [each[f"{unit} per second"] for each in case["rounds"]]
 
 
-def fastest(cases: Sequence[dict]) -> dict:
-    return max(cases, key=lambda case: median(speeds(case)))
-
-
-def times(fast: dict, slow: dict) -> str:
-    """Ratio of two medians, with the range of the ratios round by round."""
-    ratio = median(speeds(fast)) / median(speeds(slow))
+def times(fast: dict, slow: dict) -> tuple[float, float, float]:
+    """The ratio of two medians, and the range of the ratios round by round."""
     ratios = [one / other for one, other in zip(speeds(fast), speeds(slow), strict=True)]
-    return with_range(ratios, 1 if ratio > 5 else 2, ratio)
+    return median(speeds(fast)) / median(speeds(slow)), min(ratios), max(ratios)
+
+
+def training_case(record: dict, code: str, size: str, dtype: str) -> dict:
+    """The case of a training in one process, with the allocator of the recipe."""
+    values = {"task": "train", "code": code, "size": size, "dtype": dtype}
+    [case] = matching(record, **values, ranks=1, allocator=True)
+    return case
+
+
+def per_second(case: dict, digits: int = 0) -> str:
+    return with_range(speeds(case), digits, median(speeds(case)))
+
+
+WAYS = {  # of training, with the code and the number format
+    "the way of 2022": ("2022", "fp32"),
+    "nn.Transformer": ("torch", "fp32"),
+    "nn.Transformer, bf16": ("torch", "bf16"),
+    "ours": ("ours", "fp32"),
+    "ours, bf16": ("ours", "bf16"),
+}
+DECODERS = {"plain loop": "plain", "CTranslate2": "ctranslate2", "ours": "ours"}
 
 
 def speed() -> dict:
-    """Ours against others, in training and decoding: like for like, and each at its fastest."""
-    benchmarks = [read(name) for name in BENCHMARKS.values()]
+    """How fast training and decoding are, ours and others."""
+    record = read("benchmark")
+    gpu = read("gpu")
     rows = []
-    one_process = {"dtype": "fp32", "ranks": 1, "threads": 2}
-    for name, others, values in (
-        ("training, small, feed of 2022", "feed2022", {"task": "train", "size": "small"}),
-        ("training, small, nn.Transformer", "torch", {"task": "train", "size": "small"}),
-        ("training, base, feed of 2022", "feed2022", {"task": "train", "size": "base"}),
-        ("training, base, nn.Transformer", "torch", {"task": "train", "size": "base"}),
-        ("decoding, plain loop, one by one", "plain", {"task": "decode", "beam": 1}),
-    ):
-        cells = [name]
-        for record in benchmarks:
-            for how in (one_process, {}):
-                ours = fastest(matching(record, code="ours", **values, **how))
-                theirs = fastest(matching(record, code=others, **values, **how))
-                cells.append(times(ours, theirs))
+    for name, (code, dtype) in WAYS.items():
+        cells = ["training, target tokens", name]
+        for size in ("small", "base"):
+            if dtype not in ("fp32", record["format"]) or (code, size) == ("2022", "base"):
+                cells += ["–", "–"]
+            else:
+                case = training_case(record, code, size, dtype)
+                cells += [per_second(case), f"{case['peak MB']:,.0f}"]
+        for size in ("small", "base"):
+            if code == "2022":
+                cells.append("–")
+            else:
+                [case] = matching(gpu, code=code, size=size, dtype=dtype)
+                cells.append(per_second(case))
         rows.append(cells)
-    each = ["fp32, one process", "fastest of each"]
-    processors = [(processor, name) for processor in BENCHMARKS for name in each]
-    caption = (
-        f"How many times as fast, medians of {benchmarks[0]['rounds']} rounds (range). Words of"
-        " Multi30k; small: 3 layers of 256, base: 6 of 512; decoding: test 2016, shipped model,"
-        " ours in batches of 100. The fastest of each may use bf16 or two processes, whose batch is"
-        " twice as large"
+    for name, code in DECODERS.items():
+        cells = ["decoding, sentences", name]
+        for beam in (1, 4):
+            if code == "plain" and beam == 4:
+                cells += ["–", "–"]
+            else:
+                [case] = matching(record, task="decode", code=code, beam=beam)
+                cells += [per_second(case, 1), "–"]
+        rows.append([*cells, "–", "–"])
+    columns = two_levels(
+        ("", "what"),
+        ("", "by"),
+        ("small, or greedy", "a second"),
+        ("small, or greedy", "peak MB"),
+        ("base, or beam of 4", "a second"),
+        ("base, or beam of 4", "peak MB"),
+        ("on the GPU, a second", "small"),
+        ("on the GPU, a second", "base"),
     )
-    columns = two_levels(("", "ours against"), *processors)
-    return finished(caption, [each["made"] for each in benchmarks], columns=columns, rows=rows)
+    caption = (
+        "Training: one process of two threads, words of Multi30k, fp32 unless said; small: 3 layers"
+        " of 256, base: 6 of 512. Decoding: test 2016, shipped model, fp32; ours and CTranslate2 by"
+        f" the hundred, the plain loop one at a time. Medians of {record['rounds']} rounds (range)."
+        f" {of_gpu(gpu)}"
+    )
+    made = [record["made"], gpu["made"], gpu["made comparing"]]
+    return finished(caption, made, columns=columns, rows=rows)
+
+
+def of_gpu(record: dict) -> str:
+    """What was found on the GPU beside speed."""
+    shares = {}
+    for dtype in record["peak"]:
+        [case] = matching(record, code="ours", size="base", dtype=dtype)
+        shares[dtype] = f"{median(each['share of peak'] for each in case['rounds']):.0%}"
+    logs = [read(f"runs/{run}")["log"] for run in plan.ON_GPU]
+    loads = [load for log in logs for epoch in log for load in epoch["gpu"]]
+    minutes = [log[-1]["minutes"] for log in logs]
+    off = {name: f"{each['gradient']:.1e}" for name, each in record["formats"].items()}
+    step = torch.finfo(torch.bfloat16).eps / 2
+    nccl = record["nccl"]
+    return (
+        f"GPU: ours, base, reaches {shares['fp32']} of the speed of large products in fp32,"
+        f" {shares['bf16']} in bf16, with padding counted. The recipe takes"
+        f" {with_range(minutes, 1)} minutes there with validation, at a load of"
+        f" {median(loads):.0f} % (GPUtil, after each epoch), while several runs share the GPU. The"
+        f" gradient of a batch differs from the CPU's in fp32 by {off['fp32']} of its length in"
+        f" fp32, by {off['bf16']} in bf16, which rounds by up to {step:.1e}. With NCCL, one rank,"
+        f" weights after {nccl['updates']} updates are off by {nccl['with']:g}"
+    )
 
 
 def gains() -> dict:
-    """What each gain is worth: training without it."""
-    benchmarks = [read(name) for name in BENCHMARKS.values()]
-    rows = {}
-    for record in benchmarks:
-        [whole] = matching(record, name="train-ours-small-bf16-1x2")
-        [plain] = matching(record, name="train-ours-small-fp32-1x2")
-        for case in [plain | {"change": ["bf16"]}, *matching(record, task="without")]:
-            memory = f"{round(case['peak MB'] - whole['peak MB']):+,}"
-            rows.setdefault(case["change"][0], []).extend([times(whole, case), memory])
-    each = ["times as long", "MB"]
-    columns = two_levels(("", "without"), *((name, x) for name in BENCHMARKS for x in each))
-    caption = (
-        "Training the small model, bf16, one process of two threads, words of Multi30k; medians of"
-        f" {benchmarks[0]['rounds']} rounds (range). Where the range holds 1, nothing is certain"
+    """What each gain is worth: how many times as long training takes without it."""
+    record = read("benchmark")
+    dtype = record["format"]
+    whole = training_case(record, "ours", "small", dtype)
+    without = {case["change"][0]: case for case in matching(record, task="without")}
+    [without["another allocator"]] = matching(record, task="train", allocator=False)
+    if dtype == "bf16":
+        without["numbers of 16 bits"] = training_case(record, "ours", "small", "fp32")
+    points = []
+    for name, case in without.items():
+        ratio, least, most = times(whole, case)
+        memory = case["peak MB"] / whole["peak MB"]
+        point = {"without": name, "times as long": round(ratio, 3), "least": round(least, 3)}
+        points.append(point | {"most": round(most, 3), "times the memory": round(memory, 2)})
+    points.sort(key=lambda point: -point["times as long"])
+    text = "For each gain, how many times as long the same training takes without it."
+    chart = alt.Chart(alt.Data(values=points), width=300, height=alt.Step(24)).encode(
+        y=alt.Y("without:N", sort=None, title="without").axis(labelLimit=260),
+        tooltip=["without:N", "times as long:Q", "least:Q", "most:Q", "times the memory:Q"],
     )
-    table = [[name, *cells] for name, cells in rows.items()]
-    return finished(caption, [each["made"] for each in benchmarks], columns=columns, rows=table)
+    ranges = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(
+        x=alt.X("least:Q", title="times as long").scale(zero=False), x2="most:Q"
+    )
+    marks = chart.mark_point(filled=True, size=60, opacity=1).encode(x="times as long:Q")
+    one = alt.Chart(alt.Data(values=[{"x": 1}])).mark_rule(strokeDash=[4, 4]).encode(x="x:Q")
+    drawn = alt.layer(one, ranges, marks).properties(description=text).to_dict()
+    ratios = []
+    for size in ("small", "base"):
+        [two] = matching(record, task="train", size=size, ranks=2)
+        ratio, *bounds = times(two, training_case(record, "ours", size, dtype))
+        ratios.append(f"{with_range(bounds, 2, ratio)} ({size})")
+    caption = (
+        f"Training the small model, {dtype}, one process of two threads; medians of"
+        f" {record['rounds']} rounds (bars: from the least to the most). Two processes of one"
+        f" thread are {' and '.join(ratios)} times as fast"
+    )
+    return finished(caption, [record["made"]], chart=drawn)
 
 
 def cost() -> dict:
     """The arithmetic of the paper's two trainings, and the time it would take here."""
-    trainings = [
-        (fastest(matching(record, task="train", code="ours", size="base")), record)
-        for record in map(read, BENCHMARKS.values())
-    ]
-    best, record = max(trainings, key=lambda pair: median(speeds(pair[0])))
+    record = read("benchmark")
+    ours = matching(record, task="train", code="ours", size="base")
+    best = max(ours, key=lambda case: median(speeds(case)))
     second = median(speeds(best))
-    words = record["data"]["words"]["target"]
+    words = record["words"]
     length = 27  # target tokens; tokens of a sentence
     base = {"model": "base", "D": 512, "steps": 1e5, "hours": 12, "paper": 3.3e18}
     big = {"model": "big", "D": 1024, "steps": 3e5, "hours": 84, "paper": 2.3e19}
@@ -653,11 +802,11 @@ def cost() -> dict:
         row["here"] = row["steps"] * 25_000 / second / 3600 * row["pair"] / timed
     columns = {"model": "{model}", "paper, hours on 8 GPUs": "{hours}"}
     columns |= {"paper, time × assumed speed": "{paper:.1e}", "counted": "{counted:.1e}"}
-    columns |= {"share": "{share:.0%}", "hours here": "{here:,.0f}"}
+    columns |= {"counted, of the paper's": "{share:.0%}", "hours on two cores": "{here:,.0f}"}
     caption = (
         f"Floating-point operations, sentences of {length} tokens; here at {second:,.0f} tokens a"
-        f" second, our fastest training of the base size ({best['dtype']}, {words:,} words), in"
-        " proportion to the operations"
+        f" second, our fastest training of the base size ({best['dtype']}, {words:,} words,"
+        f" processes: {best['ranks']}), in proportion to the operations"
     )
     return finished(caption, [record["made"]], **tabulate((base, big), columns))
 
@@ -697,14 +846,17 @@ VIEWS: dict[str, Callable[[], dict]] = {
 }  # fmt: skip
 
 
-def speed_line(view: dict) -> str:
-    """README's line on speed, from the view of it."""
-    [row] = [row for row in view["rows"] if row[0] == "training, small, nn.Transformer"]
-    processors = zip(BENCHMARKS, row[1::2], row[2::2], strict=True)
-    ratios = "; ".join(f"{name} {alike}, {best}" for name, alike, best in processors)
+def speed_line() -> str:
+    """README's line on speed, from the benchmark."""
+    record = read("benchmark")
+    ratios = []
+    for dtype in dict.fromkeys(("fp32", record["format"])):
+        both = (training_case(record, code, "small", dtype) for code in ("ours", "torch"))
+        ratio, *bounds = times(*both)
+        ratios.append(f"{with_range(bounds, 2, ratio)} times as fast in {dtype}")
     return (
-        "How many times as fast as PyTorch's `nn.Transformer` it trains, small size, like for like"
-        f" (fp32, one process), and the fastest of each: {ratios}. Part 8 has the base size.\n"
+        f"On the same batches it trains {' and '.join(ratios)} as PyTorch's"
+        f" `nn.Transformer`: small size, one process, {record['made']['machine']}.\n"
     )
 
 
@@ -719,7 +871,7 @@ def readme(text: str) -> str:
     """README with its links, its table and its line on speed, as address and views have them."""
     text = records.between_marks(text, "address", badges(address(at.HERE, ask_git=False)))
     text = records.between_marks(text, "results", records.markdown(read("views/results")))
-    return records.between_marks(text, "speed", speed_line(read("views/speed")))
+    return records.between_marks(text, "speed", speed_line())
 
 
 def card(text: str) -> str:
@@ -728,18 +880,28 @@ def card(text: str) -> str:
     return records.between_marks(text, "scores", records.markdown(view) + f"\n{view['caption']}\n")
 
 
+def write_view(name: str) -> None:
+    records.write(f"views/{name}", VIEWS[name]())
+
+
+def rewrite(name: str, written: Callable[[str], str]) -> None:
+    path = at.HERE / name
+    records.write_text(path, written(path.read_text("utf-8")))
+
+
 def main() -> int:
-    """Write what the records give; 1, and why, where a view stays as it is published."""
+    """Write what the records give; 1, and why, where something stays as it is published."""
+    files = {"images/first-translation.svg": lambda text: first_picture()}
+    files |= {"README.md": readme, "pretrained/README.md": card}
+    writers = {f"views/{name}": functools.partial(write_view, name) for name in VIEWS}
+    writers |= {name: functools.partial(rewrite, name, of) for name, of in files.items()}
     refused = 0
-    for name, view in VIEWS.items():
+    for name, write in writers.items():
         try:
-            records.write(f"views/{name}", view())
+            write()
         except (ValueError, KeyError) as error:
-            print(f"error: views/{name} stays as it was: {error}", file=sys.stderr)
+            print(f"error: {name} stays as it was: {error}", file=sys.stderr)
             refused = 1
-    records.write_text(at.HERE / "images" / "first-translation.svg", first_picture())
-    for name, written in (("README.md", readme), ("pretrained/README.md", card)):
-        records.write_text(at.HERE / name, written((at.HERE / name).read_text("utf-8")))
     return refused
 
 

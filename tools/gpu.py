@@ -1,0 +1,173 @@
+"""Measure training on an NVIDIA GPU, and compare there what should be equal.
+
+    python tools/gpu.py measure   how fast, in how much memory, at what share of the peak
+    python tools/gpu.py compare   bf16 with fp32, and NCCL with one rank with none
+
+Each writes its part of docs/results/gpu.json, and needs Multi30k and CUDA_VISIBLE_DEVICES.
+`tools/bench.py` measures the same trainings on a CPU.
+"""
+
+import contextlib
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import bench
+import plan
+import records
+import results
+import torch
+import torch.distributed as dist
+from bench import Case
+
+at = bench.at
+ROUNDS = 5
+SECONDS = 1.5  # of each round
+WARM_UP = 20  # updates
+COMPARED = 20  # updates
+SIDE = 8192  # of the matrices whose product is taken for the peak
+RECIPE = plan.RUNS["recipe-1"].config
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PARTS = ["train"], ["torch", "ours"], bench.SIZES, FORMATS
+CASES = [*itertools.starmap(Case, itertools.product(*PARTS))]
+
+
+def peak(dtype: str) -> float:
+    """Operations a second of a product of two large matrices."""
+    from torch.utils.benchmark import Timer
+
+    one, other = torch.randn(2, SIDE, SIDE, device="cuda", dtype=FORMATS[dtype])
+    product = Timer("one @ other", globals={"one": one, "other": other}).timeit(20)
+    return 2 * SIDE**3 / product.mean
+
+
+def operations(config: at.Config, words: int, batch: at.Batch) -> int:
+    """Floating-point operations of an update with a batch, its padding among them."""
+    pairs, source = batch.src.shape
+    lengths = source, batch.tgt.size(1)
+    return pairs * at.training_flops(config.N, config.d_model, config.d_ff, words, *lengths)
+
+
+def measured(case: Case, worker: at.Worker, peaks: dict) -> dict:
+    """Speed of a training, round by round, its memory, and its share of the peak."""
+    config = bench.SIZES[case.size]
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    loss_model, means, updates = bench.training_of(case, config, worker)
+    [words] = [
+        len(p) for name, p in loss_model.named_parameters() if name.endswith("generator.proj.bias")
+    ]
+    for update in itertools.islice(updates, WARM_UP):
+        at.train_step(loss_model, update, *means)
+    rounds = []
+    for _ in range(ROUNDS):
+        tokens = 0
+        flops = 0
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < SECONDS:
+            [batch] = next(updates)
+            tokens += at.train_step(loss_model, [batch], *means).tokens
+            flops += operations(config, words, batch)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        share = flops / seconds / peaks[case.dtype]
+        rounds.append({"tokens per second": tokens / seconds, "share of peak": share})
+    memory = (torch.cuda.max_memory_allocated() - before) / 2**20
+    about = {"task": case.task, "code": case.code, "size": case.size, "dtype": case.dtype}
+    return about | {"rounds": rounds, "peak MB": memory}
+
+
+def gradient_of(loss_model: torch.nn.Module, batch: at.Batch) -> tuple[float, torch.Tensor]:
+    """The loss of a batch, and its gradient as one vector, in double precision."""
+    loss = loss_model(batch)
+    loss.backward()
+    gradients = [p.grad.flatten().double().cpu() for p in loss_model.parameters()]
+    loss_model.zero_grad()
+    return loss.item(), torch.cat(gradients)
+
+
+def formats(worker: at.Worker) -> dict:
+    """How far loss and gradient of one batch are from those of the CPU in fp32."""
+    still = replace(RECIPE, dropout=0.0)
+    loss_model, _, updates = bench.training_of(Case("train"), still, worker)
+    [batch] = next(updates)
+    loss, gradient = gradient_of(loss_model.cpu(), batch.to(torch.device("cpu")))
+    found = {}
+    loss_model.to(worker.device)
+    for name, dtype in FORMATS.items():
+        loss_model.autocast = None if name == "fp32" else dtype
+        other_loss, other_gradient = gradient_of(loss_model, batch)
+        found[name] = {
+            "loss": abs(other_loss / loss - 1),
+            "gradient": ((other_gradient - gradient).norm() / gradient.norm()).item(),
+        }
+    return found
+
+
+def weights_after(worker: at.Worker) -> torch.Tensor:
+    """All weights of the recipe after some updates, as one vector."""
+    torch.manual_seed(1)
+    loss_model, means, updates = bench.training_of(Case("train", dtype="bf16"), RECIPE, worker)
+    if dist.is_initialized():
+        loss_model = torch.nn.parallel.DistributedDataParallel(
+            loss_model, gradient_as_bucket_view=True
+        )
+    for number, update in enumerate(itertools.islice(updates, COMPARED)):
+        torch.manual_seed(number)
+        at.train_step(loss_model, update, *means)
+    return torch.cat([p.detach().flatten().double().cpu() for p in loss_model.parameters()])
+
+
+def nccl(worker: at.Worker) -> dict:
+    """How far weights are from others after some updates: by chance, and with NCCL in between."""
+    alone = weights_after(worker)
+    again = weights_after(worker)
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    exchanged = weights_after(worker)
+    dist.destroy_process_group()
+    return {
+        "version": ".".join(map(str, torch.cuda.nccl.version())),
+        "updates": COMPARED,
+        "without": (again - alone).abs().max().item(),
+        "with": (exchanged - alone).abs().max().item(),
+    }
+
+
+@contextlib.contextmanager
+def on_gpu() -> Iterator[at.Worker]:
+    """This process, and its GPU; ValueError without one."""
+    results.gpu()
+    with at.join_workers() as worker:
+        yield worker
+
+
+def made() -> dict:
+    return results.made(training=results.TRAINING) | {"machine": results.gpu()}
+
+
+def keep(content: dict) -> None:
+    records.write("gpu", records.read("gpu") | content)
+
+
+def measure() -> None:
+    """Measure every case."""
+    with on_gpu() as worker:
+        peaks = {dtype: peak(dtype) for dtype in FORMATS}
+        cases = [measured(case, worker, peaks) for case in CASES]
+    keep({"peak": peaks, "rounds": ROUNDS, "cases": cases, "made": made()})
+
+
+def compare() -> None:
+    """Compare number formats, and a training with NCCL with one without."""
+    with on_gpu() as worker:
+        found = {"formats": formats(worker), "nccl": nccl(worker)}
+    keep(found | {"made comparing": made()})
+
+
+main = records.command_line(measure=measure, compare=compare)
+
+if __name__ == "__main__":
+    sys.exit(main())
