@@ -73,7 +73,7 @@ def test_nothing_is_trained_twice(tmp_path, monkeypatch):
     [about] = records.read("planted")["made"]["copying"]
     assert about.keys() >= {"date", "machine", "commit", "code"}
     points = views.breaks()["chart"]["data"]["values"]
-    assert len(points) == len(views.PARTS) * 2 * 3
+    assert len(points) == (1 + len(views.PARTS)) * 3
     assert views.copied()["rows"][0][2] == "2\u00a0(1–\u20603)"
 
 

@@ -608,7 +608,7 @@ def test_speed_is_a_ratio_of_medians():
 
 
 def test_the_loss_in_chunks_costs_time_and_saves_memory():
-    points = views.gains()["chart"]["layer"][1]["data"]["values"]
+    points = views.gains()["chart"]["data"]["values"]
     [point] = [point for point in points if point["without"] == "loss in chunks"]
     assert 0.9 < point["times as long"] < 1
     assert 1 - 1 / point["times the memory"] == pytest.approx(1 / 8, abs=0.01)

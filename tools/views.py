@@ -338,16 +338,21 @@ def breaks() -> dict:
     """Losses of copy models without a part, each beside the whole model's."""
     record = read("planted")
     whole = record["copying"][SOUND]
+    every = 2  # a small chart needs no more
     points = []
-    for part, fault in PARTS.items():
-        for model, runs in (("whole", whole), ("without", record["copying"][fault])):
-            for run in runs:
-                same = {"without": part, "model": model, "seed": run["seed"]}
-                points.append(same | {"losses": run["losses"]})
+    missing = {SOUND: list(PARTS)} | {fault: [part] for part, fault in PARTS.items()}
+    for fault, parts in missing.items():
+        for run in record["copying"][fault]:
+            point = {"parts": ",".join(parts), "model": "whole" if fault == SOUND else "without"}
+            losses = " ".join(f"{loss:.2g}" for loss in losses_of(run)[every - 1 :: every])
+            points.append(point | {"seed": run["seed"], "losses": losses})
     chart = alt.Chart(alt.Data(values=points), width=130, height=90)
+    chart = chart.transform_calculate(without="split(datum.parts, ',')")
+    chart = chart.transform_flatten(["without"])
     chart = chart.transform_calculate(loss="split(datum.losses, ' ')").transform_flatten(["loss"])
     chart = chart.transform_window(n="row_number()", groupby=["without", "model", "seed"])
-    chart = chart.transform_calculate(update="datum.n * 10", loss="toNumber(datum.loss)")
+    update = f"datum.n * {10 * every}"
+    chart = chart.transform_calculate(update=update, loss="toNumber(datum.loss)")
     lines = chart.mark_line(strokeWidth=1.5).encode(
         x=alt.X("update:Q").axis(tickCount=3),
         y=alt.Y("loss:Q", title="loss per token").scale(type="log", domain=[0.001, 4], clamp=True),
@@ -462,17 +467,19 @@ def planted_bleu() -> dict:
 def warmups() -> dict:
     """Last losses against the peak of the learning rate, with and without a rise."""
     record = read("warmups")
+    of_seeds = {}
+    for run in record["runs"]:
+        curve = "with warm-up" if run["warm-up"] else "without"
+        norm = "norm before the sub-layer" if run["norm first"] else "norm after the sum"
+        of_seeds.setdefault((round(run["peak"], 5), curve, norm), []).append(str(run["loss"]))
     points = [
-        {
-            "peak": round(run["peak"], 5),
-            "loss": run["loss"],
-            "curve": "with warm-up" if run["warm-up"] else "without",
-            "norm": "norm before the sub-layer" if run["norm first"] else "norm after the sum",
-        }
-        for run in record["runs"]
+        {"peak": peak, "curve": curve, "norm": norm, "losses": " ".join(losses)}
+        for (peak, curve, norm), losses in of_seeds.items()
     ]
     text = "Loss after a short training against the highest learning rate, for two norm orders."
-    chart = alt.Chart(alt.Data(values=points), width=230, height=200)
+    chart = alt.Chart(width=230, height=200)
+    chart = chart.transform_calculate(loss="split(datum.losses, ' ')").transform_flatten(["loss"])
+    chart = chart.transform_calculate(loss="toNumber(datum.loss)")
     marks = chart.mark_point(filled=True, size=50).encode(
         x=alt.X("peak:Q", title="highest learning rate").scale(type="log"),
         y=alt.Y("loss:Q", title="last loss"),
@@ -761,7 +768,7 @@ def gains() -> dict:
         points.append(point | {"most": round(most, 3), "times the memory": round(memory, 2)})
     points.sort(key=lambda point: -point["times as long"])
     text = "For each gain, how many times as long the same training takes without it."
-    chart = alt.Chart(alt.Data(values=points), width=300, height=alt.Step(24)).encode(
+    chart = alt.Chart(width=300, height=alt.Step(24)).encode(
         y=alt.Y("without:N", sort=None, title="without").axis(labelLimit=260),
         tooltip=["without:N", "times as long:Q", "least:Q", "most:Q", "times the memory:Q"],
     )
@@ -770,7 +777,8 @@ def gains() -> dict:
     )
     marks = chart.mark_point(filled=True, size=60, opacity=1).encode(x="times as long:Q")
     one = alt.Chart(alt.Data(values=[{"x": 1}])).mark_rule(strokeDash=[4, 4]).encode(x="x:Q")
-    drawn = alt.layer(one, ranges, marks).properties(description=text).to_dict()
+    layered = alt.layer(one, ranges, marks, data=alt.Data(values=points))
+    drawn = layered.properties(description=text).to_dict()
     ratios = []
     for size in ("small", "base"):
         [two] = matching(record, task="train", size=size, ranks=2)
