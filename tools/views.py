@@ -157,8 +157,8 @@ def same_tokens(row: plan.Row) -> bool:
 
 def gain_of(step: dict) -> str:
     """A gain with its interval, in one piece."""
-    low, high = step["interval"]
-    return f"{step['gain']:+.1f}\u00a0({low:+.1f}\u00a0to\u00a0{high:+.1f})"
+    low, high = (f"{round(end, 1) + 0.0:.1f}".replace("-", "−") for end in step["interval"])
+    return f"{step['gain']:+.1f}\u00a0({low}\u00a0to\u00a0{high})"
 
 
 def steps() -> dict:
@@ -177,7 +177,7 @@ def steps() -> dict:
         of_row = [step["passes"] for step in found.values() if step["row"] == row.name]
         cells.append(("yes" if all(of_row) else "no") if of_row else "–")
         table.append(cells)
-    names = ("BLEU (range)", "gain (95 % of draws)", "chrF", "perplexity")
+    names = ("BLEU (range)", "gain (95 %)", "chrF", "perplexity")
     columns = two_levels(
         ("", "step"), *((test, name) for test in TESTS.values() for name in names), ("", "passes")
     )
@@ -685,7 +685,7 @@ def speed() -> dict:
     gpu = read("gpu")
     rows = []
     for name, (code, dtype) in WAYS.items():
-        cells = ["training, target tokens", name]
+        cells = ["training", name]
         for size in ("small", "base"):
             if dtype not in ("fp32", record["format"]) or (code, size) == ("2022", "base"):
                 cells += ["–", "–"]
@@ -697,10 +697,11 @@ def speed() -> dict:
                 cells.append("–")
             else:
                 [case] = matching(gpu, code=code, size=size, dtype=dtype)
-                cells.append(per_second(case))
+                thousands = [speed / 1000 for speed in speeds(case)]
+                cells.append(with_range(thousands, 0, median(thousands)))
         rows.append(cells)
     for name, code in DECODERS.items():
-        cells = ["decoding, sentences", name]
+        cells = ["decoding", name]
         for beam in (1, 4):
             if code == "plain" and beam == 4:
                 cells += ["–", "–"]
@@ -715,13 +716,14 @@ def speed() -> dict:
         ("small, or greedy", "peak MB"),
         ("base, or beam of 4", "a second"),
         ("base, or beam of 4", "peak MB"),
-        ("on the GPU, a second", "small"),
-        ("on the GPU, a second", "base"),
+        ("GPU, thousands a second", "small"),
+        ("GPU, thousands a second", "base"),
     )
     caption = (
-        "Training: one process of two threads, words of Multi30k, fp32 unless said; small: 3 layers"
-        " of 256, base: 6 of 512. Decoding: test 2016, shipped model, fp32; ours and CTranslate2 by"
-        f" the hundred, the plain loop one at a time. Medians of {record['rounds']} rounds (range)."
+        "Training, in target tokens: one process of two threads, words of Multi30k, fp32 unless"
+        " said; small: 3 layers of 256, base: 6 of 512. Decoding, in sentences: test 2016, shipped"
+        " model, fp32; ours and CTranslate2 by the hundred, the plain loop one at a time. Medians of"
+        f" {record['rounds']} rounds (range)."
         f" {of_gpu(gpu)}"
     )
     made = [record["made"], gpu["made"], gpu["made comparing"]]
