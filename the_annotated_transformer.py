@@ -6988,8 +6988,8 @@ published("gains")
 
 
 # %% [markdown]
-# **Figure 28.** How many times as long the same training takes without one gain. The bars reach
-# from the least of the rounds to the most; what lies left of the dashed line is faster without.
+# **Figure 28.** How many times as long the same training takes without one gain. What lies left of
+# the dashed line is faster without.
 #
 # <a id="settings"></a>
 # ## Settings

@@ -722,9 +722,8 @@ def speed() -> dict:
     caption = (
         "Training, in target tokens: one process of two threads, words of Multi30k, fp32 unless"
         " said; small: 3 layers of 256, base: 6 of 512. Decoding, in sentences: test 2016, shipped"
-        " model, fp32; ours and CTranslate2 by the hundred, the plain loop one at a time. Medians of"
-        f" {record['rounds']} rounds (range)."
-        f" {of_gpu(gpu)}"
+        " model, fp32; ours and CTranslate2 by the hundred, the plain loop one at a time. Medians"
+        f" of {record['rounds']} rounds (range). {of_gpu(gpu)}"
     )
     made = [record["made"], gpu["made"], gpu["made comparing"]]
     return finished(caption, made, columns=columns, rows=rows)
