@@ -7,6 +7,7 @@ the script only show these views.
 """
 
 import functools
+import itertools
 import json
 import math
 import re
@@ -168,19 +169,16 @@ def steps() -> dict:
     table = []
     rows = (*ROWS, plan.OTHER)
     for row in rows:
-        cells = [row.step]
+        of_row = [step["passes"] for step in found.values() if step["row"] == row.name]
+        cells = [row.step, ("yes" if all(of_row) else "no") if of_row else "–"]
         for split in TESTS:
             step = found.get((row.name, split))
             cells += [bleu(row, split), gain_of(step) if step else "–"]
             cells.append(average_of("chrf", row, split))
             cells.append(average_of("perplexity", row, split) if same_tokens(row) else "–")
-        of_row = [step["passes"] for step in found.values() if step["row"] == row.name]
-        cells.append(("yes" if all(of_row) else "no") if of_row else "–")
         table.append(cells)
     names = ("BLEU (range)", "gain (95 %)", "chrF", "perplexity")
-    columns = two_levels(
-        ("", "step"), *((test, name) for test in TESTS.values() for name in names), ("", "passes")
-    )
+    columns = two_levels(("", "step"), ("", "passes"), *itertools.product(TESTS.values(), names))
     caption = (
         "Multi30k, German to English, means of three seeds (range); last row: one seed, English to"
         f" German. Gain over the row above (95 % of {record['draws']:,} draws of the sentences,"
