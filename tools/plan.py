@@ -135,7 +135,7 @@ def unscaled(self: at.Embeddings, ids: torch.Tensor) -> torch.Tensor:
     return self.lut(ids)
 
 
-IN_WORDS = {forgetful: "a tenth of the words hidden", unscaled: "no √D"}
+IN_WORDS = {forgetful: "a tenth of the words read as unknown", unscaled: "no √D"}
 SHORT = 5  # epochs that give 30 BLEU
 
 

@@ -291,7 +291,7 @@ def choices() -> dict:
     codes = {trial["code"]["training"] for trial in trials}
     caption = (
         "Multi30k, validation split, greedy, last epoch, seed {seed}, {epochs} epochs, made while"
-        " the recipe was chosen, with {codes} states of the code. Without a change: N {N},"
+        " the recipe was chosen, with {codes} states of its code. Without a change: N {N},"
         " d_model {d_model}, d_ff {d_ff}, h {h}, dropout {dropout}, vocab_size {vocab_size},"
         " smoothing {smoothing}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}"
     ).format(**base, codes=len(codes))
@@ -593,7 +593,9 @@ def layers() -> dict:
         for place in ("verb", "particle")
         for layer in range(len(record["pairs"][0]["layers"]["verb"]))
     ]
-    text = "Share of the shift by the layer before which a state is swapped, at verb and particle."
+    text = (
+        "Share of the shift by how many layers lie before the swapped state, at verb and particle."
+    )
     chart = alt.Chart(alt.Data(values=points), width=230, height=180).mark_line(point=True)
     lines = chart.encode(
         x=alt.X("layer:O", title="states behind so many layers").axis(labelAngle=0),
@@ -742,11 +744,11 @@ def of_gpu(record: dict) -> str:
     return (
         f"GPU: ours, base, reaches {shares['fp32']} of the speed of large products in fp32,"
         f" {shares['bf16']} in bf16, with padding counted. The recipe takes"
-        f" {with_range(minutes, 1)} minutes there with validation, at a load of"
-        f" {median(loads):.0f} % (GPUtil, after each epoch), while several runs share the GPU. The"
+        f" {with_range(minutes, 1)} minutes there with validation, beside other runs that together"
+        f" load the GPU to {median(loads):.0f} % (GPUtil, after each epoch). The"
         f" gradient of a batch differs from the CPU's in fp32 by {off['fp32']} of its length in"
         f" fp32, by {off['bf16']} in bf16, which rounds by up to {step:.1e}. With NCCL, one rank,"
-        f" weights after {nccl['updates']} updates are off by {nccl['with']:g}"
+        f" weights after {nccl['updates']} updates are off those without it by {nccl['with']:g}"
     )
 
 
