@@ -92,6 +92,7 @@ def test_nothing_is_translated_twice(tmp_path, monkeypatch):
     for fault in several:
         assert names.count(fault.name) == 3
     assert names.count("scored in lower case") == 1
+    assert names.count("dropout is on while it translates") == 1
     made = records.read("planted")["made"]
     assert made["shipped"][0]["code"].keys() == {"scoring", "weights"}
 
