@@ -5096,8 +5096,6 @@ published("speed")
 # and even the order may. For the GPU our models are too small: even the base
 # size stays far below the speed of large products, and numbers of 16 bits gain nothing.
 #
-# What each gain is worth stands in the [engine room](#gains).
-#
 # <a id="cost"></a>
 # ## What does it cost?
 #
@@ -6164,7 +6162,7 @@ published("lengths")
 # | length of training | 100,000 updates (base), 300,000 (big) | 32 epochs | [Training](#train-model) |
 # | how settings were chosen | on a development set (§6.1, §6.2) | trials on the validation split, and judgement | [Choices](#choices) |
 # | hardware | 12 hours (base), 3.5 days (big) on eight P100 GPUs | some forty minutes of updates on two CPU cores, timed apart | [Results](#results) |
-# | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs; in other rows of the results the epoch with the best validation BLEU | [Averaging](#averaging) |
+# | weights in use | mean of the last 5 checkpoints, ten minutes apart (base), or of the last 20 (big) | mean of the last 6 epochs, or the best epoch if that is better on the validation split | [Averaging](#averaging) |
 # | beam | 4 hypotheses, α = 0.6, 50 tokens more than the source | the same, but α = 1 in the last row of the results; an ended hypothesis keeps a place | [Beam search](#beam-search) |
 # | weights on file | not stated | rounded to int8, with a step for each row of a matrix | [A model as files](#model-files) |
 # | direction | English to German, English to French | German to English; others by `--languages` | [Command line](#command-line) |
@@ -6193,8 +6191,7 @@ published("lengths")
 # | `create_dataloaders(device, vocab_src, …, batch_size)` | `create_dataloaders(train, val, budget, epoch)`, of pairs of ids |
 # | `train_model(vocab_src, vocab_tgt, …, config)` | `train_model(Config(…), folder)` |
 # | `visualize_layer(model, layer, getter, …)` | `attention_grid(attention_maps(translator, sentence), "cross-attention")` |
-# | `layer.self_attn.attn`, after a forward pass | `layer.self_attn.record = []` before it, `record[0]` after it |
-# | `norm.a_2`, `norm.b_2`; `feed_forward.w_1`, `w_2` | `norm.scale`, `norm.shift`; `feed_forward.widen`, `narrow` |
+# | `norm.a_2`, `norm.b_2`; `feed_forward.w_1`, `w_2` | `norm.weight`, `norm.bias`; `feed_forward.widen`, `narrow` |
 # | `load_trained_model()` | `load_trained_model("pretrained")`, or the folder of a run |
 # | `torch.load` of older weights | `make convert` makes a folder for `load_trained_model` |
 #
@@ -6255,7 +6252,6 @@ published("planted-bleu")
 # | embedding | the learnt vector of a token | [Embeddings](#embeddings) |
 # | epoch | one pass over the training split | [Tokens](#tokens) |
 # | generator | the last linear map and the softmax, from states to words | [Generator](#generator) |
-# | grade | a function that runs our checks on what you wrote | [Try it](#try-attention) |
 # | greedy decoding | writing the likeliest next token, again and again | [Greedy](#greedy-decoding) |
 # | head | one of several attentions that run side by side, each in a narrow space of its own | [Several heads](#multi-head-attention) |
 # | hypothesis | an unfinished or finished translation in a beam | [Beam search](#beam-search) |
@@ -7003,8 +6999,11 @@ def held(folder: Path, worker: Worker) -> Iterator[None]:
         raise UserError(f"{folder} is in use by {holder.read_text()}: wait, or stop it") from None
     except OSError as error:
         raise UserError(f"{folder} cannot be used ({error}): name another folder") from None
-    with lock:
+    try:
         yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
 
 
 # %% [markdown]
@@ -7210,6 +7209,8 @@ class Run:
     def __init__(self, folder: Path, worker: Worker, epochs: int | None = None):
         config, about = read_settings(folder)
         config = dataclasses.replace(config, epochs=epochs or config.epochs)
+        if worker.rank == 0:
+            write_json(folder / "config.json", about | {"settings": vars(config)})
         vocabularies = read_vocabularies(folder)
         model = new_model(config, vocabularies).to(worker.device)
         use_fast_dropout(model)
@@ -7262,14 +7263,15 @@ class Run:
     def header(self) -> str:
         """What is about to be trained, on what, and with which settings."""
         source, target = map(len, self.translator.vocabularies)
-        settings = ", ".join(f"{name} {value}" for name, value in vars(self.config).items())
+        values = [(name, getattr(self.config, name)) for name in vars(self.config)]
+        shown = [f"{name} {x:g}" if isinstance(x, float) else f"{name} {x}" for name, x in values]
         return f"""{self.translator.corpus}: {len(self.train):,} pairs, \
 {source:,} and {target:,} tokens; BLEU counts words by \
 {bleu_tokenization(self.translator.languages[1])}
 {count_parameters(self.model):,} parameters on {self.worker.device.type} \
 ({torch.backends.cpu.get_cpu_capability()}), PyTorch {torch.__version__}, \
 processes: {self.worker.ranks} of {torch.get_num_threads()} threads
-{settings}
+{", ".join(shown)}
 {typed(self.folder)}: {self.done} of {self.config.epochs} epochs are done, an epoch is \
 {planned_updates(self.config, self.train) // self.config.epochs:,} updates"""
 
