@@ -6530,14 +6530,11 @@ class Config:
     seed: int = 1
 
     def __post_init__(self):
-        hints = typing.get_type_hints(Config)
-        for name, value in vars(self).items():
-            if not fits_type(value, hints[name]):
-                self.refuse(name, f"of type {hints[name]}")
         for names, holds, words in LIMITS:
             for name in names.split():
                 value = getattr(self, name)
-                if value is not None and not holds(value):
+                number = isinstance(value, int | float)  # a person may have edited config.json
+                if value is not None and not (number and holds(value)):
                     self.refuse(name, words)
         if self.d_model % self.h != 0:
             self.refuse("h", f"a divisor of --d-model {self.d_model}")
@@ -6562,15 +6559,6 @@ LIMITS = (
     ("factor clip", lambda x: x > 0, "above 0"),
     ("dropout attention_dropout smoothing", lambda x: 0 <= x < 1, "at least 0 and below 1"),
 )
-
-
-def fits_type(value: object, hint: object) -> bool:
-    """Is a value, perhaps of a JSON file, of the type that a setting is declared with?"""
-    if typing.get_origin(hint) is Literal:
-        return value in typing.get_args(hint)
-    if typing.get_args(hint):
-        return any(fits_type(value, each) for each in typing.get_args(hint))
-    return type(value) is hint or (hint is float and type(value) is int)
 
 
 # %% [markdown]
@@ -6603,13 +6591,12 @@ def choose_settings(config: Config, train: "IdPairs", vocabularies: tuple) -> Co
     if shares > len(train):
         raise UserError(f"--shares {shares} of {len(train)} pairs: ask for fewer")
     passes = max(min(32, 100_000 / updates), min(100, 2000 / updates))
-    of_words = isinstance(vocabularies[0], Vocabulary)
+    subwords = isinstance(vocabularies[0], Subwords)
+    share = subwords if config.share_embeddings is None else config.share_embeddings
     config = dataclasses.replace(
         config,
-        vocab_size=0 if of_words else len(vocabularies[0]),
-        share_embeddings=not of_words
-        if config.share_embeddings is None
-        else config.share_embeddings,
+        vocab_size=len(vocabularies[0]) if subwords else 0,
+        share_embeddings=share,
         batch_tokens=batch_tokens,
         shares=shares,
         epochs=config.epochs or math.ceil(passes * shares),
@@ -6927,11 +6914,13 @@ def facts_of(translator: Translator) -> dict:
 
 
 def refuse_other_things(folder: Path, ours: set[str]) -> None:
-    """UserError for a folder that holds files of a user."""
+    """UserError for a folder that holds other things than a model or a run of ours."""
     if folder.is_file():
         raise UserError(f"{folder} is a file: name a folder")
-    others = {path.name for path in folder.glob("[!.]*")} - ours
-    if others and not (folder / "config.json").is_file():
+    config = folder / "config.json"
+    known = config.is_file() and "model" in read_file(config, json.loads)
+    others = {path.name for path in folder.glob("[!.]*")} - (ours - {"config.json"})
+    if others and not known:
         raise UserError(f"{folder} holds {min(others)} and no model: name an empty folder")
 
 
@@ -7039,20 +7028,27 @@ def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
         raise UserError(
             f"no such model: {error}; --parts FILE.py runs a file that adds parts"
         ) from error
-    if config.init_from:
-        before = load_trained_model(config.init_from).model
-        dropouts = ("dropout", "attention_dropout")
-        for name, value in before.arguments.items():
-            if name not in dropouts and model.arguments[name] != value:
-                option = f"--{name.replace('_', '-')} {value}"
-                raise UserError(f"{config.init_from} was made with {option}: give the same")
-        load_weights(model, dict(before.named_parameters()))
     return model
+
+
+def start_from(model: EncoderDecoder, place: str) -> None:
+    """Give a model the weights of a trained one; UserError where its sizes or parts differ."""
+    trained_model = load_trained_model(place).model
+    for name, value in trained_model.arguments.items():
+        if "dropout" not in name and model.arguments[name] != value:
+            option = f"--{name.replace('_', '-')} {value}"
+            raise UserError(f"--init-from {place} was made with {option}: give the same")
+    load_weights(model, dict(trained_model.named_parameters()))
 
 
 def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     """Write the files with which a run begins, or check that a run has the same settings and text."""
-    corpus = corpus or find_corpus(config.data, config.codes())
+    try:
+        corpus = corpus or find_corpus(config.data, config.codes())
+    except UserError as error:
+        if not (folder / "config.json").is_file():
+            raise
+        raise UserError(f"{error}; `resume {typed(folder)}` goes on without the text") from None
     between = ":" if any("-" in code for code in corpus.languages) else "-"
     config = dataclasses.replace(config, languages=between.join(corpus.languages))
     text = sum_of_text(itertools.chain(corpus.pairs("train"), corpus.pairs("val")))
@@ -7078,6 +7074,8 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
     config = dataclasses.replace(config, data=corpus.place or corpus.name)
     longest = int(train.lengths[:, 0].max()) - 1
     model = new_model(config, vocabularies)
+    if config.init_from:
+        start_from(model, config.init_from)
     facts = (corpus.name, corpus.languages, vocabularies, corpus.place, longest)
     translator = Translator(folder.resolve().name, model, *facts)
     pairs, _ = usable_pairs(translator, corpus.pairs("val"))
@@ -7234,6 +7232,8 @@ class Run:
         self.recent: list[dict] = []  # weights of the last epochs, of which a mean may be taken
         if (last := read_last(folder)) is not None:
             self.go_on_from(last)
+        elif config.init_from:
+            start_from(model, config.init_from)
         several = worker.ranks > 1
         self.net = nn.parallel.DistributedDataParallel(model) if several else model
 
