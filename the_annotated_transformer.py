@@ -219,10 +219,6 @@ class UserError(ValueError):
 # it tries a property that must hold, whatever the weights are. Lengths in a check differ where
 # they can: then it fails if two axes change places. Most terms are explained in the
 # [glossary](#glossary).
-#
-# Would the checks notice if something were wrong? Nearly nine times in ten. We drew faults at
-# random in the code of Parts 1 to 4, such as a plus in the place of a minus, forty in a round, left
-# out the few that change nothing, and planted each by itself:
 
 
 # %% tags=["hide-input"]
@@ -249,12 +245,7 @@ def published(name: str) -> None:
     example(show)
 
 
-published("faults")
-
-
 # %% [markdown]
-# What a check cannot see, the tests may. `make faults` draws again.
-#
 # <a id="results-so-far"></a>
 # **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
 # human's. It is measured on sentences that were never used in training. Each row adds one step,
