@@ -735,7 +735,7 @@ def attention(
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     if bias is not None:
-        scores = scores + bias
+        scores = scores + bias.to(scores.dtype)
     if mask is not None:
         scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1)
@@ -2157,9 +2157,9 @@ def check_the_masks_of_a_batch():
 # The target holds three numbers only: $1-\epsilon$ for the right word, $s = \epsilon/(V-2)$ for each
 # other word, and zero for padding. So the sum needs no table of targets. It is
 #
-# $$-(1-\epsilon) \log p_\text{right} \;-\; s \sum_{\text{others}} \log p_v \;-\; \mathrm{H}(t),$$
+# $$-(1-\epsilon-s) \log p_\text{right} \;-\; s \sum_{v \neq \text{padding}} \log p_v \;-\; \mathrm{H}(t),$$
 #
-# where the entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant.
+# where the right word is one of those in the sum, and the entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant.
 
 
 # %%
@@ -2190,11 +2190,11 @@ class LabelSmoothing(nn.Module):
 
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
         right = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-        loss = -(1 - self.smoothing) * right - self.entropy
-        if self.smoothing > 0:  # else 0 times -∞, of a word with probability zero, would be NaN
+        loss = -(1 - self.smoothing - self.share) * right - self.entropy
+        if self.share > 0:  # else 0 times -∞, of a word with probability zero, would be NaN
             before = log_probs[..., : self.padding_idx].sum(-1)
             after = log_probs[..., self.padding_idx + 1 :].sum(-1)
-            loss = loss - self.share * (before + after - right)
+            loss = loss - self.share * (before + after)
         return loss.masked_fill(target == self.padding_idx, 0.0).sum()
 
 
@@ -2478,7 +2478,7 @@ def run_epoch(
 ) -> tuple[float, TrainState]:
     """Train on all batches, `accum_iter` to an update; returns the mean loss per token and state.
 
-    With `mode="eval"` the model is evaluated. ValueError for any other mode.
+    With `mode="eval"` the model is evaluated. ValueError for any other mode, and without a token.
     """
     if mode not in ("train", "eval"):
         raise ValueError(f'mode must be "train" or "eval", got {mode!r}')
@@ -2502,13 +2502,16 @@ def run_epoch(
             if clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
-            scheduler.step()
+            if scheduler is not None:
+                scheduler.step()
             optimizer.zero_grad()
             state.step += 1
         tokens += ntokens
         state.tokens += ntokens
         if log is not None:
             log(loss_sum, tokens)
+    if not tokens:
+        raise ValueError("there is no target token: an iterator gives its batches once")
     return float(loss_sum / tokens), state
 
 
@@ -4117,19 +4120,30 @@ def read_vocabularies(folder: Path) -> tuple:
     return Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
 
 
+def own_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Weights and persistent buffers by name; a shared matrix once."""
+    weights = {}
+    seen = set()
+    for name, value in model.state_dict().items():
+        if value.data_ptr() not in seen:
+            weights[name] = value
+            seen.add(value.data_ptr())
+    return weights
+
+
 def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Give a model the weights of a file; ValueError where a name or a shape differs."""
     weights = {}
     for name, value in tensors.items():
         if f"{name}.steps" in tensors:  # int8 (rows, columns), and a step for each row
             weights[name] = value * tensors[f"{name}.steps"].unsqueeze(1)
-        elif not name.endswith(".steps"):
+        elif name.removesuffix(".steps") not in tensors or not name.endswith(".steps"):
             weights[name] = value
     given = {(name, value.shape) for name, value in weights.items()}
-    needed = {(name, value.shape) for name, value in model.named_parameters()}
+    needed = {(name, value.shape) for name, value in own_weights(model).items()}
     if wrong := sorted({name for name, _ in given ^ needed}):
         raise ValueError(f"its weights do not fit, see {', '.join(wrong[:3])}")
-    model.load_state_dict(weights, strict=False)  # a shared matrix is stored once
+    model.load_state_dict(weights, strict=False)  # a shared matrix is there under one name
 
 
 # %% tags=["hide-input"]
@@ -4490,7 +4504,8 @@ def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
 
     It takes states (B, beam, D) of one position at a time, for B sentences with a beam each.
     """
-    shared = {id(weight): weight for weight in decoder.parameters()}
+    kept = [getattr(module, "attn", None) for module in decoder.modules()]  # of the last call
+    shared = {id(x): x for x in [*decoder.parameters(), *kept] if isinstance(x, Tensor)}
     decoder = copy.deepcopy(decoder, shared)
     for layer in decoder.layers:
         layer.self_attn = CachedAttention(layer.self_attn)
@@ -4515,35 +4530,37 @@ def keep_hypotheses(decoder: Decoder, rows: Tensor, sentences: Tensor | None = N
 
 # %%
 @torch.no_grad()
-def cache_agrees(model: EncoderDecoder, tolerance: float = 1e-3) -> bool:
-    """Does a model give the same states with a cache and without? It is left as it was."""
+def cache_agrees(model: EncoderDecoder, tolerance: float = 1e-5) -> bool:
+    """Does a model give the same states with a cache and without? It is left as it was.
+
+    In double precision on the CPU, up to `tolerance` times the largest state.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = copy.deepcopy(model).eval()
+        model = copy.deepcopy(model).cpu().double().eval()
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
-        device = model.generator.proj.weight.device
-        src = torch.randint(PAD + 1, model.arguments["src_vocab"], (2, 7), device=device)
+        src = torch.randint(PAD + 1, model.arguments["src_vocab"], (2, 7))
         src[1, 4:] = PAD
         src_mask = (src != PAD).unsqueeze(1)
         memory = model.encode(src, src_mask)
         decoder = with_cache(model.decoder, memory)
         size = model.arguments["tgt_vocab"]
-        tgt = torch.randint(size, (6, 1), device=device)  # three hypotheses for each source
+        tgt = torch.randint(size, (6, 1))  # three hypotheses for each source
         steps = memory.new_zeros(6, 0, memory.size(-1))
         for _ in range(min(32, model.arguments["max_len"])):
             x = model.tgt_embed(tgt)[:, -1].view(2, 3, -1)
             states = decoder(x, None, src_mask, None).view(6, 1, -1)
-            rows = torch.tensor([0, 3], device=device).repeat_interleave(3)
-            rows = rows + torch.randint(3, (6,), device=device)
+            rows = torch.tensor([0, 3]).repeat_interleave(3)
+            rows = rows + torch.randint(3, (6,))
             keep_hypotheses(decoder, rows)
             steps = torch.cat([steps, states], dim=1)[rows]
-            tgt = torch.cat([tgt[rows], torch.randint(size, (6, 1), device=device)], dim=1)
+            tgt = torch.cat([tgt[rows], torch.randint(size, (6, 1))], dim=1)
         written = tgt[:, :-1]
-        causal = subsequent_mask(written.size(1)).to(device)
+        causal = subsequent_mask(written.size(1))
         masks = src_mask.repeat_interleave(3, dim=0)
         plain = model.decode(memory.repeat_interleave(3, dim=0), masks, written, causal)
-    return torch.allclose(steps, plain, rtol=tolerance, atol=tolerance)
+    return bool((steps - plain).abs().max() <= tolerance * plain.abs().max())
 
 
 @example
@@ -4586,7 +4603,7 @@ def beam_search(
     """The best hypothesis of a beam (§6.1): src (B, S) -> ids (B, at most max_len).
 
     Rows are as those of `greedy_decode`, which is a beam of one. A tensor `max_len` (B,) has a limit
-    for each row.
+    of at least 2 for each row.
     """
     limit = torch.as_tensor(max_len, device=src.device).expand(len(src)) - 1  # without the start
     results = src.new_full((len(src), int(limit.max()) + 1), pad)
@@ -6385,6 +6402,7 @@ published("planted-bleu")
 # %% tags=["hide-input"]
 import array
 import datetime
+import inspect
 import io
 import platform
 import shlex
@@ -6401,7 +6419,7 @@ class FastDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0 or x.device.type != "cpu":
             return super().forward(x)
-        closed = min(255, round(256 * self.p))  # of the 256 values of a byte
+        closed = min(255, max(1, round(256 * self.p)))  # of the 256 values of a byte
         words = torch.empty(x.numel() // 8 + 1, dtype=torch.long).random_(-(2**63), None)
         numbers = words.view(torch.uint8)[: x.numel()].view(x.shape)
         open_ = torch.ge(numbers, closed, out=torch.empty_like(x))  # 1 or 0
@@ -6413,7 +6431,7 @@ def use_fast_dropout(model: nn.Module) -> None:
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
-                setattr(module, name, FastDropout(child.p))
+                setattr(module, name, FastDropout(child.p).train(child.training))
 
 
 # %% [markdown]
@@ -6424,7 +6442,12 @@ def use_fast_dropout(model: nn.Module) -> None:
 
 # %%
 def fused_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: nn.Module | None, bias: Mask
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask = None,
+    dropout: nn.Module | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, None]:
     """What `attention` computes, by PyTorch's kernel, which returns no weights."""
     if mask is not None:
@@ -6436,27 +6459,26 @@ def fused_attention(
     return F.scaled_dot_product_attention(query, key, value, mask, rate), None
 
 
-plain_attention = attention
+def with_kernel(plain: Callable) -> Callable:
+    """`plain` attention; on a GPU, while gradients are computed, the fused one."""
+
+    @functools.wraps(plain)
+    def switched(query, key, value, mask=None, dropout=None, bias=None):
+        fused = query.is_cuda and torch.is_grad_enabled()
+        return (fused_attention if fused else plain)(query, key, value, mask, dropout, bias)
+
+    return switched
 
 
-def attention(  # the one of Part 1, with a switch
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask = None,
-    dropout: nn.Module | None = None,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Scaled dot-product attention; on a GPU, in training, fused and without weights."""
-    fused = query.is_cuda and torch.is_grad_enabled()
-    return (fused_attention if fused else plain_attention)(query, key, value, mask, dropout, bias)
+attention = with_kernel(inspect.unwrap(attention))  # of a cell that runs again the plain one
 
 
 # %% [markdown]
 # <a id="mixed-precision"></a>
 # *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the
 # range of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It pays only
-# where the processor is fast at it: newer GPUs, Intel's CPUs with AMX, AMD's with AVX512-BF16.
+# where the processor is fast at it: newer GPUs, Intel's CPUs with AMX, AMD's with AVX512-BF16. (In
+# fp32 a GPU multiplies by TF32, which has fewer digits, too.)
 
 
 # %%
@@ -6521,11 +6543,13 @@ class Config:
     seed: int = 1
 
     def __post_init__(self):
+        for name, hint in typing.get_type_hints(Config).items():
+            if not fits(getattr(self, name), hint):  # from Python, or config.json edited by hand
+                self.refuse(name, f"of type {getattr(hint, '__name__', hint)}")
         for names, holds, words in LIMITS:
             for name in names.split():
                 value = getattr(self, name)
-                number = isinstance(value, int | float)  # a person may have edited config.json
-                if value is not None and not (number and holds(value)):
+                if value is not None and not holds(value):
                     self.refuse(name, words)
         if self.d_model % self.h != 0:
             self.refuse("h", f"a divisor of --d-model {self.d_model}")
@@ -6550,6 +6574,15 @@ LIMITS = (
     ("factor clip", lambda x: x > 0, "above 0"),
     ("dropout attention_dropout smoothing", lambda x: 0 <= x < 1, "at least 0 and below 1"),
 )
+
+
+def fits(value: object, hint: object) -> bool:
+    """Is a value of the type with which a setting is declared?"""
+    if typing.get_origin(hint) is Literal:
+        return value in typing.get_args(hint)
+    if typing.get_args(hint):
+        return any(fits(value, each) for each in typing.get_args(hint))
+    return type(value) is hint or (hint is float and type(value) is int)
 
 
 # %% [markdown]
@@ -6612,7 +6645,9 @@ def choose_settings(config: Config, train: "IdPairs", vocabularies: tuple) -> Co
 
 # %%
 def mapped(path: Path) -> Tensor:
-    """The 32-bit integers in a file, (n,), mapped and not read."""
+    """The 32-bit integers in a file, (n,), mapped and not read; UserError where it is missing."""
+    if not path.is_file() or path.stat().st_size == 0:
+        raise UserError(f"{path} is missing or empty: train in a new folder")
     return torch.from_file(str(path), size=path.stat().st_size // 4, dtype=torch.int32)
 
 
@@ -6621,7 +6656,12 @@ class IdPairs:
 
     def __init__(self, folder: Path):
         self.ids = mapped(folder / "train.ids")
-        self.lengths = mapped(folder / "train.lengths").view(-1, 2)  # (pairs, 2)
+        lengths = mapped(folder / "train.lengths")
+        if len(lengths) % 2 == 1 or lengths.sum() != len(self.ids):
+            raise UserError(
+                f"{folder}: train.ids or train.lengths is damaged: train in a new folder"
+            )
+        self.lengths = lengths.view(-1, 2)  # (pairs, 2)
         sizes = self.lengths.sum(1)
         self.begins = sizes.cumsum(0) - sizes
 
@@ -6632,21 +6672,24 @@ class IdPairs:
         """Positions that each pair occupies in encoder and decoder: (pairs, 2)."""
         return self.lengths - torch.tensor([0, 1])  # the last token of a target is not read
 
-    def padded(self, begins: Tensor, lengths: Tensor, multiple: int) -> Tensor:
-        """Sentences that begin there as rows, filled up to a multiple of some length."""
-        longest = math.ceil(int(lengths.max()) / multiple) * multiple
+    def padded(self, begins: Tensor, lengths: Tensor, longest: int) -> Tensor:
+        """Sentences that begin there as rows, filled up to a length."""
         places = torch.arange(longest)
         rows = self.ids[(begins.unsqueeze(1) + places).clamp(max=len(self.ids) - 1)]
         return rows.long().masked_fill(places >= lengths.unsqueeze(1), PAD)
 
     def batch(self, numbers: Sequence[int], multiple: int = 1) -> Batch:
-        """The pairs with these numbers; without any, a pair that has no target token."""
+        """The pairs with these numbers; without any, a pair that has no target token.
+
+        What encoder and decoder read has a length that is a multiple of `multiple`.
+        """
         if len(numbers) == 0:
             return collate([([END], [START, PAD])])
         begins = self.begins[numbers]
         source, target = self.lengths[numbers].unbind(1)
-        src = self.padded(begins, source, multiple)
-        return Batch(src, self.padded(begins + source, target, multiple))
+        S, T = (multiple * -(-n // multiple) for n in self.positions()[numbers].amax(0).tolist())
+        src = self.padded(begins, source, S)
+        return Batch(src, self.padded(begins + source, target, T + 1))
 
 
 # %% [markdown]
@@ -6659,7 +6702,7 @@ def sum_of_text(pairs: Iterable[Pair]) -> str:
     """The SHA-256 sum of pairs of texts."""
     digest = hashlib.sha256()
     for pair in pairs:
-        digest.update(f"{tuple(pair)}".encode(errors="surrogatepass"))
+        digest.update("\n".join([*pair, ""]).encode(errors="surrogatepass"))
     return digest.hexdigest()
 
 
@@ -6834,6 +6877,10 @@ def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
+        with contextlib.suppress(OSError):  # some systems cannot
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink()
@@ -6876,9 +6923,9 @@ def bytes_of_weights(model: nn.Module, int8: bool = False) -> bytes:
     """The weights in the format safetensors, matrices rounded to int8 or not."""
     from safetensors.torch import save
 
-    weights = {name: value.detach().cpu() for name, value in model.named_parameters()}
+    weights = {name: value.cpu() for name, value in own_weights(model).items()}
     for name, value in list(weights.items()) if int8 else ():
-        if value.dim() == 2:
+        if value.dim() == 2 and value.is_floating_point():
             steps = value.abs().amax(dim=1).clamp(min=1e-30) / 127  # a row may be all zeros
             weights[name] = (value / steps.unsqueeze(1)).round().to(torch.int8)
             weights[f"{name}.steps"] = steps
@@ -6890,8 +6937,10 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> None:
     source, target = vocabularies
     if isinstance(source, Subwords):
         write_file(folder / "tokenizer.json", source.settings.encode())
+        (folder / "words.json").unlink(missing_ok=True)  # of a model that stood here before
     else:
         write_json(folder / "words.json", {"source": source.words, "target": target.words})
+        (folder / "tokenizer.json").unlink(missing_ok=True)
 
 
 MODEL_FILES = {"config.json", "model.safetensors", "tokenizer.json", "words.json"}
@@ -6919,7 +6968,7 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
     """Write a model as a folder; UserError where it holds other things, or a run."""
     folder = Path(folder).expanduser()
     refuse_other_things(folder, MODEL_FILES)
-    if (folder / "last.pt").is_file():
+    if (folder / "train.ids").is_file():
         raise UserError(f"{folder} is a run: name another folder")
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
@@ -6976,7 +7025,8 @@ def held(folder: Path, worker: Worker) -> Iterator[None]:
         lock.acquire(timeout=0)
         holder.write_text(f"process {os.getpid()} on {platform.node()}")
     except filelock.Timeout:
-        raise UserError(f"{folder} is in use by {holder.read_text()}: wait, or stop it") from None
+        who = holder.read_text() if holder.is_file() else "another training"
+        raise UserError(f"{folder} is in use by {who}: wait, or stop it") from None
     except OSError as error:
         raise UserError(f"{folder} cannot be used ({error}): name another folder") from None
     try:
@@ -7000,15 +7050,13 @@ def read_settings(folder: Path) -> tuple[Config, dict]:
     if settings is None:
         raise UserError(f"{folder} is a finished model, not a run: name another folder")
     names = {each.name for each in dataclasses.fields(Config)}
-    if wrong := sorted(names ^ settings.keys()):
+    if wrong := sorted(settings.keys() - names):
         raise UserError(f"{path} is of another edition, see {wrong[0]}: train in a new folder")
     return Config(**settings), about
 
 
 def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
     """The model of a run as it begins; UserError where its parts or sizes cannot work."""
-    import inspect
-
     names = inspect.signature(make_model).parameters
     arguments = {name: value for name, value in vars(config).items() if name in names}
     sizes = {"src_vocab": len(vocabularies[0]), "tgt_vocab": len(vocabularies[1])}
@@ -7029,7 +7077,7 @@ def start_from(model: EncoderDecoder, place: str) -> None:
         if "dropout" not in name and model.arguments[name] != value:
             option = f"--{name.replace('_', '-')} {value}"
             raise UserError(f"--init-from {place} was made with {option}: give the same")
-    load_weights(model, dict(trained_model.named_parameters()))
+    load_weights(model, own_weights(trained_model))
 
 
 def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
@@ -7065,6 +7113,7 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
     config = dataclasses.replace(config, data=corpus.place or corpus.name)
     longest = int(train.lengths[:, 0].max()) - 1
     model = new_model(config, vocabularies)
+    refuse_without_cache(model)
     if config.init_from:
         start_from(model, config.init_from)
     facts = (corpus.name, corpus.languages, vocabularies, corpus.place, longest)
@@ -7110,14 +7159,19 @@ def save_run(folder: Path, model: nn.Module, last: dict) -> None:
     write_file(folder / "last.pt", buffer.getbuffer())
 
 
+STATES = ("history", "recent", "model", "optimizer", "scheduler")
+
+
 def read_last(folder: Path) -> dict | None:
     """What `last.pt` holds; None before the first epoch has ended. It executes nothing."""
     if not (folder / "last.pt").is_file():
         return None
-    return read_file(
-        folder / "last.pt",
-        lambda data: torch.load(io.BytesIO(data), weights_only=True, map_location="cpu"),
-    )
+
+    def read(data: bytes) -> dict:
+        last = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+        return {name: last[name] for name in STATES}
+
+    return read_file(folder / "last.pt", read)
 
 
 # %% [markdown]
@@ -7153,8 +7207,10 @@ def refuse_without_cache(model: EncoderDecoder) -> None:
 def refuse_divergence(loss: float, epoch: int) -> None:
     """UserError where the loss is no number any more."""
     if not math.isfinite(loss):
-        way = "take a smaller --factor, a longer --warmup or --clip 1; earlier epochs are kept"
-        raise UserError(f"diverged: the loss is {loss} in epoch {epoch}: {way}")
+        way = "train anew with a smaller --factor, a longer --warmup or --clip 1"
+        raise UserError(
+            f"diverged: the loss is {loss} in epoch {epoch}; epochs before it are kept: {way}"
+        )
 
 
 # %% [markdown]
@@ -7197,9 +7253,8 @@ class Run:
 
     def __init__(self, folder: Path, worker: Worker, epochs: int | None = None):
         config, about = read_settings(folder)
-        config = dataclasses.replace(config, epochs=epochs or config.epochs)
-        if worker.rank == 0:
-            write_json(folder / "config.json", about | {"settings": vars(config)})
+        if epochs is not None:
+            config = dataclasses.replace(config, epochs=epochs)
         vocabularies = read_vocabularies(folder)
         model = new_model(config, vocabularies).to(worker.device)
         use_fast_dropout(model)
@@ -7225,8 +7280,13 @@ class Run:
             self.go_on_from(last)
         elif config.init_from:
             start_from(model, config.init_from)
+        if config.epochs < self.done:
+            raise UserError(f"--epochs {config.epochs}: {self.done} are done in {typed(folder)}")
+        if worker.rank == 0:
+            write_json(folder / "config.json", about | {"settings": vars(config)})
         several = worker.ranks > 1
-        self.net = nn.parallel.DistributedDataParallel(model) if several else model
+        ddp = functools.partial(nn.parallel.DistributedDataParallel, broadcast_buffers=False)
+        self.net = ddp(model, gradient_as_bucket_view=True) if several else model
 
     def go_on_from(self, last: dict) -> None:
         """Take the state of the last whole epoch; UserError where it does not fit the settings."""
@@ -7237,10 +7297,12 @@ class Run:
             self.optimizer.load_state_dict(last["optimizer"])
         except (RuntimeError, ValueError) as error:
             fault = str(error).strip().splitlines()[-1].strip()
-            raise UserError(
-                f"{self.folder / 'last.pt'} does not fit config.json: {fault}"
-            ) from error
+            place = self.folder / "last.pt"
+            raise UserError(f"{place} does not fit config.json: {fault}") from error
         self.scheduler.load_state_dict(last["scheduler"])
+        [curve, *_] = self.scheduler.lr_lambdas
+        for group in self.optimizer.param_groups:  # the curve changes with the number of epochs
+            group["lr"] = curve(self.scheduler.last_epoch)
 
     @property
     def done(self) -> int:
@@ -7284,9 +7346,11 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
         )
         loss = sum(gather(loss, self.worker)) / self.worker.ranks
         refuse_divergence(loss, epoch)
-        weights = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-        self.recent = [*self.recent, weights][-max(1, self.config.average) :]
+        if epoch > self.config.epochs - self.config.average:
+            weights = {name: value.clone().cpu() for name, value in own_weights(self.model).items()}
+            self.recent = [*self.recent, weights][-self.config.average :]
         return {
+            "gpu": gpu_loads(),
             "updates": self.scheduler.last_epoch,
             "learning_rate": self.scheduler.get_last_lr()[0],
             "loss": loss,
@@ -7321,7 +7385,7 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
 
     def save(self, model: EncoderDecoder, entry: dict) -> None:
         """Add an entry to the history and write the folder."""
-        self.history.append(entry | {"gpu": gpu_loads()})
+        self.history.append(entry)
         last = {
             "history": self.history,
             "recent": self.recent,
@@ -7370,12 +7434,14 @@ def train_model(
     if not minutes > 0:
         raise UserError(f"--minutes must be above 0, got {minutes}")
     folder = Path(folder).expanduser()
+    if config is None:
+        read_settings(folder)  # UserError where there is no run
     begin = time.perf_counter()
     with join_workers() as worker, held(folder, worker):
         if worker.rank == 0 and config is not None:
             begin_run(config, folder, corpus)
         gather(None, worker)  # the others wait for the files
-        run = Run(folder, worker, epochs or (config and config.epochs))
+        run = Run(folder, worker, config.epochs if config else epochs)
         run.say(run.header())
         before = run.history[-1]["minutes"] if run.history else 0.0
 
@@ -7398,7 +7464,7 @@ def train_model(
             if spent >= minutes:
                 break
         finished = run.done >= run.config.epochs
-        if finished and run.config.average > 1 and run.history[-1]["averaged"] == 0:
+        if finished and len(run.recent) > 1 and run.history[-1]["averaged"] == 0:
             mean = run.mean_of_recent()
             scores = run.validate(mean)
             entry = {"epoch": run.done, "averaged": len(run.recent), **scores}
@@ -7485,7 +7551,8 @@ def conclude(folder: Path, status: str) -> None:
     folder = folder.expanduser()
     if os.environ.get("RANK", "0") != "0":
         return
-    history = read_last(folder)["history"]
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    history = [json.loads(line) for line in lines]
     best = max(history, key=quality)
     name = (
         f"the mean of {best['averaged']} epochs" if best["averaged"] else f"epoch {best['epoch']}"
