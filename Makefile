@@ -26,12 +26,9 @@ export TEXT
 # (on Debian and Ubuntu the packages libtcmalloc-minimal4 and libjemalloc2), it takes the place of the
 # system's allocator, and the process needs less memory. ALLOCATOR= keeps the system's.
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
-train results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
+train resume results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-# Ctrl-C ends a training after an update or a judgement, for which torchrun alone waits half a minute.
-export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
-
-.PHONY: help setup lock notebook py execute lab html blog check-published pdf vendor test test-all lint format train translate evaluate curves average \
+.PHONY: help setup lock notebook py execute lab html blog check-published pdf vendor test test-all lint format train resume translate evaluate curves \
   export convert results experiments views trials bench gpu faults agree clean
 
 help: ## List the targets
@@ -103,11 +100,13 @@ check-published: ## Say whether docs/ was made of the script as it is now
 # The page of the reader's own run, where there is one; else the published page.
 PAGE ?= $(firstword $(wildcard build/index.html) docs/index.html)
 BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
+PDF := build/the_annotated_transformer.pdf
 pdf: ## Print the page to build/the_annotated_transformer.pdf (needs Chromium; PAGE=… names a page)
 	@[ -n "$(BROWSER)" ] || { echo "no Chromium here: install it, or print the page from your browser"; exit 1; }
 	@mkdir -p build
-	"$(BROWSER)" --headless --no-sandbox --disable-gpu --no-pdf-header-footer \
-	  --print-to-pdf=build/the_annotated_transformer.pdf "$(PAGE)"
+	@rm -f $(PDF)
+	"$(BROWSER)" --headless --no-sandbox --disable-gpu --no-pdf-header-footer --print-to-pdf=$(PDF) "$(PAGE)"
+	@[ -s $(PDF) ] || { echo "$(BROWSER) has written no PDF"; exit 1; }
 
 WORKERS ?= --numprocesses logical --dist worksteal
 test: $(READY) ## Run the tests that are not slow
@@ -129,6 +128,9 @@ format: $(READY) ## Put style and layout right
 train: $(READY) ## Train a translator (RANKS=2 uses two processes, ARGS="…" passes options on)
 	$(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) $(SCRIPT) train $(ARGS)
 
+resume: $(READY) ## Go on with a training: ARGS="runs/recipe-de-en" (RANKS=2 uses two processes)
+	$(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) $(SCRIPT) resume $(ARGS)
+
 translate: $(SPEAKS) ## Translate TEXT="…", or standard input line by line
 	@if [ -n "$$TEXT" ]; then printf '%s\n' "$$TEXT" | $(PY) $(SCRIPT) translate $(ARGS); else $(PY) $(SCRIPT) translate $(ARGS); fi
 
@@ -138,13 +140,10 @@ evaluate: $(READY) ## Score the trained model on the test sets
 curves: $(READY) ## Draw the learning curves of a run, finished or not: ARGS="runs/recipe-de-en"
 	$(PY) tools/curves.py draw $(ARGS)
 
-average: $(READY) ## Average checkpoints: ARGS="runs/recipe-de-en/epoch-*"
-	$(PY) tools/models.py average $(ARGS)
-
-export: $(READY) ## Round a model to int8, to give away: ARGS="MODEL FOLDER"
+export: $(READY) ## Round a model, or a run, to int8, to give away: ARGS="MODEL FOLDER"
 	$(PY) tools/models.py round $(ARGS)
 
-convert: $(READY) ## Bring weights of 2018 or 2022 into the present format: ARGS="SOURCE FOLDER"
+convert: $(READY) ## Bring a model of 2018, 2022 or the third edition into the present format: ARGS="SOURCE FOLDER"
 	$(PY) tools/models.py convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
@@ -172,11 +171,10 @@ gpu: $(READY) ## Measure training on an NVIDIA GPU, and train the recipe there (
 	CUDA_VISIBLE_DEVICES=0 $(PY) tools/results.py train gpu-
 	$(PY) tools/views.py
 
-faults: $(READY) ## Draw faults in Parts 1 to 4, see which of them a check notices, write docs/results (minutes)
-	$(PY) tests/draw_faults.py --record 10 11 12
-	$(PY) tools/views.py
+faults: $(READY) ## Draw faults in Parts 1 to 4, and say which of them no check notices (minutes)
+	$(PY) tests/draw_faults.py 10 11 12
 
-agree: $(READY) ## Hold the page's translator against PyTorch (needs Chromium, a quiet machine and Multi30k)
+agree: $(READY) ## Compare the page's translator with PyTorch (needs Chromium, a quiet machine and Multi30k)
 	$(PY) tools/agree.py
 
 vendor: ## Fetch the page's fonts and KaTeX again, in the versions of tools/page/vendor/VERSIONS (needs npm)

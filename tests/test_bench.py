@@ -30,37 +30,42 @@ def batch() -> tutorial.Batch:
 
 
 @pytest.fixture
-def ours() -> tutorial.ModelWithLoss:
+def ours() -> tutorial.EncoderDecoder:
     torch.manual_seed(0)
     model = tutorial.make_model(11, 13, 2, 16, 32, 4, 0.0)
+    tutorial.use_fast_dropout(model)
+    return model
+
+
+def loss_of(model: torch.nn.Module, batch: tutorial.Batch) -> torch.Tensor:
+    """The smoothed loss of a batch."""
     criterion = tutorial.LabelSmoothing(13, tutorial.PAD, TINY.smoothing)
-    return tutorial.ModelWithLoss(tutorial.make_fast(model), criterion)
+    states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+    return tutorial.SimpleLossCompute(model.generator, criterion)(states, batch.tgt_y, 1)[0]
 
 
 def test_nn_transformer_computes_what_ours_computes(ours, batch, monkeypatch):
-    """The same weights give the same scores; its loss is their smoothed cross-entropy."""
+    """The same weights give the same states at real positions, and the same loss."""
     monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)  # our norms
     theirs = bench.TorchModel((range(11), range(13)), TINY)
-    model = ours.model
     rates = [m.dropout for m in theirs.modules() if isinstance(m, torch.nn.MultiheadAttention)]
     assert rates == [0.0] * 6, "its attention can use the fused kernel"
     for side in ("encoder", "decoder"):
-        stack = getattr(model, side)
+        stack = getattr(ours, side)
         core = getattr(theirs.core, side)
         for one, other in zip(stack.layers, core.layers, strict=True):
             tutorial.copy_layer(one, other)
         with torch.no_grad():
-            core.norm.weight.copy_(stack.norm.scale.normal_())
-            core.norm.bias.copy_(stack.norm.shift.normal_())
-    theirs.src_embed.load_state_dict(model.src_embed.state_dict())
-    theirs.tgt_embed.load_state_dict(model.tgt_embed.state_dict())
-    theirs.generator.proj.load_state_dict(model.generator.proj.state_dict())
-    states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+            core.norm.weight.copy_(stack.norm.weight.normal_())
+            core.norm.bias.copy_(stack.norm.bias.normal_())
+    theirs.src_embed.load_state_dict(ours.src_embed.state_dict())
+    theirs.tgt_embed.load_state_dict(ours.tgt_embed.state_dict())
+    theirs.generator.load_state_dict(ours.generator.state_dict())
+    theirs.eval()
+    inputs = batch.src, batch.tgt, batch.src_mask, batch.tgt_mask
     real = batch.tgt_y != tutorial.PAD
-    log_probs = model.generator(states)[real]
-    wanted = batch.tgt_y[real]
-    by_hand = -0.9 * log_probs[range(len(wanted)), wanted].sum() - 0.1 * log_probs.mean(-1).sum()
-    torch.testing.assert_close(theirs.eval()(batch), by_hand)
+    torch.testing.assert_close(theirs(*inputs)[real], ours(*inputs)[real])
+    torch.testing.assert_close(loss_of(theirs, batch), loss_of(ours, batch))
 
 
 def test_the_batches_of_2022():
@@ -113,37 +118,54 @@ def tiny(monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_case_is_measured(tiny, capsys, case):
-    bench.measure(case, here=True)
-    numbers = json.loads(capsys.readouterr().out)
+def test_a_case_is_measured(tiny, capsys, tmp_path, case):
+    bench.measure(case, tmp_path / "run")
+    numbers = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert all(number > 0 for number in numbers.values())
 
 
 @pytest.mark.parametrize("gain", bench.GAINS)
-def test_what_takes_the_place_of_a_gain_is_called(tiny, monkeypatch, gain):
+def test_what_takes_the_place_of_a_gain_is_called(tiny, monkeypatch, tmp_path, gain):
     owner, name, plain = bench.GAINS[gain]
     spy = create_autospec(plain, side_effect=plain)
     monkeypatch.setitem(bench.GAINS, gain, (owner, name, spy))
-    bench.measure(f"without-ours-small-{bench.FAST}-1x2-{gain}", here=True)
+    bench.measure(f"without-ours-small-{bench.FAST}-1x2-{gain}", tmp_path / "run")
     assert spy.called
 
 
 def test_2022_computes_what_ours_computes(tiny, ours, batch):
-    loss = ours(batch)
+    loss = loss_of(ours, batch)
     for gain in bench.NOT_IN_2022:
         setattr(*bench.GAINS[gain])
-    torch.testing.assert_close(ours(batch), loss)
+    torch.testing.assert_close(loss_of(ours, batch), loss)
 
 
-def test_2022_has_its_batches_and_dropout_on_attention(tiny):
-    worker = tutorial.Worker(0, 1, torch.device("cpu"), None)
+def test_2022_has_its_batches_and_dropout_on_attention(tiny, tmp_path):
+    worker = tutorial.Worker(0, 1, torch.device("cpu"))
     case = bench.CASES["train-2022-small-fp32-1x2"]
-    loss_model, _, updates = bench.training_of(case, TINY, worker)
-    shapes = [batch.src.shape for batch in next(updates)]
-    expected = [(32, 72)] * bench.ACCUMULATED
-    assert shapes == expected
-    result = loss_model.model.encoder.layers[0].self_attn.dropout.p
-    assert result == 0.1
+    training = bench.training_of(case, TINY, worker, tmp_path / "run")
+    assert next(training.batches).src.shape == (32, 72)
+    state = training.updates(2)
+    assert (state.step, state.samples) == (2, 2 * bench.ACCUMULATED * 32)
+    assert training.net.encoder.layers[0].self_attn.dropout.p == 0.1
+
+
+@pytest.mark.parametrize("code", ["torch", "ours"])
+def test_both_train_on_the_same_batches(tiny, tmp_path, code):
+    worker = tutorial.Worker(0, 1, torch.device("cpu"))
+    training = bench.training_of(bench.Case("train", code), TINY, worker, tmp_path / "run")
+    before = [weight.clone() for weight in training.net.parameters()]
+    assert training.updates(3).tokens == tokens_of_three_updates(tmp_path / "run")
+    for old, new in zip(before, training.net.parameters(), strict=True):
+        assert not torch.equal(old, new)
+
+
+def tokens_of_three_updates(folder) -> int:
+    """The true target tokens of the first batches of a run."""
+    config, _ = tutorial.read_settings(folder)
+    train = tutorial.IdPairs(folder)
+    batches = tutorial.batches_of_epoch(config, train, 1)[:3]
+    return sum(train.batch(numbers).ntokens for numbers in batches)
 
 
 @pytest.mark.slow
@@ -168,15 +190,11 @@ def test_a_benchmark_goes_on_after_a_stop(monkeypatch, capsys, tmp_path):
         return {"speed": float(len(measured))}
 
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setattr(bench.records, "RESULTS", tmp_path)
     monkeypatch.setattr(bench.records, "wait_for_quiet", wait_for_quiet)
     monkeypatch.setattr(bench, "measure_apart", measure_apart)
     monkeypatch.setattr(bench, "SMALL", TINY)
     monkeypatch.setattr(bench, "CASES", {name: bench.CASES[name] for name in (one, other)})
-    assert bench.main(["run", "--name", "some"]) == 1
-    assert capsys.readouterr().err.startswith("error: no LD_PRELOAD")
-    monkeypatch.setenv("LD_PRELOAD", "an allocator")
     assert bench.main(["run", "--name", "some"]) == 1
     assert capsys.readouterr().err == "error: others use the cores\n"
     assert bench.main(["run", "--name", "some"]) == 0

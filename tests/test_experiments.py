@@ -71,13 +71,13 @@ def test_nothing_is_trained_twice(tmp_path, monkeypatch):
     assert set(asked[: len(expected)]) == expected
     assert len(asked) == len(expected) + 6 * 2 * 2 * 3
     [about] = records.read("planted")["made"]["copying"]
-    assert about.keys() >= {"date", "machine", "commit", "code"}
+    assert about.keys() >= {"date", "machine", "commit", "torch", "device", "format"}
     points = views.breaks()["chart"]["data"]["values"]
     assert len(points) == (1 + len(views.PARTS)) * 3
     assert views.copied()["rows"][0][2] == "2\u00a0(1–\u20603)"
 
 
-def test_nothing_is_translated_twice(tmp_path, monkeypatch):
+def test_nothing_is_translated_twice(at, tmp_path, monkeypatch):
     asked = []
     for kind in experiments.MEASURES:
         measure = lambda fault, seed: asked.append((fault.name, seed)) or 40.0  # noqa: E731
@@ -94,19 +94,39 @@ def test_nothing_is_translated_twice(tmp_path, monkeypatch):
     assert names.count("scored in lower case") == 1
     assert names.count("dropout is on while it translates") == 1
     made = records.read("planted")["made"]
-    assert made["shipped"][0]["code"].keys() == {"scoring", "weights"}
+    assert made["shipped"][0]["model"] == at.load_trained_model("pretrained").name
+    assert "model" not in made["demonstration"][0]
 
 
-def test_faults_are_compared_with_what_the_same_code_did(tmp_path, monkeypatch):
+def test_faults_are_compared_with_what_the_same_pytorch_did(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     one, other = experiments.FAULTS[:2]
-    monday = {"date": "2027-01-04", "machine": "a toy", "commit": "0123456", "code": {"c": "ab"}}
+    monday = {"machine": "a toy", "torch": "2.13.0", "device": "cpu", "format": "fp32"}
     for fault, made in ((one, monday), (other, monday), (other, monday | {"machine": "b"})):
         experiments.keep("shipped", fault, [40.0], made)
     machines = [made["machine"] for made in records.read("planted")["made"]["shipped"]]
     assert machines == ["a toy", "b"]
-    with pytest.raises(ValueError, match="shipped was begun by other code; remove it there"):
-        experiments.keep("shipped", other, [40.0], monday | {"code": {"c": "cd"}})
+    with pytest.raises(ValueError, match=r"share torch.*'shipped before': '2\.13\.0'"):
+        experiments.keep("shipped", other, [40.0], monday | {"torch": "2.14.0"})
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_training_without_warm_up_begins_at_the_peak(at, monkeypatch, warm):
+    rates = []
+
+    def run_epoch(batches, model, compute, optimizer, scheduler):
+        for _ in batches:
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        return 1.0, None
+
+    monkeypatch.setattr(at, "run_epoch", run_epoch)
+    run = experiments.warmed(2.0, warm, True, 1)
+    assert len(rates) == 400
+    assert max(rates) == pytest.approx(run["peak"])
+    assert rates[experiments.WARMUP - 1] == pytest.approx(run["peak"])
+    assert (rates[0] == pytest.approx(run["peak"])) == (not warm)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,17 @@ import the_annotated_transformer as tutorial
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 TINY = dataclasses.replace(
-    plan.RUNS["recipe-1"].config, data="builtin", N=1, d_model=16, d_ff=32, h=2, batch_tokens=64
+    plan.RUNS["recipe-1"],
+    data="builtin",
+    vocab_size=None,
+    N=1,
+    d_model=16,
+    d_ff=32,
+    h=2,
+    batch_tokens=64,
+    shares=None,
 )
-WORKER = tutorial.Worker(0, 1, torch.device("cpu"), torch.bfloat16)
+WORKER = tutorial.Worker(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +36,8 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(gpu, "RECIPE", TINY)
     monkeypatch.setattr(bench, "SIZES", dict.fromkeys(bench.SIZES, TINY))
     monkeypatch.setattr(gpu, "SECONDS", 0.01)
+    monkeypatch.setattr(gpu, "AT_ONCE", 2)
+    monkeypatch.setattr(gpu, "WARM_UP", 1)
     monkeypatch.setattr(gpu, "COMPARED", 3)
     for name in ("empty_cache", "reset_peak_memory_stats", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
@@ -68,12 +78,12 @@ def test_weights_are_compared_with_and_without_an_exchange(monkeypatch):
     found = gpu.nccl(WORKER)
     assert begun == ["nccl"]
     assert found == {"version": "2.0.1", "updates": 3, "without": 0.0, "with": 0.0}
-    step = tutorial.train_step
+    updates = bench.Training.updates
 
-    def lost_step(*arguments):
-        return None if dist.is_initialized() else step(*arguments)
+    def lost_updates(training, number):
+        return None if dist.is_initialized() else updates(training, number)
 
-    monkeypatch.setattr(tutorial, "train_step", lost_step)
+    monkeypatch.setattr(bench.Training, "updates", lost_updates)
     assert gpu.nccl(WORKER)["with"] > 0
 
 
@@ -87,13 +97,6 @@ def test_no_gpu_is_refused_before_anything_is_done(monkeypatch, capsys, named):
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 2
     assert all(line.startswith("error: no NVIDIA GPU") for line in errors)
-
-
-def test_a_gpu_is_named_with_its_pytorch(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA X")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert results.gpu() == f"NVIDIA X, PyTorch {torch.__version__}"
 
 
 # What is said of the record ----------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""Weights of 2018, of 2022 and of the first edition become a model of this one; models are rounded
-to int8 and averaged. The older code is built here from its description alone."""
+"""Models of 2018, 2022 and the third edition become models of this one; models are rounded to int8.
+
+What older code computes is written here from its description alone."""
 
 import dataclasses
-import functools
+import itertools
 import json
 import math
 import shutil
@@ -12,8 +13,7 @@ import models
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
-from test_pretrained import toy
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import the_annotated_transformer as at
@@ -184,13 +184,13 @@ def test_a_word_may_follow_without_a_space(tmp_path):
 def test_what_does_not_fit_is_named(tmp_path):
     state = older_state()
     for name, message in (
-        ("encoder.norm.a_2", "size mismatch for encoder.norm.scale"),
+        ("encoder.norm.a_2", "size mismatch for encoder.norm.weight"),
         ("decoder.layers.2.feed_forward.w_1.bias", '"decoder.layers.2.'),
     ):
         expected = refused(tmp_path, state | {name: torch.ones(1)})
         assert message in expected
     del state["decoder.norm.b_2"]
-    assert 'Missing key(s) in state_dict: "decoder.norm.shift"' in refused(tmp_path, state)
+    assert 'Missing key(s) in state_dict: "decoder.norm.bias"' in refused(tmp_path, state)
     assert "KeyError: 'src_embed.0.lut.weight'" in refused(tmp_path, {"model": state})
     expected = refused(tmp_path, at.tiny_model().state_dict())
     assert "KeyError: 'src_embed.1.pe'" in expected
@@ -236,19 +236,154 @@ def test_damage_to_a_state_dict_is_noticed(tmp_path):
             convert(path)
 
 
-of_words = functools.partial(toy, 0)
-of_subwords = functools.partial(toy, 60, share_embeddings=True)
+# The third edition --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [of_words, of_subwords], ids=["words", "subwords"])
-def test_a_model_in_int8(make, tmp_path):
+def toy(vocab_size: int = 60, **changes) -> at.Translator:
+    """An untrained model of words (0) or subwords; all its weights are drawn at random."""
+    corpus = at.read_builtin()
+    learn = at.learn_subwords if vocab_size else lambda corpus, _: at.learn_words(corpus)
+    vocabularies = learn(corpus, vocab_size)
+    torch.manual_seed(0)
+    sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 4, "max_len": 32} | changes
+    model = at.draw_weights(at.make_model(*map(len, vocabularies), **sizes).eval())
+    return at.Translator("toy", model, corpus.name, corpus.languages, vocabularies)
+
+
+def assert_same_facts(one: at.Translator, other: at.Translator) -> None:
+    """All that two models have, but for their weights."""
+    parts = {"model": None, "vocabularies": None}
+    assert dataclasses.replace(one, **parts) == dataclasses.replace(other, **parts)
+    for ours, theirs in zip(one.vocabularies, other.vocabularies, strict=True):
+        assert type(ours) is type(theirs)
+        assert ours.words == theirs.words
+
+
+CLASSES = {  # of the third edition, by the kinds of this one
+    "plain": "MultiHeadedAttention", "grouped": "GroupedAttention(groups=2)",
+    "relu": "PositionwiseFeedForward", "swiglu": "SwiGLU",
+    "layer": "LayerNorm", "rms": "RMSNorm",
+    "sinusoids": "PositionalEncoding", "learnt": "LearntPositions", "none": "NoPositions",
+}  # fmt: skip
+OF_THE_THIRD = ("attention", "feed_forward", "norm", "positions")
+SINCE = ("tie_output", "encoder_layer", "decoder_layer")
+
+
+def third_edition(translator: at.Translator, folder: Path, int8: bool = False) -> Path:
+    """A model in a folder as the third edition wrote it."""
+    at.save_model(translator, folder, int8)
+    about = json.loads((folder / "config.json").read_bytes())
+    about |= {"kind": "make_model", "text": "ab12", "sha256": {"config.json": "cd34"}}
+    del about["longest"]
+    for name in SINCE:
+        del about["model"][name]
+    for name in OF_THE_THIRD:
+        kind = about["model"][name]
+        about["model"][name] = CLASSES.get(kind, kind)
+    (folder / "config.json").write_text(json.dumps(about))
+    weights = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if "norm" in name:
+            name = name.replace("norm.weight", "norm.scale").replace("norm.bias", "norm.shift")
+        weights[name] = tensor
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"share_embeddings": True},
+        {"vocab_size": 0, "norm_first": False, "bias": False},
+        {"feed_forward": "swiglu", "norm": "rms", "positions": "learnt"},
+        {"positions": "none"},
+    ],
+    ids=["subwords", "words", "today", "none"],
+)
+def test_a_folder_of_the_third_edition_gives_the_same_model(tmp_path, changes, int8):
+    ours = toy(**changes)
+    at.save_model(ours, tmp_path / "ours", int8)
+    expected = at.load_trained_model(tmp_path / "ours")
+    found = convert(third_edition(ours, tmp_path / "third", int8))
+    assert_same_facts(found, expected)
+    assert found.model.arguments == expected.model.arguments
+    for name, value in expected.model.named_parameters():
+        assert torch.equal(found.model.get_parameter(name), value), name
+
+
+def test_groups_of_the_third_edition_were_in_cross_attention_too(tmp_path):
+    """Heads shared keys and values there; now each has a copy."""
+    folder = third_edition(toy(attention="grouped"), tmp_path / "third")
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    for number, kind in itertools.product((1, 2), ("weight", "bias")):
+        name = f"decoder.layers.0.src_attn.linears.{number}.{kind}"
+        weights[name] = weights[name][:8].clone()  # two heads of width four
+    save_file(weights, path)
+    model = convert(folder).model
+    grouped = at.GroupedAttention(4, 16)
+    prefix = "decoder.layers.0.src_attn."
+    own = {name: value for name, value in weights.items() if name.startswith(prefix)}
+    grouped.load_state_dict({name.removeprefix(prefix): own[name] for name in own})
+    x = torch.randn(2, 3, 16)
+    memory = torch.randn(2, 5, 16)
+    cross = model.decoder.layers[0].src_attn
+    torch.testing.assert_close(cross.eval()(x, memory, memory), grouped.eval()(x, memory, memory))
+    assert type(model.decoder.layers[0].self_attn) is at.GroupedAttention
+
+
+def test_what_of_the_third_edition_has_no_place_here_is_refused(tmp_path):
+    folder = third_edition(toy(), tmp_path / "third")
+    about = json.loads((folder / "config.json").read_bytes())
+
+    def refuses(message: str, **changes) -> None:
+        changed = about | changes
+        (folder / "config.json").write_text(json.dumps(changed))
+        with pytest.raises(ValueError, match=message):
+            convert(folder)
+
+    refuses("it is a language model", kind="LanguageModel")
+    for rotary in ("RotaryAttention", "RotaryGroupedAttention(groups=2)"):
+        refuses("cross-attention is rotary too", model=about["model"] | {"attention": rotary})
+    refuses(r'ATTENTION\["Mine"\] = YourClass', model=about["model"] | {"attention": "Mine"})
+    refuses("do not fit", model=about["model"] | {"d_ff": 33})
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        convert(tmp_path)
+
+
+def test_a_part_of_a_reader_comes_along(tmp_path, capsys):
+    """By the name of its class, under which a file adds it."""
+    folder = third_edition(toy(), tmp_path / "third")
+    about = json.loads((folder / "config.json").read_bytes())
+    about["model"]["feed_forward"] = "Mine"
+    (folder / "config.json").write_text(json.dumps(about))
+    parts = tmp_path / "mine.py"
+    parts.write_text(
+        "from the_annotated_transformer import FEED_FORWARD, PositionwiseFeedForward\n"
+        'FEED_FORWARD["Mine"] = PositionwiseFeedForward\n'
+    )
+    new = tmp_path / "new"
+    try:
+        assert models.main(["convert", str(folder), str(new), "--parts", str(parts)]) == 0
+        assert at.load_trained_model(new).model.arguments["feed_forward"] == "Mine"
+    finally:
+        del at.FEED_FORWARD["Mine"]
+
+
+# Rounding, and the commands -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocab_size", [0, 60], ids=["words", "subwords"])
+def test_a_model_in_int8(vocab_size, tmp_path):
     """Each weight misses by half a step of its row at most."""
-    whole = make()
+    whole = toy(vocab_size, share_embeddings=vocab_size > 0)
     matrix = whole.model.generator.proj.weight
     matrix.data *= torch.logspace(-6, 3, len(matrix)).unsqueeze(1)
     matrix.data[-2:] = torch.tensor([[0.0], [1e-43]])  # 0 / 0 would be no number
-    at.save_model(whole, tmp_path / "epoch-003")
-    rounded = models.round_model(tmp_path / "epoch-003", tmp_path / "rounded")
+    at.save_model(whole, tmp_path / "whole")
+    assert models.round_model(tmp_path / "whole", tmp_path / "rounded") == "toy, int8"
+    rounded = at.load_trained_model(tmp_path / "rounded")
     state = rounded.model.state_dict()
     for name, value in whole.model.state_dict().items():
         steps = value.abs().amax(-1, keepdim=True) / 127
@@ -257,40 +392,7 @@ def test_a_model_in_int8(make, tmp_path):
     for name, value in load_file(tmp_path / "rounded" / "model.safetensors").items():
         assert (value.dtype == torch.int8) == (value.dim() == 2), name
         assert not name.endswith(".steps") or value.gt(0).all()
-    expected = dataclasses.replace(whole, name="toy, int8", model=rounded.model)
-    assert rounded == expected
-
-
-def test_the_mean_of_models_is_a_model(tmp_path, capsys):
-    names = []
-    states = []
-    for seed in (1, 2, 3):
-        names.append(str(tmp_path / f"epoch-00{seed}"))
-        at.save_model(of_subwords(seed=seed), names[-1])
-        states.append(at.load_trained_model(names[-1]).model.state_dict())
-    assert models.main(["average", *names]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'average'}: the mean of 3 models\n"
-    mean = at.load_trained_model(tmp_path / "average")
-    assert mean.vocabularies == of_subwords().vocabularies
-    for name, value in mean.model.state_dict().items():
-        torch.testing.assert_close(value, sum(state[name] for state in states) / 3)
-    subwords = at.Subwords(mean.vocabularies[0].settings.replace('"ü"', '"µ"'))
-    other_subwords = dataclasses.replace(of_subwords(), vocabularies=(subwords, subwords))
-    for other in (other_subwords, of_subwords(h=4), of_subwords(norm_first=False)):
-        at.save_model(other, tmp_path / "other")
-        with pytest.raises(ValueError, match=r"other has other tokens or sizes than .*001"):
-            models.average_models([names[0], tmp_path / "other"])
-
-
-@pytest.mark.parametrize("change", [{"name": "another run"}, {"text": "of another text"}])
-def test_models_of_two_runs_have_no_mean(tmp_path, change):
-    first, other = tmp_path / "first", tmp_path / "other"
-    at.save_model(of_subwords(), first)
-    at.save_model(dataclasses.replace(of_subwords(), **change), other)
-    with pytest.raises(ValueError, match=r"other is of the run .*, .*first of toy: .* no mean"):
-        models.average_models([first, other])
-    with pytest.raises(ValueError, match="a model is named twice"):
-        models.average_models([first, first])
+    assert_same_facts(rounded, dataclasses.replace(whole, name="toy, int8"))
 
 
 def test_the_commands(tmp_path, capsys):
@@ -303,17 +405,10 @@ def test_the_commands(tmp_path, capsys):
     assert models.main(["round", new, small]) == 0
     printed = f"{new}: model a\n{small}: model a, int8\n"
     assert capsys.readouterr().out == printed
-    average = ["average", small, "--output", new]
-    for command in (["convert", source, new, *given], ["round", small, new], average):
+    for command in (["convert", source, new, *given], ["round", small, new]):
         assert models.main(command) == 1
         assert f"error: {new} holds a model already" in capsys.readouterr().err
     assert models.main(["convert", none, none]) == 1
     assert none in (error := capsys.readouterr().err)
     assert error.count("\n") == 1
-    bad = of_words()
-    bad.model.encoder.norm.scale.data[3] = math.nan
-    at.save_model(bad, tmp_path / "bad")
-    result = models.main(["round", str(tmp_path / "bad"), none])
-    assert result == 1
-    assert capsys.readouterr().err.startswith("error: encoder.norm.scale holds NaN or infinity")
     assert not Path(none).exists()

@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 
+import models
 import records
-import results
 import torch
 from experiments import BUDGET, SEEDS, ids_of_words, means_to_train
 
-at = results.at
+at = models.at
 
 EPOCHS = 4
 ROUNDS = 5
@@ -27,14 +27,12 @@ CAPTIONS = 64  # written at a time
 LENGTH = 24
 SIZES = {"N": 2, "d_model": 128, "h": 4, "max_len": 256}
 TODAY = {
-    "attention": functools.partial(at.RotaryGroupedAttention, groups=2),
-    "feed_forward": at.SwiGLU,
-    "norm": at.RMSNorm,
-    "positions": at.NoPositions,
+    "attention": "rotary-grouped",
+    "feed_forward": "swiglu",
+    "norm": "rms",
+    "positions": "none",
     "bias": False,
 }
-CODE = ["LanguageModel", "create_dataloaders", "run_epoch", "make_optimizer", "evaluate_loss"]
-CODE += ["RotaryGroupedAttention", "SwiGLU", "RMSNorm", "NoPositions", "CachedDecoder"]
 
 
 @functools.cache
@@ -46,7 +44,7 @@ def captions() -> tuple[int, list, list]:
 
 
 def plain(vocab: int) -> torch.nn.Module:
-    return at.LanguageModel(vocab, **SIZES, d_ff=512)
+    return at.make_language_model(vocab, **SIZES, d_ff=512)
 
 
 @functools.cache
@@ -55,14 +53,14 @@ def width_of_gate(vocab: int) -> int:
     with torch.device("meta"):
         wanted = at.count_parameters(plain(vocab))
         sizes = {
-            F: at.count_parameters(at.LanguageModel(vocab, **SIZES, **TODAY, d_ff=F))
+            F: at.count_parameters(at.make_language_model(vocab, **SIZES, **TODAY, d_ff=F))
             for F in range(300, 500)
         }
     return min(sizes, key=lambda F: abs(sizes[F] - wanted))
 
 
 def assembled(vocab: int) -> torch.nn.Module:
-    return at.LanguageModel(vocab, **SIZES, **TODAY, d_ff=width_of_gate(vocab))
+    return at.make_language_model(vocab, **SIZES, **TODAY, d_ff=width_of_gate(vocab))
 
 
 MODELS: dict[str, Callable] = {"plain": plain, "assembled": assembled}
@@ -99,7 +97,7 @@ def train() -> None:
             runs.append(trained(name, seed))
             print(runs[-1], flush=True)
             record["runs"] = runs
-            record["made"] = results.made(assembled=CODE)
+            record["made"] = records.circumstances()
             records.write("assembled", record)
 
 
@@ -114,20 +112,21 @@ def seconds_of(action: Callable) -> float:
 
 def write_captions(model: torch.nn.Module) -> tuple[torch.Tensor, int]:
     """Greedy captions from nothing, with a cache; the ids and the bytes that the cache holds."""
-    decoder = at.CachedDecoder(model, None, None)
     written = torch.full((CAPTIONS, 1), at.START)
     with at.evaluating(model):
+        decoder = at.with_cache(model.decoder)
         for _ in range(LENGTH):
-            log_probs = decoder.step(written[:, -1:])  # (CAPTIONS, 1, V)
+            x = model.tgt_embed(written)[:, -1:]  # (CAPTIONS, 1, D), of the newest words
+            log_probs = model.generator(decoder(x, None))  # (CAPTIONS, 1, V)
             written = torch.cat([written, log_probs.argmax(-1)], dim=1)
-    held = sum(past.keys.nbytes + past.values.nbytes for past in decoder.past)
-    return written, held
+    attentions = [layer.self_attn for layer in decoder.layers]
+    return written, sum(attn.keys.nbytes + attn.values.nbytes for attn in attentions)
 
 
 def one_pass(model: torch.nn.Module, written: torch.Tensor) -> torch.Tensor:
     """What the model would write after each prefix, all at once and without a cache."""
     with at.evaluating(model):
-        states = model.decode(None, None, written[:, :-1], at.subsequent_mask(LENGTH))
+        states = model(None, written[:, :-1], None, at.subsequent_mask(LENGTH))
         return model.generator(states).argmax(-1)
 
 
@@ -140,10 +139,10 @@ def speed() -> None:
     vocab, short, _ = captions()
     batches = list(itertools.islice(at.create_dataloaders(short, [], BUDGET)[0], UPDATES))
     tokens = sum(batch.ntokens for batch in batches)
-    models = {name: make(vocab) for name, make in MODELS.items()}
+    built = {name: make(vocab) for name, make in MODELS.items()}
     rows = {name: {"training": [], "writing": []} for name in MODELS}
     for number in range(ROUNDS + 1):
-        for name, model in models.items():
+        for name, model in built.items():
             means = means_to_train(at, model)
             update = functools.partial(at.run_epoch, batches, model, *means)
             training = tokens / seconds_of(update)
@@ -151,13 +150,13 @@ def speed() -> None:
             if number > 0:  # the first round warms up
                 rows[name]["training"].append(round(training))
                 rows[name]["writing"].append(round(writing))
-    for name, model in models.items():
+    for name, model in built.items():
         written, held = write_captions(model)
         if not torch.equal(written[:, 1:], one_pass(model, written)):
             raise ValueError(f"{name}: with a cache it writes something else")
         rows[name]["bytes"] = held // (CAPTIONS * LENGTH)
     record["speed"] = rows
-    record["timed"] = results.made(assembled=CODE)
+    record["timed"] = records.circumstances()
     records.write("assembled", record)
 
 

@@ -15,8 +15,6 @@ OPENNMT = {  # our names of weights, as patterns: those of OpenNMT, which CTrans
     r"sublayer.1.norm": "layer_norm_2",
     r"sublayer.2.norm": "feed_forward.layer_norm",
     r"coder.norm": "coder.layer_norm",
-    r"scale$": "weight",
-    r"shift$": "bias",
     r"encoder.layers": "encoder.transformer",
     r"decoder.layers": "decoder.transformer_layers",
     r"src_attn": "context_attn",
@@ -60,10 +58,11 @@ def decoder(translator: at.Translator, beam: int, threads: int) -> Callable:
         engine = ctranslate2.Translator(folder, compute_type="float32", intra_threads=threads)
     number_of = {word: number for number, word in enumerate(target)}
 
-    def decode(_, src: Tensor, src_mask: Tensor, max_len: int, start_symbol: int) -> Tensor:
+    def decode(_, src: Tensor, src_mask: Tensor, max_len: Tensor, start_symbol: int) -> Tensor:
         sentences = [[source[n] for n in row if n != at.PAD] for row in src.tolist()]
+        longest = int(max_len.max()) - 1
         results = engine.translate_batch(
-            sentences, beam_size=beam, length_penalty=0.6, max_decoding_length=max_len - 1
+            sentences, beam_size=beam, length_penalty=0.6, max_decoding_length=longest
         )
         return at.pad_ids([[number_of[word] for word in best.hypotheses[0]] for best in results])
 

@@ -49,8 +49,8 @@ class Fault:
 
 FEED_FORWARD = "self.narrow(self.dropout(self.widen(x).relu()))"
 RESIDUAL = "return x + self.dropout(sublayer(self.norm(x)))"
-ROOT = "query @ key.transpose(-2, -1) / math.sqrt(d_k)  # (..., T, S)"
-STEP = "            scheduler.step()\n            optimizer.zero_grad()\n"
+ROOT = "query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)"
+STEP = "            scheduler.step()\n            optimizer.zero_grad()\n            state"
 FAULTS = (
     Fault(SOUND),
     Fault(
@@ -66,10 +66,10 @@ FAULTS = (
     ),
     Fault(
         "decoding starts from padding",
-        "torch.full((len(src), 1), start_symbol",
-        "torch.full((len(src), 1), pad",
+        "written = src.new_full((len(src), 1), start_symbol)",
+        "written = src.new_full((len(src), 1), pad)",
     ),
-    Fault("no positions", "self.dropout(x + self.pe[:, places])", "self.dropout(x)"),
+    Fault("no positions", "self.dropout(x + self.pe[:, : x.size(1)])", "self.dropout(x)"),
     Fault(
         "positions divided by the frequency, not multiplied",
         "torch.arange(max_len).unsqueeze(1) * frequency",
@@ -82,8 +82,8 @@ FAULTS = (
     ),
     Fault(
         "softmax over the queries",
-        "    weights = scores.softmax(dim=-1)\n    if mask",
-        "    weights = scores.softmax(dim=-2)\n    if mask",
+        "    weights = scores.softmax(dim=-1)\n    if dropout",
+        "    weights = scores.softmax(dim=-2)\n    if dropout",
     ),
     Fault(
         "viewed straight to heads",
@@ -100,13 +100,27 @@ FAULTS = (
     Fault("no feed-forward network", FEED_FORWARD, "torch.zeros_like(x)"),
     Fault("no ReLU", FEED_FORWARD, "self.narrow(self.dropout(self.widen(x)))"),
     Fault(
-        "copies of a layer start alike", "            part.reset_parameters()", "            pass"
+        "copies of a layer start alike",
+        "    start_weights(model, bias)\n    if share",
+        "    start_weights(model, bias)\n"
+        "    for stack in (model.encoder, model.decoder):\n"
+        "        for layer in stack.layers:\n"
+        "            layer.load_state_dict(stack.layers[0].state_dict())\n"
+        "    if share",
     ),
     Fault("PyTorch's own start", "nn.init.xavier_uniform_(module.weight)", "pass"),
-    Fault("Adam's own β₂ and ε", "lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused", "lr=1.0, fused"),
-    Fault("the schedule never steps", STEP, "            optimizer.zero_grad()\n"),
-    Fault("gradients are never cleared", STEP, "            scheduler.step()\n"),
-    Fault("the loss is a sum", "return loss_sum, loss_sum / ntokens", "return loss_sum, loss_sum"),
+    Fault(
+        "Adam's own β₂ and ε",
+        "Adam(model.parameters(), 1.0, betas=(0.9, 0.98), eps=1e-9, fused",
+        "Adam(model.parameters(), 1.0, fused",
+    ),
+    Fault("the schedule never steps", STEP, "            optimizer.zero_grad()\n            state"),
+    Fault("gradients are never cleared", STEP, "            scheduler.step()\n            state"),
+    Fault(
+        "the loss is a sum",
+        "return loss_sum.detach(), loss_sum / norm",
+        "return loss_sum.detach(), loss_sum",
+    ),
     # Of the data: a translator of words is trained with them.
     Fault(
         "each sentence beside the translation of the next",
@@ -116,8 +130,8 @@ FAULTS = (
     ),
     Fault(
         "words from all splits",
-        'for pair in sample_of(corpus.splits["train"]))\n        vocabularies.append',
-        "for pair in itertools.chain(*corpus.splits.values()))\n        vocabularies.append",
+        'texts = (pair[side] for pair in sample_of(corpus.pairs("train")))',
+        "texts = (pair[side] for pair in itertools.chain(*corpus.splits.values()))",
         "demonstration",
     ),
     Fault(
@@ -151,7 +165,7 @@ FAULTS = (
         "(src == src).unsqueeze(1)",
         "shipped",
     ),
-    Fault("sources without their end", "(number, [*part, END])", "(number, part)", "shipped"),
+    Fault("sources without their end", "(number, [*piece, END])", "(number, piece)", "shipped"),
     Fault(
         "translations in the order of their lengths",
         "            texts[n] = translator",
@@ -160,8 +174,8 @@ FAULTS = (
     ),
     Fault(
         "ended hypotheses can lose their place",
-        "torch.where(ended, logp + 1e9, logp)",
-        "logp",
+        "proposed[..., pad].masked_fill(ended, torch.inf)",
+        "torch.where(ended, logp, proposed[..., pad])",
         "shipped",
     ),
     Fault("length penalty without its 5", "((5 + length) / 6)", "((length + 0) / 1)", "shipped"),
@@ -199,11 +213,11 @@ def planted(fault: Fault) -> ModuleType:
 
 
 def keep(kind: str, fault: Fault, found: list, made: dict) -> None:
-    """Put on record what was found with a fault, and how; ValueError after other code."""
+    """Put on record what was found with a fault; ValueError if it cannot stand beside the rest."""
     record = records.read("planted")
     stamps = record.setdefault("made", {}).setdefault(kind, [])
-    if stamps and stamps[0]["code"] != made["code"]:
-        raise ValueError(f"planted.json: {kind} was begun by other code; remove it there")
+    if stamps:
+        records.check_comparable({f"{kind} before": stamps[0], fault.name: made})
     if made not in stamps:
         stamps.append(made)
     record.setdefault(kind, {})[fault.name] = found
@@ -240,7 +254,7 @@ def copying() -> None:
         runs = records.read("planted").get("copying", {}).get(fault.name, [])
         for seed in SEEDS[len(runs) :] if fault.shows in ("copy", "wide") else ():
             runs.append(copy_training(fault, seed))
-            keep("copying", fault, runs, results.made(copying=["copy_model"]))
+            keep("copying", fault, runs, records.circumstances())
         planted.cache_clear()
 
 
@@ -253,7 +267,7 @@ BUDGET = 512  # positions of a batch, as in the demonstrations of the text
 def ids_of_words(at: ModuleType, words: tuple, split: str, longest: int) -> list:
     """The pairs of a split of Multi30k that have at most `longest` words, as ids."""
     corpus = at.find_corpus("multi30k")
-    pairs = at.encode_pairs(corpus.splits[split], words, corpus.languages)
+    pairs = at.encode_pairs(corpus.pairs(split), words, corpus.languages)
     return [pair for pair in pairs if at.usable(pair, longest)]
 
 
@@ -277,7 +291,7 @@ def bleu_of_demonstration(fault: Fault, seed: int) -> float:
         batches = at.create_dataloaders(pairs, [], BUDGET, 1000 * seed + epoch)[0]
         at.run_epoch(batches, model, *means)
     translator = at.Translator("", model.eval(), corpus.name, corpus.languages, words)
-    sources, references = zip(*corpus.splits["val"], strict=True)
+    sources, references = zip(*corpus.pairs("val"), strict=True)
     return at.corpus_bleu(at.translate(translator, sources), references)[0]
 
 
@@ -286,15 +300,13 @@ def bleu_of_shipped(fault: Fault, seed: int) -> float:
     at = planted(fault)
     torch.manual_seed(seed)
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
-    sources, references = zip(*at.find_corpus("multi30k").splits["val"], strict=True)
+    sources, references = zip(*at.find_corpus("multi30k").pairs("val"), strict=True)
     return at.corpus_bleu(at.translate(translator, sources, at.beam_search), references)[0]
 
 
-TRAINED = "learn_words encode_pairs create_dataloaders make_model run_epoch translate".split()
-USED = ["translate", "beam_search", "dequantise"]
 MEASURES = {
-    "demonstration": (bleu_of_demonstration, lambda: results.made(demonstration=TRAINED)),
-    "shipped": (bleu_of_shipped, lambda: results.made_with_shipped(scoring=USED)),
+    "demonstration": (bleu_of_demonstration, records.circumstances),
+    "shipped": (bleu_of_shipped, results.made_with_shipped),
 }
 
 
@@ -320,15 +332,14 @@ WARMUP = 200
 
 def warmed(factor: float, warm: bool, norm_first: bool, seed: int) -> dict:
     """Train the copy task, four layers, by one curve of learning rates: the last loss."""
-    at = planted(FAULTS[0])
-
-    def from_the_peak(step: int, *settings) -> float:
-        return at.rate(max(step, WARMUP), *settings)
-
+    at = results.at
     model = at.new_copy_model(seed, N=4, norm_first=norm_first)
     compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(at.COPY_VOCAB, at.PAD))
-    curve = at.rate if warm else from_the_peak
-    optimizer, scheduler = at.make_optimizer(model, factor, WARMUP, curve=curve)
+    optimizer, scheduler = at.make_optimizer(model, factor, WARMUP)
+    if not warm:  # it begins at the peak
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda updates: at.rate(max(updates + 1, WARMUP), 64, factor, WARMUP)
+        )
     at.run_epoch(at.data_gen(at.COPY_VOCAB, 32, 390), model, compute, optimizer, scheduler)
     last = at.data_gen(at.COPY_VOCAB, 32, 10)
     loss, _ = at.run_epoch(last, model, compute, optimizer, scheduler)
@@ -342,17 +353,16 @@ def warmups() -> None:
     if not records.read("warmups"):
         grid = itertools.product(FACTORS, (True, False), (True, False), SEEDS)
         runs = [warmed(*settings) for settings in grid]
-        made = results.made(copying=["copy_model"])
-        records.write("warmups", {"made": made, "runs": runs})
+        records.write("warmups", {"made": records.circumstances(), "runs": runs})
 
 
 # Lengths beyond the training --------------------------------------------------------------------
 
 POSITIONS = {
     "sinusoids": {},
-    "learnt": {"positions": results.at.LearntPositions},
-    "rotary": {"positions": results.at.NoPositions, "attention": results.at.RotaryAttention},
-    "none": {"positions": results.at.NoPositions},
+    "learnt": {"positions": "learnt"},
+    "rotary": {"positions": "none", "attention": "rotary"},
+    "none": {"positions": "none"},
 }
 
 
@@ -373,8 +383,7 @@ def lengths() -> None:
         counts = [at.kinds_of_copies(model, test) for test in tests]
         kinds = {name: [each[name] for each in counts] for name in counts[0]}
         runs.append({"positions": kind, "seed": seed} | kinds)
-        made = results.made(copying=["train_briefly", "LearntPositions", "RotaryAttention"])
-        records.write("lengths", {"made": made, "runs": runs})
+        records.write("lengths", {"made": records.circumstances(), "runs": runs})
 
 
 # Heads switched off -----------------------------------------------------------------------------
@@ -411,8 +420,9 @@ def heads() -> None:
     at = results.at
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
     model = translator.model
-    pairs = at.find_corpus("multi30k").splits["val"][:1000]
-    sets = [list(at.batches_to_judge(translator, part)) for part in at.grouped(pairs, 200)]
+    pairs = at.find_corpus("multi30k").pairs("val")[:1000]
+    _, ids = at.usable_pairs(translator, pairs)
+    sets = [list(at.batches_to_score(translator, part)) for part in at.grouped(ids, 200)]
     whole = [at.evaluate_loss(model, each)["perplexity"] for each in sets]
     rows = []
     for kind, layers in at.attentions_of(model).items():
@@ -427,7 +437,7 @@ def heads() -> None:
                 changes = [round(a - b, 4) for a, b in zip(without, whole, strict=True)]
                 place = {"attention": kind, "layer": number, "head": head + 1, "by": name}
                 rows.append(place | {"changes": changes})
-    made = results.made_with_shipped(scoring=["evaluate_loss", "dequantise"])
+    made = results.made_with_shipped()
     records.write("heads", {"made": made, "perplexity": whole, "rows": rows})
 
 
@@ -441,14 +451,14 @@ def lost() -> None:
     at = results.at
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
     counts = {}
-    sentences = [source for source, _ in at.find_corpus("multi30k").splits["val"]]
+    sentences = [source for source, _ in at.find_corpus("multi30k").pairs("val")]
     for beam in (2, 4, 8):
         counts[beam] = {"equal": 0, "beam above": 0, "greedy above": 0}
         for _, ids in at.source_parts(translator, sentences):
             batch = at.Batch(torch.tensor([ids]))
             limit = at.length_cap(len(ids), translator.max_len)
             given = translator.model, batch.src, batch.src_mask, limit
-            both = [at.greedy_search(*given)[0], at.beam_search(*given, beam=beam)[0]]
+            both = [at.beam_search(*given, beam=places)[0] for places in (1, beam)]
             written = [row[row != at.PAD].tolist() for row in both]
             with at.evaluating(translator.model):
                 following = at.log_probs_of(translator.model, batch.src, batch.src_mask)
@@ -456,8 +466,7 @@ def lost() -> None:
             same = abs(greedy - best) < 1e-4
             kind = "equal" if same else "beam above" if best > greedy else "greedy above"
             counts[beam][kind] += 1
-    made = results.made_with_shipped(scoring=["beam_search", "score_of", "dequantise"])
-    records.write("lost", {"made": made, "counts": counts})
+    records.write("lost", {"made": results.made_with_shipped(), "counts": counts})
 
 
 # What length costs ------------------------------------------------------------------------------
@@ -503,7 +512,7 @@ def length_cost() -> None:
         {"layer": kind, "length": length, "milliseconds": measured}
         for (kind, length), measured in rounds.items()
     ]
-    made = results.made(timing=["MultiHeadedAttention"])
+    made = records.circumstances()
     records.write("length-cost", {"made": made, "width": WIDTH, "rows": rows})
 
 

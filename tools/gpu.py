@@ -8,16 +8,18 @@ Each writes its part of docs/results/gpu.json, and needs Multi30k and CUDA_VISIB
 """
 
 import contextlib
+import functools
 import itertools
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import bench
 import plan
 import records
-import results
 import torch
 import torch.distributed as dist
 from bench import Case
@@ -26,16 +28,17 @@ at = bench.at
 ROUNDS = 5
 SECONDS = 1.5  # of each round
 WARM_UP = 20  # updates
+AT_ONCE = 20  # updates from one look at the clock to the next
 COMPARED = 20  # updates
 SIDE = 8192  # of the matrices whose product is taken for the peak
-RECIPE = plan.RUNS["recipe-1"].config
+RECIPE = plan.RUNS["recipe-1"]
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PARTS = ["train"], ["torch", "ours"], bench.SIZES, FORMATS
 CASES = [*itertools.starmap(Case, itertools.product(*PARTS))]
 
 
 def peak(dtype: str) -> float:
-    """Operations a second of a product of two large matrices."""
+    """Operations a second of a product of two large matrices; "fp32" is TF32, as in training."""
     from torch.utils.benchmark import Timer
 
     one, other = torch.randn(2, SIDE, SIDE, device="cuda", dtype=FORMATS[dtype])
@@ -56,50 +59,62 @@ def measured(case: Case, worker: at.Worker, peaks: dict) -> dict:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    loss_model, means, updates = bench.training_of(case, config, worker)
-    [words] = [
-        len(p) for name, p in loss_model.named_parameters() if name.endswith("generator.proj.bias")
-    ]
-    for update in itertools.islice(updates, WARM_UP):
-        at.train_step(loss_model, update, *means)
-    rounds = []
-    for _ in range(ROUNDS):
-        tokens = 0
+    with tempfile.TemporaryDirectory() as folder:
+        training = bench.training_of(case, config, worker, Path(folder))
         flops = 0
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < SECONDS:
-            [batch] = next(updates)
-            tokens += at.train_step(loss_model, [batch], *means).tokens
-            flops += operations(config, words, batch)
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - begin
-        share = flops / seconds / peaks[case.dtype]
-        rounds.append({"tokens per second": tokens / seconds, "share of peak": share})
+        words = training.loss_compute.criterion.size
+
+        def counted(batches: Iterable[at.Batch]) -> Iterator[at.Batch]:
+            nonlocal flops
+            for batch in batches:
+                flops += operations(config, words, batch)
+                yield batch
+
+        training.batches = counted(training.batches)
+        training.updates(WARM_UP)
+        rounds = []
+        for _ in range(ROUNDS):
+            tokens = 0
+            flops = 0
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < SECONDS:
+                tokens += training.updates(AT_ONCE).tokens
+            torch.cuda.synchronize()
+            seconds = time.perf_counter() - begin
+            share = flops / seconds / peaks[case.dtype]
+            rounds.append({"tokens per second": tokens / seconds, "share of peak": share})
     memory = (torch.cuda.max_memory_allocated() - before) / 2**20
     about = {"task": case.task, "code": case.code, "size": case.size, "dtype": case.dtype}
     return about | {"rounds": rounds, "peak MB": memory}
 
 
-def gradient_of(loss_model: torch.nn.Module, batch: at.Batch) -> tuple[float, torch.Tensor]:
+def gradient_of(training: bench.Training, batch: at.Batch) -> tuple[float, torch.Tensor]:
     """The loss of a batch, and its gradient as one vector, in double precision."""
-    loss = loss_model(batch)
+    with training.autocast():
+        states = training.net(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        _, loss = training.loss_compute(states, batch.tgt_y, batch.ntokens)
     loss.backward()
-    gradients = [p.grad.flatten().double().cpu() for p in loss_model.parameters()]
-    loss_model.zero_grad()
+    gradients = [p.grad.flatten().double().cpu() for p in training.net.parameters()]
+    training.net.zero_grad()
     return loss.item(), torch.cat(gradients)
 
 
 def formats(worker: at.Worker) -> dict:
     """How far loss and gradient of one batch are from those of the CPU in fp32."""
     still = replace(RECIPE, dropout=0.0)
-    loss_model, _, updates = bench.training_of(Case("train"), still, worker)
-    [batch] = next(updates)
-    loss, gradient = gradient_of(loss_model.cpu(), batch.to(torch.device("cpu")))
+    with tempfile.TemporaryDirectory() as folder:
+        training = bench.training_of(Case("train"), still, worker, Path(folder))
+        batch = next(training.batches)
+    training.net.cpu()
+    loss, gradient = gradient_of(training, batch.to(torch.device("cpu")))
     found = {}
-    loss_model.to(worker.device)
+    training.net.to(worker.device)
     for name, dtype in FORMATS.items():
-        loss_model.autocast = None if name == "fp32" else dtype
-        other_loss, other_gradient = gradient_of(loss_model, batch)
+        enabled = name != "fp32"
+        training.autocast = functools.partial(
+            torch.autocast, worker.device.type, dtype, enabled=enabled
+        )
+        other_loss, other_gradient = gradient_of(training, batch)
         found[name] = {
             "loss": abs(other_loss / loss - 1),
             "gradient": ((other_gradient - gradient).norm() / gradient.norm()).item(),
@@ -109,16 +124,14 @@ def formats(worker: at.Worker) -> dict:
 
 def weights_after(worker: at.Worker) -> torch.Tensor:
     """All weights of the recipe after some updates, as one vector."""
-    torch.manual_seed(1)
-    loss_model, means, updates = bench.training_of(Case("train", dtype="bf16"), RECIPE, worker)
-    if dist.is_initialized():
-        loss_model = torch.nn.parallel.DistributedDataParallel(
-            loss_model, gradient_as_bucket_view=True
-        )
-    for number, update in enumerate(itertools.islice(updates, COMPARED)):
-        torch.manual_seed(number)
-        at.train_step(loss_model, update, *means)
-    return torch.cat([p.detach().flatten().double().cpu() for p in loss_model.parameters()])
+    with tempfile.TemporaryDirectory() as folder:
+        case = Case("train", dtype="bf16")
+        training = bench.training_of(case, RECIPE, worker, Path(folder))
+        if dist.is_initialized():
+            training.net = torch.nn.parallel.DistributedDataParallel(training.net)
+        torch.manual_seed(1)
+        training.updates(COMPARED)
+    return torch.cat([p.detach().flatten().double().cpu() for p in training.net.parameters()])
 
 
 def nccl(worker: at.Worker) -> dict:
@@ -139,13 +152,9 @@ def nccl(worker: at.Worker) -> dict:
 @contextlib.contextmanager
 def on_gpu() -> Iterator[at.Worker]:
     """This process, and its GPU; ValueError without one."""
-    results.gpu()
+    records.graphics_card()
     with at.join_workers() as worker:
         yield worker
-
-
-def made() -> dict:
-    return results.made(training=results.TRAINING) | {"machine": results.gpu()}
 
 
 def keep(content: dict) -> None:
@@ -157,14 +166,14 @@ def measure() -> None:
     with on_gpu() as worker:
         peaks = {dtype: peak(dtype) for dtype in FORMATS}
         cases = [measured(case, worker, peaks) for case in CASES]
-    keep({"peak": peaks, "rounds": ROUNDS, "cases": cases, "made": made()})
+    keep({"peak": peaks, "rounds": ROUNDS, "cases": cases, "made": records.circumstances("cuda")})
 
 
 def compare() -> None:
     """Compare number formats, and a training with NCCL with one without."""
     with on_gpu() as worker:
         found = {"formats": formats(worker), "nccl": nccl(worker)}
-    keep(found | {"made comparing": made()})
+    keep(found | {"made comparing": records.circumstances("cuda")})
 
 
 main = records.command_line(measure=measure, compare=compare)

@@ -1,4 +1,7 @@
-"""What is done to finished models: older ones are read, one is rounded to int8, several averaged.
+"""Bring models of earlier versions into the present format, and round models to int8.
+
+    python tools/models.py convert SOURCE FOLDER   a folder of the third edition, or an older file
+    python tools/models.py round SOURCE FOLDER     a model, or a run, in a quarter of the bytes
 
 What the code of 2018 or 2022 saved as `torch.save(model.state_dict(), …)` lacks two things: the
 number of heads (with a wrong one a model talks nonsense), and the words in the order of their ids:
@@ -17,7 +20,6 @@ import pickle
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import records
@@ -27,7 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import the_annotated_transformer as at
 
 CPU = torch.device("cpu")
-OUR_NAMES = {"a_2": "scale", "b_2": "shift", "w_1": "widen", "w_2": "narrow"}
+OUR_NAMES = {"a_2": "weight", "b_2": "bias", "w_1": "widen", "w_2": "narrow"}
+OUR_NAMES |= {"scale": "weight", "shift": "bias"}  # of the third edition
+KINDS = {  # classes that the third edition names: the kinds of this one
+    "MultiHeadedAttention": "plain", "GroupedAttention(groups=2)": "grouped",
+    "PositionwiseFeedForward": "relu", "SwiGLU": "swiglu",
+    "LayerNorm": "layer", "RMSNorm": "rms",
+    "PositionalEncoding": "sinusoids", "LearntPositions": "learnt", "NoPositions": "none",
+}  # fmt: skip
 SOURCE = "src_embed.0.lut.weight"
 TARGET = "tgt_embed.0.lut.weight"
 OUTPUT = "generator.proj.weight"
@@ -49,6 +58,11 @@ def read_tensors(data: bytes) -> dict:
         raise ValueError(f"{message}: save its state_dict() by the code that wrote it") from None
 
 
+def our_name(name: str) -> str:
+    """What a weight of an earlier version is called here."""
+    return ".".join(OUR_NAMES.get(part, part) for part in name.split("."))
+
+
 def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder:
     """A model with the weights of a state dict of 2018 or 2022."""
     N = len({name.split(".")[2] for name in state if name.startswith("encoder.layers.")})
@@ -61,14 +75,13 @@ def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder
     for name, tensor in state.items():
         if name.endswith(".pe"):  # sinusoids, which the model has made itself
             continue
-        parts = [OUR_NAMES.get(part, part) for part in name.split(".")]
-        weights[".".join(parts)] = tensor
+        weights[our_name(name)] = tensor
     model.load_state_dict(weights)
     # The older norm divides by (deviation over D - 1) + 1e-6, ours by the root of variance + 1e-6.
     # The scale absorbs D - 1; what is left changes no log-probability by more than 1e-4.
     for norm in model.modules():
-        if isinstance(norm, at.LayerNorm):
-            norm.scale.detach().mul_((1 - 1 / d_model) ** 0.5)
+        if isinstance(norm, torch.nn.LayerNorm):
+            norm.weight.detach().mul_((1 - 1 / d_model) ** 0.5)
     return model
 
 
@@ -100,53 +113,47 @@ def read_older(path: Path, heads: int, words_file: Path | None, languages: str) 
     return at.Translator(path.stem, model, "unknown", languages.split("-"), vocabularies)
 
 
+def read_third_edition(folder: Path) -> at.Translator:
+    """A model of the third edition; its weights are fp32, also where they were int8."""
+    from safetensors.torch import load
+
+    about = at.read_file(folder / "config.json", json.loads)
+    if about["kind"] != "make_model":
+        raise ValueError("it is a language model, which has no folder in this edition")
+    if about["model"]["attention"].startswith("Rotary"):
+        raise ValueError("its cross-attention is rotary too, and here it never is: train it anew")
+    kinds = {
+        kind: KINDS.get(name, name) for kind, name in about["model"].items() if kind in at.PARTS
+    }
+    model = at.make_model(**about["model"] | kinds)
+    wanted = dict(model.named_parameters())
+    stored = at.read_file(folder / "model.safetensors", load)
+    weights = {}
+    for name, tensor in stored.items():
+        if name.endswith(".steps"):  # of the rows of a matrix in int8
+            continue
+        if f"{name}.steps" in stored:
+            tensor = tensor * stored[f"{name}.steps"].unsqueeze(1)
+        if "src_attn" in name and len(tensor) < len(wanted[name]):  # its groups shared keys, values
+            width = model.decoder.layers[0].src_attn.d_k
+            heads = tensor.unflatten(0, (-1, width))
+            tensor = heads.repeat_interleave(len(wanted[name]) // len(tensor), 0).flatten(0, 1)
+        weights[our_name(name)] = tensor
+    at.load_weights(model, weights)
+    facts = about["name"], model.eval(), about["corpus"], tuple(about["languages"])
+    return at.Translator(*facts, at.read_vocabularies(folder), about["data"])
+
+
 def convert(source: Path, heads: int, words: Path | None, languages: str) -> at.Translator:
     """A model of an earlier version; ValueError says what is wrong with it."""
     try:
+        if source.is_dir():
+            return read_third_edition(source)
         return read_older(source, heads, words, languages)
     except (AttributeError, *DAMAGE) as error:  # no JSON, no such key, a shape that does not fit
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         files = f"{source} with {words}" if words else source
         raise ValueError(f"{files} is no older model that can be converted: {reason}") from error
-
-
-def round_model(source: Path, folder: Path, parts: Sequence[type] = ()) -> at.Translator:
-    """Write a model, or the best of a run, with its matrices in int8, and load it from there."""
-    whole = at.load_trained_model(source, CPU, parts)
-    tensors = dict(whole.model.named_parameters())
-    for name, value in list(tensors.items()):
-        if not value.isfinite().all():
-            raise ValueError(f"{name} holds NaN or infinity: take an earlier epoch")
-        if value.dim() == 2:
-            steps = value.abs().amax(dim=1).clamp(min=1e-30) / 127  # a row may be all zeros
-            tensors[name] = (value / steps.unsqueeze(1)).round().to(torch.int8)
-            tensors[f"{name}.steps"] = steps
-    at.save_model(dataclasses.replace(whole, name=f"{whole.name}, int8"), folder, tensors)
-    return at.load_trained_model(folder, CPU, parts)
-
-
-def average_models(folders: Sequence[Path | str], parts: Sequence[type] = ()) -> at.Translator:
-    """The mean of several models of one run; ValueError where it would be no model at all."""
-    if len({Path(folder).resolve() for folder in folders}) < len(folders):
-        raise ValueError("a model is named twice: it would count twice in the mean")
-    first = at.load_trained_model(folders[0], CPU, parts)
-    sizes = at.with_names(first.model.arguments)
-
-    def models() -> Iterator[at.EncoderDecoder]:
-        for folder in folders:
-            other = at.load_trained_model(folder, CPU, parts)
-            same_tokens = other.vocabularies == first.vocabularies
-            if not same_tokens or at.with_names(other.model.arguments) != sizes:
-                raise ValueError(f"{folder} has other tokens or sizes than {folders[0]}")
-            if (other.name, other.text) != (first.name, first.text):
-                raise ValueError(
-                    f"{folder} is of the run {other.name}, {folders[0]} of {first.name}: "
-                    "trained from other beginnings, they have no mean that translates"
-                )
-            yield other.model
-
-    at.average(first.model, models())
-    return dataclasses.replace(first, name=f"{first.name}, {len(folders)} averaged")
 
 
 def new(folder: Path) -> Path:
@@ -156,44 +163,48 @@ def new(folder: Path) -> Path:
     return folder
 
 
-def run_average(
-    first: Path, others: tuple[Path, ...], /, output: Path | None = None, parts: Path | None = None
-) -> None:
-    """Average models of one run, into the folder `average` beside the first or another.
-
-    Args:
-        parts: a Python file with classes of yours, of which the models were made
-    """
-    output = new(output or first.resolve().parent / "average")
-    at.save_model(average_models([first, *others], at.read_parts(parts)), output)
-    print(f"{output}: the mean of {1 + len(others)} models")
+def round_model(source: Path, folder: Path) -> str:
+    """Write a model, or the best of a run, with its matrices in int8; its name."""
+    whole = at.load_trained_model(source, CPU)
+    rounded = dataclasses.replace(whole, name=f"{whole.name}, int8")
+    at.save_model(rounded, folder, int8=True)
+    return rounded.name
 
 
 def run_round(source: Path, folder: Path, /, parts: Path | None = None) -> None:
     """Store a model, or the best of a run, in a quarter of the bytes.
 
     Args:
-        parts: a Python file with classes of yours, of which the model was made
+        parts: a Python file that adds the kinds of parts of which the model was made
     """
-    print(f"{folder}: model {round_model(source, new(folder), at.read_parts(parts)).name}")
+    at.read_parts(parts)
+    print(f"{folder}: model {round_model(source, new(folder))}")
 
 
 def run_convert(
-    source: Path, folder: Path, /, heads: int = 8, words: Path | None = None, languages="de-en"
+    source: Path,
+    folder: Path,
+    /,
+    heads: int = 8,
+    words: Path | None = None,
+    languages="de-en",
+    parts: Path | None = None,
 ) -> None:
-    """Make a model of this edition of a state dict of 2018 or 2022.
+    """Make a model of this edition of a folder of the third, or of a state dict of 2018 or 2022.
 
     Args:
         heads: of 2018 or 2022: how many it was trained with
         words: of 2018 or 2022: a JSON file with the words of both sides
         languages: of 2018 or 2022
+        parts: of the third edition: a Python file that adds the parts of yours, by their classes
     """
+    at.read_parts(parts)
     translator = convert(source, heads, words, languages)
     at.save_model(translator, new(folder))
     print(f"{folder}: model {translator.name}")
 
 
-main = records.command_line(average=run_average, round=run_round, convert=run_convert)
+main = records.command_line(round=run_round, convert=run_convert)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -183,7 +183,7 @@ def measured(translator: at.Translator, pair: Pair) -> dict | None:
         n for n, both in enumerate(zip(*(t[0].tolist() for t in targets), strict=False))
         if both[0] != both[1]
     )  # fmt: skip
-    weights = at.recorded_attention(model, batch)["cross-attention"][0, :, :, differ - 1]
+    weights = at.attention_weights(model, batch)["cross-attention"][0, :, :, differ - 1]
     looked = {}
     for name in by_layer:
         weight = weights[..., groups[name]].sum(-1).mean()
@@ -202,15 +202,14 @@ def measure() -> None:
         return
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
     corpus = at.find_corpus("multi30k")
-    own = itertools.chain(*(corpus.splits[name] for name in corpus.splits if name != "train"))
+    own = itertools.chain(*(corpus.pairs(name) for name in corpus.splits if name != "train"))
     pairs = [*templates(), *from_corpus(source for source, _ in own)]
     found = [measured(translator, pair) for pair in pairs]
     content = {"tried": len(pairs), "pairs": [each for each in found if each]}
-    made = results.made_with_shipped(scoring=["preference", "swapped", "beam_search"])
-    records.write("particles", {"made": made} | content)
+    records.write("particles", {"made": results.made_with_shipped()} | content)
 
 
-main = records.command_line(measure=measure, process=lambda: None)
+main = records.command_line(measure=measure)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,5 +1,6 @@
 """What the tools share: records of docs/results, circumstances, a command line."""
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -45,41 +46,62 @@ def write(name: str, content: dict) -> None:
     print(f"written: {path}")
 
 
-def circumstances() -> dict[str, str]:
-    """Date, machine and commit, to stand beside every number; the commit pins all versions."""
+def circumstances(device: str = "cpu", dtype: str = "fp32") -> dict[str, str]:
+    """When, where and with what something is measured, to stand beside every number."""
     command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
-    cpu = Path("/proc/cpuinfo")
-    model = re.search(r"model name\s*: (.+)", cpu.read_text()) if cpu.is_file() else None
-    processor = model[1].strip() if model else platform.machine()
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{processor}, {os.cpu_count()} CPU cores",
+        "machine": graphics_card() if device == "cuda" else processor(),
         "allocator": Path(os.environ.get("LD_PRELOAD") or "the system's").name,
         "commit": commit,
+        "torch": importlib.metadata.version("torch"),
+        "device": device,
+        "format": dtype,
     }
 
 
-def codes(made: dict) -> set[str]:
-    """The hashes of the code behind a record, one for each thing that it decides."""
-    return {f"{what} {code}" for what, code in made["code"].items()}
+def processor() -> str:
+    cpu = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.+)", cpu.read_text()) if cpu.is_file() else None
+    return f"{model[1].strip() if model else platform.machine()}, {os.cpu_count()} CPU cores"
 
 
-def finished(caption: str, made: Iterable[dict], scores: Iterable[dict] = (), **content) -> dict:
+def graphics_card() -> str:
+    """The GPU that CUDA_VISIBLE_DEVICES names; ValueError without one."""
+    import torch
+
+    if not os.environ.get("CUDA_VISIBLE_DEVICES") or not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU: CUDA_VISIBLE_DEVICES must name one that PyTorch sees")
+    return torch.cuda.get_device_name()
+
+
+def check_comparable(made: dict[str, dict]) -> None:
+    """ValueError unless all were made with one version of PyTorch, device and number format.
+
+    Records of the third edition have no version. They compare with each other.
+    """
+    for what in ("torch", "device", "format"):
+        values = {
+            name: each[what] if "torch" in each else "not recorded" for name, each in made.items()
+        }
+        if len({*values.values()}) > 1:
+            raise ValueError(f"numbers of one table share {what}, and here are {values}")
+
+
+def finished(caption: str, made: Iterable[dict], **content) -> dict:
     """A table (`columns`, `rows`) or a `chart`, with a caption that says where it comes from.
 
-    `made` holds date, machine and commit of each run behind it, and the hashes of its code, which
-    those of its `scores` join.
+    `made` holds date, machine and commit of each measurement behind it.
     """
     made = list(made)
-    hashes = set().union(*map(codes, [*made, *scores]))
     machines = dict.fromkeys(each["machine"] for each in made)
     dates = sorted({each["date"] for each in made})
     commits = sorted({each["commit"][:7] for each in made})
     caption += f". {'; '.join(machines)}, {' and '.join(dates)}; commit {', '.join(commits)}."
     if "chart" in content:  # its alt text also says where it comes from
         content["chart"]["description"] += f" {caption}"
-    return content | {"caption": caption, "code": ", ".join(sorted(hashes))}
+    return content | {"caption": caption}
 
 
 def wait_for_quiet(patience: float = 60.0) -> None:

@@ -9,14 +9,12 @@
     python tools/results.py pretrained        the folder pretrained/ and what int8 costs
 
 Each command does only what is not on record; remove a record, or entries of scores.json, to make
-them anew. Weights lie in RUNS_DIR (default: runs), in a folder for each state of the code that
-decides a training. A GPU trains where CUDA_VISIBLE_DEVICES names it.
+them anew. Runs lie in RUNS_DIR (default: runs). A GPU trains where CUDA_VISIBLE_DEVICES names it.
 """
 
 import functools
-import hashlib
-import inspect
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -29,7 +27,6 @@ from statistics import mean
 
 import models
 import plan
-import reach
 import records
 import significance
 import torch
@@ -39,88 +36,28 @@ at = models.at
 PRETRAINED = at.HERE / "pretrained"
 
 
-# The code that decides a number -------------------------------------------------------------------
-
-# What these name, and so on; what they know as an attribute only stands here beside them.
-TRAINING = (
-    "read_multi30k Config learn_vocabularies write_ids IdPairs resolve planned_updates new_model "
-    "LabelSmoothing ModelWithLoss on_all_ranks new_optimizer train_epoch validate best_of"
-).split()
-SCORING = "read_multi30k Vocabulary Subwords evaluate length_penalty average dequantise".split()
-NOT_FOLLOWED = (
-    "find_corpus",  # paths, downloads and a toy: read_multi30k says what our text is
-    "length_penalty",  # has no say in a search with one place, as validation's is
-)
-
-
-@functools.cache
-def code(*roots: str) -> str:
-    """A hash of the code that `roots` can reach, without its messages."""
-    return reach.code_hash((at.HERE / at.SCRIPT).read_text("utf-8"), roots, NOT_FOLLOWED)
-
-
-def code_of(name: str) -> str:
-    """A hash of the code that decides a training: this text's, its parts', and the plan's.
-
-    Resuming, the number format and the share of the pairs (`every`) lie outside; the record has the
-    format.
-    """
-    run = plan.RUNS[name]
-    parts = {getattr(run.config, part).partition("(")[0] for part in at.PARTS}
-    ours = code(*TRAINING, *sorted(part for part in parts if hasattr(at, part)))
-    own = [getattr(plan, part) for part in sorted(parts) if hasattr(plan, part)]
-    own += [run.embeddings] if run.embeddings else []
-    texts = "".join(map(inspect.getsource, own))
-    return hashlib.sha256(f"{ours}{texts}".encode()).hexdigest()[:16] if own else ours
-
-
-def made(run: str = "", /, **decided: Sequence[str]) -> dict:
-    """Circumstances, and hashes of the code that decided a number, that of a run among them."""
-    hashes = {"training": code_of(run)} if run else {}
-    hashes |= {what: code(*roots) for what, roots in decided.items()}
-    return records.circumstances() | {"code": hashes}
-
-
-def made_with_shipped(**decided: Sequence[str]) -> dict:
-    """Circumstances and hashes of a measurement of pretrained/, that of its weights among them."""
-    weights = (PRETRAINED / "model.safetensors").read_bytes()
-    about = made(**decided)
-    about["code"]["weights"] = hashlib.sha256(weights).hexdigest()[:16]
-    return about
-
-
-def gpu() -> str:
-    """The GPU that CUDA_VISIBLE_DEVICES names, and its PyTorch; ValueError without one.
-
-    That PyTorch may have another version than the one in requirements.txt.
-    """
-    if not os.environ.get("CUDA_VISIBLE_DEVICES") or not torch.cuda.is_available():
-        raise ValueError("no NVIDIA GPU: CUDA_VISIBLE_DEVICES must name one that PyTorch sees")
-    return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+def made_with_shipped() -> dict[str, str]:
+    """Circumstances of a measurement of pretrained/, and the name of its model."""
+    about = json.loads((PRETRAINED / "config.json").read_bytes())
+    return records.circumstances() | {"model": about["name"]}
 
 
 # Training ---------------------------------------------------------------------------------------
 
 
 def folder_of(name: str) -> Path:
-    return at.runs_folder() / code_of(name) / name
+    return at.runs_folder() / name
 
 
-def begin(name: str) -> tuple[plan.Run, at.Corpus]:
-    """A run, and its corpus; what the run changes in the text is changed."""
-    run = plan.RUNS[name]
-    if run.embeddings:
-        at.Embeddings.forward = run.embeddings
-    corpus = at.find_corpus(run.config.data, run.config.codes())
-    train = corpus.splits["train"][:: run.every]
-    return run, replace(corpus, splits=corpus.splits | {"train": train})
+def begin(name: str) -> at.Config:
+    """The settings of a run; where it changes the embeddings, they are changed."""
+    at.Embeddings.forward = plan.EMBEDDINGS.get(name, plan.EMBED)
+    return plan.RUNS[name]
 
 
 def process(name: str, /) -> None:
     """Be the process of a training."""
-    at.gains_from_bf16 = lambda device: True  # rows share their format, bf16, on every processor
-    run, corpus = begin(name)
-    at.train_model(run.config, folder_of(name), corpus=corpus, parts=[plan.NarrowKeys])
+    at.train_model(begin(name), folder_of(name))
 
 
 def processes(number: int, *arguments: str) -> subprocess.CompletedProcess:
@@ -130,33 +67,38 @@ def processes(number: int, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *torchrun, __file__, *arguments], env=environment)
 
 
+def finished_run(name: str) -> tuple[list[dict], dict]:
+    """The epochs of a run, and its last.pt; ValueError where it is not finished."""
+    folder = folder_of(name)
+    last = at.read_last(folder)
+    if last is not None:
+        config, _ = at.read_settings(folder)
+        epochs = [entry for entry in last["history"] if entry["averaged"] == 0]
+        if len(epochs) == config.epochs:
+            return epochs, last
+    raise ValueError(f"no finished run in {folder}: `train {name}` goes on, without its record")
+
+
 def train_one(name: str) -> dict:
     """Train a run to its end, in one process of one thread; its record."""
-    folder = folder_of(name)
     status = processes(1, "process", name).returncode
-    run = at.read_run(folder)
-    if status != 0 or run.status != "finished":
-        raise ValueError(
-            f"{folder}: not finished ({status}); once stopped, the same command goes on"
-        )
-    log = [asdict(epoch) for epoch in run.history]
+    if status != 0:
+        raise ValueError(f"{name} was cut short ({status}): the same command goes on")
+    epochs, last = finished_run(name)
+    config, _ = at.read_settings(folder_of(name))
+    device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
+    translator = at.load_trained_model(folder_of(name), models.CPU)
     summary = {
-        "status": run.status,
-        "best": run.best(),
-        "corpus": run.corpus,
-        "parameters": run.parameters,
-        "settings": asdict(run.settings),
-        "validation_bleu": round(at.best_of(run.history).bleu, 2),
-        "minutes": round(log[-1]["minutes"], 1),
-        "updates": log[-1]["updates"],
-        "epochs": len(log),
-        "format": "bf16" if "bfloat16" in run.machine else "fp32",
-        "device": run.machine.partition(" ")[0],
+        "corpus": translator.corpus,
+        "parameters": at.count_parameters(translator.model),
+        "settings": asdict(config),
+        "validation_bleu": round(max(epochs, key=at.quality)["bleu"], 2),
+        "mean": next((entry for entry in last["history"] if entry["averaged"] > 0), None),
+        "minutes": round(epochs[-1]["minutes"], 1),
+        "updates": epochs[-1]["updates"],
+        "epochs": len(epochs),
     }
-    summary |= made(name)
-    if summary["device"] == "cuda":
-        summary["machine"] = gpu()
-    return {"summary": summary, "log": log}
+    return {"summary": summary | records.circumstances(device, config.precision), "log": epochs}
 
 
 def named(beginnings: Sequence[str]) -> list[str]:
@@ -182,45 +124,51 @@ def train(beginnings: tuple[str, ...] = (), /) -> None:
     """Every run whose name begins so and that is not on record, one after the other."""
     for name in missing(beginnings):
         if name in plan.ON_GPU:
-            gpu()  # ValueError without one
+            records.graphics_card()  # ValueError without one
         records.write(f"runs/{name}", train_one(name))
 
 
-def pace_here(name: str, file: Path, /) -> None:
-    """Time updates of a run in this process, and write the seconds of one to a file."""
-    run, corpus = begin(name)
+def open_run(config: at.Config, folder: Path, worker: at.Worker) -> at.Run:
+    """A run before its first update, on this rank."""
+    if worker.rank == 0:
+        at.begin_run(config, folder)
+    at.gather(None, worker)  # the others wait for the files
+    return at.Run(folder, worker)
+
+
+def fast_format() -> str:
+    """The number format in which this processor trains faster."""
+    return "bf16" if at.gains_from_bf16(models.CPU) else "fp32"
+
+
+def pace_here(name: str, folder: Path, /) -> None:
+    """Time updates of a run in this process, and write the seconds of one into a folder."""
     with at.join_workers() as worker:
-        data = at.encode_corpus(corpus, run.config)
-        config = at.resolve(run.config, data)
-        model = at.new_model(config, data.vocabularies, [plan.NarrowKeys])
-        criterion = at.LabelSmoothing(len(data.vocabularies[1]), at.PAD, config.smoothing)
-        loss_model = at.ModelWithLoss(model, at.make_fast(criterion), worker.autocast)
-        loss_model = at.on_all_ranks(loss_model.train(), worker)
-        means = at.new_optimizer(model, config, at.planned_updates(config, data))
-        updates = itertools.cycle(at.updates_of_epoch(config, data, 0))
-        begun = 0.0
-        for number in range(plan.TO_WARM_UP + plan.TIMED):
-            if number == plan.TO_WARM_UP:
-                begun = time.perf_counter()
-            batches = [at.share_of(data.train, batch, worker) for batch in next(updates)]
-            at.train_step(loss_model, batches, *means)
+        config = replace(begin(name), precision=fast_format())
+        run = open_run(config, folder / "run", worker)
+        numbers = itertools.cycle(at.batches_of_epoch(run.config, run.train, 1))
+        batches = at.load_batches(run.train, numbers, worker)
+        means = run.net, run.loss_compute, run.optimizer, run.scheduler
+        train = functools.partial(at.run_epoch, autocast=run.autocast, clip=run.config.clip)
+        train(itertools.islice(batches, plan.TO_WARM_UP), *means)
+        begun = time.perf_counter()
+        train(itertools.islice(batches, plan.TIMED), *means)
         seconds = (time.perf_counter() - begun) / plan.TIMED
     if worker.rank == 0:
-        file.write_text(f"{seconds:.4f}")
+        (folder / "seconds").write_text(f"{seconds:.4f}")
 
 
 def pace() -> None:
     """Seconds of an update of the runs whose time is told, on a quiet machine, in its format."""
-    dtype = "bf16" if at.gains_from_bf16(models.CPU) else "fp32"
     for name in plan.PACED:
         record = records.read("pace")
         if name not in record:
             records.wait_for_quiet()
             with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder) / "seconds"
-                processes(plan.PROCESSES, "pace_here", name, str(file)).check_returncode()
-                seconds = float(file.read_text())
-            found = {"seconds": seconds, "format": dtype, "made": made(name)}
+                processes(plan.PROCESSES, "pace_here", name, folder).check_returncode()
+                seconds = float((Path(folder) / "seconds").read_text())
+            found = {"seconds": seconds, "format": fast_format()}
+            found["made"] = records.circumstances("cpu", fast_format())
             records.write("pace", record | {name: found})
 
 
@@ -233,27 +181,36 @@ def left(beginnings: tuple[str, ...] = (), /) -> None:
 
 
 def translator_of(name: str, averaged: int) -> at.Translator:
-    """A finished run's best epoch, or the mean of its last epochs; ValueError without weights."""
-    folder = folder_of(name)
-    run = at.read_run(folder)
-    if run is None or run.status != "finished":
-        raise ValueError(f"no finished run in {folder}: remove runs/{name}.json, `train {name}`")
+    """The mean of so many last epochs of a run; for 0, the best of those that it has kept.
+
+    ValueError where the run is not finished, or has kept fewer.
+    """
+    epochs, last = finished_run(name)
+    recent = last["recent"]
+    if averaged > len(recent):
+        raise ValueError(f"{name} has kept {len(recent)} epochs, not {averaged}")
     if averaged:
-        last = len(run.history)
-        numbers = range(last - averaged + 1, last + 1)
-        epochs = [folder / f"epoch-{n:03}" for n in numbers]
-        translator = models.average_models(epochs, [plan.NarrowKeys])
+        chosen = recent[-averaged:]
     else:
-        translator = at.load_trained_model(folder, models.CPU, [plan.NarrowKeys])
-    at.make_fast(translator.model)
-    return translator
+        kept = epochs[-len(recent) :]
+        chosen = [recent[kept.index(max(kept, key=at.quality))]]
+    translator = at.load_trained_model(folder_of(name), models.CPU)
+
+    def models_of() -> Iterator[torch.nn.Module]:
+        for weights in chosen:
+            at.load_weights(translator.model, weights)
+            yield translator.model
+
+    at.average(translator.model, models_of())
+    what = f"{averaged} averaged" if averaged else "best epoch"
+    return replace(translator, name=f"{name}, {what}")
 
 
 def translated(
     translator: at.Translator, split: str, beam: int, alpha: float = plan.ALPHA
 ) -> tuple[list[str], dict]:
     """Translations of a split, and how good they are."""
-    pairs = at.find_corpus(plan.CORPUS, translator.languages).splits[split]
+    pairs = at.find_corpus(plan.CORPUS, translator.languages).pairs(split)
     decode = functools.partial(at.beam_search, beam=beam, alpha=alpha)
     written, found = at.score(translator, pairs, decode)
     scores = {
@@ -261,7 +218,6 @@ def translated(
         "signature": found["signature"],
         "chrf": round(found["chrF"], 2),
         "perplexity": round(found["perplexity"], 2),
-        "format": "fp32",
     }
     print(f"{translator.name}, {split}, beam {beam}, alpha {alpha}: {scores}", flush=True)
     return written, scores
@@ -275,8 +231,7 @@ def validate() -> None:
     """Sweep beam, length penalty and averaging with the first seed of the full recipe."""
     [run] = plan.SHIPPED.runs
     averaged = plan.AVERAGED
-    about = made(run, scoring=SCORING)
-    facts = {"run": run, "beam": plan.BEAM, "averaged": averaged, "made": about}
+    facts = {"run": run, "beam": plan.BEAM, "averaged": averaged, "made": records.circumstances()}
     if not records.read("beam"):
         whole = translator_of(run, averaged)
         sweep = []
@@ -287,7 +242,7 @@ def validate() -> None:
         records.write("beam", facts | {"sweep": sweep})
     if not records.read("averaging"):
         sweep = []
-        for count in range(plan.RUNS[run].config.keep + 1):  # 0 stands for the best epoch
+        for count in range(averaged + 1):  # 0 stands for the best epoch
             scores = scored(translator_of(run, count), "val", plan.BEAM)
             sweep.append({"averaged": count} | scores)
         records.write("averaging", facts | {"sweep": sweep})
@@ -314,7 +269,7 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     written, scores = translated(translator, split, row.beam, row.alpha)
     records.write_text(translations_path(row, run, split), "".join(f"{x}\n" for x in written))
     entry = {"row": row.name, "run": run, "split": split, "beam": row.beam, "alpha": row.alpha}
-    entry |= {"averaged": row.averaged} | scores | made(run, scoring=SCORING)
+    entry |= {"averaged": row.averaged} | scores | records.circumstances()
     content = records.read("scores")
     records.write("scores", content | {"scores": [*content.get("scores", []), entry]})
     return entry
@@ -336,7 +291,7 @@ def score(beginnings: tuple[str, ...] = (), /) -> None:
 
 def counts_of(row: Row, run: str, split: str) -> torch.Tensor:
     """What BLEU counts in the translations on file of a row's run."""
-    references = [pair[1] for pair in at.find_corpus(plan.CORPUS).splits[split]]
+    references = [pair[1] for pair in at.find_corpus(plan.CORPUS).pairs(split)]
     text = translations_path(row, run, split).read_text("utf-8")
     return significance.counts_of(text.split("\n")[:-1], references)
 
@@ -395,8 +350,8 @@ def pretrained() -> None:
     whole = translator_of(run, plan.AVERAGED)
     average = folder_of(run).with_name(f"{run}-average")
     at.save_model(whole, average)
-    rounded = models.round_model(average, PRETRAINED)
-    at.make_fast(rounded.model)
+    models.round_model(average, PRETRAINED)
+    rounded = at.load_trained_model(PRETRAINED, models.CPU)
     formats = {}
     for name, translator, row, folder in (
         ("fp32", whole, plan.ROWS[-1], average),
@@ -409,9 +364,8 @@ def pretrained() -> None:
         }
         formats[name] |= {split: score_once(row, run, split, translator) for split in plan.TESTS}
     training = records.read(f"runs/{run}")["summary"]
-    about = made(run, scoring=SCORING)
-    content = {"run": run, "training": training, "formats": formats, "made": about}
-    records.write("pretrained", content)
+    content = {"run": run, "training": training, "formats": formats}
+    records.write("pretrained", content | {"made": records.circumstances()})
 
 
 main = records.command_line(

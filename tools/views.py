@@ -82,20 +82,19 @@ def summaries(*rows: plan.Row) -> list[dict]:
     if missing := [name for name in names if not read(f"runs/{name}")]:
         raise ValueError(f"not on record: {', '.join(missing)}")
     found = {name: read(f"runs/{name}")["summary"] for name in names}
-    alike = {
-        "number format": {name: summary["format"] for name, summary in found.items()},
-        "code of training": {name: summary["code"]["training"] for name, summary in found.items()},
-    }
-    for what, values in alike.items():
-        if len({*values.values()}) > 1:
-            raise ValueError(f"rows of a table share their {what}, and here are {values}")
+    records.check_comparable(found)
     return list(found.values())
 
 
 def scores(*rows: plan.Row, splits: Iterable[str] = TESTS) -> list[dict]:
-    return [
-        results.score_of(row, run, split) for row in rows for split in splits for run in row.runs
-    ]
+    found = {
+        (row.name, run, split): results.score_of(row, run, split)
+        for row in rows
+        for split in splits
+        for run in row.runs
+    }
+    records.check_comparable(found)
+    return list(found.values())
 
 
 def bleu(row: plan.Row, split: str) -> str:
@@ -106,14 +105,11 @@ def paces(*rows: plan.Row) -> dict[str, dict]:
     """What was timed of the rows; ValueError where one is missing, or they do not compare."""
     record = read("pace")
     names = [row.runs[0] for row in rows]
-    trained = {row.runs[0]: summaries(row)[0]["code"] for row in rows}
     if missing := [name for name in names if name not in record]:
         raise ValueError(f"not timed: {', '.join(missing)}")
     machines = {name: record[name]["made"]["machine"] for name in names}
     if len({*machines.values()}) > 1:
         raise ValueError(f"minutes compare on one kind of processor, and here are {machines}")
-    if others := [name for name in names if record[name]["made"]["code"] != trained[name]]:
-        raise ValueError(f"timed by other code than trained: {', '.join(others)}")
     return {name: record[name] for name in names}
 
 
@@ -143,7 +139,7 @@ def short_table() -> dict:
     )
     columns += ["parameters", "minutes"]
     made = [*summaries(*ROWS), *(pace["made"] for pace in paces(*ROWS).values())]
-    return finished(caption, made, scores(*ROWS), columns=columns, rows=rows)
+    return finished(caption, made, columns=columns, rows=rows)
 
 
 def average_of(what: str, row: plan.Row, split: str) -> str:
@@ -152,7 +148,7 @@ def average_of(what: str, row: plan.Row, split: str) -> str:
 
 def same_tokens(row: plan.Row) -> bool:
     """Whether a row's perplexity is of the tokens of the last row."""
-    ours, last = (plan.RUNS[each.runs[0]].config for each in (row, ROWS[-1]))
+    ours, last = (plan.RUNS[each.runs[0]] for each in (row, ROWS[-1]))
     return (ours.vocab_size, ours.languages) == (last.vocab_size, last.languages)
 
 
@@ -186,7 +182,7 @@ def steps() -> dict:
         f" {read('scores')['scores'][0]['signature']}{two_machines(rows)}"
     )
     made = summaries(*rows, *([GPU] if on_gpu(rows) else []))
-    return finished(caption, made, scores(*rows), columns=columns, rows=table)
+    return finished(caption, made, columns=columns, rows=table)
 
 
 GPU = plan.Row("gpu", "the recipe on a GPU", tuple(plan.ON_GPU))
@@ -280,41 +276,23 @@ def choices() -> dict:
         changes = [
             f"{key} {value}"
             for key, value in settings.items()
-            if base[key] != value and key != "keep"  # decides no score of a trial
+            if base[key] != value and key != "keep"  # decided no score of a trial
         ]
-        hidden = plan.RUNS[name].embeddings
-        changes += [plan.IN_WORDS[hidden]] if hidden else []
+        changes += [plan.IN_WORDS[name]] if name in plan.IN_WORDS else []
         change = {"change": ", ".join(changes) or "none"}
         trials.append(record["summary"] | record["log"][-1] | change)
     columns = {"change": "{change}", "BLEU": "{bleu:.1f}", "perplexity": "{perplexity:.2f}"}
     columns |= {"parameters": "{parameters:,}", "updates": "{updates:,}"}
-    codes = {trial["code"]["training"] for trial in trials}
     caption = (
         "Multi30k, validation split, greedy, last epoch, seed {seed}, {epochs} epochs, made while"
-        " the recipe was chosen, with {codes} states of its code. Without a change: N {N},"
+        " the recipe was chosen. Without a change: N {N},"
         " d_model {d_model}, d_ff {d_ff}, h {h}, dropout {dropout}, vocab_size {vocab_size},"
         " smoothing {smoothing}, warmup {warmup}, factor {factor}, batch_tokens {batch_tokens}"
-    ).format(**base, codes=len(codes))
+    ).format(**base)
     return finished(caption, trials, **tabulate(trials, columns))
 
 
 # The copy task ----------------------------------------------------------------------------------
-
-
-def faults() -> dict:
-    """Faults drawn in Parts 1 to 4, and how many of them the checks have seen."""
-    record = read("faults")
-    rows = []
-    for draw in record["draws"]:
-        missed = ", ".join(told.split(" ", 1)[1].partition(":")[0] for told in draw["not_seen"])
-        drawn = len(draw["seen"]) + len(draw["not_seen"])
-        row = {"seed": draw["seed"], "drawn": drawn, "seen": len(draw["seen"])}
-        rows.append(row | {"missed": missed or "–"})
-    columns = {"seed": "{seed}", "faults": "{drawn}", "seen by a check": "{seen}"}
-    columns["not seen, in"] = "{missed}"
-    nodes = record["nodes"]
-    caption = f"Faults drawn among {nodes} operators, comparisons, numbers and negations"
-    return finished(caption, [record["made"]], **tabulate(rows, columns))
 
 
 PARTS = {  # what Part 4 takes out, and the fault that does so
@@ -659,9 +637,9 @@ def times(fast: dict, slow: dict) -> tuple[float, float, float]:
 
 
 def training_case(record: dict, code: str, size: str, dtype: str) -> dict:
-    """The case of a training in one process, with the allocator of the recipe."""
+    """The case of a training in one process."""
     values = {"task": "train", "code": code, "size": size, "dtype": dtype}
-    [case] = matching(record, **values, ranks=1, allocator=True)
+    [case] = matching(record, **values, ranks=1)
     return case
 
 
@@ -752,47 +730,6 @@ def of_gpu(record: dict) -> str:
     )
 
 
-def gains() -> dict:
-    """What each gain is worth: how many times as long training takes without it."""
-    record = read("benchmark")
-    dtype = record["format"]
-    whole = training_case(record, "ours", "small", dtype)
-    without = {case["change"][0]: case for case in matching(record, task="without")}
-    [without["another allocator"]] = matching(record, task="train", allocator=False)
-    if dtype == "bf16":
-        without["numbers of 16 bits"] = training_case(record, "ours", "small", "fp32")
-    points = []
-    for name, case in without.items():
-        ratio, least, most = times(whole, case)
-        memory = case["peak MB"] / whole["peak MB"]
-        point = {"without": name, "times as long": round(ratio, 3), "least": round(least, 3)}
-        points.append(point | {"most": round(most, 3), "times the memory": round(memory, 2)})
-    points.sort(key=lambda point: -point["times as long"])
-    text = "For each gain, how many times as long the same training takes without it."
-    chart = alt.Chart(width=300, height=alt.Step(24)).encode(
-        y=alt.Y("without:N", sort=None, title="without").axis(labelLimit=260),
-        tooltip=["without:N", "times as long:Q", "least:Q", "most:Q", "times the memory:Q"],
-    )
-    ranges = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(
-        x=alt.X("least:Q", title="times as long").scale(zero=False), x2="most:Q"
-    )
-    marks = chart.mark_point(filled=True, size=60, opacity=1).encode(x="times as long:Q")
-    one = alt.Chart(alt.Data(values=[{"x": 1}])).mark_rule(strokeDash=[4, 4]).encode(x="x:Q")
-    layered = alt.layer(one, ranges, marks, data=alt.Data(values=points))
-    drawn = layered.properties(description=text).to_dict()
-    ratios = []
-    for size in ("small", "base"):
-        [two] = matching(record, task="train", size=size, ranks=2)
-        ratio, *bounds = times(two, training_case(record, "ours", size, dtype))
-        ratios.append(f"{with_range(bounds, 2, ratio)} ({size})")
-    caption = (
-        f"Training the small model, {dtype}, one process of two threads; medians of"
-        f" {record['rounds']} rounds (bars: from the least to the most). Two processes of one"
-        f" thread are {' and '.join(ratios)} times as fast"
-    )
-    return finished(caption, [record["made"]], chart=drawn)
-
-
 def cost() -> dict:
     """The arithmetic of the paper's two trainings, and the time it would take here."""
     record = read("benchmark")
@@ -848,8 +785,8 @@ def assembled() -> dict:
 VIEWS: dict[str, Callable[[], dict]] = {
     "results": short_table, "steps": steps,
     "training": training, "int8": int8, "beam": beam, "averaging": averaging, "choices": choices,
-    "speed": speed, "gains": gains, "cost": cost, "breaks": breaks, "copied": copied,
-    "planted": planted, "warmups": warmups, "lengths": lengths, "faults": faults,
+    "speed": speed, "cost": cost, "breaks": breaks, "copied": copied,
+    "planted": planted, "warmups": warmups, "lengths": lengths,
     "heads": heads, "lost": lost, "particles": particles, "layers": layers,
     "planted-bleu": planted_bleu, "assembled": assembled, "length-cost": length_cost,
 }  # fmt: skip
