@@ -1,38 +1,86 @@
-"""Parts as a reader would write them, for test_parts.py and for `--parts`."""
+"""Parts as a reader writes them: this file is what `--parts` takes, and test_parts.py runs it."""
 
 import torch
 from torch import nn
 
-from the_annotated_transformer import MultiHeadedAttention, PositionwiseFeedForward
+from the_annotated_transformer import (
+    ATTENTION,
+    DECODER_LAYER,
+    FEED_FORWARD,
+    NORM,
+    POSITIONS,
+    DecoderLayer,
+    MultiHeadedAttention,
+    PositionwiseFeedForward,
+    attention,
+)
 
 
 class SharpAttention(MultiHeadedAttention):
-    """An `attend` of its own, which calls nothing of ours: weights of twice the scores."""
+    """An `attend` that does not call `attention`: the weights of twice the scores."""
 
-    def attend(self, query, key, value, mask, at):
-        scores = 2 * query @ key.transpose(-2, -1) / self.d_k**0.5
-        weights = self.dropout(scores.masked_fill(~mask, -1e9).softmax(dim=-1))
-        return weights @ value, weights
-
-
-class BiasedByDistance(MultiHeadedAttention):
-    """Scores fall with the distance, in each head at a rate of its own (ALiBi, Press et al.)."""
-
-    def attend(self, query, key, value, mask, at):
-        distance = (at.unsqueeze(1) - torch.arange(key.size(-2))).abs()  # (T, S)
-        slope = 2.0 ** -torch.arange(1, self.h + 1).view(-1, 1, 1)  # (H, 1, 1)
-        scores = query @ key.transpose(-2, -1) / self.d_k**0.5 - slope * distance
-        weights = self.dropout(scores.masked_fill(~mask, -1e9).softmax(dim=-1))
-        return weights @ value, weights
+    def attend(self, q, k, v, mask):
+        scores = 2 * q @ k.transpose(-2, -1) / self.d_k**0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        weights = self.dropout(scores.softmax(dim=-1))
+        return weights @ v, weights
 
 
-class Smooth(PositionwiseFeedForward):
-    """A soft ReLU, with a sharpness of its own."""
+class LearntDistance(MultiHeadedAttention):
+    """Scores fall with the distance, at a learnt rate in each head."""
 
-    def __init__(self, d_model, d_ff, dropout=0.1, sharpness=1.0):
-        super().__init__(d_model, d_ff, dropout)
-        self.sharpness = sharpness
+    def __init__(self, h, d_model, dropout=0.1):
+        super().__init__(h, d_model, dropout)
+        self.rates = nn.Parameter(torch.full((h, 1, 1), 0.1))
+
+    def attend(self, q, k, v, mask):
+        places = torch.arange(k.size(-2), device=k.device)
+        distance = (places[-q.size(-2) :].unsqueeze(1) - places).abs()  # (T, S)
+        return attention(q, k, v, mask, self.dropout, bias=-self.rates * distance)
+
+
+class Soft(PositionwiseFeedForward):
+    """A soft ReLU."""
 
     def forward(self, x):
-        wide = nn.functional.softplus(self.sharpness * self.widen(x))
-        return self.narrow(self.dropout(wide))
+        return self.narrow(self.dropout(nn.functional.softplus(self.widen(x))))
+
+
+class UnitNorm(nn.Module):
+    """Every vector gets one learnt length."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.length = nn.Parameter(torch.tensor(features**0.5))
+
+    def forward(self, x):
+        return self.length * nn.functional.normalize(x, dim=-1, eps=1e-6)
+
+
+class Ramp(nn.Module):
+    """Adds a learnt vector, more of it at each place."""
+
+    def __init__(self, d_model, dropout, max_len):
+        super().__init__()
+        self.slope = nn.Parameter(torch.full((d_model,), 1 / max_len))
+
+    def forward(self, x):
+        return x + torch.arange(x.size(1), device=x.device).unsqueeze(1) * self.slope
+
+
+class FeedForwardFirst(DecoderLayer):
+    """The sub-layers in another order."""
+
+    def forward(self, x, memory, src_mask, tgt_mask):
+        x = self.sublayer[2](x, self.feed_forward)
+        x = self.sublayer[1](x, lambda x: self.src_attn(x, memory, memory, src_mask))
+        return self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))
+
+
+ATTENTION["sharp"] = SharpAttention
+ATTENTION["learnt-distance"] = LearntDistance
+FEED_FORWARD["soft"] = Soft
+NORM["unit"] = UnitNorm
+POSITIONS["ramp"] = Ramp
+DECODER_LAYER["feed-forward-first"] = FeedForwardFirst

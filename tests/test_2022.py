@@ -47,17 +47,18 @@ def test_a_program_written_for_2022_runs():
     criterion = OLD.LabelSmoothing(size=SIZE, padding_idx=OLD.PAD, smoothing=0.1)
     losses = torch.tensor([*passes_over_the_data(model, criterion, optimizer, schedule)])
     assert losses.isfinite().all()
-    result = losses[-1].sum()
-    assert result < losses[0].sum()
+    assert losses[-1].sum() < losses[0].sum()
     src = torch.tensor([[4, 9, 5, 8, 6, 7]])
     model.eval()
     written = OLD.greedy_decode(model, src, torch.ones(1, 1, 6), max_len=8, start_symbol=OLD.START)
     assert written.size(1) <= 8
     assert written[0, 0] == OLD.START
+    length = written.size(1) - 1  # of the last call
+    assert model.decoder.layers[0].self_attn.attn.shape == (1, 2, length, length)
+    assert model.decoder.layers[0].src_attn.attn.shape == (1, 2, length, 6)
 
 
 def test_import_star_hands_out_what_all_lists():
     assert set(vars(OLD)) == set(at.__all__)
-    result = {"make_model", "Batch", "START", "grade", "torch", "nn"}
-    assert result <= set(at.__all__)
-    assert not {"os", "json", "alt", "main_", "IN_NOTEBOOK", "PLACES"} & set(at.__all__)
+    assert {"make_model", "Batch", "START", "ATTENTION", "torch", "nn"} <= set(at.__all__)
+    assert not {"os", "json", "alt", "main", "sample", "score", "table"} & set(at.__all__)

@@ -13,30 +13,23 @@ from types import CodeType, ModuleType
 import pytest
 import test_looking_inside
 import test_model
-import test_ranks
 import test_recipe
 from draw_faults import SCRIPT, module_of
 
 LISTED = """\
 mask applied after the softmax only: check_attention_equals_torch
-- scores = scores.masked_fill(closed, torch.finfo(scores.dtype).min)
+- scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
 + pass
 causal mask transposed: check_no_word_hears_a_later_one
 - dtype=torch.bool).tril()
 + dtype=torch.bool).triu()
 heads joined without transpose: check_multi_head_attention_equals_torch
-- together = heads.transpose(1, 2).flatten(2)
-+ together = heads.reshape(len(heads), heads.size(2), -1)
-query and key swapped in the recorded map: check_multi_head_attention_equals_torch
-- self.record.append(weights.detach())
-+ self.record.append(weights.detach().transpose(-2, -1))
-clones that share their initial values: check_clones_differ_in_weights_and_biases
-- part.reset_parameters()
-+ pass
+- self.linears[3](heads.transpose(1, 2).flatten(2))
++ self.linears[3](heads.reshape(len(heads), heads.size(2), -1))
 unbiased variance: check_layer_norm_equals_torch
 - centred.square().mean(dim=-1, keepdim=True)
 + x.var(dim=-1, keepdim=True)
-epsilon outside the root: test_the_norm_of_a_vector_that_hardly_varies
+epsilon outside the root: check_layer_norm_equals_torch
 - (variance + self.eps).sqrt()
 + (variance.sqrt() + self.eps)
 norm dropped, in the paper's order: check_layers_equal_torch
@@ -49,21 +42,21 @@ source mask leaked: check_padding_changes_no_real_output
 - self.src_attn(x, memory, memory, src_mask)
 + self.src_attn(x, memory, memory, None)
 one attention for self and cross: check_the_parameters_are_those_of_the_formulas
-- DecoderLayer(d_model, attn, copy.deepcopy(attn), ff, dropout, norm_first, norm)
-+ DecoderLayer(d_model, attn, attn, ff, dropout, norm_first, norm)
+- part["decoder_layer"](d_model, self_attn, src_attn, ff, *around)
++ part["decoder_layer"](d_model, self_attn, self_attn, ff, *around)
 dropout missing in a sub-layer: check_layers_equal_torch
 - x + self.dropout(sublayer(self.norm(x)))
 + x + sublayer(self.norm(x))
 dropout missing after the embedding: test_where_everything_is_dropped_nothing_is_left
-- self.dropout(x + self.pe[:, places])
-+ x + self.pe[:, places]
+- self.dropout(x + self.pe[:, : x.size(1)])
++ x + self.pe[:, : x.size(1)]
 dropout missing in the feed-forward network: check_layers_equal_torch
 - self.narrow(self.dropout(self.widen(x).relu()))
 + self.narrow(self.widen(x).relu())
 dropout missing in attention: check_layers_equal_torch
-- dropped = weights if dropout is None else dropout(weights)
-+ dropped = weights
-dropout that never ends: test_fast_forms_drop_nothing_once_a_model_is_in_use
+- weights = dropout(weights)
++ pass
+dropout that never ends: test_fast_dropout_drops_nothing_once_a_model_is_in_use
 - if not self.training or self.p == 0
 + if self.p == 0
 target mask without padding: check_the_masks_of_a_batch
@@ -72,12 +65,12 @@ target mask without padding: check_the_masks_of_a_batch
 target not shifted: check_the_masks_of_a_batch
 - self.tgt_y = tgt[:, 1:]
 + self.tgt_y = tgt[:, :-1]
-smoothing mass on padding: check_label_smoothing_beside_the_option_of_cross_entropy
+smoothing mass on padding: test_the_loss_is_the_divergence_from_its_distribution
 - t[:, self.padding_idx] = 0.0
 + pass
 schedule two updates off: check_two_updates_are_those_of_the_formula
-- curve(updates + 1, size, factor, warmup)
-+ curve(updates + 3, size, factor, warmup)
+- rate(updates + 1, size, factor, warmup)
++ rate(updates + 3, size, factor, warmup)
 gradient divided per micro-batch: check_accumulation_equals_one_large_batch
 - loss_compute(states, batch.tgt_y, ntokens)
 + loss_compute(states, batch.tgt_y, batch.ntokens)
@@ -86,26 +79,26 @@ gradient leaks into the next update: check_accumulation_equals_one_large_batch
 -             optimizer.zero_grad()
 +             scheduler.step()
 loss not divided by the tokens: check_the_loss_is_a_mean_over_real_tokens
-- return loss_sum, loss_sum / ntokens
-+ return loss_sum, loss_sum
-evaluation with dropout: test_judging_is_without_dropout_and_changes_nothing
+- loss_sum.detach(), loss_sum / norm
++ loss_sum.detach(), loss_sum
+decoding with dropout: test_a_text_is_decoded_without_dropout_and_without_gradients
 -     was_training = model.training
 -     model.eval()
 +     was_training = model.training
 no source mask in the cache: check_cached_and_plain_decoding_agree
-- self.attn.attend(query, self.keys, self.values, self.mask, at)
-+ self.attn.attend(query, self.keys, self.values, None, at)
+- self.attn.attend(q, self.keys, self.values, mask.unsqueeze(1))
++ self.attn.attend(q, self.keys, self.values, None)
 length penalty counts the start: check_a_batch_is_searched_like_each_sentence_alone
-- torch.where(had_ended, length, length + 1)
-+ torch.where(had_ended, length, length + 2)
+- torch.where(had_ended, length.gather(1, place), step)
++ torch.where(had_ended, length.gather(1, place), step + 1)
 a search that ends too early: check_a_batch_is_searched_like_each_sentence_alone
-- bound = going_on.amax(dim=1) / length_penalty(longest, alpha)
-+ bound = going_on.amax(dim=1) / length_penalty(1, alpha)
+- amax(1) / length_penalty(limit, alpha)
++ amax(1) / length_penalty(1, alpha)
 source embedding not tied: check_the_parameters_are_those_of_the_formulas
-- source.weight = target.weight
+- model.src_embed[0].lut.weight = model.tgt_embed[0].lut.weight
 + pass
 output not tied: check_the_parameters_are_those_of_the_formulas
-- model.generator.proj.weight = target.weight
+- model.generator.proj.weight = model.tgt_embed[0].lut.weight
 + pass
 weights that do not start by the rule of Glorot: check_a_new_model_starts_as_described
 - nn.init.xavier_uniform_(module.weight)
@@ -129,8 +122,8 @@ another length penalty: check_the_length_penalty_at_two_lengths
 - return ((5 + length) / 6) ** alpha
 + return ((1 + length) / 2) ** alpha
 ended hypotheses that lose their place: check_a_batch_is_searched_like_each_sentence_alone
-- torch.where(ended, logp + 1e9, logp)
-+ logp
+- masked_fill(ended, torch.inf)
++ masked_fill(ended, -1000.0)
 an average of the last model alone: test_an_average_is_the_mean_of_every_weight
 - total[name] + value
 + value * (count + 1)
@@ -141,13 +134,13 @@ sampling that ignores top-k: test_temperature_and_top_k
 - len(log_probs) if top_k is None else top_k
 + len(log_probs)
 values turned too: test_rotary_attention_knows_distances_and_no_places
-- attend(rotate(query, at), rotate(key, places), value, mask, at)
-+ attend(rotate(query, at), rotate(key, places), rotate(value, places), mask, at)
+- attend(q, rotate(k, places), v, mask)
++ attend(q, rotate(k, places), rotate(v, places), mask)
 a straight line that stays level: test_the_line_rises_to_the_peak_of_the_curve_and_ends_at_zero
 - min(step / warmup, falling)
 + min(step / warmup, 1.0)
 vocabulary from all splits: check_words_of_the_test_are_unknown_and_ids_have_their_ends
-- for pair in sample_of(corpus.splits["train"])
+- for pair in sample_of(corpus.pairs("train"))
 + for pair in itertools.chain(*corpus.splits.values())
 BLEU that does not see capitals: check_case_counts_and_an_unknown_word_is_one
 - BLEU(tokenize=bleu_tokenization(language))
@@ -168,46 +161,53 @@ root of the mean square plus epsilon: check_rms_norm_equals_torch
 - (mean_square + self.eps).sqrt()
 + (mean_square.sqrt() + self.eps)
 RMSNorm that takes the mean away: check_rms_norm_equals_torch
-- return self.scale * x / (mean_square
-+ return self.scale * (x - x.mean(-1, keepdim=True)) / (mean_square
+- return self.weight * x / (mean_square
++ return self.weight * (x - x.mean(-1, keepdim=True)) / (mean_square
 the wrong half through the gate: check_swiglu_is_the_formula
 - F.silu(self.gate(x)) * self.widen(x)
 + self.gate(x) * F.silu(self.widen(x))
 groups of heads dealt like cards: check_grouped_attention_equals_torch
-- keys = key.repeat_interleave(copies, dim=1)
-+ keys = key.repeat(1, copies, 1, 1)
+- k = k.repeat_interleave(copies, dim=1)
++ k = k.repeat(1, copies, 1, 1)
 angles that do not grow evenly: check_rotary_scores_depend_on_the_distance_only
-- angle = at.unsqueeze(1) * frequency
-+ angle = at.unsqueeze(1).sqrt() * frequency
+- angle = places.unsqueeze(1) * frequency
++ angle = places.unsqueeze(1).sqrt() * frequency
 the same frequency in each pair: test_rotary_attention_knows_distances_and_no_places
-- / width)
--     angle = at
-+ * 0)
-+     angle = at
+-     angle = places
++     frequency = torch.ones_like(frequency)
++     angle = places
 keys not turned: test_rotary_attention_knows_distances_and_no_places
-- attend(rotate(query, at), rotate(key, places), value, mask, at)
-+ attend(rotate(query, at), key, value, mask, at)
-a cache that forgets where it is: test_parts_of_today_are_cached
-- at = torch.tensor([self.length], device=x.device)
-+ at = torch.tensor([0], device=x.device)
-a cache that forgets where it is in front of the memory: test_parts_of_today_are_cached
-- at = torch.full((x.size(1),), self.length, device=x.device)
-+ at = torch.zeros(x.size(1), device=x.device)
-a fast form with another gradient: check_fast_forms_train_as_the_plain_ones
-- F.layer_norm(x, self.scale.shape, self.scale, self.shift, self.eps)
-+ F.layer_norm(x.detach(), self.scale.shape, self.scale, self.shift, self.eps)
-loss of the first chunk only: test_the_loss_in_several_chunks_is_the_plain_one
-- return sum(losses)
-+ return losses[0]
-a loss that counts padding: test_padding_costs_nothing_whatever_its_score
-- losses[target != self.padding_idx].sum()
-+ losses.sum()
-the last micro-batch without an exchange: test_two_ranks_train_like_one
-- = batch is batches[-1]
-+ = False
-gradient divided by the tokens of one rank: test_two_ranks_train_like_one
-- torch._foreach_mul_(gradients, ranks / tokens)
-+ torch._foreach_mul_(gradients, 1 / max(1, sum(batch.ntokens for batch in batches)))
+- attend(q, rotate(k, places), v, mask)
++ attend(q, k, v, mask)
+a cache that forgets where it is: check_a_batch_is_searched_like_each_sentence_alone
+- x = model.tgt_embed(written.flatten(0, 1))[:, -1]
++ x = model.tgt_embed(written.flatten(0, 1)[:, -1:])[:, -1]
+a loss that counts padding: test_padding_costs_nothing_whatever_its_probability
+- loss.masked_fill(target == self.padding_idx, 0.0).sum()
++ loss.sum()
+bias without its sign: test_a_bias_is_added_to_the_scores
+- scores = scores + bias
++ scores = scores - bias
+weights with their graph: test_the_weights_of_the_last_call_are_kept_without_their_graph
+- else weights.detach()
++ else weights
+padding among the other words: check_label_smoothing_beside_the_option_of_cross_entropy
+- log_probs[..., self.padding_idx + 1 :].sum(-1)
++ log_probs[..., self.padding_idx :].sum(-1)
+the right word among the other words: test_the_loss_is_the_divergence_from_its_distribution
+- self.share * (before + after - right)
++ self.share * (before + after)
+a cache that keeps hypotheses in their old order: check_cached_and_plain_decoding_agree
+- self.keys = self.keys[rows]
++ pass
+queries at the first places: test_the_cache_serves_a_language_model
+- rotate(q, places[-q.size(-2) :])
++ rotate(q, places[: q.size(-2)])
+a kernel that takes closed for open: test_fused_attention_computes_what_plain_attention_does
+-         mask = mask != 0
+-     if bias
++         mask = mask == 0
++     if bias
 """
 ENTRY = r"(?m)^(\S[^-+].*): (\w+)\n((?:- .*\n)+)((?:\+ .*\n)*)"  # name, check, before, after
 FAULTS = re.findall(ENTRY, LISTED)
@@ -236,7 +236,7 @@ def with_fault(monkeypatch) -> Callable:
 
 def run(check: str, module: ModuleType) -> None:
     """Run a check of the script, or a test that takes it."""
-    tests = vars(test_model) | vars(test_looking_inside) | vars(test_ranks) | vars(test_recipe)
+    tests = vars(test_model) | vars(test_looking_inside) | vars(test_recipe)
     module.EXAMPLES[check]() if check in module.EXAMPLES else tests[check](module)
 
 
