@@ -41,6 +41,13 @@
 # proposed in 2017 to translate with attention alone. Each idea is told in plain words; a few lines
 # of code implement it; and most formulas stand beside a check that compares them with something
 # independent. You can read it as an article, run it cell by cell, import it as a module, or train
+# with it from the command line. All four are the same file.
+#
+# <a id="setup"></a>
+# *Set-up, folded: nothing in it is about Transformers.* In Colab it installs what is missing, and
+# never touches PyTorch.
+
+# %% tags=["hide-input"]
 import contextlib
 import copy
 import functools
@@ -3644,8 +3651,6 @@ def create_dataloaders(
 
 
 # %%
-
-
 @example
 def check_batches_hold_every_sentence_once_and_keep_the_budget():
     lengths = [(random.randint(1, 30), random.randint(1, 30)) for _ in range(200)]

@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
+import GPUtil  # noqa: F401  # this and the next ones for every process
+import sacrebleu  # noqa: F401
+import spacy  # noqa: F401
 import torch
+import torch._dynamo  # an optimizer imports it
+import torchtext.vocab  # noqa: F401
 
 
 class Rank(ForkProcess):

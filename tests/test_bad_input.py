@@ -1,5 +1,9 @@
-"""Input that a reader may hand in and that cannot be used: it ends in an error that helps."""
+"""Input that a reader may hand in and that cannot be used: it ends in an error that helps.
 
+Each is one line on standard error, with the place, the fault and the way out.
+"""
+
+import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -8,28 +12,26 @@ import io
 import itertools
 import json
 import math
+import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 import threading
 import types
 from pathlib import Path
 
 import pytest
-from conftest import contents, write_pairs
+from conftest import PROJECT, contents, train_one_epoch, write_pairs
+from safetensors.torch import save
 
 import the_annotated_transformer as tutorial
-from the_annotated_transformer import CorpusError
+from the_annotated_transformer import UserError
 
 DE_EN = ("de", "en")
-
-
-def last_line(text: str) -> str:
-    """The last line of standard error, behind notes and warnings; nothing of a traceback."""
-    assert "Traceback" not in text
-    line = text.rstrip("\n").rpartition("\n")[2]
-    assert line.startswith("error: "), text
-    return line
+PROGRAM = [sys.executable, str(PROJECT / tutorial.SCRIPT)]
+SMALL = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --min-freq 1 --epochs 1".split()
 
 
 def run_main(*arguments: object) -> int:
@@ -38,6 +40,16 @@ def run_main(*arguments: object) -> int:
         return tutorial.main(list(map(str, arguments)))
     except SystemExit as end:
         return end.code
+
+
+def told(capsys, *arguments: object, before: str = "") -> str:
+    """The one line of an error that the command line ends in, after `before` it may say more."""
+    capsys.readouterr()
+    status = run_main(*arguments)
+    said = capsys.readouterr().err.removeprefix(before)
+    assert status == 1, said
+    assert re.fullmatch(r"error: .*\n", said), said
+    return said.removesuffix("\n")
 
 
 def files(folder: Path) -> list[str]:
@@ -64,69 +76,112 @@ def zip_file(path: Path) -> Path:
 
 def test_a_good_corpus_is_read_plain_or_zipped_with_test_splits_or_without(corpus):
     zip_file(corpus / "train.de")
+    for other in ("test_notes.txt", "tests.py", "test.de~"):
+        (corpus / other).write_text("No split of a corpus.\n")
     read = tutorial.read_corpus(corpus, DE_EN)
     pairs = {split: list(text) for split, text in read.splits.items()}
     assert pairs == {"train": PAIRS, "val": PAIRS, "test": PAIRS}
     assert read.name == "texts"
-    for other in ("test_notes.txt", "tests.py", "test.de~"):
-        (corpus / other).write_text("No split of a corpus.\n")
-    result = tutorial.read_corpus(corpus, DE_EN).tests()
-    assert result == ["test"]
+    assert read.tests() == ["test"]
     (corpus / "test.de").unlink()
-    with pytest.raises(CorpusError, match=r"test\.de is missing"):
-        tutorial.read_corpus(corpus, DE_EN)
     (corpus / "test.en").unlink()
     assert tutorial.read_corpus(corpus, DE_EN).tests() == []
-    (corpus / "val.en").unlink()
-    with pytest.raises(CorpusError, match=r"val\.en is missing"):
-        tutorial.read_corpus(corpus, DE_EN)
 
 
-def test_a_gzip_file_that_was_cut_short_or_damaged(corpus):
+SPOILT = {
+    "unequal files": (lambda corpus: append(corpus / "train.en"), "2 lines in train.de and 3 in"),
+    "an unequal val": (lambda corpus: append(corpus / "val.de"), "3 lines in val.de and 2 in"),
+    "an empty train": (lambda corpus: empty(corpus, "train"), "no pairs in train.de and train.en"),
+    "an empty val": (lambda corpus: empty(corpus, "val"), "no pairs in val.de and val.en"),
+    "blank lines": (lambda corpus: empty(corpus, "train", "\n \n"), "all pairs are empty"),
+    "a val of blank lines": (lambda corpus: empty(corpus, "val", "\n\n"), "not one pair of val"),
+    "no train": (lambda corpus: remove(corpus, "train.*"), "no pairs in train.de and train.en"),
+    "one language of train": (lambda corpus: remove(corpus, "train.en"), "train.en is missing"),
+    "one language of val": (lambda corpus: remove(corpus, "val.de"), "val.de is missing"),
+    "no text at all": (lambda corpus: remove(corpus, "*"), "it has nothing"),
+    "no folder": (shutil.rmtree, "texts is no folder: name one with train.de"),
+    "latin-1": (
+        lambda corpus: (corpus / "train.de").write_bytes("Eins\nKühe\n".encode("latin-1")),
+        "train.de, after line ",
+    ),
+    "utf-16": (
+        lambda corpus: (corpus / "val.en").write_bytes("A\nB\n".encode("utf-16")),
+        "val.en, after line 0: not UTF-8; convert it first",
+    ),
+    "a damaged gzip": (
+        lambda corpus: zip_file(corpus / "train.de").write_bytes(b"\x1f\x8b\x08 no gzip"),
+        "train.de.gz cannot be read",
+    ),
+    "no gzip at all": (
+        lambda corpus: zip_file(corpus / "val.de").write_bytes(b"<html>"),
+        "val.de.gz cannot be read",
+    ),
+    "a folder for a file": (
+        lambda corpus: [(corpus / "val.de").unlink(), (corpus / "val.de").mkdir()],
+        "val.de cannot be read",
+    ),
+}
+
+
+def append(path: Path) -> None:
+    path.write_text(path.read_text("utf-8") + "Noch einer.\n", "utf-8")
+
+
+def empty(corpus: Path, split: str, text: str = "") -> None:
+    for language in DE_EN:
+        (corpus / f"{split}.{language}").write_text(text)
+
+
+def remove(corpus: Path, pattern: str) -> None:
+    for path in corpus.glob(pattern):
+        path.unlink()
+
+
+@pytest.mark.parametrize("fault", SPOILT)
+def test_a_corpus_that_cannot_be_trained_on(corpus, tmp_path, capsys, fault):
+    """Nothing that looks like a run is left."""
+    spoil, message = SPOILT[fault]
+    spoil(corpus)
+    said = told(capsys, "train", "--data", corpus, "--folder", tmp_path / "run", *SMALL)
+    assert message in said
+    assert "texts" in said, "the place"
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_gzip_file_that_was_cut_short_or_damaged_anywhere(corpus):
     path = zip_file(corpus / "train.en")
     content = path.read_bytes()
     damaged = bytes([*content[:-8], content[-8] ^ 1, *content[-7:]])  # its checksum
-    for bad in (damaged, *(content[:length] for length in range(len(content)))):
+    for bad in (damaged, *(content[:length] for length in range(1, len(content)))):
         path.write_bytes(bad)
-        with pytest.raises(CorpusError, match=r"train\.en\.gz"):
-            tutorial.read_corpus(corpus, DE_EN)
-
-
-def test_files_that_do_not_match_or_are_not_utf8(corpus):
-    (corpus / "val.en").write_text("A dog.\nTwo cows.\nThree owls.\n")
-    with pytest.raises(CorpusError, match=r"2 lines in val\.de and 3 in val\.en"):
-        tutorial.read_corpus(corpus, DE_EN)
-    (corpus / "train.de").write_bytes("Ein Hund.\nZwei Kühe.\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"train\.de, behind line 0: not UTF-8"):
-        tutorial.read_corpus(corpus, DE_EN)
+        with pytest.raises(UserError, match=r"train\.en\.gz"):
+            list(tutorial.read_corpus(corpus, DE_EN).splits["train"])
 
 
 def test_rare_line_ends_do_not_end_a_line(corpus):
-    """And a line may end as on Windows."""
+    """And a line may end as on Windows; a byte order mark is no text."""
     for mark in "\u2028\u2029\x85\x0b\x0c\x1c\r":
-        (corpus / "train.de").write_bytes(f"Ein{mark}Hund.\r\nZwei Kühe.\r\n".encode())
+        text = f"\ufeffEin{mark}Hund.\r\nZwei Kühe.\r\n"
+        (corpus / "train.de").write_bytes(text.encode())
         train = tutorial.read_corpus(corpus, DE_EN).splits["train"]
         expected = [(f"Ein{mark}Hund.", "A dog."), PAIRS[1]]
         assert list(train) == expected
 
 
-def test_an_unknown_language_code():
-    with pytest.raises(ValueError, match="spaCy cannot tokenize language 'qq'"):
-        tutorial.load_tokenizer("qq")
-
-
-def test_pairs_that_cannot_be_learnt_from_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNS_DIR", str(tmp_path))
+def test_pairs_that_cannot_be_learnt_from_are_left_out(tmp_path):
     fitting = ("Hund " * 9, "dog " * 8)
     bad = [("Hund " * 10, "dog"), ("Hund", "dog " * 9), ("", "A dog."), ("Ein Hund.", "")]
     good = [*PAIRS, fitting]
     corpus = tutorial.Corpus("toy", DE_EN, {"train": [bad[0], *good, *bad[1:]], "val": PAIRS})
-    config = tutorial.Config(vocab_size=0, share_embeddings=False, min_freq=1, max_len=10)
-    data = tutorial.encode_corpus(corpus, config)
-    encoded = tutorial.encode_pairs(good, data.vocabularies, DE_EN)
-    result = [(a.tolist(), b.tolist()) for a, b in map(data.train.__getitem__, range(3))]
-    assert result == encoded
-    assert len(data.train) == 3
+    vocabularies = tutorial.learn_words(corpus, min_freq=1)
+    tutorial.write_ids(tmp_path, corpus, vocabularies, max_len=10)
+    assert len(tutorial.IdPairs(tmp_path)) == len(good)
+
+
+@pytest.mark.parametrize("pairs", [["Ein Hund."], [("a", "b", "c")], [["a", None]], [(1, 2)]])
+def test_what_is_no_pair_of_two_texts(pairs):
+    with pytest.raises(UserError, match=r"mine, val: .* is no pair of two texts"):
+        tutorial.Corpus("mine", DE_EN, {"train": PAIRS, "val": pairs})
 
 
 # Multi30k, of which we make a small one with checksums of its own -------------------------------
@@ -218,7 +273,7 @@ def test_a_good_download_is_found_and_not_repeated(server, out_of_reach):
 def test_a_failing_download_is_tried_three_times(server, patience, tmp_path, fault):
     first, second, *_ = tutorial.MULTI30K_SUMS
     server.faults = [None] + [fault] * 3
-    with pytest.raises(CorpusError, match="could not be fetched") as caught:
+    with pytest.raises(UserError, match="could not be fetched") as caught:
         tutorial.download_multi30k(tmp_path / "cache")
     message = str(caught.value)
     assert tutorial.MULTI30K_URL in message
@@ -244,13 +299,13 @@ def test_a_tampered_file_of_multi30k(published, monkeypatch, fresh_corpora):
     monkeypatch.setenv("MULTI30K_DIR", str(published))
     monkeypatch.setenv("ANNOTATED_RUN", "laptop")
     for ask in (lambda: tutorial.find_corpus("multi30k"), tutorial.corpus_at_hand):
-        with pytest.raises(CorpusError, match=r"train\.de\.gz is not the published file"):
+        with pytest.raises(UserError, match=r"train\.de\.gz is not the published file"):
             ask()
 
 
 def test_out_of_reach(out_of_reach, capsys, monkeypatch):
     """An error that says what to do; only a page or notebook takes the captions by itself."""
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(UserError) as caught:
         tutorial.find_corpus("multi30k")
     message = str(caught.value)
     assert tutorial.MULTI30K_URL in message
@@ -260,8 +315,7 @@ def test_out_of_reach(out_of_reach, capsys, monkeypatch):
     assert "\n" not in message
     assert files(out_of_reach) in ([], [".data"])
     capsys.readouterr()
-    assert run_main("train", "--folder", out_of_reach / "run") == 1
-    said = last_line(capsys.readouterr().err)
+    said = told(capsys, "train", "--folder", out_of_reach / "run")
     assert said.startswith("error: Multi30k is out of reach")
     assert "--data builtin" in said
     monkeypatch.setenv("ANNOTATED_RUN", "laptop")
@@ -281,50 +335,65 @@ def test_the_pinned_sums_are_those_of_multi30k(multi30k):
     assert result == sizes
 
 
-# The command line -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", ["translate Hund", "evaluate"])
-def test_a_model_that_cannot_be_used(capsys, small_run, tmp_path, command):
-    model = Path(shutil.copytree(small_run / "epoch-001", tmp_path / "model"))
-    (model / "words.json").write_bytes((model / "words.json").read_bytes()[:-1])
-    (tmp_path / "other.pt").write_bytes(b"PK")
-    for place in (model, model / "model.safetensors", tmp_path / "other.pt", tmp_path / "none"):
-        assert run_main(*command.split(), "--model", place) == 1
-        said = capsys.readouterr()
-        assert said.out == "" and said.err == f"{last_line(said.err)}\n", "one line"
-        assert str(place) in said.err
-
+# Settings ---------------------------------------------------------------------------------------
 
 BAD_SETTINGS = {
-    "--h 3": r"d_model \(16\) must be divisible by h \(3\)",
-    "--vocab-size 0": "one matrix needs one vocabulary",
-    "--attention Mine": "Mine is no part of this text",
-    "--data none": r"none/train\.de is missing: name the folder of the text by --data",
+    "--dropout nan": "--dropout must be at least 0 and below 1, got nan",
+    "--dropout 1": "--dropout must be at least 0 and below 1, got 1.0",
+    "--factor nan": "--factor must be above 0, got nan",
+    "--weight-decay=-0.1": "--weight-decay must be at least 0, got -0.1",
+    "--h 3": "--h must be a divisor of --d-model 16, got 3",
+    "--N 0": "--N must be at least 1, got 0",
+    "--languages de": "--languages must be two codes",
+    "--languages de-2b": "2b",
+    "--vocab-size 0 --share-embeddings True": "--share-embeddings needs subwords",
+    "--shares 100": "--shares 100 of 60 pairs: ask for fewer",
+    "--attention rotary --d-model 6": "rotary heads need an even width, got d_model 6 over h 2",
+    "--attention mine": "'mine' is not among plain, .*; --parts FILE.py",
+    "--vocab-size 4000": r"--vocab-size 4000: this text makes \d+ subwords",
+    "--vocab-size 5": r"--vocab-size 5: this text makes \d+ subwords",
+    "--max-len 3": "all pairs are empty or longer than 3 tokens",
+    "--minutes nan": "--minutes must be above 0, got nan",
+    "--minutes=-1": "--minutes must be above 0, got -1",
+    "--data none": "none is no folder: name one with train.de",
+    "--data builtin --languages fr-en": "are German and English, not fr and en",
+    "--init-from none": "none/config.json cannot be read",
+    "--parts none.py": "none.py is missing: --parts names a Python file",
 }
 
 
 @pytest.mark.parametrize("setting", BAD_SETTINGS)
-def test_a_setting_out_of_range(capsys, small_corpus, tmp_path, setting):
+def test_a_setting_that_cannot_work(capsys, tmp_path, setting):
     """The error names the option and its limit; nothing that looks like a run is left."""
-    given = ["--data", small_corpus, "--folder", tmp_path / "run", "--d-model", 16, "--h", 2]
-    result = run_main("train", *given, "--vocab-size", 50, *setting.split())
-    assert result == 1
-    assert re.search(BAD_SETTINGS[setting], last_line(capsys.readouterr().err))
-    assert not (tmp_path / "run").exists()
+    pairs = tutorial.builtin_corpus()["train"][:70]
+    text = write_pairs(tmp_path / "text", DE_EN, train=pairs[:60], val=pairs[60:])
+    run = tmp_path / "run"
+    said = told(capsys, "train", "--data", text, "--folder", run, *SMALL, *setting.split())
+    assert re.search(BAD_SETTINGS[setting], said)
+    assert not (run / "config.json").exists()
 
 
 def test_every_setting_has_its_limit():
-    bad = [(name, 0) for name in tutorial.POSITIVE]
-    bad += itertools.product(["factor", "clip"], [-1.0, math.nan])
+    whole_numbers = "N d_model d_ff h max_len min_freq batch_tokens accum_iter warmup epochs shares"
+    bad = itertools.product([*whole_numbers.split(), "log_every"], (0, -1))
+    bad = [*bad, *itertools.product(["vocab_size", "average"], [-1])]
+    bad += itertools.product(["factor", "clip"], [0.0, -1.0, math.nan])
+    bad += itertools.product(["weight_decay"], [-1.0, math.nan])
+    bad += itertools.product(["dropout", "attention_dropout", "smoothing"], [-0.1, 1.0, math.nan])
     bad += itertools.product(["languages"], ["de", "-en", "de-en-fr", "zh-Hans:", "a:b:c"])
     for name, value in bad:
-        with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} .*got '?{value}"):
+        with pytest.raises(UserError, match=f"--{name.replace('_', '-')} .*got '?{value}"):
             dataclasses.replace(tutorial.Config(), **{name: value})
 
 
+@pytest.mark.parametrize("options", ["--beam 0", "--alpha=-1", "--alpha nan", "--alpha inf"])
+def test_a_search_that_cannot_work(capsys, options):
+    said = told(capsys, "translate", "Hund", *options.split())
+    assert "--beam must be at least 1, --alpha at least 0, got" in said
+
+
 def test_a_command_line_that_cannot_be_read(capsys):
-    for words in ("train --preset huge", "translate --bema 2", "train --vocab-size=-1", ""):
+    for words in ("train --preset huge", "translate --bema 2", "train --N many", "tarin", ""):
         assert run_main(*words.split()) == 2
         said = capsys.readouterr()
         assert said.out == ""
@@ -332,235 +401,297 @@ def test_a_command_line_that_cannot_be_read(capsys):
         assert "Traceback" not in said.err
 
 
-def test_a_terminal_that_knows_ascii_only(monkeypatch, small_corpus, tmp_path):
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-    given = ["--data", small_corpus, "--folder", tmp_path / "run", "--d-model", 6]
-    assert run_main("train", *given, "--minutes", 0) == 0, "the arrow of its first line"
+# Models and runs --------------------------------------------------------------------------------
 
 
-# A reader's own corpus --------------------------------------------------------------------------
+@pytest.fixture
+def run(small_run, tmp_path) -> Path:
+    """A copy of a finished run, to spoil."""
+    return Path(shutil.copytree(small_run, tmp_path / "a run"))
 
 
-def test_a_language_of_three_parts_without_spaces(tmp_path, capsys, monkeypatch):
-    """From its files to the score: words of Chinese are counted by a rule of its own."""
-    pairs = [(f"{a} {b}", f"{a}和{b}。") for a in "一二三四五六七八" for b in "猫狗鸟鱼马牛羊猪"]
-    data = write_pairs(tmp_path / "animals", ("en", "zh-Hans"), train=pairs, val=pairs[:5])
-    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
-    given = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --no-share-embeddings --epochs 1"
-    given = ["train", "--data", data, "--languages", "en:zh-Hans", *given.split()]
-    assert run_main(*given) == 0
-    said = capsys.readouterr().out
-    assert "animals (en:zh-Hans): 64 of 64 pairs fit, " in said
-    assert "BLEU counts words by zh\n" in said
-    assert "BLEU is below 1 everywhere: this epoch was chosen by perplexity" in said
-    run = tmp_path / "runs" / "recipe-en-zh-Hans"
-    assert f"--model {run}\n" in said
-    assert run_main("evaluate", "--model", run) == 0
-    assert "|tok:zh|" in capsys.readouterr().out
-    assert run_main(*given, "--epochs", 1) == 0, "the same run"
+MODEL_FILES = "config.json", "words.json", "model.safetensors"
 
 
-@pytest.mark.parametrize(
-    "language, rule",
-    [("zh", "zh"), ("zh-Hant", "zh"), ("ja", "char"), ("th", "char"), ("en", "13a"), ("x", "13a")],
-)
-def test_bleu_counts_what_words_are_in_a_language(language, rule):
-    perfect, signature = tutorial.corpus_bleu(["猫在睡觉。"], ["猫在睡觉。"], language)
-    wrong, _ = tutorial.corpus_bleu(["猫在吃鱼。"], ["猫在睡觉。"], language)
-    unknown, _ = tutorial.corpus_bleu(["猫<unk>睡觉。"], ["猫在睡觉。"], language)
-    other, _ = tutorial.corpus_bleu(["猫不睡觉。"], ["猫在睡觉。"], language)
-    assert f"|tok:{rule}|" in signature
-    assert perfect > 99.9
-    assert (wrong > 20) == (rule != "13a")
-    assert unknown == other  # one wrong character
+@pytest.mark.parametrize("name", MODEL_FILES)
+@pytest.mark.parametrize("command", ["translate Hund", "evaluate"])
+def test_a_model_that_cannot_be_read(capsys, run, name, command):
+    """Missing, cut anywhere, or another file in its place."""
+    path = run / name
+    good = path.read_bytes()
+    for content in (None, b"", b"[]", b"{}", b"\xff\xfe", good[: len(good) // 2], good[:-9]):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        said = told(capsys, *command.split(), "--model", run)
+        assert str(run) in said
+        path.write_bytes(good)
+    assert run_main("translate", "Hund", "--model", run) == 0
+    assert str(run / "none") in told(capsys, *command.split(), "--model", run / "none")
 
 
-@pytest.mark.parametrize("given", [("a", "b"), ([], []), (["a"], ["a", "b"])])
-def test_bleu_of_unequal_numbers(given):
-    with pytest.raises(ValueError, match="a list of translations, and a reference for each"):
-        tutorial.corpus_bleu(*given)
+def test_files_of_different_models(capsys, run, small_run):
+    """Other words, other weights, weights of other names."""
+    words = json.loads((run / "words.json").read_bytes())
+    weights = tutorial.load_trained_model(small_run).model.named_parameters()
+    weights = {name: value.detach() for name, value in weights}
+    name = "encoder.layers.0.feed_forward.widen.weight"
+    less = {key: value for key, value in weights.items() if key != name}
+    other = {
+        "words.json": [
+            json.dumps(words | {side: [*words[side], "unheard"]}).encode() for side in words
+        ],
+        "model.safetensors": [
+            save(less),
+            save(weights | {"encoder.norm.more": weights["encoder.norm.bias"].clone()}),
+            save(weights | {name: weights[name][:1].clone()}),
+        ],
+    }
+    for file, spoilt in other.items():
+        good = (run / file).read_bytes()
+        for content in spoilt:
+            (run / file).write_bytes(content)
+            said = told(capsys, "translate", "Hund", "--model", run)
+            assert f"{run} holds files of different models" in said
+        (run / file).write_bytes(good)
 
 
-def test_a_toy_says_that_it_is_one(tmp_path, capsys):
-    sizes = "--N 1 --d-model 8 --d-ff 16 --h 1 --vocab-size 0 --no-share-embeddings --epochs 1"
-    assert run_main("train", "--data", "builtin", "--folder", tmp_path / "toy", *sizes.split()) == 0
-    said = capsys.readouterr().out
-    assert said.endswith(f"\na toy: it knows the {tutorial.BUILTIN}, and nothing else\n")
+def changed(path: Path, name: str, value: object) -> None:
+    """Change a value of a JSON object; a name with a dot is that of one inside another object."""
+    about = json.loads(path.read_bytes())
+    *outer, last = name.split(".")
+    inside = about[outer[0]] if outer else about
+    inside[last] = value
+    if value is GONE:
+        del inside[last]
+    path.write_text(json.dumps(about, indent=1, ensure_ascii=False))
 
 
-def test_a_readers_own_corpus_of_other_languages(tmp_path, capsys, monkeypatch):
-    """With options of all kinds; the folder of the run is named by its languages."""
-    pairs = tutorial.builtin_corpus()["train"]
-    splits = {"train": pairs[:30], "val": pairs[30:35], "test": pairs[35:45]}
-    data = write_pairs(tmp_path / "phrases", ("fr", "en"), **splits)
-    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
-    given = "--N 2 --d-model 16 --d-ff 32 --h 2 --max-len 24 --min-freq 1 --epochs 2 --seed 3"
-    given += " --batch-tokens 64 --vocab-size 0 --no-share-embeddings --no-norm-first --keep 1"
-    given = [
-        "train",
-        "--data",
-        data,
-        "--languages",
-        "fr-en",
-        "--schedule",
-        "inverse_sqrt",
-        *given.split(),
-    ]
-    assert run_main(*given, "--minutes", 0) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"^epoch 1 is not saved; its updates take [\d,]+ seconds$", said, re.M)
-    assert "stopped: the same command goes on, with the unf" in said
-    assert run_main(*given) == 0
-    said = capsys.readouterr().out
-    run = tmp_path / "runs" / "recipe-fr-en"
-    assert "phrases (fr-en): 30 of 30 pairs fit, " in said
-    assert f"--model {run}\n" in said
-    summary = json.loads((run / "run.json").read_text())
-    wanted = {"N": 2, "norm_first": False, "share_embeddings": False, "seed": 3, "dropout": 0.25}
-    assert wanted.items() <= summary["settings"].items()
-    assert summary["corpus"] == "phrases"
-    assert not tutorial.load_trained_model(run).model.arguments["norm_first"]
-
-    result = run_main("translate", "--model", run, "--beam", 2, "Un chat dort.", "")
-    assert result == 0
-    assert (said := capsys.readouterr()).out.count("\n") == 2
-    assert "(fr → en)" in said.err
-    assert run_main("evaluate", "--model", run) == 0, "it knows what it was trained on"
-    said = capsys.readouterr().out
-    number = r"\d+\.\d\d"
-    numbers = rf"^test: BLEU {number} \(nrefs:1\|.*\), chrF2 {number}, perplexity {number}$"
-    assert re.search(numbers, said, re.M)
-    given = ["evaluate", "--model", run / "epoch-002", "--data", data, "--alpha", 1, "--split"]
-    assert run_main(*given, "val") == 0
-    assert "val: BLEU" in (said := capsys.readouterr().out)
-    assert "alpha 1" in said
-    assert run_main(*given, "dev") == 1
-    assert "no pairs in 'dev', of train, val, test: name others" in last_line(
-        capsys.readouterr().err
-    )
+GONE = object()
+EDITS = {
+    "model.d_model": ["big", 32, -1, None, GONE],
+    "model.h": [0, 3],
+    "model.N": [2, "two"],
+    "model.attention": ["mine", 3],
+    "model.mistyped": [1],
+    "languages": [GONE, 3],
+    "corpus": [GONE],
+}
 
 
-def test_a_model_is_scored_on_what_it_was_trained_on(
-    small_config, small_corpus, tmp_path, capsys, monkeypatch
-):
-    """It knows the place and the sum of its text, and never takes a name for a place."""
-    text = shutil.copytree(small_corpus, tmp_path / "text")
-    config = dataclasses.replace(small_config, data=str(text), epochs=1)
-    tutorial.train_model(config, tmp_path / "run")
-    model = shutil.copytree(tmp_path / "run" / "epoch-001", tmp_path / "model")
-    monkeypatch.chdir(write_pairs(tmp_path / "here" / "text", DE_EN, train=PAIRS, val=PAIRS).parent)
-    assert run_main("evaluate", "--model", model) == 0
-    capsys.readouterr()
-    text = text.rename(tmp_path / "moved")
-    assert run_main("evaluate", "--model", model) == 1
-    said = last_line(capsys.readouterr().err)
-    assert f"{tmp_path}/text/train.de is missing: name the folder of the text by --data" in said
-    assert run_main("evaluate", "--model", model, "--data", text) == 0
-    text = text.rename(tmp_path / "text")
-    (text / "val.en").write_text((text / "val.en").read_text().replace("A ", "The "))
-    assert run_main("evaluate", "--model", model) == 1
-    said = last_line(capsys.readouterr().err)
-    assert "text has changed since the training: name a text by --data" in said
+@pytest.mark.parametrize("name", EDITS)
+def test_a_config_that_makes_no_model(capsys, run, name):
+    path = run / "config.json"
+    good = path.read_bytes()
+    for value in EDITS[name]:
+        changed(path, name, value)
+        said = told(capsys, "translate", "Hund", "--model", run)
+        assert str(run) in said
+        path.write_bytes(good)
+
+
+SETTINGS = {
+    "settings": [GONE, [], None, {}],
+    "settings.d_model": ["big", 32, 0, None, GONE],
+    "settings.h": [0, 3],
+    "settings.mistyped": [1],
+    "settings.attention": ["mine"],
+    "settings.schedule": ["cosine"],
+    "settings.epochs": [None, 0, "many"],
+    "settings.shares": [None, 0],
+    "settings.batch_tokens": [None],
+    "settings.warmup": [None],
+    "settings.seed": [None],
+    "languages": [GONE, 3, ["de"]],
+    "corpus": [GONE],
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_config_that_makes_no_run(capsys, run, name):
+    """And nothing is changed."""
+    path = run / "config.json"
+    good = path.read_bytes()
+    for value in SETTINGS[name]:
+        changed(path, name, value)
+        before = contents(run)
+        said = told(capsys, "resume", run)
+        assert "a run" in said or "--" in said, "the place or the option"
+        assert contents(run) == before
+        path.write_bytes(good)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '"model"', "{}", "\x00"])
+def test_a_config_that_is_none(capsys, run, text):
+    (run / "config.json").write_text(text)
+    before = contents(run)
+    options = "--data", "builtin", "--folder", run
+    for command in (["translate", "Hund", "--model", run], ["resume", run], ["train", *options]):
+        assert "a run" in told(capsys, *command)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04"])
+def test_a_checkpoint_that_is_none(capsys, run, content):
+    (run / "last.pt").write_bytes(content)
+    assert str(run / "last.pt") in told(capsys, "resume", run)
+    assert run_main("translate", "Hund", "--model", run) == 0, "it is still a model"
+
+
+def test_a_folder_with_other_things(capsys, tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    said = told(capsys, "train", "--data", "builtin", "--folder", tmp_path, *SMALL)
+    assert f"{tmp_path} holds thesis.tex" in said
+    assert "name an empty folder" in said
+    assert contents(tmp_path) == {"thesis.tex": b"mine"}
+    assert f"{tmp_path} holds thesis.tex" in told(capsys, "resume", tmp_path)
+
+
+def test_a_text_that_has_moved(capsys, small_config, small_corpus, tmp_path):
+    """The error says where it was looked for, and how to go on."""
+    text = Path(shutil.copytree(small_corpus, tmp_path / "text"))
+    config = dataclasses.replace(small_config, data=str(text), epochs=2)
+    run = tmp_path / "run"
+    train_one_epoch(config, run)
+    moved = text.rename(tmp_path / "moved")
+    said = told(capsys, "train", "--data", text, "--folder", run, *SMALL[2:])
+    assert str(text) in said and "resume" in said
+    model = tutorial.load_trained_model(run)
+    said = told(capsys, "evaluate", "--model", run, before=f"{model}\n")
+    assert str(text) in said
+    assert run_main("evaluate", "--model", run, "--data", moved) == 0
+
+
+def test_what_there_is_to_score_is_named(capsys, small_run, tmp_path):
+    """Only the splits that are scored are asked for."""
+    said = {}
+    model = f"{tutorial.load_trained_model(small_run)}\n"
+    for name, splits in {
+        "only a test": {"test": PAIRS},
+        "only a val": {"val": PAIRS},
+        "only a dev": {"dev": PAIRS},
+        "only blank lines": {"test": [("", "")]},
+    }.items():
+        folder = write_pairs(tmp_path / name, DE_EN, **splits)
+        evaluate = ["evaluate", "--model", small_run, "--data", folder]
+        if name in ("only a test", "only a val"):
+            assert run_main(*evaluate) == 0
+            assert re.search(rf"(?m)^{name[7:]}: BLEU .* 2 of 2 pairs$", capsys.readouterr().out)
+        else:
+            said[name] = told(capsys, *evaluate, before=model)
+    assert "no pairs in val.de and val.en; it has dev.de, dev.en" in said["only a dev"]
+    assert "no pair has text on both sides" in said["only blank lines"]
+    evaluate = ["evaluate", "--model", small_run, "--split", "test_2017", "--data"]
+    said = told(capsys, *evaluate, tmp_path / "only a test", before=model)
+    assert "no pairs in test_2017.de and test_2017.en; it has test.de, test.en" in said
 
 
 def test_a_run_whose_text_came_from_python_asks_for_it(tmp_path, capsys, monkeypatch, small_config):
     """A folder, or a corpus of ours, that bears the same name is another text."""
-    monkeypatch.chdir(write_pairs(tmp_path / "builtin", DE_EN, train=PAIRS, val=PAIRS).parent)
-    corpus = tutorial.Corpus("builtin", DE_EN, {"train": PAIRS * 9, "val": PAIRS})
+    monkeypatch.chdir(write_pairs(tmp_path / "mine", DE_EN, train=PAIRS, val=PAIRS).parent)
+    corpus = tutorial.Corpus("mine", DE_EN, {"train": PAIRS * 9, "val": PAIRS})
     tutorial.train_model(dataclasses.replace(small_config, epochs=1), "run", corpus=corpus)
-    assert run_main("evaluate", "--model", "run") == 1
-    assert "where is the text of builtin? Name it by --data" in last_line(capsys.readouterr().err)
+    model = f"{tutorial.load_trained_model('run')}\n"
+    said = told(capsys, "evaluate", "--model", "run", before=model)
+    assert "where is the text of mine? Name it by --data" in said
 
 
-def test_a_run_without_anything_to_judge_does_not_begin(tmp_path, small_config):
-    corpus = tutorial.Corpus("mine", DE_EN, {"train": PAIRS * 9, "val": [("", "")]})
-    with pytest.raises(ValueError, match="mine: not one pair of val can be used"):
-        tutorial.train_model(small_config, tmp_path / "run", corpus=corpus)
-    corpus = tutorial.Corpus("mine", DE_EN, {"train": [("", "")], "val": PAIRS})
-    with pytest.raises(ValueError, match="mine: all pairs are empty or longer than 16 tokens"):
-        tutorial.train_model(small_config, tmp_path / "run", corpus=corpus)
-    assert not (tmp_path / "run").exists()
-
-
-DAMAGED = [
-    ('"seed"', '"seeds"'),
-    ('"seed": 1', '"seed": 2'),
-    ('"d_model": 16', '"d_model": "big"'),
-    ('"sha256"', '"sums"'),
-    ("{", "["),
-    ("{", ""),
-    ("corpus", "\x00"),
-]
-
-
-@pytest.mark.parametrize("old, new", DAMAGED)
-def test_a_changed_run_json_is_named_and_never_overwritten(
-    small_config, small_run, tmp_path, capsys, old, new
-):
-    run = Path(shutil.copytree(small_run, tmp_path / "run"))
-    path = run / "run.json"
-    path.write_text(path.read_text().replace(old, new, 1))
-    before = path.read_bytes()
-    with pytest.raises(
-        ValueError, match=r"run\.json is damaged or (was changed|of another program)"
-    ):
-        tutorial.train_model(dataclasses.replace(small_config, epochs=1), run)
-    assert run_main("evaluate", "--model", run) == 1
-    assert "run.json" in last_line(capsys.readouterr().err)
-    assert path.read_bytes() == before
-
-
-OF_ANOTHER_EDITION = {
-    "settings.patience: Unexpected": lambda run: run["settings"].update(patience=3),
-    "settings.seeds: Unexpected": lambda run: run["settings"].update(
-        seeds=run["settings"].pop("seed")
-    ),
-    "without seed": lambda run: run["settings"].pop("seed"),
-    "settings.d_model: Input should be a valid integer": lambda run: run["settings"].update(
-        d_model="big"
-    ),
-    "settings.N: Input should be a valid integer": lambda run: run["settings"].update(N=1.5),
-    "settings.seed: Input should be a valid integer": lambda run: run["settings"].update(seed=None),
-    "settings.data: Input should be a valid string": lambda run: run["settings"].update(data=3),
-    "settings.schedule: Input should be 'linear' or": lambda run: run["settings"].update(
-        schedule="cosine"
-    ),
-    "settings: .*--h must be positive": lambda run: run["settings"].update(h=0),
-    "history.0.bleu: Input should be a valid number": lambda run: run["history"][0].update(
-        bleu=None
-    ),
-    "machine: Field required": lambda run: run.pop("machine"),
-    "best: Unexpected": lambda run: run.update(best="../other"),
-}
-
-
-@pytest.mark.parametrize("fault", OF_ANOTHER_EDITION)
-def test_a_run_of_another_edition(small_config, small_run, tmp_path, capsys, fault):
-    """File, field and type are named; the model of an epoch is still one."""
-    change = OF_ANOTHER_EDITION[fault]
-    run = Path(shutil.copytree(small_run, tmp_path / "run"))
-    content, sums = tutorial.read_summed(run / "run.json")
-    change(content)
-    tutorial.write_summed(run / "run.json", content, sums)
+@pytest.mark.parametrize("command", ["train", "resume"])
+def test_no_space_on_the_disk(capsys, monkeypatch, small_config, small_corpus, tmp_path, command):
+    run = tmp_path / "run"
+    train_one_epoch(small_config, run)
     before = contents(run)
-    said = rf"run\.json is of another edition, {fault}.*; train anew in another folder"
-    with pytest.raises(ValueError, match=said):
-        tutorial.train_model(small_config, run)
-    assert run_main("translate", "--model", run, "Hund") == 1
-    assert re.search(said, last_line(capsys.readouterr().err))
+
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    given = ["resume", run, "--epochs", 2]
+    if command == "train":
+        given = ["train", "--data", small_corpus, "--folder", tmp_path / "new", *SMALL]
+    said = told(capsys, *given)
+    assert "was not written (No space left on device): free some space" in said
     assert contents(run) == before
-    assert run_main("translate", "--model", run / "epoch-001", "Hund") == 0
+    assert not list(tmp_path.rglob("*.part"))
 
 
-def test_evaluation_where_there_is_nothing_to_score(capsys, small_run, tmp_path):
-    without = write_pairs(tmp_path / "without", DE_EN, train=PAIRS, val=PAIRS)
-    empty = write_pairs(tmp_path / "empty", DE_EN, train=PAIRS, val=PAIRS, test=[("", "")])
-    assert run_main("evaluate", "--model", small_run, "--data", without) == 0
-    assert "\nval: BLEU " in capsys.readouterr().out, "there is no test split"
-    assert run_main("evaluate", "--model", small_run, "--data", empty) == 1
-    assert "nothing to evaluate" in last_line(capsys.readouterr().err)
-    nothing = write_pairs(tmp_path / "nothing", DE_EN, train=PAIRS, val=PAIRS)
-    for language in DE_EN:
-        (nothing / f"test.{language}").write_text("")
-    assert run_main("evaluate", "--model", small_run, "--data", nothing) == 1
-    assert "no pairs in 'test'" in last_line(capsys.readouterr().err)
+# Streams ----------------------------------------------------------------------------------------
+
+
+def test_a_closed_pipe_ends_quietly(small_run):
+    """As `| head` closes it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*PROGRAM, "translate", "--model", small_run, "Hund"]
+    done = subprocess.run(list(map(str, command)), stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.returncode == 141
+    assert re.fullmatch("model small .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(small_run, closed):
+    """What would be said there is not said."""
+    command = [*PROGRAM, "translate", "--model", str(small_run), *(["Hund"] * ("<" not in closed))]
+    done = subprocess.run(
+        f"{shlex.join(command)} {closed}", shell=True, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.count("\n") == (closed == "2>&-")
+
+
+def test_a_terminal_that_knows_ascii_only(monkeypatch, small_run):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    monkeypatch.setattr(tutorial, "translate", lambda *given, **options: ["Käse → cheese"])
+    assert run_main("translate", "--model", small_run, "Käse") == 0
+    assert written.getvalue() == b"K?se ? cheese\n"
+
+
+def test_the_program_inside_another_one(small_run, small_config, tmp_path):
+    """Under `redirect_stdout`, as in a notebook, and in a thread."""
+    said = io.StringIO()
+    statuses = []
+
+    def both() -> None:
+        statuses.append(run_main("translate", "--model", small_run, "Hund"))
+        statuses.append(tutorial.train_model(small_config, tmp_path / "run"))
+
+    with contextlib.redirect_stdout(said):
+        thread = threading.Thread(target=both)
+        thread.start()
+        thread.join()
+        assert run_main("evaluate", "--model", small_run) == 0
+    assert statuses == [0, "finished"]
+    assert "test: BLEU" in said.getvalue()
+
+
+def test_lines_from_what_has_taken_the_place_of_standard_input(monkeypatch, capsys, small_run):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hund\n\nFrau"))
+    assert run_main("translate", "--model", small_run) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3 and said[1] == ""
+
+
+# Faults of ours ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [ValueError, KeyError, RuntimeError, MemoryError, OSError])
+def test_what_no_user_can_mend_keeps_its_traceback(monkeypatch, capsys, small_run, fault):
+    def fail(*given, **options):
+        raise fault("of ours")
+
+    monkeypatch.setattr(tutorial, "translate", fail)
+    with pytest.raises(fault, match="of ours"):
+        tutorial.main(["translate", "--model", str(small_run), "Hund"])
+    assert "error:" not in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_in_one_word(monkeypatch, capsys, small_run):
+    def stop(*given, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tutorial, "translate", stop)
+    assert run_main("translate", "--model", small_run, "Hund") == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"

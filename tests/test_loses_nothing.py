@@ -1,7 +1,8 @@
 """Whatever happens to a training, what it had written stays, and it goes on from there."""
 
-import contextlib
 import dataclasses
+import functools
+import json
 import os
 import pickle
 import random
@@ -10,112 +11,255 @@ import resource
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import filelock
 import pytest
-import torch
-from conftest import assert_same_run, contents, log_of, train_one_epoch
+from conftest import assert_same_run, contents, log_of, saved, train_one_epoch
 from forks import forked, results
-from torch import nn
 
 import the_annotated_transformer as tutorial
+from the_annotated_transformer import UserError
 
-LOCK = ".lock"
-WRITTEN = "run.json model.safetensors words.json config.json checkpoint.pt"
-HALF = [f".{name}.part" for name in WRITTEN.split()]
-DEEDS = [  # whatever a training does to its folder
-    *[("os.mkdir", "run"), ("open", LOCK), ("os.mkdir", "epoch")],
-    *[(event, name) for name in HALF for event in ("open", "os.rename")],
-    ("os.remove", "checkpoint.pt"),
-    *[("os.remove", name) for name in ("config.json", "model.safetensors", "words.json")],
-    ("os.rmdir", "epoch"),
-]
+BEGIN = "words.json train.ids train.lengths val.json config.json".split()
+EPOCH = "model.safetensors log.jsonl last.pt".split()
 
 # Kills ------------------------------------------------------------------------------------------
 
 
-def kill(action: Callable, ranks: int, event: str, name: str) -> None:
-    """Start the action in all ranks; the first one dies just before what it would do to a file.
+def kill(action: Callable, event: str, name: str) -> None:
+    """Start the action in a process, which dies just before what it would do to a file.
 
     A file that is about to get its name is cut in half first, as if it were still being written.
-    `run.json` is written when a run begins, too: there it is the second time that counts.
     """
-    times = []
 
     def watch(what: str, arguments: tuple) -> None:
-        if what == event and re.sub(r"-\d+", "", Path(str(arguments[0])).name) == name:
-            times.append(what)
-            if len(times) == 1 + name.startswith(".run"):
-                if event == "os.rename":
-                    os.truncate(arguments[0], os.path.getsize(arguments[0]) // 2)
-                os.kill(os.getpid(), signal.SIGKILL)
+        if what == event and Path(str(arguments[0])).name == f".{name}.part":
+            if event == "os.rename":
+                os.truncate(arguments[0], os.path.getsize(arguments[0]) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def watched_action():
-        if os.environ["RANK"] == "0":
-            sys.addaudithook(watch)
+        sys.addaudithook(watch)
         return action()
 
-    with forked(watched_action, ranks) as processes:
-        processes[0].join(60)
-        assert processes[0].exitcode == -signal.SIGKILL, processes[0].text()
+    with forked(watched_action) as [process]:
+        process.join(100)
+        assert process.exitcode == -signal.SIGKILL, process.text()
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_killed_anywhere_a_run_ends_like_one_that_was_not(small_config, small_run, tmp_path, ranks):
+def test_killed_at_any_file_a_run_ends_like_one_that_was_not(small_config, tmp_path, monkeypatch):
     """Killed again and again, before each thing that a training does to its folder.
 
-    Between two of them nothing on the disk changes, and the first rank alone writes: so these are
-    all states from which a run may have to go on.
+    Between two of them nothing on the disk changes: so these are all states from which a run may
+    have to go on. Each epoch counts as better than the one before, so that each is written.
     """
-    config = dataclasses.replace(small_config, epochs=15)
-    results(lambda: tutorial.train_model(config, tmp_path / "whole" / "run"), ranks)
+    monkeypatch.setattr(tutorial, "quality", lambda entry: entry["epoch"])
+    config = dataclasses.replace(small_config, epochs=4)
+    tutorial.train_model(config, tmp_path / "whole" / "run")
     run = tmp_path / "killed" / "run"
-    for event, name in DEEDS:
-        kill(lambda: tutorial.train_model(config, run), ranks, event, name)
-    assert 0 < len(log_of(run)) < 15
-    results(lambda: tutorial.train_model(config, run), ranks)
+    train = functools.partial(tutorial.train_model, config, run)
+    for name in (*BEGIN, *EPOCH):
+        for event in ("open", "os.rename"):
+            kill(train, event, name)
+            assert not (run / "last.pt").exists()
+    train_one_epoch(config, run)
+    for name in EPOCH:
+        for event in ("open", "os.rename"):
+            kill(train, event, name)
+            assert len(saved(run)["history"]) == 1
+    assert results(train) == ["finished"]
     assert_same_run(run, tmp_path / "whole" / "run")
 
 
-def test_three_ranks_go_on_bit_for_bit(small_config, small_run, tmp_path):
-    """A sum of three depends on its order, and so on how DDP arranges the gradients."""
-    config = dataclasses.replace(small_config, epochs=4)
-    whole = tmp_path / "whole"
-    run = tmp_path / "killed"
-    results(lambda: tutorial.train_model(config, whole), 3)
-    kill(lambda: tutorial.train_model(config, run), 3, "os.remove", "checkpoint.pt")
-    assert len(log_of(run)) == 2, "killed after the second of four epochs"
-    results(lambda: tutorial.train_model(config, run), 3)
+def test_killed_at_any_moment_a_run_ends_like_one_that_was_not(small_config, whole, tmp_path):
+    """While it encodes, in the midst of an update, while it writes: wherever it was."""
+    run = tmp_path / "run"
+    moments = random.Random(1)
+    for _ in range(8):
+        with forked(lambda: tutorial.train_model(small_config, run)) as [process]:
+            process.join(moments.uniform(0.0, 0.4))
+    assert results(lambda: tutorial.train_model(small_config, run)) == ["finished"]
+    assert_same_run(run, whole)
+
+
+def test_killed_in_the_midst_of_an_epoch(small_config, whole, tmp_path):
+    """After some of its updates."""
+    config = dataclasses.replace(small_config, log_every=1)
+    run = tmp_path / "run"
+
+    def dies() -> None:
+        tutorial.progress_line = lambda *given: (
+            lambda loss, tokens: (
+                given[3] == 2 and given[2].last_epoch == 6 and os.kill(os.getpid(), signal.SIGKILL)
+            )
+        )
+        tutorial.train_model(config, run)
+
+    with forked(dies) as [process]:
+        process.join(100)
+        assert process.exitcode == -signal.SIGKILL, process.text()
+    assert [entry["epoch"] for entry in log_of(run)] == [1]
+    assert tutorial.train_model(None, run) == "finished"
+    assert log_of(run) == log_of(whole)
+    assert contents(run)["model.safetensors"] == contents(whole)["model.safetensors"]
+
+
+def test_vocabularies_of_an_attempt_that_failed_do_not_stay(small_config, tmp_path):
+    """It wrote its words; the next one in the same folder takes subwords."""
+    with pytest.raises(UserError, match="'mine' is not among plain"):
+        tutorial.train_model(dataclasses.replace(small_config, attention="mine"), tmp_path / "run")
+    config = dataclasses.replace(small_config, vocab_size=100, max_len=64, epochs=1)
+    tutorial.train_model(config, tmp_path / "run")
+    translator = tutorial.load_trained_model(tmp_path / "run")
+    assert isinstance(translator.vocabularies[0], tutorial.Subwords)
+
+
+# Going on ---------------------------------------------------------------------------------------
+
+
+def test_resume_needs_nothing_but_the_run(small_config, small_corpus, whole, tmp_path):
+    """Neither its settings nor its text."""
+    text = Path(shutil.copytree(small_corpus, tmp_path / "text"))
+    config = dataclasses.replace(small_config, data=str(text))
+    run = tmp_path / "run"
+    train_one_epoch(config, run)
+    shutil.rmtree(text)
+    assert tutorial.train_model(None, run) == "finished"
+    assert log_of(run) == log_of(whole)
+    assert contents(run)["model.safetensors"] == contents(whole)["model.safetensors"]
+
+
+def test_nothing_is_resumed_where_no_run_is(small_run, tmp_path):
+    with pytest.raises(UserError, match=r"config\.json cannot be read"):
+        tutorial.train_model(None, tmp_path / "none")
+    tutorial.save_model(tutorial.load_trained_model(small_run), tmp_path / "model")
+    before = contents(tmp_path / "model")
+    with pytest.raises(UserError, match="is a finished model, not a run"):
+        tutorial.train_model(None, tmp_path / "model")
+    assert contents(tmp_path / "model") == before
+
+
+def test_minutes_stop_after_the_epoch(small_config, whole, tmp_path):
+    run = tmp_path / "run"
+    for done in (1, 2):
+        status = tutorial.train_model(small_config, run, minutes=1e-9)
+        assert sum(entry["averaged"] == 0 for entry in log_of(run)) == done
+    assert status == "finished"
+    assert_same_run(run, whole)
+    assert tutorial.train_model(small_config, run, minutes=1e-9) == "finished"
+    assert_same_run(run, whole)
+
+
+def test_more_epochs_by_train_or_by_resume(small_config, tmp_path):
+    """To which the run keeps when it is stopped once more, and resumed without their number."""
+    config = dataclasses.replace(small_config, epochs=1)
+    runs = tmp_path / "trained" / "run", tmp_path / "resumed" / "run"
+    for run in runs:
+        assert tutorial.train_model(config, run) == "finished"
+    further = dataclasses.replace(config, epochs=3)
+    assert tutorial.train_model(further, runs[0]) == "finished"
+    assert tutorial.train_model(None, runs[1], minutes=1e-9, epochs=3) == "stopped"
+    assert tutorial.train_model(None, runs[1]) == "finished"
+    assert_same_run(*runs)
+    assert [entry["epoch"] for entry in log_of(runs[0]) if entry["averaged"] == 0] == [1, 2, 3]
+    assert log_of(runs[0])[-1]["averaged"] == 3
+
+
+def test_fewer_epochs_than_are_done_change_nothing(small_config, whole, tmp_path):
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    assert tutorial.train_model(dataclasses.replace(small_config, epochs=1), run) == "finished"
+    assert saved(run)["history"] == saved(whole)["history"]
+
+
+# What is kept -----------------------------------------------------------------------------------
+
+
+def scored(monkeypatch, *scores: float) -> None:
+    """Validation that says these scores, one after the other."""
+    bleu = iter(scores)
+    monkeypatch.setattr(
+        tutorial.Run,
+        "validate",
+        lambda run, model: {"bleu": next(bleu), "nll": 1.0, "perplexity": 2.0},
+    )
+
+
+def weights_of(run: Path) -> dict:
+    model = tutorial.load_trained_model(run).model
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize("mean, better", [(5.0, True), (4.0, False), (3.0, False)])
+def test_the_mean_of_the_last_epochs_is_kept_where_it_is_better(
+    small_config, tmp_path, monkeypatch, mean, better
+):
+    run = tmp_path / "run"
+    scored(monkeypatch, 9.0, 4.0, 2.0, mean)
+    config = dataclasses.replace(small_config, epochs=3, average=2)
+    monkeypatch.setattr(
+        tutorial, "quality", lambda entry: (entry["epoch"] > 1, entry["bleu"])
+    )  # the first epoch is out of the question
+    tutorial.train_model(config, run)
+    [before_last, last] = saved(run)["recent"]
+    expected = {name: (before_last[name] + last[name]) / 2 for name in last}
+    if not better:
+        expected = before_last
+    found = weights_of(run)
+    for name, value in expected.items():
+        assert (found[name] - value).abs().max() < 1e-6, name
+    assert [entry["averaged"] for entry in log_of(run)] == [0, 0, 0, 2]
+
+
+def test_the_first_of_the_best_epochs_is_kept(small_config, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    scored(monkeypatch, 5.0, 9.0, 9.0, 3.0)
+    tutorial.train_model(dataclasses.replace(small_config, epochs=4, average=0), run)
+    assert len(log_of(run)) == 4, "no mean was asked for"
+    history = saved(run)["history"]
+    assert max(history, key=tutorial.quality)["epoch"] == 2
+    scored(monkeypatch, 5.0, 9.0)
+    config = dataclasses.replace(small_config, epochs=4, average=0)
+    assert tutorial.train_model(config, tmp_path / "two", minutes=1e-9) == "stopped"
+    assert tutorial.train_model(config, tmp_path / "two", minutes=1e-9) == "stopped"
+    assert contents(run)["model.safetensors"] == contents(tmp_path / "two")["model.safetensors"]
+
+
+def test_below_one_bleu_the_likelihood_decides(small_config, tmp_path, monkeypatch):
+    scores = iter([(0.4, 2.0), (0.9, 3.0), (0.1, 1.5)])
+
+    def judge(run, model) -> dict:
+        bleu, nll = next(scores)
+        return {"bleu": bleu, "nll": nll, "perplexity": 2.0}
+
+    monkeypatch.setattr(tutorial.Run, "validate", judge)
+    run = tmp_path / "run"
+    tutorial.train_model(dataclasses.replace(small_config, epochs=3, average=0), run)
+    for name, value in saved(run)["recent"][-1].items():
+        assert (weights_of(run)[name] == value).all()
+
+
+def test_the_log_is_for_pandas(whole):
+    import pandas as pd
+
+    frame = pd.read_json(whole / "log.jsonl", lines=True)
+    assert frame["epoch"].tolist() == [1, 2, 2]
+    expected = [entry["bleu"] for entry in saved(whole)["history"]]
+    assert frame["bleu"].tolist() == pytest.approx(expected)
+
+
+def test_a_folder_with_a_log_that_is_longer_than_the_run(small_config, whole, tmp_path):
+    """Killed between the log and `last.pt`: the log is cut to what the run goes on from."""
+    run = tmp_path / "run"
+    train_one_epoch(small_config, run)
+    log = run / "log.jsonl"
+    log.write_text(log.read_text() + json.dumps({"epoch": 2, "averaged": 0, "loss": 9.9}) + "\n{")
+    tutorial.train_model(small_config, run)
     assert_same_run(run, whole)
 
 
 # Damage -----------------------------------------------------------------------------------------
-
-
-def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path):
-    path = tutorial.checkpoint_of(tmp_path, [])
-    tutorial.save_checkpoint(path, {"model": nn.Linear(3, 2)})
-    tutorial.write_summed(tmp_path / "run.json", {"epochs": 7}, [path.name])
-    result = tutorial.load_checkpoint(tmp_path, [])["model"].keys()
-    assert result == {"weight", "bias"}
-
-    whole = tutorial.read_summed(tmp_path / "run.json")
-    for name in (path.name, "run.json"):
-        good = (tmp_path / name).read_bytes()
-        damaged = [good[:length] for length in range(0, len(good), 7)]
-        for place in random.Random(0).sample(range(8 * len(good)), 500):
-            byte, bit = divmod(place, 8)
-            damaged.append(good[:byte] + bytes([good[byte] ^ (1 << bit)]) + good[byte + 1 :])
-        for bad in damaged:
-            (tmp_path / name).write_bytes(bad)
-            with contextlib.suppress(ValueError, TypeError, OSError):
-                content, sums = tutorial.read_summed(tmp_path / "run.json")
-                tutorial.check_sums(tmp_path, sums)
-                assert name == "run.json" and (content, sums) == whole, "another blank, at most"
-        (tmp_path / name).write_bytes(good)
 
 
 class Malice:
@@ -128,32 +272,48 @@ class Malice:
         return os.mkdir, (self.place,)
 
 
-def test_a_checkpoint_that_cannot_be_used_is_refused(small_config, whole, tmp_path):
+@pytest.mark.parametrize("fault", ["cut", "empty", "a pickle", "a list", "other sizes"])
+def test_a_checkpoint_that_cannot_be_used_is_refused(small_config, whole, tmp_path, fault):
     """Nothing is touched, nothing executed."""
+    import torch
+
     run = Path(shutil.copytree(whole, tmp_path / "run"))
-    last = run / "checkpoint-002.pt"
-    good = last.read_bytes()
+    last = run / "last.pt"
     malice = Malice(tmp_path / "made by a pickle")
-    for bad, told in (
-        (good[:-200], "is missing, damaged, or more than tensors: train anew in another folder"),
-        (pickle.dumps(malice), "is missing, damaged, or more than tensors"),
-        (None, "is missing, damaged"),
-    ):
-        last.unlink()
-        if bad is not None:
-            last.write_bytes(bad)
-        before = contents(run)
-        with pytest.raises(ValueError, match=rf"checkpoint-002\.pt {told}"):
-            tutorial.train_model(small_config, run)
-        assert contents(run) == before
-        assert not Path(malice.place).exists()
-        last.write_bytes(good)
-    last.write_bytes(pickle.dumps(malice))  # and somebody has mended the sum
-    content, _ = tutorial.read_summed(run / "run.json")
-    tutorial.write_summed(run / "run.json", content, [last.name])
-    with pytest.raises(ValueError, match="or more than tensors: train anew"):
+    if fault == "cut":
+        last.write_bytes(last.read_bytes()[:-200])
+    elif fault == "empty":
+        last.write_bytes(b"")
+    elif fault == "a pickle":
+        last.write_bytes(pickle.dumps(malice))
+    elif fault == "a list":
+        torch.save([1, 2], last)
+    else:
+        state = saved(run)
+        state["model"]["generator.proj.weight"] = torch.zeros(3, 3)
+        torch.save(state, last)
+    before = contents(run)
+    with pytest.raises(UserError, match=r"last\.pt"):
         tutorial.train_model(small_config, run)
+    assert contents(run) == before
     assert not Path(malice.place).exists()
+
+
+@pytest.mark.parametrize("name", ["train.ids", "train.lengths"])
+@pytest.mark.parametrize("fault", ["missing", "cut", "longer"])
+def test_ids_that_are_damaged_are_refused(small_config, tmp_path, name, fault):
+    """Training on what is left would teach nonsense."""
+    run = tmp_path / "run"
+    train_one_epoch(small_config, run)
+    path = run / name
+    good = path.read_bytes()
+    path.unlink()
+    if fault != "missing":
+        path.write_bytes(good[:-80] if fault == "cut" else good + good[-80:])
+    before = contents(run)
+    with pytest.raises(UserError, match=r"train\.(ids|lengths)"):
+        tutorial.train_model(small_config, run)
+    assert contents(run) == before
 
 
 def without_room(action: Callable, size: int) -> Callable:
@@ -167,80 +327,36 @@ def without_room(action: Callable, size: int) -> Callable:
     return act
 
 
+def told_without_room(action: Callable, size: int) -> str:
+    """What the action says before it fails."""
+    with forked(without_room(action, size)) as [process]:
+        process.join(100)
+        assert process.exitcode == 1
+        return process.text()
+
+
 def test_a_full_disk_leaves_the_old_checkpoint(small_config, whole, tmp_path):
-    """Here a file may have 60,000 bytes, which is enough for the weights, and not for Adam's."""
+    """Here a file may be as long as the weights, and not as `last.pt` with what Adam needs."""
     run = tmp_path / "run"
     train_one_epoch(small_config, run)
-    before = (run / "checkpoint-001.pt").read_bytes()
-    with forked(without_room(lambda: tutorial.train_model(small_config, run), 60_000)) as [process]:
-        process.join(60)
-        assert re.search(
-            r"checkpoint-002\.pt was not written \(.*File too large.*\)", process.text()
-        )
-    assert (run / "checkpoint-001.pt").read_bytes() == before
+    before = (run / "last.pt").read_bytes()
+    size = (run / "model.safetensors").stat().st_size + 1000
+    said = told_without_room(lambda: tutorial.train_model(small_config, run), size)
+    assert re.search(r"UserError: .*last\.pt was not written \(File too large\): free some", said)
+    assert (run / "last.pt").read_bytes() == before
     assert not list(run.rglob("*.part"))
-    assert (run / "epoch-002").exists()
-    assert len(log_of(run)) == 1
     assert tutorial.train_model(small_config, run) == "finished"
     assert_same_run(run, whole)
 
 
-# A corpus on disk -------------------------------------------------------------------------------
-
-ENCODED = [".words.json.part", ".train.ids.part", ".train.lengths.part", ".corpus.json.part"]
-
-
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch) -> Path:
-    """A place for encoded corpora that is still empty."""
-    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
-    return tmp_path / "runs" / "ids"
-
-
-def test_killed_while_it_encodes_it_encodes_again(small_config, whole, tmp_path, elsewhere):
+def test_a_full_disk_leaves_no_half_corpus(small_config, whole, tmp_path):
     run = tmp_path / "run"
-    for name in ENCODED:
-        for event in ("open", "os.rename"):
-            kill(lambda: tutorial.train_model(small_config, run), 1, event, name)
+    said = told_without_room(lambda: tutorial.train_model(small_config, run), 2000)
+    assert re.search(r"UserError: .*train\.ids was not written \(File too large\)", said)
+    assert not list(run.glob(".*.part"))
+    assert not (run / "config.json").exists()
     assert tutorial.train_model(small_config, run) == "finished"
     assert_same_run(run, whole)
-    [folder] = elsewhere.iterdir()
-    assert not list(folder.glob("*.part"))
-    assert len(list(folder.iterdir())) == 6  # its lock and who held it among them
-
-
-def test_a_full_disk_is_told_and_leaves_no_half_corpus(small_config, whole, tmp_path, elsewhere):
-    run = tmp_path / "run"
-    with forked(without_room(lambda: tutorial.train_model(small_config, run), 4000)) as [process]:
-        process.join(60)
-        assert re.search(r"(ids|json) was not written \(.*File too large.*\)", process.text())
-    assert not list(elsewhere.rglob("*.part"))
-    assert not list(elsewhere.rglob("corpus.json"))
-    assert tutorial.train_model(small_config, run) == "finished"
-    assert_same_run(run, whole)
-
-
-def test_one_process_encodes_and_the_others_wait(small_config, tmp_path, elsewhere, monkeypatch):
-    """Each rank says how often it has encoded something."""
-    calls = []
-    encode_pairs = tutorial.encode_pairs
-
-    def slowly(*arguments):
-        calls.append(1)
-        time.sleep(1)
-        return encode_pairs(*arguments)
-
-    monkeypatch.setattr(tutorial, "encode_pairs", slowly)
-
-    def train() -> int:
-        tutorial.train_model(dataclasses.replace(small_config, epochs=1), tmp_path / "run")
-        return len(calls)
-
-    with forked(train, 3) as processes:
-        for process in processes:
-            process.join(60)
-        answers = [torch.load(process.answer) for process in processes]
-    assert sum(answers) == 1 + 3 + 1, "the training split once; the other by all, then to judge"
 
 
 # Files of others --------------------------------------------------------------------------------
@@ -251,92 +367,69 @@ def test_one_process_encodes_and_the_others_wait(small_config, tmp_path, elsewhe
     [
         [".profile", "Documents/letter.txt", ".config/app/settings.json"],
         ["settings.json", "keybindings.json"],
-        [".photo.jpg.part", "epoch-001/photo.jpg", "log.jsonl"],
-        ["checkpoint-001.pt", "run.json/settings"],
+        ["config.json", "pytorch_model.bin"],
+        ["last.pt", "log.jsonl", "thesis.tex"],
     ],
-    ids=["a home", "an editor's settings", "names like ours", "a folder as a name"],
+    ids=["a home", "an editor's settings", "a model of another library", "names like ours"],
 )
-def test_a_folder_that_is_no_run_is_refused(small_config, tmp_path, names):
+def test_a_folder_that_is_no_run_is_refused_and_not_touched(
+    small_config, small_run, tmp_path, names
+):
+    """By a training, and by `save_model`."""
     home = tmp_path / "home"
     for name in names:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text('{"editor.fontSize": 14}')
-    before = contents(home)
+    before = sorted(home.rglob("*")), contents(home)
     (tmp_path / "link").symlink_to(home)
     for folder in (home, tmp_path / "link"):
-        with pytest.raises(ValueError, match="and is no run: name an empty folder"):
+        with pytest.raises(UserError, match=r"name (an empty|another) folder"):
             tutorial.train_model(small_config, folder)
-    assert contents(home) == before
-    assert not (home / LOCK).exists()
+        with pytest.raises(UserError, match=r"name (an empty|another) folder"):
+            tutorial.save_model(tutorial.load_trained_model(small_run), folder)
+        assert (sorted(home.rglob("*")), contents(home)) == before
 
 
 def test_a_place_where_no_folder_can_be(small_config, tmp_path):
     (tmp_path / "file").write_text("mine")
     for place in ("file", "file/run", "/proc/run"):  # root too may not write the last
-        with pytest.raises((OSError, ValueError), match=place.strip("/").split("/")[0]):
+        with pytest.raises(UserError, match=re.escape(str(tmp_path / place))):
             tutorial.train_model(small_config, tmp_path / place)
-    with pytest.raises(ValueError, match="file is a file: name a folder"):
-        tutorial.train_model(small_config, tmp_path / "file")
     assert contents(tmp_path) == {"file": b"mine"}
 
 
 def test_other_files_in_a_run_stay(small_config, tmp_path):
-    """Ours are the names that the program writes."""
     run = tmp_path / "run"
     train_one_epoch(small_config, run)
-    mine = "notes.txt epoch-001/notes.txt epoch-999/photo .photo.jpg.part".split()
+    mine = "notes.txt plots/loss.png .photo.jpg.part".split()
     for name in mine:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("mine")
-    half = run / ".checkpoint-002.pt.part"
-    half.write_text("half a checkpoint")
+    (run / ".last.pt.part").write_text("half a checkpoint")
     tutorial.train_model(small_config, run)
     assert all((run / name).read_text() == "mine" for name in mine)
-    assert not half.exists()
+    assert not (run / ".last.pt.part").exists()
 
 
-def test_the_last_epochs_and_the_best_are_kept(small_config, tmp_path, monkeypatch):
-    bleu = iter([5.0, 9.0, 3.0, 4.0, 9.0, 2.0])
+def test_no_model_is_written_over_a_run(small_config, small_run, tmp_path):
+    """Even before its first epoch is whole."""
     run = tmp_path / "run"
-    kept = []
-
-    def weights() -> list[int]:
-        return sorted(int(path.parent.name[-3:]) for path in run.glob("epoch-*/model.safetensors"))
-
-    def judge(*_) -> dict:
-        kept.append(weights())
-        if len(kept) == 2:
-            (run / "epoch-001" / "notes.txt").write_text("mine")
-        return {"nll": 1.0, "perplexity": 2.0, "BLEU": next(bleu)}
-
-    monkeypatch.setattr(tutorial, "validate", judge)
-    tutorial.train_model(dataclasses.replace(small_config, keep=2, epochs=6), run)
-    kept.append(weights())
-    expected = [[], [1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [2, 5, 6]]
-    assert kept == expected
-    assert contents(run / "epoch-001") == {"notes.txt": b"mine"}
-    assert not (run / "epoch-003").exists()
-    assert tutorial.read_run(run).best() == "epoch-002", "the first of the best"
-    result = [path.name for path in run.glob("*.pt")]
-    assert result == ["checkpoint-006.pt"]
+    kill(lambda: tutorial.train_model(small_config, run), "open", "last.pt")
+    for folder in (Path(shutil.copytree(small_run, tmp_path / "finished")), run):
+        before = contents(folder)
+        with pytest.raises(UserError, match="is a run: name another folder"):
+            tutorial.save_model(tutorial.load_trained_model(small_run), folder)
+        assert contents(folder) == before
 
 
-@pytest.mark.parametrize("name", ["thesis.txt", "checkpoint-001.pt", "config.json"])
-def test_no_model_is_written_over_files_of_others(small_run, tmp_path, name):
-    """A thesis, a run, a model of another library."""
-    (tmp_path / name).write_text('{"architectures": ["BertModel"]}')
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"is no model: name an empty folder|of another program"):
-        tutorial.save_model(tutorial.load_trained_model(small_run), tmp_path)
-    assert contents(tmp_path) == before
-
-
-def test_one_training_at_a_time(small_config, whole, tmp_path):
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    before = contents(run)
-    told = f"^{run} is held by process {os.getpid()}: stop it$"
-    with tutorial.locked(run, 0.0), pytest.raises(ValueError, match=told):
-        tutorial.train_model(small_config, run)
-    assert contents(run) == before
-    assert tutorial.train_model(small_config, run) == "finished"
-    filelock.FileLock(run / LOCK).acquire(timeout=0)  # free again after the end
+def test_one_training_at_a_time(small_config, tmp_path):
+    """The second is told who holds the folder, and changes nothing."""
+    run = tmp_path / "run"
+    endless = dataclasses.replace(small_config, epochs=10**6)
+    with forked(lambda: tutorial.train_model(endless, run)) as [process]:
+        while not (run / "last.pt").exists():
+            assert process.is_alive(), process.text()
+        with pytest.raises(UserError, match=f"^{run} is in use by process {process.pid} on "):
+            tutorial.train_model(endless, run)
+        assert process.is_alive()
+    filelock.FileLock(run / ".lock").acquire(timeout=0)  # free again after its death

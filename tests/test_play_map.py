@@ -23,7 +23,7 @@ PLACES = [  # a box; layer and position, from 0; the module that makes what it s
     ("decoder feed-forward sum", 2, 3, "decoder.layers.2.sublayer.2"),
     ("decoder generator", 0, 3, "decoder.layers.2.sublayer.2"),
 ]
-ATTENTION = {  # the module that records its weights
+ATTENTION = {  # the module that keeps its weights
     "encoder attention": "encoder.layers.{}.self_attn",
     "decoder attention": "decoder.layers.{}.self_attn",
     "decoder cross": "decoder.layers.{}.src_attn",
@@ -50,8 +50,6 @@ class Torch:
         self.seen: dict[str, list] = {}
         for name, module in self.model.named_modules():
             module.register_forward_hook(self.keeper(name))
-            if hasattr(module, "record"):
-                module.record = []
         src = torch.tensor([[*src, at.END]])
         tgt = torch.tensor([[at.START, *tgt]])
         everything = torch.ones(1, 1, src.size(1), dtype=torch.bool)
@@ -87,9 +85,9 @@ class Torch:
 
     def weights(self, place: str, layer: int, position: int) -> list[list[float]]:
         """By head."""
-        [record] = self.model.get_submodule(ATTENTION[place].format(layer)).record
+        weights = self.model.get_submodule(ATTENTION[place].format(layer)).attn  # (1, H, T, S)
         seen = position + 1 if place == "decoder attention" else None
-        return record[0, :, position, :seen].tolist()
+        return weights[0, :, position, :seen].tolist()
 
     def rows(self, side: str) -> list[torch.Tensor]:
         """The logit lens after each sum, as the table has it."""

@@ -1,5 +1,6 @@
 """The beam as a tree that grows: the script's search, and never more than is known at a step."""
 
+import functools
 import itertools
 import json
 import math
@@ -14,7 +15,7 @@ from test_page import built, shown
 
 FIRST = "Ein kleines Mädchen hebt einen roten Ball auf."
 SECOND = "Ein Kind schläft auf dem Schoß seiner Mutter."  # alpha decides
-END, PAD = 1, 2  # of the model
+END = 1  # of the model
 CLOSE = 0.003  # of log-probabilities, here and in PyTorch
 FASTER = "const wait = setTimeout; self.setTimeout = (then, time) => wait(then, time / 20)"
 OF_THE_END = re.compile(r"winner|is over|fork|leaves|lost it|higher score")
@@ -44,54 +45,56 @@ def scene_of(engine: quickjs.Context, text: str, width: int, alpha: float) -> di
 
 
 class Searched:
-    """A search of the script, step by step, from the record of its own `expand`."""
+    """The search of Part 7 for one sentence, step by step: `grow` until the best is decided."""
 
     def __init__(self, at, translator, text: str, width: int, alpha: float) -> None:
+        [(_, ids)] = at.source_parts(translator, [text], split=False)
+        batch = at.Batch(torch.tensor([ids]))
+        given = translator.model, batch.src, batch.src_mask
+        longest = at.length_cap(len(ids), translator.max_len)
         self.decode = translator.vocabularies[1].decode
-        src = torch.tensor([at.source_parts(translator, [text])[0][1]])
-        given = translator.model, src, at.Batch(src).src_mask, at.length_cap(src.size(1), 256)
-        self.greedy = at.greedy_search(*given)[0].tolist()
+        self.penalty = functools.partial(at.length_penalty, alpha=alpha)
+        self.greedy = at.greedy_decode(*given, longest, at.START)[0].tolist()
+        self.best = at.beam_search(*given, longest, beam=width, alpha=alpha)[0].tolist()
         self.steps = []
-        expand = at.expand
+        log_probs_after = at.log_probs_of(*given)
+        hypotheses = [(0.0, [at.START])]
+        with torch.no_grad():
+            while not self.decided(hypotheses, longest - 1):
+                grown = at.grow(hypotheses, log_probs_after, width)
+                self.steps.append(self.step(hypotheses, log_probs_after, grown))
+                hypotheses = grown
 
-        def recorded(now, log_probs, *rest):
-            grown, pointers = expand(now, log_probs, *rest)
-            self.steps.append(self.step(now, log_probs, grown, alpha))
-            return grown, pointers
+    def score(self, logp: float, written: list[int]) -> float:
+        return logp / self.penalty(len(written) - 1)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(at, "expand", recorded)
-            self.best = at.beam_search(*given, beam=width, alpha=alpha)[0].tolist()
+    def decided(self, hypotheses: list, longest: int) -> bool:
+        """Can no hypothesis that goes on beat the best that has ended?"""
+        ended = [self.score(*each) for each in hypotheses if each[1][-1] == END]
+        going = [logp for logp, written in hypotheses if written[-1] != END]
+        too_long = len(max((written for _, written in hypotheses), key=len)) > longest
+        bound = max(going, default=-math.inf) / self.penalty(longest)
+        return too_long or (bool(ended) and max(ended) >= bound)
 
-    def step(self, now, log_probs, grown, alpha: float) -> dict:
+    def step(self, hypotheses: list, log_probs_after, grown: list) -> dict:
         """What was proposed, and what is kept: (text, has it ended, log-probability, score)."""
-        going = ~now.ended[0] & now.logp[0].isfinite()
-        total = (now.logp[0, :, None] + log_probs[0])[going]
-        rows = [row.tolist() for row in now.written[0][going]]
+        going = [each for each in hypotheses if each[1][-1] != END]
+        total = torch.stack([logp + log_probs_after(written) for logp, written in going])
         likely = total.flatten().topk(16)
         candidates = []
         for logp, index in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
-            row, token = divmod(index, log_probs.size(2))
-            candidates.append((self.decode([*rows[row], token]), token == END, logp))
-        scores = grown.score(alpha)[0].tolist()
+            row, token = divmod(index, total.size(1))
+            candidates.append((self.decode([*going[row][1], token]), token == END, logp))
         kept = [
-            (self.decode(written), ended, logp, score)
-            for written, ended, logp, score in zip(
-                grown.written[0].tolist(),
-                grown.ended[0].tolist(),
-                grown.logp[0].tolist(),
-                scores,
-                strict=True,
-            )
+            (self.decode(written), written[-1] == END, logp, self.score(logp, written))
+            for logp, written in grown
         ]
-        ids = [[n for n in written if n != PAD] for written in grown.written[0].tolist()]
-        ended = int(now.ended[0].sum())
         return {
             "kept": kept,
-            "ids": ids,
+            "ids": [written for _, written in grown],
             "candidates": candidates,
-            "ended": ended,
-            "going": int(going.sum()),
+            "ended": len(hypotheses) - len(going),
+            "going": len(going),
         }
 
     def greedy_place(self, step: int) -> bool:
@@ -474,10 +477,7 @@ def test_a_long_search_leaves_the_page_awake_and_gives_way(browser, made):
     page = opened(browser, made)
     page.locator("[name=width]").fill("5")
     stands(page, "width 5")
-    page.evaluate(
-        "self.longest = 0; let last = performance.now(); setInterval(() => {"
-        "longest = Math.max(longest, performance.now() - last); last = performance.now(); }, 5)"
-    )
+    page.evaluate("self.turns = 0; setInterval(() => { turns += 1; }, 5)")
     field = page.get_by_label("A sentence in German")
     field.fill("日" * 80)
     page.keyboard.press("Enter")
@@ -486,8 +486,7 @@ def test_a_long_search_leaves_the_page_awake_and_gives_way(browser, made):
     field.fill("Ein Hund.")
     page.keyboard.press("Enter")
     stands(page, "Ein Hund. ")
-    page.wait_for_timeout(100)  # the clock has its turn
-    assert page.evaluate("longest") < 1000
+    assert page.evaluate("turns") > 5, "the browser had its turn meanwhile"
     assert page.get_by_text("Searching …").count() == 0
     assert page.faults == []
 

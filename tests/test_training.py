@@ -408,3 +408,69 @@ def test_the_command_for_the_paper_s_base_model(monkeypatch):
     assert not config.norm_first
     assert config.vocab_size == 37_000
     assert config.schedule == "inverse_sqrt"
+
+
+# What once went wrong -----------------------------------------------------------------------------
+
+
+def test_a_right_word_of_probability_zero_costs_infinitely_much():
+    log_probs = torch.zeros(1, 9)
+    log_probs[0, 4] = -torch.inf
+    for smoothing in (0.0, 0.3):
+        criterion = tutorial.LabelSmoothing(9, tutorial.PAD, smoothing)
+        assert criterion(log_probs.log_softmax(-1), torch.tensor([4])) == torch.inf
+
+
+class Running(torch.nn.Module):
+    """A norm that divides by a running size, which is no weight."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.register_buffer("size", torch.ones(features))
+
+    def forward(self, x):
+        if self.training:
+            self.size.lerp_(x.detach().abs().mean(dim=(0, 1)), 0.1)
+        return x / (self.size + 0.1)
+
+
+def test_buffers_of_a_part_are_in_its_folder(small_config, tmp_path, monkeypatch):
+    monkeypatch.setitem(tutorial.NORM, "running", Running)
+    config = dataclasses.replace(small_config, norm="running")
+    tutorial.train_model(config, tmp_path / "run")
+    last = tutorial.read_last(tmp_path / "run")
+    loaded = tutorial.load_trained_model(tmp_path / "run").model.state_dict()
+    best = max(last["history"], key=tutorial.quality)
+    expected = last["recent"][best["epoch"] - 1] if best["averaged"] == 0 else None
+    name = "encoder.layers.0.sublayer.0.norm.size"
+    assert not loaded[name].eq(1).any()
+    assert expected is None or torch.equal(loaded[name], expected[name])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"schedule": "cosine"}, {"precision": "fp16"}, {"N": 2.5}, {"N": None}, {"h": "3"}]
+)
+def test_a_setting_of_another_type_is_refused(wrong):
+    [name] = wrong
+    with pytest.raises(tutorial.UserError, match=f"--{name} must be"):
+        tutorial.Config(**wrong)
+
+
+def test_going_further_takes_the_rate_of_the_new_curve(small_config, tmp_path, monkeypatch):
+    config = dataclasses.replace(small_config, schedule="linear")
+    tutorial.train_model(config, tmp_path)
+    rates = []
+    train_epoch = tutorial.Run.train_epoch
+
+    def seen(run, epoch):
+        rates.append(run.optimizer.param_groups[0]["lr"])
+        return train_epoch(run, epoch)
+
+    monkeypatch.setattr(tutorial.Run, "train_epoch", seen)
+    tutorial.train_model(None, tmp_path, epochs=config.epochs + 2)
+    last = tutorial.read_last(tmp_path)
+    assert rates[0] > rates[1] > 0
+    assert len(rates) == 2
+    with pytest.raises(tutorial.UserError, match="epochs 1: 4 are done"):
+        tutorial.train_model(None, tmp_path, epochs=1)
+    assert sum(entry["averaged"] == 0 for entry in last["history"]) == 4

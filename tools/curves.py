@@ -1,19 +1,16 @@
-"""Draw what a run has in its history, also while it trains.
+"""Draw the learning curves of a run, also while it trains.
 
 python tools/curves.py draw RUN   writes RUN/curves.png
 """
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import altair as alt
-import models
 import pandas as pd
 import records
 
-at = models.at
-PANELS = {  # of an epoch's record: title, scale
+PANELS = {  # of a line of the log: title, scale
     "loss": ("training loss per token", "log"),
     "perplexity": ("validation perplexity", "log"),
     "bleu": ("validation BLEU, greedy", "linear"),
@@ -22,9 +19,17 @@ PANELS = {  # of an epoch's record: title, scale
 }
 
 
-def curves(history: list[at.Epoch]) -> alt.Chart:
+def read_log(run: Path) -> pd.DataFrame:
+    """A row for each epoch of a run; ValueError where it has none."""
+    path = run / "log.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: name a run, after its first epoch")
+    frame = pd.read_json(path, lines=True)
+    return frame[frame["averaged"] == 0]  # the others are means of epochs
+
+
+def curves(frame: pd.DataFrame) -> alt.Chart:
     """A panel for each number of an epoch, against the updates."""
-    frame = pd.DataFrame([asdict(epoch) for epoch in history])
     panels = []
     for name, (title, scale) in PANELS.items():
         chart = alt.Chart(frame, width=240, height=160, title=title).mark_line(point=True)
@@ -35,11 +40,8 @@ def curves(history: list[at.Epoch]) -> alt.Chart:
 
 def draw(run: Path, /) -> None:
     """Draw the learning curves of a run into RUN/curves.png."""
-    content = at.read_run(run)
-    if content is None or not content.history:
-        raise ValueError(f"{run} has no epoch to draw: name a run, after its first epoch")
     path = run / "curves.png"
-    curves(content.history).save(path, scale_factor=2)
+    curves(read_log(run)).save(path, scale_factor=2)
     print(path)
 
 

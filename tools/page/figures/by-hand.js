@@ -642,15 +642,15 @@ const STAGES = [
   {
     name: "divide",
     formula: ({ divide, width }) => (divide ? `÷ √${width}` : "not divided"),
-    code: "/ math.sqrt(d_k)",
+    code: "/ math.sqrt(query.size(-1))",
   },
   {
     name: "mask",
     formula: ({ mask }) => (mask ? "not later" : "all open"),
-    code: "scores.masked_fill(closed, torch.finfo(scores.dtype).min)",
+    code: "scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)",
   },
   { name: "softmax", formula: () => "weight w", code: "scores.softmax(dim=-1)" },
-  { name: "mix", formula: () => "w · value", code: "dropped @ value" },
+  { name: "mix", formula: () => "w · value", code: "weights @ value" },
 ];
 const [COMPARE, DIVIDE, MASK, SOFTMAX, MIX] = STAGES.map((_, number) => number + 1);
 

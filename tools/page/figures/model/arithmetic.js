@@ -40,10 +40,10 @@ export function linear(x, { weight, bias }) {
 export const add = (x, y) => x.map((value, i) => value + y[i]);
 export const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
-export function normalise(x, { scale, shift }) {
+export function normalise(x, { weight, bias }) {
   const mean = sum(x) / x.length;
   const variance = sum(x.map((value) => (value - mean) ** 2)) / x.length;
-  return x.map((value, i) => (scale[i] * (value - mean)) / Math.sqrt(variance + 1e-6) + shift[i]);
+  return x.map((value, i) => (weight[i] * (value - mean)) / Math.sqrt(variance + 1e-6) + bias[i]);
 }
 
 export function logSoftmax(scores) {

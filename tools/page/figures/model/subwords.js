@@ -19,7 +19,7 @@ export class Subwords {
 
   /** Ids of a text and the end symbol. */
   encode(text) {
-    const clean = text.replace(NOT_TEXT, " ").split(BLANK).filter(Boolean).join(SPACE).normalize("NFC");
+    const clean = text.normalize("NFC").replace(NOT_TEXT, " ").split(BLANK).filter(Boolean).join(SPACE);
     const line = clean && !clean.startsWith(SPACE) ? SPACE + clean : clean;
     const pieces = (line.match(WORD) ?? []).flatMap((word) => this.mergePieces([...word]));
     const ids = pieces.map((piece) => this.ids.get(piece) ?? UNKNOWN);

@@ -7,19 +7,18 @@ export class Transformer {
   constructor({ config, words, merges }, tensors) {
     Object.assign(this, config, { depth: config.d_model / config.h });
     this.subwords = new Subwords(words, merges, config.max_len);
-    const map = (name) => ({ weight: tensors[`${name}.weight`], bias: tensors[`${name}.bias`] });
-    const norm = (name) => ({ scale: tensors[`${name}.scale`], shift: tensors[`${name}.shift`] });
-    const heads = (name) => [0, 1, 2, 3].map((number) => map(`${name}.linears.${number}`));
+    const parameters = (name) => ({ weight: tensors[`${name}.weight`], bias: tensors[`${name}.bias`] });
+    const heads = (name) => [0, 1, 2, 3].map((number) => parameters(`${name}.linears.${number}`));
     const stack = (name, kinds) =>
       Array.from({ length: config.N }, (_, n) => ({
         attentions: kinds.map((kind) => heads(`${name}.layers.${n}.${kind}`)),
-        norms: [...kinds, "feed_forward"].map((_, i) => norm(`${name}.layers.${n}.sublayer.${i}.norm`)),
-        widen: map(`${name}.layers.${n}.feed_forward.widen`),
-        narrow: map(`${name}.layers.${n}.feed_forward.narrow`),
+        norms: [...kinds, "feed_forward"].map((_, i) => parameters(`${name}.layers.${n}.sublayer.${i}.norm`)),
+        widen: parameters(`${name}.layers.${n}.feed_forward.widen`),
+        narrow: parameters(`${name}.layers.${n}.feed_forward.narrow`),
       }));
     this.encoder = stack("encoder", ["self_attn"]);
     this.decoder = stack("decoder", ["self_attn", "src_attn"]);
-    this.norms = { encoder: norm("encoder.norm"), decoder: norm("decoder.norm") };
+    this.norms = { encoder: parameters("encoder.norm"), decoder: parameters("decoder.norm") };
     this.vectors = tensors["src_embed.0.lut.weight"]; // one matrix for both sides and the output
     this.output = { weight: this.vectors, bias: tensors["generator.proj.bias"] };
   }
