@@ -7152,31 +7152,17 @@ def quality(entry: dict) -> tuple[float, float]:
     return (entry["bleu"] if entry["bleu"] >= 1 else 0.0, -entry["nll"])
 
 
-def save_run(folder: Path, model: nn.Module, last: dict) -> None:
-    """Write the model if the last entry is the best, then the log, and last of all `last.pt`."""
-    history = last["history"]
-    if history[-1] is max(history, key=quality):
-        write_file(folder / "model.safetensors", bytes_of_weights(model))
-    lines = "".join(f"{json.dumps(entry)}\n" for entry in history)
-    write_file(folder / "log.jsonl", lines.encode())
-    buffer = io.BytesIO()
-    torch.save(last, buffer)
-    write_file(folder / "last.pt", buffer.getbuffer())
-
-
 STATES = ("history", "recent", "model", "optimizer", "scheduler")
 
 
 def read_last(folder: Path) -> dict | None:
     """What `last.pt` holds; None before the first epoch has ended. It executes nothing."""
-    if not (folder / "last.pt").is_file():
-        return None
 
     def read(data: bytes) -> dict:
         last = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
         return {name: last[name] for name in STATES}
 
-    return read_file(folder / "last.pt", read)
+    return read_file(folder / "last.pt", read) if (folder / "last.pt").is_file() else None
 
 
 # %% [markdown]
@@ -7209,47 +7195,9 @@ def refuse_without_cache(model: EncoderDecoder) -> None:
         )
 
 
-def refuse_divergence(loss: float, epoch: int) -> None:
-    """UserError where the loss is no number any more."""
-    if not math.isfinite(loss):
-        way = "train anew with a smaller --factor, a longer --warmup or --clip 1"
-        raise UserError(
-            f"diverged: the loss is {loss} in epoch {epoch}; epochs before it are kept: {way}"
-        )
-
-
 # %% [markdown]
-# A line every so many updates: the loss over all ranks since the last line, the speed, the learning
-# rate. Only here the loss is read from the device.
-
-
-# %%
-def progress_line(config: Config, worker: Worker, scheduler, epoch: int) -> Callable:
-    """What `run_epoch` calls after each update."""
-    last = {"loss": 0.0, "tokens": 0.0, "time": time.perf_counter()}
-
-    def log(loss_sum: Tensor, tokens: float) -> None:
-        update = scheduler.last_epoch
-        if update % config.log_every != 0:
-            return
-        now = time.perf_counter()
-        share = tokens - last["tokens"]  # of this rank
-        loss = sum(gather(float(loss_sum - last["loss"]), worker)) / worker.ranks / share
-        refuse_divergence(loss, epoch)
-        if worker.rank == 0:
-            print(
-                f"epoch {epoch}, update {update:,}: loss {loss:.3f}, "
-                f"{worker.ranks * share / (now - last['time']):,.0f} tokens/s, "
-                f"learning rate {scheduler.get_last_lr()[0]:.2e}",
-                flush=True,
-            )
-        last.update(loss=loss_sum, tokens=tokens, time=now)
-
-    return log
-
-
-# %% [markdown]
-# A run as it stands: what its folder holds, and what it computes with.
+# A run as it stands: what its folder holds, and what it computes with. Every so many updates it prints a
+# line. Only then the loss is read from the device, and summed over all ranks.
 
 
 # %%
@@ -7289,9 +7237,8 @@ class Run:
             raise UserError(f"--epochs {config.epochs}: {self.done} are done in {typed(folder)}")
         if worker.rank == 0:
             write_json(folder / "config.json", about | {"settings": vars(config)})
-        several = worker.ranks > 1
         ddp = functools.partial(nn.parallel.DistributedDataParallel, broadcast_buffers=False)
-        self.net = ddp(model, gradient_as_bucket_view=True) if several else model
+        self.net = ddp(model, gradient_as_bucket_view=True) if worker.ranks > 1 else model
 
     def go_on_from(self, last: dict) -> None:
         """Take the state of the last whole epoch; UserError where it does not fit the settings."""
@@ -7301,8 +7248,8 @@ class Run:
             self.model.load_state_dict(last["model"])
             self.optimizer.load_state_dict(last["optimizer"])
         except (RuntimeError, ValueError) as error:
-            fault = str(error).strip().splitlines()[-1].strip()
             place = self.folder / "last.pt"
+            fault = str(error).strip().splitlines()[-1].strip()
             raise UserError(f"{place} does not fit config.json: {fault}") from error
         self.scheduler.load_state_dict(last["scheduler"])
         [curve, *_] = self.scheduler.lr_lambdas
@@ -7333,13 +7280,39 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
 {typed(self.folder)}: {self.done} of {self.config.epochs} epochs are done, an epoch is \
 {planned_updates(self.config, self.train) // self.config.epochs:,} updates"""
 
+    def mean_loss(self, loss: float, epoch: int) -> float:
+        """The mean of a loss over all ranks; UserError where it is no number any more."""
+        loss = sum(gather(loss, self.worker)) / self.worker.ranks
+        if not math.isfinite(loss):
+            way = "train anew with a smaller --factor, a longer --warmup or --clip 1"
+            raise UserError(
+                f"diverged: the loss is {loss} in epoch {epoch}; earlier ones stay: {way}"
+            )
+        return loss
+
     def train_epoch(self, epoch: int) -> dict:
         """The updates of an epoch, counted from 1; what they were like."""
         torch.manual_seed(seed_of(self.config.seed, epoch, self.worker.rank))
+        ranks = self.worker.ranks
         begin = time.perf_counter()
-        numbers = batches_of_epoch(self.config, self.train, epoch)
+        last = (0.0, 0.0, begin)  # loss, tokens and time of the last line
+
+        def log(loss_sum: Tensor, tokens: float) -> None:
+            nonlocal last
+            if self.scheduler.last_epoch % self.config.log_every != 0:
+                return
+            now = time.perf_counter()
+            loss = self.mean_loss(float(loss_sum - last[0]) / (tokens - last[1]), epoch)
+            self.say(
+                f"epoch {epoch}, update {self.scheduler.last_epoch:,}: loss {loss:.3f}, "
+                f"{ranks * (tokens - last[1]) / (now - last[2]):,.0f} tokens/s, "
+                f"learning rate {self.scheduler.get_last_lr()[0]:.2e}"
+            )
+            last = (loss_sum, tokens, now)
+
+        batches = batches_of_epoch(self.config, self.train, epoch)
         loss, state = run_epoch(
-            load_batches(self.train, numbers, self.worker),
+            load_batches(self.train, batches, self.worker),
             self.net,
             self.loss_compute,
             self.optimizer,
@@ -7347,21 +7320,18 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
             accum_iter=self.config.accum_iter,
             clip=self.config.clip,
             autocast=self.autocast,
-            log=progress_line(self.config, self.worker, self.scheduler, epoch),
+            log=log,
         )
-        loss = sum(gather(loss, self.worker)) / self.worker.ranks
-        refuse_divergence(loss, epoch)
+        loss = self.mean_loss(loss, epoch)
         if epoch > self.config.epochs - self.config.average:
             weights = {name: value.clone().cpu() for name, value in own_weights(self.model).items()}
             self.recent = [*self.recent, weights][-self.config.average :]
         return {
-            "gpu": gpu_loads(),
             "updates": self.scheduler.last_epoch,
             "learning_rate": self.scheduler.get_last_lr()[0],
             "loss": loss,
-            "tokens_per_second": round(
-                self.worker.ranks * state.tokens / (time.perf_counter() - begin)
-            ),
+            "tokens_per_second": round(ranks * state.tokens / (time.perf_counter() - begin)),
+            "gpu": gpu_loads(),
         }
 
     def validate(self, model: EncoderDecoder) -> dict:
@@ -7389,17 +7359,19 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
         return {"bleu": bleu, "nll": nll, "perplexity": math.exp(min(nll, 100.0))}
 
     def save(self, model: EncoderDecoder, entry: dict) -> None:
-        """Add an entry to the history and write the folder."""
+        """Add an entry; write the model if it is the best so far, the log, and last of all `last.pt`."""
         self.history.append(entry)
-        last = {
-            "history": self.history,
-            "recent": self.recent,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
-        }
-        if self.worker.rank == 0:
-            save_run(self.folder, model, last)
+        if self.worker.rank > 0:
+            return
+        if entry is max(self.history, key=quality):
+            write_file(self.folder / "model.safetensors", bytes_of_weights(model))
+        lines = "".join(f"{json.dumps(each)}\n" for each in self.history)
+        write_file(self.folder / "log.jsonl", lines.encode())
+        states = [self.history, self.recent]
+        states += [each.state_dict() for each in (self.model, self.optimizer, self.scheduler)]
+        buffer = io.BytesIO()
+        torch.save(dict(zip(STATES, states, strict=True)), buffer)
+        write_file(self.folder / "last.pt", buffer.getbuffer())
 
     def mean_of_recent(self) -> EncoderDecoder:
         """A model with the mean of the weights of the last epochs."""
@@ -7412,6 +7384,23 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
 
         average(model, models())
         return model
+
+    def conclusion(self) -> str:
+        """Which epoch is the best, and what to do next."""
+        best = max(self.history, key=quality)
+        mean = f"the mean of {best['averaged']} epochs"
+        name = mean if best["averaged"] else f"epoch {best['epoch']}"
+        by = (
+            "validation BLEU (greedy)"
+            if best["bleu"] >= 1
+            else "perplexity, since no BLEU reaches 1"
+        )
+        toy = "; a toy, which knows these captions only" if self.config.data == "builtin" else ""
+        further = (
+            "" if self.done >= self.config.epochs else f"\nstopped: resume {typed(self.folder)}"
+        )
+        return f"""best by {by}: {name}, BLEU {best["bleu"]:.2f}
+to translate with it: translate --model {typed(self.folder)}{toy}{further}"""
 
 
 # %% [markdown]
@@ -7450,34 +7439,29 @@ def train_model(
         run.say(run.header())
         before = run.history[-1]["minutes"] if run.history else 0.0
 
-        def minutes_spent() -> float:
-            return max(gather(time.perf_counter() - begin, worker)) / 60
+        def keep(model: EncoderDecoder, averaged: int, **entry) -> float:
+            """Validate and save; the minutes since the start."""
+            entry = {"epoch": epoch, "averaged": averaged, **entry, **run.validate(model)}
+            spent = max(gather(time.perf_counter() - begin, worker)) / 60
+            run.save(model, entry | {"minutes": before + spent})
+            name = f"mean of the last {averaged} epochs" if averaged else f"epoch {epoch}"
+            loss = f"loss {entry['loss']:.3f}, " if "loss" in entry else ""
+            scores = f"perplexity {entry['perplexity']:.2f}, BLEU {entry['bleu']:.1f}"
+            run.say(f"{name} of {run.config.epochs}: {loss}{scores}; {before + spent:.1f} minutes")
+            return spent
 
+        epoch = run.done
         for epoch in range(run.done + 1, run.config.epochs + 1):
             trained = run.train_epoch(epoch)
-            scores = run.validate(run.model)
             if epoch == 1:
                 refuse_without_cache(run.model)
-            spent = minutes_spent()
-            entry = {"epoch": epoch, "averaged": 0, **trained, **scores}
-            run.save(run.model, entry | {"minutes": before + spent})
-            run.say(
-                f"epoch {epoch}/{run.config.epochs}: loss {trained['loss']:.3f}, "
-                f"perplexity {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f}; "
-                f"{trained['tokens_per_second']:,} tokens/s, {before + spent:.1f} minutes"
-            )
+            spent = keep(run.model, 0, **trained)
             if spent >= minutes:
                 break
         finished = run.done >= run.config.epochs
         if finished and len(run.recent) > 1 and run.history[-1]["averaged"] == 0:
-            mean = run.mean_of_recent()
-            scores = run.validate(mean)
-            entry = {"epoch": run.done, "averaged": len(run.recent), **scores}
-            run.save(mean, entry | {"minutes": before + minutes_spent()})
-            run.say(
-                f"mean of the last {len(run.recent)} epochs: "
-                f"perplexity {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f}"
-            )
+            keep(run.mean_of_recent(), len(run.recent))
+        run.say(run.conclusion())
         return "finished" if finished else "stopped"
 
 
@@ -7533,7 +7517,7 @@ def run_train(
     """
     read_parts(parts)
     folder = folder or runs_folder() / f"recipe-{settings.languages}".replace(":", "-")
-    conclude(folder, train_model(settings, folder, minutes))
+    train_model(settings, folder, minutes)
 
 
 def run_resume(
@@ -7548,28 +7532,7 @@ def run_resume(
         minutes: stop after the epoch in which this time is up
     """
     read_parts(parts)
-    conclude(folder, train_model(None, folder, minutes, epochs=epochs))
-
-
-def conclude(folder: Path, status: str) -> None:
-    """Say which epoch is the best, and what to do next."""
-    folder = folder.expanduser()
-    if os.environ.get("RANK", "0") != "0":
-        return
-    lines = (folder / "log.jsonl").read_text().splitlines()
-    history = [json.loads(line) for line in lines]
-    best = max(history, key=quality)
-    name = (
-        f"the mean of {best['averaged']} epochs" if best["averaged"] else f"epoch {best['epoch']}"
-    )
-    print(f"best: {name}, validation BLEU {best['bleu']:.2f} (greedy)")
-    if best["bleu"] < 1:
-        print("BLEU is below 1 everywhere: the best was chosen by perplexity")
-    print(f"to translate with it: translate --model {typed(folder)}")
-    if status == "stopped":
-        print(f"stopped: resume {typed(folder)} goes on")
-    if read_settings(folder)[1]["corpus"] == BUILTIN:
-        print(f"a toy: it knows the {BUILTIN}, and nothing else")
+    train_model(None, folder, minutes, epochs=epochs)
 
 
 # %% [markdown]

@@ -427,7 +427,7 @@ def test_a_text_that_changed_after_the_run_began(small_config, small_corpus, tmp
     path.write_text(path.read_text("utf-8").replace("A ", "The ", 1), "utf-8")
     before = contents(run)
     if split != "test":
-        with pytest.raises(UserError, match="is not the text that .* began with: `resume"):
+        with pytest.raises(UserError, match=r"is not the text that .* began with: `resume"):
             tutorial.train_model(config, run)
         assert contents(run) == before
         assert tutorial.train_model(None, run) == "finished"
@@ -480,7 +480,7 @@ def test_arguments_that_are_no_text_are_told(small_run, capsys):
         given = ["translate", "--model", str(small_run), "Hund", "K\udce4se", "Hund"]
         assert tutorial.main(given) == 0
     assert capsys.readouterr().out.count("\n") == 3
-    assert ["line 2 is not UTF-8: bytes are replaced"] == [str(each.message) for each in told]
+    assert [str(each.message) for each in told] == ["line 2 is not UTF-8: bytes are replaced"]
 
 
 def test_the_program_says_which_model_it_took(small_run, capsys):
