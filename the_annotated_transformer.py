@@ -7390,17 +7390,15 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
         best = max(self.history, key=quality)
         mean = f"the mean of {best['averaged']} epochs"
         name = mean if best["averaged"] else f"epoch {best['epoch']}"
-        by = (
-            "validation BLEU (greedy)"
-            if best["bleu"] >= 1
-            else "perplexity, since no BLEU reaches 1"
-        )
-        toy = "; a toy, which knows these captions only" if self.config.data == "builtin" else ""
-        further = (
-            "" if self.done >= self.config.epochs else f"\nstopped: resume {typed(self.folder)}"
-        )
-        return f"""best by {by}: {name}, BLEU {best["bleu"]:.2f}
-to translate with it: translate --model {typed(self.folder)}{toy}{further}"""
+        said = [f"best: {name}, validation BLEU {best['bleu']:.2f} (greedy)"]
+        if best["bleu"] < 1:
+            said.append("BLEU is below 1 everywhere: the best was chosen by perplexity")
+        said.append(f"to translate with it: translate --model {typed(self.folder)}")
+        if self.done < self.config.epochs:
+            said.append(f"stopped: resume {typed(self.folder)} goes on")
+        if self.translator.corpus == BUILTIN:
+            said.append(f"a toy: it knows the {BUILTIN}, and nothing else")
+        return "\n".join(said)
 
 
 # %% [markdown]
@@ -7444,10 +7442,11 @@ def train_model(
             entry = {"epoch": epoch, "averaged": averaged, **entry, **run.validate(model)}
             spent = max(gather(time.perf_counter() - begin, worker)) / 60
             run.save(model, entry | {"minutes": before + spent})
-            name = f"mean of the last {averaged} epochs" if averaged else f"epoch {epoch}"
+            name = f"epoch {epoch}/{run.config.epochs}"
+            name = f"mean of the last {averaged} epochs" if averaged else name
             loss = f"loss {entry['loss']:.3f}, " if "loss" in entry else ""
             scores = f"perplexity {entry['perplexity']:.2f}, BLEU {entry['bleu']:.1f}"
-            run.say(f"{name} of {run.config.epochs}: {loss}{scores}; {before + spent:.1f} minutes")
+            run.say(f"{name}: {loss}{scores}; {before + spent:.1f} minutes")
             return spent
 
         epoch = run.done

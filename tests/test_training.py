@@ -401,7 +401,6 @@ def test_the_command_for_the_paper_s_base_model(monkeypatch):
     )
     asked = []
     monkeypatch.setattr(tutorial, "train_model", lambda config, *_: asked.append(config))
-    monkeypatch.setattr(tutorial, "conclude", lambda *_: None)
     assert tutorial.main(shlex.split(words.replace("#", ""))) == 0
     [config] = asked
     assert config.batch_tokens == 25_000
