@@ -163,7 +163,7 @@ def run_level() -> str:
     return level
 
 
-class UserError(ValueError):
+class UserError(Exception):
     """Something that a user can mend: the message names the place, the fault and the way out."""
 
 
@@ -1757,8 +1757,8 @@ def find_part(kind: str, name: str) -> Callable:
     """The class that a dictionary has under a name; ValueError where it has none."""
     if name not in PARTS[kind]:
         known = ", ".join(PARTS[kind])
-        add = f'{kind.upper()}["{name}"] = YourClass'
-        raise ValueError(f"{kind} {name!r} is not among {known}: to add it, run {add}")
+        add = f'to add it, run {kind.upper()}["{name}"] = YourClass, in a file by --parts FILE.py'
+        raise ValueError(f"{kind} {name!r} is not among {known}: {add}")
     return PARTS[kind][name]
 
 
@@ -3768,7 +3768,7 @@ SENTENCE_END = re.compile(r"[.!?…]+[\"'”“’»)\]]*\s+|[。！？]+[」』
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text; no cut after a number or an abbreviation, or before small letters."""
+    """The sentences of a text; no cut after numbers, abbreviations, or before small letters."""
     sentences = []
     begin = 0
     for end in SENTENCE_END.finditer(text):
@@ -4112,8 +4112,13 @@ def read_file(path: Path, read: Callable):
     try:
         return read(data)
     except Exception as error:  # whatever a library raises for bytes that it cannot read
-        way = "take a copy, or `git checkout pretrained`"
+        way = "restore it from a copy (the shipped model: git checkout pretrained)"
         raise UserError(f"{path} is damaged ({str(error).strip()[:99]}): {way}") from error
+
+
+def read_config(folder: Path) -> dict:
+    """What the config.json of a model or a run says."""
+    return read_file(folder / "config.json", lambda data: dict(json.loads(data)))
 
 
 def read_vocabularies(folder: Path) -> tuple:
@@ -4121,8 +4126,12 @@ def read_vocabularies(folder: Path) -> tuple:
     if not (folder / "words.json").is_file():
         subwords = read_file(folder / "tokenizer.json", lambda data: Subwords(data.decode()))
         return subwords, subwords
-    words = read_file(folder / "words.json", json.loads)
-    return Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
+
+    def read(data: bytes) -> tuple[Vocabulary, Vocabulary]:
+        words = json.loads(data)
+        return Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
+
+    return read_file(folder / "words.json", read)
 
 
 def own_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -4162,15 +4171,14 @@ def load_trained_model(place: str | Path, device: torch.device | None = None) ->
     from safetensors.torch import load
 
     folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
-    about = read_file(folder / "config.json", json.loads)
+    about = read_config(folder)
     try:
         inspect.signature(make_model).bind(**about["model"])
         model = make_model(**about["model"])
         facts = {name: about[name] for name in ("name", "corpus", "data", "longest")}
         languages = tuple(about["languages"])
-    except (KeyError, TypeError, ValueError) as error:
-        way = "--parts FILE.py runs a file that adds parts of yours"
-        raise UserError(f"{folder / 'config.json'} makes no model: {error}; {way}") from error
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'config.json'} makes no model: {error}") from error
     weights = read_file(folder / "model.safetensors", load)
     vocabularies = read_vocabularies(folder)
     try:
@@ -4607,8 +4615,8 @@ def beam_search(
 ) -> Tensor:
     """The best hypothesis of a beam (§6.1): src (B, S) -> ids (B, at most max_len).
 
-    Rows are as those of `greedy_decode`, which is a beam of one. A tensor `max_len` (B,) has a limit
-    of at least 2 for each row.
+    Rows are as those of `greedy_decode`, which is a beam of one. A tensor `max_len` (B,) has a
+    limit of at least 2 for each row.
     """
     limit = torch.as_tensor(max_len, device=src.device).expand(len(src)) - 1  # without the start
     results = src.new_full((len(src), int(limit.max()) + 1), pad)
@@ -6963,7 +6971,7 @@ def refuse_other_things(folder: Path, ours: set[str]) -> None:
     if folder.is_file():
         raise UserError(f"{folder} is a file: name a folder")
     config = folder / "config.json"
-    known = config.is_file() and "model" in read_file(config, json.loads)
+    known = config.is_file() and "model" in read_config(folder)
     others = {path.name for path in folder.glob("[!.]*")} - (ours - {"config.json"})
     if others and not known:
         raise UserError(f"{folder} holds {min(others)} and no model: name an empty folder")
@@ -7047,17 +7055,26 @@ def held(folder: Path, worker: Worker) -> Iterator[None]:
 
 
 # %%
+CHOSEN = "vocab_size share_embeddings batch_tokens shares epochs warmup factor precision".split()
+
+
 def read_settings(folder: Path) -> tuple[Config, dict]:
-    """The settings of a run, and everything that its config.json says."""
-    path = folder / "config.json"
-    about = read_file(path, json.loads)
-    settings = about.get("settings")
-    if settings is None:
+    """The settings of a run, and everything that its config.json says; UserError if it is none."""
+    about = read_config(folder)
+    if about.get("settings") is None:
         raise UserError(f"{folder} is a finished model, not a run: name another folder")
-    names = {each.name for each in dataclasses.fields(Config)}
-    if wrong := sorted(settings.keys() - names):
-        raise UserError(f"{path} is of another edition, see {wrong[0]}: train in a new folder")
-    return Config(**settings), about
+    try:
+        config = Config(**about["settings"])
+        source, target = about["languages"]
+        needed = {"name": about["name"], "corpus": about["corpus"], "data": about["data"]}
+        needed |= {"longest": about["longest"], "text_sha256": about["text_sha256"]}
+        needed |= {name: getattr(config, name) for name in CHOSEN}
+        if None in (source, target, *needed.values()):
+            raise ValueError("a setting is not there")
+    except (KeyError, TypeError, ValueError) as error:
+        way = "put it right, or train in a new folder"
+        raise UserError(f"{folder / 'config.json'} makes no run: {error}; {way}") from None
+    return config, about
 
 
 def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
@@ -7069,9 +7086,7 @@ def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
     try:
         model = make_model(**arguments | sizes)
     except ValueError as error:
-        raise UserError(
-            f"no such model: {error}; --parts FILE.py runs a file that adds parts"
-        ) from error
+        raise UserError(f"no such model: {error}") from error
     return model
 
 
@@ -7086,7 +7101,7 @@ def start_from(model: EncoderDecoder, place: str) -> None:
 
 
 def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
-    """Write the files with which a run begins, or check that a run has the same settings and text."""
+    """Write the files of a new run, or check that a run has the same settings and text."""
     try:
         corpus = corpus or find_corpus(config.data, config.codes())
     except UserError as error:
@@ -7190,8 +7205,8 @@ def refuse_without_cache(model: EncoderDecoder) -> None:
     if not cache_agrees(model):
         parts = ", ".join(f"{kind} {model.arguments[kind]}" for kind in PARTS)
         raise UserError(
-            f"with a cache this model ({parts}) decodes otherwise than without: attention must read "
-            "places off the shapes of q and k, and all else treat each position by itself"
+            f"with a cache this model ({parts}) decodes otherwise than without: attention must "
+            "read places off the shapes of q and k, and all else treat each position by itself"
         )
 
 
@@ -7335,7 +7350,7 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
         }
 
     def validate(self, model: EncoderDecoder) -> dict:
-        """BLEU of greedy translations, nll and perplexity; each rank takes its share of the pairs."""
+        """BLEU of greedy translations, nll and perplexity; each rank takes a share of the pairs."""
         translator = dataclasses.replace(self.translator, model=model)
         pairs = self.pairs[self.worker.rank :: self.worker.ranks]
         written = []
@@ -7359,7 +7374,7 @@ processes: {self.worker.ranks} of {torch.get_num_threads()} threads
         return {"bleu": bleu, "nll": nll, "perplexity": math.exp(min(nll, 100.0))}
 
     def save(self, model: EncoderDecoder, entry: dict) -> None:
-        """Add an entry; write the model if it is the best so far, the log, and last of all `last.pt`."""
+        """Add an entry; write the model if it is the best, the log, and last of all `last.pt`."""
         self.history.append(entry)
         if self.worker.rank > 0:
             return
@@ -7580,7 +7595,7 @@ def run_translate(
     """Translate arguments, or standard input line by line.
 
     Args:
-        split: cut a line where a sentence ends; without, for models that have learnt from paragraphs
+        split: cut a line where a sentence ends; not for models that have learnt from paragraphs
     """
     translator, decode = options.load()
     waits = not sentences and sys.stdin.isatty()  # somebody types

@@ -55,7 +55,7 @@ def test_lengths_are_rounded_up_with_padding(train):
     plain = train.batch(numbers)
     padded = train.batch(numbers, multiple=8)
     assert padded.src.size(1) % 8 == 0
-    assert (padded.tgt.size(1) + 1) % 8 == 0
+    assert padded.tgt.size(1) % 8 == 0
     assert padded.ntokens == plain.ntokens
     for name in ("src", "tgt_y"):
         wide, narrow = getattr(padded, name), getattr(plain, name)
@@ -232,12 +232,19 @@ FIRST_UPDATE = """
 import os, sys
 import the_annotated_transformer as at
 
-def stop(*given, **options):
+def stop(*given):
     [anonymous] = [line for line in open("/proc/self/status") if line.startswith("RssAnon")]
     print("anonymous", anonymous.split()[1], flush=True)
     os._exit(0)
 
-at.progress_line = lambda *given: stop
+new_optimizer = at.new_optimizer
+
+def watched(*given):
+    optimizer, scheduler = new_optimizer(*given)
+    optimizer.register_step_post_hook(stop)
+    return optimizer, scheduler
+
+at.new_optimizer = watched
 config = at.Config(data=sys.argv[1], languages="xx-yy", N=1, d_model=64, d_ff=64, h=2)
 at.train_model(None if sys.argv[3:] else config, sys.argv[2])
 """

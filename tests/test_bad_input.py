@@ -544,7 +544,8 @@ def test_a_folder_with_other_things(capsys, tmp_path):
     assert f"{tmp_path} holds thesis.tex" in said
     assert "name an empty folder" in said
     assert contents(tmp_path) == {"thesis.tex": b"mine"}
-    assert f"{tmp_path} holds thesis.tex" in told(capsys, "resume", tmp_path)
+    assert str(tmp_path) in told(capsys, "resume", tmp_path)
+    assert contents(tmp_path) == {"thesis.tex": b"mine"}
 
 
 def test_a_text_that_has_moved(capsys, small_config, small_corpus, tmp_path):

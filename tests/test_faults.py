@@ -195,8 +195,8 @@ padding among the other words: check_label_smoothing_beside_the_option_of_cross_
 - log_probs[..., self.padding_idx + 1 :].sum(-1)
 + log_probs[..., self.padding_idx :].sum(-1)
 the right word among the other words: test_the_loss_is_the_divergence_from_its_distribution
-- self.share * (before + after - right)
-+ self.share * (before + after)
+- -(1 - self.smoothing - self.share) * right
++ -(1 - self.smoothing) * right
 a cache that keeps hypotheses in their old order: check_cached_and_plain_decoding_agree
 - self.keys = self.keys[rows]
 + pass

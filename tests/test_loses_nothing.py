@@ -86,16 +86,23 @@ def test_killed_at_any_moment_a_run_ends_like_one_that_was_not(small_config, who
 
 def test_killed_in_the_midst_of_an_epoch(small_config, whole, tmp_path):
     """After some of its updates."""
-    config = dataclasses.replace(small_config, log_every=1)
     run = tmp_path / "run"
+    new_optimizer = tutorial.new_optimizer
+    steps = []
+
+    def die_at_the_sixth(*given) -> None:
+        steps.append(1)
+        if len(steps) == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watched(*given):
+        optimizer, scheduler = new_optimizer(*given)
+        optimizer.register_step_post_hook(die_at_the_sixth)
+        return optimizer, scheduler
 
     def dies() -> None:
-        tutorial.progress_line = lambda *given: (
-            lambda loss, tokens: (
-                given[3] == 2 and given[2].last_epoch == 6 and os.kill(os.getpid(), signal.SIGKILL)
-            )
-        )
-        tutorial.train_model(config, run)
+        tutorial.new_optimizer = watched
+        tutorial.train_model(small_config, run)
 
     with forked(dies) as [process]:
         process.join(100)
@@ -167,10 +174,14 @@ def test_more_epochs_by_train_or_by_resume(small_config, tmp_path):
     assert log_of(runs[0])[-1]["averaged"] == 3
 
 
-def test_fewer_epochs_than_are_done_change_nothing(small_config, whole, tmp_path):
+def test_fewer_epochs_than_are_done_are_refused(small_config, whole, tmp_path):
     run = Path(shutil.copytree(whole, tmp_path / "run"))
-    assert tutorial.train_model(dataclasses.replace(small_config, epochs=1), run) == "finished"
-    assert saved(run)["history"] == saved(whole)["history"]
+    before = contents(run)
+    with pytest.raises(UserError, match="--epochs 1: 2 are done"):
+        tutorial.train_model(dataclasses.replace(small_config, epochs=1), run)
+    with pytest.raises(UserError, match="--epochs"):
+        tutorial.train_model(None, run, epochs=0)
+    assert contents(run) == before
 
 
 # What is kept -----------------------------------------------------------------------------------
@@ -236,8 +247,8 @@ def test_below_one_bleu_the_likelihood_decides(small_config, tmp_path, monkeypat
     monkeypatch.setattr(tutorial.Run, "validate", judge)
     run = tmp_path / "run"
     tutorial.train_model(dataclasses.replace(small_config, epochs=3, average=0), run)
-    for name, value in saved(run)["recent"][-1].items():
-        assert (weights_of(run)[name] == value).all()
+    for name, value in weights_of(run).items():
+        assert (saved(run)["model"][name] == value).all(), "the last epoch"
 
 
 def test_the_log_is_for_pandas(whole):

@@ -348,7 +348,7 @@ def test_what_of_the_third_edition_has_no_place_here_is_refused(tmp_path):
         refuses("cross-attention is rotary too", model=about["model"] | {"attention": rotary})
     refuses(r'ATTENTION\["Mine"\] = YourClass', model=about["model"] | {"attention": "Mine"})
     refuses("do not fit", model=about["model"] | {"d_ff": 33})
-    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+    with pytest.raises(at.UserError, match=r"config\.json cannot be read"):
         convert(tmp_path)
 
 

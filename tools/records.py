@@ -131,9 +131,13 @@ def command_line(**commands: Callable) -> Callable[[list[str] | None], int]:
     """A main function that runs the command named by its arguments. An error has no traceback."""
 
     def main(arguments: list[str] | None = None) -> int:
+        sys.path.insert(0, str(PROJECT))
+        from the_annotated_transformer import UserError
+
+        expected = (UserError, ValueError, OSError, RuntimeError, ArithmeticError)
         try:
             tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
-        except (ValueError, OSError, RuntimeError, ArithmeticError, KeyboardInterrupt) as error:
+        except (*expected, KeyboardInterrupt) as error:
             print(f"error: {str(error) or 'interrupted'}", file=sys.stderr)
             return 1
         return 0
