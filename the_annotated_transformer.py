@@ -3802,22 +3802,26 @@ def source_parts(
 ) -> list[tuple[int, list[int]]]:
     """[(number of the sentence, ids with END)] of the parts to decode; none of a blank sentence."""
     vocabulary = translator.vocabularies[0]
+    known = translator.longest or translator.max_len - 1
     parts = []
+    long = {}  # tokens of the longest sentence of each line that is longer than those of the training
     for number, text in enumerate(sentences):
         line = f"line {first_line + number}"
         if "\ufffd" in text:
             warnings.warn(f"{line} is not UTF-8: bytes are replaced", stacklevel=3)
-        encoded = vocabulary.encode(
-            split_sentences(text) if split else [text], translator.languages[0]
-        )
+        lines = split_sentences(text) if split else [text]
+        encoded = vocabulary.encode(lines, translator.languages[0])
         longest = max(map(len, encoded), default=0)
-        known = translator.longest or translator.max_len - 1
         if longest > known:
-            why = f"{line} has a sentence of {longest} tokens, training had {known} at most"
-            warnings.warn(f"{why}: expect gaps, or split it", stacklevel=3)
+            long[line] = longest
         for ids in encoded:
             for piece in pieces(ids, translator.max_len - 1, vocabulary.words) if ids else ():
                 parts.append((number, [*piece, END]))
+    if long:
+        first, *others = long
+        lines = f"{first}, like {len(others)} more," if others else first
+        why = f"{lines} has a sentence of {long[first]} tokens, training had {known} at most"
+        warnings.warn(f"{why}: expect gaps, or split it", stacklevel=3)
     return parts
 
 

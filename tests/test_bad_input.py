@@ -349,7 +349,7 @@ BAD_SETTINGS = {
     "--vocab-size 0 --share-embeddings True": "--share-embeddings needs subwords",
     "--shares 100": "--shares 100 of 60 pairs: ask for fewer",
     "--attention rotary --d-model 6": "rotary heads need an even width, got d_model 6 over h 2",
-    "--attention mine": "'mine' is not among plain, .*; --parts FILE.py",
+    "--attention mine": "'mine' is not among plain, .* by --parts FILE.py",
     "--vocab-size 4000": r"--vocab-size 4000: this text makes \d+ subwords",
     "--vocab-size 5": r"--vocab-size 5: this text makes \d+ subwords",
     "--max-len 3": "all pairs are empty or longer than 3 tokens",

@@ -64,11 +64,12 @@ def short(monkeypatch) -> None:
     monkeypatch.setattr(tutorial, "TRAINED", {})
 
 
+PLAIN = inspect.unwrap(tutorial.attention)
+
+
 def scaled_by_one(query, key, value, mask=None, dropout=None, bias=None):
     """Attention as a reader edits it: without the division."""
-    return inspect.unwrap(tutorial.attention)(
-        query * query.size(-1) ** 0.5, key, value, mask, dropout, bias
-    )
+    return PLAIN(query * query.size(-1) ** 0.5, key, value, mask, dropout, bias)
 
 
 def test_a_training_cell_trains_again_with_what_was_edited(short, monkeypatch):
@@ -82,7 +83,7 @@ def test_a_training_cell_trains_again_with_what_was_edited(short, monkeypatch):
     assert after["loss"] != before["loss"]
     copies = tutorial.EXAMPLES["copies_of_unseen_sequences"]
     edited = copies()
-    monkeypatch.setattr(tutorial, "attention", inspect.unwrap(tutorial.attention))
+    monkeypatch.setattr(tutorial, "attention", PLAIN)
     cell()
     assert copies() != edited, "the cell after it shows the model that was trained last"
 

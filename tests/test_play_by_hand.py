@@ -144,7 +144,7 @@ browsing = pytest.mark.browser
 def page_file(at, spec, tmp_path_factory):
     """A page with the script's figure, below its function `attention`."""
     figure = chart(spec, "@example\ndef attention_by_hand_figure():\n    ...")
-    code = new_code_cell(inspect.getsource(at.plain_attention))
+    code = new_code_cell(inspect.getsource(at.attention))
     return built(tmp_path_factory.mktemp("page"), code, figure)
 
 
@@ -449,7 +449,7 @@ def test_a_stage_lights_its_line(at, page):
         assert lit[0] in quote
         assert block == "code-1"
         lines.append(quote)
-    source = inspect.getsource(at.plain_attention)
+    source = inspect.getsource(at.attention)
     assert all(line in source for line in lines)
     assert len(set(lines)) == 4
     page.mouse.move(0, 0)
