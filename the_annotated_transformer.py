@@ -3668,7 +3668,7 @@ def check_batches_hold_every_sentence_once_and_keep_the_budget():
 #
 # Everything is at hand. `run_epoch` of Part 3, which has trained the copy task, now trains a small
 # translator of words: one layer of 128 in each stack, short sentences of Multi30k (up to 15 tokens
-# in German, 14 in English), batches of 512 positions, three epochs. This is too short for good
+# in German, 14 in English), batches of 512 positions, two epochs. This is too short for good
 # translations; the finished model comes in [Part 7](#model-at-hand).
 
 
@@ -3745,7 +3745,7 @@ def train_a_demonstration():
     vocabularies = words_at_hand()
     torch.manual_seed(1)
     model = make_model(*map(len, vocabularies), N=1, d_model=128, d_ff=512, h=4, max_len=256)
-    history = train_on_captions(model, epochs=1 if run_level() == "smoke" else 3)
+    history = train_on_captions(model, epochs=1 if run_level() == "smoke" else 2)
     translator = Translator("demonstration", model, corpus.name, corpus.languages, vocabularies)
     TRAINED["train_a_demonstration"] = translator
     return table_of_training(model, history)
@@ -5733,7 +5733,7 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
 def train_a_language_model():
     words = len(words_at_hand()[1])
     model = make_language_model(words, N=2, d_model=128, d_ff=512, h=4, max_len=256)
-    history = train_on_captions(model, epochs=1 if run_level() == "smoke" else 3)
+    history = train_on_captions(model, epochs=1 if run_level() == "smoke" else 2)
     TRAINED["train_a_language_model"] = model
     return table_of_training(model, history)
 
