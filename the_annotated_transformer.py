@@ -4557,15 +4557,16 @@ def cache_agrees(model: EncoderDecoder, tolerance: float = 1e-5) -> bool:
         model = copy.deepcopy(model).cpu().double().eval()
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
-        src = torch.randint(PAD + 1, model.arguments["src_vocab"], (2, 7))
-        src[1, 4:] = PAD
+        longest = model.arguments["max_len"]
+        src = torch.randint(PAD + 1, model.arguments["src_vocab"], (2, min(7, longest)))
+        src[1, (src.size(1) + 1) // 2 :] = PAD
         src_mask = (src != PAD).unsqueeze(1)
         memory = model.encode(src, src_mask)
         decoder = with_cache(model.decoder, memory)
         size = model.arguments["tgt_vocab"]
         tgt = torch.randint(size, (6, 1))  # three hypotheses for each source
         steps = memory.new_zeros(6, 0, memory.size(-1))
-        for _ in range(min(32, model.arguments["max_len"])):
+        for _ in range(min(32, longest)):
             x = model.tgt_embed(tgt)[:, -1].view(2, 3, -1)
             states = decoder(x, None, src_mask, None).view(6, 1, -1)
             rows = torch.tensor([0, 3]).repeat_interleave(3)
@@ -4645,7 +4646,7 @@ def beam_search(
             had_ended = ended.gather(1, place)
             logp = torch.where(had_ended, logp.gather(1, place), best)
             length = torch.where(had_ended, length.gather(1, place), step)
-            ended = had_ended | (token == end_symbol)
+            ended = had_ended | (best.isfinite() & (token == end_symbol))
             written = written.take_along_dim(place.unsqueeze(2), dim=1)
             written = torch.cat([written, token.unsqueeze(2)], dim=2)
 
@@ -6744,7 +6745,13 @@ def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -
 def learn_vocabularies(corpus: Corpus, config: Config) -> tuple:
     """Vocabularies of source and target: those of `init_from`, words, or subwords."""
     if config.init_from:
-        return load_trained_model(config.init_from).vocabularies
+        before = load_trained_model(config.init_from)
+        subwords = isinstance(before.vocabularies[0], Subwords)
+        if config.vocab_size not in (None, len(before.vocabularies[0]) if subwords else 0):
+            raise UserError(f"--vocab-size is that of --init-from {config.init_from}: leave it out")
+        if not subwords and tuple(before.languages) != tuple(corpus.languages):
+            raise UserError(f"--init-from {config.init_from} knows the words of {before.languages}")
+        return before.vocabularies
     if config.vocab_size == 0:
         return learn_words(corpus, config.min_freq)
     size = config.vocab_size or min(5000, 60 * math.isqrt(len(corpus.pairs("train"))))
@@ -7459,6 +7466,7 @@ def train_model(
         def keep(model: EncoderDecoder, averaged: int, **entry) -> float:
             """Validate and save; the minutes since the start."""
             entry = {"epoch": epoch, "averaged": averaged, **entry, **run.validate(model)}
+            run.mean_loss(entry["nll"], epoch)  # UserError before weights of no use are saved
             spent = max(gather(time.perf_counter() - begin, worker)) / 60
             run.save(model, entry | {"minutes": before + spent})
             name = f"epoch {epoch}/{run.config.epochs}"

@@ -473,3 +473,24 @@ def test_going_further_takes_the_rate_of_the_new_curve(small_config, tmp_path, m
     with pytest.raises(tutorial.UserError, match="epochs 1: 4 are done"):
         tutorial.train_model(None, tmp_path, epochs=1)
     assert sum(entry["averaged"] == 0 for entry in last["history"]) == 4
+
+
+def test_words_of_other_languages_are_no_beginning(small_run, small_config, tmp_path):
+    config = dataclasses.replace(small_config, init_from=str(small_run), vocab_size=None)
+    with pytest.raises(tutorial.UserError, match="knows the words of"):
+        tutorial.train_model(dataclasses.replace(config, languages="en-de"), tmp_path / "other")
+    with pytest.raises(tutorial.UserError, match="vocab-size is that of --init-from"):
+        tutorial.train_model(dataclasses.replace(config, vocab_size=99), tmp_path / "size")
+
+
+def test_weights_that_are_no_numbers_are_not_saved(small_config, tmp_path, monkeypatch):
+    tutorial.train_model(dataclasses.replace(small_config, epochs=1), tmp_path)
+    before = (tmp_path / "last.pt").read_bytes()
+    monkeypatch.setattr(tutorial.Run, "validate", lambda *_: {"bleu": 0.0, "nll": math.nan})
+    with pytest.raises(tutorial.UserError, match="diverged"):
+        tutorial.train_model(None, tmp_path, epochs=2)
+    assert (tmp_path / "last.pt").read_bytes() == before
+
+
+def test_a_model_of_few_positions_has_a_cache():
+    assert tutorial.cache_agrees(tutorial.tiny_model(max_len=2))
