@@ -3804,7 +3804,7 @@ def source_parts(
     vocabulary = translator.vocabularies[0]
     known = translator.longest or translator.max_len - 1
     parts = []
-    long = {}  # tokens of the longest sentence of each line that is longer than those of the training
+    long = {}  # lines with sentences longer than those of the training: their tokens
     for number, text in enumerate(sentences):
         line = f"line {first_line + number}"
         if "\ufffd" in text:
