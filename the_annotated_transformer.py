@@ -7246,8 +7246,8 @@ class Run:
         self.translator = Translator(about["name"], model, *facts, about["longest"])
         self.train = IdPairs(folder)
         self.pairs = [tuple(pair) for pair in read_file(folder / "val.json", json.loads)]
-        updates = planned_updates(config, self.train)
-        self.optimizer, self.scheduler = new_optimizer(model, config, updates)
+        self.updates = planned_updates(config, self.train)
+        self.optimizer, self.scheduler = new_optimizer(model, config, self.updates)
         criterion = LabelSmoothing(len(vocabularies[1]), PAD, config.smoothing)
         self.loss_compute = SimpleLossCompute(model.generator, criterion)
         self.autocast = contextlib.nullcontext
@@ -7304,7 +7304,7 @@ class Run:
 processes: {self.worker.ranks} of {torch.get_num_threads()} threads
 {", ".join(shown)}
 {typed(self.folder)}: {self.done} of {self.config.epochs} epochs are done, an epoch is \
-{planned_updates(self.config, self.train) // self.config.epochs:,} updates"""
+{self.updates // self.config.epochs:,} updates"""
 
     def mean_loss(self, loss: float, epoch: int) -> float:
         """The mean of a loss over all ranks; UserError where it is no number any more."""
