@@ -67,13 +67,13 @@ lock: ## Pin all that requirements.txt needs in turn, in constraints.txt, anew (
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header requirements.txt -o constraints.txt
 
 notebook: $(READY) ## Write build/the_annotated_transformer.ipynb, which stands alone
-	$(PY) tools/notebook.py make $(SCRIPT) $(NOTEBOOK)
+	$(PY) -m tools.page.notebook make $(SCRIPT) $(NOTEBOOK)
 
 py: $(READY) ## Merge edits of that notebook into the script
-	$(PY) tools/notebook.py merge $(NOTEBOOK) $(SCRIPT)
+	$(PY) -m tools.page.notebook merge $(NOTEBOOK) $(SCRIPT)
 
 execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke or laptop; default laptop)
-	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) tools/notebook.py execute $(NOTEBOOK) $(EXECUTED)
+	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.notebook execute $(NOTEBOOK) $(EXECUTED)
 
 # JUPYTER_CONFIG_PATH adds one setting, "open a script as a notebook", to those of the user, and changes
 # none of them. Kernels are looked for in the virtual environment first.
@@ -84,14 +84,14 @@ lab: $(READY) ## Open the script itself as a notebook in JupyterLab
 	  $(PY) -m jupyterlab $(ARGS) $(SCRIPT)
 
 html: execute ## Run the notebook and write the page build/index.html
-	$(PY) tools/build_page.py make $(EXECUTED) build/index.html
+	$(PY) -m tools.page.build make $(EXECUTED) build/index.html
 
 blog: execute ## Run the notebook and publish the page docs/index.html (needs a finished model)
-	$(PY) tools/build_page.py make $(EXECUTED) build/blog.html --publish
+	$(PY) -m tools.page.build make $(EXECUTED) build/blog.html --publish
 	@cmp -s $(SCRIPT) $(NOTEBOOK:.ipynb=.agreed.py) || { echo "$(SCRIPT) has changed meanwhile: make blog again"; exit 1; }
 	mv build/blog.html docs/index.html
 	mv build/model.js build/preview.png docs/
-	$(PY) tools/notebook.py publish $(EXECUTED) docs/$(notdir $(NOTEBOOK))
+	$(PY) -m tools.page.notebook publish $(EXECUTED) docs/$(notdir $(NOTEBOOK))
 
 check-published: ## Say whether docs/ was made of the script as it is now
 	@$(PYTHON) -c 'import hashlib; print(hashlib.sha256(open("$(SCRIPT)", "rb").read()).hexdigest())' | \
@@ -138,49 +138,49 @@ evaluate: $(READY) ## Score the trained model on the test sets
 	$(PY) $(SCRIPT) evaluate $(ARGS)
 
 curves: $(READY) ## Draw the learning curves of a run, finished or not: ARGS="runs/recipe-de-en"
-	$(PY) tools/curves.py draw $(ARGS)
+	$(PY) -m tools.learning_curves draw $(ARGS)
 
 export: $(READY) ## Round a model, or a run, to int8, to give away: ARGS="MODEL FOLDER"
-	$(PY) tools/models.py round $(ARGS)
+	$(PY) -m tools.models round $(ARGS)
 
 convert: $(READY) ## Bring a model of 2018, 2022 or the third edition into the present format: ARGS="SOURCE FOLDER"
-	$(PY) tools/models.py convert $(ARGS)
+	$(PY) -m tools.models convert $(ARGS)
 
 results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
-	for step in train validate score steps pretrained pace; do $(PY) tools/results.py $$step; done
+	for step in train validate score steps pretrained pace; do $(PY) -m tools.results.recipe $$step; done
 	$(MAKE) experiments
 
 experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
-	for step in copying translating checks warmups lengths heads lost length_cost; do $(PY) tools/experiments.py $$step; done
-	$(PY) tools/particles.py measure
-	for step in train time; do $(PY) tools/assembled.py $$step; done
-	$(PY) tools/views.py
+	for step in copying translating checks warmups lengths heads lost length_cost; do $(PY) -m tools.results.experiments $$step; done
+	$(PY) -m tools.results.particles measure
+	for step in train time; do $(PY) -m tools.results.language_models $$step; done
+	$(PY) -m tools.views.views
 
 views: $(READY) ## Write tables and charts of docs/results/views, and those of README, from the records
-	$(PY) tools/views.py
+	$(PY) -m tools.views.views
 
 trials: $(READY) ## Try settings at a share of the updates, on the validation split (hours)
-	$(PY) tools/results.py train trial-
+	$(PY) -m tools.results.recipe train trial-
 
 bench: $(READY) ## Measure speed beside the baselines, more than an hour (needs a quiet machine and Multi30k)
 	$(PY) -m pip install --quiet ctranslate2==4.8.5
-	$(PY) tools/bench.py run $(ARGS)
+	$(PY) -m tools.results.speed run $(ARGS)
 
 gpu: $(READY) ## Measure training on an NVIDIA GPU, and train the recipe there (needs Multi30k)
-	for step in measure compare; do CUDA_VISIBLE_DEVICES=0 $(PY) tools/gpu.py $$step; done
-	CUDA_VISIBLE_DEVICES=0 $(PY) tools/results.py train gpu-
-	$(PY) tools/views.py
+	for step in measure compare; do CUDA_VISIBLE_DEVICES=0 $(PY) -m tools.results.gpu $$step; done
+	CUDA_VISIBLE_DEVICES=0 $(PY) -m tools.results.recipe train gpu-
+	$(PY) -m tools.views.views
 
 faults: $(READY) ## Draw faults in Parts 1 to 4, and say which of them no check notices (minutes)
 	$(PY) tests/draw_faults.py 10 11 12
 
 agree: $(READY) ## Compare the page's translator with PyTorch (needs Chromium, a quiet machine and Multi30k)
-	$(PY) tools/agree.py
+	$(PY) -m tools.results.page_translator
 
 vendor: ## Fetch the page's fonts and KaTeX again, in the versions of tools/page/vendor/VERSIONS (needs npm)
 	sh tools/page/vendor/fetch.sh
 
 clean: ## Remove what was built; keeps .venv, .data and runs
-	@[ ! -f $(NOTEBOOK) ] || $(PY) tools/notebook.py make $(SCRIPT) $(NOTEBOOK)  # refuses where edits would be lost
+	@[ ! -f $(NOTEBOOK) ] || $(PY) -m tools.page.notebook make $(SCRIPT) $(NOTEBOOK)  # refuses where edits would be lost
 	rm -rf build .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from records import BROWSERS, CHROMIUM
+
+from tools.records import BROWSERS, CHROMIUM
 
 PROJECT = Path(__file__).resolve().parent.parent
 OUTSIDE = "OUTSIDE_MULTI30K_DIR"  # the reader's MULTI30K_DIR, for the tests that ask for it
@@ -40,9 +41,10 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 
 def javascript(**modules: str):
     """The page's model without a browser, with modules of tools/page/figures by name."""
-    import build_page
-    import bundle
     import quickjs
+
+    from tools.page import build as build_page
+    from tools.page import bundle
 
     context = quickjs.Context()
     context.eval("globalThis.self = globalThis")

@@ -272,7 +272,7 @@ def main(seeds: list[int], record: bool) -> None:
             print(f"  equivalent: {told}")
     if record:
         sys.path.insert(0, str(ROOT / "tools"))
-        import records
+        from tools import records
 
         code = {"script": hashlib.sha256(text.encode()).hexdigest()[:16]}
         made = records.circumstances() | {"code": code}

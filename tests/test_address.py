@@ -10,13 +10,14 @@ import threading
 from pathlib import Path
 
 import nbformat
-import notebook as tool
 import pooch  # noqa: F401  now, so that its log goes to a stream that stays open
 import pytest
-import views
-from address import address
 from conftest import PROJECT
 from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from tools.address import address
+from tools.page import notebook as tool
+from tools.views import views
 
 URLS = '[project]\nname = "x"\nversion = "1"\n[project.urls]\n'
 SCRIPT = (PROJECT / "the_annotated_transformer.py").read_text("utf-8")

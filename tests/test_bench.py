@@ -9,12 +9,12 @@ import subprocess
 import sys
 from unittest.mock import create_autospec
 
-import bench
 import pytest
 import torch
 from conftest import PROJECT
 
 import the_annotated_transformer as tutorial
+from tools.results import speed as bench
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 CASES = [name for name in bench.CASES if name.endswith(("small-fp32-1x2", "fp32-beam1"))]
@@ -84,8 +84,8 @@ def test_the_batches_of_2022():
 
 
 SAME_TEXT = """
-import ctranslate
-from ctranslate import at
+from tools.results import ctranslate
+from tools.results.ctranslate import at
 
 translator = at.load_trained_model("pretrained")
 sources = [source for source, _ in at.builtin_corpus()["val"][:30]]

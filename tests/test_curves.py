@@ -3,10 +3,11 @@
 import shutil
 from pathlib import Path
 
-import curves
 import pandas as pd
 import pytest
 from conftest import log_of
+
+from tools import learning_curves as curves
 
 
 def test_each_epoch_of_a_run_is_drawn(whole):

@@ -4,14 +4,13 @@ import itertools
 import math
 import statistics
 
-import assembled
-import experiments
-import particles
-import plan
 import pytest
-import records
 import torch
-import views
+
+from tools import records
+from tools.results import experiments, particles, plan
+from tools.results import language_models as assembled
+from tools.views import views
 
 
 def test_every_fault_has_its_line_and_is_a_fault():

@@ -4,16 +4,15 @@ import dataclasses
 import math
 import statistics
 
-import bench
-import gpu
-import plan
 import pytest
-import records
-import results
 import torch
 import torch.distributed as dist
 
 import the_annotated_transformer as tutorial
+from tools import records
+from tools.results import gpu, plan
+from tools.results import recipe as results
+from tools.results import speed as bench
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 TINY = dataclasses.replace(

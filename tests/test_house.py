@@ -16,9 +16,7 @@ import tomllib
 from pathlib import Path
 from unittest.mock import Mock
 
-import build_page
 import nbformat
-import notebook as tool
 import pytest
 import rhythm
 from conftest import PROJECT
@@ -27,6 +25,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from PIL import Image
+
+from tools.page import build as build_page
+from tools.page import notebook as tool
 
 SCRIPT = PROJECT / "the_annotated_transformer.py"
 TOKENS = 36_000  # of code in the script
@@ -86,7 +87,7 @@ def script() -> str:
 
 
 def notebook_command(*arguments: object, **options: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, PROJECT / "tools" / "notebook.py", *arguments]
+    command = [sys.executable, "-m", "tools.page.notebook", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
 
 

@@ -4,8 +4,9 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-import views
 from conftest import PROJECT
+
+from tools.views import views
 
 LINKED = ("architecture", "attention", "multi-head")
 NAMES = (*LINKED, "first-translation", "sketch", "norms", "beam")

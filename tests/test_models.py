@@ -9,7 +9,6 @@ import math
 import shutil
 from pathlib import Path
 
-import models
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,7 @@ from torch import Tensor
 
 import the_annotated_transformer as at
 from the_annotated_transformer import END, SPECIALS, START, Batch
+from tools import models
 
 S = 11
 T = 13

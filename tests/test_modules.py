@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
-import bundle
 import pytest
 import quickjs
 from conftest import PROJECT, javascript
+
+from tools.page import bundle
 
 PARTS = PROJECT / "tools" / "page"
 

@@ -15,18 +15,19 @@ import time
 from pathlib import Path
 
 import altair as alt
-import build_page
 import nbformat
 import pandas as pd
 import pytest
-import records
 from bs4 import BeautifulSoup
 from conftest import PROJECT, visited
 from forks import free_port
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from notebook import describe
 from PIL import Image
 from test_images import contrast
+
+from tools import records
+from tools.page import build as build_page
+from tools.page.notebook import describe
 
 PUBLISHED = PROJECT / "docs" / "index.html"
 TITLE = new_markdown_cell("# A page\n\nIts first paragraph.")

@@ -4,13 +4,14 @@ import inspect
 import itertools
 import json
 
-import build_page
-import bundle
 import pytest
 import quickjs
 from conftest import DRAWN, visited
 from nbformat.v4 import new_code_cell
 from test_page import built, chart
+
+from tools.page import build as build_page
+from tools.page import bundle
 
 FIRST = {
     "asks": "hebt", "angles": {"query": 0, "key": 0, "value": 0}, "query": None, "keys": {},

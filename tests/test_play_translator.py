@@ -7,13 +7,14 @@ import re
 import shutil
 import threading
 
-import agree
-import build_page
 import pytest
 import quickjs
 import torch
 from conftest import PROJECT, javascript, visited
 from test_page import built
+
+from tools.page import build as build_page
+from tools.results import page_translator as agree
 
 ODD = [
     "",

@@ -6,12 +6,13 @@ import json
 import math
 import re
 
-import build_page
 import pytest
 import quickjs
 import torch
 from conftest import DRAWN, PROJECT, javascript, visited
 from test_page import built, shown
+
+from tools.page import build as build_page
 
 FIRST = "Ein kleines Mädchen hebt einen roten Ball auf."
 SECOND = "Ein Kind schläft auf dem Schoß seiner Mutter."  # alpha decides

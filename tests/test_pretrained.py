@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import plan
 import pytest
 import torch
 from conftest import PROJECT, contents
@@ -17,6 +16,7 @@ from safetensors.torch import load
 
 import the_annotated_transformer as tutorial
 from the_annotated_transformer import UserError
+from tools.results import plan
 
 SHIPPED = PROJECT / "pretrained"
 

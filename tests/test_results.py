@@ -9,13 +9,13 @@ import shutil
 import statistics
 import subprocess
 
-import plan
 import pytest
-import records
-import significance
 import torch
-import views
 from conftest import PROJECT, write_pairs
+
+from tools import records
+from tools.results import plan, significance
+from tools.views import views
 
 MADE = {"date": "2027-01-01", "machine": "a toy", "commit": "0123456789"}
 MADE |= {"torch": "2.13.0", "device": "cpu", "format": "fp32"}
@@ -28,7 +28,7 @@ def made_by_a_toy(device: str = "cpu", dtype: str = "fp32") -> dict:
 
 @pytest.fixture(scope="module")
 def tool():
-    import results
+    from tools.results import recipe as results
 
     return results
 

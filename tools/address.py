@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from records import PROJECT
+from tools.records import PROJECT
 
 GITHUB = re.compile(r"github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 ORIGIN = re.compile(r'\[remote "origin"\][^\[]*?url = (\S+)')

@@ -22,11 +22,10 @@ import zipfile
 import zlib
 from pathlib import Path
 
-import records
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import the_annotated_transformer as at
+from tools import records
 
 CPU = torch.device("cpu")
 OUR_NAMES = {"a_2": "weight", "b_2": "bias", "w_1": "widen", "w_2": "narrow"}

@@ -21,25 +21,26 @@ from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 from xml.etree import ElementTree
 
-import bundle
 import nbformat
 import quickjs
-import records
 import vl_convert
-from address import Address, address
 from bs4 import BeautifulSoup, Tag
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbformat import NotebookNode
-from pictures import on_white
 from PIL import Image
 from pygments.lexers import get_lexer_by_name
 from pygments.styles import get_style_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
-PROJECT = Path(__file__).resolve().parent.parent
-PARTS = PROJECT / "tools/page"  # template, style, script
+from tools import records
+from tools.address import Address, address
+from tools.page import bundle
+from tools.page.pictures import on_white
+
+PROJECT = records.PROJECT
+PARTS = Path(__file__).parent  # template, style, script
 VENDOR = PARTS / "vendor"
 FIGURES = PARTS / "figures"  # scripts of figures that can be played with
 MODEL = PROJECT / "pretrained"  # the model that plays in them

@@ -18,7 +18,6 @@ from pathlib import Path
 import jupytext
 import nbformat
 import vl_convert
-from address import address
 from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
@@ -26,9 +25,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
-from pictures import on_white
 from PIL import Image
-from records import command_line, write_text
+
+from tools.address import address
+from tools.page.pictures import on_white
+from tools.records import command_line, write_text
 
 PERCENT = "py:percent"
 

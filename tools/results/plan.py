@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-import models
 import torch
+
+from tools import models
 
 at = models.at
 

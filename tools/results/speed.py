@@ -27,11 +27,12 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-import ctranslate
-import records
-import results
 import torch
 from torch import Tensor, nn
+
+from tools import records
+from tools.results import ctranslate
+from tools.results import recipe as results
 
 at = results.at
 FAST = results.fast_format()  # what a training takes here
@@ -233,7 +234,7 @@ def measure_apart(case: Case) -> dict[str, float]:
     launcher = [sys.executable, *(torchrun if case.ranks > 1 else [])]
     environment = os.environ | {"OMP_NUM_THREADS": str(case.threads), "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
-        command = [*launcher, str(Path(__file__).resolve()), "measure", case.name]
+        command = [*launcher, "-m", __spec__.name, "measure", case.name]
         command += ["--folder", f"{folder}/run"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:

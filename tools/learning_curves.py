@@ -8,7 +8,8 @@ from pathlib import Path
 
 import altair as alt
 import pandas as pd
-import records
+
+from tools import records
 
 PANELS = {  # of a line of the log: title, scale
     "loss": ("training loss per token", "log"),

@@ -10,11 +10,11 @@ import functools
 import statistics
 from collections.abc import Sequence
 
-import build_page
-import models
-import records
 import torch
 from playwright.sync_api import Page, sync_playwright
+
+from tools import models, records
+from tools.page import build as build_page
 
 at = models.at
 BEAM = 4

@@ -9,7 +9,7 @@ line or, in packed files, at either end. Anything else is refused.
 import re
 from pathlib import Path
 
-VENDOR = Path(__file__).resolve().parent / "page" / "vendor" / "preact"
+VENDOR = Path(__file__).resolve().parent / "vendor" / "preact"
 PACKAGES = {
     "preact": VENDOR / "preact.mjs",
     "preact/hooks": VENDOR / "hooks.mjs",

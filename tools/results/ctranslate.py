@@ -4,8 +4,9 @@ import re
 import tempfile
 from collections.abc import Callable
 
-import models
 from torch import Tensor
+
+from tools import models
 
 at = models.at
 OPENNMT = {  # our names of weights, as patterns: those of OpenNMT, which CTranslate2 reads

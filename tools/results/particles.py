@@ -13,9 +13,10 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-import records
-import results
 import torch
+
+from tools import records
+from tools.results import recipe as results
 
 at = results.at
 

@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import records
-import results
 import torch
+
+from tools import records
+from tools.results import recipe as results
 
 SCRIPT = Path(results.at.FILE)
 SEEDS = (1, 2, 3)

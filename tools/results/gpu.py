@@ -17,12 +17,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import bench
-import plan
-import records
 import torch
 import torch.distributed as dist
-from bench import Case
+
+from tools import records
+from tools.results import plan
+from tools.results import speed as bench
+from tools.results.speed import Case
 
 at = bench.at
 ROUNDS = 5

@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, median
 
 import altair as alt
-import build_page
-import plan
-import records
-import results
 import torch
-from address import Address, address
-from plan import ROWS, TESTS, at
-from records import finished, read
+
+from tools import records
+from tools.address import Address, address
+from tools.page import build as build_page
+from tools.records import finished, read
+from tools.results import plan
+from tools.results import recipe as results
+from tools.results.plan import ROWS, TESTS, at
 
 
 def with_range(values: Sequence[float], digits: int, middle: float | None = None) -> str:

@@ -25,12 +25,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
 
-import models
-import plan
-import records
-import significance
 import torch
-from plan import Row
+
+from tools import models, records
+from tools.results import plan, significance
+from tools.results.plan import Row
 
 at = models.at
 PRETRAINED = at.HERE / "pretrained"
@@ -62,9 +61,9 @@ def process(name: str, /) -> None:
 
 def processes(number: int, *arguments: str) -> subprocess.CompletedProcess:
     """Run a command of this tool in so many processes of one thread."""
-    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={number} --".split()
+    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={number} -m".split()
     environment = {"CUDA_VISIBLE_DEVICES": ""} | os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *torchrun, __file__, *arguments], env=environment)
+    return subprocess.run([sys.executable, *torchrun, __spec__.name, *arguments], env=environment)
 
 
 def finished_run(name: str) -> tuple[list[dict], dict]:

@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable
 
-import models
-import records
 import torch
-from experiments import BUDGET, SEEDS, ids_of_words, means_to_train
+
+from tools import models, records
+from tools.results.experiments import BUDGET, SEEDS, ids_of_words, means_to_train
 
 at = models.at
 

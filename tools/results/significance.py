@@ -7,9 +7,10 @@ if few draws turn it round, by the correction of Holm (1979), because many are a
 
 from collections.abc import Sequence
 
-import plan
 import torch
 from torch import Tensor
+
+from tools.results import plan
 
 at = plan.at
 DRAWS = 10_000

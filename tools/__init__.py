@@ -1,0 +1,1 @@
+"""What builds notebook and page, measures the results, and converts models."""

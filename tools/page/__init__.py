@@ -1,0 +1,1 @@
+"""From the script to a notebook, and from the executed notebook to one HTML page."""

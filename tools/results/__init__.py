@@ -1,0 +1,1 @@
+"""What trains and measures for docs/results, and what is planned there."""
