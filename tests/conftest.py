@@ -39,21 +39,6 @@ for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_prox
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 
 
-def javascript(**modules: str):
-    """The page's model without a browser, with modules of tools/page/figures by name."""
-    import quickjs
-
-    from tools.page import build as build_page
-    from tools.page import bundle
-
-    context = quickjs.Context()
-    context.eval("globalThis.self = globalThis")
-    context.eval(build_page.engine())
-    for name, path in modules.items():
-        context.eval(bundle.bundle(build_page.FIGURES / path, name))
-    return context
-
-
 @pytest.fixture(autouse=True)
 def in_the_project(monkeypatch):
     """The script looks for itself in the present folder."""
@@ -97,18 +82,6 @@ def browser(chromium) -> Iterator:
     yield chromium
     for context in chromium.contexts:
         context.close()
-
-
-DRAWN = "document.querySelector('.stage').__k"  # a figure that Preact has drawn listens
-
-
-def visited(browser, address: str, **settings):
-    """A window with a page, and in `asked` all that it has asked for."""
-    tab = browser.new_context(**settings).new_page()
-    tab.asked = []
-    tab.on("request", lambda request: tab.asked.append(request.url))
-    tab.goto(address)
-    return tab
 
 
 @pytest.fixture

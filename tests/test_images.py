@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from conftest import PROJECT
+from pages import contrast
 
 from tools.views import views
 
@@ -36,18 +37,6 @@ def themes(name: str) -> dict[str, dict[str, str]]:
         assert key not in found, f"two blocks declare the colours of {key}"
         found[key] = dict(re.findall(r"--drawing-([\w-]+):\s*(#[0-9a-f]{6})\b", block))
     return found
-
-
-def contrast(a: str, b: str) -> float:
-    """Contrast ratio of two #rrggbb colours, as WCAG 2 defines it."""
-
-    def luminance(colour: str) -> float:
-        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((luminance(a), luminance(b)))
-    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("name", NAMES)

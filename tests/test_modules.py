@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import quickjs
-from conftest import PROJECT, javascript
+from conftest import PROJECT
+from pages import javascript
 
 from tools.page import bundle
 

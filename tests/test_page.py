@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import io
-import itertools
 import json
 import os
 import re
@@ -14,109 +13,39 @@ import sys
 import time
 from pathlib import Path
 
-import altair as alt
 import nbformat
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
-from conftest import PROJECT, visited
+from conftest import PROJECT
 from forks import free_port
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_output
+from pages import (
+    DRAWN,
+    FINISHED,
+    LISTED,
+    PASSED,
+    SECTIONS,
+    UNFINISHED,
+    built,
+    chart,
+    contrast,
+    facts,
+    hidden,
+    line_chart,
+    maps_chart,
+    notebook,
+    page_of,
+    rows_chart,
+    shown,
+    visited,
+)
 from PIL import Image
-from test_images import contrast
 
 from tools import records
 from tools.page import build as build_page
-from tools.page.notebook import describe
 
 PUBLISHED = PROJECT / "docs" / "index.html"
-TITLE = new_markdown_cell("# A page\n\nIts first paragraph.")
-FINISHED = {"corpus": "Multi30k", "model": "recipe-1", "level": "laptop"}
-UNFINISHED = FINISHED | {"model": "demonstration"}
-# Where the boxes of a drawing lead.
-SECTIONS = (
-    '<a id="multi-head-attention"></a><a id="scaled-dot-product-attention"></a>\n# Part 1\n\n'
-)
-
-
-# Notebooks made for a test ------------------------------------------------------------------------
-
-
-def shown(data: dict, code: str = "show()", tags: tuple = ()):
-    """A code cell with one output."""
-    output = new_output("display_data", data=data)
-    return new_code_cell(code, outputs=[output], metadata={"tags": list(tags)})
-
-
-def facts(about: dict):
-    """The cell that says what a page was made from."""
-    return shown({"text/plain": repr(about)}, "@example\ndef what_this_page_was_made_from(): ...")
-
-
-def hidden(code: str, *outputs):
-    return new_code_cell(code, outputs=list(outputs), metadata={"tags": ["hide-input"]})
-
-
-def chart(spec: dict, code: str = "show()"):
-    """A code cell that shows a chart, in the way of the script's renderer."""
-    return shown({"application/vnd.vegalite.v5+json": spec}, code)
-
-
-def line_chart(values: list) -> dict:
-    data = pd.DataFrame({"x": range(len(values)), "y": values})
-    drawn = alt.Chart(data, description="A line.", width=560).mark_line(point="transparent")
-    return drawn.encode(x="x:Q", y="y:Q", tooltip=["x", "y"]).to_dict()
-
-
-def rows_chart(*rows: dict) -> dict:
-    """A chart that holds its rows as an explorer does."""
-    return {"description": "Rows.", "layer": [{"data": {"values": list(rows)}, "title": None}]}
-
-
-def maps_chart() -> dict:
-    """Heat maps of two kinds in two layers, three heads side by side; kind and layer are chosen."""
-    rows = itertools.product(("self", "cross"), (1, 2), (1, 2, 3), range(2), range(2))
-    data = pd.DataFrame(rows, columns=["kind", "layer", "head", "query", "key"])
-    data["weight"] = [number % 7 / 7 for number in range(len(data))]
-    kinds = alt.binding_select(options=["self", "cross"])
-    layers = alt.binding_range(min=1, max=2, step=1)
-    drawn = alt.Chart(data, description="Three heads.", width=160, height=160).mark_rect()
-    drawn = drawn.encode(x="key:O", y="query:O", color="weight:Q", tooltip=["weight:Q"])
-    drawn = drawn.encode(facet=alt.Facet("head:O", columns=3)).add_params(
-        alt.param("chosen_kind", value="self", bind=kinds),
-        alt.param("chosen_layer", value=1, bind=layers),
-    )
-    chosen = "datum.kind == chosen_kind && datum.layer == chosen_layer"
-    return drawn.transform_filter(chosen).to_dict()
-
-
-DRAWN = chart(line_chart([1, 2])).outputs[0]
-PASSED = new_output("stream", name="stdout", text="✓ it\n")
-LISTED = new_output("display_data", data={"text/html": pd.DataFrame({"a": [1]}).to_html()})
-
-
-def notebook(folder: Path, *cells, title: bool = True) -> Path:
-    """A notebook of these cells as it is once they have run."""
-    cells = [new_markdown_cell(c) if isinstance(c, str) else c for c in cells]
-    made = new_notebook(cells=[TITLE, *cells] if title else cells)
-    describe(made)
-    path = folder / "made.ipynb"
-    nbformat.write(made, path)
-    return path
-
-
-def built(folder: Path, *cells) -> Path:
-    """A page of these cells in a file, beside the model."""
-    written = folder / "page.html"
-    result = build_page.main(["make", str(notebook(folder, *cells)), str(written)])
-    assert result == 0
-    return written
-
-
-def page_of(folder: Path, *cells) -> BeautifulSoup:
-    """The article of a notebook made of these cells, without what surrounds it on the page."""
-    cells = build_page.Cells(nbformat.read(notebook(folder, *cells), as_version=4))
-    return build_page.lay_out(cells.html)
 
 
 # What the builder refuses -------------------------------------------------------------------------

@@ -6,9 +6,8 @@ import json
 
 import pytest
 import quickjs
-from conftest import DRAWN, visited
 from nbformat.v4 import new_code_cell
-from test_page import built, chart
+from pages import LISTENS, built, chart, visited
 
 from tools.page import build as build_page
 from tools.page import bundle
@@ -157,7 +156,7 @@ def opened(browser, page_file, **settings):
     tab.faults = []
     tab.on("pageerror", lambda error: tab.faults.append(error))
     tab.on("console", lambda message: tab.faults.append(message.text))
-    tab.wait_for_function(DRAWN)
+    tab.wait_for_function(LISTENS)
     return tab
 
 
@@ -568,7 +567,7 @@ def test_at_any_width_nothing_sticks_out_or_jumps(browser, page_file, width):
         "if (!each.hadRecentInput) jumped += each.value; }))"
         ".observe({ type: 'layout-shift', buffered: true })"
     )
-    page.wait_for_function(DRAWN)
+    page.wait_for_function(LISTENS)
     page.wait_for_timeout(300)
     assert page.evaluate("jumped") < 0.02
     for act in (None, "collapse", "Step"):

@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
-from conftest import PROJECT, javascript, visited
-from test_page import built
+from conftest import PROJECT
+from pages import built, javascript, visited
 
 SENTENCE = ["Ein kleines Mädchen hebt einen roten Ball auf.", "A little girl raises a red ball."]
 OTHER = "Zwei Hunde spielen im Schnee."

@@ -10,8 +10,8 @@ import threading
 import pytest
 import quickjs
 import torch
-from conftest import PROJECT, javascript, visited
-from test_page import built
+from conftest import PROJECT
+from pages import built, javascript, visited
 
 from tools.page import build as build_page
 from tools.results import page_translator as agree

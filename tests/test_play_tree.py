@@ -9,8 +9,8 @@ import re
 import pytest
 import quickjs
 import torch
-from conftest import DRAWN, PROJECT, javascript, visited
-from test_page import built, shown
+from conftest import PROJECT
+from pages import LISTENS, built, javascript, shown, visited
 
 from tools.page import build as build_page
 
@@ -311,7 +311,7 @@ def opened(browser, made, **settings):
     page.on("request", lambda request: page.files.append(request.url.rsplit("/", 1)[-1]))
     page.add_init_script(FASTER)
     page.goto(made.as_uri())
-    page.wait_for_function(DRAWN)
+    page.wait_for_function(LISTENS)
     return page
 
 
