@@ -504,19 +504,19 @@ def test_every_chooser_changes_the_picture_forth_and_back(browser, any_page):
     page = opened(browser, any_page)
     tried = 0
     values = "e => e.options ? [...e.options].map(one => one.value) : [e.min, e.max]"
-    for chart in page.locator(".chart:has(select), .chart:has(input)").all():
-        for chooser in chart.locator("select, input[type=range]").all():
+    for box in page.locator(".chart:has(select), .chart:has(input)").all():
+        for chooser in box.locator("select, input[type=range]").all():
             now = chooser.input_value()
             for value in set(chooser.evaluate(values)) - {now}:
                 for choice in (value, now):
-                    before = picture(chart)
+                    before = picture(box)
                     choose(chooser, choice)
-                    wait_for_another(chart, before)
+                    wait_for_another(box, before)
             tried += 1
-        for switch in chart.locator("input[type=checkbox]").all() * 2:  # on and off
-            before = picture(chart)
+        for switch in box.locator("input[type=checkbox]").all() * 2:  # on and off
+            before = picture(box)
             switch.click()
-            wait_for_another(chart, before)
+            wait_for_another(box, before)
     assert tried >= 2
     assert page.faults == []
 

@@ -110,11 +110,12 @@ def links(at: Address) -> str:
 
 @functools.cache
 def katex() -> quickjs.Object:
-    """KaTeX's renderer as a Python function: (formula, is it displayed) -> HTML."""
+    """KaTeX's renderer as a Python function: (formula, is it displayed) -> HTML as JSON."""
     context = quickjs.Context()
     context.eval((VENDOR / "katex/katex.min.js").read_text("utf-8"))
     return context.eval(
-        "(tex, displayMode) => katex.renderToString(tex, {displayMode, strict: 'error'})"
+        "(tex, displayMode) =>"
+        " JSON.stringify(katex.renderToString(tex, { displayMode, strict: 'error' }))"
     )
 
 
@@ -276,7 +277,7 @@ class Cells:
         """A formula as HTML and MathML."""
         tex = token.content.strip()
         try:
-            rendered = katex()(tex, display)
+            rendered = json.loads(katex()(tex, display))
         except quickjs.JSException as error:
             told = str(error).splitlines()[0]
             raise BuildError(f"formula does not parse: {tex!r}: {told}") from None
