@@ -67,8 +67,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # %% [markdown]
-# *Where we are, and which packages are used. pandas and Altair are loaded at their first use, so
-# that importing this file stays quick.*
+# *Where we are, and which packages are used. Some are imported where they are first needed, so that
+# importing this file stays quick.*
 
 # %% tags=["hide-input"]
 IN_NOTEBOOK = "get_ipython" in globals()  # `__name__ == "__main__"` is true in a cell too
@@ -97,24 +97,11 @@ if IN_NOTEBOOK:
         subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
 
 
-class Lazily:
-    """A module that is imported when something of it is used for the first time."""
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __getattr__(self, part: str):
-        return getattr(importlib.import_module(self._name), part)
-
-
 warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # whoever translates needs none
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
-
-alt = Lazily("altair")
-pd = Lazily("pandas")
 
 # %% [markdown]
 # *`@example` marks what shows or proves something; [Part 1](#one-sentence) says how.*
@@ -231,6 +218,8 @@ class UserError(Exception):
 # %% tags=["hide-input"]
 def table(rows: Sequence, columns: Sequence[str], caption: str = ""):
     """A table without row numbers; its text unshortened, and never read as HTML."""
+    import pandas as pd
+
     shown = pd.DataFrame(rows, columns=columns).style.hide(axis="index")
     return shown.format(escape="html", precision=2).set_caption(html.escape(caption))
 
@@ -239,6 +228,8 @@ def published(name: str) -> None:
     """An example that shows a finished table or chart; a sentence where it is missing."""
 
     def show():
+        import altair as alt
+
         path = HERE / "docs" / "results" / "views" / f"{name}.json"
         if not path.is_file():
             return f"not measured, or not beside this notebook: see `make help` ({name})"
@@ -497,6 +488,8 @@ def portable_chart(spec: dict) -> dict:
 
 
 if IN_NOTEBOOK:
+    import altair as alt
+
     alt.data_transformers.disable_max_rows()
     if "google.colab" not in sys.modules:  # Colab draws its own way
         alt.renderers.register("portable", portable_chart)
@@ -510,6 +503,8 @@ if IN_NOTEBOOK:
 # %% tags=["hide-input"]
 def heard(asks: str, query: Tensor, keys: Tensor):
     """A table of the words: where the key of each lies, and how much of it the asking one hears."""
+    import pandas as pd
+
     _, weights = ask(query, keys, keys)
     frame = pd.DataFrame(keys.tolist(), columns=["x", "y"])
     frame = frame.assign(asks=asks, word=WORDS, english=ENGLISH, weight=weights.tolist())
@@ -518,6 +513,8 @@ def heard(asks: str, query: Tensor, keys: Tensor):
 
 def plane_of(frame, side: float):
     """Such a table as a plane, with discs as large as the weights."""
+    import altair as alt
+
     scale = alt.Scale(domain=[-side, side])
     size = alt.Size("weight", legend=None).scale(domain=[0, 1], range=[20, 1500])
     chart = alt.Chart(frame, width=300, height=300)
@@ -529,6 +526,9 @@ def plane_of(frame, side: float):
 
 @example
 def before_and_after_the_matrices_figure():
+    import altair as alt
+    import pandas as pd
+
     ball = VECTORS[WORDS.index("Ball")]
     before = ("before: the vectors themselves", ball, VECTORS)
     after = ("after: queries and keys of their own", ball @ W_Q, VECTORS @ W_K)
@@ -639,6 +639,9 @@ def check_the_derivative_of_the_softmax():
 # %% tags=["hide-input"]
 def line_chart(rows: Sequence, columns: Sequence[str], description: str):
     """Lines through rows of x, y and the name of the line."""
+    import altair as alt
+    import pandas as pd
+
     frame = pd.DataFrame(rows, columns=columns).round(6)
     chart = alt.Chart(frame, description=description, width=420, height=240)
     x, y, name = columns
@@ -762,6 +765,9 @@ def attention(
 # %% tags=["hide-input"]
 def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: str, scheme: str):
     """A square matrix whose rows and columns have names; `axes` says what x, y and colour are."""
+    import altair as alt
+    import pandas as pd
+
     x, y, value = axes
     frame = pd.DataFrame(square.tolist(), names, names).round(2).rename_axis(y).reset_index()
     frame = frame.melt(y, var_name=x, value_name=value)
@@ -816,6 +822,9 @@ def check_no_word_hears_a_later_one():
 # %% tags=["hide-input"]
 @example
 def attention_by_hand_figure():
+    import altair as alt
+    import pandas as pd
+
     each = [heard(word, query, VECTORS) for word, query in zip(WORDS, VECTORS, strict=True)]
     words = alt.binding_select(options=WORDS, name="asks ")
     asks = alt.param("asks", value="hebt", bind=words)
@@ -1940,6 +1949,8 @@ def check_without_positions_the_encoder_is_permutation_equivariant():
 # %% tags=["hide-input"]
 @example
 def size_of_the_stream_figure():
+    import altair as alt
+
     forms = {"norm first": {}, "norm after the sum": {"norm_first": False}}
     forms["no norms"] = {"norm": "none"}
     ids = torch.randint(11, (4, 10))
@@ -5279,6 +5290,8 @@ def names_of(vocabulary: Vocabulary | Subwords, ids: Tensor) -> list[str]:
 # %% tags=["hide-input"]
 def attention_maps(translator: Translator, sentence: str):
     """A table of the attention maps of a sentence and the model's own translation of it."""
+    import pandas as pd
+
     batch = with_own_translation(translator, sentence)
     of_source, of_target = translator.vocabularies
     source = names_of(of_source, batch.src[0])
@@ -5345,6 +5358,8 @@ def maps_at_hand(sentence: str = SENTENCE):
 # %% tags=["hide-input"]
 def cells_of_maps(chart, step: int):
     """The maps of a chart's table taken apart, and a cell of `step` pixels for each weight."""
+    import altair as alt
+
     chart = chart.transform_flatten(["weights"], as_=["weight"])
     chart = chart.transform_window(count="row_number()", groupby=["layer", "head"])
     chart = chart.transform_calculate(
@@ -5370,6 +5385,8 @@ def cells_of_maps(chart, step: int):
 # %% tags=["hide-input"]
 def attention_grid(maps, kind: str):
     """All maps of one kind: layers below one another, heads side by side."""
+    import altair as alt
+
     frame = maps[maps["attention"] == kind]
     text = f"Small heat maps, a row for each layer, a column for each head: {kind}"
     columns = alt.Column("head:N", sort=None)
@@ -5433,6 +5450,9 @@ def encoder_maps_figure():
 # %% tags=["hide-input"]
 def attention_explorer(all_maps: Sequence):
     """One large map, with choosers for sentence, kind of attention, layer and head."""
+    import altair as alt
+    import pandas as pd
+
     frame = pd.concat(all_maps)
     text = "Heat map of attention weights; the sentence, kind, layer and head can be chosen."
     chart = alt.Chart(frame, description=text)
