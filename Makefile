@@ -28,8 +28,8 @@ export TEXT
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
 train resume results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
-.PHONY: help setup lock notebook py execute lab html blog check-published pdf vendor test test-all lint format train resume translate evaluate curves \
-  export convert results experiments views trials bench gpu faults agree clean
+.PHONY: help setup lock notebook py lab html page blog check-published pdf test test-all lint format \
+  train resume translate evaluate curves export convert results experiments views bench faults clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,17 +63,44 @@ $(READY): $(SPEAKS)
 	$(PY) -m pip install --no-compile -c constraints.txt -r requirements.txt
 	@touch $@
 
-lock: ## Pin all that requirements.txt needs in turn, in constraints.txt, anew (needs uv)
-	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header requirements.txt -o constraints.txt
+lock: $(READY) ## Carry the versions of requirements.txt to constraints.txt, pyproject.toml and the script
+	$(PY) -m pip install --quiet uv
+	$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header \
+	  requirements.txt -o constraints.txt
+	$(PY) -m tools.versions
 
-notebook: $(READY) ## Write build/the_annotated_transformer.ipynb, which stands alone
-	$(PY) -m tools.page.notebook make $(SCRIPT) $(NOTEBOOK)
+# The notebook and the page ----------------------------------------------------------------------------
+
+# Each file is made again only if something that it is made of has changed: another prose keeps the outputs of
+# the code, another style asks for the page alone. The first rule runs always, since it must not lose edits of
+# the notebook; it writes only what has changed.
+$(NOTEBOOK): $(READY) FORCE
+	@$(PY) -m tools.page.notebook make $(SCRIPT) $@
+
+notebook: $(NOTEBOOK) ## Write build/the_annotated_transformer.ipynb, which stands alone
 
 py: $(READY) ## Merge edits of that notebook into the script
 	$(PY) -m tools.page.notebook merge $(NOTEBOOK) $(SCRIPT)
 
-execute: notebook ## Run the notebook (ANNOTATED_RUN=smoke or laptop; default laptop)
-	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.notebook execute $(NOTEBOOK) $(EXECUTED)
+# How the notebook runs: at which level, with which corpus.
+build/run: FORCE
+	@mkdir -p build; echo "$(ANNOTATED_RUN) $${MULTI30K_DIR-}" | cmp -s - $@ || echo "$(ANNOTATED_RUN) $${MULTI30K_DIR-}" > $@
+
+$(EXECUTED): $(NOTEBOOK) build/run $(wildcard pretrained/*.* docs/results/views/*.json)
+	$(if $(filter-out $(NOTEBOOK),$?),,$(PY) -m tools.page.execute keep $(NOTEBOOK) $@ $@ ||) \
+	  ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.execute run $(NOTEBOOK) $@
+
+build/index.html: $(EXECUTED) $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*))
+	$(PY) -m tools.page.build make $(EXECUTED) $@
+
+html: build/index.html ## Run the notebook and write the page build/index.html (ANNOTATED_RUN=smoke is quick)
+
+blog: $(EXECUTED) ## Run the notebook and publish it in docs/ (needs Multi30k)
+	$(PY) -m tools.page.build publish $(EXECUTED) docs
+
+page: $(NOTEBOOK) ## Publish another text or style, with the outputs that docs/ has: nothing is run
+	$(PY) -m tools.page.execute keep $(NOTEBOOK) docs/$(notdir $(NOTEBOOK)) build/published.ipynb
+	$(PY) -m tools.page.build publish build/published.ipynb docs
 
 # JUPYTER_CONFIG_PATH adds one setting, "open a script as a notebook", to those of the user, and changes
 # none of them. Kernels are looked for in the virtual environment first.
@@ -82,16 +109,6 @@ lab: $(READY) ## Open the script itself as a notebook in JupyterLab
 	env -u JUPYTER_PATH JUPYTER_PREFER_ENV_PATH=1 \
 	  JUPYTER_CONFIG_PATH="$(CURDIR)/build/lab:$(CURDIR)/tools/lab$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	  $(PY) -m jupyterlab $(ARGS) $(SCRIPT)
-
-html: execute ## Run the notebook and write the page build/index.html
-	$(PY) -m tools.page.build make $(EXECUTED) build/index.html
-
-blog: execute ## Run the notebook and publish the page docs/index.html (needs a finished model)
-	$(PY) -m tools.page.build make $(EXECUTED) build/blog.html --publish
-	@cmp -s $(SCRIPT) $(NOTEBOOK:.ipynb=.agreed.py) || { echo "$(SCRIPT) has changed meanwhile: make blog again"; exit 1; }
-	mv build/blog.html docs/index.html
-	mv build/model.js build/preview.png docs/
-	$(PY) -m tools.page.notebook publish $(EXECUTED) docs/$(notdir $(NOTEBOOK))
 
 check-published: ## Say whether docs/ was made of the script as it is now
 	@$(PYTHON) -c 'import hashlib; print(hashlib.sha256(open("$(SCRIPT)", "rb").read()).hexdigest())' | \
@@ -146,39 +163,28 @@ export: $(READY) ## Round a model, or a run, to int8, to give away: ARGS="MODEL 
 convert: $(READY) ## Bring a model of 2018, 2022 or the third edition into the present format: ARGS="SOURCE FOLDER"
 	$(PY) -m tools.models convert $(ARGS)
 
-results: $(READY) ## Train the rows of the results table, score each once, write docs/results (hours)
+# Records of docs/results: each step makes only what is not on record, and goes on where it was stopped.
+results: $(READY) ## Train the rows of the tables, score each once, write docs/results (days; a GPU: minutes)
 	for step in train validate score steps pretrained pace; do $(PY) -m tools.results.recipe $$step; done
-	$(MAKE) experiments
+	$(MAKE) views
 
 experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
-	for step in copying translating checks warmups lengths heads lost length_cost; do $(PY) -m tools.results.experiments $$step; done
+	for step in copying translating checks; do $(PY) -m tools.results.faults $$step; done
+	for step in warmups lengths heads lost length_cost; do $(PY) -m tools.results.experiments $$step; done
 	$(PY) -m tools.results.particles measure
 	for step in train time; do $(PY) -m tools.results.language_models $$step; done
-	$(PY) -m tools.views.views
+	$(PY) -m tools.results.page_translator
+	$(MAKE) views
 
-views: $(READY) ## Write tables and charts of docs/results/views, and those of README, from the records
-	$(PY) -m tools.views.views
-
-trials: $(READY) ## Try settings at a share of the updates, on the validation split (hours)
-	$(PY) -m tools.results.recipe train trial-
-
-bench: $(READY) ## Measure speed beside the baselines, more than an hour (needs a quiet machine and Multi30k)
+bench: $(READY) ## Measure speed beside others, on a GPU where CUDA_VISIBLE_DEVICES names one (an hour, quiet machine)
 	$(PY) -m pip install --quiet ctranslate2==4.8.5
 	$(PY) -m tools.results.speed run $(ARGS)
 
-gpu: $(READY) ## Measure training on an NVIDIA GPU, and train the recipe there (needs Multi30k)
-	for step in measure compare; do CUDA_VISIBLE_DEVICES=0 $(PY) -m tools.results.gpu $$step; done
-	CUDA_VISIBLE_DEVICES=0 $(PY) -m tools.results.recipe train gpu-
-	$(PY) -m tools.views.views
+views: $(READY) ## Write the tables of script and README, and the charts, from the records of docs/results
+	$(PY) -m tools.views
 
 faults: $(READY) ## Draw faults in Parts 1 to 4, and say which of them no check notices (minutes)
 	$(PY) tests/draw_faults.py 10 11 12
-
-agree: $(READY) ## Compare the page's translator with PyTorch (needs Chromium, a quiet machine and Multi30k)
-	$(PY) -m tools.results.page_translator
-
-vendor: ## Fetch the page's fonts and KaTeX again, in the versions of tools/page/vendor/VERSIONS (needs npm)
-	sh tools/page/vendor/fetch.sh
 
 clean: ## Remove what was built; keeps .venv, .data and runs
 	@[ ! -f $(NOTEBOOK) ] || $(PY) -m tools.page.notebook make $(SCRIPT) $(NOTEBOOK)  # refuses where edits would be lost

@@ -79,9 +79,20 @@ FILE = globals().get("__file__", Path.cwd() / SCRIPT)
 HERE = Path(FILE).resolve().parent
 WORK = Path.cwd() if HERE.name.endswith("-packages") else HERE  # to be written to
 PACKAGES = """
-torchtext==0.6.0 spacy==3.8.18 sacrebleu==2.6.0 tokenizers==0.23.3 safetensors==0.8.0 pooch==1.9.0
-altair==6.3.0 vl-convert-python==1.9.0.post1 pandas==3.1.1 pillow==13.0.0
-tqdm==4.70.1 GPUtil==1.4.0 setuptools==84.2.1
+tokenizers==0.23.3
+safetensors==0.8.0
+tyro==1.0.17
+torchtext==0.6.0
+spacy==3.8.18
+sacrebleu==2.6.0
+altair==6.3.0
+vl-convert-python==1.9.0.post1
+pandas==3.1.1
+GPUtil==1.4.0
+setuptools==84.2.1
+tqdm==4.70.1
+pooch==1.9.0
+filelock==4.2.11
 """
 
 
@@ -175,20 +186,20 @@ class UserError(Exception):
 # - *Recurrent networks*, which read one word after the other, are what the Transformer replaced. You
 #   need not know one.
 #
-# | Part | What happens there | Minutes to read | To run, on two CPU cores |
-# | --- | --- | ---: | --- |
-# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | 33 | seconds |
-# | [2. The model](#model) | everything around attention, and the frame that holds it | 36 | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | 25 | seconds |
-# | [4. A first example](#copy-task) | a model learns to copy, and breaks | 13 | two minutes |
-# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | 5 | seconds |
-# | [6. Real data](#real-data) | German to English, with words | 22 | three minutes |
-# | [7. The rest of the recipe](#recipe) | subwords, one matrix, beam search, a cache, averaging | 35 | seconds |
-# | [8. Results](#results) | scores, step by step | 15 | a minute |
-# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | 14 | a minute |
-# | [10. From here to today](#today) | a language model, and what has changed since 2017 | 22 | three minutes |
-# | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | – | seconds |
-# | [Make it your own](#your-own) | a part that you write, pairs that you bring | – | half a minute |
+# | Part | What happens there | To run, on two CPU cores |
+# | --- | --- | --- |
+# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | seconds |
+# | [2. The model](#model) | everything around attention, and the frame that holds it | seconds |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | seconds |
+# | [4. A first example](#copy-task) | a model learns to copy, and breaks | two minutes |
+# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | seconds |
+# | [6. Real data](#real-data) | German to English, with words | three minutes |
+# | [7. The rest of the recipe](#recipe) | subwords, one matrix, beam search, a cache, averaging | seconds |
+# | [8. Results](#results) | scores, step by step | a minute |
+# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | a minute |
+# | [10. From here to today](#today) | a language model, and what has changed since 2017 | three minutes |
+# | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | seconds |
+# | [Make it your own](#your-own) | a part that you write, pairs that you bring | half a minute |
 #
 # **Three ways through.**
 #
