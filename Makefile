@@ -26,7 +26,7 @@ export TEXT
 # (on Debian and Ubuntu the packages libtcmalloc-minimal4 and libjemalloc2), it takes the place of the
 # system's allocator, and the process needs less memory. ALLOCATOR= keeps the system's.
 ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
-train resume results trials bench: export LD_PRELOAD ?= $(ALLOCATOR)
+train resume results bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
 .PHONY: help setup lock notebook py lab html page blog check-published pdf test test-all lint format \
   train resume translate evaluate curves export convert results experiments views bench faults clean FORCE
@@ -90,7 +90,7 @@ $(EXECUTED): $(NOTEBOOK) build/run $(wildcard pretrained/*.* docs/results/views/
 	$(if $(filter-out $(NOTEBOOK),$?),,$(PY) -m tools.page.execute keep $(NOTEBOOK) $@ $@ ||) \
 	  ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.execute run $(NOTEBOOK) $@
 
-build/index.html: $(EXECUTED) $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*))
+build/index.html: $(EXECUTED) $(filter-out %.pyc,$(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*)))
 	$(PY) -m tools.page.build make $(EXECUTED) $@
 
 html: build/index.html ## Run the notebook and write the page build/index.html (ANNOTATED_RUN=smoke is quick)
@@ -164,27 +164,31 @@ convert: $(READY) ## Bring a model of 2018, 2022 or the third edition into the p
 	$(PY) -m tools.models convert $(ARGS)
 
 # Records of docs/results: each step makes only what is not on record, and goes on where it was stopped.
+RESULTS := $(PY) -m tools.results
 results: $(READY) ## Train the rows of the tables, score each once, write docs/results (days; a GPU: minutes)
-	for step in train validate score steps pretrained pace; do $(PY) -m tools.results.recipe $$step; done
+	$(RESULTS).train run
+	for step in validate test steps; do $(RESULTS).score $$step; done
+	$(RESULTS).ship pretrained
+	$(RESULTS).speed pace
 	$(MAKE) views
 
 experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
-	for step in copying translating checks; do $(PY) -m tools.results.faults $$step; done
-	for step in warmups lengths heads lost length_cost; do $(PY) -m tools.results.experiments $$step; done
-	$(PY) -m tools.results.particles measure
-	for step in train time; do $(PY) -m tools.results.language_models $$step; done
-	$(PY) -m tools.results.page_translator
+	for step in copying translating checks; do $(RESULTS).faults $$step; done
+	for step in warmups lengths heads lost length_cost; do $(RESULTS).experiments $$step; done
+	$(RESULTS).particles measure
+	for step in train time; do $(RESULTS).language_models $$step; done
 	$(MAKE) views
 
 bench: $(READY) ## Measure speed beside others, on a GPU where CUDA_VISIBLE_DEVICES names one (an hour, quiet machine)
 	$(PY) -m pip install --quiet ctranslate2==4.8.5
-	$(PY) -m tools.results.speed run $(ARGS)
+	$(RESULTS).speed run
 
 views: $(READY) ## Write the tables of script and README, and the charts, from the records of docs/results
 	$(PY) -m tools.views
 
-faults: $(READY) ## Draw faults in Parts 1 to 4, and say which of them no check notices (minutes)
-	$(PY) tests/draw_faults.py 10 11 12
+faults: $(READY) ## Change Parts 1 to 4 at random, and say which changes no test notices (minutes)
+	$(PY) -m pip install --quiet --no-compile -c constraints.txt cosmic-ray==8.7.0
+	$(RESULTS).mutants 10
 
 clean: ## Remove what was built; keeps .venv, .data and runs
 	@[ ! -f $(NOTEBOOK) ] || $(PY) -m tools.page.notebook make $(SCRIPT) $(NOTEBOOK)  # refuses where edits would be lost

@@ -200,3 +200,23 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert files[0][name] == files[1][name], name
     about = [json.loads(content["config.json"]) | {"name": ""} for content in files]
     assert about[0] == about[1]
+
+
+@pytest.fixture(scope="package")
+def stopped_run(at, small_config, tmp_path_factory) -> Path:
+    """The folder of the same run as `whole`, stopped after the first of its two epochs."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    train_one_epoch(small_config, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def figures_page(at, chromium, tmp_path_factory) -> Path:
+    """A page with all figures that readers play with, built once for all modules."""
+    from pages import figures_in
+
+    folder = tmp_path_factory.getbasetemp() / "figures"
+    if not (folder / "page.html").is_file():
+        folder.mkdir(exist_ok=True)
+        figures_in(folder, at, chromium)
+    return folder / "page.html"

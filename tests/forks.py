@@ -1,15 +1,18 @@
 """Processes forked from a test: all is imported already, so each starts in no time.
 
-A rank is told what torchrun would tell it; a kill is a real one. Slow tests start torchrun itself.
+A rank gets the environment variables that torchrun would set, and a kill is a real one.
+Slow tests start torchrun itself.
 """
 
 import contextlib
+import dataclasses
+import multiprocessing
 import os
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from multiprocessing import connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
@@ -20,9 +23,11 @@ import torch
 import torch._dynamo  # an optimizer imports it
 import torchtext.vocab  # noqa: F401
 
+import the_annotated_transformer as tutorial
+
 
 class Rank(ForkProcess):
-    """Does `action`, and leaves what it returns, and what it prints, in a folder."""
+    """Runs `action`; leaves what it returns, and what it prints, in a folder."""
 
     def __init__(self, action: Callable, folder: Path, number: int, ranks: int, port: int):
         super().__init__(daemon=True)
@@ -50,7 +55,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def forked(action: Callable, ranks: int = 1) -> Iterator[list[Rank]]:
-    """Ranks that do the same, and know of each other; none outlives the block."""
+    """Ranks of one process group, each with the same action; none outlives the block."""
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         processes = [Rank(action, Path(folder), number, ranks, port) for number in range(ranks)]
@@ -67,10 +72,31 @@ def forked(action: Callable, ranks: int = 1) -> Iterator[list[Rank]]:
 def results(action: Callable, ranks: int = 1) -> list:
     """What `action` returns on each rank; AssertionError as soon as one fails."""
     with forked(action, ranks) as processes:
-        alive = True
-        while alive:
-            alive = any(process.is_alive() for process in processes)
+        running = processes
+        while running:
+            connection.wait([process.sentinel for process in running])
             for process in processes:
                 assert not process.exitcode, process.text()
-            time.sleep(0.005)
+            running = [process for process in running if process.exitcode is None]
         return [torch.load(process.answer) for process in processes]
+
+
+@contextlib.contextmanager
+def endless_training(config: tutorial.Config, run: Path, ranks: int = 1) -> Iterator[list[Rank]]:
+    """Ranks in the midst of a training; the block begins when one more epoch is saved."""
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    save = tutorial.Run.save
+
+    def save_and_tell(run: tutorial.Run, *given) -> None:
+        save(run, *given)
+        if run.worker.rank == 0:
+            writer.send("saved")
+
+    def train() -> None:
+        tutorial.Run.save = save_and_tell
+        tutorial.train_model(dataclasses.replace(config, epochs=10**6), run)
+
+    with forked(train, ranks) as processes:
+        connection.wait([reader, *(process.sentinel for process in processes)])
+        assert reader.poll(), processes[0].text()
+        yield processes

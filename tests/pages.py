@@ -1,18 +1,22 @@
 """Pages, notebooks and scripts that tests make: helpers of all that looks at the page."""
 
+import inspect
 import itertools
+import re
 from pathlib import Path
 
 import altair as alt
 import nbformat
 import pandas as pd
-import quickjs
+import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tools.page import build as build_page
-from tools.page import bundle
-from tools.page.notebook import describe
+from tools.page import build, playable
+from tools.page.article import lay_out
+from tools.page.cells import Cells
+from tools.page.execute import describe
+from tools.records import PROJECT
 
 TITLE = new_markdown_cell("# A page\n\nIts first paragraph.")
 FINISHED = {"corpus": "Multi30k", "model": "recipe-1", "level": "laptop"}
@@ -77,6 +81,18 @@ def maps_chart() -> dict:
 DRAWN = chart(line_chart([1, 2])).outputs[0]
 PASSED = new_output("stream", name="stdout", text="✓ it\n")
 LISTED = new_output("display_data", data={"text/html": pd.DataFrame({"a": [1]}).to_html()})
+ROOM = (  # cells with an engine room
+    "# Part\n\nSee [faster](#faster), [quick](#quick), [deep](#deep).\n\n## Story",
+    '<a id="engine-room"></a>\n# The engine room\n\n' + "Open what you need. " * 200,
+    '<a id="faster"></a><a id="quick"></a>\n## Faster\n\nProse.\n\n$$a$$',
+    new_code_cell("def fast():\n    pass"),
+    hidden("WORKERS = 2"),
+    hidden("show()", DRAWN),
+    '**Figure 1.** Times.\n\n<a id="deep"></a>\n### Deeper\n\nSaid deep inside.',
+    "## Files\n\nThe end.",
+    '<a id="own"></a>\n# Your own\n\nIn sight.\n\n<a id="own-thing"></a>\n## A thing\n\n'
+    + "Long. " * 900,
+)
 
 
 def notebook(folder: Path, *cells, title: bool = True) -> Path:
@@ -92,41 +108,13 @@ def notebook(folder: Path, *cells, title: bool = True) -> Path:
 def built(folder: Path, *cells) -> Path:
     """A page of these cells in a file, beside the model."""
     written = folder / "page.html"
-    result = build_page.main(["make", str(notebook(folder, *cells)), str(written)])
-    assert result == 0
+    build.make(notebook(folder, *cells), written)
     return written
 
 
 def page_of(folder: Path, *cells) -> BeautifulSoup:
     """The article of a notebook made of these cells, without what surrounds it on the page."""
-    cells = build_page.Cells(nbformat.read(notebook(folder, *cells), as_version=4))
-    return build_page.lay_out(cells.html)
-
-
-# In a browser, and without ---
-
-
-LISTENS = "document.querySelector('.stage').__k"  # a figure that Preact has drawn listens
-
-
-def visited(browser, address: str, **settings):
-    """A window with a page, and in `asked` all that it has asked for."""
-    tab = browser.new_context(**settings).new_page()
-    tab.asked = []
-    tab.on("request", lambda request: tab.asked.append(request.url))
-    tab.goto(address)
-    return tab
-
-
-def javascript(**modules: str):
-    """The page's model without a browser, with modules of tools/page/figures by name."""
-
-    context = quickjs.Context()
-    context.eval("globalThis.self = globalThis")
-    context.eval(build_page.engine())
-    for name, path in modules.items():
-        context.eval(bundle.bundle(build_page.FIGURES / path, name))
-    return context
+    return lay_out(Cells(nbformat.read(notebook(folder, *cells), as_version=4)).html)
 
 
 def contrast(a: str, b: str) -> float:
@@ -139,3 +127,66 @@ def contrast(a: str, b: str) -> float:
 
     low, high = sorted((luminance(a), luminance(b)))
     return (high + 0.05) / (low + 0.05)
+
+
+# The figures that readers play with ---------------------------------------------------------------
+
+PLAYED = tuple(playable.PLAYABLE.values())
+
+
+def figures_in(folder: Path, at, chromium) -> Path:
+    """A page with all figures, in a file beside the model.
+
+    The browser computes their first pictures: QuickJS would take half a minute.
+    """
+    plan = (PROJECT / "images/architecture.svg").read_text("utf-8")
+    names = sorted({*re.findall(r'href="#([\w-]+)"', plan), "label-smoothing"})
+    by_hand = inspect.unwrap(at.attention_by_hand_figure)().to_dict()
+    tab = engine_in(chromium)
+    draw = "([name, data]) => JSON.stringify(stills.still(model, name, JSON.parse(data)))"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(playable, "still_from", lambda _, *given: tab.evaluate(draw, given))
+        page = built(
+            folder,
+            "![A translation.](images/first-translation.svg)",
+            new_code_cell(inspect.getsource(at.attention)),
+            chart(by_hand, "@example\ndef attention_by_hand_figure(): ..."),
+            "![The plan.](images/architecture.svg)",
+            shown(
+                {"text/html": "<table><thead></thead></table>"}, "@example\ndef one_search(): ..."
+            ),
+            "".join(f'<a id="{name}"></a>\n# {name}\n\n' for name in names),
+        )
+    tab.close()
+    return page
+
+
+def engine_in(chromium):
+    """A window with the shipped model, as `model`, and no page."""
+    tab = chromium.new_page()
+    tab.add_script_tag(content=playable.engine())
+    return tab
+
+
+def watched(browser, page: Path | str, **settings):
+    """A window with a page; `asked` has the files that it asks for, `faults` its errors."""
+    tab = browser.new_context(**{"viewport": {"width": 1360, "height": 900}, **settings}).new_page()
+    tab.asked = []
+    tab.faults = []
+    tab.on("request", lambda r: r.url.startswith("data:") or tab.asked.append(r.url))
+    tab.on("pageerror", lambda error: tab.faults.append(str(error)))
+    tab.on("console", lambda told: told.type == "error" and tab.faults.append(told.text))
+    tab.goto(page if isinstance(page, str) else page.as_uri())
+    return tab
+
+
+def figure(tab, name: str):
+    """A figure, in sight; where scripts run it listens."""
+    found = tab.locator(f"[data-play='{name}']")
+    found.scroll_into_view_if_needed()
+    tab.wait_for_function(
+        "name => !document.documentElement.classList.contains('scripts') ||"
+        " document.querySelector(`[data-play='${name}'] .stage`).__k",
+        arg=name,
+    )
+    return found

@@ -1,4 +1,4 @@
-"""What is drawn of attention is what was computed; and heads switched off."""
+"""Attention maps show the weights that were computed; and heads switched off."""
 
 import html
 import itertools
@@ -9,7 +9,7 @@ import torch
 import vl_convert
 
 import the_annotated_transformer as tutorial
-from the_annotated_transformer import END, PAD, START, Batch, beam_search, pad_ids
+from the_annotated_transformer import END, PAD, START, Batch, beam_search
 
 ENCODER, DECODER, CROSS = KINDS = list(tutorial.attentions_of(tutorial.tiny_model()))
 SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
@@ -26,70 +26,23 @@ def translator() -> tutorial.Translator:
     return tutorial.Translator("toy", model, corpus.name, corpus.languages, vocabularies)
 
 
-def toy_batch() -> Batch:
-    """Two sentences of unequal lengths, with targets of unequal lengths."""
-    src = pad_ids([[4, 5, 6, END], [8, END]])
-    return Batch(src, pad_ids([[START, 4, 5, END], [START, 6, 7, 8, 9, END]]))
-
-
-# One sentence by hand ---------------------------------------------------------------------------
-
-
-def test_the_figure_of_attention_by_hand_draws_attention():
-    """The disc of a word is as large as its weight, whoever asks."""
-    spec = tutorial.EXAMPLES["attention_by_hand_figure"]().to_dict()
-    [rows] = spec["datasets"].values()
-    outputs, weights = tutorial.attention(*[tutorial.VECTORS] * 3)
-    assert [row["weight"] for row in rows] == pytest.approx(weights.flatten().tolist(), abs=0.005)
-    for word, output in zip(tutorial.WORDS, outputs.tolist(), strict=True):
-        spec["params"][0]["value"] = word
-        svg = vl_convert.vegalite_to_svg(spec).replace("\u2212", "-")
-        heard = re.findall(r'"x: (\S+); y: (\S+); weight: (\S+); word: \w+"', svg)
-        places = [[float(number) for number in numbers] for numbers in heard]
-        assert len(places) == 8
-        mixed = [sum(weight * place[axis] for *place, weight in places) for axis in (0, 1)]
-        assert mixed == pytest.approx(output, abs=0.06)
-
-
 # Maps of a sentence -----------------------------------------------------------------------------
 
 
 def test_a_sentence_comes_with_the_translation_that_the_model_would_give(translator):
     batch = tutorial.with_own_translation(translator, SENTENCE)
-    expected = [[*translator.vocabularies[0].encode([SENTENCE], "de")[0], END]]
-    assert batch.src.tolist() == expected
-    written = tutorial.translate(translator, [SENTENCE], decode=beam_search)
-    result = [translator.vocabularies[1].decode(batch.tgt_y[0].tolist())]
-    assert result == written
+    assert batch.src.tolist() == [[*translator.vocabularies[0].encode([SENTENCE], "de")[0], END]]
+    [written] = tutorial.translate(translator, [SENTENCE], decode=beam_search)
+    assert translator.vocabularies[1].decode(batch.tgt_y[0].tolist()) == written
     assert PAD not in batch.tgt_y
     assert batch.tgt[0, 0] == START
 
 
 @pytest.mark.filterwarnings("ignore:line 1 has a sentence of")
-def test_maps_want_one_sentence_that_fits(translator):
+def test_maps_take_one_sentence_that_fits(translator):
     for sentence in ("", "Hund " * 200, "Ein Hund rennt. Ein Mann lacht."):
         with pytest.raises(ValueError, match="one sentence that fits"):
             tutorial.attention_maps(translator, sentence)
-
-
-def test_weights_are_those_of_each_layer(translator):
-    """Without dropout, layer by layer, with the causal mask and without padding."""
-    model = translator.model.train()
-    batch = toy_batch()
-    weights = tutorial.attention_weights(model, batch)
-    assert model.training
-    model.eval()
-    model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-    stacks = model.encoder.layers, model.decoder.layers, model.decoder.layers
-    places = zip(KINDS, stacks, ("self_attn", "self_attn", "src_attn"), strict=True)
-    masks = batch.src_mask, batch.tgt_mask, batch.src_mask
-    for (kind, layers, name), mask in zip(places, masks, strict=True):
-        assert weights[kind].shape[:3] == (2, 2, 3)  # (B, N, H, T, S)
-        assert weights[kind].masked_select(~mask[:, None, None]).eq(0).all()
-        for number, layer in enumerate(layers):
-            attn = getattr(layer, name)
-            assert tutorial.attentions_of(model)[kind][number] is attn
-            torch.testing.assert_close(weights[kind][:, number], attn.attn)
 
 
 def test_rows_of_a_map_are_queries_and_bear_the_word_about_to_be_written(translator, monkeypatch):
@@ -116,7 +69,7 @@ def test_rows_of_a_map_are_queries_and_bear_the_word_about_to_be_written(transla
 
 
 def test_the_explorer_shows_the_right_weight_at_every_cell(translator):
-    """What Vega draws, cell for cell: keys along x, queries along y, the chosen layer and head."""
+    """Of what Vega draws: keys along x, queries along y, the chosen layer and head."""
     maps = [tutorial.attention_maps(translator, text) for text in (SENTENCE, "Ein Hund rennt.")]
     svg = vl_convert.vegalite_to_svg(tutorial.attention_explorer(maps).to_dict())
     marks = re.findall(r'aria-label="(key: [^"]*)"[^>]*aria-roledescription="(\w+) mark"', svg)
@@ -133,7 +86,7 @@ def test_the_explorer_shows_the_right_weight_at_every_cell(translator):
 
 
 def test_a_head_switched_off_is_a_head_whose_output_is_zero(at):
-    """Inside the block only; its weights come back after an error as well."""
+    """Inside the block only, also after an error."""
     attn = at.MultiHeadedAttention(3, 12, 0.0)
     x = torch.randn(2, 5, 12)
     heads, _ = at.attention(*(attn.split(linear(x)) for linear in attn.linears[:3]))

@@ -1,19 +1,15 @@
-"""Models of 2018, 2022 and the third edition become models of this one; models are rounded to int8.
-
-What older code computes is written here from its description alone."""
+"""Models of earlier versions become models of this one; models are rounded to int8."""
 
 import dataclasses
 import itertools
 import json
-import math
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import the_annotated_transformer as at
 from the_annotated_transformer import END, SPECIALS, START, Batch
@@ -21,74 +17,51 @@ from tools import models
 
 S = 11
 T = 13
-N = 2
-D = 12
-HIDDEN = 20
-POSITIONS = 5000
 HEADS = 3
 
 
-def older_state() -> dict[str, Tensor]:
+class OlderNorm(nn.Module):
+    """The norm of 2018 and 2022: it divides by the deviation over D - 1."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.a_2 = nn.Parameter(torch.ones(features))
+        self.b_2 = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        deviation, mean = torch.std_mean(x, dim=-1, unbiased=True, keepdim=True)
+        return self.a_2 * (x - mean) / (deviation + 1e-6) + self.b_2
+
+
+class OlderFeedForward(nn.Module):
+    def __init__(self, d_model: int, d_ff: int, dropout: float):
+        super().__init__()
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.w_2 = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w_2(self.w_1(x).relu())
+
+
+@pytest.fixture(autouse=True)
+def older_parts(monkeypatch):
+    monkeypatch.setitem(at.NORM, "older", OlderNorm)
+    monkeypatch.setitem(at.FEED_FORWARD, "older", OlderFeedForward)
+
+
+def older_model(h: int = HEADS) -> at.EncoderDecoder:
     """Random weights under the names, and in the shapes, of the older code."""
     torch.manual_seed(0)
-    shapes = {"generator.proj": (T, D)}
-    norms = ["encoder.norm", "decoder.norm"]
-    for stack, attentions in (("encoder", ["self_attn"]), ("decoder", ["self_attn", "src_attn"])):
-        for layer in (f"{stack}.layers.{n}" for n in range(N)):
-            shapes |= {f"{layer}.{a}.linears.{n}": (D, D) for a in attentions for n in range(4)}
-            shapes[f"{layer}.feed_forward.w_1"] = HIDDEN, D
-            shapes[f"{layer}.feed_forward.w_2"] = D, HIDDEN
-            norms += [f"{layer}.sublayer.{n}.norm" for n in range(1 + len(attentions))]
-    state = {f"{name}.weight": torch.randn(shape) * 0.3 for name, shape in shapes.items()}
-    state |= {f"{name}.bias": torch.randn(shape[0]) * 0.3 for name, shape in shapes.items()}
-    state |= {f"{name}.a_2": torch.rand(D) + 0.5 for name in norms}
-    state |= {f"{name}.b_2": torch.randn(D) * 0.3 for name in norms}
-    column = torch.arange(D)
-    angle = torch.arange(POSITIONS).double().unsqueeze(1) / 10_000 ** (column // 2 * 2 / D)
-    sinusoids = torch.where(column % 2 == 0, angle.sin(), angle.cos()).float()
-    for side, words in (("src", S), ("tgt", T)):
-        state[f"{side}_embed.0.lut.weight"] = torch.randn(words, D) * D**-0.5
-        state[f"{side}_embed.1.pe"] = sinusoids.unsqueeze(0)
-    return state
+    model = at.make_model(S, T, 2, 12, 20, h, norm="older", feed_forward="older")
+    return at.draw_weights(model).eval()
 
 
-def older_log_probs(state: dict[str, Tensor], h: int, batch: Batch) -> Tensor:
-    """What the older code computes with such a state dict, step by step."""
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        deviation, mean = torch.std_mean(x, dim=-1, unbiased=True, keepdim=True)
-        return state[f"{name}.a_2"] * (x - mean) / (deviation + 1e-6) + state[f"{name}.b_2"]
-
-    def linear(x: Tensor, name: str) -> Tensor:
-        return F.linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
-
-    def attend(x: Tensor, y: Tensor, mask: Tensor, name: str) -> Tensor:
-        projected = [linear(z, f"{name}.linears.{n}") for n, z in enumerate((x, y, y))]
-        q, k, v = (torch.stack(z.chunk(h, dim=-1), dim=1) for z in projected)  # (B, h, T, d_k)
-        heads = F.scaled_dot_product_attention(q, k, v, mask.unsqueeze(1))
-        return linear(torch.cat(heads.unbind(1), dim=-1), f"{name}.linears.3")
-
-    def run(stack: str, side: str, ids: Tensor, mask: Tensor, memory=None) -> Tensor:
-        table = state[f"{side}_embed.0.lut.weight"]
-        pe = state[f"{side}_embed.1.pe"]
-        x = table[ids] * math.sqrt(table.size(1)) + pe[:, : ids.size(1)]
-        layers = {name.split(".")[2] for name in state if name.startswith(f"{stack}.layers.")}
-        for layer in (f"{stack}.layers.{n}" for n in sorted(layers)):
-            y = norm(x, f"{layer}.sublayer.0.norm")
-            last = 1
-            x = x + attend(y, y, mask, f"{layer}.self_attn")
-            if memory is not None:
-                y = norm(x, f"{layer}.sublayer.1.norm")
-                last = 2
-                x = x + attend(y, memory, batch.src_mask, f"{layer}.src_attn")
-            y = norm(x, f"{layer}.sublayer.{last}.norm")
-            hidden = linear(y, f"{layer}.feed_forward.w_1").relu()
-            x = x + linear(hidden, f"{layer}.feed_forward.w_2")
-        return norm(x, f"{stack}.norm")
-
-    memory = run("encoder", "src", batch.src, batch.src_mask)
-    states = run("decoder", "tgt", batch.tgt, batch.tgt_mask, memory)
-    return linear(states, "generator.proj").log_softmax(dim=-1)
+def older_state(model: at.EncoderDecoder | None = None) -> dict[str, Tensor]:
+    """The state dict of an older model, which held its sinusoids."""
+    model = model or older_model()
+    return model.state_dict() | {
+        f"{side}_embed.1.pe": model.src_embed[1].pe for side in ("src", "tgt")
+    }
 
 
 def some_batch() -> Batch:
@@ -134,26 +107,24 @@ def refused(folder: Path, state: object, *more, **how) -> str:
 @pytest.mark.parametrize("h, zipped", [(6, True), (2, False)], ids=["2022", "2018"])
 def test_the_same_log_probabilities(h, zipped, tmp_path):
     """In both formats of a file: 2018 wrote no zip."""
-    state = older_state()
+    older = older_model(h)
     batch = some_batch()
+    state = older_state(older)
     translator = converted(tmp_path, state, None, h, _use_new_zipfile_serialization=zipped)
     ours = log_probs(translator.model, batch)
-    torch.testing.assert_close(ours, older_log_probs(state, h, batch), atol=1e-4, rtol=0)
-    result = (translator.name, translator.languages)
-    expected = ("older", ("fr", "en"))
-    assert result == expected
+    torch.testing.assert_close(ours, log_probs(older, batch), atol=1e-4, rtol=0)
+    assert (translator.name, translator.languages) == ("older", ("fr", "en"))
     source, target = (list(one.words) for one in translator.vocabularies)
-    result = {"source": source[:S], "target": target}
-    assert result == some_words()
+    assert {"source": source[:S], "target": target} == some_words()
 
 
 def test_the_special_symbols_of_2018_find_their_places(tmp_path):
     """<unk> and <blank> came first, and the source had neither start nor end."""
-    state = older_state()
+    older = older_model()
     words = some_words()
     words["source"][:4] = ["<unk>", "<blank>", "one", "two"]
     words["target"][:4] = ["<unk>", "<blank>", "<s>", "</s>"]
-    translator = converted(tmp_path, state, words)
+    translator = converted(tmp_path, older_state(older), words)
     source, target = (one.words for one in translator.vocabularies)
     assert source[:4] == target[:4] == SPECIALS
     assert translator.model.src_embed[0].lut.weight[[START, END]].eq(0).all()
@@ -162,7 +133,7 @@ def test_the_special_symbols_of_2018_find_their_places(tmp_path):
     new_source = torch.tensor([source.index(word) for word in words["source"]])
     new_target = torch.tensor([target.index(word) for word in words["target"]])
     ours = log_probs(translator.model, Batch(new_source[src], new_target[tgt]))
-    expected = older_log_probs(state, HEADS, Batch(src, tgt, pad=1))
+    expected = log_probs(older, Batch(src, tgt, pad=1))
     torch.testing.assert_close(ours[..., new_target], expected, atol=1e-4, rtol=0)
 
 
@@ -177,34 +148,27 @@ def test_a_word_may_follow_without_a_space(tmp_path):
     (ids,) = source.encode(["Hund (Hund)."], "de")
     matrix = translator.model.src_embed[0].lut.weight
     assert torch.equal(matrix[ids], state["src_embed.0.lut.weight"][[4, 3, 4, 6, 5]].float())
-    result = target.decode([4, 5, 6, 7, END])
-    assert result == "It's on."
+    assert target.decode([4, 5, 6, 7, END]) == "It's on."
 
 
-def test_what_does_not_fit_is_named(tmp_path):
+def test_weights_that_do_not_fit_are_named(tmp_path):
     state = older_state()
-    for name, message in (
-        ("encoder.norm.a_2", "size mismatch for encoder.norm.weight"),
-        ("decoder.layers.2.feed_forward.w_1.bias", '"decoder.layers.2.'),
-    ):
-        expected = refused(tmp_path, state | {name: torch.ones(1)})
-        assert message in expected
+    wrong = state | {"encoder.norm.a_2": torch.ones(1)}
+    assert "size mismatch for encoder.norm.weight" in refused(tmp_path, wrong)
+    assert "KeyError: 'src_embed.0.lut.weight'" in refused(tmp_path, {"model": state})
+    assert "KeyError: 'src_embed.1.pe'" in refused(tmp_path, at.tiny_model().state_dict())
     del state["decoder.norm.b_2"]
     assert 'Missing key(s) in state_dict: "decoder.norm.bias"' in refused(tmp_path, state)
-    assert "KeyError: 'src_embed.0.lut.weight'" in refused(tmp_path, {"model": state})
-    expected = refused(tmp_path, at.tiny_model().state_dict())
-    assert "KeyError: 'src_embed.1.pe'" in expected
 
 
-def test_words_and_heads_that_do_not_fit(tmp_path):
+def test_words_and_heads_that_do_not_fit_are_refused(tmp_path):
     state = older_state()
     words = some_words()
     for side in words:
         for wrong in (words[side][:-1], [*words[side], "more"], [*words[side][:-1], SPECIALS[0]]):
             message = refused(tmp_path, state, words | {side: wrong})
             assert f"needs one {side} word for each row, all different" in message
-    expected = refused(tmp_path, state, {"source": words["source"]})
-    assert "KeyError: 'target'" in expected
+    assert "KeyError: 'target'" in refused(tmp_path, state, {"source": words["source"]})
     assert "must be divisible by h (5)" in refused(tmp_path, state, words, 5)
     with pytest.raises(ValueError, match=r"older\.pt is no older .*name them by --words"):
         convert(tmp_path / "older.pt")
@@ -265,21 +229,20 @@ CLASSES = {  # of the third edition, by the kinds of this one
     "layer": "LayerNorm", "rms": "RMSNorm",
     "sinusoids": "PositionalEncoding", "learnt": "LearntPositions", "none": "NoPositions",
 }  # fmt: skip
-OF_THE_THIRD = ("attention", "feed_forward", "norm", "positions")
-SINCE = ("tie_output", "encoder_layer", "decoder_layer")
 
 
-def third_edition(translator: at.Translator, folder: Path, int8: bool = False) -> Path:
-    """A model in a folder as the third edition wrote it."""
+def third_edition(translator: at.Translator, folder: Path, int8: bool = False, **changes) -> Path:
+    """A model in a folder as the third edition wrote it; `changes` are of its config.json."""
     at.save_model(translator, folder, int8)
     about = json.loads((folder / "config.json").read_bytes())
-    about |= {"kind": "make_model", "text": "ab12", "sha256": {"config.json": "cd34"}}
+    about["kind"] = "make_model"
     del about["longest"]
-    for name in SINCE:
+    for name in ("tie_output", "encoder_layer", "decoder_layer"):  # new in this edition
         del about["model"][name]
-    for name in OF_THE_THIRD:
+    for name in ("attention", "feed_forward", "norm", "positions"):
         kind = about["model"][name]
         about["model"][name] = CLASSES.get(kind, kind)
+    about["model"] |= changes
     (folder / "config.json").write_text(json.dumps(about))
     weights = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
@@ -333,31 +296,34 @@ def test_groups_of_the_third_edition_were_in_cross_attention_too(tmp_path):
     assert type(model.decoder.layers[0].self_attn) is at.GroupedAttention
 
 
-def test_what_of_the_third_edition_has_no_place_here_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": "RotaryAttention"}, "cross-attention is rotary too"),
+        ({"attention": "RotaryGroupedAttention(groups=2)"}, "cross-attention is rotary too"),
+        ({"attention": "Mine"}, r'ATTENTION\["Mine"\] = YourClass'),
+        ({"d_ff": 33}, "do not fit"),
+    ],
+)
+def test_a_folder_that_makes_no_model_is_refused(tmp_path, changes, message):
+    folder = third_edition(toy(), tmp_path / "third", **changes)
+    with pytest.raises(ValueError, match=message):
+        convert(folder)
+
+
+def test_a_language_model_and_an_empty_folder_are_refused(tmp_path):
     folder = third_edition(toy(), tmp_path / "third")
     about = json.loads((folder / "config.json").read_bytes())
-
-    def refuses(message: str, **changes) -> None:
-        changed = about | changes
-        (folder / "config.json").write_text(json.dumps(changed))
-        with pytest.raises(ValueError, match=message):
-            convert(folder)
-
-    refuses("it is a language model", kind="LanguageModel")
-    for rotary in ("RotaryAttention", "RotaryGroupedAttention(groups=2)"):
-        refuses("cross-attention is rotary too", model=about["model"] | {"attention": rotary})
-    refuses(r'ATTENTION\["Mine"\] = YourClass', model=about["model"] | {"attention": "Mine"})
-    refuses("do not fit", model=about["model"] | {"d_ff": 33})
+    (folder / "config.json").write_text(json.dumps(about | {"kind": "LanguageModel"}))
+    with pytest.raises(ValueError, match="it is a language model"):
+        convert(folder)
     with pytest.raises(at.UserError, match=r"config\.json cannot be read"):
         convert(tmp_path)
 
 
-def test_a_part_of_a_reader_comes_along(tmp_path, capsys):
+def test_a_part_of_a_reader_comes_along(tmp_path):
     """By the name of its class, under which a file adds it."""
-    folder = third_edition(toy(), tmp_path / "third")
-    about = json.loads((folder / "config.json").read_bytes())
-    about["model"]["feed_forward"] = "Mine"
-    (folder / "config.json").write_text(json.dumps(about))
+    folder = third_edition(toy(), tmp_path / "third", feed_forward="Mine")
     parts = tmp_path / "mine.py"
     parts.write_text(
         "from the_annotated_transformer import FEED_FORWARD, PositionwiseFeedForward\n"
@@ -400,11 +366,9 @@ def test_the_commands(tmp_path, capsys):
     torch.save(older_state(), source)
     (tmp_path / "words.json").write_text(json.dumps(some_words()))
     given = ["--heads", str(HEADS), "--words", str(tmp_path / "words.json")]
-    result = models.main(["convert", source, new, *given])
-    assert result == 0
+    assert models.main(["convert", source, new, *given]) == 0
     assert models.main(["round", new, small]) == 0
-    printed = f"{new}: model a\n{small}: model a, int8\n"
-    assert capsys.readouterr().out == printed
+    assert capsys.readouterr().out == f"{new}: model a\n{small}: model a, int8\n"
     for command in (["convert", source, new, *given], ["round", small, new]):
         assert models.main(command) == 1
         assert f"error: {new} holds a model already" in capsys.readouterr().err

@@ -153,7 +153,7 @@ CALLED = {  # packages that nothing imports: the file and the line that needs th
     "ruff": ("Makefile", r"^\t\$\(PY\) -m ruff "),
     "ipykernel": ("tools/page/execute.py", r"KernelSpecManager\(kernel_dirs=\[\]\)"),
     "setuptools": ("the_annotated_transformer.py", r"^ *import GPUtil"),  # which needs distutils
-    "accessible-pygments": ("tools/page/assets.py", r'^[^#]*"github-light-high-contrast"'),
+    "accessible-pygments": ("tools/page/highlight.py", r'^[^#]*"github-light-high-contrast"'),
     "pytest-xdist": ("Makefile", r"^WORKERS .*--numprocesses "),
     "pytest-timeout": ("pyproject.toml", r"^timeout = "),
 }

@@ -1,6 +1,6 @@
 """Draw the learning curves of a run, also while it trains.
 
-python tools/curves.py draw RUN   writes RUN/curves.png
+python -m tools.learning_curves draw RUN   writes RUN/curves.png
 """
 
 import sys

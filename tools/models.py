@@ -1,7 +1,7 @@
 """Bring models of earlier versions into the present format, and round models to int8.
 
-    python tools/models.py convert SOURCE FOLDER   a folder of the third edition, or an older file
-    python tools/models.py round SOURCE FOLDER     a model, or a run, in a quarter of the bytes
+    python -m tools.models convert SOURCE FOLDER   a folder of the third edition, or an older file
+    python -m tools.models round SOURCE FOLDER     a model, or a run, in a quarter of the bytes
 
 What the code of 2018 or 2022 saved as `torch.save(model.state_dict(), …)` lacks two things: the
 number of heads (with a wrong one a model talks nonsense), and the words in the order of their ids:

@@ -1,5 +1,6 @@
 """What the tools share: records of docs/results, circumstances, a command line."""
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ import tyro
 
 PROJECT = Path(__file__).resolve().parent.parent
 RESULTS = PROJECT / "docs" / "results"
+PRETRAINED = PROJECT / "pretrained"
 BROWSERS = "chromium", "chromium-browser", "google-chrome"
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 BUSY = 15  # per cent of the cores that others may use while something is timed
@@ -46,8 +48,22 @@ def write(name: str, content: dict) -> None:
     print(f"written: {path}")
 
 
+def once(name: str) -> Callable[[Callable[[], dict]], Callable[[], None]]:
+    """Decorate a measurement: its result goes on record, unless a record of that name exists."""
+
+    def decorate(measure: Callable[[], dict]) -> Callable[[], None]:
+        @functools.wraps(measure)
+        def measure_once() -> None:
+            if not read(name):
+                write(name, measure())
+
+        return measure_once
+
+    return decorate
+
+
 def circumstances(device: str = "cpu", dtype: str = "fp32") -> dict[str, str]:
-    """When, where and with what something is measured, to stand beside every number."""
+    """When, where and with what something is measured."""
     command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
     return {
@@ -61,10 +77,21 @@ def circumstances(device: str = "cpu", dtype: str = "fp32") -> dict[str, str]:
     }
 
 
+def made_with_shipped() -> dict[str, str]:
+    """Circumstances of a measurement of pretrained/, and the name of its model."""
+    about = json.loads((PRETRAINED / "config.json").read_bytes())
+    return circumstances() | {"model": about["name"]}
+
+
 def processor() -> str:
     cpu = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.+)", cpu.read_text()) if cpu.is_file() else None
     return f"{model[1].strip() if model else platform.machine()}, {os.cpu_count()} CPU cores"
+
+
+def chosen_device() -> str:
+    """Return "cuda" if CUDA_VISIBLE_DEVICES names a GPU; if it is not set, hide all GPUs."""
+    return "cuda" if os.environ.setdefault("CUDA_VISIBLE_DEVICES", "") else "cpu"
 
 
 def graphics_card() -> str:
@@ -89,21 +116,6 @@ def check_comparable(made: dict[str, dict]) -> None:
             raise ValueError(f"numbers of one table share {what}, and here are {values}")
 
 
-def finished(caption: str, made: Iterable[dict], **content) -> dict:
-    """A table (`columns`, `rows`) or a `chart`, with a caption that says where it comes from.
-
-    `made` holds date, machine and commit of each measurement behind it.
-    """
-    made = list(made)
-    machines = dict.fromkeys(each["machine"] for each in made)
-    dates = sorted({each["date"] for each in made})
-    commits = sorted({each["commit"][:7] for each in made})
-    caption += f". {'; '.join(machines)}, {' and '.join(dates)}; commit {', '.join(commits)}."
-    if "chart" in content:  # its alt text also says where it comes from
-        content["chart"]["description"] += f" {caption}"
-    return content | {"caption": caption}
-
-
 def wait_for_quiet(patience: float = 60.0) -> None:
     """Return when the machine is quiet; ValueError when it is not after `patience` seconds."""
     deadline = time.monotonic() + patience
@@ -112,32 +124,18 @@ def wait_for_quiet(patience: float = 60.0) -> None:
             raise ValueError(f"others use {percent:.0f} % of the cores, so nothing can be timed")
 
 
-def markdown(view: dict) -> str:
-    """A finished table in Markdown."""
-    lines = [view["columns"], ["---"] * len(view["columns"]), *view["rows"]]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def between_marks(text: str, mark: str, content: str) -> str:
-    """The text with other content between `<!-- mark -->` and `<!-- end of mark -->`."""
-    before, begin, rest = text.partition(f"<!-- {mark} -->\n")
-    _, end, after = rest.partition(f"<!-- end of {mark} -->")
-    if not begin or not end:
-        raise ValueError(f"there is no <!-- {mark} --> with its end in the text")
-    return before + begin + content + end + after
-
-
 def command_line(**commands: Callable) -> Callable[[list[str] | None], int]:
     """A main function that runs the command named by its arguments. An error has no traceback."""
 
     def main(arguments: list[str] | None = None) -> int:
-        sys.path.insert(0, str(PROJECT))
-        from the_annotated_transformer import UserError
-
-        expected = (UserError, ValueError, OSError, RuntimeError, ArithmeticError)
         try:
             tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
-        except (*expected, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt) as error:
+            from the_annotated_transformer import UserError  # loads torch, so only when needed
+
+            expected = UserError, ValueError, OSError, RuntimeError, ArithmeticError
+            if not isinstance(error, (*expected, KeyboardInterrupt)):
+                raise
             print(f"error: {str(error) or 'interrupted'}", file=sys.stderr)
             return 1
         return 0

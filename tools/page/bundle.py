@@ -1,9 +1,9 @@
 """Join modules of JavaScript into one script, so that a page needs no server and a build no node.
 
-Each module becomes a function of its own, which runs once, after those that it imports, and gives
-what it exports. Known are `import { a, b as c } from "…"`, `import a from "…"`, `import "…"`,
-`export { a as b }`, `export default`, and `export` before a declaration: each at the beginning of a
-line or, in packed files, at either end. Anything else is refused.
+Each module becomes a function of its own, which runs once, after those that it imports, and returns
+what it exports. It may use `import { a, b as c } from "…"`, `import a from "…"`, `import "…"`,
+`export { a as b }`, `export default`, and `export` before a declaration: each at the beginning of
+a line or, in minified files, at either end. Other syntax raises an error.
 """
 
 import re
@@ -35,9 +35,9 @@ def place_of(name: str, importer: Path) -> Path:
 
 
 def bundle(entry: Path, name: str = "") -> str:
-    """A script that does what the module `entry` does; ValueError for what it cannot join.
+    """A script that does what the module `entry` does; ValueError for syntax that it does not know.
 
-    What the module exports is at hand under `name` afterwards.
+    If a name is given, the script defines it as what the module exports.
     """
     entry = entry.resolve()
     order: list[Path] = []  # a module after those that it imports

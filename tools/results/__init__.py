@@ -1,1 +1,1 @@
-"""What trains and measures for docs/results, and what is planned there."""
+"""Trains and measures what docs/results holds, by the plan of plan.py."""

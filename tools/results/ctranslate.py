@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tools import models
+import the_annotated_transformer as at
 
-at = models.at
 OPENNMT = {  # our names of weights, as patterns: those of OpenNMT, which CTranslate2 reads
     r"(encoder.+)sublayer.0.norm": r"\1layer_norm",
     r"(encoder.+)sublayer.1.norm": r"\1feed_forward.layer_norm",

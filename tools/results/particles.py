@@ -1,6 +1,6 @@
 """What does one word carry? Pairs of German sentences that differ in their separable particle only.
 
-    python tools/particles.py measure   swap parts of the memory in every pair, write docs/results
+    python -m tools.results.particles measure   swap parts of the memory in every pair
 
 The rule, stated before anything was measured: a pair counts if both sentences have equally many
 subwords, and the model's own translation of each contains one of the English phrases listed for
@@ -15,10 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+import the_annotated_transformer as at
 from tools import records
-from tools.results import recipe as results
-
-at = results.at
 
 SUBJECTS = (
     "Ein Mann", "Eine Frau", "Ein Junge", "Ein Mädchen", "Ein kleines Kind", "Ein alter Mann",
@@ -140,74 +138,70 @@ def memory_from(model: at.EncoderDecoder, states: torch.Tensor, depth: int) -> t
     return model.encoder.norm(states)
 
 
+def target_of(translator: at.Translator, source: torch.Tensor) -> torch.Tensor:
+    """The beam's translation of a source: (1, T), with start and end."""
+    batch = at.Batch(source)
+    limit = at.length_cap(source.size(1), translator.max_len)
+    row = at.beam_search(translator.model, batch.src, batch.src_mask, limit)
+    return row[:, row[0] != at.PAD]
+
+
 def measured(translator: at.Translator, pair: Pair) -> dict | None:
     """Shares of the whole shift by what was swapped; None for a pair that does not count."""
     model = translator.model
+    subwords = translator.vocabularies[0]
     texts = [text_of(words) for words in pair.words]
-    ids = [[*part, at.END] for part in translator.vocabularies[0].encode(texts, "de")]
-    if len(ids[0]) != len(ids[1]):
+    ids = [[*part, at.END] for part in subwords.encode(texts, "de")]
+    places = places_of(subwords, pair.words[0])
+    if not len(ids[0]) == len(ids[1]) == places[-1].stop + 1:
         return None
     written = at.translate(translator, texts, at.beam_search)
     if not counts(pair, written):
         return None
-    places = places_of(translator.vocabularies[0], pair.words[0])
-    if places[-1].stop + 1 != len(ids[0]):
-        return None
+    everything = list(range(len(ids[0])))
+    verb = list(places[pair.verb])
+    particle = list(places[-2])
+    groups = {
+        "nothing": [],
+        "verb": verb,
+        "particle": particle,
+        "all but the particle": [n for n in everything if n not in particle],
+        "verb and particle": verb + particle,
+        "everything": everything,
+    }
     sources = [torch.tensor([each]) for each in ids]
-    targets = []
-    for source in sources:
-        batch = at.Batch(source)
-        limit = at.length_cap(source.size(1), translator.max_len)
-        row = at.beam_search(model, batch.src, batch.src_mask, limit)
-        targets.append(row[:, row[0] != at.PAD])
+    targets = [target_of(translator, source) for source in sources]
     states = [states_by_layer(model, source) for source in sources]
     memories = [memory_from(model, each[-1], len(each) - 1) for each in states]
     first, second = (at.preference(model, memory, *targets) for memory in memories)
-    everything = range(len(ids[0]))
-    particle = list(places[-2])
-    verb = list(places[pair.verb])
-    rest = [n for n in everything if n not in particle]
-    groups = {"nothing": [], "verb": verb, "particle": particle, "all but the particle": rest}
-    groups |= {"verb and particle": verb + particle, "everything": list(everything)}
 
     def share(memory: torch.Tensor) -> float:
         return round((first - at.preference(model, memory, *targets)) / (first - second), 4)
 
-    shares = {name: share(at.swapped(*memories, group)) for name, group in groups.items()}
-    by_layer = {"verb": [], "particle": []}
-    for depth, both in enumerate(zip(*states, strict=True)):
-        for name in by_layer:
-            mixed = at.swapped(*both, groups[name])
-            by_layer[name].append(share(memory_from(model, mixed, depth)))
-    batch = at.Batch(sources[0], targets[0])
-    differ = next(
-        n for n, both in enumerate(zip(*(t[0].tolist() for t in targets), strict=False))
-        if both[0] != both[1]
-    )  # fmt: skip
-    weights = at.attention_weights(model, batch)["cross-attention"][0, :, :, differ - 1]
-    looked = {}
-    for name in by_layer:
-        weight = weights[..., groups[name]].sum(-1).mean()
-        looked[name] = round(weight.item(), 4)
-    about = {"sentences": texts, "written": written, "kind": pair.kind, "origin": pair.origin}
-    return (
-        about
-        | {"shift": round(first - second, 3), "shares": shares, "layers": by_layer}
-        | {"attention": looked}
-    )
+    def shares_by_layer(group: list[int]) -> list[float]:
+        mixed = [at.swapped(*both, group) for both in zip(*states, strict=True)]
+        return [share(memory_from(model, each, depth)) for depth, each in enumerate(mixed)]
+
+    return {
+        "sentences": texts,
+        "written": written,
+        "kind": pair.kind,
+        "origin": pair.origin,
+        "shift": round(first - second, 3),
+        "shares": {name: share(at.swapped(*memories, group)) for name, group in groups.items()},
+        "layers": {name: shares_by_layer(groups[name]) for name in ("verb", "particle")},
+    }
 
 
-def measure() -> None:
+@records.once("particles")
+def measure() -> dict:
     """Every pair of the templates and of Multi30k's own sentences, by the shipped model."""
-    if records.read("particles"):
-        return
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
     corpus = at.find_corpus("multi30k")
     own = itertools.chain(*(corpus.pairs(name) for name in corpus.splits if name != "train"))
     pairs = [*templates(), *from_corpus(source for source, _ in own)]
-    found = [measured(translator, pair) for pair in pairs]
-    content = {"tried": len(pairs), "pairs": [each for each in found if each]}
-    records.write("particles", {"made": results.made_with_shipped()} | content)
+    found = [each for pair in pairs if (each := measured(translator, pair))]
+    return {"made": records.made_with_shipped(), "tried": len(pairs), "pairs": found}
 
 
 main = records.command_line(measure=measure)

@@ -2,11 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-import torch
-
-from tools import models
-
-at = models.at
+import the_annotated_transformer as at
 
 CORPUS = "multi30k"
 SEEDS = (1, 2, 3)
@@ -21,7 +17,7 @@ TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
 
 
 def recipe(**changes) -> at.Config:
-    """The settings of the recipe; rows share their number format, on every processor."""
+    """The settings of the recipe. All rows share its number format, on every processor."""
     config = at.Config(
         data=CORPUS,
         vocab_size=5000,
@@ -38,9 +34,10 @@ def recipe(**changes) -> at.Config:
 
 
 def words(seed: int) -> at.Config:
-    """The recipe with words: more weights that occur rarely, and so more dropout; as many updates.
+    """The recipe with words as tokens, and as many updates.
 
-    A sentence has fewer words than subwords, so a batch of as many sentences has fewer tokens.
+    More weights occur rarely, so there is more dropout. A sentence has fewer words than subwords,
+    so a batch of as many sentences has fewer tokens.
     """
     return recipe(vocab_size=0, share_embeddings=False, dropout=0.4, batch_tokens=2140, seed=seed)
 
@@ -78,6 +75,7 @@ ROWS = (
 )
 OTHER = Row("en-de", "the same, English to German", ("recipe-en-de",), BEAM, AVERAGED, CHOSEN_ALPHA)
 SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOSEN_ALPHA)
+PACED = tuple(row.runs[0] for row in ROWS[:3])  # runs of which an update is timed
 
 
 # Trials -------------------------------------------------------------------------------------------
@@ -104,26 +102,5 @@ TRIALS = {
     "trial-subwords-10000": trial(vocab_size=10_000, d_model=160, d_ff=720, h=4),
     "trial-whole-25": whole(dropout=0.25),
     "trial-whole-30": whole(dropout=0.3),
-    "trial-words-lost-10": trial(),
 }
 RUNS = OF_ROWS | ON_GPU | TRIALS
-EMBED = at.Embeddings.forward
-
-
-def forgetful(self: at.Embeddings, ids: torch.Tensor) -> torch.Tensor:
-    """Embeddings of which a tenth is the unknown word's while the model trains."""
-    if self.training:
-        lost = (torch.rand(ids.shape) < 0.1) & (ids >= len(at.SPECIALS))
-        ids = ids.masked_fill(lost, at.UNKNOWN)
-    return EMBED(self, ids)
-
-
-# A `forward` in the place of that of Embeddings, and how it is told.
-EMBEDDINGS = {"trial-words-lost-10": forgetful}
-IN_WORDS = {"trial-words-lost-10": "a tenth of the words read as unknown"}
-
-# Runs whose time is told, and how many of their updates are timed, in so many processes.
-PACED = tuple(row.runs[0] for row in ROWS[:3])
-PROCESSES = 2
-TO_WARM_UP = 10
-TIMED = 200

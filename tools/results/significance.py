@@ -1,8 +1,8 @@
-"""Is a gain in BLEU more than the luck of the sentences, and of the seeds?
+"""Is a gain in BLEU significant?
 
-The sentences of a test split are drawn again and again with replacement (Koehn, 2004: a bootstrap).
-Each draw gives every seed a BLEU, and two rows a difference of their seeds' means. A gain counts
-if few draws turn it round, by the correction of Holm (1979), because many are asked at once.
+A paired bootstrap (Koehn, 2004): the sentences of a test split are sampled with replacement, many
+times. In each sample every seed has a BLEU, and two rows differ by the means of their seeds. Holm's
+correction (1979) allows for testing many gains at once.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tools.results import plan
+import the_annotated_transformer as at
 
-at = plan.at
 DRAWS = 10_000
-SURE = 0.05  # the chance of a single false alarm among all steps and splits, for given trainings
+SURE = 0.05  # the level of significance, of all steps and splits together
 
 
 def counts_of(written: Sequence[str], references: Sequence[str]) -> Tensor:
@@ -36,7 +35,7 @@ def bleu(sums: Tensor) -> Tensor:
 
 
 def differences(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
-    """How much better the mean of the seeds of `after` is, in each draw (DRAWS,)."""
+    """How much better the mean of the seeds of `after` is, in each sample (DRAWS,)."""
     number = len(before[0])
     generator = torch.Generator().manual_seed(1)
     drawn = torch.randint(number, (DRAWS, number), generator=generator)
@@ -50,13 +49,13 @@ def differences(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
 
 
 def chance(drawn: Tensor) -> float:
-    """Twice the share of draws on the other side of zero, by which luck alone is judged."""
+    """The two-sided p-value: twice the share of samples on the other side of zero."""
     lower = min((drawn <= 0).sum().item(), (drawn >= 0).sum().item())
     return min(1.0, 2 * (lower + 1) / (len(drawn) + 1))
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """The same, corrected for asking so many times."""
+    """The p-values with Holm's correction."""
     corrected = [0.0] * len(chances)
     highest = 0.0
     for rank, number in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):

@@ -1,44 +1,50 @@
 """Measure how fast training and decoding are, beside others.
 
 Training: beside `nn.Transformer`, and beside the way of 2022. Decoding: beside the plain loop, one
-sentence at a time, and beside CTranslate2, an engine that is written for it.
+sentence at a time, and beside CTranslate2, an engine that is written for it. On a GPU: training.
 
-    python tools/bench.py run            every case, five rounds in turn; writes benchmark.json
-    python tools/bench.py measure CASE   one case once, as a line of JSON
+    python -m tools.results.speed run            every case, in rounds; benchmark.json or gpu.json
+    python -m tools.results.speed measure CASE   one case once, as a line of JSON
+    python -m tools.results.speed pace           seconds of an update of some runs; pace.json
 
-`run` refuses a busy machine. Every measurement has new processes and is kept in RUNS_DIR at once:
-after a stop the same command goes on, at the same commit. It needs Multi30k, and CTranslate2, which
-`make bench` installs.
+If CUDA_VISIBLE_DEVICES names a GPU, that is measured, in a few minutes; else the CPU, in more than
+an hour. On the CPU every measurement has new processes, waits for a quiet machine, and is kept in
+RUNS_DIR at once: after a stop the same command goes on, at the same commit. Training needs
+Multi30k; decoding needs CTranslate2, too, which `make bench` installs.
 """
 
 import functools
 import itertools
 import json
 import os
-import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
 
+import the_annotated_transformer as at
 from tools import records
-from tools.results import ctranslate
-from tools.results import recipe as results
+from tools.results import ctranslate, plan
+from tools.results.baselines import ACCUMULATED, GAINS, NOT_IN_2022, TorchModel, batches_of_2022
 
-at = results.at
-FAST = results.fast_format()  # what a training takes here
+CPU = torch.device("cpu")
+DEVICE = records.chosen_device()
+FAST = "bf16" if at.gains_from_bf16(CPU) else "fp32"  # the faster format of this CPU
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ROUNDS = 5
-WARM_UP = 3
-SECONDS = 6.0  # of training: updates before a measurement, and its length
+WARM_UP = {"cpu": 3, "cuda": 20}  # updates before a measurement
+AT_ONCE = {"cpu": 1, "cuda": 20}  # updates from one look at the clock to the next
+SECONDS = {"cpu": 6.0, "cuda": 2.0}  # of a round
+SECONDS_OF_PACE = 120.0
+SIDE = 8192  # of the matrices whose product is taken for a GPU's peak
 SMALL = at.Config(  # words as tokens, so that the feed of 2022 has the same vocabulary
     data="multi30k", vocab_size=0, share_embeddings=False, d_model=256, d_ff=1024, h=4, dropout=0.1,
     batch_tokens=2560,
@@ -46,85 +52,16 @@ SMALL = at.Config(  # words as tokens, so that the feed of 2022 has the same voc
 SIZES = {"small": SMALL, "base": replace(SMALL, N=6, d_model=512, d_ff=2048, h=8)}
 
 
-class TorchModel(nn.Module):
-    """nn.Transformer between our embeddings and our generator, called like our model."""
-
-    def __init__(self, vocabularies: Sequence, config: at.Config):
-        super().__init__()
-        D = config.d_model
-        dropout = config.dropout
-        source, target = map(len, vocabularies)
-        self.core = nn.Transformer(
-            D, config.h, config.N, config.N, config.d_ff, dropout,
-            layer_norm_eps=1e-6, batch_first=True, norm_first=True,
-        )  # fmt: skip
-        for module in self.core.modules():  # without this dropout, a fused kernel works on CPUs
-            if isinstance(module, nn.MultiheadAttention):
-                module.dropout = config.attention_dropout
-        positions = at.PositionalEncoding(D, dropout)
-        self.src_embed = nn.Sequential(at.Embeddings(D, source), positions)
-        self.tgt_embed = nn.Sequential(at.Embeddings(D, target), positions)
-        self.generator = at.Generator(D, target)
-
-    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask: Tensor) -> Tensor:
-        closed = ~src_mask.squeeze(1)
-        causal = ~at.subsequent_mask(tgt.size(1))[0].to(tgt.device)  # hides a target's padding, too
-        return self.core(
-            self.src_embed(src), self.tgt_embed(tgt), tgt_mask=causal,
-            src_key_padding_mask=closed, memory_key_padding_mask=closed, tgt_is_causal=True,
-        )  # fmt: skip
-
-
-def batches_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) -> Iterator[at.Batch]:
-    """Batches of 32 pairs, for ever, padded to 72 tokens, cut into words when they are made."""
-    size = 32
-    length = 72
-    tokenizers = at.load_tokenizers(corpus.languages)
-    order = random.Random(1)
-    pairs = list(corpus.pairs("train"))
-
-    def ids(text: str, side: int) -> list[int]:
-        words = [token.text for token in tokenizers[side](text)][: length - 2]
-        known = [vocabularies[side].index.get(word, at.UNKNOWN) for word in words]
-        return [at.START, *known, at.END] + [at.PAD] * (length - 2 - len(words))
-
-    while True:
-        order.shuffle(pairs)
-        for group in at.grouped(pairs, size):
-            src, tgt = (torch.tensor([ids(pair[side], side) for pair in group]) for side in (0, 1))
-            yield at.Batch(src, tgt)
-
-
-def loss_by_table(self: at.LabelSmoothing, log_probs: Tensor, target: Tensor) -> Tensor:
-    """The same loss, from the whole target distribution."""
-    table = self.distribution(target.flatten()).to(log_probs.device)  # (tokens, V)
-    return nn.functional.kl_div(log_probs.flatten(0, -2), table, reduction="sum")
-
-
-def unsorted_batches(lengths, budget: int, order) -> list[list[int]]:
-    """As many sentences a batch as a sorted one has on average, in any order."""
-    numbers = list(range(len(lengths)))
-    order.shuffle(numbers)
-    return list(at.grouped(numbers, len(lengths) * budget // sum(map(max, lengths))))
-
-
-GAINS = {  # what each is worth: the same training with something else in its place
-    "dropout from random bytes": (at.FastDropout, "forward", nn.Dropout.forward),
-    "loss without a table": (at.LabelSmoothing, "forward", loss_by_table),
-    "fused layer norm": (nn.LayerNorm, "forward", at.LayerNorm.forward),
-    "batches alike in length": (at, "token_batches", unsorted_batches),
-}
-NOT_IN_2022 = ("dropout from random bytes", "loss without a table", "fused layer norm")
-ACCUMULATED = 10  # batches to an update of 2022
+# Cases --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Case:
     """One measurement: what is run, and with how much of the machine."""
 
-    task: str  # train, without (train without a gain), decode
+    task: str  # train, without (train without a gain), pace (train a run of the plan), decode
     code: str = "ours"  # whose: also 2022, torch; to decode plain, ctranslate2
-    size: str = "small"  # of SIZES; "shipped" is the model of pretrained/
+    size: str = "small"  # of SIZES; a run of the plan; "shipped" is the model of pretrained/
     dtype: str = "fp32"
     ranks: int = 1
     threads: int = 2  # of each rank
@@ -136,8 +73,17 @@ class Case:
         how = f"beam{self.beam}" if self.task == "decode" else f"{self.ranks}x{self.threads}"
         return "-".join([self.task, self.code, self.size, self.dtype, how, *self.change])
 
+    @property
+    def config(self) -> at.Config:
+        return (SIZES | plan.RUNS)[self.size]
 
-def all_cases() -> Iterator[Case]:
+
+def cases_of_gpu() -> Iterator[Case]:
+    for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), FORMATS):
+        yield Case("train", code, size, dtype)
+
+
+def cases_of_cpu() -> Iterator[Case]:
     yield Case("train", "2022")
     formats = dict.fromkeys(("fp32", FAST))
     for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), formats):
@@ -151,66 +97,106 @@ def all_cases() -> Iterator[Case]:
         yield Case("without", dtype=FAST, change=(gain,))
 
 
-CASES = {case.name: case for case in all_cases()}
+def by_name(cases: Iterable[Case]) -> dict[str, Case]:
+    return {case.name: case for case in cases}
 
 
-@dataclass
+CASES = by_name(cases_of_gpu() if DEVICE == "cuda" else cases_of_cpu())
+PACED = by_name(Case("pace", "ours", run, FAST, ranks=2, threads=1) for run in plan.PACED)
+
+
+# One measurement ----------------------------------------------------------------------------------
+
+
 class Training:
-    """What is trained, and this rank's batches, for ever."""
+    """A training on this rank. Every code has the same loss, optimizer and loop.
 
-    net: nn.Module
-    loss_compute: at.SimpleLossCompute
-    means: tuple  # optimizer and schedule
-    batches: Iterator[at.Batch]
-    accum_iter: int
-    autocast: Callable
+    The folder holds the text as ids; trainings of one size may share it.
+    """
+
+    def __init__(self, case: Case, worker: at.Worker, folder: Path):
+        config = case.config
+        if case.code == "2022":
+            config = replace(config, attention_dropout=config.dropout, accum_iter=ACCUMULATED)
+        if worker.rank == 0 and not (folder / "config.json").is_file():
+            at.begin_run(config, folder)
+        at.gather(None, worker)  # the others wait for the files
+        run = at.Run(folder, worker)
+        vocabularies = run.translator.vocabularies
+        self.worker = worker
+        self.config = config
+        self.net = run.net
+        self.model = run.model
+        if case.code == "torch":
+            self.net = self.model = TorchModel(vocabularies, config).to(worker.device)
+        self.loss_compute = at.SimpleLossCompute(self.model.generator, run.loss_compute.criterion)
+        self.means = at.make_optimizer(self.model, 1.0, 1000)
+        self.autocast = functools.partial(
+            torch.autocast, worker.device.type, FORMATS[case.dtype], enabled=case.dtype != "fp32"
+        )
+        if case.code == "2022":
+            batches = batches_of_2022(at.find_corpus(config.data), vocabularies)
+        else:
+            numbers = itertools.cycle(at.batches_of_epoch(run.config, run.train, 1))
+            batches = at.load_batches(run.train, numbers, worker)
+        self.operations = 0  # of all batches so far, their padding among them
+        self.batches = self.counted(batches)  # for ever
+
+    def counted(self, batches: Iterable[at.Batch]) -> Iterator[at.Batch]:
+        sizes = self.config.N, self.config.d_model, self.config.d_ff
+        words = self.loss_compute.criterion.size
+        for batch in batches:
+            pairs, source = batch.src.shape
+            lengths = source, batch.tgt.size(1)
+            self.operations += pairs * at.training_flops(*sizes, words, *lengths)
+            yield batch
 
     def updates(self, number: int) -> at.TrainState:
         """Make so many updates; what they were made of."""
-        batches = itertools.islice(self.batches, number * self.accum_iter)
-        loss = self.loss_compute
-        how = {"accum_iter": self.accum_iter, "autocast": self.autocast}
-        return at.run_epoch(batches, self.net, loss, *self.means, **how)[1]
+        accum_iter = self.config.accum_iter
+        batches = itertools.islice(self.batches, number * accum_iter)
+        how = {"accum_iter": accum_iter, "autocast": self.autocast}
+        return at.run_epoch(batches, self.net, self.loss_compute, *self.means, **how)[1]
 
+    def one_round(self, seconds: float) -> dict[str, float]:
+        """Train for so long: real target tokens a second, and seconds of an update, of all ranks.
 
-def training_of(case: Case, config: at.Config, worker: at.Worker, folder: Path) -> Training:
-    """A training in a folder; every code has the same loss, optimizer and loop."""
-    if case.code == "2022":
-        config = replace(config, attention_dropout=config.dropout, accum_iter=ACCUMULATED)
-    run = results.open_run(replace(config, precision=case.dtype), folder, worker)
-    model = run.model
-    vocabularies = run.translator.vocabularies
-    if case.code == "torch":
-        model = TorchModel(vocabularies, config).to(worker.device)
-    loss_compute = at.SimpleLossCompute(model.generator, run.loss_compute.criterion)
-    numbers = itertools.cycle(at.batches_of_epoch(run.config, run.train, 1))
-    batches = at.load_batches(run.train, numbers, worker)
-    if case.code == "2022":
-        batches = batches_of_2022(at.find_corpus(config.data), vocabularies)
-    net = model if case.code == "torch" else run.net
-    means = at.make_optimizer(model, 1.0, 1000)
-    return Training(net, loss_compute, means, batches, config.accum_iter, run.autocast)
+        Operations a second are those of this rank.
+        """
+        tokens = 0
+        updates = 0
+        operations = self.operations
+        begin = time.perf_counter()
+        while not any(at.gather(time.perf_counter() - begin > seconds, self.worker)):
+            state = self.updates(AT_ONCE[self.worker.device.type])  # waits for the device
+            tokens += state.tokens * self.worker.ranks
+            updates += state.step
+        seconds = time.perf_counter() - begin
+        return {
+            "tokens per second": tokens / seconds,
+            "seconds per update": seconds / updates,
+            "operations per second": (self.operations - operations) / seconds,
+        }
 
 
 def measure_training(case: Case, folder: Path) -> dict[str, float]:
-    """Real target tokens per second, and peak memory, of all ranks together."""
+    """A round of a training in processes that do nothing else, and the peak memory of them all."""
     for gain in NOT_IN_2022 if case.code == "2022" else case.change:
         setattr(*GAINS[gain])
     with at.join_workers() as worker:
-        training = training_of(case, SIZES[case.size], worker, folder)
-        training.updates(WARM_UP)
-        tokens = 0
-        begin = time.perf_counter()
-        while not any(at.gather(time.perf_counter() - begin > SECONDS, worker)):
-            tokens += training.updates(1).tokens * worker.ranks
-        seconds = time.perf_counter() - begin
-        peak = sum(at.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, worker))
-    return {"tokens per second": tokens / seconds, "peak MB": peak}
+        device = worker.device.type
+        training = Training(case, worker, folder)
+        training.updates(WARM_UP[device])
+        found = training.one_round(SECONDS_OF_PACE if case.task == "pace" else SECONDS[device])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if device == "cuda":
+            peak = torch.cuda.max_memory_allocated() / 2**20
+        return found | {"peak MB": sum(at.gather(peak, worker))}
 
 
 def measure_decoding(case: Case) -> dict[str, float]:
     """Sentences of test 2016 per second, from text to text; the plain loop takes one at a time."""
-    translator = at.load_trained_model("pretrained", torch.device("cpu"))
+    translator = at.load_trained_model("pretrained", CPU)
     size = 100
     if case.code == "ours":
         decode = functools.partial(at.beam_search, beam=case.beam)
@@ -232,7 +218,9 @@ def measure_apart(case: Case) -> dict[str, float]:
     """Measure a case in new processes, one for each rank; RuntimeError if they fail."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     launcher = [sys.executable, *(torchrun if case.ranks > 1 else [])]
-    environment = os.environ | {"OMP_NUM_THREADS": str(case.threads), "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"OMP_NUM_THREADS": str(case.threads)}
+    if case.task == "pace":  # that of a CPU
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     with tempfile.TemporaryDirectory() as folder:
         command = [*launcher, "-m", __spec__.name, "measure", case.name]
         command += ["--folder", f"{folder}/run"]
@@ -242,13 +230,15 @@ def measure_apart(case: Case) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(name: Literal[tuple(CASES)], /, folder: Path | None = None) -> None:
+def measure(name: Literal[tuple(CASES | PACED)], /, folder: Path | None = None) -> None:
     """Measure one case once, in processes of its own.
 
     Args:
         folder: of a training; with it this process is one of those that measure
     """
-    case = CASES[name]
+    case = (CASES | PACED)[name]
+    if DEVICE == "cuda":
+        records.graphics_card()  # ValueError without one
     if folder is None:
         numbers = measure_apart(case)
     elif case.task == "decode":
@@ -259,28 +249,92 @@ def measure(name: Literal[tuple(CASES)], /, folder: Path | None = None) -> None:
         print(json.dumps(numbers))
 
 
-def run(name: str = "benchmark") -> None:
-    """Measure every case, round after round, and write the medians to docs/results/NAME.json."""
-    made = results.made_with_shipped()
-    path = at.runs_folder() / f"{name}-{made['commit'][:7]}.json"
+# Rounds -------------------------------------------------------------------------------------------
+
+
+def summed_up(rounds: dict[str, list[dict]]) -> list[dict]:
+    """Each case with the medians of its rounds."""
+    cases = []
+    for name, measured in rounds.items():
+        medians = {unit: median(each[unit] for each in measured) for unit in measured[0]}
+        cases.append({"name": name, **asdict(CASES[name]), **medians, "rounds": measured})
+    return cases
+
+
+def run_on_cpu() -> None:
+    """Every measurement in processes of its own; what an earlier command measured is kept."""
+    made = records.made_with_shipped()
+    path = at.runs_folder() / f"benchmark-{made['commit'][:7]}.json"
     rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in CASES}
-    for number, (case, measured) in itertools.product(range(ROUNDS), rounds.items()):
+    for number, (name, measured) in itertools.product(range(ROUNDS), rounds.items()):
         if len(measured) == number:
             records.wait_for_quiet()
-            measured.append(measure_apart(CASES[case]))
+            measured.append(measure_apart(CASES[name]))
             records.write_text(path, json.dumps(rounds))
-            print(f"round {number + 1}, {case}: {json.dumps(measured[-1])}", flush=True)
-    cases = []
-    for case, measured in rounds.items():
-        medians = {unit: median(each[unit] for each in measured) for unit in measured[0]}
-        cases.append({"name": case, **asdict(CASES[case]), **medians, "rounds": measured})
+            print(f"round {number + 1}, {name}: {json.dumps(measured[-1])}", flush=True)
     words = len(at.learn_words(at.find_corpus(SMALL.data))[1])
-    content = {"rounds": ROUNDS, "words": words, "format": FAST, "cases": cases}
-    records.write(name, content | {"made": made})
+    content = {"rounds": ROUNDS, "words": words, "format": FAST, "cases": summed_up(rounds)}
+    records.write("benchmark", content | {"made": made})
     path.unlink()
 
 
-main = records.command_line(run=run, measure=measure)
+def peak(dtype: str) -> float:
+    """Operations a second of a product of two large matrices; "fp32" is TF32, as in training."""
+    from torch.utils.benchmark import Timer
+
+    one, other = torch.randn(2, SIDE, SIDE, device=DEVICE, dtype=FORMATS[dtype])
+    product = Timer("one @ other", globals={"one": one, "other": other}).timeit(20)
+    return 2 * SIDE**3 / product.mean
+
+
+def run_on_gpu() -> None:
+    """All trainings in one process: a start takes longer than a round."""
+    records.graphics_card()  # ValueError without one
+    trainings = {}
+    held = {}  # memory of each while it waits for its turn
+    rounds = {name: [] for name in CASES}
+    with at.join_workers() as worker, tempfile.TemporaryDirectory() as folder:
+        peaks = {dtype: peak(dtype) for dtype in FORMATS}
+        for name, case in CASES.items():
+            before = torch.cuda.memory_allocated()
+            trainings[name] = Training(case, worker, Path(folder) / case.size)
+            trainings[name].updates(WARM_UP["cuda"])
+            held[name] = torch.cuda.memory_allocated() - before
+        for number, name in itertools.product(range(ROUNDS), CASES):
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            measured = trainings[name].one_round(SECONDS["cuda"])
+            memory = held[name] + torch.cuda.max_memory_allocated() - before
+            measured["peak MB"] = memory / 2**20
+            measured["share of peak"] = measured["operations per second"] / peaks[CASES[name].dtype]
+            rounds[name].append(measured)
+            print(f"round {number + 1}, {name}: {json.dumps(measured)}", flush=True)
+    content = {"peak": peaks, "rounds": ROUNDS, "cases": summed_up(rounds)}
+    content["made"] = records.circumstances("cuda")
+    records.write("gpu", content)
+
+
+def run() -> None:
+    """Measure every case of this device, round after round, and write them with their medians."""
+    if DEVICE == "cuda":
+        run_on_gpu()
+    else:
+        run_on_cpu()
+
+
+def pace() -> None:
+    """Time updates of runs of the plan, in two processes, in the faster format of this CPU."""
+    for case in PACED.values():
+        record = records.read("pace")
+        if case.size not in record:
+            records.wait_for_quiet()
+            seconds = round(measure_apart(case)["seconds per update"], 4)
+            made = records.circumstances("cpu", case.dtype)
+            found = {"seconds": seconds, "format": case.dtype, "made": made}
+            records.write("pace", record | {case.size: found})
+
+
+main = records.command_line(run=run, measure=measure, pace=pace)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,1 +1,1 @@
-"""The tables and charts that readers see, written from the records of docs/results."""
+"""Tables and charts of the results, written from the records of docs/results."""

@@ -1,0 +1,404 @@
+"""The page in a browser: charts, contents, folds, themes, paper; without scripts; for everybody."""
+
+import contextlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import PROJECT
+from forks import free_port
+from nbformat.v4 import new_code_cell
+from pages import (
+    ROOM,
+    SECTIONS,
+    UNFINISHED,
+    built,
+    chart,
+    facts,
+    line_chart,
+    maps_chart,
+    notebook,
+    shown,
+    watched,
+)
+
+from tools.records import CHROMIUM
+
+pytestmark = pytest.mark.browser
+PUBLISHED = PROJECT / "docs" / "index.html"
+SCROLLING = ".scroll, .code pre, .output"  # what may scroll sideways
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory) -> Path:
+    """A page with one of everything; test_figures.py has figures that can be played with."""
+    text = (
+        SECTIONS + "## Section\n\n$$" + "x + " * 60 + "x$$\n\n"
+        "Inline, $\\sqrt{x}$, `code` and [a link](#section).\n\n> **Why?** Remarks with `code`.\n\n"
+        "| | b |\n| --- | --- |\n| " + "wide " * 30 + " | unbreakable" + "x" * 60 + " |"
+    )
+    frame = pd.DataFrame([range(20)], columns=[f"column {i}" for i in range(20)])
+    long = 'def f(x: int) -> str:  # comment\n    return f"{x}" + "long" * 9' + " + x" * 40
+    cells = [
+        text,
+        new_code_cell(long),
+        shown({"text/plain": "word " * 60}, code="class A:\n    pass", tags=("hide-input",)),
+        chart(line_chart([1, 3, 2])),
+        "**Figure 1.** A line.",
+        chart(maps_chart()),
+        "**Figure 2.** Maps.\n\n![A box](images/multi-head.svg)\n\n**Figure 3.** A drawing.",
+        shown({"text/html": frame.to_html()}),
+        "# Part 2\n\n## Before\n\nIt.\n\n## End\n\n" + "Last words. " * 400,
+        *ROOM[1:],
+        facts(UNFINISHED),
+    ]
+    return built(tmp_path_factory.mktemp("page"), *cells)
+
+
+@pytest.fixture(params=["sample", pytest.param("published", marks=pytest.mark.slow)])
+def any_page(request) -> Path:
+    return PUBLISHED if request.param == "published" else request.getfixturevalue("sample")
+
+
+def opened(browser, path: Path, width: int = 1360, theme: str = "light", folds: str = ".section"):
+    """The page, its charts drawn; `faults` collects requests and errors."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page.faults = []
+    wanted = (path.as_uri(), "data:")
+    page.on("request", lambda r: r.url.startswith(wanted) or page.faults.append(r.url))
+    page.on("console", lambda message: page.faults.append(message.text))
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.goto(path.as_uri())
+    set_folds(page, folds, True)
+    lay_out(page)
+    draw_charts(page)
+    return page
+
+
+def set_folds(page, selector: str, is_open: bool) -> None:
+    script = "([selector, open]) => document.querySelectorAll(selector).forEach("
+    page.evaluate(script + "fold => { fold.open = open })", [selector, is_open])
+
+
+def lay_out(page) -> None:
+    """Lay all of the page out, also what is far away."""
+    visible = "part => { part.style.contentVisibility = 'visible' }"
+    page.evaluate(f"document.querySelectorAll('article > *').forEach({visible})")
+
+
+def draw_charts(page, charts: str = ".chart") -> None:
+    for chart_box in page.locator(charts).all():
+        chart_box.scroll_into_view_if_needed()
+        chart_box.and_(page.locator("[data-drawn]")).wait_for()
+
+
+def picture(chart) -> str:
+    return chart.locator("canvas").evaluate("canvas => canvas.toDataURL()")
+
+
+def wait_for_another(chart, before: str) -> None:
+    canvas = chart.locator("canvas").element_handle()
+    other = "([canvas, before]) => canvas.toDataURL() !== before"
+    chart.page.wait_for_function(other, arg=[canvas, before])
+
+
+# Every page ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [360, 768, 1360])
+def test_a_page_fits_the_window_and_asks_nothing_of_the_network(browser, any_page, width):
+    page = opened(browser, any_page, width, folds="details")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Scrolling sideways would also be needed where a box clips what it holds.
+    stuck = """([width, boxes]) => [...document.querySelectorAll('main *')].filter(e =>
+        e.getBoundingClientRect().right > width + 1 && !e.closest(`${boxes}, svg, .katex-mathml`)
+    ).map(e => e.outerHTML.slice(0, 80))"""
+    assert page.evaluate(stuck, [width, SCROLLING]) == []
+    shades = """boxes => boxes.filter(e => e.scrollWidth > e.clientWidth).map(
+        e => getComputedStyle(e).backgroundImage.split('linear-gradient').length - 1)"""
+    assert set(page.locator(SCROLLING).evaluate_all(shades)) <= {4}, "an edge shows that it scrolls"
+    assert page.locator(".katex").count() == page.locator(".katex math").count()
+    for canvas in page.locator("canvas").all():
+        assert canvas.get_attribute("role") == "img"
+        assert canvas.get_attribute("aria-label")
+    assert page.faults == []
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 390), ("dark", 1360)])
+def test_a_page_has_no_accessibility_violation(browser, any_page, theme, width):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = opened(browser, any_page, width, theme, folds=".fold")
+    reached = "e => e.scrollWidth <= e.clientWidth || e.tabIndex === 0 || !e.checkVisibility()"
+    boxes = f"[...document.querySelectorAll('{SCROLLING}')]"
+    page.wait_for_function(f"{boxes}.every({reached})")
+    violations = axe.Axe().run(page).response["violations"]
+    assert [(v["id"], [node["html"] for node in v["nodes"][:3]]) for v in violations] == []
+
+
+def test_the_keyboard_reaches_everything(browser, sample):
+    page = opened(browser, sample)
+    page.evaluate("scrollTo(0, 0)")
+    step = """() => {
+        const { activeElement: e } = document;
+        e.dataset.met = "yes";
+        return [e.className || e.id || e.tagName, getComputedStyle(e).outlineStyle];
+    }"""
+    page.keyboard.press("Tab")
+    met = [page.evaluate(step)]
+    while met[-1][0] != "BODY":
+        page.keyboard.press("Tab")
+        met.append(page.evaluate(step))
+    assert met[0][0] == "skip"
+    assert [name for name, outline in met[:-1] if outline == "none"] == [], "the focus is seen"
+    missed = """all => all.filter(e => e.tabIndex >= 0 && e.checkVisibility() && !e.dataset.met)
+        .map(e => e.outerHTML.slice(0, 80))"""
+    controls = page.locator("main :is(a[href], button, summary, select, input)")
+    assert controls.evaluate_all(missed) == []
+
+
+LAYOUT_SHIFT = """async () => {
+    let sum = 0;
+    const add = (list) => list.getEntries().forEach((entry) => { sum += entry.value; });
+    new PerformanceObserver(add).observe({ type: "layout-shift", buffered: true });
+    for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+    return sum;
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1360])
+def test_nothing_moves_while_fonts_and_charts_arrive(browser, any_page, width):
+    page = watched(browser, any_page.as_uri(), viewport={"width": width, "height": 900})
+    fonts_are_there = "document.fonts.ready.then(() => null)"
+    page.evaluate(fonts_are_there)
+    assert page.evaluate(LAYOUT_SHIFT) < 0.02
+    lay_out(page)
+    page.evaluate(fonts_are_there)
+    height = "document.documentElement.scrollHeight"
+    before = page.evaluate(height)
+    draw_charts(page, ".chart:not(.section *)")
+    assert abs(page.evaluate(height) - before) <= 50
+    kept = """views => views.map(view => [
+        parseFloat(getComputedStyle(view).minHeight), view.querySelector("canvas").clientHeight])"""
+    for room, drawn in page.locator(".view:has(canvas)").evaluate_all(kept):
+        assert abs(room - drawn) <= 20
+
+
+def test_without_scripts_there_are_pictures_and_sections_open(browser, any_page):
+    page = watched(
+        browser,
+        any_page.as_uri(),
+        java_script_enabled=False,
+        viewport={"width": 390, "height": 800},
+    )
+    for summary in page.locator(".section > summary").all():
+        summary.click()
+    pictures = page.locator(".chart noscript img:visible").count()
+    assert pictures == page.locator(".chart").count() > 0
+    assert page.locator(".chart .view:visible").count() == 0
+    assert not page.locator("nav").is_visible(), "closed until asked for"
+    page.locator("#contents > summary").click()
+    above = page.locator("nav").bounding_box()
+    below = page.locator("h1").bounding_box()
+    assert above["y"] + above["height"] <= below["y"], "the contents cover nothing"
+
+
+def test_paper_has_pictures_and_what_is_unfolded(browser, any_page):
+    page = opened(browser, any_page, theme="dark")
+    set_folds(page, "details", False)
+    page.locator(".section").first.evaluate("fold => { fold.open = true }")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".chart > img").count() == page.locator(".chart").count()
+    assert page.locator(".chart > img:visible").count() > 0
+    assert page.locator(".section > :not(summary):visible").count() > 0
+    assert page.locator(".fold:not(.section, .section *):visible").count() == 0, "set-up code"
+    assert not page.locator("header").is_visible()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.locator(".chart > img").count() == 0
+
+
+def test_prints_to_pdf(sample, tmp_path):
+    """By a copy of the Makefile, so that nothing is written into the project."""
+    shutil.copy(PROJECT / "Makefile", tmp_path)
+    command = ["make", "pdf", f"PAGE={sample}", f"BROWSER={CHROMIUM}"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    data = (tmp_path / "build" / "the_annotated_transformer.pdf").read_bytes()
+    assert data.startswith(b"%PDF")
+    assert re.search(rb"/Type */Page\b", data)
+
+
+# Charts -------------------------------------------------------------------------------------------
+
+
+def test_a_chart_shows_its_tooltip(browser, sample):
+    page = opened(browser, sample)
+    page.locator(".chart:has(select) canvas").hover(position={"x": 100, "y": 100})
+    tooltip = page.locator("#vg-tooltip-element.visible")
+    tooltip.wait_for()
+    assert re.fullmatch(r"weight\s+[01](\.\d+)?\s*", tooltip.inner_text())
+
+
+def test_every_chooser_changes_the_picture_forth_and_back(browser, any_page):
+    page = opened(browser, any_page)
+    values = "e => e.options ? [...e.options].map(one => one.value) : [e.min, e.max]"
+    for box in page.locator(".chart:has(select), .chart:has(input)").all():
+        for chooser in box.locator("select, input[type=range]").all():
+            choose = chooser.select_option if is_select(chooser) else chooser.fill
+            now = chooser.input_value()
+            for value in set(chooser.evaluate(values)) - {now}:
+                for choice in (value, now):
+                    before = picture(box)
+                    choose(choice)
+                    wait_for_another(box, before)
+        for switch in box.locator("input[type=checkbox]").all() * 2:  # on and off
+            before = picture(box)
+            switch.click()
+            wait_for_another(box, before)
+    assert page.faults == []
+
+
+def is_select(chooser) -> bool:
+    return chooser.evaluate("e => e.tagName") == "SELECT"
+
+
+def test_the_theme_changes_persists_and_keeps_what_was_chosen(browser, sample):
+    page = opened(browser, sample, theme="dark")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.get_by_label("chosen_kind").select_option("cross")
+    page.get_by_role("button", name="Switch to the light theme").click()
+    page.locator(".chart:has(select)[data-drawn=light]").wait_for()
+    assert page.get_by_label("chosen_kind").input_value() == "cross"
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+def test_a_chart_is_drawn_when_the_reader_comes_near(browser, tmp_path):
+    line = line_chart([1, 3, 2])
+    page = watched(browser, built(tmp_path, chart(line), "Words. " * 3000, chart(line)).as_uri())
+    first, second = page.locator(".chart").all()
+    first.locator("canvas").wait_for()
+    assert second.locator("canvas").count() == 0
+    second.scroll_into_view_if_needed()
+    second.locator("canvas").wait_for()
+
+
+# Text, code and contents --------------------------------------------------------------------------
+
+
+def test_a_formula_that_its_late_font_widens_takes_the_focus(browser, sample):
+    page = opened(browser, sample)
+    short = "[...document.querySelectorAll('.display')].find(e => e.scrollWidth === e.clientWidth)"
+    box = page.evaluate_handle(short).as_element()
+    assert box.evaluate("e => e.tabIndex") == -1
+    box.evaluate("e => { e.querySelector('.katex').style.paddingLeft = '900px' }")
+    page.evaluate("document.fonts.dispatchEvent(new FontFaceSetLoadEvent('loadingdone'))")
+    assert box.evaluate("e => e.tabIndex") == 0
+
+
+def test_code_is_copied(browser, sample):
+    page = watched(browser, sample.as_uri(), permissions=["clipboard-read", "clipboard-write"])
+    block = page.locator(".code").first
+    block.hover()
+    block.get_by_role("button", name="Copy").click()
+    block.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("def f(x: int) -> str:")
+    assert page.locator(".copy").count() == 1, "one button serves all blocks"
+
+
+def test_the_engine_room_opens(browser, sample):
+    """By its summary, and by itself for a reader who follows a link into it."""
+    page = watched(browser, sample.as_uri())
+    inside = page.get_by_text("Said deep inside.")
+    assert not inside.is_visible()
+    page.locator("summary:has(#engine-room)").press("Enter")
+    inside.wait_for()
+    code = page.locator(".section .to-code").get_attribute("href")
+    for address in ("#deep", code, "#faster", "#quick"):
+        page.goto("about:blank")
+        page.goto(sample.as_uri() + address)
+        inside.wait_for()
+    page.goto(sample.as_uri())
+    page.get_by_role("button", name="Sections of The engine room").click()
+    page.get_by_role("link", name="Faster").click()
+    inside.wait_for()
+    page.locator("summary:has(#engine-room)").click(position={"x": 5, "y": 25})
+    inside.wait_for(state="hidden")
+    page.locator("nav a", has_text="Faster").evaluate("link => link.click()")  # folded meanwhile
+    inside.wait_for()
+    page.go_back()
+    set_folds(page, ".fold", False)
+    page.go_forward()
+    inside.wait_for()
+
+
+@pytest.mark.parametrize("times_slower", [1, 6])
+def test_the_contents_mark_what_is_in_sight(browser, sample, times_slower):
+    """On a slow device too, where the page still grows when it is at its place."""
+    page = watched(browser, f"{sample.as_uri()}#own-thing")
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Emulation.setCPUThrottlingRate", {"rate": times_slower})
+    page.locator("nav a[aria-current]", has_text="A thing").wait_for()
+    assert page.locator("nav a[aria-current]").all_text_contents() == ["A thing"]
+
+
+def test_the_contents_of_a_phone_name_the_section_and_close_after_a_choice(browser, sample):
+    page = watched(browser, sample.as_uri(), viewport={"width": 390, "height": 800})
+    contents = page.locator("#contents > summary")
+    contents.click()
+    end = page.get_by_role("link", name="End", exact=True)
+    assert not end.is_visible()
+    page.get_by_role("button", name="Sections of Part 2").click()
+    end.click()
+    end.wait_for(state="hidden")
+    page.locator("#here:text('End')").wait_for()
+    top = page.locator("#end").bounding_box()["y"]
+    assert contents.bounding_box()["y"] + 20 < top < 200, "below the bar, not under it"
+
+
+# In JupyterLab ------------------------------------------------------------------------------------
+
+
+def listening(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+@pytest.mark.slow
+def test_jupyterlab_draws_charts_of_a_notebook_that_it_does_not_trust(
+    browser, tmp_path, monkeypatch, at
+):
+    """The charts are those of the script's renderer; nothing outside this machine is asked."""
+    notebook(tmp_path, shown(at.portable_chart(line_chart([1, 3, 2]))))
+    for name in ("HOME", *"JUPYTER_CONFIG_DIR JUPYTER_DATA_DIR JUPYTER_RUNTIME_DIR".split()):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    port = free_port()
+    command = f"jupyterlab --no-browser --allow-root --port={port} --IdentityProvider.token="
+    server = subprocess.Popen(
+        [sys.executable, "-m", *command.split(), f"--ServerApp.root_dir={tmp_path}"],
+        stderr=subprocess.DEVNULL,
+    )
+    page = browser.new_page()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    try:
+        while not listening(port):
+            assert server.poll() is None, "JupyterLab has ended"
+            time.sleep(0.1)
+        page.goto(f"http://127.0.0.1:{port}/lab/tree/made.ipynb")
+        canvas = page.locator(".jp-OutputArea-output canvas")
+        canvas.wait_for(timeout=90_000)
+        assert canvas.bounding_box()["width"] > 100
+    finally:
+        server.kill()  # asked to end, it may wait for its threads for ever; its kernel notices
+        server.wait()
+    here = (f"http://127.0.0.1:{port}/", f"ws://127.0.0.1:{port}/", "data:", "blob:")
+    assert [url for url in asked if not url.startswith(here)] == []

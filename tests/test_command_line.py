@@ -1,0 +1,169 @@
+"""The command line: train, resume, translate and evaluate; pipes, streams, paths."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+from conftest import PROJECT, log_of
+from forks import results
+
+import the_annotated_transformer as tutorial
+
+PROGRAM = [sys.executable, str(PROJECT / tutorial.SCRIPT)]
+SMALL = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --min-freq 1".split()
+
+
+def test_what_the_program_prints_can_be_typed_as_it_stands(
+    tmp_path, monkeypatch, capsys, small_corpus
+):
+    """Train, stop, resume, translate and evaluate, in a home with blanks and a quote."""
+    home = tmp_path / "my home's"
+    shutil.copytree(small_corpus, home / "two words")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    train = ["train", "--data=~/two words", "--folder=~/ein Lauf", *SMALL, "--log-every", "2"]
+    assert tutorial.main([*train, "--epochs", "2", "--minutes", "1e-9"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"(?m)^epoch 1, update 2: loss [\d.]+, [\d,]+ tokens/s", said)
+    resume = re.search("(?m)^stopped: (resume .*) goes on$", said)[1]
+    assert tutorial.main(shlex.split(resume)) == 0
+    said = capsys.readouterr().out
+    assert re.search("(?m)^epoch 2/2: loss ", said)
+    translate = re.search("(?m)^to translate with it: (.*)$", said)[1]
+    assert tutorial.main([*shlex.split(translate), "Ein Hund."]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1
+    assert said.err.startswith("model ein Lauf (de → en), trained on two words")
+    assert [entry["averaged"] for entry in log_of(home / "ein Lauf")] == [0, 0, 2]
+    assert tutorial.main(["evaluate", "--model=~/ein Lauf", "--data=~/two words"]) == 0
+    assert "\ntest: BLEU " in capsys.readouterr().out
+    assert not (tmp_path / "~").exists()
+    monkeypatch.setenv("RUNS_DIR", "~/my runs")
+    assert tutorial.runs_folder() == home / "my runs"
+
+
+def test_a_file_of_parts_may_import_its_neighbours_and_the_script(tmp_path, small_corpus):
+    """From wherever the program is called."""
+    inner = tmp_path / "mine" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "mine" / "neighbour.py").write_text("NAME = 'mine'\n")
+    (inner / "deep.py").write_text("from neighbour import NAME\n")
+    (tmp_path / "mine" / "parts.py").write_text(
+        "from inner.deep import NAME\n"
+        "import the_annotated_transformer as at\n"
+        "class Mine(at.MultiHeadedAttention):\n    pass\n"
+        "at.ATTENTION[NAME] = Mine\n"
+    )
+    train = ["train", "--parts", "mine/parts.py", "--attention", "mine", "--folder", "run"]
+    command = [*PROGRAM, *train, *SMALL, "--data", str(small_corpus), "--epochs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+# Standard streams -------------------------------------------------------------------------------
+
+PIPES = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+
+
+def translate_command(model) -> list[str]:
+    return [*PROGRAM, "translate", "--beam", "1", "--model", str(model)]
+
+
+def test_standard_input_is_translated_line_by_line(small_run, tmp_path):
+    """From another folder, in any locale."""
+    lines = [b"\xef\xbb\xbfEin Hund rennt.", b"", b"Ein Hund\r", b"Ein\rHund", b"Ein \xff\xfe Hund",
+             b"  ", "Ein\u2028Hund".encode(), b"<s>", b"Ein\x0cHund\x0b", b"`touch y` \\n",
+             *[b"Zwei Frauen"] * 240, b"Hund " * 300]  # fmt: skip
+    options = {"input": b"\n".join(lines), "cwd": tmp_path, "env": os.environ | {"LC_ALL": "C"}}
+    done = subprocess.run(translate_command(small_run), capture_output=True, **options)
+    assert done.returncode == 0, done.stderr
+    model, not_utf_8, too_long = done.stderr.decode().splitlines()
+    assert model.startswith("model small (de ")
+    assert not_utf_8 == "warning: line 5 is not UTF-8: bytes are replaced"
+    assert too_long.startswith("warning: line 251 has a sentence of 300 tokens")
+    translator = tutorial.load_trained_model(small_run)
+    texts = [line.decode("utf-8-sig", errors="replace") for line in lines]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = tutorial.translate(translator, texts)
+    assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
+    assert expected[1] == expected[5] == ""
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_closed_pipe_ends_the_program_quietly(small_run):
+    """As `| head` closes it. A full group of lines is answered before the next is read."""
+    with subprocess.Popen(translate_command(small_run), **PIPES) as process:
+        process.stdin.write(b"Ein Hund.\n" * 200)
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b"Ein Hund.\n" * 200)
+        process.stdin.close()
+        assert process.wait(timeout=60) == 141
+        assert re.fullmatch(rb"model small .*\n", process.stderr.read())
+
+
+def test_streams_may_be_closed(small_run):
+    def translate() -> int:
+        for number in range(3):
+            os.close(number)
+        sys.stdin = sys.stdout = sys.stderr = None  # as Python does at its start
+        return tutorial.main(["translate", "--model", str(small_run)])
+
+    assert results(translate) == [0]
+
+
+def test_a_terminal_may_know_ascii_only(monkeypatch, small_run):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    monkeypatch.setattr(tutorial, "translate", lambda *given, **options: ["Käse → cheese"])
+    assert tutorial.main(["translate", "--model", str(small_run), "Käse"]) == 0
+    assert written.getvalue() == b"K?se ? cheese\n"
+
+
+def test_arguments_may_have_another_encoding(small_run, capsys):
+    given = ["translate", "--model", str(small_run), "Hund", "K\udce4se", "Hund"]
+    with pytest.warns(UserWarning, match="line 2 is not UTF-8: bytes are replaced"):
+        assert tutorial.main(given) == 0
+    assert capsys.readouterr().out.count("\n") == 3
+
+
+def test_the_program_runs_inside_another_one(monkeypatch, small_run):
+    """In a thread, with other streams, as in a notebook."""
+    statuses = []
+
+    def translate() -> None:
+        statuses.append(tutorial.main(["translate", "--model", str(small_run)]))
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hund\n\nFrau"))
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        thread = threading.Thread(target=translate)
+        thread.start()
+        thread.join()
+    assert statuses == [0]
+    assert said.getvalue().count("\n") == 3
+    assert said.getvalue().split("\n")[1] == ""
+
+
+# The end ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [ValueError, RuntimeError, MemoryError, OSError])
+def test_an_error_of_the_program_keeps_its_traceback(monkeypatch, capsys, small_run, fault):
+    def fail(*given, **options):
+        raise fault("of ours")
+
+    monkeypatch.setattr(tutorial, "translate", fail)
+    with pytest.raises(fault, match="of ours"):
+        tutorial.main(["translate", "--model", str(small_run), "Hund"])
+    assert "error:" not in capsys.readouterr().err

@@ -1,0 +1,341 @@
+"""Corpora: text files in any form and language, Multi30k, ids on disk, the batches of an epoch."""
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+import http.server
+import itertools
+import json
+import random
+import threading
+import tracemalloc
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import write_pairs
+
+import the_annotated_transformer as tutorial
+from the_annotated_transformer import PAD, Config, Corpus, UserError
+
+DE_EN = ("de", "en")
+PAIRS = [("Ein Hund.", "A dog."), ("Zwei Kühe.", "Two cows.")]
+
+
+# Text files -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A folder with a tiny corpus."""
+    return write_pairs(tmp_path / "texts", DE_EN, train=PAIRS, val=PAIRS, test=PAIRS)
+
+
+def zip_file(path: Path) -> Path:
+    zipped = path.with_name(f"{path.name}.gz")
+    zipped.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    return zipped
+
+
+def test_a_corpus_is_read_from_plain_and_zipped_files(folder):
+    zip_file(folder / "train.de")
+    for other in ("test_notes.txt", "tests.py", "test.de~"):
+        (folder / other).write_text("No split of a corpus.\n")
+    corpus = tutorial.read_corpus(folder, DE_EN)
+    pairs = {split: list(text) for split, text in corpus.splits.items()}
+    assert pairs == {"train": PAIRS, "val": PAIRS, "test": PAIRS}
+    assert corpus.tests() == ["test"]
+
+
+@pytest.mark.parametrize("mark", "\u2028\u2029\x85\x0b\x0c\x1c\r", ids=ascii)
+def test_only_a_line_feed_ends_a_line(folder, mark):
+    """It may follow a carriage return, as on Windows; a byte order mark is not part of the text."""
+    (folder / "train.de").write_bytes(f"\ufeffEin{mark}Hund.\r\nZwei Kühe.\r\n".encode())
+    train = tutorial.read_corpus(folder, DE_EN).splits["train"]
+    assert list(train) == [(f"Ein{mark}Hund.", "A dog."), PAIRS[1]]
+
+
+def test_a_split_is_a_sequence_on_disk(folder):
+    train = tutorial.read_corpus(folder, DE_EN).splits["train"]
+    assert len(train) == 2
+    assert list(train) == list(train) == PAIRS, "it can be read twice"
+    assert train[-1] == PAIRS[-1]
+    assert train[0:2:2] == PAIRS[:1]
+    write_pairs(folder, DE_EN, train=PAIRS[::-1])
+    assert list(train) == PAIRS[::-1], "nothing is kept in memory"
+
+
+def test_a_gzip_file_that_is_cut_or_damaged_anywhere_is_refused(folder):
+    path = zip_file(folder / "train.en")
+    content = path.read_bytes()
+    wrong_sum = bytes([*content[:-8], content[-8] ^ 1, *content[-7:]])
+    for bad in (wrong_sum, *(content[:length] for length in range(1, len(content)))):
+        path.write_bytes(bad)
+        with pytest.raises(UserError, match=r"train\.en\.gz"):
+            list(tutorial.read_corpus(folder, DE_EN).splits["train"])
+
+
+def test_pairs_that_are_empty_or_too_long_are_left_out(small_config, tmp_path):
+    long = "Hund " * small_config.max_len
+    odd = [(long, "dog"), ("Hund", long), (" ", "A dog."), ("Ein Hund.", "\t")]
+    for name, more in (("plain", []), ("odd", odd)):
+        corpus = Corpus("toy", DE_EN, {"train": [*PAIRS, *more], "val": [*more, *PAIRS]})
+        tutorial.begin_run(small_config, tmp_path / name, corpus)
+        assert len(tutorial.IdPairs(tmp_path / name)) == len(PAIRS)
+        pairs = json.loads((tmp_path / name / "val.json").read_bytes())
+        assert [*map(tuple, pairs)] == PAIRS
+
+
+def test_different_texts_have_different_sums():
+    texts = [[("a", "b"), ("c", "d")], [("c", "d"), ("a", "b")], [("a", "b")]]
+    texts += [[("a", "bc"), ("", "d")], [("a", "b\nc"), ("d", "")]]
+    assert len({*map(tutorial.sum_of_text, texts)}) == len(texts)
+    assert tutorial.sum_of_text([["a", "b"]]) == tutorial.sum_of_text([("a", "b")])
+
+
+def test_the_built_in_captions_differ_and_have_two_directions():
+    state = random.getstate()
+    captions = tutorial.builtin_corpus.__wrapped__()
+    assert random.getstate() == state
+    every = [*itertools.chain(*captions.values())]
+    assert len({*every}) == len(every)
+    back = tutorial.read_builtin(("en", "de"))
+    assert [pair[::-1] for pair in back.splits["val"]] == captions["val"]
+
+
+# Multi30k ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch) -> Path:
+    """A folder with a small Multi30k as a server publishes it, with checksums of its own."""
+    splits = {name.split(".")[0]: PAIRS for name in tutorial.MULTI30K_SUMS}
+    folder = write_pairs(tmp_path / "published", DE_EN, **splits)
+    sums = {}
+    for path in map(zip_file, sorted(folder.iterdir())):
+        sums[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert sums.keys() == tutorial.MULTI30K_SUMS.keys()
+    monkeypatch.setattr(tutorial, "MULTI30K_SUMS", sums)
+    return folder
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path, fresh_corpora) -> Path:
+    """An empty place for downloads, which are tried again without a pause."""
+    import pooch
+
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+    monkeypatch.setattr(pooch.core, "time", types.SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(tutorial, "WORK", tmp_path / "work")
+    return tmp_path / "work" / ".data" / "multi30k"
+
+
+@pytest.fixture
+def requests(published, cache, monkeypatch):
+    """The names that a server of that folder was asked for."""
+    names = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_request(self, *_) -> None:
+            names.append(self.path.lstrip("/"))
+
+        def log_message(self, *_) -> None:
+            pass
+
+    handler = functools.partial(Handler, directory=published)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        monkeypatch.setattr(tutorial, "MULTI30K_URL", f"http://127.0.0.1:{server.server_port}/")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield names
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("fault", ["missing", "another file", "cut"])
+def test_a_failing_download_is_tried_again_and_leaves_nothing(requests, published, cache, fault):
+    first, second, *_ = tutorial.MULTI30K_SUMS
+    path = published / second
+    good = path.read_bytes()
+    path.write_bytes({"another file": gzip.compress(b"<html>"), "cut": good[:-9]}.get(fault, b""))
+    if fault == "missing":
+        path.unlink()
+    with pytest.raises(UserError, match="could not be fetched") as caught:
+        tutorial.download_multi30k(cache)
+    assert tutorial.MULTI30K_URL in str(caught.value)
+    assert requests == [first, second, second, second]
+    assert [path.name for path in cache.iterdir()] == [first]
+    path.write_bytes(good)
+    requests.clear()
+    for name in ("multi30k", "Multi30k"):
+        assert list(tutorial.find_corpus(name).splits["val"]) == PAIRS
+    assert requests == [*tutorial.MULTI30K_SUMS][1:], "nothing is fetched twice"
+
+
+def test_a_changed_file_of_multi30k_is_refused(published, monkeypatch, fresh_corpora):
+    """Neither an unpacked file beside it nor another corpus takes its place."""
+    zipped = published / "train.de.gz"
+    text = gzip.decompress(zipped.read_bytes()).replace(b"Hund", b"Rind")
+    (published / "train.de").write_bytes(text)
+    assert list(tutorial.read_multi30k(published).splits["train"]) == PAIRS
+    zipped.write_bytes(gzip.compress(text))
+    monkeypatch.setenv("MULTI30K_DIR", str(published))
+    monkeypatch.setenv("ANNOTATED_RUN", "laptop")
+    for find in (lambda: tutorial.find_corpus("multi30k"), tutorial.corpus_at_hand):
+        with pytest.raises(UserError, match=r"train\.de\.gz is not the published file"):
+            find()
+
+
+def test_without_a_network_only_the_page_takes_another_corpus(cache, capsys, monkeypatch):
+    with pytest.raises(UserError) as caught:
+        tutorial.find_corpus("multi30k")
+    for way_out in (tutorial.MULTI30K_URL, "MULTI30K_DIR", "--data builtin"):
+        assert way_out in str(caught.value)
+    monkeypatch.setenv("ANNOTATED_RUN", "laptop")
+    assert tutorial.corpus_at_hand().name == tutorial.BUILTIN
+    assert "are used instead" in capsys.readouterr().err
+
+
+def test_the_pinned_sums_are_those_of_multi30k(multi30k):
+    splits = tutorial.read_multi30k(Path(multi30k)).splits
+    assert {name.split(".")[0] for name in tutorial.MULTI30K_SUMS} == splits.keys()
+
+
+# Languages --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rule, names",
+    [
+        ("zh", "zh zho chi cmn zh-Hans zh_CN ZH zho-Hant"),
+        ("char", "ja jpn ja-JP ko kor th tha lo lao km khm my mya bur bo bod tib"),
+        ("13a", "en eng de deu pt-BR fr xx"),
+    ],
+)
+def test_bleu_counts_words_by_the_rule_of_the_language(rule, names):
+    for name in names.split():
+        _, signature = tutorial.corpus_bleu(["猫在吃鱼。"], ["猫在睡觉。"], name)
+        assert f"|tok:{rule}|" in signature, name
+
+
+@pytest.mark.parametrize("name", ["", "x", "german", "2b", "d", "zh:CN", "中文", "-de"])
+def test_a_wrong_language_code_is_refused(name):
+    with pytest.raises(UserError, match="is no language code"):
+        tutorial.corpus_bleu(["a b c d"], ["a b c d"], name)
+    with pytest.raises(UserError, match="is no language code"):
+        Corpus("mine", ("de", name), {})
+
+
+def test_words_of_a_language_that_spacy_does_not_know_are_refused():
+    with pytest.raises(UserError, match="'qq': take subwords"):
+        tutorial.load_tokenizer("qq")
+
+
+def test_a_language_without_spaces_is_trained_and_scored(tmp_path, capsys, monkeypatch):
+    pairs = [(f"{a} {b}", f"{a}和{b}。") for a in "一二三四五六七八" for b in "猫狗鸟鱼马牛羊猪"]
+    data = write_pairs(tmp_path / "animals", ("en", "zh-Hans"), train=pairs, val=pairs[:5])
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path))
+    given = "--N 1 --d-model 16 --d-ff 32 --h 2 --epochs 1 --languages en:zh-Hans"
+    assert tutorial.main(["train", "--data", str(data), *given.split()]) == 0
+    assert tutorial.main(["evaluate", "--model", str(tmp_path / "recipe-en-zh-Hans")]) == 0
+    assert "|tok:zh|" in capsys.readouterr().out
+
+
+# Ids on disk ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory) -> tuple[tutorial.IdPairs, list]:
+    """The ids of 300 captions on disk, and as lists."""
+    folder = tmp_path_factory.mktemp("ids")
+    corpus = Corpus("toy", DE_EN, {"train": tutorial.builtin_corpus()["train"][:300]})
+    vocabularies = tutorial.learn_subwords(corpus, 200)
+    tutorial.write_ids(folder, corpus, vocabularies, max_len=30)
+    pairs = tutorial.encode_pairs(corpus.pairs("train"), vocabularies, DE_EN)
+    return tutorial.IdPairs(folder), [pair for pair in pairs if tutorial.usable(pair, 30)]
+
+
+@pytest.fixture
+def train(encoded) -> tutorial.IdPairs:
+    return encoded[0]
+
+
+def test_a_batch_from_disk_is_that_of_the_lists(encoded):
+    train, pairs = encoded
+    assert 100 < len(train) == len(pairs) < 300, "some are longer than 30"
+    for numbers in ([0], [len(pairs) - 1], [7, 3, 200, 3], list(range(len(pairs)))):
+        found = vars(train.batch(numbers))
+        expected = vars(tutorial.collate([pairs[number] for number in numbers]))
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.equal(torch.as_tensor(found[name]), torch.as_tensor(value)), name
+    one = train.batch([11])
+    assert train.positions()[11].tolist() == [one.src.size(1), one.tgt.size(1)]
+
+
+def test_lengths_are_rounded_up_with_padding_only(train):
+    plain = train.batch([5, 17, 120])
+    padded = train.batch([5, 17, 120], multiple=8)
+    assert padded.src.size(1) % 8 == padded.tgt.size(1) % 8 == 0
+    assert padded.ntokens == plain.ntokens
+    for name in ("src", "tgt_y"):
+        wide, narrow = getattr(padded, name), getattr(plain, name)
+        assert torch.equal(wide[:, : narrow.size(1)], narrow)
+        assert (wide[:, narrow.size(1) :] == PAD).all()
+
+
+@pytest.mark.slow
+def test_a_large_corpus_takes_no_more_memory_than_a_small_one(tmp_path):
+    """Text and ids stay on disk, and are read and encoded in pieces of ten thousand pairs."""
+    vocabularies = tutorial.learn_subwords(tutorial.read_builtin(), 300)
+    peaks = []
+    for count in (20_000, 40_000):
+        folder = write_pairs(tmp_path / str(count), DE_EN, train=PAIRS * (count // 2))
+        corpus = tutorial.read_corpus(folder, DE_EN)
+        tracemalloc.start()
+        tutorial.sum_of_text(corpus.pairs("train"))
+        tutorial.write_ids(folder, corpus, vocabularies, max_len=30)
+        tutorial.IdPairs(folder).batch([0, count - 1])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+# The order of an epoch --------------------------------------------------------------------------
+
+ORDER = Config(batch_tokens=200, shares=3, seed=5)
+
+
+def test_the_shares_of_a_pass_hold_every_sentence_once_within_the_budget(train):
+    lengths = train.positions().amax(1)
+    for epochs in ((1, 2, 3), (4, 5, 6)):
+        shares = [tutorial.batches_of_epoch(ORDER, train, epoch) for epoch in epochs]
+        sizes = [sum(map(len, share)) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
+        batches = [*itertools.chain(*shares)]
+        assert sorted(itertools.chain(*batches)) == list(range(len(train)))
+        assert all(len(batch) * int(lengths[batch].max()) <= 200 for batch in batches)
+
+
+def test_the_order_follows_from_seed_and_epoch_only(train):
+    def order(epoch: int, **change) -> list:
+        return tutorial.batches_of_epoch(dataclasses.replace(ORDER, **change), train, epoch)
+
+    before = order(2)
+    torch.rand(3)
+    random.random()
+    assert order(2) == before
+    assert order(2, seed=6) != before
+    assert order(1) != order(4), "another pass has other shares"
+    assert order(1, shares=1) != order(2, shares=1)
+
+
+def test_each_order_has_as_many_batches():
+    """So that the updates of a training can be counted beforehand."""
+    lengths = [(n % 30 + 1, n % 23 + 1) for n in range(501)]
+    orders = [tutorial.token_batches(lengths, 257, random.Random(seed)) for seed in range(5)]
+    assert {*map(len, orders)} == {len(tutorial.token_batches(lengths, 257))}
+    assert tutorial.token_batches([(3, 30)], 10) == [[0]], "a pair above the budget"

@@ -1,0 +1,176 @@
+"""The plan as a map: each box shows what a position has there, and leads to its section."""
+
+import re
+
+import pytest
+from conftest import PROJECT
+from pages import figure, watched
+
+pytestmark = pytest.mark.browser
+PLAN = (PROJECT / "images/architecture.svg").read_text("utf-8")
+LINKS = {place: link for link, place in re.findall(r'href="(.+?)" data-place="(.+?)"', PLAN)}
+
+
+@pytest.fixture
+def tab(browser, figures_page):
+    tab = watched(browser, figures_page, reduced_motion="reduce", has_touch=True)
+    yield tab
+    assert tab.faults == []
+
+
+@pytest.fixture
+def box(tab):
+    return figure(tab, "map")
+
+
+def place(box, name: str):
+    return box.locator(f'[data-place="{name}"]')
+
+
+def wait_for(box, name: str) -> None:
+    """Until the panel is about a place."""
+    box.locator(f'.chosen[data-place="{name}"]').wait_for()
+
+
+def shares(box) -> dict[str, float]:
+    """What the panel shows: the likeliest subwords with their probabilities."""
+    rows = [row.split() for row in box.locator(".panel li").all_inner_texts()]
+    return {piece: float(share) for piece, share in rows}
+
+
+def test_every_box_is_shown_without_a_jump_and_leads_to_its_section(box):
+    parts = ".map, .panel, .where, .slot, .meaning, .lens"
+    heights = f"box => [...box.querySelectorAll('{parts}')].map((each) => each.offsetHeight)"
+    still = box.evaluate(heights)
+    places = box.locator("[data-place]").evaluate_all("all => all.map((e) => e.dataset.place)")
+    assert sorted(places) == sorted(LINKS)
+    told = set()
+    for name in places:
+        place(box, name).dispatch_event("click", {"detail": 1})
+        wait_for(box, name)
+        assert box.locator(".panel a").get_attribute("href") == LINKS[name]
+        assert box.evaluate(heights) == still, name
+        told.add(box.locator(".where").inner_text())
+    assert len(told) == len(places)
+
+
+def test_a_box_is_chosen_by_mouse_finger_and_keys_and_the_panel_leads_on(tab, box):
+    address = tab.url
+    cross, final = "decoder cross", "decoder final"
+    place(box, final).hover()
+    wait_for(box, final)
+    place(box, cross).tap()
+    wait_for(box, cross)
+    for key, name in ((" ", final), ("Enter", cross)):
+        place(box, name).press(key)
+        wait_for(box, name)
+    place(box, final).focus()
+    tab.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+    wait_for(box, cross)  # to pass a box by is not to choose it
+    assert tab.url == address
+    box.locator(".panel a").press("Enter")
+    assert tab.url == address + LINKS[cross]
+
+
+def test_a_layer_and_a_position_change_what_is_shown(box):
+    where = box.locator(".where")
+    for button in (box.locator(".layers button").nth(2), box.locator(".read button").nth(3)):
+        before = where.text_content()
+        button.click()
+        where.filter(has_not_text=before).wait_for()
+        button.and_(box.locator("[aria-pressed=true]")).wait_for()
+    box.locator(".source button").nth(4).click()
+    wait_for(box, "encoder final")  # the other side, where its stack ends
+
+
+def test_the_last_sum_the_final_norm_and_the_generator_say_the_same(box):
+    box.locator(".layers button").nth(2).click()
+    said = []
+    for name in ("decoder feed-forward sum", "decoder final", "decoder generator"):
+        place(box, name).press("Enter")
+        wait_for(box, name)
+        said.append(shares(box))
+    assert said[0] == said[1] == said[2]
+    assert box.locator(".panel li").first.inner_text().split()[0] == max(said[0], key=said[0].get)
+
+
+@pytest.mark.parametrize("name", ["encoder attention", "decoder attention", "decoder cross"])
+def test_weights_are_shown_by_head_and_the_arcs_are_those_of_a_head(box, name):
+    place(box, name).press("Enter")
+    wait_for(box, name)
+    for row in box.locator(".weights tbody tr").all():
+        weights = [float(text) for text in row.locator("td").all_inner_texts()]
+        assert sum(weights) == pytest.approx(1, abs=0.005 * len(weights))
+    arcs = {box.locator(".arcs").inner_html()}
+    for head in (1, 2, 3):
+        button = box.get_by_role("button", name=f"head {head}", exact=True)
+        button.click()
+        assert box.locator(".weights [aria-pressed=true]").count() == 1
+        arcs.add(box.locator(".arcs").inner_html())
+    assert len(arcs) == 4
+    button.click()
+    assert box.locator(".weights [aria-pressed=true]").count() == 0
+
+
+def test_a_cell_of_the_table_chooses_its_place_and_arrow_keys_go_on(tab, box):
+    table = box.locator(".lens table")
+    pressed = table.locator("[aria-pressed=true]")
+    table.locator("tbody tr").nth(3).locator("button").nth(9).click()
+    for key, name in (
+        (None, "decoder feed-forward sum"),
+        ("ArrowUp", "decoder cross sum"),
+        ("ArrowLeft", "decoder cross sum"),
+        ("ArrowDown", "decoder feed-forward sum"),
+    ):
+        before = box.locator(".where").text_content()
+        if key:
+            tab.keyboard.press(key)
+            box.locator(".where").filter(has_not_text=before).wait_for()
+        wait_for(box, name)
+        likeliest, share = next(iter(shares(box).items()))
+        assert pressed.inner_text() == likeliest
+        assert float(re.match(r"[\d.]+", pressed.get_attribute("title"))[0]) == share
+        assert tab.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    for _ in range(5):
+        tab.keyboard.press("ArrowUp")  # and no further than the first row
+    wait_for(box, "decoder positions")
+    place(box, "encoder attention").press("Enter")
+    wait_for(box, "encoder attention")
+    assert pressed.count() == 0, "weights are none of its cells"
+    assert "Ein" in table.locator("thead").inner_text(), "the table of the other side"
+
+
+def test_the_readers_own_sentence_runs_through_the_map(box):
+    field = box.get_by_role("textbox")
+    before = box.locator(".translated").inner_text()
+    field.fill("Zwei Hunde.")
+    field.press("Enter")
+    box.locator(".source", has_text="Hunde").wait_for()
+    translated = box.locator(".translated").inner_text()
+    assert translated != before
+    written = box.locator(".written button").all_inner_texts()
+    assert written[0] == translated.split()[0]
+    assert box.locator(".lens tbody tr").first.locator("td").count() == len(written)
+    assert box.locator(".line").inner_text() == ""
+    assert "Zwei Hunde." in box.locator(".plan > svg").get_attribute("aria-label")
+    field.fill("ab" * 40)
+    field.press("Enter")
+    box.locator(".source", has_text="ab").wait_for()
+    assert box.locator(".line").inner_text() != "", "it finds no end"
+    assert box.page.evaluate("document.documentElement.scrollWidth") <= 1360
+
+
+def test_on_a_phone_the_panel_stays_in_sight_and_off_the_box(browser, figures_page):
+    size = {"width": 390, "height": 780}
+    tab = watched(browser, figures_page, viewport=size, has_touch=True)
+    box = figure(tab, "map")
+    place(box, "encoder attention").tap()
+    wait_for(box, "encoder attention")
+    assert 0 < box.locator(".panel").bounding_box()["y"] < size["height"] / 2
+    first = box.locator(".lens tbody th").first
+    before = first.bounding_box()["x"]
+    box.locator(".lens > .scroll").evaluate("table => (table.scrollLeft = 200)")
+    assert first.bounding_box()["x"] == before, "the first column stays"
+    tab.set_viewport_size({"width": 667, "height": 375})  # a phone on its side
+    place(box, "decoder cross").tap()
+    wait_for(box, "decoder cross")

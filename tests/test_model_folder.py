@@ -1,0 +1,136 @@
+"""A model as a folder: what is written comes back; and the model of the repository translates."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import PROJECT, contents
+from safetensors.torch import load
+
+import the_annotated_transformer as tutorial
+
+
+def toy(vocab_size: int = 300, **changes) -> tutorial.Translator:
+    """An untrained model, every weight of which differs from what a fresh model would have."""
+    corpus = tutorial.read_builtin()
+    vocabularies = (
+        tutorial.learn_subwords(corpus, vocab_size) if vocab_size else tutorial.learn_words(corpus)
+    )
+    torch.manual_seed(0)
+    sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "max_len": 32, "dropout": 0.25} | changes
+    model = tutorial.make_model(*map(len, vocabularies), **sizes).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    facts = corpus.name, corpus.languages, vocabularies, corpus.place, 9
+    return tutorial.Translator("toy", model, *facts)
+
+
+# There and back ---------------------------------------------------------------------------------
+
+KINDS = [{"share_embeddings": True}, {"tie_output": True, "bias": False}, {"vocab_size": 0}]
+
+
+@pytest.mark.parametrize("changes", KINDS, ids=str)
+def test_a_model_comes_back_bit_for_bit(tmp_path, changes):
+    translator = toy(**changes)
+    tutorial.save_model(translator, tmp_path)
+    back = tutorial.load_trained_model(str(tmp_path), torch.device("cpu"))
+    assert not back.model.training
+    assert back.model.arguments == translator.model.arguments
+    for name in ("name", "corpus", "languages", "data", "longest", "max_len"):
+        assert getattr(back, name) == getattr(translator, name)
+    text = ["Ein Kind hebt auf der Wiese einen roten Ball auf."]
+    for ours, theirs in zip(translator.vocabularies, back.vocabularies, strict=True):
+        assert theirs.encode(text, "de") == ours.encode(text, "de")
+    stored = load((tmp_path / "model.safetensors").read_bytes())
+    assert stored.keys() == dict(back.model.named_parameters()).keys(), "shared matrices once"
+    weights = back.model.state_dict()
+    for name, value in translator.model.state_dict().items():
+        assert torch.equal(weights[name], value), name
+
+
+def test_a_model_with_fast_dropout_is_written_as_a_plain_one(tmp_path):
+    translator = toy()
+    tutorial.save_model(translator, tmp_path / "plain")
+    tutorial.use_fast_dropout(translator.model)
+    tutorial.save_model(translator, tmp_path / "fast")
+    assert contents(tmp_path / "fast") == contents(tmp_path / "plain")
+
+
+def test_int8_is_within_half_a_step_of_each_row(tmp_path):
+    """Rows of very different sizes, and one of zeros; vectors stay as they are."""
+    translator = toy(share_embeddings=True)
+    matrix = translator.model.get_parameter("decoder.layers.0.feed_forward.widen.weight").data
+    matrix.mul_(10.0 ** torch.arange(-4, 4).repeat(4).unsqueeze(1))
+    matrix[5] = 0
+    tutorial.save_model(translator, tmp_path, int8=True)
+    stored = load((tmp_path / "model.safetensors").read_bytes())
+    back = dict(tutorial.load_trained_model(tmp_path).model.named_parameters())
+    for name, value in translator.model.named_parameters():
+        if value.dim() == 2:
+            assert stored[name].dtype == torch.int8
+            half_a_step = value.abs().amax(1, keepdim=True) / 127 / 2
+            assert ((back[name] - value).abs() <= 1.001 * half_a_step).all(), name
+            assert not torch.equal(back[name], value), "it was rounded"
+        else:
+            assert torch.equal(back[name], value), name
+
+
+def test_a_model_takes_the_place_of_another_model(tmp_path):
+    """No vocabulary of the other one is left."""
+    for vocab_size in (300, 0, 200):
+        tutorial.save_model(toy(vocab_size), tmp_path)
+        back = tutorial.load_trained_model(tmp_path)
+        assert isinstance(back.vocabularies[0], tutorial.Vocabulary) == (vocab_size == 0)
+
+
+# The model of the repository --------------------------------------------------------------------
+
+# In a process of its own: the network closed, and afterwards a look at what was imported.
+ALONE = """\
+import socket, sys
+def closed(*_, **__):
+    raise OSError("no network here")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = closed
+import the_annotated_transformer as tutorial
+status = tutorial.main(["translate", sys.argv[1]])
+heavy = "spacy pandas altair torchtext sacrebleu GPUtil vl_convert PIL torch._dynamo".split()
+loaded = lambda name: type(sys.modules.get(name)).__name__ == "module"  # and not a lazy one
+print(*filter(loaded, heavy), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_the_shipped_model_translates_alone(tmp_path):
+    """Beside a copy of the script, from another folder, without corpus, network, heavy import."""
+    shutil.copy(PROJECT / tutorial.SCRIPT, tmp_path)
+    shutil.copytree(PROJECT / "pretrained", tmp_path / "pretrained")
+    (tmp_path / "elsewhere").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    gone = ("MULTI30K_DIR", "RUNS_DIR", "ANNOTATED_RUN", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in gone}
+    environment |= {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    options = {"capture_output": True, "text": True, "encoding": "utf-8", "env": environment}
+    command = [sys.executable, "-c", ALONE, "Ein Hund rennt durch den Schnee."]
+    done = subprocess.run(command, cwd=tmp_path / "elsewhere", **options)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"A .*\bdog .*\bsnow\.\n", done.stdout)
+    said = rf"model .* \(de → en\), trained on Multi30k, {tmp_path}/pretrained\n\n"
+    assert re.fullmatch(said, done.stderr), "no heavy package was imported"
+    assert sorted(tmp_path.rglob("*")) == before, "nothing was written"
+
+
+def test_the_text_shows_what_the_shipped_model_writes():
+    """On the first screen of the tutorial, and on the card of the model."""
+    _, _, text = (PROJECT / tutorial.SCRIPT).read_text("utf-8").partition("# %% [markdown]\n")
+    first_screen = text[: text.index("\n# %%")]
+    card = (PROJECT / "pretrained" / "README.md").read_text("utf-8")
+    shown = re.findall(r"(?m)^# \| (.+) \| (.+) \| .+ \|$", first_screen)[2:]
+    shown += re.findall(r'"(.+?)" becomes "(.+?)"', card)
+    sentences, translations = zip(*shown, strict=True)
+    translator = tutorial.load_trained_model("pretrained")
+    assert tutorial.translate(translator, sentences, tutorial.beam_search) == [*translations]

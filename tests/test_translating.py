@@ -1,0 +1,276 @@
+"""Text on its way through a translator: vocabularies, odd text, long lines, batches, scores."""
+
+import collections
+import copy
+import dataclasses
+import functools
+import itertools
+import json
+import pickle
+import random
+import re
+import unicodedata
+import warnings
+
+import pytest
+import torch
+
+import the_annotated_transformer as tutorial
+from the_annotated_transformer import END, PAD, START, Batch, Corpus, builtin_corpus, pad_ids
+
+DE_EN = ("de", "en")
+
+
+@pytest.fixture(scope="module")
+def small(small_run) -> tutorial.Translator:
+    """A model of words with 16 positions that has learnt next to nothing."""
+    return tutorial.load_trained_model(small_run)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> tutorial.Translator:
+    return tutorial.load_trained_model("pretrained")
+
+
+@pytest.fixture(scope="module")
+def subwords() -> tutorial.Subwords:
+    return tutorial.learn_subwords(tutorial.read_builtin(), 400)[0]
+
+
+# Vocabularies -----------------------------------------------------------------------------------
+
+
+def test_one_list_of_subwords_is_learnt_from_the_training_split():
+    corpus = tutorial.read_builtin()
+    source, target = tutorial.learn_subwords(corpus, 300)
+    assert source is target
+    assert len(source) == 300
+    assert source.words[: len(tutorial.SPECIALS)] == tutorial.SPECIALS
+    corpus.splits["val"] = [("Qq", "Qq")] * 500
+    assert tutorial.learn_subwords(corpus, 300)[0].words == source.words
+
+
+def test_the_first_merges_by_hand_are_those_of_the_library():
+    """Later ones may differ where two pairs are equally frequent."""
+    train = builtin_corpus()["train"][:500]
+    library = tutorial.learn_subwords(Corpus("few", DE_EN, {"train": train}), 300)[0].tokenizer
+    cut = map(library.pre_tokenizer.pre_tokenize_str, itertools.chain(*train))
+    words = collections.Counter(tuple(word) for parts in cut for word, _ in parts)
+    merges = json.loads(library.to_str())["model"]["merges"][:12]
+    assert tutorial.first_merges(words, 12) == [tuple(pair) for pair in merges]
+
+
+def test_text_never_becomes_a_special_token(subwords):
+    for word in subwords.words[4:]:
+        assert len(word) == 1 or not set(word) & set(".,"), "a word joined with a comma"
+    [ids] = subwords.encode(["<s> </s> <blank> Hund"])
+    assert not {START, END, PAD} & set(ids)
+    [ids] = subwords.encode(["Hund 漢"])
+    assert ids.count(tutorial.UNKNOWN) == 1
+    assert "<unk>" in subwords.decode(ids)
+    assert subwords.encode(["", " \t ", "\x00"]) == [[], [], []]
+
+
+FORMS = [
+    "Ein kleines Mädchen hält im Park ein neues Buch.",
+    "Ein kleines Ma\u0308dchen ha\u0308lt im Park ein neues Buch.",
+    "Ein\u00a0kleines  Mädchen\thält im\u2003Park ein neues Buch.\r",
+    " Ein kleines Mädchen\x00hält im Park ein neues Buch.\x1f",
+]
+
+
+@pytest.mark.parametrize("text", FORMS, ids=ascii)
+def test_all_forms_of_a_text_are_one(text, subwords):
+    """For words, for subwords, and on both sides of a comparison."""
+    assert tutorial.clean(text) == FORMS[0]
+    assert subwords.encode([text]) == subwords.encode([FORMS[0]])
+    tokenizer = tutorial.load_tokenizer("de")
+    assert tutorial.tokenize(text, tokenizer) == tutorial.tokenize(FORMS[0], tokenizer)
+    for hypothesis, reference in ((text, FORMS[0]), (FORMS[0], text)):
+        assert tutorial.corpus_bleu([hypothesis], [reference])[0] == pytest.approx(100)
+
+
+def test_odd_text_makes_the_vocabulary_of_plain_text():
+    """With other spaces, control characters, our own marks, and letters in two parts."""
+    plain = builtin_corpus()["train"][:300]
+    odd = [
+        tuple(unicodedata.normalize("NFD", text).replace(" ", "\u00a0\t\x07▁‿") for text in pair)
+        for pair in plain
+    ]
+    learnt = []
+    for pairs in (plain, odd):
+        corpus = Corpus("toy", DE_EN, {"train": pairs})
+        subwords, _ = tutorial.learn_subwords(corpus, 300)
+        learnt.append((subwords.words, tutorial.learn_words(corpus)))
+    assert learnt[0] == learnt[1]
+
+
+# Sentences of a line ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Ein Hund",
+        "Ein Hund rennt durch den Park.|Eine Frau liest!|Wer ist das?|Niemand.",
+        "Eine Frau sieht zu.|Ein Mann hebt den Ball auf.|Er wirft ihn ab.",
+        "Dr. Weber trinkt z. B. Tee, Kaffee usw. und liest.|Prof. Meier lacht.",
+        "Am 3. Mai um 5.30 Uhr kam Bus Nr. 12 an.|Das kostet 3.50 Euro.|Gut.",
+        "Sie sagte: „Ein Hund.“|„Komm!“, rief er.|Dann ging sie.",
+        "Er rief: Halt! und lief weg.|Wo ist er?!|Hier …|Dort.",
+        "A. B. Meier u.a. lachten …|Sie auch.",
+        "犬が走る。|猫が寝る。",
+        "Ein Hund\n|Eine Frau\n\n|Ein Mann",
+    ],
+)
+def test_a_line_is_split_where_a_sentence_ends(line):
+    wanted = line.split("|")
+    found = tutorial.split_sentences(line.replace("|", "" if "。" in line else " "))
+    assert [part.strip() for part in found] == [part.strip() for part in wanted]
+
+
+def test_each_sentence_of_a_line_is_translated_as_if_it_stood_alone(shipped):
+    sentences = [german for german, _ in builtin_corpus()["test"][:3]]
+    alone = tutorial.translate(shipped, sentences)
+    for between in (" ", "\n", "  \n "):
+        assert tutorial.translate(shipped, [between.join(sentences)]) == [" ".join(alone)]
+    assert len(tutorial.source_parts(shipped, [" ".join(sentences)], split=False)) == 1
+
+
+def test_a_sentence_longer_than_the_model_is_cut_between_words_with_a_warning(small, shipped):
+    """Nothing of it is lost; words and subwords."""
+    for translator, word in ((small, "Kind"), (shipped, "Hund"), (shipped, "Xylophonspieler")):
+        line = " ".join([word] * 400)
+        with pytest.warns(UserWarning, match=r"line 1 has a sentence of \d+ tokens, training had"):
+            parts = tutorial.source_parts(translator, [line])
+        assert len(parts) > 1
+        assert max(len(ids) for _, ids in parts) <= translator.max_len
+        texts = [translator.vocabularies[0].decode(ids) for _, ids in parts]
+        assert " ".join(texts) == line
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tutorial.source_parts(small, ["Hund " * small.longest])
+        with pytest.raises(UserWarning, match="line 1"):
+            tutorial.source_parts(small, ["Hund " * (small.longest + 1)])
+
+
+# Batches ----------------------------------------------------------------------------------------
+
+
+def test_a_translation_does_not_depend_on_its_neighbours(small):
+    """Of nonsense, which runs on to the limit of its length."""
+    torch.manual_seed(1)
+    sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "max_len": 80}
+    model = tutorial.make_model(*map(len, small.vocabularies), **sizes).eval().double()
+    model.generator.proj.bias.data[END] = -1
+    translator = dataclasses.replace(small, model=model, longest=20)
+    words = small.vocabularies[0].words[4:]
+    lines = ["", *(" ".join(words[n : n + 1 + n % 9]) for n in range(0, 24, 4))]
+    together = tutorial.translate(translator, lines)
+    assert together[0] == ""
+    assert len({*together}) == len(lines), "equal translations would prove nothing"
+    assert tutorial.translate(translator, iter(lines), batch_size=4) == together
+    assert [tutorial.translate(translator, [line])[0] for line in lines] == together
+    assert tutorial.translate(translator, lines[::-1]) == together[::-1]
+
+
+def test_a_single_string_is_not_a_list_of_sentences(small):
+    for wrong in ("Ein Hund", [["Ein Hund"]]):
+        with pytest.raises(TypeError, match="a list of sentences is needed"):
+            tutorial.translate(small, wrong)
+    assert tutorial.translate(small, []) == []
+
+
+def test_a_model_may_have_special_tokens_of_its_own():
+    """A model with its tokens renumbered writes the same, renumbered."""
+    new = torch.tensor([3, 0, 1, 2, *range(4, 11)])  # what START, END, PAD, UNKNOWN become
+    torch.manual_seed(1)
+    model = tutorial.make_model(11, 11, N=1, d_model=16, d_ff=32, h=4).eval()
+    model.generator.proj.bias.data[END] = 0.5
+    other = copy.deepcopy(model)
+    for name in ("src_embed.0.lut", "tgt_embed.0.lut", "generator.proj"):
+        other.get_submodule(name).weight.data[new] = model.get_submodule(name).weight.data
+    other.generator.proj.bias.data[new] = model.generator.proj.bias.data
+    batch = Batch(pad_ids([[4, 5, 6, 7, 1], [8, 9, 1]]))
+    renumbered = Batch(new[batch.src], pad=1)
+    for search in (tutorial.greedy_decode, tutorial.beam_search):
+        ours = search(model, batch.src, batch.src_mask, 12, START)
+        theirs = search(other, renumbered.src, renumbered.src_mask, 12, 3, end_symbol=0, pad=1)
+        assert torch.equal(theirs, new[ours])
+        endless = search(model, batch.src, batch.src_mask, 12, START, end_symbol=None)
+        assert endless.size(1) == 12
+
+
+def test_a_translator_can_be_pickled_and_copied(shipped):
+    """Also one that has just translated."""
+    written = tutorial.translate(shipped, ["Ein Kind lacht."], tutorial.beam_search)
+    for made in (pickle.loads(pickle.dumps(shipped)), copy.deepcopy(shipped)):
+        assert tutorial.translate(made, ["Ein Kind lacht."], tutorial.beam_search) == written
+
+
+# Scores -----------------------------------------------------------------------------------------
+
+
+def test_bleu_and_perplexity_count_the_same_pairs(shipped):
+    """Pairs that are too long, or empty on one side, are left out of both."""
+    pairs = builtin_corpus()["val"][:4]
+    odd = [("Hund " * 6000, "A dog."), ("Ein Hund.", "dog " * 300), (" ", "A dog."), ("Hund", "\t")]
+    written, scores = tutorial.score(shipped, pairs)
+    assert scores["pairs"] == len(written) == 4
+    assert tutorial.score(shipped, [*pairs[:2], *odd, *pairs[2:]]) == (written, scores)
+
+
+# All of Unicode ---------------------------------------------------------------------------------
+
+ODD = [
+    "",
+    " \t ",
+    "\n",
+    "Xylophonisten blubbern quergestreift",
+    "Ein 🐕\u200d🦺 rennt 👩🏽\u200d🚀.",
+    "Ein\x00 Hund\x07\x1b[31m rennt\x7f.",
+    "Ein \udcff Hund \ud83d rennt.",  # half of a character
+    "\u202eEin Hund\u202c שלום",  # from right to left
+    "Ein\u2028Hund\x85rennt\x0c\x0b\r\n.",
+    "‿ <s> </s> <blank> <unk> ‿‿Hund",  # our own marks
+    "Ein Ma\u0308dchen" + "\u0301" * 300,
+    "…!?—()[]",
+]
+
+
+def random_text(rng: random.Random) -> str:
+    """Up to 5,000 characters from all of Unicode, or from a few corners of it."""
+    length = min(5000, int(2 ** rng.uniform(-1, 12.5)))
+    corners = [
+        range(0x110000), range(0x20, 0x250), range(0x20), range(0x2000, 0x2070),
+        range(0x300, 0x370), range(0x1F300, 0x1F700), [ord("\u203f"), 0x2581, 0x20, 0x61],
+    ]  # fmt: skip
+    corner = corners[0] if rng.random() < 0.3 else rng.choice(corners)
+    return "".join(chr(rng.choice(corner)) for _ in range(length))
+
+
+@pytest.mark.filterwarnings(r"ignore:line \d+")  # long lines are cut
+@pytest.mark.parametrize("learn, size", [(tutorial.learn_words, 1), (tutorial.learn_subwords, 300)])
+def test_any_text_is_translated_line_by_line(learn, size):
+    rng = random.Random(1)
+    corpus = tutorial.read_builtin()
+    texts = [*ODD, *(random_text(rng) for _ in range(30))]
+    vocabularies = learn(corpus, size)
+    model = tutorial.make_model(*map(len, vocabularies), 1, 16, 32, 2, max_len=64).eval()
+    toy = tutorial.Translator("toy", model, "none", DE_EN, vocabularies)
+    greedy = functools.partial(tutorial.beam_search, beam=1)
+    written = tutorial.translate(toy, texts, greedy)
+    for text, answer in zip(texts, written, strict=True):
+        assert not re.search(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", answer)
+        answer.encode("utf-8")  # no surrogate comes out
+        assert not answer or tutorial.clean(text), "nothing comes of nothing"
+
+
+def test_any_text_comes_back_from_its_tokens(subwords):
+    rng = random.Random(1)
+    texts = [*ODD, *(random_text(rng) for _ in range(100))]
+    tokenizer = tutorial.load_tokenizer("de")
+    for text, ids in zip(texts, subwords.encode(texts), strict=True):
+        assert all(0 <= token < len(subwords) for token in ids)
+        assert tutorial.UNKNOWN in ids or subwords.decode(ids) == tutorial.clean(text)
+        assert tutorial.detokenize(tutorial.tokenize(text, tokenizer)) == tutorial.clean(text)

@@ -1,0 +1,203 @@
+"""Lay the article out: headings, links, captions, notes, folds, contents."""
+
+import copy
+import re
+from itertools import dropwhile, takewhile
+
+from bs4 import BeautifulSoup, Tag
+
+from tools.page.markup import BuildError, parsed
+from tools.page.playable import PLAYABLE, make_playable
+
+SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
+ENGINE = "engine-room"  # the heading from which on everything is folded
+EXERCISE = "try-"  # how the names of their sections begin, which are folded, too
+LOOKED_UP = {"paper-map", "older-code", "failures", "glossary", "references"}  # folded sections
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+
+
+def refuse(tag: Tag, message: str) -> None:
+    """Stop the build with an error that names the cell."""
+    cell = tag.find_parent("cell")
+    raise BuildError(f"{cell['name']}: {message}")
+
+
+def name_headings(article: BeautifulSoup) -> None:
+    """Make the first heading the only h1, and name each.
+
+    A heading is named by the anchor before it, or else by its words; others stay as anchors in it.
+    """
+    headings = article.find_all(HEADINGS)
+    if not headings:
+        raise BuildError("the notebook has no title: it needs a heading")
+    for number, heading in enumerate(headings):
+        heading.name = f"h{int(heading.name[1]) + min(number, 1)}"
+        before = heading.find_previous_sibling()
+        if before and before.name == "p" and not before.get_text(strip=True):
+            anchors = before.find_all(recursive=False)
+            if all(tag.name == "a" for tag in anchors):
+                heading.insert(0, *anchors)
+                before.next_sibling.extract()  # the end of its line
+                before.decompose()
+        if anchor := heading.find("a", id=True):
+            heading["id"] = anchor.extract()["id"]
+        else:
+            heading["id"] = re.sub(r"\W+", "-", heading.get_text().lower()).strip("-")
+
+
+def link_formulas(article: BeautifulSoup) -> None:
+    """Below each displayed formula a link to the code that computes it.
+
+    That is the next function or class, unless a comment names another: <!-- code: name -->.
+    """
+    places = {"none": ""}  # by name: the block of code that defines it
+    for cell in article.select("cell[defines]"):
+        block = cell.find(class_="code")
+        names = cell["defines"].split()
+        block["data-computes"] = names[0]  # figures look for the code that they play
+        for name in names:
+            places.setdefault(name, block["id"])
+    for formula in article.find_all(class_="display"):
+        comment = formula.find_next(string=lambda text: text.startswith(" code: "))
+        following = formula.find_next("cell", defines=True)
+        name = following["defines"].split()[0] if following else "none"
+        if comment and comment.find_previous(class_="display") is formula:
+            name = comment.split()[1]
+        if name not in places:
+            refuse(formula, f"a formula should link to {name}, which no cell defines")
+        if name != "none":
+            link = f'<a class="to-code" href="#{places[name]}">in code: <code>{name}</code></a>'
+            formula.insert_after(parsed(link))
+
+
+def check_links(article: BeautifulSoup) -> None:
+    """Refuse dead links, ids given twice, images without alt text, and network requests."""
+    ids: set[str] = set()
+    for tag in article.find_all(id=True):
+        if tag["id"] in ids:
+            refuse(tag, f"ids given twice: {tag['id']}")
+        ids.add(tag["id"])
+    for tag in article.find_all("a", href=True):
+        target = tag["href"]
+        name = f"{tag['href']} ({tag.get_text()})"
+        if target.startswith("#") and target[1:] not in ids:
+            refuse(tag, f"link to an anchor that does not exist: {name}")
+        if not target.startswith(("#", "http:", "https:", "mailto:")):
+            refuse(tag, f"link to a file that is not part of the page: {name}")
+    for tag in article.find_all(src=True):
+        if not tag["src"].startswith("data:"):
+            refuse(tag, f"<{tag.name}> would be fetched from elsewhere: {tag['src'][:80]}")
+        if tag.name == "img" and not tag.get("alt", "").strip():
+            refuse(tag, f"an image has no alt text: {tag['src'][:80]}")
+
+
+def add_captions(article: BeautifulSoup) -> None:
+    """Join each paragraph that begins with **Figure 1** or **Table 1** to what stands before it."""
+    for number in article.select("p > strong:first-child"):
+        caption = number.parent
+        shown = number.parent.find_previous_sibling()
+        named = number.text.startswith(("Figure ", "Table "))
+        begins = caption.contents[0] is number and named
+        fits = shown and (shown.name == "figure" or "table" in shown.get("class", []))
+        if not begins or not fits:
+            continue
+        if shown.name != "figure":
+            shown = shown.wrap(article.new_tag("figure"))
+        elif shown.figcaption:
+            shown.figcaption.decompose()
+        caption.name = "figcaption"
+        shown.insert(0, caption) if shown.find(class_="table") else shown.append(caption)
+
+
+def place_notes(article: BeautifulSoup) -> None:
+    """Set our remarks apart; a short one stands beside the code or figure right before it."""
+    for note in article.find_all("blockquote"):
+        note.name = "div"
+        note["class"] = "note"
+        note["role"] = "note"
+        outputs = list(takewhile(lambda tag: tag.name == "pre", note.find_previous_siblings()))
+        shown = (outputs or [note])[-1].find_previous_sibling()
+        beside = shown and (shown.name == "figure" or "code" in shown.get("class", []))
+        if beside and len(note.get_text().split()) <= SHORT_NOTE:
+            left = shown.wrap(article.new_tag("div"))
+            left.extend(reversed(outputs))
+            left.wrap(article.new_tag("div", attrs={"class": "beside"})).append(note)
+
+
+def lay_out(cells: str) -> BeautifulSoup:
+    """The article of the cells that `Cells` has written."""
+    article = parsed(cells)
+    for figure in article.select("p > figure"):
+        figure.parent.unwrap()
+    for heading in article.find_all("th"):
+        if not heading.get_text(strip=True):
+            heading.name = "td"  # an empty heading confuses screen readers
+    name_headings(article)
+    link_formulas(article)
+    check_links(article)
+    for cell in article.find_all("cell"):
+        cell.unwrap()
+    for figure in article.find_all("figure", id=set(PLAYABLE)):
+        make_playable(figure, PLAYABLE[figure["id"]])
+    add_captions(article)
+    place_notes(article)
+    fold_sections(article)
+    link_headings(article)
+    return article
+
+
+def fold_section(article: BeautifulSoup, heading: Tag, end: tuple[str, ...]) -> Tag:
+    """Fold a section under its heading; it ends before the next heading of the kinds in `end`."""
+    section = list(takewhile(lambda each: each.name not in end, heading.next_siblings))
+    summary = heading.wrap(article.new_tag("summary"))
+    fold = summary.wrap(article.new_tag("details", attrs={"class": "fold section"}))
+    fold.extend(section)
+    fold.insert_after("\n")
+    return fold
+
+
+def unfold_cells(fold: Tag) -> None:
+    """Show the code in a fold without folds of its own."""
+    for cell in fold.select("details.fold:not(.section)"):
+        cell.summary.decompose()
+        cell.unwrap()
+
+
+def fold_sections(article: BeautifulSoup) -> None:
+    """Fold the set-up, exercises, reference sections and the engine room."""
+    start = takewhile(lambda each: each.name != "h2", article.children)
+    set_up = list(dropwhile(lambda each: each.name != "details", start))
+    if set_up:
+        fold = article.new_tag("details", attrs={"class": "fold"})
+        set_up[0].insert_before(fold)
+        fold.extend(set_up)
+        unfold_cells(fold)
+        fold.insert(0, article.new_tag("summary", string="set-up code"))
+    for heading in article.find_all("h3", recursive=False):
+        if heading["id"] in LOOKED_UP or heading["id"].startswith(EXERCISE):
+            fold_section(article, heading, end=("h2", "h3"))
+    if engine := article.find("h2", id=ENGINE):
+        unfold_cells(fold_section(article, engine, end=("h2",)))
+
+
+def link_headings(article: BeautifulSoup) -> None:
+    """Give each heading a link to itself.
+
+    A summary may hold none; folds.js shows the address of a section that is unfolded.
+    """
+    for heading in article.find_all(HEADINGS[1:]):
+        if heading.parent.name != "summary":
+            link = {"class": "self", "href": f"#{heading['id']}", "aria-hidden": "true"}
+            heading.append(article.new_tag("a", attrs=link | {"tabindex": "-1"}))
+
+
+def contents(article: BeautifulSoup) -> str:
+    """Parts and their sections as a nested list of links."""
+    listed = ""
+    for heading in article.find_all(["h2", "h3"]):
+        words = copy.copy(heading)
+        for link in words.find_all("a"):
+            link.unwrap()
+        link = f'<li><a href="#{heading["id"]}">{words.decode_contents()}</a>'
+        listed += f"</ol></li>{link}<ol>" if heading.name == "h2" else f"{link}</li>"
+    return f"<ol>{listed.removeprefix('</ol></li>')}</ol></li></ol>".replace("<ol></ol>", "")

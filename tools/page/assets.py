@@ -1,0 +1,58 @@
+"""Fonts, styles, scripts and licences of the page."""
+
+import re
+from collections.abc import Iterable
+
+from tools.page import highlight
+from tools.page.bundle import bundle
+from tools.page.markup import FIGURES, PARTS, VENDOR, data_uri
+
+LICENCES = ("katex/LICENSE", "vega/LICENSE", "preact/LICENSE", "preact/LICENSE-htm")
+FIRST_FONTS = ("source-sans-3-latin-wght-normal", "source-serif-4-latin-wght-normal")
+FORMULA_FONTS = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular".split()
+FORMULA_FONTS += [f"Size{size}-Regular" for size in (1, 2, 3, 4)]
+FONT_RULE = re.compile(r"@font-face\{[^}]*\}")
+
+
+def fonts(names: Iterable[str]) -> str:
+    """Rules for fonts, with the fonts in them."""
+    rules = []
+    for name in names:
+        family, style = name.replace("-", " ").split(" latin wght ")
+        data = (VENDOR / f"fonts/{name}.woff2").read_bytes()
+        rules.append(
+            f"@font-face{{font-family:'{family}';font-style:{style};font-weight:200 900;"
+            f"font-display:block;src:url({data_uri('font/woff2', data)})}}"
+        )
+    return "\n".join(rules)
+
+
+def katex_styles() -> str:
+    return (VENDOR / "katex/katex.min.css").read_text("utf-8")
+
+
+def styles() -> str:
+    """The style sheet: fonts of the first screen, colours of code, our own."""
+    own = (PARTS / "page.css", *sorted(FIGURES.glob("*.css")))
+    texts = [file.read_text("utf-8") for file in own]
+    formulas = FONT_RULE.sub("", katex_styles())
+    return "\n".join([fonts(FIRST_FONTS), highlight.colours(), formulas, *texts])
+
+
+def later_styles() -> str:
+    """The other fonts, half of the weight of all styles; the first screen does without them."""
+    rules = [fonts(sorted({f.stem for f in (VENDOR / "fonts").glob("*.woff2")} - {*FIRST_FONTS}))]
+    for rule in FONT_RULE.findall(katex_styles()):
+        file = VENDOR / "katex" / re.search(r"url\((.*?\.woff2)\)", rule)[1]
+        if file.stem.removeprefix("KaTeX_") in FORMULA_FONTS:
+            source = f"src:url({data_uri('font/woff2', file.read_bytes())})"
+            rules.append(re.sub(r"src:[^}]*", source, rule))
+    return "\n".join(rules)
+
+
+def licences() -> str:
+    return "\n".join((VENDOR / name).read_text("utf-8") for name in LICENCES)
+
+
+def script() -> str:
+    return bundle(PARTS / "script/main.js")

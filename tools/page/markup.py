@@ -1,0 +1,34 @@
+"""What the modules of the page's builder share."""
+
+import base64
+import functools
+import json
+from pathlib import Path
+
+from bs4 import BeautifulSoup
+
+PARTS = Path(__file__).parent  # template, style sheet, scripts
+VENDOR = PARTS / "vendor"
+FIGURES = PARTS / "figures"
+
+parsed = functools.partial(BeautifulSoup, features="html.parser")
+
+
+class BuildError(ValueError):
+    """Something in the notebook that must not reach a reader; the message says what and where."""
+
+
+def data_uri(kind: str, data: bytes) -> str:
+    """The bytes as a URL."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def compact_json(value: object) -> str:
+    """A value as JSON without a space, which fit.js needs, and safe inside a script element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", r"\u003c")
+
+
+def json_script(value: object) -> str:
+    """A value in a script element, where the page's script reads it."""
+    return f'<script type="application/json">{compact_json(value)}</script>'

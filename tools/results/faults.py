@@ -1,0 +1,189 @@
+"""Faults planted in copies of the script: the list is faults.txt, and this measures some of them.
+
+    python -m tools.results.faults copying      train the copy task with faults
+    python -m tools.results.faults translating  train a translator with others, or use ours
+    python -m tools.results.faults checks       note which check of the text sees each of them
+
+The record is docs/results/planted.json. A result on record is not made again: remove it first.
+tests/test_faults.py tests that each fault makes its check fail.
+"""
+
+import functools
+import os
+import re
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import torch
+
+import the_annotated_transformer as sound
+from tools import records
+from tools.results.experiments import BUDGET, SEEDS, ids_of_words, means_to_train
+
+SCRIPT = Path(sound.__file__)
+SOUND = "nothing"  # the name of the run without a fault
+UPDATES = 600
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`new` replaces `old`; `seen_by` fails then; `measured` says what is measured with it."""
+
+    name: str
+    seen_by: str = ""
+    measured: str = ""  # "copy", "wide", "demonstration", "shipped", or not at all
+    old: str = ""
+    new: str = ""
+
+
+def read_faults(text: str) -> tuple[Fault, ...]:
+    """The faults of faults.txt; ValueError for a line that belongs to none."""
+    entry = r"(.+? \| .+)\n((?:- .*\n)+)((?:\+ .*\n)+)"
+    text = re.sub(r"(?m)^(#.*)?\n", "", text)
+    if rest := re.sub(entry, "", text):
+        raise ValueError(f"faults.txt: {rest.splitlines()[0]!r} belongs to no fault")
+    faults = []
+    for heading, *changes in re.findall(entry, text):
+        old, new = (re.sub("(?m)^..", "", lines).removesuffix("\n") for lines in changes)
+        name, seen_by, measured, *_ = (*heading.split(" | "), "")
+        faults.append(Fault(name, seen_by, measured, old, new))
+    return tuple(faults)
+
+
+FAULTS = read_faults(Path(__file__).with_name("faults.txt").read_text("utf-8"))
+
+
+def faulty_text(fault: Fault) -> str:
+    """The script with a fault; ValueError unless its lines are there exactly once."""
+    text = SCRIPT.read_text("utf-8")
+    if fault.old and text.count(fault.old) != 1:
+        raise ValueError(f"{fault.name}: the script has its lines {text.count(fault.old)} times")
+    return text.replace(fault.old, fault.new) if fault.old else text
+
+
+@functools.cache
+def compiled(cell: str) -> CodeType:
+    """The code of a cell; copies of the script differ in one cell only."""
+    return compile(cell, str(SCRIPT), "exec")
+
+
+def planted(fault: Fault) -> ModuleType:
+    """The script as a module, with a fault."""
+    module = ModuleType("planted")
+    module.__file__ = str(SCRIPT)
+    sys.modules["planted"] = module  # dataclasses look for it there
+    for cell in re.split(r"(?m)^(?=# %%)", faulty_text(fault)):
+        exec(compiled(cell), vars(module))
+    return module
+
+
+def keep(kind: str, fault: Fault, found: list, made: dict) -> None:
+    """Record what was measured; ValueError if it does not compare with the rest of its kind."""
+    record = records.read("planted")
+    stamps = record.setdefault("made", {}).setdefault(kind, [])
+    if stamps:
+        records.check_comparable({f"{kind} before": stamps[0], fault.name: made})
+    if made not in stamps:
+        stamps.append(made)
+    record.setdefault(kind, {})[fault.name] = found
+    records.write("planted", record)
+    print(fault.name, found[-1], flush=True)
+
+
+# The copy task ----------------------------------------------------------------------------------
+
+
+def copy_training(fault: Fault, seed: int) -> dict:
+    """Train the copy task with a fault: losses, means of ten updates, and what became of 200."""
+    at = planted(fault)
+    wide = fault.measured == "wide"
+    sizes = {"N": 1, "h": 1, "d_model": 512, "d_ff": 512} if wide else {}
+    updates = 100 if wide else UPDATES
+    model = at.new_copy_model(seed, **sizes)
+    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(at.COPY_VOCAB, at.PAD))
+    optimizer, scheduler = at.make_optimizer(model, factor=0.5, warmup=200)
+    losses = []
+    for _ in range(updates // 10):
+        batches = at.data_gen(at.COPY_VOCAB, 64, 10)
+        losses.append(at.run_epoch(batches, model, compute, optimizer, scheduler)[0])
+    torch.manual_seed(1000 + seed)
+    test = next(at.data_gen(at.COPY_VOCAB, 200, 1))
+    curve = " ".join(f"{loss:.3f}" for loss in losses)
+    return {"seed": seed, "losses": curve} | at.kinds_of_copies(model, test)
+
+
+def copying() -> None:
+    """Every fault of the copy task, three seeds each; each run is kept at once."""
+    without = (
+        Fault(SOUND, measured="copy"),
+        Fault(f"{SOUND}, one head of width 512", measured="wide"),
+    )
+    for fault in (*without, *FAULTS):
+        if fault.measured in ("copy", "wide"):
+            runs = records.read("planted").get("copying", {}).get(fault.name, [])
+            for seed in SEEDS[len(runs) :]:
+                runs.append(copy_training(fault, seed))
+                keep("copying", fault, runs, records.circumstances())
+
+
+# Data, decoding and scoring ---------------------------------------------------------------------
+
+
+def bleu_of_demonstration(fault: Fault, seed: int) -> float:
+    """BLEU (validation, greedy) of the demonstration of Part 6 after two epochs with a fault."""
+    at = planted(fault)
+    corpus = at.find_corpus("multi30k")
+    words = at.learn_words(corpus)
+    pairs = ids_of_words(at, words, "train", 16)
+    torch.manual_seed(seed)
+    model = at.make_model(*map(len, words), N=1, d_model=128, d_ff=512, h=4, max_len=256)
+    means = means_to_train(at, model)
+    for epoch in range(2):
+        batches = at.create_dataloaders(pairs, [], BUDGET, 1000 * seed + epoch)[0]
+        at.run_epoch(batches, model, *means)
+    translator = at.Translator("", model.eval(), corpus.name, corpus.languages, words)
+    sources, references = zip(*corpus.pairs("val"), strict=True)
+    return at.corpus_bleu(at.translate(translator, sources), references)[0]
+
+
+def bleu_of_shipped(fault: Fault, seed: int) -> float:
+    """BLEU (validation, beam of four) of the shipped model with a fault in what uses it."""
+    at = planted(fault)
+    torch.manual_seed(seed)
+    translator = at.load_trained_model("pretrained", torch.device("cpu"))
+    sources, references = zip(*at.find_corpus("multi30k").pairs("val"), strict=True)
+    return at.corpus_bleu(at.translate(translator, sources, at.beam_search), references)[0]
+
+
+MEASURES = {
+    "demonstration": (bleu_of_demonstration, records.circumstances, SEEDS),
+    "shipped": (bleu_of_shipped, records.made_with_shipped, SEEDS[:1]),
+}
+
+
+def translating() -> None:
+    """BLEU with every fault of the data, of decoding and of scoring; each is kept at once."""
+    for kind, (measure, made, seeds) in MEASURES.items():
+        for fault in (Fault(SOUND, measured=kind), *FAULTS):
+            if fault.measured == kind and fault.name not in records.read("planted").get(kind, {}):
+                keep(kind, fault, [round(measure(fault, seed), 2) for seed in seeds], made())
+
+
+def checks() -> None:
+    """Record which check of the text sees each measured fault; nothing where only a test does."""
+    seen = {}
+    for fault in FAULTS:
+        if fault.measured:
+            seen[fault.name] = fault.seen_by if fault.seen_by in sound.EXAMPLES else ""
+    records.write("planted", records.read("planted") | {"checks": seen})
+
+
+main = records.command_line(copying=copying, translating=translating, checks=checks)
+
+if __name__ == "__main__":
+    os.environ["ANNOTATED_RUN"] = "smoke"
+    warnings.simplefilter("ignore")
+    sys.exit(main())

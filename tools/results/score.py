@@ -1,0 +1,200 @@
+"""Score the trained rows: choose on the validation split, then score the test splits once.
+
+    python -m tools.results.score validate       try beams, length penalties and averages
+    python -m tools.results.score test [NAME ...]   translate each test split with each row's runs
+    python -m tools.results.score steps          which steps of the recipe pass the rule of the text
+
+Nothing on record is scored again: remove a record, or entries of scores.json, to score them anew.
+"""
+
+import functools
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+import torch
+
+import the_annotated_transformer as at
+from tools import records
+from tools.results import plan, significance
+from tools.results.plan import Row
+from tools.results.train import finished_run, folder_of, named
+
+
+def translator_of(name: str, averaged: int) -> at.Translator:
+    """The mean of so many last epochs of a run; for 0, the best of those that it has kept.
+
+    ValueError where the run is not finished, or has kept fewer.
+    """
+    epochs, last = finished_run(name)
+    recent = last["recent"]
+    if averaged > len(recent):
+        raise ValueError(f"{name} has kept {len(recent)} epochs, not {averaged}")
+    if averaged:
+        chosen = recent[-averaged:]
+    else:
+        kept = epochs[-len(recent) :]
+        chosen = [recent[kept.index(max(kept, key=at.quality))]]
+    translator = at.load_trained_model(folder_of(name), torch.device("cpu"))
+
+    def models() -> Iterator[torch.nn.Module]:
+        for weights in chosen:
+            at.load_weights(translator.model, weights)
+            yield translator.model
+
+    at.average(translator.model, models())
+    what = f"{averaged} averaged" if averaged else "best epoch"
+    return replace(translator, name=f"{name}, {what}")
+
+
+def translated(
+    translator: at.Translator, split: str, beam: int, alpha: float = plan.ALPHA
+) -> tuple[list[str], dict]:
+    """Translations of a split, and their scores."""
+    pairs = at.find_corpus(plan.CORPUS, translator.languages).pairs(split)
+    decode = functools.partial(at.beam_search, beam=beam, alpha=alpha)
+    written, found = at.score(translator, pairs, decode)
+    scores = {
+        "bleu": round(found["BLEU"], 2),
+        "signature": found["signature"],
+        "chrf": round(found["chrF"], 2),
+        "perplexity": round(found["perplexity"], 2),
+    }
+    print(f"{translator.name}, {split}, beam {beam}, alpha {alpha}: {scores}", flush=True)
+    return written, scores
+
+
+# Validation ---------------------------------------------------------------------------------------
+
+
+def validation(sweep: list[dict]) -> dict:
+    """A sweep with the first seed of the full recipe, and how it was made."""
+    [run] = plan.SHIPPED.runs
+    facts = {"run": run, "beam": plan.BEAM, "averaged": plan.AVERAGED}
+    return facts | {"made": records.circumstances(), "sweep": sweep}
+
+
+@records.once("beam")
+def sweep_beams() -> dict:
+    whole = translator_of(plan.SHIPPED.runs[0], plan.AVERAGED)
+    sweep = []
+    for beam, alpha in itertools.product(plan.BEAMS, plan.ALPHAS):
+        if beam > 1 or alpha == 0:
+            _, scores = translated(whole, "val", beam, alpha)
+            sweep.append({"beam": beam, "alpha": alpha} | scores)
+    return validation(sweep)
+
+
+@records.once("averaging")
+def sweep_averages() -> dict:
+    sweep = []
+    for count in range(plan.AVERAGED + 1):  # 0 stands for the best epoch
+        _, scores = translated(translator_of(plan.SHIPPED.runs[0], count), "val", plan.BEAM)
+        sweep.append({"averaged": count} | scores)
+    return validation(sweep)
+
+
+def validate() -> None:
+    """Sweep beam, length penalty and averaging with the first seed of the full recipe."""
+    sweep_beams()
+    sweep_averages()
+
+
+# The test splits ----------------------------------------------------------------------------------
+
+
+def score_of(row: Row, run: str, split: str) -> dict:
+    """What is on record of a row, run and test split; empty where it was never scored."""
+    key = row.name, run, split
+    entries = records.read("scores").get("scores", [])
+    return next((e for e in entries if (e["row"], e["run"], e["split"]) == key), {})
+
+
+def translations_path(row: Row, run: str, split: str) -> Path:
+    return records.RESULTS / "translations" / f"{row.name}.{run}.{split}.txt"
+
+
+def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dict:
+    """The scores of a row's run on a test split, computed only if they never were."""
+    if entry := score_of(row, run, split):
+        return entry
+    written, scores = translated(translator, split, row.beam, row.alpha)
+    records.write_text(translations_path(row, run, split), "".join(f"{x}\n" for x in written))
+    entry = {"row": row.name, "run": run, "split": split, "beam": row.beam, "alpha": row.alpha}
+    entry |= {"averaged": row.averaged} | scores | records.circumstances()
+    content = records.read("scores")
+    records.write("scores", content | {"scores": [*content.get("scores", []), entry]})
+    return entry
+
+
+def test(beginnings: tuple[str, ...] = (), /) -> None:
+    """Score what was never scored, of all runs or of those whose names begin so."""
+    wanted = named(beginnings)
+    for row in (*plan.ROWS, plan.OTHER):
+        for run in filter(wanted.__contains__, row.runs):
+            splits = [split for split in plan.TESTS if not score_of(row, run, split)]
+            translator = translator_of(run, row.averaged) if splits else None
+            for split in splits:
+                score_once(row, run, split, translator)
+
+
+# What a step gains --------------------------------------------------------------------------------
+
+
+def counts_of(row: Row, run: str, split: str) -> torch.Tensor:
+    """What BLEU counts in the translations on file of a row's run."""
+    references = [pair[1] for pair in at.find_corpus(plan.CORPUS).pairs(split)]
+    text = translations_path(row, run, split).read_text("utf-8")
+    return significance.counts_of(text.split("\n")[:-1], references)
+
+
+def step_between(before: Row, after: Row, split: str) -> dict:
+    """What a row gains over the row before on a split, seed by seed."""
+    scores = [[score_of(row, run, split)["bleu"] for run in row.runs] for row in (before, after)]
+    luck = max(max(each) - min(each) for each in scores)  # of the training
+    pairs = list(zip(before.runs, after.runs, strict=True))
+    gains = [new - old for old, new in zip(*scores, strict=True)]
+    drawn = significance.differences(
+        [counts_of(before, run, split) for run, _ in pairs],
+        [counts_of(after, run, split) for _, run in pairs],
+    )
+    low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
+    same_runs = all(old == new for old, new in pairs)
+    same_weights = same_runs and before.averaged == after.averaged  # so that each must gain
+    return {
+        "row": after.name,
+        "split": split,
+        "gain": round(mean(gains), 2),
+        "interval": [round(low, 2), round(high, 2)],
+        "chance": significance.chance(drawn),
+        "range": round(luck, 2),
+        "beyond the seeds": min(gains) > 0 if same_weights else mean(gains) > luck,
+    }
+
+
+def steps() -> None:
+    """Which steps gain on both test splits, by more than sentences and seeds differ."""
+    found = [
+        step_between(before, after, split)
+        for before, after in itertools.pairwise(plan.ROWS)
+        for split in plan.TESTS
+    ]
+    corrected = significance.holm([step["chance"] for step in found])
+    for step, chance in zip(found, corrected, strict=True):
+        step["chance"] = round(chance, 4)  # of all together
+        sure = chance < significance.SURE and step["gain"] > 0
+        step["passes"] = sure and step["beyond the seeds"]
+    records.write("steps", {"draws": significance.DRAWS, "steps": found})
+    for row in plan.ROWS[1:]:
+        of_row = [step for step in found if step["row"] == row.name]
+        verdict = "passes" if all(step["passes"] for step in of_row) else "does not pass"
+        print(f"{row.step}: {verdict}", *of_row, sep="\n  ")
+
+
+main = records.command_line(validate=validate, test=test, steps=steps)
+
+if __name__ == "__main__":
+    sys.exit(main())

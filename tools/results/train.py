@@ -1,0 +1,95 @@
+"""Train the runs of the plan, and put them on record in docs/results/runs.
+
+    python -m tools.results.train run [NAME ...]    runs whose names begin so (default: the rows')
+    python -m tools.results.train left [NAME ...]   print those of them that are not on record yet
+
+`run` trains only what is not on record; remove a record to train its run anew. After a stop the
+same command goes on. Runs lie in RUNS_DIR (default: runs). The GPU that CUDA_VISIBLE_DEVICES names
+trains them, or one thread of the CPU.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+import the_annotated_transformer as at
+from tools import records
+from tools.results import plan
+
+
+def folder_of(name: str) -> Path:
+    return at.runs_folder() / name
+
+
+def finished_run(name: str) -> tuple[list[dict], dict]:
+    """The epochs of a run, and its last.pt; ValueError where it is not finished."""
+    folder = folder_of(name)
+    last = at.read_last(folder)
+    if last is not None:
+        config, _ = at.read_settings(folder)
+        epochs = [entry for entry in last["history"] if entry["averaged"] == 0]
+        if len(epochs) == config.epochs:
+            return epochs, last
+    raise ValueError(f"no finished run in {folder}: `run {name}` goes on, without its record")
+
+
+def record_of(name: str) -> dict:
+    """What goes on record of a finished run."""
+    epochs, last = finished_run(name)
+    config, _ = at.read_settings(folder_of(name))
+    translator = at.load_trained_model(folder_of(name), torch.device("cpu"))
+    summary = {
+        "corpus": translator.corpus,
+        "parameters": at.count_parameters(translator.model),
+        "settings": asdict(config),
+        "validation_bleu": round(max(epochs, key=at.quality)["bleu"], 2),
+        "mean": next((entry for entry in last["history"] if entry["averaged"] > 0), None),
+        "minutes": round(epochs[-1]["minutes"], 1),
+        "updates": epochs[-1]["updates"],
+        "epochs": len(epochs),
+    }
+    made = records.circumstances(records.chosen_device(), config.precision)
+    return {"summary": summary | made, "log": epochs}
+
+
+def named(beginnings: Sequence[str]) -> list[str]:
+    """Runs whose names begin so, by default those of the rows; ValueError where none does."""
+    for beginning in beginnings:
+        if not any(name.startswith(beginning) for name in plan.RUNS):
+            names = ", ".join(plan.RUNS)
+            raise ValueError(f"no run begins with {beginning!r}: choose among {names}")
+    if beginnings:
+        return [name for name in plan.RUNS if name.startswith(tuple(beginnings))]
+    of_rows = {run for row in (*plan.ROWS, plan.OTHER) for run in row.runs}
+    return [name for name in plan.RUNS if name in of_rows]
+
+
+def missing(beginnings: Sequence[str]) -> list[str]:
+    """The runs among them that are not on record."""
+    return [name for name in named(beginnings) if not records.read(f"runs/{name}")]
+
+
+def run(beginnings: tuple[str, ...] = (), /) -> None:
+    """Train every run whose name begins so and that is not on record, one after the other."""
+    torch.set_num_threads(1)
+    device = records.chosen_device()
+    for name in missing(beginnings):
+        if device == "cuda" or name in plan.ON_GPU:
+            records.graphics_card()  # ValueError without one
+        at.train_model(plan.RUNS[name], folder_of(name))
+        records.write(f"runs/{name}", record_of(name))
+
+
+def left(beginnings: tuple[str, ...] = (), /) -> None:
+    """Print what `run` would train."""
+    for name in missing(beginnings):
+        print(name)
+
+
+main = records.command_line(run=run, left=left)
+
+if __name__ == "__main__":
+    sys.exit(main())
