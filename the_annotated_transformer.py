@@ -7543,6 +7543,10 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
                 f"`resume {typed(folder)}` goes on with that, or name another folder"
             )
         return
+    if (folder / "last.pt").exists():
+        raise UserError(
+            f"{typed(folder)} has a last.pt without its config.json: name another folder"
+        )
     vocabularies = learn_vocabularies(corpus, config)
     write_vocabularies(folder, vocabularies)
     write_ids(folder, corpus, vocabularies, config.max_len)

@@ -10,7 +10,7 @@ import torch
 from conftest import PROJECT
 from pages import figure, watched
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CAPTION = "Zwei Hunde spielen im Schnee."
 LONG = (
     "Ein alter Mann mit einem langen Bart und einem grauen Hut sitzt auf einer Bank im Park und"

@@ -6,7 +6,7 @@ import re
 import pytest
 from pages import figure, watched
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SENTENCE = "Ein Kind schläft auf dem Schoß seiner Mutter."
 
 

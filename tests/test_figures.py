@@ -10,7 +10,7 @@ from pages import PLAYED, figure, watched
 from tools.page import playable
 from tools.records import CHROMIUM
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PLAYERS = ("translator", "by-hand", "tree")  # they go through steps
 ASKS_FOR_THE_MODEL = {  # a touch that needs the model
     "translator": lambda box: box.get_by_role("button", name="layer 1, head 1").click(),

@@ -248,18 +248,6 @@ def test_a_file_without_parts_is_refused(text, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_file_of_parts_may_import_its_neighbour(tmp_path):
-    (tmp_path / "neighbour_of_mine.py").write_text("rate = 0.5\n")
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from neighbour_of_mine import rate\n"
-        "from the_annotated_transformer import NORM, RMSNorm\n"
-        'NORM["near"] = RMSNorm\n'
-    )
-    at.read_parts(file)
-    assert at.NORM["near"] is at.RMSNorm
-
-
 # Parts that a cache cannot follow ---------------------------------------------------------------
 
 

@@ -204,3 +204,16 @@ def test_what_pip_installs_translates_and_writes_where_one_works(tmp_path):
     assert "dog" in translation
     assert Path(runs) == elsewhere / "runs"
     assert (target / "bin" / "annotated-transformer").is_file()
+
+
+@pytest.mark.slow
+def test_the_python_of_using_runs(tmp_path):
+    """Every block, in an empty folder, as it stands."""
+    text = (PROJECT / "docs" / "using.md").read_text("utf-8")
+    for code in re.findall(r"```python\n(.*?)```", text, flags=re.S):
+        command = [sys.executable, "-c", code]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr

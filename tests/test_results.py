@@ -68,6 +68,7 @@ def all_records() -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in records.RESULTS.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_plan_is_trained_and_scored_once(at, toy, monkeypatch):
     make_results()
     summary = records.read("runs/words-2")["summary"]
