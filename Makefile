@@ -63,7 +63,7 @@ $(READY): $(SPEAKS)
 	$(PY) -m pip install --no-compile -c constraints.txt -r requirements.txt
 	@touch $@
 
-lock: $(READY) ## Carry the versions of requirements.txt to constraints.txt, pyproject.toml and the script
+lock: $(READY) ## Copy the versions in requirements.txt to constraints.txt, pyproject.toml and the script
 	$(PY) -m pip install --quiet uv
 	$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header \
 	  requirements.txt -o constraints.txt
@@ -77,7 +77,7 @@ lock: $(READY) ## Carry the versions of requirements.txt to constraints.txt, pyp
 $(NOTEBOOK): $(READY) FORCE
 	@$(PY) -m tools.page.notebook make $(SCRIPT) $@
 
-notebook: $(NOTEBOOK) ## Write build/the_annotated_transformer.ipynb, which stands alone
+notebook: $(NOTEBOOK) ## Write build/the_annotated_transformer.ipynb, which is self-contained
 
 py: $(READY) ## Merge edits of that notebook into the script
 	$(PY) -m tools.page.notebook merge $(NOTEBOOK) $(SCRIPT)
@@ -98,7 +98,7 @@ html: build/index.html ## Run the notebook and write the page build/index.html (
 blog: $(EXECUTED) ## Run the notebook and publish it in docs/ (needs Multi30k)
 	$(PY) -m tools.page.build publish $(EXECUTED) docs
 
-page: $(NOTEBOOK) ## Publish another text or style, with the outputs that docs/ has: nothing is run
+page: $(NOTEBOOK) ## Publish changed text or style with the outputs already in docs/ (runs no code)
 	$(PY) -m tools.page.execute keep $(NOTEBOOK) docs/$(notdir $(NOTEBOOK)) build/published.ipynb
 	$(PY) -m tools.page.build publish build/published.ipynb docs
 
@@ -110,7 +110,7 @@ lab: $(READY) ## Open the script itself as a notebook in JupyterLab
 	  JUPYTER_CONFIG_PATH="$(CURDIR)/build/lab:$(CURDIR)/tools/lab$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	  $(PY) -m jupyterlab $(ARGS) $(SCRIPT)
 
-check-published: ## Say whether docs/ was made of the script as it is now
+check-published: ## Check that docs/ is up to date with the script
 	@$(PYTHON) -c 'import hashlib; print(hashlib.sha256(open("$(SCRIPT)", "rb").read()).hexdigest())' | \
 	  grep -qf - docs/index.html || { echo "docs/ is older than $(SCRIPT): make blog makes it anew"; exit 1; }
 
@@ -126,18 +126,18 @@ pdf: ## Print the page to build/the_annotated_transformer.pdf (needs Chromium; P
 	@[ -s $(PDF) ] || { echo "$(BROWSER) has written no PDF"; exit 1; }
 
 WORKERS ?= --numprocesses logical --dist worksteal
-test: $(READY) ## Run the tests that are not slow
+test: $(READY) ## Run the fast tests
 	$(PY) -m pytest $(WORKERS) -m "not slow" $(ARGS)
 
 test-all: $(READY) ## Run every test
 	$(PY) -m pytest $(WORKERS) $(ARGS)
 
-lint: $(READY) ## Check style and layout of the code (of JavaScript where there is node)
+lint: $(READY) ## Check style and layout of the code (of JavaScript if node is installed)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	@if $(BIOME) --version >/dev/null 2>&1; then $(BIOME) check; else echo "SKIPPED: JavaScript is not checked, since there is no node, or npx cannot fetch Biome"; fi
 
-format: $(READY) ## Put style and layout right
+format: $(READY) ## Fix style and layout
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
 	@if $(BIOME) --version >/dev/null 2>&1; then $(BIOME) check --write; else echo "SKIPPED: JavaScript stays as it is, since there is no node, or npx cannot fetch Biome"; fi
@@ -145,7 +145,7 @@ format: $(READY) ## Put style and layout right
 train: $(READY) ## Train a translator (RANKS=2 uses two processes, ARGS="…" passes options on)
 	$(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) $(SCRIPT) train $(ARGS)
 
-resume: $(READY) ## Go on with a training: ARGS="runs/recipe-de-en" (RANKS=2 uses two processes)
+resume: $(READY) ## Resume training: ARGS="runs/recipe-de-en" (RANKS=2 uses two processes)
 	$(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) $(SCRIPT) resume $(ARGS)
 
 translate: $(SPEAKS) ## Translate TEXT="…", or standard input line by line
@@ -157,36 +157,36 @@ evaluate: $(READY) ## Score the trained model on the test sets
 curves: $(READY) ## Draw the learning curves of a run, finished or not: ARGS="runs/recipe-de-en"
 	$(PY) -m tools.learning_curves draw $(ARGS)
 
-export: $(READY) ## Round a model, or a run, to int8, to give away: ARGS="MODEL FOLDER"
+export: $(READY) ## Quantise a model or run to int8 for distribution: ARGS="MODEL FOLDER"
 	$(PY) -m tools.models round $(ARGS)
 
-convert: $(READY) ## Bring a model of 2018, 2022 or the third edition into the present format: ARGS="SOURCE FOLDER"
+convert: $(READY) ## Convert a model of the 2018 or 2022 edition to the current format: ARGS="SOURCE FOLDER"
 	$(PY) -m tools.models convert $(ARGS)
 
 # Records of docs/results: each step makes only what is not on record, and goes on where it was stopped.
 RESULTS := $(PY) -m tools.results
-results: $(READY) ## Train the rows of the tables, score each once, write docs/results (days; a GPU: minutes)
+results: $(READY) ## Train the rows of the tables, score each once, write docs/results (days on a CPU)
 	$(RESULTS).train run
 	for step in validate test steps; do $(RESULTS).score $$step; done
 	$(RESULTS).ship pretrained
 	$(RESULTS).speed pace
 	$(MAKE) views
 
-experiments: $(READY) ## Make the small experiments of the story, write docs/results (an hour or two)
+experiments: $(READY) ## Run the small experiments in the text, write docs/results (an hour or two)
 	for step in copying translating checks; do $(RESULTS).faults $$step; done
 	for step in warmups lengths heads lost length_cost; do $(RESULTS).experiments $$step; done
 	$(RESULTS).particles measure
 	for step in train time; do $(RESULTS).language_models $$step; done
 	$(MAKE) views
 
-bench: $(READY) ## Measure speed beside others, on a GPU where CUDA_VISIBLE_DEVICES names one (an hour, quiet machine)
+bench: $(READY) ## Compare speed with other implementations, on a GPU if CUDA_VISIBLE_DEVICES names one (an hour, quiet machine)
 	$(PY) -m pip install --quiet ctranslate2==4.8.5
 	$(RESULTS).speed run
 
 views: $(READY) ## Write the tables of script and README, and the charts, from the records of docs/results
 	$(PY) -m tools.views
 
-faults: $(READY) ## Change Parts 1 to 4 at random, and say which changes no test notices (minutes)
+faults: $(READY) ## Mutation-test Parts 1 to 4: make random changes, list those that no test catches (minutes)
 	$(PY) -m pip install --quiet --no-compile -c constraints.txt cosmic-ray==8.7.0
 	$(RESULTS).mutants 10
 
