@@ -16,6 +16,7 @@ READY := $(VENV)/.ready
 SCRIPT := the_annotated_transformer.py
 NOTEBOOK := build/the_annotated_transformer.ipynb
 EXECUTED := build/the_annotated_transformer.executed.ipynb
+.PRECIOUS: $(NOTEBOOK)  # it may hold edits
 
 # A sentence may hold quotes, dollars and umlauts: it reaches the program through the environment, where
 # neither make nor the shell reads it.
@@ -29,7 +30,7 @@ ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemallo
 train resume results bench: export LD_PRELOAD ?= $(ALLOCATOR)
 
 .PHONY: help setup lock notebook py lab html page blog check-published pdf test test-all lint format \
-  train resume translate evaluate curves export convert results experiments views bench faults clean FORCE
+  train resume translate evaluate curves export convert results experiments views bench mutants clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,7 +64,7 @@ $(READY): $(SPEAKS)
 	$(PY) -m pip install --no-compile -c constraints.txt -r requirements.txt
 	@touch $@
 
-lock: $(READY) ## Copy the versions in requirements.txt to constraints.txt, pyproject.toml and the script
+lock: $(if $(wildcard $(READY)),,$(READY)) ## Copy the versions in requirements.txt to constraints.txt, pyproject.toml and the script
 	$(PY) -m pip install --quiet uv
 	$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header \
 	  requirements.txt -o constraints.txt
@@ -82,15 +83,19 @@ notebook: $(NOTEBOOK) ## Write build/the_annotated_transformer.ipynb, which is s
 py: $(READY) ## Merge edits of that notebook into the script
 	$(PY) -m tools.page.notebook merge $(NOTEBOOK) $(SCRIPT)
 
-# How the notebook runs: at which level, with which corpus.
+# How the notebook runs: its level, PyTorch, the corpus.
 build/run: FORCE
-	@mkdir -p build; echo "$(ANNOTATED_RUN) $${MULTI30K_DIR-}" | cmp -s - $@ || echo "$(ANNOTATED_RUN) $${MULTI30K_DIR-}" > $@
+	@mkdir -p build
+	@echo "$(ANNOTATED_RUN) $(TORCH) $${MULTI30K_DIR-}" > $@.now
+	@cmp -s $@.now $@ || cp $@.now $@
 
-$(EXECUTED): $(NOTEBOOK) build/run $(wildcard pretrained/*.* docs/results/views/*.json)
-	$(if $(filter-out $(NOTEBOOK),$?),,$(PY) -m tools.page.execute keep $(NOTEBOOK) $@ $@ ||) \
-	  ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.execute run $(NOTEBOOK) $@
+CORPUS := $(wildcard .data/multi30k/*)
+$(EXECUTED): $(NOTEBOOK) build/run $(CORPUS) $(wildcard pretrained/*.json pretrained/*.safetensors docs/results/views/*.json)
+	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.execute run $(NOTEBOOK) $@ \
+	  $(if $(filter-out $(NOTEBOOK),$?),,--keep-outputs)
 
-build/index.html: $(EXECUTED) $(filter-out %.pyc,$(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*)))
+PAGE_IS_OF := $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*) images/*) pyproject.toml LICENSE
+build/index.html: $(EXECUTED) $(filter-out %.pyc,$(PAGE_IS_OF))
 	$(PY) -m tools.page.build make $(EXECUTED) $@
 
 html: build/index.html ## Run the notebook and write the page build/index.html (ANNOTATED_RUN=smoke is quick)
@@ -116,16 +121,16 @@ check-published: ## Check that docs/ is up to date with the script
 
 # The page of the reader's own run, where there is one; else the published page.
 PAGE ?= $(firstword $(wildcard build/index.html) docs/index.html)
-BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
+CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
 PDF := build/the_annotated_transformer.pdf
 pdf: ## Print the page to build/the_annotated_transformer.pdf (needs Chromium; PAGE=… names a page)
-	@[ -n "$(BROWSER)" ] || { echo "no Chromium here: install it, or print the page from your browser"; exit 1; }
+	@[ -n "$(CHROMIUM)" ] || { echo "no Chromium here: install it, or print the page from your browser"; exit 1; }
 	@mkdir -p build
 	@rm -f $(PDF)
-	"$(BROWSER)" --headless --no-sandbox --disable-gpu --no-pdf-header-footer --print-to-pdf=$(PDF) "$(PAGE)"
-	@[ -s $(PDF) ] || { echo "$(BROWSER) has written no PDF"; exit 1; }
+	"$(CHROMIUM)" --headless --no-sandbox --disable-gpu --no-pdf-header-footer --print-to-pdf=$(PDF) "$(PAGE)"
+	@[ -s $(PDF) ] || { echo "$(CHROMIUM) has written no PDF"; exit 1; }
 
-WORKERS ?= --numprocesses logical --dist worksteal
+WORKERS ?= --numprocesses logical --maxprocesses 8 --dist worksteal
 test: $(READY) ## Run the fast tests
 	$(PY) -m pytest $(WORKERS) -m "not slow" $(ARGS)
 
@@ -167,16 +172,16 @@ convert: $(READY) ## Convert a model of the 2018 or 2022 edition to the current 
 RESULTS := $(PY) -m tools.results
 results: $(READY) ## Train the rows of the tables, score each once, write docs/results (days on a CPU)
 	$(RESULTS).train run
-	for step in validate test steps; do $(RESULTS).score $$step; done
+	for step in validate test steps; do $(RESULTS).score $$step || exit; done
 	$(RESULTS).ship pretrained
 	$(RESULTS).speed pace
 	$(MAKE) views
 
 experiments: $(READY) ## Run the small experiments in the text, write docs/results (an hour or two)
-	for step in copying translating checks; do $(RESULTS).faults $$step; done
-	for step in warmups lengths heads lost length_cost; do $(RESULTS).experiments $$step; done
+	for step in copying translating checks; do $(RESULTS).faults $$step || exit; done
+	for step in warmups lengths heads lost length_cost; do $(RESULTS).experiments $$step || exit; done
 	$(RESULTS).particles measure
-	for step in train time; do $(RESULTS).language_models $$step; done
+	for step in train time; do $(RESULTS).language_models $$step || exit; done
 	$(MAKE) views
 
 bench: $(READY) ## Compare speed with other implementations, on a GPU if CUDA_VISIBLE_DEVICES names one (an hour, quiet machine)
@@ -186,9 +191,9 @@ bench: $(READY) ## Compare speed with other implementations, on a GPU if CUDA_VI
 views: $(READY) ## Write the tables of script and README, and the charts, from the records of docs/results
 	$(PY) -m tools.views
 
-faults: $(READY) ## Mutation-test Parts 1 to 4: make random changes, list those that no test catches (minutes)
+mutants: $(READY) ## Make random changes in Parts 1 to 4, and list those that no test catches (ARGS=SEED; minutes)
 	$(PY) -m pip install --quiet --no-compile -c constraints.txt cosmic-ray==8.7.0
-	$(RESULTS).mutants 10
+	$(RESULTS).mutants $(or $(ARGS),$$RANDOM)
 
 clean: ## Remove what was built; keeps .venv, .data and runs
 	@[ ! -f $(NOTEBOOK) ] || $(PY) -m tools.page.notebook make $(SCRIPT) $(NOTEBOOK)  # refuses where edits would be lost

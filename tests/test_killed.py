@@ -108,7 +108,10 @@ def error_without_room(action: Callable, size: int) -> str:
     def act():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        return action()
+        try:
+            return action()
+        except tutorial.UserError as error:
+            sys.exit(f"UserError: {error}")  # a traceback might not fit, either
 
     with forked(act) as [process]:
         process.join(100)

@@ -80,52 +80,64 @@ def test_a_training_gets_processes_and_options():
 
 STUB = """\
 #!/bin/sh
-# In the place of Python: notes the command, and writes the file that it is named last.
-shift; echo "$1 $2" >> called
-for file; do :; done
-[ "$2" != make ] || [ "$1" != tools.page.notebook ] || [ ! -f "$file" ] || exit 0
-[ "$2" != keep ] || [ ! -f changed ] || exit 1
-mkdir -p "$(dirname "$file")"; touch "$file"
+# In the place of Python: notes the command, and writes the file that it names last.
+shift
+for word; do case $word in --*) flag=" $word" ;; *) file=$word ;; esac; done
+echo "$1 $2$flag" >> called
+[ "$2" = make ] && [ -f "$file" ] && [ "$1" = tools.page.notebook ] && exit 0
+mkdir -p "$(dirname "$file")" && touch "$file"
 """
 
 
 def test_only_what_has_changed_is_made_again(tmp_path):
-    """Another style lays the page out, another prose keeps the outputs, another model runs all."""
-    shutil.copy(PROJECT / "Makefile", tmp_path)
+    """Another style lays the page out, another prose keeps the outputs, all else runs the code."""
     stub = tmp_path / "python"
     stub.write_text(STUB)
     stub.chmod(0o755)
-    for name in ("tools/page/page.css", "pretrained/config.json"):
-        (tmp_path / name).parent.mkdir(parents=True)
+    sources = "tools/page/page.css images/x.svg pretrained/config.json docs/results/views/x.json"
+    for name in ("pyproject.toml", "LICENSE", *sources.split()):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
+    for name in ("Makefile", "requirements.txt"):
+        shutil.copy(PROJECT / name, tmp_path)
 
-    def called(level: str = "laptop") -> list[str]:
-        log = tmp_path / "called"
-        log.write_text("")
-        make("html", "-C", str(tmp_path), "READY=", f"PY={stub}", ANNOTATED_RUN=level)
-        return [line.removeprefix("tools.page.") for line in log.read_text().splitlines()]
-
-    def touch(name: str) -> None:
-        for path in tmp_path.rglob("*.*"):
+    def called(*changed: str, level: str = "laptop") -> list[str]:
+        """The commands of `make html` after a change of some files."""
+        for path in tmp_path.rglob("*"):
             os.utime(path, (1e9, 1e9))
-        os.utime(tmp_path / "build/run", (1e9, 1e9))
-        os.utime(tmp_path / name, (1e9 + 1, 1e9 + 1))
+        for name in changed:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        (tmp_path / "called").write_text("")
+        make("html", "-C", str(tmp_path), "READY=", f"PY={stub}", ANNOTATED_RUN=level)
+        lines = (tmp_path / "called").read_text().splitlines()
+        return [line.removeprefix("tools.page.") for line in lines]
 
-    notebook = "build/the_annotated_transformer.ipynb"
+    nothing = ["notebook make"]
     everything = ["notebook make", "execute run", "build make"]
     assert called() == everything
-    assert called() == ["notebook make"]
-    touch("tools/page/page.css")
-    assert called() == ["notebook make", "build make"]
-    touch(notebook)
-    assert called() == ["notebook make", "execute keep", "build make"]
-    touch(notebook)
-    (tmp_path / "changed").touch()
-    assert called() == ["notebook make", "execute keep", "execute run", "build make"]
-    touch("pretrained/config.json")
-    assert called() == everything
-    assert called("smoke") == everything
-    assert called("smoke") == ["notebook make"]
+    assert called() == nothing
+    assert called("build/the_annotated_transformer.ipynb") == [
+        "notebook make", "execute run --keep-outputs", "build make",
+    ]  # fmt: skip
+    for name in ("tools/page/page.css", "images/x.svg", "pyproject.toml"):
+        assert called(name) == ["notebook make", "build make"]
+    for name in ("pretrained/config.json", "docs/results/views/x.json", ".data/multi30k/train.de"):
+        assert called(name) == everything
+    assert called(level="smoke") == everything
+    assert called(level="smoke") == nothing
+    text = (tmp_path / "requirements.txt").read_text()
+    (tmp_path / "requirements.txt").write_text(text.replace("torch==", "torch==9"))
+    assert called(level="smoke") == everything
+
+
+def test_lock_installs_nothing_of_the_new_versions(tmp_path):
+    """They contradict constraints.txt until it is written."""
+    for name in (".ready", ".translates"):
+        (tmp_path / name).touch()
+    commands = make("lock", "-n", "-W", "requirements.txt", f"VENV={tmp_path}")
+    assert "uv pip compile" in commands
+    assert "-r requirements.txt" not in commands
 
 
 def test_what_readme_and_contributing_link_to_lies_here():
@@ -161,7 +173,10 @@ CALLED = {  # packages that nothing imports: the file and the line that needs th
 
 def test_every_package_is_imported_or_called():
     modules = set()
-    for path in [PROJECT / "the_annotated_transformer.py", *PROJECT.glob("t*s/**/*.py")]:
+    for path in [
+        PROJECT / "the_annotated_transformer.py",
+        *(path for folder in ("tests", "tools") for path in (PROJECT / folder).rglob("*.py")),
+    ]:
         text = path.read_text("utf-8")
         modules |= set(re.findall(r'importorskip\("(\w+)', text))
         for node in ast.walk(ast.parse(text)):

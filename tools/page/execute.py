@@ -1,6 +1,7 @@
 """Execute a notebook, or keep earlier outputs; say in its metadata what each cell is."""
 
 import ast
+import hashlib
 import os
 import re
 import sys
@@ -61,17 +62,66 @@ def about(cell: NotebookNode) -> dict:
     return {"kind": kind_of(cell, name), "name": name, "defines": defines, **source}
 
 
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
 def describe(notebook: NotebookNode) -> None:
     """Say in the metadata of every code cell what it is, for the builder of the page."""
     for cell in code_cells(notebook):
         cell.metadata["annotated"] = about(cell)
 
 
-def run(source: Path, target: Path, /) -> None:
+SHOWN = "pretrained/*.json", "pretrained/*.safetensors", "docs/results/views/*.json"
+
+
+def shown_files() -> dict[str, str]:
+    """A checksum of each file that outputs depend on, beside the code."""
+    files = sorted(file for pattern in SHOWN for file in Path().glob(pattern))
+    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}
+
+
+def with_outputs_of(source: Path, executed: Path) -> NotebookNode | None:
+    """A notebook with the outputs of an executed one; None if code, model or charts differ."""
+    notebook = nbformat.read(source, as_version=4)
+    before = nbformat.read(executed, as_version=4)
+    cells, cells_before = code_cells(notebook), code_cells(before)
+    if [cell.source for cell in cells] != [cell.source for cell in cells_before]:
+        return None
+    if before.metadata.get("shown") != shown_files():
+        return None
+    for cell, cell_before in zip(cells, cells_before, strict=True):
+        cell.outputs = cell_before.outputs
+        cell.execution_count = cell_before.execution_count
+    notebook.metadata = before.metadata
+    return notebook
+
+
+def write(notebook: NotebookNode, target: Path) -> None:
+    describe(notebook)
+    write_text(target, nbformat.writes(notebook) + "\n")
+
+
+def keep(source: Path, executed: Path, target: Path, /) -> None:
+    """Write a notebook with the outputs of an executed one, if nothing but prose has changed."""
+    notebook = with_outputs_of(source, executed)
+    if notebook is None:
+        raise ValueError(
+            f"code, model or charts have changed since {executed} was made: `make blog` runs it"
+        )
+    write(notebook, target)
+
+
+def run(source: Path, target: Path, /, keep_outputs: bool = False) -> None:
     """Run all cells in the present folder by this very interpreter; only then write the target.
 
-    It also says what each cell is. The notebook that was run stays without this.
+    The target also says what each cell is.
+
+    Args:
+        keep_outputs: run nothing if the target has the outputs of the same code
     """
+    if keep_outputs and (notebook := with_outputs_of(source, target)):
+        return write(notebook, target)
     notebook = nbformat.read(source, as_version=4)
 
     def announce(cell: NotebookNode, cell_index: int) -> None:
@@ -97,27 +147,8 @@ def run(source: Path, target: Path, /) -> None:
             if client.km is None:
                 raise KeyboardInterrupt from None
             raise
-    describe(notebook)
-    write_text(target, nbformat.writes(notebook) + "\n")
-
-
-def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def keep(source: Path, executed: Path, target: Path, /) -> None:
-    """Write a notebook with the outputs of an executed one, if both have the same code."""
-    notebook = nbformat.read(source, as_version=4)
-    run = nbformat.read(executed, as_version=4)
-    cells, executed_cells = code_cells(notebook), code_cells(run)
-    if [cell.source for cell in cells] != [cell.source for cell in executed_cells]:
-        raise ValueError(f"{source} must be run: its code is not that of {executed}")
-    for cell, before in zip(cells, executed_cells, strict=True):
-        cell.outputs = before.outputs
-        cell.execution_count = before.execution_count
-    notebook.metadata = run.metadata
-    describe(notebook)
-    write_text(target, nbformat.writes(notebook) + "\n")
+    notebook.metadata["shown"] = shown_files()
+    write(notebook, target)
 
 
 main = command_line(run=run, keep=keep)
