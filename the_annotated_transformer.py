@@ -262,7 +262,7 @@ def published(name: str) -> None:
 #
 # **Together the steps bring BLEU from 39.0 to 41.8 on test 2016 and from 32.9 to 38.2 on test 2017.**
 #
-# | step | test 2016 BLEU | test 2017 BLEU | parameters | minutes |
+# | step | test 2016 BLEU | test 2017 BLEU | parameters | minutes, 2 CPU cores |
 # | --- | ---: | ---: | ---: | ---: |
 # | words | 39.0 (38.7–39.2) | 32.9 (32.8–33.1) | 7.1 M | 36 |
 # | subwords | 40.3 (40.1–40.5) | 35.2 (34.7–35.4) | 6.0 M | 38 |
@@ -273,12 +273,12 @@ def published(name: str) -> None:
 #
 # <details><summary>How this was measured</summary>
 #
-# Multi30k, German to English. Each score is the mean of 3 seeds, with the lowest and the highest in
-# brackets. Signature of BLEU: `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. An
-# unknown word counts as one wrong token. The minutes are those of all updates of a run. Some
-# updates were timed for this, in two processes, in fp32, on Intel(R) Xeon(R) Processor, 2 CPU
-# cores. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores; NVIDIA H200, PyTorch 2.11.0+cu130. Date:
-# 2026-11-25 and 2026-11-26. Commit: 14e1bda, 45625d0, 691d11e and a52b450.
+# Multi30k, German to English. Each score is the mean over 3 seeds, with the range in brackets.
+# sacreBLEU signature: `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. An unknown word
+# counts as one wrong token. Minutes are those of all updates of a run, estimated from a timed
+# sample of updates: two processes, fp32, Intel(R) Xeon(R) Processor, 2 CPU cores. Machine: Intel(R)
+# Xeon(R) Processor, 2 CPU cores; NVIDIA H200, PyTorch 2.11.0+cu130. Date: 2026-11-25 and
+# 2026-11-26. Commit: 14e1bda, 45625d0, 691d11e and a52b450.
 #
 # </details>
 #
@@ -2913,22 +2913,22 @@ published("breaks")
 #
 # <!-- results: copied -->
 #
-# **Parts without which nothing is copied: mask over the future, positions and residuals.**
+# **The model copies nothing without one of these: causal mask, positional encodings and residual connections.**
 #
-# | without | last loss | copied | ended early | ran over | wrong token |
+# | without | final loss | copied | ended early | ran over | wrong token |
 # | --- | ---: | ---: | ---: | ---: | ---: |
 # | nothing | 0.007 (0.006–0.009) | 195 (193–198) | 0 (0–1) | 0 | 4 (2–6) |
-# | mask over the future | 0.000 | 0 | 69 (0–200) | 0 | 131 (0–200) |
-# | positions | 1.215 (1.211–1.223) | 0 | 5 (2–8) | 4 (0–7) | 191 (189–192) |
-# | residuals | 1.935 (1.886–1.960) | 0 | 1 (0–2) | 199 (198–200) | 0 |
-# | norms | 0.016 (0.000–0.040) | 197 (193–200) | 0 | 1 (0–2) | 3 (0–5) |
+# | causal mask | 0.000 | 0 | 69 (0–200) | 0 | 131 (0–200) |
+# | positional encodings | 1.215 (1.211–1.223) | 0 | 5 (2–8) | 4 (0–7) | 191 (189–192) |
+# | residual connections | 1.935 (1.886–1.960) | 0 | 1 (0–2) | 199 (198–200) | 0 |
+# | layer norms | 0.016 (0.000–0.040) | 197 (193–200) | 0 | 1 (0–2) | 3 (0–5) |
 # | feed-forward | 0.011 (0.004–0.017) | 197 (196–199) | 0 | 0 (0–1) | 2 (1–3) |
 # | division by √d_k | 0.005 (0.000–0.013) | 199 (197–200) | 0 | 0 | 1 (0–3) |
 #
 # <details><summary>How this was measured</summary>
 #
-# Copy task, 200 sequences. Each number is the mean of 3 seeds, with the lowest and the highest in
-# brackets. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: c15fbff.
+# Copy task, 200 sequences. Each number is the mean over 3 seeds, with the range in brackets.
+# Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: c15fbff.
 #
 # </details>
 #
@@ -3098,9 +3098,8 @@ published("length-cost")
 #
 # <details><summary>How this was measured</summary>
 #
-# One layer of width 256, one sequence, fp32, one thread. The points are medians of 5 rounds, the
-# bars reach from the shortest to the longest. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores.
-# Date: 2026-11-26. Commit: 691d11e.
+# In fp32, with one thread. Points are medians of 5 rounds, and bars span the range. Machine:
+# Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: 691d11e.
 #
 # </details>
 #
@@ -4463,7 +4462,7 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
 #
 # <!-- results: lost -->
 #
-# **With a beam of 8, greedy decoding scores higher in 4 of 1,014 sentences.**
+# **For 4 of 1,014 sentences, greedy decoding finds a better-scoring translation than a beam of 8.**
 #
 # | beam | same score | beam higher | greedy higher |
 # | ---: | ---: | ---: | ---: |
@@ -4473,9 +4472,9 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
 #
 # <details><summary>How this was measured</summary>
 #
-# Sentences of the validation split, translated by the shipped model. A translation is scored by its
-# log-probability over the length penalty, with α = 0.6. Machine: Intel(R) Xeon(R) Processor, 2 CPU
-# cores. Date: 2026-11-25. Commit: 566bb89.
+# Sentences of the validation split, translated by the model in pretrained/. The score is the
+# log-probability divided by the length penalty, with α = 0.6. Machine: Intel(R) Xeon(R) Processor,
+# 2 CPU cores. Date: 2026-11-25. Commit: 566bb89.
 #
 # </details>
 #
@@ -4531,7 +4530,7 @@ def one_search():
 #
 # <!-- results: beam -->
 #
-# **BLEU is highest with a beam of 8 and α = 1.4: 43.6, against 41.7 with a beam of one.**
+# **BLEU is highest with a beam of 8 and α = 1.4: 43.6, against 41.7 for greedy decoding (beam 1).**
 #
 # | beam | α = 0 | α = 0.3 | α = 0.6 | α = 0.8 | α = 1 | α = 1.4 | α = 2 |
 # | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -4845,9 +4844,9 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # **However many epochs are averaged, BLEU stays between 42.3 and 42.9.**
 #
-# | last epochs averaged | BLEU | perplexity |
+# | weights averaged over the last | BLEU | perplexity |
 # | --- | ---: | ---: |
-# | best epoch | 42.9 | 4.40 |
+# | best epoch alone | 42.9 | 4.40 |
 # | 1 | 42.5 | 4.32 |
 # | 2 | 42.6 | 4.32 |
 # | 3 | 42.3 | 4.33 |
@@ -5114,7 +5113,7 @@ def ten_fixed_test_sentences():
 #
 # <!-- results: steps -->
 #
-# **Steps that pass on both test sets: subwords and beam search.**
+# **By our criterion these steps improve BLEU on both test sets: subwords and beam search.**
 #
 # | step | test 2016 BLEU | gain | test 2017 BLEU | gain | passes |
 # | --- | ---: | ---: | ---: | ---: | --- |
@@ -5128,14 +5127,16 @@ def ten_fixed_test_sentences():
 #
 # <details><summary>How this was measured</summary>
 #
-# Multi30k, German to English. Each score is the mean of 3 seeds, with the lowest and the highest in
-# brackets. Signature of BLEU: `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. The
-# last row has one seed. A gain is over the row above, and in the brackets behind it lie 95 % of
-# 10,000 draws of the sentences. A GPU has trained words-2, words-3, subwords-1, subwords-2,
-# subwords-3 and recipe-en-de. The recipe was trained on both machines, and reaches 42.0 (41.8–42.1)
-# BLEU on the validation split on the CPU, 42.4 (42.3–42.5) on the GPU. Machine: Intel(R) Xeon(R)
-# Processor, 2 CPU cores; NVIDIA H200, PyTorch 2.11.0+cu130. Date: 2026-11-25 and 2026-11-26.
-# Commit: 14e1bda, 45625d0 and a52b450.
+# Multi30k, German to English. Each score is the mean over 3 seeds, with the range in brackets.
+# sacreBLEU signature: `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. The last row
+# has one seed. Each gain is relative to the row above; brackets give its 95% bootstrap confidence
+# interval (10,000 resamples of the test sentences). A step passes if, on both test sets, its gain
+# is significant (0.05, with Holm's correction) and larger than the differences between seeds. These
+# runs were trained on a GPU: words-2, words-3, subwords-1, subwords-2, subwords-3 and recipe-en-de.
+# The recipe was trained on both machines: its best greedy BLEU on the validation split is 42.0
+# (41.8–42.1) on the CPU and 42.4 (42.3–42.5) on the GPU. Machine: Intel(R) Xeon(R) Processor, 2 CPU
+# cores; NVIDIA H200, PyTorch 2.11.0+cu130. Date: 2026-11-25 and 2026-11-26. Commit: 14e1bda,
+# 45625d0 and a52b450.
 #
 # </details>
 #
@@ -5255,11 +5256,11 @@ published("training")
 #
 # <!-- results: choices -->
 #
-# **The best short trial reaches 38.9 BLEU in place of 37.7: `d_model` 160, `d_ff` 720, `h` 4, `vocab_size` 10000.**
+# **Trials on the validation split, and the recipe in the last row.**
 #
 # | change | updates | BLEU | perplexity |
 # | --- | ---: | ---: | ---: |
-# | none | 1,608 | 37.7 | 5.41 |
+# | none (baseline) | 1,608 | 37.7 | 5.41 |
 # | `factor` 0.5 | 1,608 | 37.6 | 5.72 |
 # | `norm_first` False, `factor` 0.5 | 1,608 | 33.0 | 7.17 |
 # | `batch_tokens` 1280, `warmup` 500 | 3,216 | 38.8 | 5.22 |
@@ -5271,7 +5272,7 @@ published("training")
 #
 # <details><summary>How this was measured</summary>
 #
-# Multi30k, validation split, greedy decoding, last epoch, seed 1. Settings without a change: `N` 3,
+# Multi30k, validation split, greedy decoding, last epoch, seed 1. Baseline settings: `N` 3,
 # `d_model` 192, `d_ff` 768, `h` 3, `dropout` 0.15, `vocab_size` 5000, `warmup` 250, `factor` 0.75,
 # `batch_tokens` 2560, `epochs` 8. Machine: AMD EPYC, 2 CPU cores; Intel(R) Xeon(R) Processor, 2 CPU
 # cores. Date: 2026-11-25. Commit: 036d1b9, 45625d0, 4803d18, 533d97a, 600e1f9 and b0560ff.
@@ -5303,11 +5304,11 @@ published("training")
 #
 # <!-- results: training-speed -->
 #
-# **Training in the small size is 1.24 times as fast as with nn.Transformer on the CPU, and 0.88 times as fast on the GPU.**
+# **The small model trains 1.24 times as fast as with PyTorch's nn.Transformer on the CPU, and 0.88 times as fast on the GPU.**
 #
-# | tokens a second | small, CPU | base, CPU | small, GPU | base, GPU |
+# | tokens per second | small, CPU | base, CPU | small, GPU | base, GPU |
 # | --- | ---: | ---: | ---: | ---: |
-# | the way of 2022 | 578 (548–587) | – | – | – |
+# | the 2022 edition | 578 (548–587) | – | – | – |
 # | nn.Transformer | 3,829 (3,513–3,920) | 775 (756–787) | 89,000 (80,000–112,000) | 59,000 (58,000–63,000) |
 # | nn.Transformer, bf16 | – | – | 56,000 (44,000–108,000) | 29,000 (21,000–36,000) |
 # | ours | 4,746 (4,589–4,810) | 967 (940–973) | 78,000 (70,000–86,000) | 51,000 (43,000–53,000) |
@@ -5315,11 +5316,11 @@ published("training")
 #
 # <details><summary>How this was measured</summary>
 #
-# Target tokens without padding, words of Multi30k, fp32 unless said. Small has 3 layers of width
+# Target tokens without padding, words of Multi30k, fp32 unless noted. Small has 3 layers of width
 # 256, base 6 of 512. One process with two threads on the CPU. Each cell is the median of 5 rounds,
-# with the slowest and the fastest in brackets. Of the speed of large products on the GPU, ours
-# reaches 29 % in fp32 and 2 % in bf16 in the base size, with padding counted. The recipe takes 6.6
-# (6.4–6.7) minutes there, with validation, beside other runs. Machine: Intel(R) Xeon(R) Processor,
+# with the slowest and the fastest in brackets. In the base size, ours reaches 29% (fp32) and 2%
+# (bf16) of the GPU's speed on large matrix products, counting padding. On the GPU the recipe takes
+# 6.6 (6.4–6.7) minutes, with validation, alongside other runs. Machine: Intel(R) Xeon(R) Processor,
 # 2 CPU cores; NVIDIA H200, PyTorch 2.11.0+cu130. Date: 2026-11-26. Commit: 691d11e and a52b450.
 #
 # </details>
@@ -5330,7 +5331,7 @@ published("training")
 #
 # **In greedy decoding CTranslate2 is 1.15 times as fast as ours.**
 #
-# | sentences a second | greedy | beam of 4 |
+# | sentences per second | greedy | beam of 4 |
 # | --- | ---: | ---: |
 # | plain loop | 33.9 (32.8–35.0) | – |
 # | CTranslate2 | 451.9 (425.5–470.3) | 283.7 (268.7–297.6) |
@@ -5338,8 +5339,8 @@ published("training")
 #
 # <details><summary>How this was measured</summary>
 #
-# Test 2016, shipped model, fp32, two threads. Ours and CTranslate2 take a hundred sentences at
-# once, the plain loop one. Each cell is the median of 5 rounds, with the slowest and the fastest in
+# Test 2016, the model in pretrained/, fp32, two threads. Ours and CTranslate2 decode batches of 100
+# sentences, the plain loop one at a time. Each cell is the median of 5 rounds, with the range in
 # brackets. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: 691d11e.
 #
 # </details>
@@ -5399,18 +5400,18 @@ def check_the_count_is_that_of_pytorch():
 #
 # <!-- results: cost -->
 #
-# **On two cores the base model would take 40 days to train, the big one 404.**
+# **On two cores the base model would take 40 days to train, and the big model 404.**
 #
-# | model | operations in the paper | counted | share | hours, 8 GPUs | hours here |
+# | model | operations in the paper | operations we count | ours / paper | hours, 8 GPUs (paper) | hours, 2 CPU cores |
 # | --- | ---: | ---: | ---: | ---: | ---: |
-# | base | 3.3e18 | 9.5e17 | 29 % | 12 | 955 |
-# | big | 2.3e19 | 9.7e18 | 42 % | 84 | 9,705 |
+# | base | 3.3e18 | 9.5e17 | 29% | 12 | 955 |
+# | big | 2.3e19 | 9.7e18 | 42% | 84 | 9,705 |
 #
 # <details><summary>How this was measured</summary>
 #
-# Floating-point operations, for sentences of 27 tokens. The hours here follow from 967 tokens a
-# second in our fastest training of the base size (fp32, 6,274 words, processes: 1), in proportion
-# to the operations. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit:
+# Floating-point operations, for sentences of 27 tokens. CPU hours are extrapolated, in proportion
+# to the operations, from 967 tokens per second, our fastest training of the base size (vocabulary
+# of 6,274 words). Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit:
 # 691d11e.
 #
 # </details>
@@ -5791,7 +5792,7 @@ def check_the_output_is_a_sum_over_heads():
 #
 # **No head is worth more than 0.37 in perplexity, which is 4.33 with all of them.**
 #
-# | attention | layer | in its place | head 1 | head 2 | head 3 |
+# | attention | layer | replaced by | head 1 | head 2 | head 3 |
 # | --- | ---: | --- | ---: | ---: | ---: |
 # | encoder self-attention | 1 | zero | 0.057 (0.053–0.061) | 0.071 (0.048–0.096) | 0.167 (0.114–0.278) |
 # | encoder self-attention | 1 | mean | 0.058 (0.056–0.060) | 0.078 (0.054–0.104) | 0.213 (0.144–0.350) |
@@ -5814,8 +5815,8 @@ def check_the_output_is_a_sum_over_heads():
 #
 # <details><summary>How this was measured</summary>
 #
-# Each number is what the validation perplexity rises by without that head. It is the mean of 5 sets
-# of 200 sentences, with the lowest and the highest in brackets. Machine: Intel(R) Xeon(R)
+# Each number is the rise in validation perplexity when the output of that head is replaced: the
+# mean over 5 sets of 200 sentences, with the range in brackets. Machine: Intel(R) Xeon(R)
 # Processor, 2 CPU cores. Date: 2026-11-26. Commit: 5c67ba2.
 #
 # </details>
@@ -5875,19 +5876,19 @@ def preference(model: EncoderDecoder, memory: Tensor, one: Tensor, other: Tensor
 #
 # <!-- results: particles -->
 #
-# **The German verb carries 82 % of the shift where the English verb changes. The German particle carries 96 % where an English particle changes.**
+# **When the English verb changes, the German verb accounts for 82% of the shift; when the English particle changes, the German particle accounts for 96%.**
 #
 # | what changes | pairs | German verb | German particle | all but the particle | verb and particle |
 # | --- | ---: | ---: | ---: | ---: | ---: |
-# | the English verb | 157 | 82 % (77–85) | 23 % (20–29) | 83 % (79–86) | 99 % (97–100) |
-# | the English particle | 341 | 1 % (1–3) | 96 % (94–98) | 6 % (4–8) | 98 % (96–99) |
+# | the English verb | 157 | 82% (77–85) | 23% (20–29) | 83% (79–86) | 99% (97–100) |
+# | the English particle | 341 | 1% (1–3) | 96% (94–98) | 6% (4–8) | 98% (96–99) |
 #
 # <details><summary>How this was measured</summary>
 #
-# The columns say which German words gave their vectors to the other sentence. Each cell is the
-# median share of the whole shift of log p(A) − log p(B), and in brackets the range in which the
-# middle half of the pairs lies. 498 of 672 pairs counted. Machine: Intel(R) Xeon(R) Processor, 2
-# CPU cores. Date: 2026-11-26. Commit: c15fbff.
+# Each column names the German words whose vectors were patched into the other sentence. Each cell
+# is the median share of the whole shift of log p(A) − log p(B), with the interquartile range in
+# brackets. Of 672 pairs, 498 count: both sentences have equally many subwords and are translated as
+# intended. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: c15fbff.
 #
 # </details>
 #
@@ -5915,7 +5916,7 @@ published("layers")
 #
 # <details><summary>How this was measured</summary>
 #
-# The pairs are those of the table above. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date:
+# The same pairs as in the table above. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date:
 # 2026-11-26. Commit: c15fbff.
 #
 # </details>
@@ -6320,9 +6321,9 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # <!-- results: assembled -->
 #
-# **Perplexity is 30.7 with the parts of 2017, and 29.9 with those of today.**
+# **Perplexity is 30.7 with the components of 2017, and 29.9 with today's.**
 #
-# | parts of | perplexity | tokens/s, training | tokens/s, writing | cache, bytes/token |
+# | components of | perplexity | tokens/s, training | tokens/s, generation | cache, bytes/token |
 # | --- | ---: | ---: | ---: | ---: |
 # | 2017 | 30.7 (30.5–31.0) | 12,614 (12,034–13,216) | 27,504 (27,217–27,833) | 2,048 |
 # | today | 29.9 (29.8–29.9) | 13,145 (12,873–13,608) | 25,402 (23,143–25,735) | 1,024 |
@@ -6330,9 +6331,9 @@ def check_rotary_scores_depend_on_the_distance_only():
 # <details><summary>How this was measured</summary>
 #
 # Language models of captions with 2.0 million parameters, trained for 1,884 updates in fp32.
-# Validation perplexity is the mean of 3 seeds. Speed is the median of 5 rounds in turn, and
-# captions are written with a cache. In brackets stand the lowest and the highest. Machine: Intel(R)
-# Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: 691d11e and c15fbff.
+# Validation perplexity is the mean of 3 seeds. Speed is the median of 5 interleaved rounds;
+# captions are generated with a KV cache. Brackets give the range. Machine: Intel(R) Xeon(R)
+# Processor, 2 CPU cores. Date: 2026-11-26. Commit: 691d11e and c15fbff.
 #
 # </details>
 #
@@ -6560,7 +6561,7 @@ published("lengths")
 #
 # **4 of 22 faults show no symptom in the copy task.**
 #
-# | symptom | fault | first check that sees it | copied of 200 |
+# | symptom | fault | first check that catches it | copied of 200 |
 # | --- | --- | --- | ---: |
 # | – | no fault | – | 195 (193–198) |
 # | learns faster | positions divided by the frequency, not multiplied | positional encoding is the formula | 200 |
@@ -6588,10 +6589,10 @@ published("lengths")
 #
 # <details><summary>How this was measured</summary>
 #
-# Copy task, 600 updates (width 512: 100), 3 seeds: the mean, with the lowest and the highest in
-# brackets. A symptom is named if all seeds lie beyond all seeds of a sound model. What learns
-# faster or slower has a lower or higher sum of losses. Machine: Intel(R) Xeon(R) Processor, 2 CPU
-# cores. Date: 2026-11-26. Commit: c15fbff.
+# Copy task, 600 updates (width 512: 100), 3 seeds: the mean, with the range in brackets. A symptom
+# is reported if every seed falls outside the range of the correct model. Faster or slower means a
+# lower or higher sum of losses over the training. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores.
+# Date: 2026-11-26. Commit: c15fbff.
 #
 # </details>
 #
@@ -6606,7 +6607,7 @@ published("lengths")
 #
 # **8 of 13 faults lower BLEU.**
 #
-# | model | symptom | fault | first check that sees it | BLEU |
+# | model | symptom | fault | first check that catches it | BLEU |
 # | --- | --- | --- | --- | ---: |
 # | of Part 6 | – | no fault | – | 24.14 (23.74–24.70) |
 # | of Part 6 | BLEU is lower | each sentence beside the translation of the next | none | 3.26 (3.13–3.37) |
@@ -6627,10 +6628,10 @@ published("lengths")
 # <details><summary>How this was measured</summary>
 #
 # Validation split. The model of Part 6 is trained for two epochs on short sentences, by three
-# seeds, and decodes greedily: the mean, with the lowest and the highest in brackets. The shipped
-# model searches once, with a beam of four. A symptom is named if all seeds lie beyond all sound
-# ones, and the mean by half a point or more. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores.
-# Date: 2026-11-26. Commit: 89df329 and c15fbff.
+# seeds, and decodes greedily: the mean, with the range in brackets. The shipped model has one run,
+# with a beam of four. BLEU is reported as lower if every seed falls below the range of the correct
+# model, and the mean by at least 0.5. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date:
+# 2026-11-26. Commit: 89df329 and c15fbff.
 #
 # </details>
 #
@@ -7341,8 +7342,9 @@ def write_json(path: Path, content: object) -> None:
 # <details><summary>How this was measured</summary>
 #
 # Multi30k, model recipe-1: the mean of its last 6 epochs, a beam of 4, α = 1. fp32 is the model
-# before rounding. Signature of BLEU: `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`.
-# Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-25. Commit: 45625d0 and 7a47c4e.
+# before rounding. sacreBLEU signature:
+# `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. Machine: Intel(R) Xeon(R) Processor,
+# 2 CPU cores. Date: 2026-11-25. Commit: 45625d0 and 7a47c4e.
 #
 # </details>
 #

@@ -6,13 +6,12 @@ Nothing is trained: all comes from the records of docs/results, and from pretrai
 between marks in the script, in README and in pretrained/README; nothing else there is changed.
 """
 
-import sys
 from collections.abc import Callable
 
 from tools import records
 from tools.page.links import links
 from tools.views import copying, inside, recipe, speed
-from tools.views.common import Chart, Table, fill
+from tools.views.common import Chart, Table, block, fill
 from tools.views.picture import first_picture
 
 SCRIPT = "the_annotated_transformer.py"
@@ -25,7 +24,6 @@ CHARTS: tuple[Callable[[], Chart], ...] = (
     copying.breaks, copying.warmups, speed.length_cost, recipe.training, inside.layers,
     copying.lengths,
 )  # fmt: skip
-SHOWN = (*TABLES, *CHARTS)
 
 
 def name_of(make: Callable) -> str:
@@ -33,65 +31,46 @@ def name_of(make: Callable) -> str:
     return make.__name__.replace("_", "-")
 
 
+def specification(make: Callable[[], Chart]) -> dict:
+    """A chart for Vega-Lite. The docstring of its function is its text alternative."""
+    description = " ".join(make.__doc__.split())
+    return make().drawn.properties(description=description).to_dict()
+
+
 def badges() -> str:
     """README's links to what runs and is read without a clone, if the project has an address."""
     urls = links()
-    named = [f"[{name}]({urls[name]})" for name in ("Run it in Colab", "The notebook") if urls]
-    return f"{' · '.join(named)}\n" if named else ""
+    names = ("Run it in Colab", "The notebook") if urls else ()
+    return " · ".join(f"[{name}]({urls[name]})" for name in names)
 
 
-# By file and mark, what stands between the marks.
-GENERATED: dict[str, dict[str, Callable[[], str]]] = {
-    SCRIPT: {f"results: {name_of(make)}": lambda make=make: make().block() for make in SHOWN},
-    "README.md": {"address": badges, "results": recipe.for_readme, "speed": speed.for_readme},
-    "pretrained/README.md": {"scores": lambda: recipe.int8().block()},
-}
+def generated() -> dict[str, dict[str, str]]:
+    """What the records give, by file and mark."""
+    script = {f"results: {name_of(make)}": block(make()) for make in (*TABLES, *CHARTS)}
+    readme = {"address": badges(), "results": recipe.for_readme(), "speed": speed.for_readme()}
+    scores = {"scores": block(recipe.int8())}
+    return {SCRIPT: script, "README.md": readme, "pretrained/README.md": scores}
 
 
-def kept(name: str, error: Exception) -> str:
-    """Why something is not written; a KeyError comes from a record that lacks a part."""
-    missing = "not on record: " if isinstance(error, KeyError) else ""
-    return f"{name} stays as it was: {missing}{error}"
+def filled() -> dict[str, str]:
+    """The texts by file, with what the records give between their marks."""
+    texts = {}
+    for file, contents in generated().items():
+        texts[file] = (records.PROJECT / file).read_text("utf-8")
+        for mark, content in contents.items():
+            texts[file] = fill(texts[file], mark, content)
+    return texts
 
 
-def filled(file: str, text: str) -> tuple[str, list[str]]:
-    """A text with what the records give between its marks, and what could not be written."""
-    errors = []
-    for mark, make in GENERATED[file].items():
-        try:
-            text = fill(text, mark, make(), comment=file == SCRIPT)
-        except (ValueError, KeyError) as error:
-            errors.append(kept(f"{mark} of {file}", error))
-    return text, errors
-
-
-def write_text(file: str) -> list[str]:
-    path = records.PROJECT / file
-    before = path.read_text("utf-8")
-    after, errors = filled(file, before)
-    if after != before:
-        records.write_text(path, after)
-    return errors
-
-
-def write_chart(make: Callable[[], Chart]) -> list[str]:
-    name = f"views/{name_of(make)}"
-    try:
-        records.write(name, make().specification())
-    except (ValueError, KeyError) as error:
-        return [kept(name, error)]
-    return []
-
-
-def main() -> int:
-    """Write what the records give; 1, and why, where something stays as it was."""
+def main() -> None:
+    """Write everything; nothing where a record or a mark is missing."""
+    charts = {name_of(make): specification(make) for make in CHARTS}
+    for file, text in filled().items():
+        records.write_text(records.PROJECT / file, text)
+    for name, chart in charts.items():
+        records.write(f"views/{name}", chart)
     records.write_text(records.PROJECT / "images" / "first-translation.svg", first_picture())
-    errors = [error for make in CHARTS for error in write_chart(make)]
-    errors += [error for file in GENERATED for error in write_text(file)]
-    for error in errors:
-        print(f"error: {error}", file=sys.stderr)
-    return 1 if errors else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -10,7 +10,7 @@ import altair as alt
 
 from tools import records
 
-NUMBER = re.compile(r"[+−–]?[\d.,]*(e\d+)?( [(%M].*)?")  # also an empty cell, or a dash
+NUMBER = re.compile(r"[+−–]?[\d.,]*(e\d+)?%?( [(M].*)?")  # also an empty cell, or a dash
 
 
 def record(name: str) -> dict:
@@ -20,20 +20,21 @@ def record(name: str) -> dict:
     raise ValueError(f"not on record: {name}")
 
 
-# Words and numbers --------------------------------------------------------------------------------
-
-
 def listed(names: Iterable[str]) -> str:
     """Names as a sentence lists them: a, b and c; "none" if there are none."""
     *first, end = list(names) or ["none"]
     return f"{', '.join(first)} and {end}" if first else end
 
 
-def with_range(values: Sequence[float], digits: int, middle: float | None = None) -> str:
-    """The mean of the values, or `middle`, and their range in brackets if they differ."""
-    middle = mean(values) if middle is None else middle
-    low, centre, high = (f"{x:,.{digits}f}" for x in (min(values), middle, max(values)))
+def with_range(values: Sequence[float], digits: int, middle: Callable = mean) -> str:
+    """The mean or another middle of the values, and their range in brackets if they differ."""
+    low, centre, high = (f"{pick(values):,.{digits}f}" for pick in (min, middle, max))
     return (f"{centre} ({low}–{high})" if low != high else centre).replace("-", "−")
+
+
+def without_range(cell: str) -> str:
+    """The number of a cell alone."""
+    return cell.partition(" (")[0]
 
 
 def wrapped(text: str) -> str:
@@ -45,17 +46,7 @@ def made_by(made: Sequence[dict]) -> str:
     machines = dict.fromkeys(each["machine"] for each in made)
     dates = sorted({each["date"] for each in made})
     commits = sorted({each["commit"][:7] for each in made})
-    facts = {"Machine": "; ".join(machines), "Date": listed(dates), "Commit": listed(commits)}
-    return " ".join(f"{name}: {fact}." for name, fact in facts.items())
-
-
-def folded(measured: str, made: Sequence[dict]) -> str:
-    """How something was measured, for those who unfold it."""
-    told = wrapped(f"{measured} {made_by(made)}")
-    return f"\n<details><summary>How this was measured</summary>\n\n{told}\n\n</details>\n\n"
-
-
-# Tables and charts --------------------------------------------------------------------------------
+    return f"Machine: {'; '.join(machines)}. Date: {listed(dates)}. Commit: {listed(commits)}."
 
 
 @dataclass(frozen=True)
@@ -75,40 +66,33 @@ class Table:
         rules = ["---:" if number else "---" for number in numbers]
         return "".join(f"| {' | '.join(line)} |\n" for line in (self.columns, rules, *self.rows))
 
-    def block(self) -> str:
-        """The table under its caption, and below it how it was measured."""
-        return f"\n**{self.caption}**\n\n{self.markdown()}{folded(self.measured, self.made)}"
-
 
 @dataclass(frozen=True)
 class Chart:
     """A chart of results. Its caption stands in the text."""
 
     drawn: alt.TopLevelMixin
-    description: str  # its text alternative
     measured: str
     made: Sequence[dict]
 
-    def specification(self) -> dict:
-        return self.drawn.properties(description=self.description).to_dict()
 
-    def block(self) -> str:
-        return folded(self.measured, self.made)
+def block(shown: Table | Chart) -> str:
+    """What stands in a text: a table under its caption, and how table or chart was measured."""
+    table = f"\n**{shown.caption}**\n\n{shown.markdown()}" if isinstance(shown, Table) else ""
+    measured = wrapped(f"{shown.measured} {made_by(shown.made)}")
+    summary = "<details><summary>How this was measured</summary>"
+    return f"{table}\n{summary}\n\n{measured}\n\n</details>\n\n"
 
 
-# Marks --------------------------------------------------------------------------------------------
-
-
-def fill(text: str, mark: str, content: str, comment: bool = False) -> str:
+def fill(text: str, mark: str, content: str) -> str:
     """The text with other content between `<!-- mark -->` and `<!-- end of mark -->`.
 
-    With `comment` these lie in a comment of Python. ValueError unless both stand there once.
+    Where the marks lie in a comment of Python, the content does, too.
     """
     begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
     if text.count(begin) != 1 or text.count(end) != 1:
         raise ValueError(f"the text must have <!-- {mark} --> and its end once")
-    if comment:
-        content = "".join(f"# {line}".rstrip() + "\n" for line in content.splitlines())
-        end = f"# {end}"
     before, _, rest = text.partition(begin)
-    return before + begin + content + end + rest.partition(end)[2]
+    prefix = "# " if before.endswith("# ") else ""
+    lines = [f"{prefix}{line}".rstrip() + "\n" for line in content.splitlines()]
+    return before + begin + "".join(lines) + prefix + end + rest.partition(end)[2]

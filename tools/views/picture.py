@@ -1,7 +1,5 @@
 """The drawing of README and of the notebook's first screen: images/first-translation.svg."""
 
-import re
-
 import the_annotated_transformer as at
 from tools.page.playable import still
 from tools.records import PROJECT
@@ -16,9 +14,8 @@ def first_picture() -> str:
     style = other[other.index("<style>") : other.index("    .drawing-multi-head .d-small")]
     style = style.replace("drawing-multi-head", OWN)
     label = 'role="img" aria-labelledby="first-translation-title first-translation-desc"'
-    begin, words, rest = re.fullmatch(
-        r'(<svg .*?) role="img" aria-label="(.*?)">(.*)', drawn
-    ).groups()
+    begin, drawn = drawn.split(' role="img" aria-label="', 1)
+    words, rest = drawn.split('">', 1)
     return f"""{begin} xmlns="http://www.w3.org/2000/svg" class="drawing {OWN}" {label}>
   <title id="first-translation-title">A translation, and where the model looked</title>
   <desc id="first-translation-desc">Above: {at.SENTENCE} {words} \
