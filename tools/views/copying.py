@@ -142,8 +142,8 @@ def planted_bleu() -> Table:
         rows,
         "Validation split. The model of Part 6 is trained for two epochs on short sentences, by"
         " three seeds, and decodes greedily: the mean, with the range in brackets. The shipped"
-        " model has one run, with a beam of four. BLEU is reported as lower if every seed falls below the"
-        " range of the correct model, and the mean by at least 0.5.",
+        " model has one run, with a beam of four. BLEU is reported as lower if every seed falls"
+        " below the range of the correct model, and the mean by at least 0.5.",
         [*faults["made"]["demonstration"], *faults["made"]["shipped"]],
     )
 

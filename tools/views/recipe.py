@@ -102,9 +102,9 @@ def steps() -> Table:
         " is relative to the row above; brackets give its 95% bootstrap confidence interval"
         f" ({drawn['draws']:,} resamples of the test sentences). A step passes if, on both test"
         " sets, its gain is significant (0.05, with Holm's correction) and larger than the"
-        f" differences between seeds. These runs were trained on a GPU: {there}. The recipe was trained on both"
-        f" machines: its best greedy BLEU on the validation split is {cpu} on the CPU and {gpu} on"
-        " the GPU.",
+        f" differences between seeds. These runs were trained on a GPU: {there}. The recipe was"
+        f" trained on both machines: its best greedy BLEU on the validation split is {cpu} on the"
+        f" CPU and {gpu} on the GPU.",
         list(runs.values()),
     )
 
