@@ -165,7 +165,7 @@ curves: $(READY) ## Draw the learning curves of a run, finished or not: ARGS="ru
 export: $(READY) ## Quantise a model or run to int8 for distribution: ARGS="MODEL FOLDER"
 	$(PY) -m tools.models round $(ARGS)
 
-convert: $(READY) ## Convert a model of the 2018 or 2022 edition to the current format: ARGS="SOURCE FOLDER"
+convert: $(READY) ## Convert a model of the 2018 or 2022 edition to the current format: ARGS="SOURCE FOLDER --words WORDS.json"
 	$(PY) -m tools.models convert $(ARGS)
 
 # Records of docs/results: each step makes only what is not on record, and goes on where it was stopped.

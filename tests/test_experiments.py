@@ -1,6 +1,7 @@
 """The small experiments: each is made once, and measures what it says."""
 
 import itertools
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,22 +22,17 @@ def shipped() -> at.Translator:
 
 
 def test_nothing_is_trained_twice(results, monkeypatch):
-    asked = []
-    monkeypatch.setattr(experiments, "warmed", lambda *run: asked.append(run) or {"loss": 1.0})
+    monkeypatch.setattr(experiments, "warmed", Mock(return_value={"loss": 1.0}))
     monkeypatch.setattr(experiments, "POSITIONS", {"none": {"positions": "none"}})
     monkeypatch.setattr(at, "data_gen", lambda *sizes: iter([None]))
     monkeypatch.setattr(at, "kinds_of_copies", lambda model, batch: {"copied": 7})
-    monkeypatch.setattr(at, "train_briefly", lambda model, batches: asked.append("lengths"))
+    monkeypatch.setattr(at, "train_briefly", Mock())
     for _ in range(2):
         assert experiments.main(["warmups"]) == 0
         assert experiments.main(["lengths"]) == 0
-    assert len(set(asked[:72])) == 72 == len(asked) - 3
-    assert asked[72:] == ["lengths"] * 3
-    runs = records.read("lengths")["runs"]
-    records.write("lengths", records.read("lengths") | {"runs": runs[:2]})
-    assert experiments.main(["lengths"]) == 0, "what is missing is trained"
-    assert len(asked) == 72 + 4
-    assert records.read("lengths")["runs"] == runs
+    asked = [each.args for each in experiments.warmed.call_args_list]
+    assert len(asked) == len(set(asked)) == 72
+    assert at.train_briefly.call_count == len(records.read("lengths")["runs"]) == 3
 
 
 @pytest.mark.parametrize("warm", [True, False])
@@ -51,33 +47,19 @@ def test_a_training_without_warm_up_begins_at_the_peak(monkeypatch, warm):
         return 1.0, None
 
     monkeypatch.setattr(at, "run_epoch", run_epoch)
-    run = experiments.warmed(2.0, warm, True, 1)
-    assert len(rates) == 400
-    assert max(rates) == pytest.approx(run["peak"])
-    assert rates[experiments.WARMUP - 1] == pytest.approx(run["peak"])
-    assert (rates[0] == pytest.approx(run["peak"])) == (not warm)
+    peak = pytest.approx(experiments.warmed(2.0, warm, True, 1)["peak"])
+    assert max(rates) == rates[experiments.WARMUP - 1] == peak
+    assert (rates[0] == peak) == (not warm)
 
 
-def test_copies_are_told_apart():
-    """A model that writes its source, but for three sequences."""
-
-    class Parrot(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.generator = torch.nn.Identity()
-
-        def encode(self, src, src_mask):
-            memory = torch.nn.functional.pad(src, (0, 6), value=at.END)
-            memory[1, 2] = 9  # a wrong token
-            memory[2, 3] = at.END  # ended early
-            memory[3, 5] = 9  # ran over
-            return memory
-
-        def decode(self, memory, src_mask, tgt, tgt_mask):
-            return torch.nn.functional.one_hot(memory[:, : tgt.size(1)], at.COPY_VOCAB)
-
-    batch = at.Batch(torch.full((5, 5), 7))
-    counts = at.kinds_of_copies(Parrot(), batch)
+def test_copies_are_told_apart(monkeypatch):
+    src = torch.full((5, 5), 7)
+    written = torch.tensor([[at.START, 7, 7, 7, 7, 7, at.END]]).repeat(5, 1)
+    written[1, 3] = 9  # a wrong token
+    written[2, 4] = at.END  # ended early
+    written[3, 6] = 9  # ran over
+    monkeypatch.setattr(at, "greedy_decode", lambda *given, **how: written)
+    counts = at.kinds_of_copies(None, at.Batch(src))
     assert counts == {"copied": 2, "ended early": 1, "ran over": 1, "wrong token": 1}
 
 
@@ -87,25 +69,18 @@ def test_a_replaced_head_puts_out_the_same_everywhere():
     batch = at.Batch(torch.randint(4, 11, (3, 5)), torch.randint(4, 11, (3, 6)))
     inputs = batch.src, batch.tgt, batch.src_mask, batch.tgt_mask
     attn = model.encoder.layers[0].self_attn
-    before = model(*inputs)
     seen = []
-    by = torch.arange(16.0)
-    with (
-        experiments.hook(attn, lambda x: experiments.replaced(x, slice(4, 8), by)),
-        experiments.hook(attn, seen.append),
-    ):
-        model(*inputs)
-    assert (seen[0][..., 4:8] == by[4:8]).all()
-    with experiments.hook(attn, lambda x: experiments.replaced(x, slice(4, 8), 0 * by)):
+    with experiments.hook(attn, seen.append):
+        before = model(*inputs)
+    mean = experiments.mean_of_heads(attn, model, [batch])
+    torch.testing.assert_close(mean, seen[0].mean(dim=(0, 1)))
+    assert (experiments.replaced(seen[0], slice(4, 8), mean)[..., 4:8] == mean[4:8]).all()
+    with experiments.hook(attn, lambda x: experiments.replaced(x, slice(4, 8), 0 * mean)):
         without = model(*inputs)
     with at.without_head(attn, 1):
         torch.testing.assert_close(without, model(*inputs))
     assert not torch.allclose(without, before)
     torch.testing.assert_close(model(*inputs), before)
-    mean = experiments.mean_of_heads(attn, model, [batch])
-    with experiments.hook(attn, seen.append):
-        model(*inputs)
-    torch.testing.assert_close(mean, seen[1].mean(dim=(0, 1)))
 
 
 def test_greedy_and_beam_are_scored_alike(shipped):
@@ -117,22 +92,14 @@ def test_greedy_and_beam_are_scored_alike(shipped):
 
 def test_layers_are_timed_in_turn_and_once(results, monkeypatch):
     monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
-    numbers = itertools.count(1)
-    monkeypatch.setattr(experiments, "milliseconds", lambda layer, length: next(numbers))
+    assert all(experiments.milliseconds(x, 4) > 0 for x in experiments.layers_to_time().values())
+    timed = Mock(side_effect=itertools.count())
+    monkeypatch.setattr(experiments, "milliseconds", timed)
     for _ in range(2):
         assert experiments.main(["length_cost"]) == 0
-    cases = 3 * len(experiments.LENGTHS)
-    assert next(numbers) == cases * experiments.ROUNDS + 1
-    first = records.read("length-cost")["rows"][0]
-    assert first["milliseconds"] == [1 + cases * n for n in range(experiments.ROUNDS)]
-
-
-@pytest.mark.parametrize("layer", experiments.layers_to_time())
-def test_a_layer_is_timed(layer):
-    assert experiments.milliseconds(experiments.layers_to_time()[layer], 4) > 0
-
-
-# What one word carries ----------------------------------------------------------------------------
+    rows = records.read("length-cost")["rows"]
+    assert timed.call_count == len(rows) * experiments.ROUNDS
+    assert rows[0]["milliseconds"] == [len(rows) * n for n in range(experiments.ROUNDS)]
 
 
 def test_pairs_differ_in_their_particle_only():
@@ -173,9 +140,6 @@ def test_nothing_swapped_moves_nothing_and_everything_all(shipped):
     assert record["shares"]["verb"] == pytest.approx(record["layers"]["verb"][-1], abs=1e-3)
 
 
-# Language models ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", language_models.MODELS)
 def test_with_a_cache_a_language_model_writes_what_it_writes_without_one(name):
     model = language_models.MODELS[name](50)
@@ -185,9 +149,3 @@ def test_with_a_cache_a_language_model_writes_what_it_writes_without_one(name):
         log_probs = model.generator(model(None, written[:, :-1], None, mask))
     assert torch.equal(written[:, 1:], log_probs.argmax(-1))
     assert held > 0
-
-
-def test_both_language_models_have_as_many_parameters():
-    words = 6274  # of Multi30k's English captions
-    sizes = [at.count_parameters(make(words)) for make in language_models.MODELS.values()]
-    assert abs(sizes[0] - sizes[1]) < 1000

@@ -1,6 +1,6 @@
-"""Bring models of earlier versions into the present format, and round models to int8.
+"""Bring models of 2018 and 2022 into the present format, and round models to int8.
 
-    python -m tools.models convert SOURCE FOLDER   a folder of the third edition, or an older file
+    python -m tools.models convert SOURCE FOLDER --words WORDS   a state dict and its words
     python -m tools.models round SOURCE FOLDER     a model, or a run, in a quarter of the bytes
 
 What the code of 2018 or 2022 saved as `torch.save(model.state_dict(), …)` lacks two things: the
@@ -29,20 +29,13 @@ from tools import records
 
 CPU = torch.device("cpu")
 OUR_NAMES = {"a_2": "weight", "b_2": "bias", "w_1": "widen", "w_2": "narrow"}
-OUR_NAMES |= {"scale": "weight", "shift": "bias"}  # of the third edition
-KINDS = {  # classes that the third edition names: the kinds of this one
-    "MultiHeadedAttention": "plain", "GroupedAttention(groups=2)": "grouped",
-    "PositionwiseFeedForward": "relu", "SwiGLU": "swiglu",
-    "LayerNorm": "layer", "RMSNorm": "rms",
-    "PositionalEncoding": "sinusoids", "LearntPositions": "learnt", "NoPositions": "none",
-}  # fmt: skip
 SOURCE = "src_embed.0.lut.weight"
 TARGET = "tgt_embed.0.lut.weight"
 OUTPUT = "generator.proj.weight"
 BIAS = "generator.proj.bias"
 # What torch and zipfile raise when a file is damaged, or is no state dict.
 DAMAGE = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, EOFError, IndexError, KeyError)
-DAMAGE += (RuntimeError, TypeError, ValueError)
+DAMAGE += (AttributeError, RuntimeError, TypeError, ValueError)
 GLUED = *".,;:!?)]}%'’", "n't"  # a target word that begins so is written without a space before it
 
 
@@ -57,11 +50,6 @@ def read_tensors(data: bytes) -> dict:
         raise ValueError(f"{message}: save its state_dict() by the code that wrote it") from None
 
 
-def our_name(name: str) -> str:
-    """What a weight of an earlier version is called here."""
-    return ".".join(OUR_NAMES.get(part, part) for part in name.split("."))
-
-
 def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder:
     """A model with the weights of a state dict of 2018 or 2022."""
     N = len({name.split(".")[2] for name in state if name.startswith("encoder.layers.")})
@@ -74,7 +62,7 @@ def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder
     for name, tensor in state.items():
         if name.endswith(".pe"):  # sinusoids, which the model has made itself
             continue
-        weights[our_name(name)] = tensor
+        weights[".".join(OUR_NAMES.get(part, part) for part in name.split("."))] = tensor
     model.load_state_dict(weights)
     # The older norm divides by (deviation over D - 1) + 1e-6, ours by the root of variance + 1e-6.
     # The scale absorbs D - 1; what is left changes no log-probability by more than 1e-4.
@@ -84,15 +72,13 @@ def older_model(state: dict[str, torch.Tensor], heads: int) -> at.EncoderDecoder
     return model
 
 
-def read_older(path: Path, heads: int, words_file: Path | None, languages: str) -> at.Translator:
+def read_older(path: Path, heads: int, words_file: Path, languages: str) -> at.Translator:
     """A state dict of 2018 or 2022 and its words; the special tokens take the first four ids.
 
     They do not say whether a space stood before a word; here `‿.` is a full stop without one. So
     each source word is entered a second time with the mark; target words like `n't` only so.
     """
     state = read_tensors(path.read_bytes())
-    if words_file is None:
-        raise ValueError("its words lie elsewhere: name them by --words; --help says how")
     words = json.loads(words_file.read_bytes())
     missing = [token for token in at.SPECIALS[: at.PAD] if token not in words["source"]]
     words["source"] += missing  # 2018 had no start and no end here: they get zeros
@@ -108,51 +94,18 @@ def read_older(path: Path, heads: int, words_file: Path | None, languages: str) 
     source = words["source"] + [at.JOIN + word for word in words["source"][len(at.SPECIALS) :]]
     target = [at.JOIN + word if word.startswith(GLUED) else word for word in words["target"]]
     vocabularies = at.Vocabulary(tuple(source)), at.Vocabulary(tuple(target))
-    model = older_model(state, heads)
-    return at.Translator(path.stem, model, "unknown", languages.split("-"), vocabularies)
+    model = older_model(state, heads).eval()
+    return at.Translator(path.stem, model, "unknown", tuple(languages.split("-")), vocabularies)
 
 
-def read_third_edition(folder: Path) -> at.Translator:
-    """A model of the third edition; its weights are fp32, also where they were int8."""
-    from safetensors.torch import load
-
-    about = at.read_file(folder / "config.json", json.loads)
-    if about["kind"] != "make_model":
-        raise ValueError("it is a language model, which has no folder in this edition")
-    if about["model"]["attention"].startswith("Rotary"):
-        raise ValueError("its cross-attention is rotary too, and here it never is: train it anew")
-    kinds = {
-        kind: KINDS.get(name, name) for kind, name in about["model"].items() if kind in at.PARTS
-    }
-    model = at.make_model(**about["model"] | kinds)
-    wanted = dict(model.named_parameters())
-    stored = at.read_file(folder / "model.safetensors", load)
-    weights = {}
-    for name, tensor in stored.items():
-        if name.endswith(".steps"):  # of the rows of a matrix in int8
-            continue
-        if f"{name}.steps" in stored:
-            tensor = tensor * stored[f"{name}.steps"].unsqueeze(1)
-        if "src_attn" in name and len(tensor) < len(wanted[name]):  # its groups shared keys, values
-            width = model.decoder.layers[0].src_attn.d_k
-            heads = tensor.unflatten(0, (-1, width))
-            tensor = heads.repeat_interleave(len(wanted[name]) // len(tensor), 0).flatten(0, 1)
-        weights[our_name(name)] = tensor
-    at.load_weights(model, weights)
-    facts = about["name"], model.eval(), about["corpus"], tuple(about["languages"])
-    return at.Translator(*facts, at.read_vocabularies(folder), about["data"])
-
-
-def convert(source: Path, heads: int, words: Path | None, languages: str) -> at.Translator:
-    """A model of an earlier version; ValueError says what is wrong with it."""
+def convert(source: Path, heads: int, words: Path, languages: str) -> at.Translator:
+    """A model of 2018 or 2022; ValueError says what is wrong with it."""
     try:
-        if source.is_dir():
-            return read_third_edition(source)
         return read_older(source, heads, words, languages)
-    except (AttributeError, *DAMAGE) as error:  # no JSON, no such key, a shape that does not fit
+    except DAMAGE as error:  # no JSON, no such key, a shape that does not fit
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        files = f"{source} with {words}" if words else source
-        raise ValueError(f"{files} is no older model that can be converted: {reason}") from error
+        message = f"{source} with {words} is no older model that can be converted: {reason}"
+        raise ValueError(message) from error
 
 
 def new(folder: Path) -> Path:
@@ -181,23 +134,14 @@ def run_round(source: Path, folder: Path, /, parts: Path | None = None) -> None:
 
 
 def run_convert(
-    source: Path,
-    folder: Path,
-    /,
-    heads: int = 8,
-    words: Path | None = None,
-    languages="de-en",
-    parts: Path | None = None,
+    source: Path, folder: Path, /, words: Path, heads: int = 8, languages: str = "de-en"
 ) -> None:
-    """Make a model of this edition of a folder of the third, or of a state dict of 2018 or 2022.
+    """Make a model of this edition of a state dict of 2018 or 2022.
 
     Args:
-        heads: of 2018 or 2022: how many it was trained with
-        words: of 2018 or 2022: a JSON file with the words of both sides
-        languages: of 2018 or 2022
-        parts: of the third edition: a Python file that adds the parts of yours, by their classes
+        words: a JSON file with the words of both sides
+        heads: how many it was trained with
     """
-    at.read_parts(parts)
     translator = convert(source, heads, words, languages)
     at.save_model(translator, new(folder))
     print(f"{folder}: model {translator.name}")

@@ -66,17 +66,14 @@ def loss_by_table(self: at.LabelSmoothing, log_probs: Tensor, target: Tensor) ->
     return nn.functional.kl_div(log_probs.flatten(0, -2), table, reduction="sum")
 
 
-def unsorted_batches(lengths, budget: int, order) -> list[list[int]]:
-    """As many sentences a batch as a sorted one has on average, in any order."""
-    numbers = list(range(len(lengths)))
-    order.shuffle(numbers)
-    return list(at.grouped(numbers, len(lengths) * budget // sum(map(max, lengths))))
+NOT_IN_2022 = (  # methods that are faster than those of 2022, and what takes their place
+    (at.FastDropout, "forward", nn.Dropout.forward),
+    (at.LabelSmoothing, "forward", loss_by_table),
+    (nn.LayerNorm, "forward", at.LayerNorm.forward),
+)
 
 
-GAINS = {  # what each is worth: the same training with something else in its place
-    "dropout from random bytes": (at.FastDropout, "forward", nn.Dropout.forward),
-    "loss without a table": (at.LabelSmoothing, "forward", loss_by_table),
-    "fused layer norm": (nn.LayerNorm, "forward", at.LayerNorm.forward),
-    "batches alike in length": (at, "token_batches", unsorted_batches),
-}
-NOT_IN_2022 = ("dropout from random bytes", "loss without a table", "fused layer norm")
+def use_code_of_2022() -> None:
+    """From now on this process computes as the code of 2022 did."""
+    for owner, name, slower in NOT_IN_2022:
+        setattr(owner, name, slower)

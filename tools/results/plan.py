@@ -66,12 +66,19 @@ OF_ROWS = {
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
 ON_GPU = {f"gpu-{seed}": recipe(seed=seed) for seed in SEEDS}  # the recipe again, on a GPU
 ROWS = (
-    Row("words", "words", tuple(f"words-{seed}" for seed in SEEDS)),
-    Row("subwords", "subwords", tuple(f"subwords-{seed}" for seed in SEEDS)),
-    Row("one-matrix", "one matrix instead of three", FULL),
+    Row("words", "word vocabulary", tuple(f"words-{seed}" for seed in SEEDS)),
+    Row("subwords", "subword vocabulary", tuple(f"subwords-{seed}" for seed in SEEDS)),
+    Row("one-matrix", "one matrix for all embeddings", FULL),
     Row("beam", "beam search", FULL, BEAM),
-    Row("averaging", "averaging", FULL, BEAM, AVERAGED),
-    Row("recipe", f"α = {CHOSEN_ALPHA:g} in place of {ALPHA}", FULL, BEAM, AVERAGED, CHOSEN_ALPHA),
+    Row("averaging", "checkpoint averaging", FULL, BEAM, AVERAGED),
+    Row(
+        "recipe",
+        f"length penalty α = {CHOSEN_ALPHA:g}, not {ALPHA}",
+        FULL,
+        BEAM,
+        AVERAGED,
+        CHOSEN_ALPHA,
+    ),
 )
 OTHER = Row("en-de", "the same, English to German", ("recipe-en-de",), BEAM, AVERAGED, CHOSEN_ALPHA)
 SHIPPED = Row("int8", "the model of pretrained/", FULL[:1], BEAM, AVERAGED, CHOSEN_ALPHA)

@@ -3,9 +3,9 @@
 Training: beside `nn.Transformer`, and beside the way of 2022. Decoding: beside the plain loop, one
 sentence at a time, and beside CTranslate2, an engine that is written for it. On a GPU: training.
 
-    python -m tools.results.speed run            every case, in rounds; benchmark.json or gpu.json
-    python -m tools.results.speed measure CASE   one case once, as a line of JSON
-    python -m tools.results.speed pace           seconds of an update of some runs; pace.json
+    python -m tools.results.speed run      every case, in rounds; benchmark.json or gpu.json
+    python -m tools.results.speed pace     seconds of an update of some runs; pace.json
+    python -m tools.results.speed measure CASE FOLDER   one case once, on the CPU; a line of JSON
 
 If CUDA_VISIBLE_DEVICES names a GPU, that is measured, in a few minutes; else the CPU, in more than
 an hour. On the CPU every measurement has new processes, waits for a quiet machine, and is kept in
@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Literal
 
 import torch
@@ -33,7 +32,7 @@ import torch
 import the_annotated_transformer as at
 from tools import records
 from tools.results import ctranslate, plan
-from tools.results.baselines import ACCUMULATED, GAINS, NOT_IN_2022, TorchModel, batches_of_2022
+from tools.results.baselines import ACCUMULATED, TorchModel, batches_of_2022, use_code_of_2022
 
 CPU = torch.device("cpu")
 DEVICE = records.chosen_device()
@@ -59,49 +58,43 @@ SIZES = {"small": SMALL, "base": replace(SMALL, N=6, d_model=512, d_ff=2048, h=8
 class Case:
     """One measurement: what is run, and with how much of the machine."""
 
-    task: str  # train, without (train without a gain), pace (train a run of the plan), decode
-    code: str = "ours"  # whose: also 2022, torch; to decode plain, ctranslate2
+    task: str  # train, pace (train a run of the plan), decode
+    code: str  # whose: ours, 2022, torch; to decode also plain, ctranslate2
     size: str = "small"  # of SIZES; a run of the plan; "shipped" is the model of pretrained/
     dtype: str = "fp32"
     ranks: int = 1
     threads: int = 2  # of each rank
     beam: int = 1
-    change: tuple[str, ...] = ()  # the gain that is missing
 
     @property
     def name(self) -> str:
         how = f"beam{self.beam}" if self.task == "decode" else f"{self.ranks}x{self.threads}"
-        return "-".join([self.task, self.code, self.size, self.dtype, how, *self.change])
+        return "-".join([self.task, self.code, self.size, self.dtype, how])
 
     @property
     def config(self) -> at.Config:
         return (SIZES | plan.RUNS)[self.size]
 
 
-def cases_of_gpu() -> Iterator[Case]:
-    for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), FORMATS):
+def training_cases(formats: Iterable[str]) -> Iterator[Case]:
+    for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), formats):
         yield Case("train", code, size, dtype)
 
 
 def cases_of_cpu() -> Iterator[Case]:
     yield Case("train", "2022")
-    formats = dict.fromkeys(("fp32", FAST))
-    for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), formats):
-        yield Case("train", code, size, dtype)
-    for size in SIZES:
-        yield Case("train", "ours", size, FAST, ranks=2, threads=1)
+    yield from training_cases(dict.fromkeys(("fp32", FAST)))
     yield Case("decode", "plain", "shipped")
     for code, beam in itertools.product(("ours", "ctranslate2"), (1, 4)):
         yield Case("decode", code, "shipped", beam=beam)
-    for gain in GAINS:
-        yield Case("without", dtype=FAST, change=(gain,))
 
 
 def by_name(cases: Iterable[Case]) -> dict[str, Case]:
     return {case.name: case for case in cases}
 
 
-CASES = by_name(cases_of_gpu() if DEVICE == "cuda" else cases_of_cpu())
+CASES = by_name(cases_of_cpu())
+GPU_CASES = by_name(training_cases(FORMATS))
 PACED = by_name(Case("pace", "ours", run, FAST, ranks=2, threads=1) for run in plan.PACED)
 
 
@@ -181,16 +174,13 @@ class Training:
 
 def measure_training(case: Case, folder: Path) -> dict[str, float]:
     """A round of a training in processes that do nothing else, and the peak memory of them all."""
-    for gain in NOT_IN_2022 if case.code == "2022" else case.change:
-        setattr(*GAINS[gain])
+    if case.code == "2022":
+        use_code_of_2022()
     with at.join_workers() as worker:
-        device = worker.device.type
         training = Training(case, worker, folder)
-        training.updates(WARM_UP[device])
-        found = training.one_round(SECONDS_OF_PACE if case.task == "pace" else SECONDS[device])
+        training.updates(WARM_UP["cpu"])
+        found = training.one_round(SECONDS_OF_PACE if case.task == "pace" else SECONDS["cpu"])
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        if device == "cuda":
-            peak = torch.cuda.max_memory_allocated() / 2**20
         return found | {"peak MB": sum(at.gather(peak, worker))}
 
 
@@ -218,30 +208,19 @@ def measure_apart(case: Case) -> dict[str, float]:
     """Measure a case in new processes, one for each rank; RuntimeError if they fail."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     launcher = [sys.executable, *(torchrun if case.ranks > 1 else [])]
-    environment = os.environ | {"OMP_NUM_THREADS": str(case.threads)}
-    if case.task == "pace":  # that of a CPU
-        environment["CUDA_VISIBLE_DEVICES"] = ""
+    environment = {"OMP_NUM_THREADS": str(case.threads), "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
-        command = [*launcher, "-m", __spec__.name, "measure", case.name]
-        command += ["--folder", f"{folder}/run"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        command = [*launcher, "-m", __spec__.name, "measure", case.name, f"{folder}/run"]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
     if done.returncode != 0:
         raise RuntimeError(f"{case.name} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(name: Literal[tuple(CASES | PACED)], /, folder: Path | None = None) -> None:
-    """Measure one case once, in processes of its own.
-
-    Args:
-        folder: of a training; with it this process is one of those that measure
-    """
+def measure(name: Literal[tuple(CASES | PACED)], folder: Path, /) -> None:
+    """Measure one case once, in this process; a training writes its ids into the folder."""
     case = (CASES | PACED)[name]
-    if DEVICE == "cuda":
-        records.graphics_card()  # ValueError without one
-    if folder is None:
-        numbers = measure_apart(case)
-    elif case.task == "decode":
+    if case.task == "decode":
         numbers = measure_decoding(case)
     else:
         numbers = measure_training(case, folder)
@@ -252,13 +231,9 @@ def measure(name: Literal[tuple(CASES | PACED)], /, folder: Path | None = None) 
 # Rounds -------------------------------------------------------------------------------------------
 
 
-def summed_up(rounds: dict[str, list[dict]]) -> list[dict]:
-    """Each case with the medians of its rounds."""
-    cases = []
-    for name, measured in rounds.items():
-        medians = {unit: median(each[unit] for each in measured) for unit in measured[0]}
-        cases.append({"name": name, **asdict(CASES[name]), **medians, "rounds": measured})
-    return cases
+def with_cases(rounds: dict[str, list[dict]], cases: dict[str, Case]) -> list[dict]:
+    """Each case with its rounds, as they go on record."""
+    return [{"name": x} | asdict(cases[x]) | {"rounds": each} for x, each in rounds.items()]
 
 
 def run_on_cpu() -> None:
@@ -273,8 +248,8 @@ def run_on_cpu() -> None:
             records.write_text(path, json.dumps(rounds))
             print(f"round {number + 1}, {name}: {json.dumps(measured[-1])}", flush=True)
     words = len(at.learn_words(at.find_corpus(SMALL.data))[1])
-    content = {"rounds": ROUNDS, "words": words, "format": FAST, "cases": summed_up(rounds)}
-    records.write("benchmark", content | {"made": made})
+    content = {"rounds": ROUNDS, "words": words, "cases": with_cases(rounds, CASES), "made": made}
+    records.write("benchmark", content)
     path.unlink()
 
 
@@ -282,7 +257,7 @@ def peak(dtype: str) -> float:
     """Operations a second of a product of two large matrices; "fp32" is TF32, as in training."""
     from torch.utils.benchmark import Timer
 
-    one, other = torch.randn(2, SIDE, SIDE, device=DEVICE, dtype=FORMATS[dtype])
+    one, other = torch.randn(2, SIDE, SIDE, device="cuda", dtype=FORMATS[dtype])
     product = Timer("one @ other", globals={"one": one, "other": other}).timeit(20)
     return 2 * SIDE**3 / product.mean
 
@@ -292,30 +267,31 @@ def run_on_gpu() -> None:
     records.graphics_card()  # ValueError without one
     trainings = {}
     held = {}  # memory of each while it waits for its turn
-    rounds = {name: [] for name in CASES}
+    rounds = {name: [] for name in GPU_CASES}
     with at.join_workers() as worker, tempfile.TemporaryDirectory() as folder:
         peaks = {dtype: peak(dtype) for dtype in FORMATS}
-        for name, case in CASES.items():
+        for name, case in GPU_CASES.items():
             before = torch.cuda.memory_allocated()
             trainings[name] = Training(case, worker, Path(folder) / case.size)
             trainings[name].updates(WARM_UP["cuda"])
             held[name] = torch.cuda.memory_allocated() - before
-        for number, name in itertools.product(range(ROUNDS), CASES):
+        for number, name in itertools.product(range(ROUNDS), GPU_CASES):
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             measured = trainings[name].one_round(SECONDS["cuda"])
             memory = held[name] + torch.cuda.max_memory_allocated() - before
             measured["peak MB"] = memory / 2**20
-            measured["share of peak"] = measured["operations per second"] / peaks[CASES[name].dtype]
+            highest = peaks[GPU_CASES[name].dtype]
+            measured["share of peak"] = measured["operations per second"] / highest
             rounds[name].append(measured)
             print(f"round {number + 1}, {name}: {json.dumps(measured)}", flush=True)
-    content = {"peak": peaks, "rounds": ROUNDS, "cases": summed_up(rounds)}
-    content["made"] = records.circumstances("cuda")
-    records.write("gpu", content)
+    cases = with_cases(rounds, GPU_CASES)
+    made = records.circumstances("cuda")
+    records.write("gpu", {"peak": peaks, "rounds": ROUNDS, "cases": cases, "made": made})
 
 
 def run() -> None:
-    """Measure every case of this device, round after round, and write them with their medians."""
+    """Measure every case of this device, round after round, and write them on record."""
     if DEVICE == "cuda":
         run_on_gpu()
     else:

@@ -1,7 +1,6 @@
 """Train the runs of the plan, and put them on record in docs/results/runs.
 
-    python -m tools.results.train run [NAME ...]    runs whose names begin so (default: the rows')
-    python -m tools.results.train left [NAME ...]   print those of them that are not on record yet
+    python -m tools.results.train run [NAME ...]   runs whose names begin so (default: the rows')
 
 `run` trains only what is not on record; remove a record to train its run anew. After a stop the
 same command goes on. Runs lie in RUNS_DIR (default: runs). The GPU that CUDA_VISIBLE_DEVICES names
@@ -67,29 +66,20 @@ def named(beginnings: Sequence[str]) -> list[str]:
     return [name for name in plan.RUNS if name in of_rows]
 
 
-def missing(beginnings: Sequence[str]) -> list[str]:
-    """The runs among them that are not on record."""
-    return [name for name in named(beginnings) if not records.read(f"runs/{name}")]
-
-
 def run(beginnings: tuple[str, ...] = (), /) -> None:
     """Train every run whose name begins so and that is not on record, one after the other."""
     torch.set_num_threads(1)
     device = records.chosen_device()
-    for name in missing(beginnings):
+    for name in named(beginnings):
+        if records.read(f"runs/{name}"):
+            continue
         if device == "cuda" or name in plan.ON_GPU:
             records.graphics_card()  # ValueError without one
         at.train_model(plan.RUNS[name], folder_of(name))
         records.write(f"runs/{name}", record_of(name))
 
 
-def left(beginnings: tuple[str, ...] = (), /) -> None:
-    """Print what `run` would train."""
-    for name in missing(beginnings):
-        print(name)
-
-
-main = records.command_line(run=run, left=left)
+main = records.command_line(run=run)
 
 if __name__ == "__main__":
     sys.exit(main())
