@@ -80,7 +80,7 @@ $(NOTEBOOK): $(READY) FORCE
 
 notebook: $(NOTEBOOK) ## Write build/the_annotated_transformer.ipynb, which is self-contained
 
-py: $(READY) ## Merge edits of that notebook into the script
+py: $(READY) ## Bring edits of that notebook back into the script
 	$(PY) -m tools.page.notebook merge $(NOTEBOOK) $(SCRIPT)
 
 # How the notebook runs: its level, PyTorch, the corpus.

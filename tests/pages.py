@@ -79,8 +79,6 @@ def maps_chart() -> dict:
 
 
 DRAWN = chart(line_chart([1, 2])).outputs[0]
-PASSED = new_output("stream", name="stdout", text="✓ it\n")
-LISTED = new_output("display_data", data={"text/html": pd.DataFrame({"a": [1]}).to_html()})
 ROOM = (  # cells with an engine room
     "# Part\n\nSee [faster](#faster), [quick](#quick), [deep](#deep).\n\n## Story",
     '<a id="engine-room"></a>\n# The engine room\n\n' + "Open what you need. " * 200,
@@ -95,10 +93,10 @@ ROOM = (  # cells with an engine room
 )
 
 
-def notebook(folder: Path, *cells, title: bool = True) -> Path:
-    """A notebook of these cells as it is once they have run."""
+def notebook(folder: Path, *cells) -> Path:
+    """A notebook of these cells, under a title, as it is once they have run."""
     cells = [new_markdown_cell(c) if isinstance(c, str) else c for c in cells]
-    made = new_notebook(cells=[TITLE, *cells] if title else cells)
+    made = new_notebook(cells=[TITLE, *cells])
     describe(made)
     path = folder / "made.ipynb"
     nbformat.write(made, path)

@@ -1,10 +1,9 @@
-"""Fonts, styles, scripts and licences of the page."""
+"""Fonts, styles and licences of the page."""
 
 import re
 from collections.abc import Iterable
 
 from tools.page import highlight
-from tools.page.bundle import bundle
 from tools.page.markup import FIGURES, PARTS, VENDOR, data_uri
 
 LICENCES = ("katex/LICENSE", "vega/LICENSE", "preact/LICENSE", "preact/LICENSE-htm")
@@ -52,7 +51,3 @@ def later_styles() -> str:
 
 def licences() -> str:
     return "\n".join((VENDOR / name).read_text("utf-8") for name in LICENCES)
-
-
-def script() -> str:
-    return bundle(PARTS / "script/main.js")

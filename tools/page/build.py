@@ -15,14 +15,15 @@ import nbformat
 from tools import records
 from tools.page import article as articles
 from tools.page import assets, pictures
+from tools.page.bundle import bundle
 from tools.page.cells import Cells
 from tools.page.links import links
 from tools.page.markup import PARTS, BuildError, parsed
 from tools.page.notebook import published
 from tools.page.playable import preview, side_file
 
+LARGE = 12e6  # bytes of the page and the file beside it
 SCRIPT = records.PROJECT / "the_annotated_transformer.py"
-LARGE = 12e6  # bytes; a page that is larger opens slowly
 
 
 def publish_problem(run: dict) -> str | None:
@@ -75,24 +76,23 @@ def build(notebook: Path) -> tuple[str, dict]:
         "about": html.escape(about),
         "licences": assets.licences(),
         "vega": pictures.vega(*pictures.VEGA) if article.find(class_="chart") else "",
-        "script": assets.script(),
+        "script": bundle(PARTS / "script/main.js"),
     }
     template = (PARTS / "template.html").read_text("utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template), run
 
 
 def write(page: str, output: Path) -> None:
-    """Write a page, and what its figures need beside it; print the sizes."""
-    files = {output: page}
+    """Write a page, and what its figures need beside it."""
+    texts = {output: page}
     if 'class="playable"' in page:
-        files[output.with_name("model.js")] = side_file()
-    for file, text in files.items():
-        records.write_text(file, text)
-        print(f"written: {file}, {len(text.encode()):,} bytes")
-    if len(files) > 1:
+        texts[output.with_name("model.js")] = side_file()
         output.with_name("preview.png").write_bytes(preview())
-    if (total := sum(len(text.encode()) for text in files.values())) > LARGE:
-        print(f"warning: together they have {total / 1e6:.1f} MB, and open slowly", file=sys.stderr)
+    for path, text in texts.items():
+        records.write_text(path, text)
+        print(f"written: {path}, {len(text.encode()) / 1e6:.1f} MB")
+    if (size := sum(len(text.encode()) for text in texts.values())) > LARGE:
+        print(f"warning: {size / 1e6:.1f} MB open slowly", file=sys.stderr)
 
 
 def make(executed: Path, output: Path, /) -> None:

@@ -29,11 +29,6 @@ def pairs(names: str) -> list[tuple[str, str]]:
     return [(each[0].strip(), each[-1].strip()) for each in split]
 
 
-def place_of(name: str, importer: Path) -> Path:
-    """The file that an import names."""
-    return PACKAGES[name] if name in PACKAGES else (importer.parent / name).resolve()
-
-
 def bundle(entry: Path, name: str = "") -> str:
     """A script that does what the module `entry` does; ValueError for syntax that it does not know.
 
@@ -56,7 +51,7 @@ def bundle(entry: Path, name: str = "") -> str:
 
         def imported(found: re.Match) -> str:
             whole, names, name = found.groups()
-            source = place_of(name, path)
+            source = PACKAGES[name] if name in PACKAGES else (path.parent / name).resolve()
             add(source, (*importers, path))
             wanted = [("default", whole)] if whole else pairs(names or "")
             for outside, _ in wanted:

@@ -1,21 +1,17 @@
 """A cache on disk for what takes seconds to compute, so that a second build is fast."""
 
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.records import PROJECT, write_text
+from tools.records import PROJECT
 
 FOLDER = PROJECT / "build" / "cache"
 PACKAGES = ("pillow", "quickjs-ng", "vl-convert-python")  # what the cached functions compute with
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def cached(function: Callable[..., str]) -> Callable[..., str]:
@@ -25,14 +21,13 @@ def cached(function: Callable[..., str]) -> Callable[..., str]:
 
     @functools.wraps(function)
     def looked_up(*arguments: str) -> str:
-        name = digest(repr((code, versions, function.__name__, arguments)))
-        with contextlib.suppress(OSError, ValueError):  # missing or damaged
-            check, text = (FOLDER / name).read_bytes().decode().split("\n", 1)
-            if check == digest(text):
-                return text
-        text = function(*arguments)
-        with contextlib.suppress(OSError):  # another process may write the same entry
-            write_text(FOLDER / name, f"{digest(text)}\n{text}")
-        return text
+        key = repr((code, versions, function.__name__, arguments))
+        entry = FOLDER / f"{hashlib.sha256(key.encode()).hexdigest()}.txt"
+        if not entry.is_file():
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            partial = entry.with_suffix(f".{os.getpid()}")  # another process may compute it, too
+            partial.write_bytes(function(*arguments).encode())
+            partial.replace(entry)
+        return entry.read_bytes().decode()
 
     return looked_up

@@ -1,7 +1,6 @@
 """Code in colours."""
 
 import html
-from itertools import groupby
 
 from pygments.lexers import get_lexer_by_name
 from pygments.styles import get_style_by_name
@@ -19,22 +18,15 @@ INKS = {  # what is coloured: class, kinds of tokens
 
 
 def code_block(code: str, language: str = "python", name: str = "") -> str:
-    """A block of code with an id; neighbours of one colour share an element."""
-    pieces = []
-    ink = ""
-    for token, text in get_lexer_by_name(language, stripnl=False).get_tokens(code):
-        if not text.isspace():
-            inks = (ink for ink, kinds in INKS.items() if any(token in kind for kind in kinds))
-            ink = next(inks, "")
-        pieces.append((ink, html.escape(text, quote=False)))
+    """A block of code with an id."""
     coloured = ""
-    for ink, group in groupby(pieces, key=lambda piece: piece[0]):
-        text = "".join(text for _, text in group)
-        seen = text.rstrip()
-        coloured += f'<span class="{ink}">{seen}</span>{text[len(seen) :]}' if ink else text
+    for token, text in get_lexer_by_name(language, stripnl=False).get_tokens(code.rstrip("\n")):
+        inks = (ink for ink, kinds in INKS.items() if any(token in kind for kind in kinds))
+        ink = next(inks, "")
+        text = html.escape(text, quote=False)
+        coloured += f'<span class="{ink}">{text}</span>' if ink else text
     address = f' id="{name}"' if name else ""
-    code = coloured.rstrip("\n")
-    return f'<div class="code"{address}><pre><code>{code}</code></pre></div>\n'
+    return f'<div class="code"{address}><pre><code>{coloured.rstrip()}</code></pre></div>\n'
 
 
 def colours() -> str:

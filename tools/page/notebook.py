@@ -1,16 +1,17 @@
-"""Turn the script into a notebook that stands alone, and merge its edits back.
+"""Turn the script into a notebook that stands alone, and bring its edits back.
 
-The same input gives the same bytes; an existing output stays as it was when something fails.
+The script from which a notebook was made is kept beside it, with the suffix .agreed.py; so we know
+which of the two was edited since. If both were, nothing is written.
 """
 
 import base64
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import jupytext
 import nbformat
+from nbformat import NotebookNode
 
 from tools.page.pictures import png_of_drawing, smaller
 from tools.records import command_line, write_text
@@ -50,9 +51,8 @@ def to_notebook(script: str, folder: Path) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
-def to_script(notebook_text: str, header_of: str) -> str:
-    """The notebook's text as a script's text, with the header of another script."""
-    notebook = nbformat.reads(notebook_text, as_version=4)
+def to_script(notebook: NotebookNode, header_of: str) -> str:
+    """A notebook as a script's text, with the header of another script."""
     for number, cell in enumerate(notebook.cells, 1):
         if cell.get("attachments"):
             raise ValueError(
@@ -68,38 +68,19 @@ def to_script(notebook_text: str, header_of: str) -> str:
     return (header[0] if header else "") + jupytext.writes(notebook, PERCENT)
 
 
-def merge(script: Path, notebook: Path) -> tuple[str, str]:
-    """The script's text with the edits of a notebook, and the text of the notebook alone.
-
-    An edit is what differs from the text when both last agreed, which lies beside the notebook.
-    ValueError where both edit the same lines; the script then stays as it is.
-    """
+def edits(notebook: Path, script: str) -> str | None:
+    """The notebook as a script's text if it has edits that the script lacks, else None."""
     agreed = notebook.with_suffix(".agreed.py")
-    both = notebook.with_suffix(".merged.py")
-    ours = script.read_text("utf-8")
-    edited = notebook.read_text("utf-8")
-    agreed.touch()  # empty where nothing was agreed on
-    base = agreed.read_text("utf-8")
-    theirs = to_script(edited, header_of=base or ours)
-    if theirs in (base, ours):
-        return ours, theirs
-    write_text(both, theirs)
-    command = "git merge-file -p -L script -L agreed -L notebook".split()
-    result = subprocess.run([*command, script, agreed, both], capture_output=True, encoding="utf-8")
-    write_text(both, result.stdout)
-    if result.returncode:
-        raise ValueError(
-            f"{script} and {notebook} edit the same lines, and stay as they are. {both} has both "
-            f"versions: choose there, copy it over {script}, and delete {notebook}. {result.stderr}"
-        )
-    both.unlink()
-    return result.stdout, theirs
+    base = agreed.read_text("utf-8") if agreed.is_file() else script
+    edited = to_script(nbformat.read(notebook, as_version=4), header_of=base)
+    unedited = [to_script(jupytext.reads(text, PERCENT), header_of=text) for text in (base, script)]
+    return None if edited in unedited else edited
 
 
 def make_notebook(script: Path, notebook: Path, /) -> None:
     """Write the notebook of a script, unless edits of the older notebook would be lost."""
     text = script.read_text("utf-8")
-    if notebook.is_file() and merge(script, notebook)[0] != text:
+    if notebook.is_file() and edits(notebook, text):
         raise ValueError(
             f"{notebook} has edits that {script} does not have: bring them back with `make py`, "
             "or delete the notebook"
@@ -107,14 +88,23 @@ def make_notebook(script: Path, notebook: Path, /) -> None:
     made = to_notebook(text, script.parent)
     if not notebook.is_file() or notebook.read_text("utf-8") != made:  # for make, its date counts
         write_text(notebook, made)
-    write_text(notebook.with_suffix(".agreed.py"), to_script(made, header_of=text))
+    write_text(notebook.with_suffix(".agreed.py"), text)
 
 
 def make_script(notebook: Path, script: Path, /) -> None:
-    """Merge the edits of a notebook into its script."""
-    text, agreed = merge(script, notebook)
-    write_text(script, text)
-    write_text(notebook.with_suffix(".agreed.py"), agreed)
+    """Write the edits of a notebook into its script, unless the script was edited, too."""
+    agreed = notebook.with_suffix(".agreed.py")
+    text = script.read_text("utf-8")
+    edited = edits(notebook, text)
+    if edited is None:
+        return
+    if not agreed.is_file() or agreed.read_text("utf-8") != text:
+        raise ValueError(
+            f"{notebook} was not made from the present {script}; both stay as they are. Copy your "
+            "edits of the notebook into the script by hand, then delete the notebook"
+        )
+    write_text(script, edited)
+    write_text(agreed, edited)
 
 
 def published(executed: Path) -> str:

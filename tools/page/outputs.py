@@ -39,28 +39,18 @@ def chart(spec: dict) -> str:
 
 
 def table(source: str, address: str = "") -> str:
-    """A pandas table without its styling, numbers to the right, groups of columns apart."""
+    """A pandas table without its styling, numbers to the right."""
     table = parsed(source).table
     caption = table.caption.extract().decode_contents() if table.caption else ""
     for tag in [table, *table.find_all(True)]:
         tag.attrs = {k: v for k, v in tag.attrs.items() if k in ("colspan", "rowspan")}
-    headings = len(table.thead.find_all("tr"))
-    rows = [row.find_all(["th", "td"]) for row in table.find_all("tr")][headings - 1 :]
-    # From the right, since an index of several levels has rows of several lengths.
-    if headings > 1:
-        place = 0
-        for group in reversed(table.tr.find_all(["th", "td"])):
-            place += int(group.get("colspan", 1))
-            if "colspan" in group.attrs:
-                group["class"] = "group" if group.get_text(strip=True) else "first"
-                for row in rows:
-                    row[-place]["class"] = "first"
-    for heading, *column in zip(*map(reversed, rows), strict=False):
-        texts = [cell.get_text(strip=True) for cell in column]
+    rows = [row.find_all(["th", "td"]) for row in table.find_all("tr")]
+    for column in zip(*rows, strict=False):
+        texts = [cell.get_text(strip=True) for cell in column[1:]]
         if any(texts) and all(map(NUMBER.fullmatch, texts)):
-            for cell in [heading, *column]:
-                cell["class"] = ["num", *cell.get_attribute_list("class", [])]
-            for number in filter(None, (cell.string for cell in column)):
+            for cell in column:
+                cell["class"] = "num"
+            for number in filter(None, (cell.string for cell in column[1:])):
                 number.replace_with(re.sub(r"(?<![e\d])-", "−", number))
     caption = f"<figcaption>{caption}</figcaption>" if caption else ""
     return f'<figure{address}>{caption}<div class="scroll table">{table}</div></figure>\n'
