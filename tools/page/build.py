@@ -87,12 +87,13 @@ def write(page: str, output: Path) -> None:
     texts = {output: page}
     if 'class="playable"' in page:
         texts[output.with_name("model.js")] = side_file()
-        output.with_name("preview.png").write_bytes(preview())
     for path, text in texts.items():
         records.write_text(path, text)
         print(f"written: {path}, {len(text.encode()) / 1e6:.1f} MB")
     if (size := sum(len(text.encode()) for text in texts.values())) > LARGE:
         print(f"warning: {size / 1e6:.1f} MB open slowly", file=sys.stderr)
+    if len(texts) > 1:
+        output.with_name("preview.png").write_bytes(preview())
 
 
 def make(executed: Path, output: Path, /) -> None:
