@@ -26,7 +26,9 @@ def on_white(png: bytes) -> Image.Image:
 
 
 def smaller(png: bytes, colours: int = 64) -> bytes:
-    """A PNG on white, in few colours."""
+    """A PNG on white, in few colours; one that is so already stays as it is."""
+    if Image.open(io.BytesIO(png)).mode == "P":
+        return png
     page = on_white(png).quantize(colours, dither=Image.Dither.NONE)
     page.save(small := io.BytesIO(), "PNG", optimize=True)
     return small.getvalue()
