@@ -51,13 +51,13 @@ def taught_lines(text: str) -> set[int]:
     return taught - examples
 
 
-def draw(session: Path, text: str, seed: int, count: int) -> None:
-    """Leave a few changes of the session, at most one at each place in the code."""
+def draw(changes: Path, text: str, seed: int, count: int) -> None:
+    """Keep a few of the changes, at most one at each place in the code."""
     from cosmic_ray.work_db import use_db
 
     lines = taught_lines(text)
     places = {}
-    with use_db(session) as database:
+    with use_db(changes) as database:
         for item in database.work_items:
             [change] = item.mutations
             if change.start_pos[0] in lines and re.search(CHANGES, change.operator_name):
@@ -69,11 +69,11 @@ def draw(session: Path, text: str, seed: int, count: int) -> None:
     print(f"{len(places)} places, of which {count} are drawn with seed {seed}")
 
 
-def report(session: Path) -> None:
+def report(changes: Path) -> None:
     """Print each change and the test that failed."""
     from cosmic_ray.work_db import use_db
 
-    with use_db(session) as database:
+    with use_db(changes) as database:
         results = [result for _, result in database.completed_work_items]
     for result in sorted(results, key=lambda result: result.is_killed):
         failed = re.search(r"(?m)^FAILED \S+?::(\S+)", result.output or "")
@@ -99,10 +99,10 @@ def main(seed: int, /, count: int = 20) -> None:
             subprocess.run([cosmic_ray, *arguments], cwd=place, env=environment, check=True)
 
         run("baseline", "config.toml")
-        run("init", "config.toml", "session.sqlite")
-        draw(place / "session.sqlite", (place / SCRIPT).read_text("utf-8"), seed, count)
-        run("exec", "config.toml", "session.sqlite")
-        report(place / "session.sqlite")
+        run("init", "config.toml", "changes.sqlite")
+        draw(place / "changes.sqlite", (place / SCRIPT).read_text("utf-8"), seed, count)
+        run("exec", "config.toml", "changes.sqlite")
+        report(place / "changes.sqlite")
 
 
 if __name__ == "__main__":
