@@ -50,6 +50,7 @@ def test_what_the_program_prints_can_be_typed_as_it_stands(
     assert tutorial.runs_folder() == home / "my runs"
 
 
+@pytest.mark.slow
 def test_a_file_of_parts_may_import_its_neighbours_and_the_script(tmp_path, small_corpus):
     """From wherever the program is called."""
     inner = tmp_path / "mine" / "inner"

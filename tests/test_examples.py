@@ -27,7 +27,13 @@ def assert_is_readable(chart: alt.TopLevelMixin) -> None:
     assert vl_convert.vegalite_to_vega(spec)["marks"]
 
 
-@pytest.mark.parametrize("name", tutorial.EXAMPLES)
+SLOW = ("what_breaks", "train_with_a_part_of_your_own", "train_on_pairs_of_your_own")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in tutorial.EXAMPLES],
+)
 def test_example(name):
     result = tutorial.EXAMPLES[name]()
     assert (result is None) == name.startswith("check_")

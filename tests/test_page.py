@@ -116,6 +116,7 @@ def test_a_page_of_a_finished_model_is_published(tmp_path, monkeypatch):
 # What a page is made of ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_notebook_gives_the_same_page_in_another_process(tmp_path):
     """Sets have another order there."""
     source = notebook(tmp_path, "$x^2$ and `B`", SECTIONS + "![a](images/multi-head.svg)")
