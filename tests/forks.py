@@ -6,6 +6,7 @@ Slow tests start torchrun itself.
 
 import contextlib
 import dataclasses
+import faulthandler
 import multiprocessing
 import os
 import socket
@@ -25,6 +26,8 @@ import torchtext.vocab  # noqa: F401
 
 import the_annotated_transformer as tutorial
 
+HANGS = 60  # seconds; a process that takes longer says where it waits, and ends
+
 
 class Rank(ForkProcess):
     """Runs `action`; leaves what it returns, and what it prints, in a folder."""
@@ -40,6 +43,7 @@ class Rank(ForkProcess):
     def run(self) -> None:
         os.environ.update(self.place)
         sys.stdout = sys.stderr = self.said.open("w", encoding="utf-8", buffering=1)
+        faulthandler.dump_traceback_later(HANGS, exit=True, file=sys.stderr)
         torch.save(self.action(), self.answer)
 
     def text(self) -> str:

@@ -17,6 +17,7 @@ from forks import forked, results
 
 import the_annotated_transformer as tutorial
 
+pytestmark = pytest.mark.flaky(reruns=1, only_rerun="Timeout")  # as in test_ranks.py
 BEGIN = "words.json train.ids train.lengths val.json config.json".split()
 EPOCH = "model.safetensors log.jsonl last.pt".split()
 
