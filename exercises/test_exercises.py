@@ -9,6 +9,7 @@ from solutions import SOLUTIONS, with_fault
 
 import the_annotated_transformer as at
 
+pytestmark = pytest.mark.slow
 FAULTY = [
     pytest.param(
         name, with_fault(right, fault) if isinstance(fault, dict) else fault, id=f"{name}-{n}"

@@ -201,6 +201,7 @@ def test_the_pace_is_measured_once_on_a_quiet_machine(monkeypatch):
     assert records.wait_for_quiet.call_count == measure_apart.call_count == len(plan.PACED)
 
 
+@pytest.mark.slow
 def test_every_case_of_a_gpu_is_measured(monkeypatch):
     """By a CPU, which has no memory of its own to ask for."""
     monkeypatch.setattr(records, "graphics_card", lambda: "a card")
