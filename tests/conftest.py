@@ -16,8 +16,8 @@ from types import ModuleType
 
 import pytest
 
-from tools.records import BROWSERS, CHROMIUM
-
+BROWSERS = "chromium", "chromium-browser", "google-chrome"
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 PROJECT = Path(__file__).resolve().parent.parent
 OUTSIDE = "OUTSIDE_MULTI30K_DIR"  # the reader's MULTI30K_DIR, for the tests that ask for it
 QUIET = (

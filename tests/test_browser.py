@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import PROJECT
+from conftest import CHROMIUM, PROJECT
 from forks import free_port
 from nbformat.v4 import new_code_cell
 from pages import (
@@ -24,8 +24,6 @@ from pages import (
     shown,
     watched,
 )
-
-from tools.records import CHROMIUM
 
 pytestmark = pytest.mark.browser
 PUBLISHED = PROJECT / "docs" / "index.html"
@@ -196,7 +194,7 @@ def test_paper_has_pictures_and_what_is_unfolded(browser, any_page):
 def test_prints_to_pdf(sample, tmp_path):
     """By a copy of the Makefile, so that nothing is written into the project."""
     shutil.copy(PROJECT / "Makefile", tmp_path)
-    command = ["make", "pdf", f"PAGE={sample}", f"BROWSER={CHROMIUM}"]
+    command = ["make", "pdf", f"PAGE={sample}", f"CHROMIUM={CHROMIUM}"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     data = (tmp_path / "build" / "the_annotated_transformer.pdf").read_bytes()
     assert data.startswith(b"%PDF")

@@ -4,11 +4,10 @@ import re
 import shutil
 
 import pytest
-from conftest import QUIET
+from conftest import CHROMIUM, QUIET
 from pages import PLAYED, figure, watched
 
 from tools.page import playable
-from tools.records import CHROMIUM
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PLAYERS = ("translator", "by-hand", "tree")  # they go through steps

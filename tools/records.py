@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -19,8 +18,6 @@ import tyro
 PROJECT = Path(__file__).resolve().parent.parent
 RESULTS = PROJECT / "docs" / "results"
 PRETRAINED = PROJECT / "pretrained"
-BROWSERS = "chromium", "chromium-browser", "google-chrome"
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 BUSY = 15  # per cent of the cores that others may use while something is timed
 
 
