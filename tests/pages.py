@@ -179,7 +179,8 @@ def watched(browser, page: Path | str, **settings):
 
 
 def figure(tab, name: str):
-    """A figure, in sight; where scripts run it listens."""
+    """A figure, in sight; where scripts run it listens. The mouse rests beside it."""
+    tab.mouse.move(1, 1)
     found = tab.locator(f"[data-play='{name}']")
     found.scroll_into_view_if_needed()
     tab.wait_for_function(

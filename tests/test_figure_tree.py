@@ -27,8 +27,9 @@ def number(text: str) -> float:
 
 
 def step(box, times: int = 1) -> None:
+    """Press the button without a mouse, which would lie over a node once the page scrolls."""
     for _ in range(times):
-        box.get_by_role("button", name="Step", exact=True).click()
+        box.get_by_role("button", name="Step", exact=True).press("Enter")
 
 
 def wait_for(box, words: str) -> None:
