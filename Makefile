@@ -23,12 +23,6 @@ EXECUTED := build/the_annotated_transformer.executed.ipynb
 override TEXT := $(value TEXT)
 export TEXT
 
-# A training asks for memory thousands of times in a second. Where tcmalloc or jemalloc is installed
-# (on Debian and Ubuntu the packages libtcmalloc-minimal4 and libjemalloc2), it takes the place of the
-# system's allocator, and the process needs less memory. ALLOCATOR= keeps the system's.
-ALLOCATOR ?= $(firstword $(wildcard $(foreach name,tcmalloc_minimal.so.4 jemalloc.so.2,/usr/lib/*/lib$(name) /usr/lib64/lib$(name))))
-train resume results bench: export LD_PRELOAD ?= $(ALLOCATOR)
-
 .PHONY: help setup lock notebook py lab html page blog check-published pdf test test-all lint format \
   train resume translate evaluate curves export convert results experiments views bench mutants clean FORCE
 

@@ -734,9 +734,9 @@ def derivative_by_width_figure():
 
 
 # %%
-def subsequent_mask(size: int) -> Tensor:
+def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
     """Boolean (1, size, size): query t (row) may see key s (column) where s <= t."""
-    return torch.ones(1, size, size, dtype=torch.bool).tril()
+    return torch.ones(1, size, size, dtype=torch.bool, device=device).tril()
 
 
 @example
@@ -2122,18 +2122,20 @@ class Batch:
 
     src (B, S) and tgt (B, T + 1) are ids filled up with `pad`. Holds src, src_mask (B, 1, S) and,
     where there is a target, tgt (B, T), tgt_y (B, T), tgt_mask (B, T, T) and ntokens, the number of
-    real tokens in tgt_y.
+    real tokens in tgt_y, which is counted where it is not given.
     """
 
-    def __init__(self, src: Tensor, tgt: Tensor | None = None, pad: int = PAD):
+    def __init__(
+        self, src: Tensor, tgt: Tensor | None = None, pad: int = PAD, ntokens: float | None = None
+    ):
         self.src = src
         self.src_mask = (src != pad).unsqueeze(1)  # (B, 1, S)
         if tgt is not None:
             self.tgt = tgt[:, :-1]  # what the decoder reads
             self.tgt_y = tgt[:, 1:]  # what it is asked for, one position later
-            causal = subsequent_mask(self.tgt.size(1)).to(tgt.device)
+            causal = subsequent_mask(self.tgt.size(1), tgt.device)
             self.tgt_mask = (self.tgt != pad).unsqueeze(1) & causal  # (B, T, T)
-            self.ntokens = int((self.tgt_y != pad).sum())
+            self.ntokens = int((self.tgt_y != pad).sum()) if ntokens is None else ntokens
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
@@ -2713,7 +2715,7 @@ def greedy_decode(
     with evaluating(model):
         memory = model.encode(src, src_mask)
         while not ended.all():
-            causal = subsequent_mask(written.size(1)).to(src.device)
+            causal = subsequent_mask(written.size(1), src.device)
             states = model.decode(memory, src_mask, written, causal)
             following = model.generator(states[:, -1]).argmax(-1).masked_fill(ended, pad)  # (B,)
             written = torch.cat([written, following.unsqueeze(1)], dim=1)
@@ -3918,8 +3920,9 @@ def length_cap(source_length: int, max_len: int) -> int:
 
 
 # %% [markdown]
-# Parts are sorted by length, decoded in batches, and put back in their order. Each has a limit of
-# its own, so its translation does not depend on its neighbours.
+# Parts are sorted by length, decoded in batches, and put back in their order. A batch has a
+# [token budget](#token-budget), and counts the longest translations that it may make. Each part has a
+# limit of its own, so its translation does not depend on its neighbours.
 
 
 # %%
@@ -3927,7 +3930,7 @@ def translate(
     translator: Translator,
     sentences: Iterable[str],
     decode: Callable = greedy_decode,
-    batch_size: int = 50,
+    batch_tokens: int = 16_000,
     first_line: int = 1,
     split: bool = True,
 ) -> list[str]:
@@ -3941,11 +3944,10 @@ def translate(
         raise TypeError(f'a list of sentences is needed: ["Ein Hund."], not {sentences!r}')
     parts = source_parts(translator, lines, first_line, split)
     texts = [""] * len(parts)
-    by_length = sorted(range(len(parts)), key=lambda n: len(parts[n][1]))
-    for group in grouped(by_length, batch_size):
-        sources = [parts[n][1] for n in group]
-        limits = torch.tensor([length_cap(len(ids), translator.max_len) for ids in sources])
-        batch = Batch(pad_ids(sources)).to(translator.device)
+    lengths = [(len(ids), length_cap(len(ids), translator.max_len)) for _, ids in parts]
+    for group in token_batches(lengths, batch_tokens):
+        batch = Batch(pad_ids([parts[n][1] for n in group])).to(translator.device)
+        limits = torch.tensor([lengths[n][1] for n in group])
         rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
         for n, row in zip(group, rows.tolist(), strict=True):
             texts[n] = translator.vocabularies[1].decode(row)
@@ -4490,7 +4492,7 @@ def log_probs_of(model: EncoderDecoder, src: Tensor, src_mask: Tensor) -> Callab
     memory = model.encode(src, src_mask)
 
     def log_probs_after(written: list[int]) -> Tensor:
-        causal = subsequent_mask(len(written)).to(src.device)
+        causal = subsequent_mask(len(written), src.device)
         states = model.decode(memory, src_mask, torch.tensor([written], device=src.device), causal)
         return model.generator(states[0, -1])
 
@@ -4616,7 +4618,9 @@ class MemoryAttention(nn.Module):
     def __init__(self, attn: MultiHeadedAttention, memory: Tensor):
         super().__init__()
         self.attn = attn
-        _, self.keys, self.values = attn.project(memory, memory, memory)  # (B, H, S, d_k)
+        _, keys, values = attn.project(memory, memory, memory)  # (B, H, S, d_k)
+        self.keys = keys.contiguous()  # a view would be copied in every step
+        self.values = values.contiguous()
 
     def forward(self, x: Tensor, key: None, value: None, mask: Tensor) -> Tensor:
         """States (B, beam, D) -> what they find in the memory of their sentence."""
@@ -4632,13 +4636,12 @@ class MemoryAttention(nn.Module):
 
 # %%
 def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
-    """A copy of a decoder that shares its weights, and remembers; without memory of an `Encoder`.
+    """A copy of a decoder that shares its parts, and remembers; without memory of an `Encoder`.
 
     It takes states (B, beam, D) of one position at a time, for B sentences with a beam each.
     """
-    kept = [getattr(module, "attn", None) for module in decoder.modules()]  # of the last call
-    shared = {id(x): x for x in [*decoder.parameters(), *kept] if isinstance(x, Tensor)}
-    decoder = copy.deepcopy(decoder, shared)
+    parts = [decoder.norm, *(part for layer in decoder.layers for part in layer.children())]
+    decoder = copy.deepcopy(decoder, {id(part): part for part in parts})  # copies all but these
     for layer in decoder.layers:
         layer.self_attn = CachedAttention(layer.self_attn)
         if memory is not None:
@@ -4747,17 +4750,19 @@ def beam_search(
     length = torch.zeros(len(src), beam, device=src.device)
     logp = torch.zeros(len(src), beam, device=src.device)
     logp[:, 1:] = -torch.inf  # one hypothesis; the other places are empty
+    proposals = min(beam, model.generator.proj.out_features)
     with evaluating(model):
         decoder = with_cache(model.decoder, model.encode(src, src_mask))
         for step in range(1, results.size(1)):
             x = model.tgt_embed(written.flatten(0, 1))[:, -1]  # the states of the newest tokens
             states = decoder(x.view(len(left), beam, -1), None, src_mask, None)
-            proposed = logp.unsqueeze(2) + model.generator(states)  # (B, beam, V)
-            proposed = proposed.masked_fill(ended.unsqueeze(2), -torch.inf)
-            proposed[..., pad] = proposed[..., pad].masked_fill(ended, torch.inf)
+            log_probs, tokens = model.generator(states).topk(proposals)  # (B, beam, proposals)
+            proposed = (logp.unsqueeze(2) + log_probs).masked_fill(ended.unsqueeze(2), -torch.inf)
+            proposed[..., 0] = proposed[..., 0].masked_fill(ended, torch.inf)
+            tokens[..., 0] = tokens[..., 0].masked_fill(ended, pad)
             best, number = proposed.flatten(1).topk(beam)  # (B, beam)
-            place = number // proposed.size(2)
-            token = number % proposed.size(2)
+            place = number // proposals
+            token = tokens.flatten(1).gather(1, number)
             had_ended = ended.gather(1, place)
             logp = torch.where(had_ended, logp.gather(1, place), best)
             length = torch.where(had_ended, length.gather(1, place), step)
@@ -4775,7 +4780,8 @@ def beam_search(
                 break
             rows = (go_on.unsqueeze(1) * beam + place[go_on]).flatten()
             fewer = len(go_on) < len(left)
-            keep_hypotheses(decoder, rows, go_on if fewer else None)
+            if beam > 1 or fewer:
+                keep_hypotheses(decoder, rows, go_on if fewer else None)
             if fewer:
                 state = (left, written, ended, length, logp, limit, src_mask)
                 left, written, ended, length, logp, limit, src_mask = [x[go_on] for x in state]
@@ -4984,9 +4990,10 @@ def usable_pairs(translator: Translator, pairs: Sequence[Pair]) -> tuple[list[Pa
 
 
 def batches_to_score(translator: Translator, ids: Sequence[IdPair]) -> Iterator[Batch]:
-    """Pairs of ids in batches of fifty, on the device of the model."""
-    for group in grouped(ids, 50):
-        yield collate(group).to(translator.device)
+    """Pairs of ids in batches, on the device of the model."""
+    lengths = [(len(source), len(target)) for source, target in ids]
+    for group in token_batches(lengths, 2560):
+        yield collate([ids[n] for n in group]).to(translator.device)
 
 
 def score(
@@ -6077,7 +6084,7 @@ def sample(
     with evaluating(model):
         while len(written) < longest and written[-1] != END:
             tgt = torch.tensor([written], device=device)
-            causal = subsequent_mask(len(written)).to(device)
+            causal = subsequent_mask(len(written), device)
             log_probs = model.generator(model(None, tgt, None, causal)[0, -1])  # (V,)
             likeliest = log_probs.topk(len(log_probs) if top_k is None else top_k)
             drawn = (likeliest.values / temperature).softmax(-1).multinomial(1)
@@ -6806,12 +6813,17 @@ published("lengths")
 # <a id="faster"></a>
 # ## Faster forms
 #
+# *Memory.* A training step makes hundreds of tensors and frees them again. The C library of Linux
+# gives large ones back to the system at once, and the system hands them out again page by page,
+# filled with zeros. Two settings let the process keep what it has freed.
+#
 # *Dropout.* PyTorch draws a random number for each value, and on a CPU that becomes a large part
 # of a training step. One byte is enough to decide, and one random number of 64 bits has eight
 # bytes. The rate becomes the nearest 256th: 0.1 becomes 0.102.
 
 # %% tags=["hide-input"]
 import array
+import ctypes
 import datetime
 import inspect
 import io
@@ -6821,6 +6833,15 @@ import tempfile
 import typing
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
+
+
+# %%
+def keep_freed_memory() -> None:
+    """Let this process keep the memory that it frees; does nothing without the GNU C library."""
+    if platform.libc_ver()[0] == "glibc":
+        library = ctypes.CDLL(None)
+        library.mallopt(-4, 0)  # M_MMAP_MAX: no tensor gets a mapping of its own
+        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: what is free at the end stays
 
 
 # %%
@@ -6950,6 +6971,7 @@ class Config:
     shares: int | None = None  # of a pass over the text; each is an epoch; else by corpus
     average: int = 6  # of so many last epochs the mean is tried at the end
     precision: Literal["fp32", "bf16"] | None = None  # of matrix products; else by device
+    compile: bool = False  # the model and the loss, by torch.compile, which needs a C++ compiler
     log_every: int = 200  # updates from one line to the next
     seed: int = 1
 
@@ -7089,18 +7111,17 @@ class IdPairs:
         rows = self.ids[(begins.unsqueeze(1) + places).clamp(max=len(self.ids) - 1)]
         return rows.long().masked_fill(places >= lengths.unsqueeze(1), PAD)
 
-    def batch(self, numbers: Sequence[int], multiple: int = 1) -> Batch:
-        """The pairs with these numbers; without any, a pair that has no target token.
+    def padded_pairs(self, numbers: Sequence[int], multiple: int = 1) -> tuple[Tensor, Tensor]:
+        """Ids of the pairs with these numbers, (B, S) and (B, T + 1); S and T are such multiples.
 
-        What encoder and decoder read has a length that is a multiple of `multiple`.
+        Without a number, a pair that has no target token.
         """
         if len(numbers) == 0:
-            return collate([([END], [START, PAD])])
+            return torch.tensor([[END]]), torch.tensor([[START, PAD]])
         begins = self.begins[numbers]
         source, target = self.lengths[numbers].unbind(1)
         S, T = (multiple * -(-n // multiple) for n in self.positions()[numbers].amax(0).tolist())
-        src = self.padded(begins, source, S)
-        return Batch(src, self.padded(begins + source, target, T + 1))
+        return self.padded(begins, source, S), self.padded(begins + source, target, T + 1)
 
 
 # %% [markdown]
@@ -7211,6 +7232,7 @@ class Worker:
 @contextlib.contextmanager
 def join_workers() -> Iterator[Worker]:
     """Join the process group that torchrun describes, and leave it on success."""
+    keep_freed_memory()
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     device = choose_device()
     if device.type == "cuda":
@@ -7243,34 +7265,34 @@ def gather(value: object, worker: Worker) -> list:
 
 
 # %%
+def ahead(pool: ThreadPoolExecutor, function: Callable, items: Iterable, number: int = 4):
+    """Like `map`, but a thread computes so many results ahead."""
+    futures = collections.deque()
+    for item in items:
+        futures.append(pool.submit(function, item))
+        if len(futures) > number:
+            yield futures.popleft().result()
+    for future in futures:
+        yield future.result()
+
+
 def load_batches(train: IdPairs, batches: Iterable[list[int]], worker: Worker) -> Iterator[Batch]:
-    """This rank's share of each batch, on its device; on a GPU a thread loads ahead."""
+    """This rank's share of each batch, on its device; for a GPU a thread loads ahead."""
     on_gpu = worker.device.type == "cuda"
     multiple = 8 if on_gpu else 1  # its kernels like such lengths
 
-    def make() -> Iterator[Batch]:
-        for numbers in batches:
-            tokens = int(train.lengths[numbers, 1].sum()) - len(numbers)
-            batch = train.batch(numbers[worker.rank :: worker.ranks], multiple)
-            batch.ntokens = tokens / worker.ranks
-            yield batch
-
-    made = make()
-    if not on_gpu:
-        yield from made
-        return
-
-    def fetch() -> Batch | None:
-        if (batch := next(made, None)) is not None:
-            for name, value in vars(batch).items():
-                setattr(batch, name, value.pin_memory() if isinstance(value, Tensor) else value)
-        return batch
+    def load(numbers: list[int]) -> tuple[Tensor, Tensor, float]:
+        tokens = int(train.lengths[numbers, 1].sum()) - len(numbers)
+        src, tgt = train.padded_pairs(numbers[worker.rank :: worker.ranks], multiple)
+        if on_gpu:
+            src, tgt = src.pin_memory(), tgt.pin_memory()
+        return src, tgt, tokens / worker.ranks
 
     with ThreadPoolExecutor(1) as pool:
-        ahead = collections.deque(pool.submit(fetch) for _ in range(4))
-        while (batch := ahead.popleft().result()) is not None:
-            ahead.append(pool.submit(fetch))
-            yield batch.to(worker.device)
+        loaded = ahead(pool, load, batches) if on_gpu else map(load, batches)
+        for *ids, ntokens in loaded:
+            src, tgt = (each.to(worker.device, non_blocking=True) for each in ids)
+            yield Batch(src, tgt, ntokens=ntokens)  # the masks are made there
 
 
 # %% [markdown]
@@ -7649,7 +7671,8 @@ class Run:
             config = dataclasses.replace(config, epochs=epochs)
         vocabularies = read_vocabularies(folder)
         model = new_model(config, vocabularies).to(worker.device)
-        use_fast_dropout(model)
+        if not config.compile:
+            use_fast_dropout(model)
         refuse_without_cache(model)
         facts = (about["corpus"], tuple(about["languages"]), vocabularies, about["data"])
         self.folder = folder
@@ -7676,8 +7699,14 @@ class Run:
             raise UserError(f"--epochs {config.epochs}: {self.done} are done in {typed(folder)}")
         if worker.rank == 0:
             write_json(folder / "config.json", about | {"settings": vars(config)})
-        ddp = functools.partial(nn.parallel.DistributedDataParallel, broadcast_buffers=False)
-        self.net = ddp(model, gradient_as_bucket_view=True) if worker.ranks > 1 else model
+        self.net = model
+        if config.compile:  # for batches of any shape; the generator belongs to the loss
+            self.net = torch.compile(model, dynamic=True)
+            self.loss_compute = torch.compile(self.loss_compute.__call__, dynamic=True)
+        if worker.ranks > 1:
+            self.net = nn.parallel.DistributedDataParallel(
+                self.net, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
 
     def go_on_from(self, last: dict) -> None:
         """Take the state of the last whole epoch; UserError where it does not fit the settings."""

@@ -267,18 +267,18 @@ def test_a_batch_from_disk_is_that_of_the_lists(encoded):
     train, pairs = encoded
     assert 100 < len(train) == len(pairs) < 300, "some are longer than 30"
     for numbers in ([0], [len(pairs) - 1], [7, 3, 200, 3], list(range(len(pairs)))):
-        found = vars(train.batch(numbers))
+        found = vars(tutorial.Batch(*train.padded_pairs(numbers)))
         expected = vars(tutorial.collate([pairs[number] for number in numbers]))
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert torch.equal(torch.as_tensor(found[name]), torch.as_tensor(value)), name
-    one = train.batch([11])
+    one = tutorial.Batch(*train.padded_pairs([11]))
     assert train.positions()[11].tolist() == [one.src.size(1), one.tgt.size(1)]
 
 
 def test_lengths_are_rounded_up_with_padding_only(train):
-    plain = train.batch([5, 17, 120])
-    padded = train.batch([5, 17, 120], multiple=8)
+    plain = tutorial.Batch(*train.padded_pairs([5, 17, 120]))
+    padded = tutorial.Batch(*train.padded_pairs([5, 17, 120], multiple=8))
     assert padded.src.size(1) % 8 == padded.tgt.size(1) % 8 == 0
     assert padded.ntokens == plain.ntokens
     for name in ("src", "tgt_y"):
@@ -298,7 +298,7 @@ def test_a_large_corpus_takes_no_more_memory_than_a_small_one(tmp_path):
         tracemalloc.start()
         tutorial.sum_of_text(corpus.pairs("train"))
         tutorial.write_ids(folder, corpus, vocabularies, max_len=30)
-        tutorial.IdPairs(folder).batch([0, count - 1])
+        tutorial.IdPairs(folder).padded_pairs([0, count - 1])
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]

@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import warnings
 from unittest.mock import Mock, create_autospec
 
 import forks
@@ -24,12 +25,12 @@ WORKER = at.Worker(0, 1, torch.device("cpu"))
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch, tmp_path):
     """Cases of a moment, on the built-in captions; the code of 2022 is removed again."""
-    for owner, name, _ in baselines.NOT_IN_2022:
+    for owner, name, _ in (*baselines.NOT_IN_2022, *speed.WITHOUT.values()):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(speed, "SECONDS", {"cpu": 0.01, "cuda": 0.01})
     monkeypatch.setattr(speed, "SECONDS_OF_PACE", 0.01)
     monkeypatch.setattr(speed, "WARM_UP", {"cpu": 1, "cuda": 1})
-    monkeypatch.setattr(speed, "SIZES", {"small": TINY, "base": TINY})
+    monkeypatch.setattr(speed, "SIZES", dict.fromkeys(speed.SIZES, TINY))
     monkeypatch.setattr(plan, "RUNS", dict.fromkeys(plan.RUNS, TINY))
     test = {"test_2016_flickr": at.builtin_corpus()["test"][:4]}
     corpus = at.Corpus("x", ("de", "en"), test)
@@ -144,7 +145,10 @@ def test_all_train_on_the_same_batches(tmp_path):
         before = [weight.clone() for weight in training.net.parameters()]
         config, _ = at.read_settings(tmp_path / "run")
         train = at.IdPairs(tmp_path / "run")
-        batches = [train.batch(each) for each in at.batches_of_epoch(config, train, 1)[:3]]
+        batches = [
+            at.Batch(*train.padded_pairs(each))
+            for each in at.batches_of_epoch(config, train, 1)[:3]
+        ]
         assert training.updates(3).tokens == sum(batch.ntokens for batch in batches)
         words = training.model.generator.proj.out_features
         shapes = [(*batch.src.shape, batch.tgt.size(1)) for batch in batches]
@@ -201,9 +205,29 @@ def test_the_pace_is_measured_once_on_a_quiet_machine(monkeypatch):
     assert records.wait_for_quiet.call_count == measure_apart.call_count == len(plan.PACED)
 
 
+@pytest.mark.parametrize("waiting", [False, True])
+def test_waits_for_a_gpu_between_lines_are_an_error(monkeypatch, capsys, waiting):
+    """A CPU stands in for the GPU, and warnings for those of PyTorch."""
+    really = at.SimpleLossCompute.__call__
+
+    def loss(*given):
+        if waiting:
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        return really(*given)
+
+    monkeypatch.setattr(records, "graphics_card", lambda: "a card")
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    monkeypatch.setattr(at.SimpleLossCompute, "__call__", loss)
+    assert speed.main(["waits"]) == waiting
+    told = capsys.readouterr()
+    assert told.out.startswith("0 waits") is not waiting
+    assert ("test_speed.py" in told.out) is ("between its lines" in told.err) is waiting
+
+
 @pytest.mark.slow
 def test_every_case_of_a_gpu_is_measured(monkeypatch):
     """By a CPU, which has no memory of its own to ask for."""
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
     monkeypatch.setattr(records, "graphics_card", lambda: "a card")
     monkeypatch.setattr(speed, "peak", lambda dtype: 1e12)
     allocated = itertools.count(step=2**20)

@@ -1,13 +1,21 @@
 """Training: one update by hand, and the settings that a run is given or chooses."""
 
 import copy
+import dataclasses
+import os
+import platform
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import PROJECT, write_pairs
+from conftest import PROJECT, log_of, write_pairs
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import the_annotated_transformer as tutorial
 from the_annotated_transformer import Config
@@ -99,6 +107,96 @@ def test_the_log_gets_the_sums_so_far_after_each_update():
     loss, _ = tutorial.run_epoch(*given, accum_iter=2, log=log)
     assert [tokens for _, tokens in calls] == [7, 12]
     assert calls[0][0] < calls[1][0] == pytest.approx(12 * loss)
+
+
+class Reads(TorchDispatchMode):
+    """Counts what makes a CPU wait for a GPU: it reads a number, or asks how many there are."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "unique")
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if any(name in str(function) for name in self.WAITS):
+            self.found.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_an_epoch_reads_its_loss_at_the_end_and_nothing_else(mode):
+    """On every device the batches know their tokens beforehand."""
+    model = tutorial.tiny_model()
+    given = batch_of(5, 6, 2), batch_of(1, 3)
+    with Reads() as reads:
+        batches = [tutorial.Batch(b.src, b.src, ntokens=b.ntokens) for b in given]
+        optimizer, scheduler = tutorial.make_optimizer(model, 1.0, 10)
+        how = {"clip": 1.0} if mode == "train" else {}
+        tutorial.run_epoch(
+            batches, model, loss_compute(model), optimizer, scheduler, mode, log=print, **how
+        )
+    assert reads.found == ["aten._local_scalar_dense.default"]
+
+
+def test_batches_come_in_order_from_a_thread_that_is_ahead():
+    done = []
+
+    def work(number: int) -> int:
+        done.append(number)
+        return number * number
+
+    with ThreadPoolExecutor(1) as pool:
+        results = tutorial.ahead(pool, work, range(20), number=4)
+        assert next(results) == 0
+        pool.submit(int).result()  # the thread has done all that it was given
+        assert done == [0, 1, 2, 3, 4]
+        assert list(results) == [number * number for number in range(1, 20)]
+        broken = tutorial.ahead(pool, lambda number: 1 // number, [1, 0, 1])
+        with pytest.raises(ZeroDivisionError):
+            list(broken)
+
+
+FAULTS = """
+import resource
+import torch
+import the_annotated_transformer as at
+
+if {kept}:
+    at.keep_freed_memory()
+for number in range(20):
+    torch.zeros(25_000_000 - number)
+    if number == 0:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_freed_memory_is_used_again():
+    """Each tensor of 100 MB takes the place of the one before: no new pages."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+    environment = os.environ | {"LD_PRELOAD": ""}
+    pages = {}
+    for kept in (True, False):
+        command = [sys.executable, "-c", FAULTS.format(kept=kept)]
+        pages[kept] = int(subprocess.check_output(command, env=environment, cwd=PROJECT))
+    assert pages[True] < pages[False] / 10
+
+
+@pytest.mark.slow
+def test_a_compiled_training_has_the_same_losses(small_config, tmp_path):
+    """Without dropout, which a compiled model draws from other numbers."""
+    if shutil.which("g++") is None:
+        pytest.skip("there is no compiler")
+    losses = {}
+    for compiled in (False, True):
+        config = dataclasses.replace(
+            small_config, dropout=0.0, attention_dropout=0.0, compile=compiled
+        )
+        tutorial.train_model(config, tmp_path / str(compiled))
+        losses[compiled] = [each["loss"] for each in log_of(tmp_path / str(compiled))[:2]]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
 
 
 def test_weight_decay_shrinks_matrices_only():

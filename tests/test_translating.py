@@ -11,6 +11,7 @@ import random
 import re
 import unicodedata
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -169,9 +170,25 @@ def test_a_translation_does_not_depend_on_its_neighbours(small):
     together = tutorial.translate(translator, lines)
     assert together[0] == ""
     assert len({*together}) == len(lines), "equal translations would prove nothing"
-    assert tutorial.translate(translator, iter(lines), batch_size=4) == together
+    assert tutorial.translate(translator, iter(lines), batch_tokens=200) == together
     assert [tutorial.translate(translator, [line])[0] for line in lines] == together
     assert tutorial.translate(translator, lines[::-1]) == together[::-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_thousand_translations_depend_on_no_order_and_no_batch(shipped, multi30k, beam):
+    """In double precision: in single, the rounding of another batch may turn a tie."""
+    corpus = tutorial.read_multi30k(Path(multi30k), DE_EN)
+    sentences = [source for source, _ in corpus.pairs("test_2016_flickr")]
+    model = copy.deepcopy(shipped.model).double()
+    translator = dataclasses.replace(shipped, model=model)
+    search = functools.partial(tutorial.beam_search, beam=beam)
+    written = tutorial.translate(translator, sentences, search)
+    order = random.Random(1).sample(range(1000), 1000)
+    shuffled = [sentences[n] for n in order]
+    again = tutorial.translate(translator, shuffled, search, batch_tokens=3000)
+    assert again == [written[n] for n in order]
 
 
 def test_a_single_string_is_not_a_list_of_sentences(small):

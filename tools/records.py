@@ -66,7 +66,6 @@ def circumstances(device: str = "cpu", dtype: str = "fp32") -> dict[str, str]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": graphics_card() if device == "cuda" else processor(),
-        "allocator": Path(os.environ.get("LD_PRELOAD") or "the system's").name,
         "commit": commit,
         "torch": importlib.metadata.version("torch"),
         "device": device,

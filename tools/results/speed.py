@@ -4,15 +4,17 @@ Training: beside `nn.Transformer`, and beside the way of 2022. Decoding: beside 
 sentence at a time, and beside CTranslate2, an engine that is written for it. On a GPU: training.
 
     python -m tools.results.speed run      every case, in rounds; benchmark.json or gpu.json
+    python -m tools.results.speed waits    how often a GPU waits for the CPU in an epoch; prints it
     python -m tools.results.speed pace     seconds of an update of some runs; pace.json
     python -m tools.results.speed measure CASE FOLDER   one case once, on the CPU; a line of JSON
 
-If CUDA_VISIBLE_DEVICES names a GPU, that is measured, in a few minutes; else the CPU, in more than
-an hour. On the CPU every measurement has new processes, waits for a quiet machine, and is kept in
+If CUDA_VISIBLE_DEVICES names a GPU, that is measured, in four minutes; else the CPU, in half an
+hour. On the CPU every measurement has new processes, waits for a quiet machine, and is kept in
 RUNS_DIR at once: after a stop the same command goes on, at the same commit. Training needs
 Multi30k; decoding needs CTranslate2, too, which `make bench` installs.
 """
 
+import collections
 import functools
 import itertools
 import json
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -48,7 +51,18 @@ SMALL = at.Config(  # words as tokens, so that the feed of 2022 has the same voc
     data="multi30k", vocab_size=0, share_embeddings=False, d_model=256, d_ff=1024, h=4, dropout=0.1,
     batch_tokens=2560,
 )  # fmt: skip
-SIZES = {"small": SMALL, "base": replace(SMALL, N=6, d_model=512, d_ff=2048, h=8)}
+BASE = replace(SMALL, N=6, d_model=512, d_ff=2048, h=8)
+SIZES = {
+    "small": SMALL,
+    "base": BASE,
+    "base-25000": replace(BASE, batch_tokens=25_000),  # as large as the batches of the paper
+    "recipe": plan.RUNS["recipe-1"],
+}
+
+WITHOUT = {  # codes that are ours without one of its faster forms: what takes its place
+    "ours with nn.Dropout": (at.FastDropout, "forward", torch.nn.Dropout.forward),
+    "ours returning memory": (at, "keep_freed_memory", lambda: None),
+}
 
 
 # Cases --------------------------------------------------------------------------------------------
@@ -59,7 +73,7 @@ class Case:
     """One measurement: what is run, and with how much of the machine."""
 
     task: str  # train, pace (train a run of the plan), decode
-    code: str  # whose: ours, 2022, torch; to decode also plain, ctranslate2
+    code: str  # ours, of WITHOUT, ours compiled, 2022, torch; to decode also plain, ctranslate2
     size: str = "small"  # of SIZES; a run of the plan; "shipped" is the model of pretrained/
     dtype: str = "fp32"
     ranks: int = 1
@@ -69,24 +83,32 @@ class Case:
     @property
     def name(self) -> str:
         how = f"beam{self.beam}" if self.task == "decode" else f"{self.ranks}x{self.threads}"
-        return "-".join([self.task, self.code, self.size, self.dtype, how])
+        return "-".join([self.task, self.code, self.size, self.dtype, how]).replace(" ", "-")
 
     @property
     def config(self) -> at.Config:
-        return (SIZES | plan.RUNS)[self.size]
-
-
-def training_cases(formats: Iterable[str]) -> Iterator[Case]:
-    for size, code, dtype in itertools.product(SIZES, ("torch", "ours"), formats):
-        yield Case("train", code, size, dtype)
+        config = (SIZES | plan.RUNS)[self.size]
+        return replace(config, compile=True) if self.code == "ours compiled" else config
 
 
 def cases_of_cpu() -> Iterator[Case]:
     yield Case("train", "2022")
-    yield from training_cases(dict.fromkeys(("fp32", FAST)))
+    formats = dict.fromkeys(("fp32", FAST))
+    for size, code, dtype in itertools.product(("small", "base"), ("torch", "ours"), formats):
+        yield Case("train", code, size, dtype)
+    for code in WITHOUT:
+        yield Case("train", code)
     yield Case("decode", "plain", "shipped")
     for code, beam in itertools.product(("ours", "ctranslate2"), (1, 4)):
         yield Case("decode", code, "shipped", beam=beam)
+
+
+def cases_of_gpu() -> Iterator[Case]:
+    for code, dtype in itertools.product(("torch", "ours"), FORMATS):
+        yield Case("train", code, "base-25000", dtype)
+    yield Case("train", "ours compiled", "base-25000", "bf16")
+    yield Case("train", "ours", "recipe", "bf16")
+    yield Case("train", "ours compiled", "recipe", "bf16")
 
 
 def by_name(cases: Iterable[Case]) -> dict[str, Case]:
@@ -94,7 +116,7 @@ def by_name(cases: Iterable[Case]) -> dict[str, Case]:
 
 
 CASES = by_name(cases_of_cpu())
-GPU_CASES = by_name(training_cases(FORMATS))
+GPU_CASES = by_name(cases_of_gpu())
 PACED = by_name(Case("pace", "ours", run, FAST, ranks=2, threads=1) for run in plan.PACED)
 
 
@@ -117,12 +139,17 @@ class Training:
         run = at.Run(folder, worker)
         vocabularies = run.translator.vocabularies
         self.worker = worker
+        self.folder = folder
+        self.train = run.train
         self.config = config
         self.net = run.net
         self.model = run.model
+        self.loss_compute = run.loss_compute
         if case.code == "torch":
             self.net = self.model = TorchModel(vocabularies, config).to(worker.device)
-        self.loss_compute = at.SimpleLossCompute(self.model.generator, run.loss_compute.criterion)
+            criterion = run.loss_compute.criterion
+            self.loss_compute = at.SimpleLossCompute(self.model.generator, criterion)
+        self.words = len(vocabularies[1])
         self.means = at.make_optimizer(self.model, 1.0, 1000)
         self.autocast = functools.partial(
             torch.autocast, worker.device.type, FORMATS[case.dtype], enabled=case.dtype != "fp32"
@@ -137,11 +164,10 @@ class Training:
 
     def counted(self, batches: Iterable[at.Batch]) -> Iterator[at.Batch]:
         sizes = self.config.N, self.config.d_model, self.config.d_ff
-        words = self.loss_compute.criterion.size
         for batch in batches:
             pairs, source = batch.src.shape
             lengths = source, batch.tgt.size(1)
-            self.operations += pairs * at.training_flops(*sizes, words, *lengths)
+            self.operations += pairs * at.training_flops(*sizes, self.words, *lengths)
             yield batch
 
     def updates(self, number: int) -> at.TrainState:
@@ -176,6 +202,8 @@ def measure_training(case: Case, folder: Path) -> dict[str, float]:
     """A round of a training in processes that do nothing else, and the peak memory of them all."""
     if case.code == "2022":
         use_code_of_2022()
+    if case.code in WITHOUT:
+        setattr(*WITHOUT[case.code])
     with at.join_workers() as worker:
         training = Training(case, worker, folder)
         training.updates(WARM_UP["cpu"])
@@ -187,19 +215,19 @@ def measure_training(case: Case, folder: Path) -> dict[str, float]:
 def measure_decoding(case: Case) -> dict[str, float]:
     """Sentences of test 2016 per second, from text to text; the plain loop takes one at a time."""
     translator = at.load_trained_model("pretrained", CPU)
-    size = 100
+    how = {}
     if case.code == "ours":
         decode = functools.partial(at.beam_search, beam=case.beam)
     elif case.code == "ctranslate2":
         decode = ctranslate.decoder(translator, case.beam, case.threads)
     else:
-        size = 1
+        how = {"batch_tokens": 1}
         decode = at.greedy_decode
     pairs = at.find_multi30k(translator.languages).pairs("test_2016_flickr")
     sources = [source for source, _ in pairs]
-    at.translate(translator, sources[:20], decode, size)
+    at.translate(translator, sources[:20], decode, **how)
     begin = time.perf_counter()
-    at.translate(translator, sources, decode, size)
+    at.translate(translator, sources, decode, **how)
     seconds = time.perf_counter() - begin
     return {"sentences per second": len(sources) / seconds}
 
@@ -272,7 +300,9 @@ def run_on_gpu() -> None:
         peaks = {dtype: peak(dtype) for dtype in FORMATS}
         for name, case in GPU_CASES.items():
             before = torch.cuda.memory_allocated()
-            trainings[name] = Training(case, worker, Path(folder) / case.size)
+            trainings[name] = Training(
+                case, worker, Path(folder) / f"{case.size}-{case.config.compile}"
+            )
             trainings[name].updates(WARM_UP["cuda"])
             held[name] = torch.cuda.memory_allocated() - before
         for number, name in itertools.product(range(ROUNDS), GPU_CASES):
@@ -298,6 +328,50 @@ def run() -> None:
         run_on_cpu()
 
 
+def count_waits(training: Training, log_every: int) -> tuple[list[str], int]:
+    """Places where an epoch waited for the GPU, and how many lines it has logged, each one wait."""
+    lines = 0
+    config, _ = at.read_settings(training.folder)
+
+    def log(loss_sum: torch.Tensor, tokens: float) -> None:
+        nonlocal lines
+        if training.means[1].last_epoch % log_every == 0:
+            lines += 1
+            float(loss_sum)
+
+    batches = at.batches_of_epoch(config, training.train, 2)
+    with warnings.catch_warnings(record=True) as waits:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        at.run_epoch(
+            at.load_batches(training.train, batches, training.worker),
+            training.net,
+            training.loss_compute,
+            *training.means,
+            autocast=training.autocast,
+            log=log,
+        )
+        torch.cuda.set_sync_debug_mode("default")
+    told = [
+        f"{Path(w.filename).name}:{w.lineno}" for w in waits if "synchronizing" in str(w.message)
+    ]
+    return told, lines
+
+
+def waits() -> None:
+    """Print how often an epoch of the recipe waits for the GPU; RuntimeError if between lines."""
+    records.graphics_card()  # ValueError without one
+    with at.join_workers() as worker, tempfile.TemporaryDirectory() as folder:
+        training = Training(Case("train", "ours", "recipe", "bf16"), worker, Path(folder) / "run")
+        training.updates(WARM_UP["cuda"])
+        found, lines = count_waits(training, log_every=50)
+    print(f"{len(found)} waits for {lines} lines and the end of the epoch")
+    for place, number in collections.Counter(found).items():
+        print(f"{number} at {place}")
+    if len(found) > lines + 1:
+        raise RuntimeError("the epoch waits for the GPU between its lines")
+
+
 def pace() -> None:
     """Time updates of runs of the plan, in two processes, in the faster format of this CPU."""
     for case in PACED.values():
@@ -310,7 +384,7 @@ def pace() -> None:
             records.write("pace", record | {case.size: found})
 
 
-main = records.command_line(run=run, measure=measure, pace=pace)
+main = records.command_line(run=run, measure=measure, waits=waits, pace=pace)
 
 if __name__ == "__main__":
     sys.exit(main())
