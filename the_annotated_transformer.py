@@ -3845,10 +3845,10 @@ def train_a_demonstration():
 # ## Translating
 #
 # A reader may hand in anything: a blank line, an emoji, a whole chapter. As many lines come out as
-# went in, and a blank line stays blank. The model has learnt from captions, one sentence each, and
-# of two sentences it would lose one. So a line is split where a sentence ends. A part that is longer
-# than the model's positions is cut between two words. If a part is longer than every sentence of the
-# training, a warning says so.
+# went in, and a blank line stays blank. The model has only seen captions of one sentence. Given
+# two, it would drop one, so we split lines into sentences. A sentence with more tokens than the
+# model has positions is cut between two words. A warning names any sentence longer than all those
+# in training.
 
 
 # %% tags=["hide-input"]
@@ -3872,7 +3872,7 @@ def split_sentences(text: str) -> list[str]:
 
 # %%
 def pieces(ids: list[int], limit: int, words: Sequence[str]) -> Iterator[list[int]]:
-    """Ids in pieces of at most `limit`, cut before a word where there is one."""
+    """Split ids into pieces of at most `limit`, at a word boundary where possible."""
     of_subwords = any(word.startswith("▁") for word in words)
 
     def begins_word(token: str) -> bool:
@@ -3914,15 +3914,18 @@ def source_parts(
     return parts
 
 
+LONGER = 50  # tokens that a translation may have more than its source (§6.1)
+
+
 def length_cap(source_length: int, max_len: int) -> int:
-    """How long a translation may get (§6.1): 50 more than the source, as far as positions reach."""
-    return min(source_length + 50, max_len)
+    """How long a translation may get, as far as positions reach."""
+    return min(source_length + LONGER, max_len)
 
 
 # %% [markdown]
-# Parts are sorted by length, decoded in batches, and put back in their order. A batch has a
-# [token budget](#token-budget), and counts the longest translations that it may make. Each part has a
-# limit of its own, so its translation does not depend on its neighbours.
+# Parts are sorted by length, decoded in batches, and put back in their order. Each batch has a
+# [token budget](#token-budget), which allows for the longest translations it may produce. Each part
+# has its own length limit, so its neighbours cannot change its translation.
 
 
 # %%
@@ -3944,10 +3947,10 @@ def translate(
         raise TypeError(f'a list of sentences is needed: ["Ein Hund."], not {sentences!r}')
     parts = source_parts(translator, lines, first_line, split)
     texts = [""] * len(parts)
-    lengths = [(len(ids), length_cap(len(ids), translator.max_len)) for _, ids in parts]
+    lengths = [(len(ids), len(ids) + LONGER) for _, ids in parts]
     for group in token_batches(lengths, batch_tokens):
         batch = Batch(pad_ids([parts[n][1] for n in group])).to(translator.device)
-        limits = torch.tensor([lengths[n][1] for n in group])
+        limits = torch.tensor([length_cap(len(parts[n][1]), translator.max_len) for n in group])
         rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
         for n, row in zip(group, rows.tolist(), strict=True):
             texts[n] = translator.vocabularies[1].decode(row)
@@ -4565,17 +4568,17 @@ def one_search():
 # <a id="cached-decoding"></a>
 # ## Decoding with a cache
 #
-# The plain decoder computes the whole *prefix*, all that is written so far, again for each new
-# token. It need not. What a position has computed does not depend on later positions, because the
-# causal mask hides them. So its keys and values can be kept, and each step runs the decoder at one
-# position only.
+# For each new token the plain decoder recomputes the whole *prefix*, everything written so far. It
+# need not: what is computed at a position does not depend on later ones, because the causal mask
+# hides them. So we keep keys and values, and each step runs the decoder at one position only.
 #
-# The decoder itself stays as it is. We only put companions in the place of its attentions, in a copy
-# that shares its weights. Each uses the attention's own methods, `project`, `attend` and `join`, so
-# attention that you have changed decodes as you have changed it.
+# The decoder itself stays as it is. We copy it, sharing the weights, and replace each attention in
+# the copy by a wrapper. The wrapper uses the attention's own methods, so your own attention works
+# here too.
 #
-# The companion of a self-attention appends the key and the value of the new position to those of the
-# past. There is no future in the cache, so it needs no mask.
+# The wrapper of a self-attention appends the key and the value of the new position to those of the
+# past. The cache holds no future, so no mask is needed. When a beam drops or copies a hypothesis,
+# `keep` does the same with its rows of the cache.
 
 
 # %%
@@ -4589,7 +4592,7 @@ class CachedAttention(nn.Module):
         self.values = None
 
     def forward(self, x: Tensor, *_) -> Tensor:
-        """States (B, beam, D) of the next position -> what they find in the past and here."""
+        """States (B, beam, D) of the next position -> what each finds in its past and in itself."""
         rows = x.flatten(0, 1).unsqueeze(1)  # (B·beam, 1, D), each hypothesis by itself
         q, k, v = self.attn.project(rows, rows, rows)  # (B·beam, H, 1, d_k)
         if self.keys is not None:
@@ -4601,14 +4604,14 @@ class CachedAttention(nn.Module):
         return self.attn.join(heads).view_as(x)
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows (n,) of the past, in this order."""
-        self.keys = self.keys[rows]
-        self.values = self.values[rows]
+        """Keep only these rows (n,) of the past, in this order."""
+        self.keys = self.keys.index_select(0, rows)
+        self.values = self.values.index_select(0, rows)
 
 
 # %% [markdown]
-# The companion of a cross-attention is simpler. The keys and values of the memory never change and
-# are computed once. The hypotheses of one sentence share them: they are treated as extra queries.
+# The wrapper of a cross-attention is simpler. The keys and values of the memory never change and
+# are computed once. All hypotheses of a sentence share them, each as one more query.
 
 
 # %%
@@ -4629,19 +4632,20 @@ class MemoryAttention(nn.Module):
         return self.attn.join(heads)
 
     def keep(self, sentences: Tensor) -> None:
-        """Go on with these sentences (n,), in order."""
-        self.keys = self.keys[sentences]
-        self.values = self.values[sentences]
+        """Keep only these sentences (n,), in this order."""
+        self.keys = self.keys.index_select(0, sentences)
+        self.values = self.values.index_select(0, sentences)
 
 
 # %%
 def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
-    """A copy of a decoder that shares its parts, and remembers; without memory of an `Encoder`.
+    """A copy of a decoder that shares its parts and has a cache; without `memory`, of an `Encoder`.
 
     It takes states (B, beam, D) of one position at a time, for B sentences with a beam each.
     """
-    parts = [decoder.norm, *(part for layer in decoder.layers for part in layer.children())]
-    decoder = copy.deepcopy(decoder, {id(part): part for part in parts})  # copies all but these
+    own = {decoder, decoder.layers, *decoder.layers}
+    shared = [*(part for part in decoder.modules() if part not in own), *decoder.parameters()]
+    decoder = copy.deepcopy(decoder, {id(part): part for part in shared})
     for layer in decoder.layers:
         layer.self_attn = CachedAttention(layer.self_attn)
         if memory is not None:
@@ -4650,7 +4654,7 @@ def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
 
 
 def keep_hypotheses(decoder: Decoder, rows: Tensor, sentences: Tensor | None = None) -> None:
-    """Go on with these rows of all hypotheses, and, if given, with these sentences only."""
+    """Keep only these rows of all hypotheses and, if given, these sentences."""
     for layer in decoder.layers:
         layer.self_attn.keep(rows)
         if sentences is not None:
@@ -4658,9 +4662,9 @@ def keep_hypotheses(decoder: Decoder, rows: Tensor, sentences: Tensor | None = N
 
 
 # %% [markdown]
-# Does the cache change anything? `cache_agrees` decodes random sentences step by step, shuffling
-# three hypotheses of each as a beam does, and compares every state with one plain pass. Fresh weights
-# would hide faults, biases of zero for example, so the weights of a copy are disturbed first.
+# Does the cache change anything? `cache_agrees` decodes random sentences step by step, reordering
+# three hypotheses for each as a beam would, and compares every state with one plain pass. Fresh
+# weights can hide faults (a zero bias does), so we first add noise to a copy's weights.
 
 
 # %%
@@ -4709,19 +4713,19 @@ def check_cached_and_plain_decoding_agree():
 # <a id="batch-of-beams"></a>
 # ### A batch of beams
 #
-# Now the search itself, for a batch, with a cache. Each sentence has a beam with so many *places*, and
-# each place holds a hypothesis. In each step every hypothesis proposes every token. All proposals of a
-# sentence lie in one row, place by place. So the number of a proposal, divided by the size of the
-# vocabulary, is the place from which it has grown, and the remainder is the token: of 5,000
-# tokens, proposal 10,007 is token 7 of place 2, counted from 0. A hypothesis that has ended proposes
-# padding alone, and always keeps its place.
+# Now the search itself, for a batch, with a cache. Say each sentence has a beam of four *places*,
+# each holding a hypothesis. In each step every hypothesis proposes its four best tokens. A fifth
+# cannot matter: four from the same place beat it. The sixteen proposals lie in one row, place by
+# place, so proposal $n$, counted from 0, comes from place `n // 4`. An ended hypothesis proposes
+# only padding, scored $+\infty$, so it stays in the beam.
 #
 # When may the search of a sentence stop? Ask what a hypothesis can still reach. Its $\log p$ is
 # negative and only falls. Its divisor grows, to $\mathrm{lp}(T_\mathrm{max})$ at most, where
-# $T_\mathrm{max}$ is the longest length that is allowed (and $\alpha$ is not negative). So none of its
-# continuations can score above $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. As soon as an ended hypothesis
-# reaches the best of these bounds, it has won. The bound is *admissible*: it never ends a search too
-# early. At the longest length the best hypothesis stands, ended or not.
+# $T_\mathrm{max}$ is the length limit (for $\alpha \ge 0$). So none of its continuations can score
+# above $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. As soon as the best ended hypothesis reaches the
+# highest of these bounds, it has won. The bound is *admissible*: it never ends a search too early.
+# At the length limit the best hypothesis wins, ended or not. A sentence that is done leaves the
+# batch, and its rows of the cache go with it.
 
 
 # %%
@@ -4738,7 +4742,7 @@ def beam_search(
 ) -> Tensor:
     """The best hypothesis of a beam (§6.1): src (B, S) -> ids (B, at most max_len).
 
-    Rows are as those of `greedy_decode`, which is a beam of one. A tensor `max_len` (B,) has a
+    Rows look like those of `greedy_decode`, which is a beam of one. A tensor `max_len` (B,) has a
     limit of at least 2 for each row.
     """
     limit = torch.as_tensor(max_len, device=src.device).expand(len(src)) - 1  # without the start
@@ -4758,8 +4762,8 @@ def beam_search(
             states = decoder(x.view(len(left), beam, -1), None, src_mask, None)
             log_probs, tokens = model.generator(states).topk(proposals)  # (B, beam, proposals)
             proposed = (logp.unsqueeze(2) + log_probs).masked_fill(ended.unsqueeze(2), -torch.inf)
-            proposed[..., 0] = proposed[..., 0].masked_fill(ended, torch.inf)
-            tokens[..., 0] = tokens[..., 0].masked_fill(ended, pad)
+            proposed[..., 0].masked_fill_(ended, torch.inf)
+            tokens[..., 0].masked_fill_(ended, pad)
             best, number = proposed.flatten(1).topk(beam)  # (B, beam)
             place = number // proposals
             token = tokens.flatten(1).gather(1, number)
@@ -4814,7 +4818,7 @@ def check_a_batch_is_searched_like_each_sentence_alone():
 
 
 # %% [markdown]
-# > **Is this the KV cache that people mean when they serve language models?** Yes: keys and values
+# > **Is this the KV cache people talk about when serving language models?** Yes: keys and values
 # > of every layer, kept for every position. (A server reads the whole prompt in one pass first.)
 # > Much of what is new in attention since 2017 makes it smaller: see [Part 10](#since-2017).
 #
@@ -5302,73 +5306,105 @@ published("training")
 # <a id="speed"></a>
 # ## Where the time goes
 #
-# How fast is this code? In training it is timed beside two others. One is PyTorch's
-# `nn.Transformer`, with our batches and number formats. The other is the way in which the 2022
-# version of this text trained: 32 pairs padded to 72 tokens, text cut into words inside the loop,
-# scores of all words at padding too, ten batches to an update, fp32. Tokens are counted in the target, without
-# padding. Decoding is timed beside the plain loop, one sentence after the other, and beside
-# [CTranslate2](https://github.com/OpenNMT/CTranslate2), an engine in C++ that does nothing else.
+# PyTorch's profiler adds up the time of each operation. Here it watches a small model that trains
+# on 100 sentences of 20 tokens.
+
+
+# %% tags=["hide-input"]
+OPERATIONS = {  # names that the profiler gives them
+    "matrix products": "mm addmm bmm",
+    "random numbers for dropout": "bernoulli_",
+    "softmax and its gradient": (
+        "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data"
+    ),
+    "copies and zeros": "copy_ fill_ cat",
+    "sums and products, number by number": "add add_ mul mul_ div div_ sum",
+    "Adam": "_fused_adam_",
+}
+
+
+# %%
+@example
+def where_the_time_of_an_update_goes():
+    from torch.profiler import profile
+
+    model = make_model(5000, 5000, N=3, d_model=256, d_ff=1024, h=4)
+    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(5000, PAD, 0.1))
+    optimizer, scheduler = make_optimizer(model, 1.0, 100)
+    sentences = torch.randint(PAD + 2, 5000, (100, 20))
+    batches = [Batch(sentences, sentences)] * (1 if run_level() == "smoke" else 3)
+    run_epoch(batches[:1], model, loss_compute, optimizer, scheduler)  # the first is slower
+    with profile() as profiler:
+        run_epoch(batches, model, loss_compute, optimizer, scheduler)
+    took = {each.key: each.self_cpu_time_total for each in profiler.key_averages()}
+    whole = sum(took.values())
+    shares = [
+        (kind, sum(took.get(f"aten::{name}", 0) for name in names.split()) / whole)
+        for kind, names in OPERATIONS.items()
+    ]
+    shares.append(("all else", 1 - sum(share for _, share in shares)))
+    return table([(kind, f"{share:.0%}") for kind, share in shares], ["operation", "share"])
+
+
+# %% [markdown]
+# Matrix products are the work itself. The rest is overhead, and some of it can be saved: dropout,
+# for one, needs no random number of 32 bits to decide about each value.
 #
-# <!-- results: training-speed -->
+# How does this code compare? We time training against PyTorch's `nn.Transformer`, with our batches,
+# loss and number format, and against the 2022 version of this text. That one padded 32 pairs to 72
+# tokens, ran the output layer on the padding too, cut text into words inside the loop, and made an
+# update of ten batches. We time decoding against `greedy_decode`, one sentence at a time, and
+# against [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine built for just this.
 #
-# **The small model trains 1.24 times as fast as with PyTorch's nn.Transformer on the CPU, and 0.88 times as fast on the GPU.**
+# <!-- results: speed -->
 #
-# | tokens per second | small, CPU | base, CPU | small, GPU | base, GPU |
-# | --- | ---: | ---: | ---: | ---: |
-# | the 2022 edition | 578 (548–587) | – | – | – |
-# | nn.Transformer | 3,829 (3,513–3,920) | 775 (756–787) | 89,000 (80,000–112,000) | 59,000 (58,000–63,000) |
-# | nn.Transformer, bf16 | – | – | 56,000 (44,000–108,000) | 29,000 (21,000–36,000) |
-# | ours | 4,746 (4,589–4,810) | 967 (940–973) | 78,000 (70,000–86,000) | 51,000 (43,000–53,000) |
-# | ours, bf16 | – | – | 72,000 (66,000–86,000) | 51,000 (34,000–53,000) |
+# **On two cores ours trains 1.38 (small) and 1.46 times (base) as fast as nn.Transformer, and greedy decoding has 1.32 times the speed of CTranslate2.**
+#
+# | per second | small, tokens | base, tokens | base on a GPU, tokens | greedy, sentences | beam of 4, sentences |
+# | --- | ---: | ---: | ---: | ---: | ---: |
+# | plain loop | – | – | – | 21 (19–27) | – |
+# | the 2022 edition | 403 (351–425) | – | – | – | – |
+# | nn.Transformer | 2,460 (2,254–2,899) | 499 (385–636) | 59,000 (58,000–63,000) | – | – |
+# | nn.Transformer, bf16 | – | – | 29,000 (21,000–36,000) | – | – |
+# | CTranslate2 | – | – | – | 391 (339–402) | 219 (208–245) |
+# | ours | 3,404 (3,122–3,612) | 731 (595–827) | 51,000 (43,000–53,000) | 514 (426–558) | 197 (174–247) |
+# | ours, bf16 | – | – | 51,000 (34,000–53,000) | – | – |
+# | ours, returning memory | 3,317 (2,855–3,555) | – | – | – | – |
+# | ours, with nn.Dropout | 2,726 (2,440–3,201) | – | – | – | – |
 #
 # <details><summary>How this was measured</summary>
 #
-# Target tokens without padding, words of Multi30k, fp32 unless noted. Small has 3 layers of width
-# 256, base 6 of 512. One process with two threads on the CPU. Each cell is the median of 5 rounds,
-# with the slowest and the fastest in brackets. In the base size, ours reaches 29% (fp32) and 2%
-# (bf16) of the GPU's speed on large matrix products, counting padding. On the GPU the recipe takes
-# 6.6 (6.4–6.7) minutes, with validation, alongside other runs. Machine: Intel(R) Xeon(R) Processor,
-# 2 CPU cores; NVIDIA H200, PyTorch 2.11.0+cu130. Date: 2026-11-26. Commit: 691d11e and a52b450.
+# Training: target tokens without padding, words of Multi30k, fp32 unless noted. Small has 3 layers
+# of width 256, base 6 of 512. One process with two threads on the CPU; all rows but “returning
+# memory” keep freed memory. Ours needs 0.95 (small) and 1.01 times (base) the memory of
+# nn.Transformer. On the GPU a batch has 2,560 positions, and ours reaches 29% (fp32) and 2% (bf16)
+# of the speed of large matrix products. The recipe takes 6.6 (6.4–6.7) minutes there, beside other
+# runs. Decoding: test 2016, the model in pretrained/, fp32, two threads, ours and CTranslate2 in
+# the same batches, the plain loop one sentence at a time. Each cell is the median of 5 rounds, with
+# the range in brackets. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores; NVIDIA H200, PyTorch
+# 2.11.0+cu130. Date: 2026-11-26. Commit: a52b450 and d258132.
 #
 # </details>
 #
-# <!-- end of results: training-speed -->
+# <!-- end of results: speed -->
 #
-# <!-- results: decoding-speed -->
-#
-# **In greedy decoding CTranslate2 is 1.15 times as fast as ours.**
-#
-# | sentences per second | greedy | beam of 4 |
-# | --- | ---: | ---: |
-# | plain loop | 33.9 (32.8–35.0) | – |
-# | CTranslate2 | 451.9 (425.5–470.3) | 283.7 (268.7–297.6) |
-# | ours | 394.2 (381.0–407.0) | 237.5 (229.6–241.9) |
-#
-# <details><summary>How this was measured</summary>
-#
-# Test 2016, the model in pretrained/, fp32, two threads. Ours and CTranslate2 decode batches of 100
-# sentences, the plain loop one at a time. Each cell is the median of 5 rounds, with the range in
-# brackets. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: 691d11e.
-#
-# </details>
-#
-# <!-- end of results: decoding-speed -->
-#
-# Compare rows of one number format. And a speed belongs to a machine: on another the ratios differ,
-# and even the order may. For the GPU our models are too small: even the base
-# size stays far below the speed of large products, and numbers of 16 bits gain nothing.
+# Sorting sentences by length and encoding text once explain most of the gain over 2022. On a CPU
+# the [engine room](#faster) adds two things, and the table's last rows each switch one off: keeping
+# freed memory, and dropout from random bytes. In decoding the [cache](#cached-decoding) and
+# batching help most: a batch reads each matrix once for all its sentences. For a GPU these models
+# are small: even the base size reaches only a fraction of its peak speed.
 #
 # <a id="cost"></a>
 # ## What does it cost?
 #
-# Nearly all the arithmetic of a Transformer is matrix products, and these can be counted on
-# paper. A product of a vector and a $D \times D$ matrix takes $D^2$ multiplications and as many
-# additions. An encoder layer has four such products for each position, and two with the
-# feed-forward network. A decoder layer has two more, and makes keys and values of the memory.
-# That was for one position. For a whole pair, scores and weighted means take $2S^2D$ in each
+# Nearly all the arithmetic of a Transformer is matrix products, and these can be counted on paper.
+# A product of a vector and a $D \times D$ matrix takes $D^2$ multiplications and as many additions.
+# Per position, an encoder layer has four of these, and two of $D \times d_\text{ff}$. A decoder
+# layer has two more for cross-attention, and two per source position for its keys and values. For a
+# whole pair of $S$ and $T$ tokens, scores and weighted means take $2S^2D$ multiplications in each
 # self-attention of the encoder, $2T^2D$ in the decoder and $2STD$ in cross-attention, and the
-# output layer takes $TDV$. The backward pass does each product twice more, once for the input and
-# once for the weights.
+# output layer takes $TDV$. The backward pass needs two more products for each: one for the input,
+# one for the weights.
 
 
 # %%
@@ -5399,37 +5435,36 @@ def check_the_count_is_that_of_pytorch():
 # %% [markdown]
 # The paper trains its base model for 100,000 steps of 0.4 seconds and its big one for 300,000 of
 # 1.0 second, with about 25,000 tokens on each side of a batch (§5.1, §5.2). It gives $3.3 \cdot
-# 10^{18}$ and $2.3 \cdot 10^{19}$ operations (Table 2). These are not counts: they are the time of
-# the training, 12 hours and 3.5 days, times eight GPUs, times the 9.5 tera-operations per second in
-# single precision that each was assumed to sustain (§6.1, footnote 5). Divide our count by theirs,
-# and you get the share of that speed which went into these products, if a batch held no more than
-# those tokens.
+# 10^{18}$ and $2.3 \cdot 10^{19}$ operations (Table 2). These are estimates, not counts: training
+# time (12 hours, 3.5 days), times 8 GPUs, times 9.5 TFLOP/s in single precision that each was
+# assumed to sustain (§6.1, footnote 5). Our count divided by theirs is the share of that speed that
+# these products used.
 #
 # <!-- results: cost -->
 #
-# **On two cores the base model would take 40 days to train, and the big model 404.**
+# **On two cores the base model would take 53 days to train, and the big model 535.**
 #
-# | model | operations in the paper | operations we count | ours / paper | hours, 8 GPUs (paper) | hours, 2 CPU cores |
-# | --- | ---: | ---: | ---: | ---: | ---: |
-# | base | 3.3e18 | 9.5e17 | 29% | 12 | 955 |
-# | big | 2.3e19 | 9.7e18 | 42% | 84 | 9,705 |
+# | model | operations in the paper | operations we count | ours / paper | hours, 8 GPUs (paper) | hours, one GPU (extrapolated) | hours, 2 CPU cores (extrapolated) |
+# | --- | ---: | ---: | ---: | ---: | ---: | ---: |
+# | base | 3.3e18 | 9.5e17 | 29% | 12 | 18 | 1,263 |
+# | big | 2.3e19 | 9.7e18 | 42% | 84 | 183 | 12,835 |
 #
 # <details><summary>How this was measured</summary>
 #
-# Floating-point operations, for sentences of 27 tokens. CPU hours are extrapolated, in proportion
-# to the operations, from 967 tokens per second, our fastest training of the base size (vocabulary
-# of 6,274 words). Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit:
-# 691d11e.
+# Floating-point operations, for sentences of 27 tokens. Our hours are extrapolated, in proportion
+# to the operations, from 51,334 and 731 tokens per second, our trainings of the base size on the
+# GPU and the CPU of the table above (vocabulary of 6,274 words). Machine: NVIDIA H200, PyTorch
+# 2.11.0+cu130; Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: a52b450 and
+# d258132.
 #
 # </details>
 #
 # <!-- end of results: cost -->
 #
-# The count is well below the paper's numbers, which include whatever else kept the GPUs busy or
-# waiting. The share is larger for the big model, whose products are wider. We take 27 tokens for
-# a sentence. Other lengths hardly change the count, since nearly all of it is in the linear maps.
-# And the price of the same training on two cores, at the best speed that we have measured, is the
-# reason why this text trains something smaller.
+# The count is well below the paper's numbers, which include everything else the GPUs did, and their
+# idle time. The big model's share is larger: wide products run more efficiently. We take 27 tokens
+# for a sentence; other lengths hardly change the count. On two cores the training would take weeks,
+# so we train something smaller.
 #
 # <a id="try-results"></a>
 # ## Try it
@@ -6813,13 +6848,14 @@ published("lengths")
 # <a id="faster"></a>
 # ## Faster forms
 #
-# *Memory.* A training step makes hundreds of tensors and frees them again. The C library of Linux
-# gives large ones back to the system at once, and the system hands them out again page by page,
-# filled with zeros. Two settings let the process keep what it has freed.
+# *Memory.* A training step allocates and frees hundreds of tensors. On Linux the C library returns
+# large ones to the system at once. The system hands them out again page by page, zeroing each,
+# which takes time. Two settings let the process keep what it has freed, so it also stays as large
+# as it once was.
 #
-# *Dropout.* PyTorch draws a random number for each value, and on a CPU that becomes a large part
-# of a training step. One byte is enough to decide, and one random number of 64 bits has eight
-# bytes. The rate becomes the nearest 256th: 0.1 becomes 0.102.
+# *Dropout.* PyTorch draws a random number for each value, and on a CPU that becomes a large part of
+# a training step. One byte is enough, and a 64-bit random number holds eight. The rate becomes the
+# nearest 256th: 0.1 becomes 0.102.
 
 # %% tags=["hide-input"]
 import array
@@ -6837,11 +6873,11 @@ from typing import Literal
 
 # %%
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees; does nothing without the GNU C library."""
+    """From now on this process keeps the memory it frees; only with the GNU C library of Linux."""
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
-        library.mallopt(-4, 0)  # M_MMAP_MAX: no tensor gets a mapping of its own
-        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: what is free at the end stays
+        library.mallopt(-4, 0)  # M_MMAP_MAX: large tensors get no mapping of their own
+        library.mallopt(-1, -1)  # M_TRIM_THRESHOLD: free memory at the heap's end stays
 
 
 # %%
@@ -6867,9 +6903,9 @@ def use_fast_dropout(model: nn.Module) -> None:
 
 
 # %% [markdown]
-# *Attention on a GPU.* PyTorch's kernel never stores the table of weights, and is faster there. It takes
-# over where nobody can look at the weights: on a GPU, while gradients are computed. It is a switch
-# inside `attention`, so it serves every kind of attention that calls it.
+# *Attention on a GPU.* On a GPU, PyTorch's kernel is faster, as it never stores the attention
+# weights. We use it there in training, when nobody looks at them. The switch sits inside
+# `attention`, so every variant that calls it benefits.
 
 
 # %%
@@ -6902,18 +6938,31 @@ def with_kernel(plain: Callable) -> Callable:
     return switched
 
 
-attention = with_kernel(inspect.unwrap(attention))  # of a cell that runs again the plain one
+attention = with_kernel(inspect.unwrap(attention))  # unwrapped, so the cell can run again
 
 
 # %% [markdown]
+# *Compiling.* With `--compile`, `torch.compile` fuses small operations into fewer kernels. It
+# compiles the model and, separately, the loss, which holds the generator. The first updates then
+# take a minute, and the random numbers of dropout differ.
+#
 # <a id="mixed-precision"></a>
 # *Mixed precision* (`autocast`) computes matrix products in bf16, a number of 16 bits with the
-# range of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It pays only
-# where the processor is fast at it: newer GPUs, Intel's CPUs with AMX, AMD's with AVX512-BF16. (In
-# fp32 a GPU multiplies by TF32, which has fewer digits, too.)
+# range of fp32 and a third of its digits, and keeps weights, sums and losses in fp32. It helps only
+# on processors with fast bf16: newer GPUs, Intel's CPUs with AMX, AMD's with AVX512-BF16. (Even in
+# fp32, a GPU multiplies in TF32, which also has fewer digits.)
 
 
 # %%
+def refuse_without_compiler() -> None:
+    """UserError where torch.compile does not work."""
+    try:
+        torch.compile(torch.neg)(torch.ones(1, device=choose_device()))
+    except torch._dynamo.exc.TorchDynamoException as error:
+        needed = "--compile needs a C++ compiler, and Triton on a GPU"
+        raise UserError(f"{needed}: leave it out ({type(error).__name__})") from error
+
+
 def gains_from_bf16(device: torch.device) -> bool:
     """True where matrix products are faster in bf16."""
     if device.type == "cuda":
@@ -6971,7 +7020,7 @@ class Config:
     shares: int | None = None  # of a pass over the text; each is an epoch; else by corpus
     average: int = 6  # of so many last epochs the mean is tried at the end
     precision: Literal["fp32", "bf16"] | None = None  # of matrix products; else by device
-    compile: bool = False  # the model and the loss, by torch.compile, which needs a C++ compiler
+    compile: bool = False  # the model and the loss, by torch.compile
     log_every: int = 200  # updates from one line to the next
     seed: int = 1
 
@@ -7112,15 +7161,18 @@ class IdPairs:
         return rows.long().masked_fill(places >= lengths.unsqueeze(1), PAD)
 
     def padded_pairs(self, numbers: Sequence[int], multiple: int = 1) -> tuple[Tensor, Tensor]:
-        """Ids of the pairs with these numbers, (B, S) and (B, T + 1); S and T are such multiples.
+        """Ids of the pairs with these numbers: (B, S) and (B, T + 1), S and T rounded up.
 
-        Without a number, a pair that has no target token.
+        Without numbers, a pair that has no target token.
         """
         if len(numbers) == 0:
             return torch.tensor([[END]]), torch.tensor([[START, PAD]])
         begins = self.begins[numbers]
         source, target = self.lengths[numbers].unbind(1)
-        S, T = (multiple * -(-n // multiple) for n in self.positions()[numbers].amax(0).tolist())
+        S, T = (
+            multiple * -(-n // multiple)
+            for n in (self.lengths[numbers] - torch.tensor([0, 1])).amax(0).tolist()
+        )
         return self.padded(begins, source, S), self.padded(begins + source, target, T + 1)
 
 
@@ -7213,7 +7265,11 @@ def planned_updates(config: Config, train: IdPairs) -> int:
 # gradients, so all of them make the same update and their models stay equal. `torchrun` starts
 # the processes, on one machine or several that share a disk, and tells each its rank through
 # environment variables. If one of them fails, it ends the others. Without `torchrun` there is one
-# process, and the code path is the same.
+# process, and the code path is the same. With several GPUs each process takes one.
+#
+# Larger models are cut into pieces, one for each GPU (*FSDP*). Ours need not be cut: the base model,
+# its gradient and Adam's two averages are 4 × 63 million numbers, one gigabyte, which fits any GPU.
+# Our tests run up to three processes on a CPU; we have not yet run several GPUs.
 
 
 # %%
@@ -7232,9 +7288,10 @@ class Worker:
 @contextlib.contextmanager
 def join_workers() -> Iterator[Worker]:
     """Join the process group that torchrun describes, and leave it on success."""
-    keep_freed_memory()
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     device = choose_device()
+    if device.type == "cpu":
+        keep_freed_memory()
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)  # an error if there are fewer GPUs than processes
@@ -7257,16 +7314,20 @@ def gather(value: object, worker: Worker) -> list:
 
 
 # %% [markdown]
-# The sentences of a batch are dealt to the ranks like cards. They are sorted, so the shares are
-# alike in length, and no rank waits long for another. Every rank knows how many tokens the whole batch
-# has. Its share says `tokens / ranks`, so the loss of a rank is $\frac{\text{ranks}}{\text{tokens}}$ times
-# the sum over its share, and the mean over ranks that DDP takes is exact. A last batch may have fewer
-# sentences than there are ranks; then a share is empty and adds nothing.
+# The sentences of a batch are dealt to the ranks like cards. As they are sorted, shares have
+# similar lengths, and no rank waits long. Every rank knows how many tokens the whole batch has, and
+# divides its sum of losses by `tokens / ranks`. DDP's mean over ranks is then exactly the mean over
+# tokens. A last batch may have fewer sentences than there are ranks; then a share is empty and adds
+# nothing.
+#
+# For a GPU, a thread pads batches ahead and puts them into *pinned* memory, from which a copy runs
+# while the CPU goes on. Masks are made on the GPU. So the CPU waits for the GPU only when it prints
+# a line.
 
 
 # %%
 def ahead(pool: ThreadPoolExecutor, function: Callable, items: Iterable, number: int = 4):
-    """Like `map`, but a thread computes so many results ahead."""
+    """Like `map`, but a thread computes up to `number` results ahead."""
     futures = collections.deque()
     for item in items:
         futures.append(pool.submit(function, item))
@@ -7279,7 +7340,7 @@ def ahead(pool: ThreadPoolExecutor, function: Callable, items: Iterable, number:
 def load_batches(train: IdPairs, batches: Iterable[list[int]], worker: Worker) -> Iterator[Batch]:
     """This rank's share of each batch, on its device; for a GPU a thread loads ahead."""
     on_gpu = worker.device.type == "cuda"
-    multiple = 8 if on_gpu else 1  # its kernels like such lengths
+    multiple = 8 if on_gpu else 1  # its kernels are faster at multiples of 8
 
     def load(numbers: list[int]) -> tuple[Tensor, Tensor, float]:
         tokens = int(train.lengths[numbers, 1].sum()) - len(numbers)
@@ -7292,7 +7353,7 @@ def load_batches(train: IdPairs, batches: Iterable[list[int]], worker: Worker) -
         loaded = ahead(pool, load, batches) if on_gpu else map(load, batches)
         for *ids, ntokens in loaded:
             src, tgt = (each.to(worker.device, non_blocking=True) for each in ids)
-            yield Batch(src, tgt, ntokens=ntokens)  # the masks are made there
+            yield Batch(src, tgt, ntokens=ntokens)  # makes the masks on the device
 
 
 # %% [markdown]
@@ -7571,6 +7632,8 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
         raise UserError(
             f"{typed(folder)} has a last.pt without its config.json: name another folder"
         )
+    if config.compile:
+        refuse_without_compiler()
     vocabularies = learn_vocabularies(corpus, config)
     write_vocabularies(folder, vocabularies)
     write_ids(folder, corpus, vocabularies, config.max_len)
@@ -7700,7 +7763,8 @@ class Run:
         if worker.rank == 0:
             write_json(folder / "config.json", about | {"settings": vars(config)})
         self.net = model
-        if config.compile:  # for batches of any shape; the generator belongs to the loss
+        if config.compile:  # for batches of any shape
+            refuse_without_compiler()
             self.net = torch.compile(model, dynamic=True)
             self.loss_compute = torch.compile(self.loss_compute.__call__, dynamic=True)
         if worker.ranks > 1:

@@ -27,7 +27,7 @@ def number(text: str) -> float:
 
 
 def step(box, times: int = 1) -> None:
-    """Press the button without a mouse, which would lie over a node once the page scrolls."""
+    """Press the button by a key: after scrolling, a mouse would hover over a node."""
     for _ in range(times):
         box.get_by_role("button", name="Step", exact=True).press("Enter")
 

@@ -8,9 +8,10 @@ import statistics
 
 import pytest
 import torch
+from conftest import saved
 
 from tools import records
-from tools.results import plan, score, ship, significance, train
+from tools.results import learning, plan, score, ship, significance, train
 
 
 @pytest.fixture
@@ -48,6 +49,42 @@ def make_results() -> dict[str, bytes]:
         assert score.main([command]) == 0
     assert ship.main(["pretrained"]) == 0
     return {str(path): path.read_bytes() for path in records.RESULTS.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", plan.RUNS)
+def test_every_planned_model_can_be_made_and_decodes_with_a_cache(at, name):
+    config = dataclasses.replace(plan.RUNS[name], N=1)
+    model = at.new_model(config, (range(30), range(30)))
+    assert at.cache_agrees(model)
+
+
+def test_models_of_today_have_as_many_parameters(at):
+    words = range(5000), range(5000)
+    old, new = (at.new_model(plan.RUNS[name], words) for name in ("recipe-1", "today-1"))
+    assert at.count_parameters(new) == pytest.approx(at.count_parameters(old), rel=0.02)
+
+
+def test_a_watched_run_learns_the_same_and_its_notes_go_on_record(
+    at, toy, monkeypatch, small_config
+):
+    monkeypatch.setattr(learning, "SENTENCES", at.builtin_corpus()["train"][0][:1])
+    monkeypatch.setattr(learning, "MOMENTS", (0, 2))
+    name = "subwords-1"  # what is shipped is watched
+    train.train(name)
+    at.train_model(plan.RUNS[name], train.folder_of("plain"))
+    one, other = (saved(train.folder_of(each)) for each in (name, "plain"))
+    for key, weight in one["model"].items():
+        assert torch.equal(weight, other["model"][key])
+    found = records.read("learning")
+    updates = records.read(f"runs/{name}")["summary"]["updates"]
+    each = updates // 3  # epochs
+    assert [moment["updates"] for moment in found["moments"]] == [0, 2, each, 2 * each, updates]
+    for moment in found["moments"]:
+        [sentence] = moment["sentences"]
+        assert len(sentence["attention"]) == len(sentence["written"])
+        for row in sentence["attention"]:
+            assert len(row) == len(sentence["read"])
+            assert sum(row) == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.slow

@@ -207,21 +207,26 @@ def test_the_pace_is_measured_once_on_a_quiet_machine(monkeypatch):
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_waits_for_a_gpu_between_lines_are_an_error(monkeypatch, capsys, waiting):
-    """A CPU stands in for the GPU, and warnings for those of PyTorch."""
-    really = at.SimpleLossCompute.__call__
+    """A CPU stands in for the GPU, and its warnings for those of PyTorch."""
 
-    def loss(*given):
-        if waiting:
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
-        return really(*given)
+    def wait():
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+
+    def mean_loss(run, loss, epoch):
+        wait()
+        return loss
 
     monkeypatch.setattr(records, "graphics_card", lambda: "a card")
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
-    monkeypatch.setattr(at.SimpleLossCompute, "__call__", loss)
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+    monkeypatch.setattr(at.Run, "mean_loss", mean_loss)
+    if waiting:
+        loss = at.LabelSmoothing.forward
+        monkeypatch.setattr(at.LabelSmoothing, "forward", lambda *given: (wait(), loss(*given))[1])
     assert speed.main(["waits"]) == waiting
     told = capsys.readouterr()
-    assert told.out.startswith("0 waits") is not waiting
-    assert ("test_speed.py" in told.out) is ("between its lines" in told.err) is waiting
+    assert ("must wait once" in told.err) == waiting
+    assert "at test_speed.py" in told.out
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import the_annotated_transformer as tutorial
-from the_annotated_transformer import Config
+from the_annotated_transformer import Config, UserError
 
 # One update -------------------------------------------------------------------------------------
 
@@ -110,33 +110,33 @@ def test_the_log_gets_the_sums_so_far_after_each_update():
 
 
 class Reads(TorchDispatchMode):
-    """Counts what makes a CPU wait for a GPU: it reads a number, or asks how many there are."""
+    """Records the operations that read a number back, for which a CPU would wait."""
 
-    WAITS = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "unique")
+    READING = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::masked_select")
 
     def __init__(self):
         super().__init__()
         self.found = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if any(name in str(function) for name in self.WAITS):
-            self.found.append(str(function))
+        if function.name().partition(".")[0] in self.READING:
+            self.found.append(function.name())
         return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_an_epoch_reads_its_loss_at_the_end_and_nothing_else(mode):
-    """On every device the batches know their tokens beforehand."""
+    """Of batches that know their tokens beforehand."""
     model = tutorial.tiny_model()
     given = batch_of(5, 6, 2), batch_of(1, 3)
     with Reads() as reads:
         batches = [tutorial.Batch(b.src, b.src, ntokens=b.ntokens) for b in given]
         optimizer, scheduler = tutorial.make_optimizer(model, 1.0, 10)
-        how = {"clip": 1.0} if mode == "train" else {}
         tutorial.run_epoch(
-            batches, model, loss_compute(model), optimizer, scheduler, mode, log=print, **how
-        )
-    assert reads.found == ["aten._local_scalar_dense.default"]
+            batches, model, loss_compute(model), optimizer, scheduler, mode, clip=1.0,
+            log=lambda *sums: None,
+        )  # fmt: skip
+    assert reads.found == ["aten::_local_scalar_dense"]
 
 
 def test_batches_come_in_order_from_a_thread_that_is_ahead():
@@ -176,19 +176,26 @@ def test_freed_memory_is_used_again():
     """Each tensor of 100 MB takes the place of the one before: no new pages."""
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("another C library")
-    environment = os.environ | {"LD_PRELOAD": ""}
+    tuned = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_")
+    environment = {name: value for name, value in os.environ.items() if name not in tuned}
     pages = {}
     for kept in (True, False):
         command = [sys.executable, "-c", FAULTS.format(kept=kept)]
         pages[kept] = int(subprocess.check_output(command, env=environment, cwd=PROJECT))
-    assert pages[True] < pages[False] / 10
+    if pages[False] < 10_000:
+        pytest.skip("this system does not count pages, or has large ones")
+    assert pages[True] < pages[False] / 5
 
 
 @pytest.mark.slow
-def test_a_compiled_training_has_the_same_losses(small_config, tmp_path):
+def test_a_compiled_training_has_the_same_losses(small_config, tmp_path, monkeypatch):
     """Without dropout, which a compiled model draws from other numbers."""
-    if shutil.which("g++") is None:
-        pytest.skip("there is no compiler")
+    try:
+        tutorial.refuse_without_compiler()
+    except UserError as error:
+        pytest.skip(str(error))
+    compile_ = Mock(side_effect=torch.compile)
+    monkeypatch.setattr(torch, "compile", compile_)
     losses = {}
     for compiled in (False, True):
         config = dataclasses.replace(
@@ -197,6 +204,23 @@ def test_a_compiled_training_has_the_same_losses(small_config, tmp_path):
         tutorial.train_model(config, tmp_path / str(compiled))
         losses[compiled] = [each["loss"] for each in log_of(tmp_path / str(compiled))[:2]]
     assert losses[True] == pytest.approx(losses[False], rel=1e-4)
+    assert compile_.call_count == 4, "twice to ask for a compiler, then the model and the loss"
+
+
+def test_a_missing_compiler_is_named_before_anything_is_written(
+    small_config, tmp_path, monkeypatch
+):
+    def compile_(function, **how):
+        def fail(*given):
+            raise torch._dynamo.exc.InternalTorchDynamoError("no compiler")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    config = dataclasses.replace(small_config, compile=True)
+    with pytest.raises(UserError, match="--compile needs a C"):
+        tutorial.train_model(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_weight_decay_shrinks_matrices_only():

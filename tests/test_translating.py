@@ -178,7 +178,7 @@ def test_a_translation_does_not_depend_on_its_neighbours(small):
 @pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_thousand_translations_depend_on_no_order_and_no_batch(shipped, multi30k, beam):
-    """In double precision: in single, the rounding of another batch may turn a tie."""
+    """In double precision: in single, rounding in another batch may break ties otherwise."""
     corpus = tutorial.read_multi30k(Path(multi30k), DE_EN)
     sentences = [source for source, _ in corpus.pairs("test_2016_flickr")]
     model = copy.deepcopy(shipped.model).double()

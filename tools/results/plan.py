@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import the_annotated_transformer as at
+from tools.results import parts  # noqa: F401, adds kinds of attention
 
 CORPUS = "multi30k"
 SEEDS = (1, 2, 3)
@@ -28,7 +29,7 @@ def recipe(**changes) -> at.Config:
         epochs=32,
         shares=1,
         average=AVERAGED,
-        precision="bf16",
+        precision="fp32",
     )
     return replace(config, **changes)
 
@@ -110,4 +111,64 @@ TRIALS = {
     "trial-whole-25": whole(dropout=0.25),
     "trial-whole-30": whole(dropout=0.3),
 }
-RUNS = OF_ROWS | ON_GPU | TRIALS
+
+
+# The recipe, searched for anew -------------------------------------------------------------------
+
+SEARCH = {  # one change each; as TRIALS once they are done
+    "search-base": trial(),
+    "search-batch-1280": trial(batch_tokens=1280, warmup=500),
+    "search-subwords-10000": trial(
+        vocab_size=10_000, d_model=160, d_ff=720, h=4, batch_tokens=1280, warmup=500
+    ),
+    "search-dropout-25": trial(dropout=0.25),
+    "search-factor-100": trial(factor=1.0),
+    "search-smoothing-20": trial(smoothing=0.2),
+    "search-weight-decay": trial(weight_decay=0.05),
+    "search-epochs-12": trial(epochs=12),
+}
+
+
+# Table 3 at home ----------------------------------------------------------------------------------
+
+
+def short(**changes) -> at.Config:
+    """Five epochs of the recipe, with a warm-up of a quarter of them."""
+    return recipe(**{"epochs": 5, "warmup": None, "factor": None} | changes)
+
+
+VARIATIONS = {  # (§6.2): a row of the table by its name
+    "base": short(),
+    **{f"heads-{h}": short(h=h) for h in (1, 2, 6, 12)},
+    "keys-16": short(attention="keys16"),
+    **{f"layers-{N}": short(N=N) for N in (1, 2, 4, 6)},
+    **{f"width-{width}": short(d_model=width) for width in (96, 384)},
+    **{f"feed-forward-{width}": short(d_ff=width) for width in (384, 1536)},
+    **{f"dropout-{rate:.0%}": short(dropout=rate) for rate in (0.0, 0.1, 0.4)},
+    **{f"smoothing-{share:.0%}": short(smoothing=share) for share in (0.0, 0.2)},
+    "learnt-positions": short(positions="learnt"),
+    "no-positions": short(positions="none"),
+    "post-norm": short(norm_first=False),
+    "no-warm-up": short(warmup=1, factor=1.5 * (1 / 1000) ** 0.5),
+    "three-matrices": short(share_embeddings=False),
+}
+TABLE_3 = {
+    f"{name}-seed-{seed}": replace(config, seed=seed)
+    for seed in (1, 2)
+    for name, config in VARIATIONS.items()
+}
+
+
+# Nine years ---------------------------------------------------------------------------------------
+
+
+def today(seed: int) -> at.Config:
+    """The recipe with parts and optimizer of today, and about as many parameters."""
+    return recipe(
+        norm="rms", feed_forward="swiglu", attention="rotary-grouped", h=4, positions="none",
+        bias=False, d_ff=576, weight_decay=0.05, seed=seed,
+    )  # fmt: skip
+
+
+TODAY = {f"today-{seed}": today(seed) for seed in SEEDS}
+RUNS = OF_ROWS | ON_GPU | TRIALS | SEARCH | TABLE_3 | TODAY

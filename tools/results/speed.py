@@ -59,7 +59,7 @@ SIZES = {
     "recipe": plan.RUNS["recipe-1"],
 }
 
-WITHOUT = {  # codes that are ours without one of its faster forms: what takes its place
+WITHOUT = {  # our code less one faster form: where that stands, and what replaces it
     "ours with nn.Dropout": (at.FastDropout, "forward", torch.nn.Dropout.forward),
     "ours returning memory": (at, "keep_freed_memory", lambda: None),
 }
@@ -73,7 +73,9 @@ class Case:
     """One measurement: what is run, and with how much of the machine."""
 
     task: str  # train, pace (train a run of the plan), decode
-    code: str  # ours, of WITHOUT, ours compiled, 2022, torch; to decode also plain, ctranslate2
+    code: (
+        str  # ours, a key of WITHOUT, ours compiled, 2022, torch; to decode also plain, ctranslate2
+    )
     size: str = "small"  # of SIZES; a run of the plan; "shipped" is the model of pretrained/
     dtype: str = "fp32"
     ranks: int = 1
@@ -139,8 +141,7 @@ class Training:
         run = at.Run(folder, worker)
         vocabularies = run.translator.vocabularies
         self.worker = worker
-        self.folder = folder
-        self.train = run.train
+        self.planned = run.updates
         self.config = config
         self.net = run.net
         self.model = run.model
@@ -293,6 +294,7 @@ def peak(dtype: str) -> float:
 def run_on_gpu() -> None:
     """All trainings in one process: a start takes longer than a round."""
     records.graphics_card()  # ValueError without one
+    torch._dynamo.config.recompile_limit = 64  # two compiled trainings share their code
     trainings = {}
     held = {}  # memory of each while it waits for its turn
     rounds = {name: [] for name in GPU_CASES}
@@ -315,9 +317,14 @@ def run_on_gpu() -> None:
             measured["share of peak"] = measured["operations per second"] / highest
             rounds[name].append(measured)
             print(f"round {number + 1}, {name}: {json.dumps(measured)}", flush=True)
-    cases = with_cases(rounds, GPU_CASES)
-    made = records.circumstances("cuda")
-    records.write("gpu", {"peak": peaks, "rounds": ROUNDS, "cases": cases, "made": made})
+    content = {
+        "peak": peaks,
+        "rounds": ROUNDS,
+        "updates": trainings[Case("train", "ours", "recipe", "bf16").name].planned,  # of the recipe
+        "cases": with_cases(rounds, GPU_CASES),
+        "made": records.circumstances("cuda"),
+    }
+    records.write("gpu", content)
 
 
 def run() -> None:
@@ -328,48 +335,36 @@ def run() -> None:
         run_on_cpu()
 
 
-def count_waits(training: Training, log_every: int) -> tuple[list[str], int]:
-    """Places where an epoch waited for the GPU, and how many lines it has logged, each one wait."""
-    lines = 0
-    config, _ = at.read_settings(training.folder)
-
-    def log(loss_sum: torch.Tensor, tokens: float) -> None:
-        nonlocal lines
-        if training.means[1].last_epoch % log_every == 0:
-            lines += 1
-            float(loss_sum)
-
-    batches = at.batches_of_epoch(config, training.train, 2)
-    with warnings.catch_warnings(record=True) as waits:
+def count_waits(run: at.Run) -> list[str]:
+    """Where an epoch waited for the GPU, once for each time."""
+    with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
-        at.run_epoch(
-            at.load_batches(training.train, batches, training.worker),
-            training.net,
-            training.loss_compute,
-            *training.means,
-            autocast=training.autocast,
-            log=log,
-        )
-        torch.cuda.set_sync_debug_mode("default")
-    told = [
-        f"{Path(w.filename).name}:{w.lineno}" for w in waits if "synchronizing" in str(w.message)
-    ]
-    return told, lines
+        try:
+            run.train_epoch(1)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    told = [each for each in told if "synchronizing" in str(each.message)]
+    return [f"{Path(each.filename).name}:{each.lineno}" for each in told]
 
 
 def waits() -> None:
-    """Print how often an epoch of the recipe waits for the GPU; RuntimeError if between lines."""
+    """Count how often epochs of the recipe wait for the GPU; RuntimeError if between log lines."""
     records.graphics_card()  # ValueError without one
-    with at.join_workers() as worker, tempfile.TemporaryDirectory() as folder:
-        training = Training(Case("train", "ours", "recipe", "bf16"), worker, Path(folder) / "run")
-        training.updates(WARM_UP["cuda"])
-        found, lines = count_waits(training, log_every=50)
-    print(f"{len(found)} waits for {lines} lines and the end of the epoch")
-    for place, number in collections.Counter(found).items():
-        print(f"{number} at {place}")
-    if len(found) > lines + 1:
-        raise RuntimeError("the epoch waits for the GPU between its lines")
+    for compiled in (False, True):
+        config = replace(
+            SIZES["recipe"], clip=1.0, log_every=50, precision="bf16", compile=compiled
+        )
+        with at.join_workers() as worker, tempfile.TemporaryDirectory() as folder:
+            at.begin_run(config, Path(folder) / "run")
+            run = at.Run(Path(folder) / "run", worker)
+            found = count_waits(run)
+            lines = run.scheduler.last_epoch // config.log_every
+        print(f"compile {compiled}: {len(found)} waits for {lines} lines and the epoch's end")
+        for place, number in collections.Counter(found).items():
+            print(f"{number} at {place}")
+        if len(found) != lines + 1:
+            raise RuntimeError("an epoch must wait once for each line, and once at its end")
 
 
 def pace() -> None:

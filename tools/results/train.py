@@ -1,14 +1,17 @@
 """Train the runs of the plan, and put them on record in docs/results/runs.
 
     python -m tools.results.train run [NAME ...]   runs whose names begin so (default: the rows')
+    … run --at-once 9    nine at a time, as one GPU can
 
 `run` trains only what is not on record; remove a record to train its run anew. After a stop the
 same command goes on. Runs lie in RUNS_DIR (default: runs). The GPU that CUDA_VISIBLE_DEVICES names
 trains them, or one thread of the CPU.
 """
 
+import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import torch
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import plan
+from tools.results import learning, plan
 
 
 def folder_of(name: str) -> Path:
@@ -66,17 +69,45 @@ def named(beginnings: Sequence[str]) -> list[str]:
     return [name for name in plan.RUNS if name in of_rows]
 
 
-def run(beginnings: tuple[str, ...] = (), /) -> None:
-    """Train every run whose name begins so and that is not on record, one after the other."""
+def train(name: str) -> None:
+    """Train a run, or go on with it, and put it on record; the first of the recipe is watched."""
+    folder = folder_of(name)
+    watched = name == plan.SHIPPED.runs[0]
+    plain = at.Run
+    try:
+        at.Run = learning.WatchedRun if watched else plain
+        at.train_model(plan.RUNS[name], folder)
+    finally:
+        at.Run = plain
+    record = record_of(name)
+    if watched:
+        made = {key: record["summary"][key] for key in records.circumstances()}
+        learning.put_on_record(folder, made)
+    records.write(f"runs/{name}", record)
+
+
+def run(beginnings: tuple[str, ...] = (), /, at_once: int = 1) -> None:
+    """Train every run whose name begins so and that is not on record.
+
+    Args:
+        at_once: so many at a time, each in a process of its own
+    """
     torch.set_num_threads(1)
     device = records.chosen_device()
-    for name in named(beginnings):
-        if records.read(f"runs/{name}"):
-            continue
-        if device == "cuda" or name in plan.ON_GPU:
-            records.graphics_card()  # ValueError without one
-        at.train_model(plan.RUNS[name], folder_of(name))
-        records.write(f"runs/{name}", record_of(name))
+    names = [name for name in named(beginnings) if not records.read(f"runs/{name}")]
+    if device == "cuda" or plan.ON_GPU.keys() & names:
+        records.graphics_card()  # ValueError without one
+    if at_once == 1 or len(names) == 1:
+        for name in names:
+            train(name)
+        return
+
+    def apart(name: str) -> None:
+        command = [sys.executable, "-m", "tools.results.train", "run", name]
+        subprocess.run(command, check=True, cwd=records.PROJECT)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(apart, names))
 
 
 main = records.command_line(run=run)
