@@ -23,7 +23,7 @@ EXECUTED := build/the_annotated_transformer.executed.ipynb
 override TEXT := $(value TEXT)
 export TEXT
 
-.PHONY: help setup lock notebook py lab html page blog check-published pdf test test-all lint format \
+.PHONY: help setup lock notebook py lab html page blog bare check-published pdf test test-all lint format \
   train resume translate evaluate curves export convert results experiments views bench mutants clean FORCE
 
 help: ## List the targets
@@ -94,6 +94,12 @@ build/index.html: $(EXECUTED) $(filter-out %.pyc,$(PAGE_IS_OF))
 
 html: build/index.html ## Run the notebook and write the page build/index.html (ANNOTATED_RUN=smoke is quick)
 
+docs/transformer.py: $(READY) $(SCRIPT) tools/page/bare.py
+	$(PY) -m tools.page.bare make $(SCRIPT) $@
+
+bare: docs/transformer.py ## Write docs/transformer.py, the model alone: it trains the copy task
+
+blog page: docs/transformer.py
 blog: $(EXECUTED) ## Run the notebook and publish it in docs/ (needs Multi30k)
 	$(PY) -m tools.page.build publish $(EXECUTED) docs
 

@@ -47,7 +47,7 @@
 # *Set-up, folded: nothing in it is about Transformers.* In Colab it installs what is missing, and
 # never touches PyTorch.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "bare"]
 import contextlib
 import copy
 import functools
@@ -108,14 +108,16 @@ if IN_NOTEBOOK:
         subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
 
 
-warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # whoever translates needs none
+warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # translating needs none
+
+# %% tags=["hide-input", "bare"]
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 # %% [markdown]
-# *`@example` marks what shows or proves something; [Part 1](#one-sentence) says how.*
+# *`@example` marks a function that shows or checks something; [Start here](#start) explains it.*
 
 # %% tags=["hide-input"]
 EXAMPLES: dict[str, Callable] = {}
@@ -169,61 +171,54 @@ class UserError(Exception):
 # <a id="start"></a>
 # # Start here
 #
-# **What you will build.** A complete Transformer in PyTorch, and everything it takes to translate
-# with it: the loss, optimizer and schedule that train it, subwords, beam search. The model
-# above was trained on 29,000 captions of photographs, on two processor cores, and lies
-# beside this text. Its training text does not mention chimney sweeps.
+# **What you will build.** [The translator above](#top): a complete Transformer in PyTorch, and
+# everything that trains it and translates with it. That model learnt from 29,000 photo captions on
+# two CPU cores, and comes with this text.
 #
-# **What you need.** Python, a little PyTorch, and no GPU. Beyond that one line each will do:
+# **What you need.** Python 3.11 or newer and PyTorch 2.13, but no GPU: most examples run in
+# seconds, the longest in a few minutes. You should have used PyTorch a little, and you need three
+# facts:
 #
-# - *Linear algebra.* A matrix turns vectors into others; the inner product of two vectors is large
-#   where they point the same way.
-# - *Derivatives.* The gradient says for each number of a model how the loss changes with it.
-#   *Backpropagation* finds all of them in one pass from the loss back to the input, and
-#   `loss.backward()` does it.
-# - *Probability.* Those of all possible next words add up to one. The logarithm of a product is a sum
-#   of logarithms.
-# - *Recurrent networks*, which read one word after the other, are what the Transformer replaced. You
-#   need not know one.
+# - A matrix maps vectors to vectors, and an inner product is large when two vectors point the same
+#   way.
+# - The gradient says how the loss changes with each parameter, and *backpropagation*
+#   (`loss.backward()`) computes it.
+# - The probabilities of all possible next words add up to one.
 #
-# | Part | What happens there | To run, on two CPU cores |
-# | --- | --- | --- |
-# | [1. Attention](#attention) | the idea on one sentence, and the formula that carries it | seconds |
-# | [2. The model](#model) | everything around attention, and the frame that holds it | seconds |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, five lines | seconds |
-# | [4. A first example](#copy-task) | a model learns to copy, and breaks | two minutes |
-# | [5. Why self-attention](#why-self-attention) | how far a signal travels, what length costs | seconds |
-# | [6. Real data](#real-data) | German to English, with words | three minutes |
-# | [7. The rest of the recipe](#recipe) | subwords, one matrix, beam search, a cache, averaging | seconds |
-# | [8. Results](#results) | scores, step by step | a minute |
-# | [9. Looking inside](#looking-inside) | attention, layer by layer and head by head | a minute |
-# | [10. From here to today](#today) | a language model, and what has changed since 2017 | three minutes |
-# | [The engine room](#engine-room) | faster forms, many processes, a run that loses nothing | seconds |
-# | [Make it your own](#your-own) | a part that you write, pairs that you bring | half a minute |
+# **Choose a route.**
 #
-# **Three ways through.**
+# - *Five minutes.* On the web page, type a sentence into [the translator](#top), drag the query in
+#   [attention by hand](#by-hand), and point at the boxes of [the model map](#encoder-decoder).
+# - *Two hours.* Read Parts 1 to 4 in order. You will have built, trained and broken a Transformer.
+# - *Everything.* Read all ten Parts. The engine room is folded: it is for training runs of hours.
+# - *For GPT.* Read Parts 1 to 4, then [Part 10](#today).
 #
-# - *Five minutes*, on the page: type a sentence into [the translator](#top), drag the query in
-#   [attention by hand](#by-hand), and point at the boxes of [the map](#encoder-decoder).
-# - *Two hours*: read Parts 1 to 4, in order. Then you have built, trained and broken a
-#   Transformer, and you may stop.
-# - *Everything*: one more evening. The engine room is for those who want to train for hours, and
-#   is folded.
+# | Part | What it covers |
+# | --- | --- |
+# | [1. Attention](#attention) | attention on one sentence, then as a formula |
+# | [2. The model](#model) | all other parts, and the whole Transformer |
+# | [3. Training](#training) | batches, loss, optimizer, schedule, loop |
+# | [4. A first example](#copy-task) | a model learns to copy, then we break it |
+# | [5. Why self-attention](#why-self-attention) | comparison with recurrence and convolution |
+# | [6. Real data](#real-data) | German to English, with words |
+# | [7. The rest of the recipe](#recipe) | subwords, shared embeddings, beam search, a cache, averaging |
+# | [8. Results](#results) | what each step is worth |
+# | [9. Looking inside](#looking-inside) | attention by layer and by head |
+# | [10. From here to today](#today) | a language model, and changes since 2017 |
+# | [The engine room](#engine-room) | speed, many processes, checkpoints |
+# | [Make it your own](#your-own) | your own module, your own sentence pairs |
 #
-# Each Part ends with two questions.
+# **How to read it.** A mark such as (§3.1) means that we restate that section of the paper. The
+# rest is ours, and so are the answers to readers' questions:
 #
-# **How to read it.** Prose comes first, then a short cell, then a check or a figure, then a
-# sentence that says what came out. Text set apart like this
+# > **What does `@example` above a function do?** In a notebook it runs the function and shows the
+# > result. Elsewhere it only registers it for the tests, so importing this file runs no examples.
 #
-# > **Is this the paper's opinion?** No: remarks and answers to questions that readers ask are
-# > ours, and stand in such blocks.
+# A function called `check_…` is a *check*. It compares our code with an *oracle*, which gives the
+# right answer (PyTorch's own module, for example), or tests a property that must hold. It passes if
+# it raises no error. The [glossary](#glossary) explains most terms.
 #
-# is commentary. Prose that restates the paper names its section, as in (§3.1). Prose without a
-# section is ours. A *check* compares our code with an *oracle*, something that gives the right
-# answer, such as PyTorch's own module, a closed formula, or a slower form that is easy to read; or
-# it tries a property that must hold, whatever the weights are. Lengths in a check differ where
-# they can: then it fails if two axes change places. Most terms are explained in the
-# [glossary](#glossary).
+# *The next cell, folded, holds two helpers that show tables and charts.*
 
 
 # %% tags=["hide-input"]
@@ -251,12 +246,109 @@ def published(name: str) -> None:
 
 
 # %% [markdown]
+# <a id="background"></a>
+# # Background
+#
+# <a id="problem"></a>
+# ## The problem
+#
+# (§1) A translator reads one sequence of words and writes another. For years the best ones were
+# *recurrent*: they read one word at a time, and carried what they had read in a state vector. Each
+# state depends on the one before, so the words of a sentence cannot be processed in parallel. This
+# hurts most with long sentences, because only a few of them fit in memory as a batch. Attention
+# existed, but nearly always as an addition to recurrence: it let the translator look back at the
+# source while it wrote ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)).
+#
+# (§2) Convolutions run in parallel, as in the [Extended Neural
+# GPU](https://arxiv.org/abs/1610.08613), [ByteNet](https://arxiv.org/abs/1610.10099) and
+# [ConvS2S](https://arxiv.org/abs/1705.03122). But the number of operations that relate two words
+# grows with their distance: linearly in ConvS2S, logarithmically in ByteNet. With *self-attention*,
+# in which the positions of one sequence attend to each other, it is constant. The price is that
+# averaging over positions blurs detail, and [several heads](#multi-head-attention) counteract this.
+#
+# (§2) Self-attention had been used before, for example to summarise texts, and [memory
+# networks](https://arxiv.org/abs/1503.08895) had used repeated attention. But to its authors'
+# knowledge, the *Transformer* was the first sequence-to-sequence model to represent source and
+# target with self-attention alone, without convolutions or recurrence along the sequence.
+#
+# (Abstract) From English to German the Transformer scored 28.4 [BLEU](#bleu), more than two above
+# the best earlier systems, ensembles included. From English to French it reached 41.8, the best of
+# any single model, for a small fraction of the training cost of the best earlier systems.
+#
+# The model has two halves. The **encoder** reads the source, and each of its positions can attend
+# to the whole source. The **decoder** writes the target, and each of its positions can attend to
+# the whole source and to the target up to its own place.
+#
+# The model learns the probability of a target sentence $y_1 \dots y_T$, given a source $x$. By the
+# chain rule, this is a product with one factor per word. Each factor answers a small question:
+# which word comes next, given those before?
+#
+# $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
+# <!-- code: score_of -->
+#
+# At **inference**, when we translate, the model answers these questions one after the other,
+# because each answer is part of the next question: it is **autoregressive**. In training we know
+# the true target, so we feed it in and ask all questions at once (**teacher forcing**). A **mask**
+# hides the words that come later, so that no position can read off its answer.
+#
+# <a id="notation"></a>
+# ## Notation
+#
+# Comments in the code give the shape of a tensor with these letters.
+#
+# | Letter | Meaning | Base model | Paper's name |
+# | --- | --- | --- | --- |
+# | `B` | sentences in a batch | | |
+# | `S` | length of the source | | $n$ |
+# | `T` | length of the target, or of either sequence | | $m$ |
+# | `D` | width of the model, `d_model`: numbers per position | 512 | $d_\text{model}$ |
+# | `H` | heads | 8 | $h$ |
+# | `d_k` | width of a head, D/H | 64 | $d_k = d_v$ |
+# | `F` | width inside the feed-forward network, `d_ff` | 2,048 | $d_\text{ff}$ |
+# | `V` | size of the vocabulary | 37,000 | |
+# | `N` | layers in a stack | 6 | $N$ |
+#
+# In formulas, $Q$, $K$ and $V$ are the matrices of queries, keys and values. In code, `F` is the
+# module `torch.nn.functional`. Masks are boolean, and `True` means *may be attended to*.
+#
+# <a id="sketch"></a>
+# ## The whole model in one picture
+#
+# Text is cut into *tokens*: words, parts of words, punctuation marks. Each token becomes a vector,
+# to which we add a code for its position. From then on a sentence is a matrix with one row per
+# token. Attention moves information between rows, and the *feed-forward network* works on each row
+# separately.
+#
+# ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next.](images/sketch.svg)
+#
+# **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. Norms and
+# some sums are left out.
+#
+# The same in pseudocode, where $\mathrm{attention}(a, b)$ takes queries from $a$, keys and values
+# from $b$:
+#
+# ```text
+# x = embed(source) + positions                    Part 2   one row for each token
+# N times:                                                  the encoder
+#     x = x + attention(x, x)                      Part 1   every token sees all tokens
+#     x = x + feed_forward(x)                      Part 2   every token by itself
+# memory = x
+#
+# y = embed(target so far) + positions             Part 2
+# N times:                                                  the decoder
+#     y = y + attention(y, y), masked              Part 1   no token sees a later one
+#     y = y + attention(y, memory)                 Part 1   the target looks at the source
+#     y = y + feed_forward(y)                      Part 2
+# p = softmax(y @ W)                               Part 2   which token comes next?
+#
+# loss = -log p(true next token)                   Part 3   its gradient trains all parameters
+# ```
+#
 # <a id="results-so-far"></a>
-# **How good will it be?** [BLEU](#bleu) says from 0 to 100 how close translations are to a
-# human's. It is measured on sentences that were never used in training. Each row adds one step,
-# and [Part 7](#recipe) explains the steps; [Part 8](#step-by-step) says what each is worth, and
-# how sure that is. Minutes are those of all updates, on two cores; validation after each epoch comes
-# on top.
+# **How well will it translate?** BLEU scores translations from 0 to 100 by how close they are to a
+# human's. We measure it on **held-out** sentences, which are never used in training. Each row adds
+# one step that [Part 7](#recipe) explains, and [Part 8](#step-by-step) says what each step is
+# worth.
 #
 # <!-- results: results -->
 #
@@ -283,132 +375,27 @@ def published(name: str) -> None:
 # </details>
 #
 # <!-- end of results: results -->
-
-
-# %% [markdown]
-# <a id="background"></a>
-# # Background
-#
-# <a id="problem"></a>
-# ## The problem
-#
-# (§1) A translator reads a sequence of words and writes another. For years the best ones were
-# *recurrent*: they read one word after the other, and carried what they had read along in a vector.
-# Each step waits for the step before, so a sentence cannot be read in parallel, and long ones leave
-# room for few in a batch. Attention was known already, nearly always as an addition to recurrence:
-# while it wrote, such a translator could look back at the words of the source ([Bahdanau et al.,
-# 2015](https://arxiv.org/abs/1409.0473)).
-#
-# (§2) Others had taken the chain apart. The [Extended Neural
-# GPU](https://arxiv.org/abs/1610.08613), [ByteNet](https://arxiv.org/abs/1610.10099) and
-# [ConvS2S](https://arxiv.org/abs/1705.03122) read with convolutions, in parallel. But what it takes
-# to bring two words together grows with their distance: in ConvS2S in proportion, in ByteNet with
-# its logarithm. *Self-attention*, a sequence that attends to itself, had been used to understand
-# what one reads, to summarise, to tell whether one sentence follows from another, and to make a
-# vector of a sentence. [Memory networks](https://arxiv.org/abs/1503.08895) had used attention again
-# and again in place of recurrence, to answer questions and to model language. But of models that turn
-# one sequence into another, the paper's authors knew none that was made of self-attention alone.
-#
-# (Abstract) This is what the paper does. It drops recurrence and convolution, and keeps attention.
-# Its model, the *Transformer*, translated from English to German with 28.4 BLEU (a [score](#bleu)
-# up to 100), more than two above the best systems then known, combinations of several models
-# included. From English to French it reached 41.8, the best of any single model, after three and a
-# half days on eight GPUs, a small part of what the others had cost. And it learnt to parse English
-# sentences as well.
-#
-# One half of the model, the *encoder*, reads the source: each of its positions can look at the
-# whole of it. The other half, the *decoder*, writes the target: each position can look at the whole
-# source, and at the target up to its own place. In training all positions of a layer are computed
-# at the same time.
-#
-# What the model learns is a probability: that of a target sentence $y_1 \dots y_T$, given a
-# source $x$. By the chain rule of probability it is a product of factors, and each answers a
-# small question: which word comes next, given those before?
-#
-# $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
-# <!-- code: score_of -->
-#
-# Training can ask all these questions of a sentence at once, since the true words are known.
-# Translating must ask them one after the other. So training has to hide from each question the
-# words that come later. This is done by a *mask*, a table that says which positions may be seen.
-#
-# <a id="notation"></a>
-# ## Notation
-#
-# Shapes are written as comments wherever they change, and only with these letters.
-#
-# | Letter | Meaning | Base model | Paper's name |
-# | --- | --- | --- | --- |
-# | `B` | sentences in a batch | | |
-# | `S` | length of the source | | $n$ |
-# | `T` | length of the target | | $m$ |
-# | `D` | width of the model, `d_model` | 512 | $d_\text{model}$ |
-# | `H` | heads | 8 | $h$ |
-# | `d_k` | width of a head, D/H | 64 | $d_k = d_v$ |
-# | `F` | width inside the feed-forward network, `d_ff` | 2,048 | $d_\text{ff}$ |
-# | `V` | size of the vocabulary | 37,000 | |
-# | `N` | layers in a stack | 6 | $N$ |
-#
-# As arguments of $\mathrm{Attention}(Q, K, V)$, $Q$, $K$ and $V$ are the paper's matrices of
-# queries, keys and values; a lone $V$ elsewhere is the size of a vocabulary. In code, `F` is also
-# PyTorch's module of functions. A layer that serves source and target alike is written with `T`.
-# The letter $\epsilon$ has three uses, as in the literature: in layer normalisation, in Adam, and
-# in label smoothing.
-#
-# **Masks** are boolean everywhere, and `True` means *may be attended to*.
-#
-# > **Is `d_model` the width of an embedding or the length of a sentence?** The width: so many
-# > numbers stand for one position. Lengths are $S$ and $T$, and the shape of no weight depends on
-# > them.
-#
-# <a id="sketch"></a>
-# ## The whole in one picture
-#
-# ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next.](images/sketch.svg)
-#
-# **Figure 2.** A Transformer. Left the encoder, right the decoder; norms and some sums are left
-# out.
-#
-# Text is cut into *tokens* (words, parts of words, punctuation marks), and each becomes a vector,
-# to which a code for its position is added. From then on a sentence is a table, with a row for
-# each position. Attention lets rows take something over from other rows, and a *feed-forward*
-# network works on each row alone. The parts that you will build, and where:
-#
-# ```text
-# x = vectors of the source + positions         Part 2   a row for each word
-# N times:                                               the encoder
-#     x = x + attention(x asks x)               Part 1   every word asks all words
-#     x = x + feed_forward(x)                   Part 2   every word by itself
-# y = vectors of the target so far + positions
-# N times:                                               the decoder
-#     y = y + attention(y asks y, masked)       Part 1   no word hears a later one
-#     y = y + attention(y asks x)               Part 1   the target asks the source
-#     y = y + feed_forward(y)                   Part 2
-# p = softmax(y times a matrix)                 Part 2   which word comes next?
-# loss = -log p(the word that does)             Part 3   and its gradient moves all numbers
-# ```
 #
 # <a id="attention"></a>
 # # Part 1. Attention
 #
-# To understand a word, look at the others. Who lifts the ball in *Ein kleines Mädchen hebt
-# einen roten Ball auf* (a little girl lifts a red ball up), and what does *hebt* mean before *auf*
-# has come? Attention lets every word ask all the others, and mix what they answer.
+# In *Ein kleines Mädchen hebt einen roten Ball auf* (a little girl lifts a red ball up), the verb
+# *hebt* (lifts) is not complete until *auf* (up), four words later. **Attention** lets every word
+# ask all the others and mix their answers.
 #
-# (§3.2) It takes a *query* and pairs of a *key* and a *value*, and gives back a weighted sum of the
-# values. Each weight says how well the key fits the query.
+# (§3.2) It takes a *query* and pairs of a *key* and a *value*, and returns a weighted sum of the
+# values. Each weight measures how well the key matches the query.
 #
-# That is a lookup that can be differentiated. A dictionary in Python hands out one value, that of
-# the one key which fits exactly. Attention hands out a bit of every value, so it can be learnt: a
-# key that moves a little moves the answer a little.
+# Think of a lookup that we can differentiate. A Python dictionary returns the one value whose key
+# matches exactly. Attention returns a share of every value, so the answer changes smoothly with
+# the keys, and they can be learnt.
 #
 # <a id="one-sentence"></a>
 # ## One sentence
 #
-# A computer needs numbers, so each word becomes a vector. Real models use hundreds of numbers for
-# a word. We take two, so that they can be drawn, and choose them by hand: the two nouns lie to the
-# right, the two parts of the verb to the left, adjectives above, articles below. (A model finds
-# places of its own, by [training](#embeddings).) The full stop is left out.
+# Each word becomes a vector. Real models use hundreds of numbers per word and [learn
+# them](#embeddings). We use two, which can be drawn, and choose them by hand: nouns on the right,
+# the two parts of the verb on the left, adjectives at the top, articles at the bottom.
 
 # %%
 WORDS = ["Ein", "kleines", "Mädchen", "hebt", "einen", "roten", "Ball", "auf"]
@@ -420,15 +407,13 @@ VECTORS = torch.tensor([
 
 
 # %% [markdown]
-# A word that asks takes three steps.
+# A word asks in three steps.
 #
-# 1. **Compare.** The inner product of two vectors, $q \cdot k = \sum_i q_i k_i$, is large where
-#    they point the same way, zero where they are at right angles, negative where they are opposed.
-#    Divided by the root of their width, here $\sqrt 2$, it is called a *score*.
-#    [Below](#why-scale) you see what the division is for.
-# 2. **Share out.** The scores become *weights*, positive and with sum one, by the *softmax*: each
-#    score goes into an exponential, and each exponential is divided by the sum of all:
-#    $w_i = e^{s_i} / \sum_j e^{s_j}$. The largest score gets the most.
+# 1. **Compare.** The inner product of query and key, $q \cdot k = \sum_i q_i k_i$, is large if
+#    they point the same way, zero at right angles, and negative if they are opposed. Divided by
+#    the square root of their width, here $\sqrt 2$, it is the *score* ([why divide?](#why-scale)).
+# 2. **Share out.** The *softmax* turns scores into positive *weights* that sum to one:
+#    $w_i = e^{s_i} / \sum_j e^{s_j}$.
 # 3. **Mix.** The answer is the sum of all values, each times its weight.
 
 
@@ -441,13 +426,8 @@ def ask(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # %% [markdown]
-# Now *hebt* asks. In this first example the vector of a word serves three times: as query, when
-# the word asks; as key, when another asks and the two are compared; and as value, what it answers.
-#
-# (The line `@example` above a function means: show what it returns. A notebook runs it on the spot.
-# Elsewhere it is only filed away, so that importing this text runs nothing, and the tests run it.
-# The random numbers of each example start from the same *seed*. A function called `check_…` proves
-# something: if it raises no error it has passed, and says so.)
+# Let *hebt* ask. For now a word's vector plays all three roles: query when the word asks, key when
+# another word compares itself with it, value when it answers.
 
 
 # %%
@@ -467,20 +447,18 @@ def one_word_asks():
 
 
 # %% [markdown]
-# Most of the weight is on *hebt* itself and on *auf*, which lies close to it. The answer lies
-# near the two, drawn a little towards the middle by the others. The halves of the verb, four
-# words apart, have found each other in one step. They would have done so over any distance:
-# nothing in the three steps knows where a word stands. That is a strength, and a problem: word
-# order is lost. [Part 2](#positional-encoding) puts it back.
+# Most of the weight falls on *hebt* itself and on *auf*, whose vectors are close together. The two
+# halves of the verb, four words apart, found each other in one step. They would at any distance,
+# because no step uses the position of a word. That also loses the word order;
+# [Part 2](#positional-encoding) puts it back.
 #
 # <a id="three-matrices"></a>
 # ## Three matrices
 #
-# A word that can only ask for what is like itself finds itself. But a noun would like to hear its
-# adjective, which lies elsewhere. So a real model does not compare the vectors of words directly.
-# Three matrices make three other vectors of each: the query says what the word is looking for, the
-# key what can be found in it, the value what it hands over. In a model the three are learnt. Here
-# we choose them.
+# If the query is the word's own vector, it mostly matches the word itself. But a noun needs its
+# adjective, whose vector points elsewhere. So a model multiplies each vector by three learnt
+# matrices. These **projections** are the word's query (what it looks for), its key (what it can be
+# found by) and its value (what it passes on). Here we choose the matrices by hand.
 
 
 # %%
@@ -496,9 +474,10 @@ def ball_asks_through_matrices():
 
 
 # %% [markdown]
-# *Ball* (ball) lies on the right. Its query points upwards, where the adjectives are, and *roten*
-# (red) answers. The numbers are easy to follow by hand: (1.8, −0.4) becomes (−0.4, 1.8), and the
-# key of *roten* is (−0.1, 3.8), so their product is 0.04 + 6.84 = 6.88.
+# The vector of *Ball* points to the right. Its query points up, to the adjectives, and *roten*
+# (red) gets most of the weight: *Ball* **attends to** *roten*. Check it by hand: the vector
+# (1.8, −0.4) becomes the query (−0.4, 1.8), the key of *roten* is (−0.1, 3.8), and the inner
+# product of the two is $0.04 + 6.84 = 6.88$.
 
 
 # %% tags=["hide-input"]
@@ -526,7 +505,7 @@ if IN_NOTEBOOK:
 
 
 # %% [markdown]
-# *The plane of the words, as a chart.*
+# *A chart of the words in the plane.*
 
 
 # %% tags=["hide-input"]
@@ -572,18 +551,17 @@ def before_and_after_the_matrices_figure():
 
 
 # %% [markdown]
-# **Figure 3.** *Ball* asks, before and after the matrices. The line is its query, the points are
-# the keys of all words, and the larger a disc, the more weight. On the left it hears *Mädchen*
-# (girl) and itself. On the right it hears *roten*.
+# **Figure 3.** *Ball* asks, before and after the matrices. The line is its query, the discs mark
+# the keys, and a larger disc means more weight. On the left *Ball* attends to *Mädchen* (girl) and
+# itself, on the right to *roten*.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
 #
-# (§3.2.1) All words can ask at the same time. Write the queries below one another as rows of a
-# matrix $Q$, the keys as rows of $K$, the values as rows of $V$. Then $QK^\top$ is a table of all
-# inner products, with a row for each query and a column for each key. The softmax runs along each
-# row, and one more product mixes the values. The three steps have become one line, the formula at
-# the heart of the paper:
+# (§3.2.1) All words can ask at once. Stack the queries as rows of a matrix $Q$, the keys as rows
+# of $K$, the values as rows of $V$. Then $QK^\top$ holds all inner products, with a row for each
+# query and a column for each key. The softmax runs along each row, and a second product mixes the
+# values. The three steps have become one formula:
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
 # <!-- code: attention -->
@@ -598,7 +576,7 @@ def all_at_once(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
 
 
 # %% [markdown]
-# Is it what we did by hand? Let every word ask, one after the other:
+# Each row must be the answer that `ask` gives to that word:
 
 
 # %%
@@ -612,14 +590,18 @@ def check_all_words_at_once_equal_one_by_one():
 
 
 # %% [markdown]
-# <a id="why-scale"></a>
-# ## Why divide by the root of the width?
+# > **Is `softmax` what `ask` computes?** Yes, but it first subtracts the largest score of each
+# > row, so that no exponential overflows. The weights stay the same, because numerator and
+# > denominator shrink by the same factor.
 #
-# (§3.2.1, footnote 4) Let the entries of $q$ and $k$ be independent with mean zero and variance
-# one. Each product $q_i k_i$ then has variance $1 \cdot 1 = 1$, and the sum of $d_k$ of them has
-# variance $d_k$. So the scores of wide vectors lie far apart. Dividing a number by $c$ divides its
-# variance by $c^2$, so the divisor is the root: divided by $\sqrt{d_k}$, scores have variance one
-# again, at any width.
+# <a id="why-scale"></a>
+# ## Why divide by the square root of the width?
+#
+# Because the inner products of wide vectors are large. (§3.2.1, footnote 4) Let the entries of $q$
+# and $k$ be independent, with mean zero and variance one. Both means are zero, so
+# $\mathrm{Var}(q_i k_i) = \mathrm{E}[q_i^2]\,\mathrm{E}[k_i^2] = 1$, and the sum of $d_k$ such
+# products has variance $d_k$. Dividing by $\sqrt{d_k}$ divides the variance by $d_k$ and brings it
+# back to one.
 
 
 # %%
@@ -632,18 +614,17 @@ def check_the_variance_of_a_dot_product_is_its_width():
 
 
 # %% [markdown]
-# What is bad about scores that lie far apart? The softmax then puts nearly all weight on one key,
-# and a small change of the scores changes hardly any weight. Training lives on such changes.
-# (§3.2.1) The paper suspects that the gradient becomes extremely small.
+# What is wrong with large scores? The softmax then puts nearly all weight on one key, and small
+# changes of the scores hardly change the weights. (§3.2.1) The paper suspects that the gradients
+# become extremely small. We can compute them. Write $w_i = e^{s_i} / Z$ with $Z = \sum_j e^{s_j}$.
+# Then $\partial Z / \partial s_j = e^{s_j}$, and by the quotient rule
 #
-# We can look. When score $j$ grows a little, weight $i$ follows at the rate
-#
-# $$\frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),$$
+# $$\frac{\partial w_i}{\partial s_j} = \frac{\delta_{ij}\, e^{s_i} Z - e^{s_i} e^{s_j}}{Z^2} = w_i\,(\delta_{ij} - w_j),$$
 # <!-- code: size_of_derivative -->
 #
-# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. With one weight near one and all others
-# near zero, each of these numbers is nearly zero. Their *size* is the root of the sum of their
-# squares.
+# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is near one and the
+# others near zero, all these derivatives are near zero. As their *size* we take the square root of
+# the sum of their squares.
 
 
 # %%
@@ -662,7 +643,7 @@ def check_the_derivative_of_the_softmax():
 
 
 # %% [markdown]
-# A thousand random queries, each with eight random keys, of five widths:
+# Here is that size for a thousand random queries with eight random keys each, at five widths:
 
 
 # %% tags=["hide-input"]
@@ -694,34 +675,31 @@ def derivative_by_width_figure():
 
 
 # %% [markdown]
-# **Figure 4.** How strongly weights follow their scores. With the division the width makes no
-# difference. Without it the derivative shrinks, in the mean, as vectors become wider: for most
-# queries hardly any of it is left, and only those with two nearly equal best scores keep theirs.
-# (These are random vectors, as at the start of a training; learnt ones may lie otherwise.)
+# **Figure 4.** Mean size of the softmax's derivative, for random vectors as at the start of
+# training. With the division it does not depend on the width. Without it, it shrinks as vectors
+# get wider.
 #
 # <a id="additive"></a>
-# > **Is the inner product the only way to compare?** (§3.2.1) No. Earlier translators asked a
-# > small network of one hidden layer how well a query fits a key, $s = v^\top \tanh(Wq + Uk)$ with
-# > learnt $W$, $U$ and $v$: *additive attention* ([Bahdanau et al.,
-# > 2015](https://arxiv.org/abs/1409.0473)). In theory it costs about as much. In practice it needs
-# > a hidden layer for each *pair* of words, while all inner products together are one product of
-# > matrices, which computers are built for. For narrow vectors both do equally well. For wide ones
-# > additive attention was the better of the two ([Britz et al.,
-# > 2017](https://arxiv.org/abs/1703.03906)), as long as the inner product was not divided.
+# > **Is the inner product the only way to compare?** (§3.2.1) No: *additive attention* uses a
+# > small network, $s = v^\top \tanh(Wq + Uk)$ with learnt $W$, $U$ and $v$ ([Bahdanau et al.,
+# > 2015](https://arxiv.org/abs/1409.0473)). In theory it costs about as much; in practice inner
+# > products are faster, because one matrix product computes them all. For wide vectors, additive
+# > attention is better than inner products without the division ([Britz et al.,
+# > 2017](https://arxiv.org/abs/1703.03906)).
 #
 # <a id="causal-mask"></a>
-# ## The mask over the future
+# ## The causal mask
 #
-# The part of the model that writes, the *decoder*, says at every place which word comes next. In
-# training the whole sentence is there. If the decoder could see the word that it must say, it would
+# The *decoder*, which writes the translation, predicts the next word at every position. In
+# training the whole target sentence is there, and a position that could see its next word would
 # copy it and learn nothing.
 #
-# (§3.1, §3.2.3) So the sentence is *shifted right* by one place, and a *mask* closes what comes
-# later: the paper sets its scores to $-\infty$, so their weights become zero.
+# (§3.1, §3.2.3) So the input is *shifted right* by one position, and a *mask* closes all later
+# positions: the paper sets their scores to $-\infty$, which makes their weights zero. The decoder
+# stays **autoregressive**, predicting each word from those before it. With a start and an end
+# token, *A dog runs.* becomes:
 #
-# For *A dog runs.*, behind a start token and with `</s>` at its end:
-#
-# | Place | Reads | Must say | May see |
+# | Position | Reads | Must predict | May see |
 # | ---: | --- | --- | --- |
 # | 1 | `<s>` | A | `<s>` |
 # | 2 | A | dog | `<s>` A |
@@ -729,11 +707,10 @@ def derivative_by_width_figure():
 # | 4 | runs | . | `<s>` A dog runs |
 # | 5 | . | `</s>` | `<s>` A dog runs . |
 #
-# So each place may see itself and what came before. The shift alone would not do: the next place
-# reads the very word that this one must say.
+# The shift alone is not enough: the next position reads the very word that this one must predict.
 
 
-# %%
+# %% tags=["bare"]
 def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
     """Boolean (1, size, size): query t (row) may see key s (column) where s <= t."""
     return torch.ones(1, size, size, dtype=torch.bool, device=device).tril()
@@ -745,17 +722,19 @@ def the_mask_of_four_places():
 
 
 # %% [markdown]
-# With the mask the formula is complete. `True`, or 1, means *may be attended to*.
+# A 1, or `True`, means that the query of this row may attend to the key of this column.
 #
-# Here is the function that the whole model rests on: the three lines from above, with the mask
-# between them. In place of $-\infty$ it takes the lowest number of the format. The weights are
-# zero all the same, and a row with no open cell does not become zero divided by zero. The dots in
-# a shape stand for further axes, such as the sentences of a batch. `dropout` matters in training
-# only, and [Part 2](#dropout) explains it. A `bias` is added to the scores;
-# [a part of your own](#own-part) may want one.
+# Now we can write the function on which the whole model rests. It is `all_at_once` with a mask,
+# for any number of axes in front, such as the sentences of a batch; its shapes show them as dots.
+# [Part 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
+#
+# > **Why does the code mask with the lowest number and not with −∞?** In a row whose keys are all
+# > closed, −∞ would make every exponential zero, and zero divided by zero is NaN. The lowest
+# > number gives such a row equal weights. In all other rows the results agree, and closed keys get
+# > a weight of exactly zero.
 
 
-# %%
+# %% tags=["bare"]
 Mask = Tensor | None  # True where a query may see a key; without a mask it may see all
 
 
@@ -788,7 +767,7 @@ def attention(
 #
 # **Figure 5.** Attention at work (the paper's Figure 2, left).
 #
-# At once the whole sentence, through the three matrices:
+# Now the whole sentence at once, through the three matrices:
 
 
 # %% tags=["hide-input"]
@@ -819,14 +798,12 @@ def all_words_ask_through_matrices_figure():
 
 
 # %% [markdown]
-# **Figure 6.** Who hears whom. A row asks, a column answers, and each row has the sum one. The row
-# of *Ball* is what Figure 3 has drawn on its right. *Mädchen* asks for adjectives too, and hears
-# the wrong one, *roten* (red), more than *kleines* (little): nothing in these vectors says which
-# of the two stands beside it. And whoever needs no answer gets one all the same, because the weights
-# of a row add up to one: *auf* (up) has no use for an article, and hears *einen* (a).
+# **Figure 6.** Each row is a word that asks, each column a word that answers, and each row sums to
+# one. The row of *Ball* is the right half of Figure 3. *Mädchen* attends more to *roten* than to
+# *kleines* (little), because these vectors do not say which one stands next to it. And *auf*
+# attends to *einen* (a), an article it has no use for, because its weights must sum to one.
 #
-# The mask does what it should if the last three words can say what they like without the first five
-# noticing:
+# If the mask works, changing the last three words leaves the first five outputs unchanged:
 
 
 # %%
@@ -863,17 +840,16 @@ def attention_by_hand_figure():
 
 
 # %% [markdown]
-# **Figure 7.** Attention with three roles. At first all matrices are the identity, so that a word's
-# query, key and value coincide; the larger a disc, the more weight. On the page you can turn $W^Q$,
-# $W^K$ and $W^V$, drag the query and the keys, and go through five steps: compare, divide, mask,
-# softmax, mix. Three things are worth a try. Turn $W^Q$ and $W^K$ alike: no weight changes, since a score knows only how query and
-# key lie to each other. Make the vectors 64 numbers wide and do not divide: for half of the words
-# nearly all weight falls on one. Or click the upper triangle of the table: then *hebt* (lifts)
-# cannot hear *auf* (up).
+# **Figure 7.** Attention with three roles. A larger disc means more weight. All matrices start as
+# the identity. On the page you can turn them, drag the query and the keys, and go through five
+# steps: compare, divide, mask, softmax, mix. Try three things. Turn $W^Q$ and $W^K$ by the same
+# angle: no weight changes, because a score depends only on the lengths of query and key and the
+# angle between them. Make the vectors 64 numbers wide and do not divide: for half of the words, a
+# single word gets nearly all the weight. Click the upper triangle of the table: *hebt* can no
+# longer attend to *auf*.
 #
-# PyTorch has a function for attention. Where it can it takes a *fused kernel*, one routine that goes
-# through the same arithmetic block by block and never stores the table of weights. It is our oracle:
-# random queries, keys and values under a random mask, with values of another width.
+# PyTorch has this function too, and ours must agree with it. The inputs have two leading axes, for
+# sentences and for heads, which come next.
 
 
 # %%
@@ -902,11 +878,14 @@ def check_attention_equals_torch():
 # <a id="multi-head-attention"></a>
 # ## Several heads
 #
-# A word often needs several things at once. *hebt* (lifts) needs *auf* (up), its other
-# half, and *Ball* (ball), to know what is lifted. One query can well find both: it points between
-# their keys, and each gets half of the weight. But one softmax hands out one mean, and a mean does
-# not tell what it was made of. Here are eight words whose keys stand at right angles, with a query
-# that finds two of them. First the two hand over *left* and *right*, then *up* and *down*:
+# A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
+# *Ball*. One query can find both, if it points between their keys. But one query gives one
+# distribution of weights, for everything that the words pass on. With two queries, *hebt* can take
+# the particle from *auf* through one value matrix and the object from *Ball* through another, in
+# different proportions.
+#
+# An extreme case shows what a single average can lose. One query finds two of eight words equally
+# well. First these two pass on *left* and *right*, then *up* and *down*:
 
 
 # %%
@@ -925,20 +904,15 @@ def two_pairs_with_one_mean():
 
 
 # %% [markdown]
-# Two different pairs, one answer: whoever gets it cannot say which pair it was. With two queries
-# there are two answers, and no such trouble. One head gives each word one weight, for everything
-# that the word hands over. Two heads give it two weights, each for another part.
+# Opposite values cancel, so both answers are the same, and no later layer can tell the pairs
+# apart. Two queries, one for each word, would return both values.
 #
-# (§3.2.2) The paper's own reason is close to this. A single attention averages, and this hinders it
-# from attending to different kinds of information at different places; several heads can, each in a
-# space of its own. And because each head is narrow, all together cost about as much as one of full
-# width. (§2) A mean over positions blurs them (the paper calls this a lower *effective
-# resolution*), and several heads make up for it.
-#
-# (§3.2.2) So the paper runs $H$ attentions side by side. Each is called a *head*, and has three
-# matrices of its own, which lead into a space of width $d_k = D/H$ (64 in the paper, with 8 heads).
-# The paper gives the width of the values a letter of its own, $d_v$, and then takes the same 64.
-# One more linear map mixes the answers of the heads:
+# (§2, §3.2.2) The paper's reason is close to this: averaging hinders a single attention from
+# attending to different kinds of information at different positions, and lowers its *effective
+# resolution*. So the paper runs $H$ attentions side by side, each called a **head**. Every head
+# has its own three matrices, which project to width $d_k = D/H$: 64 in the paper, with 8 heads.
+# Since heads are narrow, all together cost about as much as one of full width. A last matrix $W^O$
+# mixes their answers:
 #
 # $$\begin{gathered}
 # \mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \\
@@ -946,7 +920,7 @@ def two_pairs_with_one_mean():
 # \end{gathered}$$
 # <!-- code: MultiHeadedAttention -->
 #
-# The formula reads like a list of small attentions. Here it is as one, still without $W^O$:
+# First we write this as a list of small attentions, still without $W^O$:
 
 
 # %%
@@ -960,9 +934,9 @@ def list_of_heads(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
 
 
 # %% [markdown]
-# Computers like one large product better than many small ones. So the matrices of all heads are
-# laid side by side and make one of width $D$. One product computes the queries of all heads at
-# once, and its result is cut into heads afterwards. The check shows that both ways agree:
+# One large matrix product runs faster than many small ones. So we put the matrices of all heads
+# side by side, compute the queries of all heads in one product of width $D$, and cut the result
+# into heads. Both ways agree:
 
 
 # %%
@@ -983,32 +957,31 @@ def check_one_product_cut_into_heads_is_the_list():
 # %% [markdown]
 # ![Multi-head attention: three linear maps for queries, keys and values, each split into H heads; attention in every head; the heads joined, and an output linear map.](images/multi-head.svg)
 #
-# **Figure 8.** Multi-head attention (the paper's Figure 2, right). The H small maps of each kind
-# are one matrix product of width D, cut into H slices afterwards. $Q$, $K$ and $V$ are now the
-# inputs, often the same table three times. The matrices $W_i^Q$, $W_i^K$ and $W_i^V$ are learnt,
-# $D \times d_k$ each; $W^O$, $H d_k \times D$, is learnt too.
+# **Figure 8.** Multi-head attention (the paper's Figure 2, right). $Q$, $K$ and $V$ are now the
+# inputs, often the same table three times. The learnt matrices are $W_i^Q$, $W_i^K$ and $W_i^V$,
+# $D \times d_k$ each, and $W^O$, $H d_k \times D$.
 #
-# The module needs four linear maps of the same shape, and a stack needs layers of the same shape.
+# The module needs four linear maps of the same shape. `clones` makes copies that share no weights;
+# the stacks of layers will use it, too.
 
 
-# %%
+# %% tags=["bare"]
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
     """N copies of `module`; `make_model` gives each its own initial weights."""
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
 # %% [markdown]
-# Now the module. Read `forward` beside the formula: project the inputs and cut them into heads,
-# attend in every head, join the heads and mix them. In the middle stands `attention`, the function
-# from above. A variant of attention is a subclass with an `attend` of its own, and gets a name in
-# the dictionary `ATTENTION`. `make_model(attention="plain")` looks it up there.
+# Now the module. Its `forward` follows the formula: project the inputs and cut them into heads,
+# attend in every head, join the heads and mix them. A variant is a subclass with its own `attend`
+# and a name in `ATTENTION`, where `make_model(attention="plain")` looks it up.
 
 
-# %%
+# %% tags=["bare"]
 ATTENTION: dict[str, Callable] = {}  # kinds of self-attention by name, for `make_model`
 
 
-# %%
+# %% tags=["bare"]
 class MultiHeadedAttention(nn.Module):
     """Multi-head attention (§3.2.2): h heads of width d_model / h.
 
@@ -1058,22 +1031,23 @@ ATTENTION["plain"] = MultiHeadedAttention
 
 
 # %% [markdown]
-# > **Why four linear maps, and how do they meet q, k and v?** The first three let a head choose
-# > what to compare and what to pass on: without them each head would only get a fixed slice of
-# > the vectors.
-# > The fourth mixes the heads, which would otherwise keep to their own slices of the
-# > output. The paper's formula has no biases; our maps have them, as those of PyTorch's
-# > module do.
+# > **Why four linear maps?** The first three let each head choose what to compare and what to pass
+# > on; without them it would get a fixed slice of the vectors. The fourth mixes the heads, whose
+# > answers would otherwise stay in separate slices. Like PyTorch's module, our maps have biases,
+# > which the paper's formula does not.
 # >
-# > **Why separate maps for queries and keys?** With one map for both, a score would be the same in
-# > both directions, and a word would often fit itself best. But looking is one-sided: an
-# > adjective is of use to its noun, and need not look back.
+# > **Why separate projections for queries and keys?** With one for both, scores would be the same
+# > in both directions, and a word would often match itself best. But a noun can need its adjective
+# > without the adjective needing the noun.
 # >
-# > **Why keep attention weights at all?** To look at them, in [Part 9](#looking-inside). Training
-# > has no use for them.
+# > **What does the table of weights cost in memory?** $T \times S$ numbers per head and sentence,
+# > so $B \cdot H \cdot T \cdot S$ per attention module, and training keeps them for the backward
+# > pass. In self-attention, twice the length takes four times the memory. A *fused kernel* works
+# > block by block and never stores the table; the [engine room](#faster) trains with PyTorch's on
+# > a GPU. We keep the weights in `attn`, to [look at them](#looking-inside).
 #
-# With the same matrices, PyTorch's own module must give the same output, for queries and keys of
-# different lengths. It keeps the first three maps in one matrix:
+# With the same matrices, PyTorch's module must give the same output. It keeps the first three
+# projections in one matrix:
 
 
 # %%
@@ -1093,8 +1067,7 @@ def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) ->
 
 
 # %% [markdown]
-# Four heads, three queries, five keys; in the second sentence two keys are closed. We compare the
-# outputs, and the weights of every head.
+# We mask two keys of the second sentence, and compare the outputs and the weights of every head.
 
 
 # %%
@@ -1113,15 +1086,15 @@ def check_multi_head_attention_equals_torch():
 
 
 # %% [markdown]
-# The masks of PyTorch's *modules* say the opposite of ours: there `True` means *closed*. (Its
-# function `scaled_dot_product_attention` agrees with us.) Hence the `~`. To confuse the two is one
-# of the easiest ways to get a model that trains and is worthless.
+# PyTorch's *modules* use the opposite mask: there `True` means *closed*, hence the `~`. Its
+# function `scaled_dot_product_attention` agrees with us. Confuse the two, and you may get a model
+# that trains and is worthless.
 #
-# > **Why cut and then `transpose`: can one view straight to heads?** No. `view` only reads the
-# > same numbers in the same order under another shape. The numbers of one position lie together,
-# > so the last axis can be cut into H pieces. To bring the head axis before the time axis,
-# > numbers must change places, and that is what `transpose` is for. Viewing straight to (B, H, T,
-# > d_k) runs without complaint and mixes positions:
+# > **Why `view` and then `transpose`, and not a single `view`?** `view` regroups the numbers but
+# > keeps their order. The numbers of one position lie together, so it can cut the last axis into H
+# > pieces (`split` does this with `unflatten`). Bringing the head axis before the time axis
+# > changes the order, and that takes `transpose`. A single `view` to (B, H, T, d_k) raises no
+# > error and mixes positions:
 
 
 # %%
@@ -1134,16 +1107,15 @@ def a_view_straight_to_heads_mixes_positions():
 
 
 # %% [markdown]
-# The first position holds 0 to 3, the second 4 to 7, the third 8 to 11. The right head 0 holds
-# the first half of all three positions. The wrong one holds the whole first position, half of the
-# second and nothing of the third.
+# The three positions hold 0 to 3, 4 to 7 and 8 to 11. The right head 0 holds the first half of
+# each. The wrong one holds all of the first, half of the second and nothing of the third.
 #
 # <a id="three-uses"></a>
 # ## Three uses of attention
 #
-# (§3.2.3) The model uses the same module in three ways. In *self-attention* queries, keys and
-# values all come from one sequence. In *cross-attention* (the paper says *encoder-decoder attention*)
-# the target asks, and the source answers.
+# (§3.2.3) The model uses this module in three ways. In **self-attention**, queries, keys and
+# values come from one sequence. In **cross-attention** (the paper's *encoder-decoder attention*),
+# the target asks and the source answers.
 #
 # | Use | Queries from | Keys and values from | Mask |
 # | --- | --- | --- | --- |
@@ -1151,24 +1123,23 @@ def a_view_straight_to_heads_mixes_positions():
 # | decoder self-attention | target | target | padding and the future of the target |
 # | cross-attention | target | encoder's output, the *memory* | padding of the source |
 #
-# (*Padding* fills short sentences up to the length of their batch; [Part 3](#batches) comes back
-# to it.)
+# [*Padding*](#batches), which the paper does not mention, fills short sentences up to the length
+# of their batch.
 #
-# > **Which of q, k and v comes from the encoder, and why from its last layer only?** Keys and
-# > values do. The decoder asks, the encoder answers. All decoder layers read the same memory: the
-# > last layer of the encoder has seen what the earlier ones computed.
+# > **Which of query, key and value come from the encoder?** Keys and values. Every decoder layer
+# > reads the output of the last encoder layer, which builds on all the layers before it.
+# >
+# > **Why has cross-attention no causal mask?** The whole source is known before the decoder writes
+# > its first word, and it does not contain the target. There is nothing to hide.
 #
 # <a id="try-attention"></a>
 # ## Try it
-#
-# Two questions. Guess before you look.
 #
 # 1. Two words of a sentence have the same key and different values. How do their weights differ?
 #
 #    <details><summary>Answer</summary>
 #
-#    They do not, for any query: weights follow from queries and keys alone. Their values are mixed
-#    in equal shares.
+#    Not at all, for any query: weights depend only on queries and keys.
 #
 #    </details>
 #
@@ -1176,7 +1147,7 @@ def a_view_straight_to_heads_mixes_positions():
 #
 #    <details><summary>Answer</summary>
 #
-#    Its own value, unchanged: one key is open, and the softmax of a single score is 1.
+#    Its own value, unchanged. Only one key is open, and the softmax of a single score is 1.
 #
 #    </details>
 #
@@ -1186,30 +1157,32 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="encoder-decoder"></a>
 # ## The plan
 #
-# (§3) The encoder reads the whole source and leaves one vector for each of its positions: the
-# *memory*. The decoder writes the target one token at a time. At each step it sees the memory
-# and what it has written so far, and nothing else.
+# (§3) The encoder turns the source into one vector for each position, the *memory*. The decoder is
+# *autoregressive*: it writes one token at a time, and each step sees only the memory and the tokens
+# written so far.
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 9.** The whole model (the paper's Figure 1). It has the norm *before* each sub-layer,
-# where the paper has it after ([why](#residual)). The source goes down on the left, and the memory
-# goes across to the decoder. The shape of every tensor stands on its arrow; inside both stacks it
-# never changes. On the page, point at a box: it shows the vector that the chosen subword has there,
-# or, at attention, the weights of every head; and what the generator would say of it if all later
-# parts were left out and only the final norm were kept (the *logit lens*). The table has the lens
-# of all positions. Type a sentence of your own, and it runs through the map.
+# **Figure 9.** The whole model (the paper's Figure 1), here with the norm before each sub-layer
+# ([why](#residual)). Inside both stacks the shape of the tensors never changes. On the page, type a
+# sentence and point at a box to see the chosen subword's vector there or, at attention, the weights
+# of every head. You also see what the model would predict if it skipped everything between that
+# vector and the final norm (the *logit lens*).
 #
-# We have attention. Here are the other parts, in the order in which a sentence meets them.
+# Part 1 has built attention. We add [embeddings](#embeddings) and
+# [positions](#positional-encoding), then what completes a layer: a [feed-forward
+# network](#feed-forward), [norms](#layer-norm) and [residual connections](#residual). $N$
+# [layers](#layers) make a stack. The [generator](#generator) turns the decoder's output into
+# probabilities, and [`make_model`](#make-model) assembles everything.
 #
 # <a id="embeddings"></a>
 # ## Embeddings
 #
-# (§3.4) A word enters as an index and leaves as a row of a learnt matrix, multiplied by
-# $\sqrt{D}$.
+# (§3.4) The embedding is a learnt matrix with a row of width $D$ for each token. We look up the row
+# of each token id and multiply it by $\sqrt{D}$.
 
 
-# %%
+# %% tags=["bare"]
 class Embeddings(nn.Module):
     """Learnt vectors, times √D (§3.4): ids (B, T) -> (B, T, D)."""
 
@@ -1229,33 +1202,43 @@ def check_embeddings_start_with_unit_variance():
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** Because one matrix may be used in two places. As the [last
-# > linear map](#generator) it should start small, with entries around $D^{-1/2}$, so that the
-# > first scores are of order one. As an embedding it will be added to a positional encoding with
-# > entries between −1 and 1, and should not drown in it. The factor brings the entries from
-# > $D^{-1/2}$ to about one. The paper gives no reason; this is the usual one.
+# > **Why multiply by $\sqrt{D}$?** The paper gives no reason; this is the usual one. The same
+# > matrix may also serve in the [generator](#generator), where entries around $D^{-1/2}$ keep the
+# > first scores of order one. As embeddings, such small entries would drown in the positional
+# > encoding, which lies between −1 and 1; the factor brings them to about one.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
 #
-# Attention without a mask treats its input as a set: shuffle the words, and the answers are
-# shuffled with them.
+# Attention without a mask ignores order: if you shuffle the words, the outputs are the same,
+# shuffled. So we must tell the model where each word stands.
 #
-# (§3.5) So the order of words must be told to the model. The paper adds to each embedding a vector
-# that depends on the position $p$ alone. Its entries are sines and cosines in pairs, numbered by
-# $i$ from 0 to $D/2 - 1$, whose wavelengths grow from $2\pi$ to nearly $10000 \cdot 2\pi$:
+# (§3.5) The paper adds to each embedding a vector that depends only on the position $p$. Its
+# entries are pairs of sine and cosine, numbered by $i$ from 0 to $D/2 - 1$, with wavelengths that
+# grow from $2\pi$ to nearly $10000 \cdot 2\pi$:
 #
 # $$\begin{gathered}
 # PE_{(p, 2i)} = \sin\!\left(p / 10000^{2i/D}\right), \\
 # PE_{(p, 2i+1)} = \cos\!\left(p / 10000^{2i/D}\right)
 # \end{gathered}$$
+#
+# > **Why sines?** They stay between −1 and 1, whereas $p$ itself grows without bound. A learnt
+# > vector for each position hardly changed the results (§3.5; Table 3, row E). The authors chose
+# > waves because they might extend to sentences longer than those in training.
+# >
+# > **Why 10,000?** The paper gives no reason. If all waves were short, distant positions could look
+# > alike, so the slowest must be much longer than any sentence. With 10,000 it is.
+# >
+# > **Why add and not concatenate?** A linear projection comes next. From a concatenation it
+# > computes $W_1 e + W_2 p$, from a sum $We + Wp$. The sum is nearly as expressive, since training
+# > can give words and positions different directions, and the width stays $D$.
 
 
-# %%
+# %% tags=["bare"]
 POSITIONS: dict[str, Callable] = {}  # kinds of positions by name
 
 
-# %%
+# %% tags=["bare"]
 class PositionalEncoding(nn.Module):
     """Adds sinusoids of the position (§3.5), then dropout: (B, T, D) -> (B, T, D)."""
 
@@ -1291,17 +1274,8 @@ def check_positional_encoding_is_the_formula():
 
 
 # %% [markdown]
-# > **Interleaved or concatenated?** The formula interleaves sines and cosines, so we do. All
-# > sines first would be a fixed permutation of the features, which learnt embeddings can
-# > follow.
-# >
-# > **Why `register_buffer`, and a leading dimension of one?** The table is not learnt, but it
-# > must move to the GPU with the model; it follows from a formula, so it is not saved. The
-# > dimension stands for the batch: (1, T, D) is added to (B, T, D).
-# >
-# > **Why waves, and not a learnt vector for each position?** The paper tried both and found
-# > hardly a difference (§3.5; Table 3, row E). Waves go on for ever, so the authors hoped that
-# > they would also serve sentences longer than those of the training.
+# > **Why `register_buffer`?** The table is not learnt, but it must move to the GPU with the model.
+# > A formula gives it, so we do not save it.
 
 
 # %% tags=["hide-input"]
@@ -1313,15 +1287,14 @@ def sinusoids_figure():
 
 
 # %% [markdown]
-# **Figure 10.** Sinusoids for D = 24. Read a row: it is the signature of one position. Read a
-# column: it is one wave. The columns at the left tell neighbours apart; those at the right hardly
-# move within a sentence.
+# **Figure 10.** Sinusoids for D = 24. A row is the signature of one position, a column is one wave.
+# The fast waves on the left tell neighbours apart; the slow ones on the right hardly change within
+# a sentence.
 #
-# (§3.5) The paper chose waves because it expected that a model learns from them to attend by
-# distance: for every distance $k$ there is one matrix that turns $PE_p$ into $PE_{p+k}$, whatever
-# $p$ is.
-#
-# This matrix rotates each pair of sine and cosine by the angle that belongs to $k$:
+# (§3.5) The paper expected that these waves make it easy to attend by distance: for every distance
+# $k$, one matrix turns $PE_p$ into $PE_{p+k}$ at all positions $p$. This matrix rotates each pair
+# of sine and cosine by the angle $k\,\omega_i$, where $\omega_i = 10000^{-2i/D}$ is the frequency
+# of the wave:
 
 
 # %%
@@ -1338,10 +1311,9 @@ def check_a_shift_is_a_linear_map():
 
 
 # %% [markdown]
-# So the inner product of two encodings depends on their distance alone. Each pair of sine and
-# cosine is a point on the unit circle. A shift by $k$ turns it by the angle $k\,\omega_i$, where
-# $\omega_i = 10000^{-2i/D}$ is the frequency of the wave. The sum over all pairs is $PE_p \cdot
-# PE_{p+k} = \sum_i \cos(k\,\omega_i)$:
+# So the inner product of two encodings depends only on their distance. Each pair is a point on the
+# unit circle, and two such points at an angle $k\,\omega_i$ have the inner product
+# $\cos(k\,\omega_i)$. Over all pairs, $PE_p \cdot PE_{p+k} = \sum_i \cos(k\,\omega_i)$:
 
 
 # %% tags=["hide-input"]
@@ -1355,27 +1327,27 @@ def inner_products_by_distance_figure():
 
 
 # %% [markdown]
-# **Figure 11.** Inner products of the encoding of one position with all others. It is highest for
-# the position itself, where it is $D/2 = 32$, and falls to both sides, with ripples.
+# **Figure 11.** Inner product of one position's encoding with all others. It peaks at the position
+# itself, at $D/2 = 32$, and falls off on both sides with ripples.
 #
-# So a head that reads positions alone, unchanged by its matrices, would look at its own place. But
-# a $W^Q$ can turn all queries by one step, and then the best key is that of the neighbour.
+# A head that compared these encodings directly would attend to its own position. With the rotation
+# for $k = -1$ as $W^Q$ and the identity as $W^K$, it attends to the previous one.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
 #
-# (§3.3) Attention moves information between positions. The last step of each layer works on every
-# position alone: widen, cut off what is negative (*ReLU*), narrow again. The paper remarks that
-# two convolutions of kernel size 1 would do the same.
+# Attention moves information between positions. (§3.3) The feed-forward network then processes each
+# position separately: it widens the vector from $D$ to $F$, sets negative entries to zero (*ReLU*)
+# and projects back to $D$. The paper notes that two convolutions with kernel size 1 do the same.
 #
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
 
 
-# %%
+# %% tags=["bare"]
 FEED_FORWARD: dict[str, Callable] = {}  # kinds of feed-forward networks by name
 
 
-# %%
+# %% tags=["bare"]
 class PositionwiseFeedForward(nn.Module):
     """Two linear maps with a ReLU between them (§3.3, Eq. 2): (B, T, D) -> (B, T, D)."""
 
@@ -1393,30 +1365,25 @@ FEED_FORWARD["relu"] = PositionwiseFeedForward
 
 
 # %% [markdown]
-# > **What is it for?** Once the attention weights are fixed, attention is a linear map, and takes
-# > sums. The cut at zero adds what sums cannot do: a feature that answers to some inputs and is
-# > silent for others. And most parameters of an encoder layer are here: with $F = 4D$, as in the
-# > paper, $2DF = 8D^2$, against $4D^2$ in attention.
-#
-# <a id="layer-norm"></a>
-# ## Layer normalisation
-#
-# (§3.1) Each sub-layer comes with layer normalisation ([Ba et al.,
-# 2016](https://arxiv.org/abs/1607.06450)).
-#
-# It takes the vector of one position, shifts it to mean zero and scales it to variance one. No
-# other position and no other sentence has a part in it, so a word is treated the same in any batch.
-#
-# $$\begin{gathered}
-# \mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \\
-# \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2
-# \end{gathered}$$
-#
-# Here $\odot$ multiplies entry by entry, and the small number $\epsilon$ keeps the root away from
-# zero. $\gamma$ and $\beta$ are learnt. PyTorch calls them `weight` and `bias`, and so do we.
+# > **What is it for?** For given weights, attention can only average and project, which is linear.
+# > The ReLU adds features that respond to some inputs and not to others.
+# >
+# > **Why $F = 4D$?** The paper gives no reason. Two models in its Table 3 (rows C) change $F$
+# > alone: the wider one translates better and has more parameters. With $F = 4D$ most parameters of
+# > an encoder layer are here, $2DF = 8D^2$ against $4D^2$ in attention.  <a id="layer-norm"></a> ##
+# > Layer normalisation  Without a norm, a larger input gives each layer a larger output, and the
+# > scale grows exponentially with depth ([Figure 13](#behaviour)). Such networks are hard to train.
+# > **Layer normalisation** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)), which the paper
+# > uses with every sub-layer (§3.1), fixes the scale. It shifts the vector of each position to mean
+# > zero and scales it to variance one:  $$\begin{gathered} \mathrm{LayerNorm}(x) = \gamma \odot
+# > \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \\ \mu = \frac{1}{D}\sum_{i} x_i, \quad
+# > \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2 \end{gathered}$$  Here $\odot$ multiplies entry by
+# > entry, and the small constant $\epsilon$ avoids a division by zero. The scale $\gamma$ and the
+# > shift $\beta$ are learnt; PyTorch calls them `weight` and `bias`. The result does not depend on
+# > other positions or on the rest of the batch.
 
 
-# %%
+# %% tags=["bare"]
 class LayerNorm(nn.Module):
     """Layer normalisation with a learnt scale and shift: (..., features) -> (..., features)."""
 
@@ -1442,11 +1409,11 @@ def check_layer_norm_equals_torch():
 
 
 # %% [markdown]
-# The two agree, so from here on the models use PyTorch's, which is faster. To build them with ours,
-# for example after editing it, set `NORM["layer"] = LayerNorm`.
+# The two agree, and PyTorch's is faster, so the models use that one. To build them with ours, set
+# `NORM["layer"] = LayerNorm`.
 
 
-# %%
+# %% tags=["bare"]
 NORM: dict[str, Callable] = {  # kinds of norms by name
     "layer": functools.partial(nn.LayerNorm, eps=1e-6),
     "none": nn.Identity,
@@ -1455,43 +1422,54 @@ NORM: dict[str, Callable] = {  # kinds of norms by name
 
 # %% [markdown]
 # > **Why learn a scale and a shift?** Without them every output would have mean zero and length
-# > $\sqrt{D}$, whatever the next layer needs. With them a feature can be made loud, quiet or
-# > constant. They start at one and zero, so at first they change nothing.
+# > $\sqrt{D}$. With them the model can make a feature large, small or constant.
 #
 # <a id="residual"></a>
 # ## Residual connections
 #
-# (§3.1) Attention and the feed-forward network are the *sub-layers* of a layer. Each of them adds
-# its output to its input: $x + \mathrm{Sublayer}(x)$. (This is why all sub-layers, and the
-# embeddings, have outputs of one width $D$.) The sum is normalised,
+# (§3.1) Attention and the feed-forward network are the *sub-layers* of a layer. Each adds its
+# output to its input, $x + \mathrm{Sublayer}(x)$: a **residual connection** ([He et al.,
+# 2016](https://arxiv.org/abs/1512.03385)). So the embeddings and all sub-layers have outputs of the
+# same width $D$. The running sum is the **residual stream**, which every sub-layer reads and adds
+# to.
 #
-# $$\mathrm{LayerNorm}\bigl(x + \mathrm{Sublayer}(x)\bigr),$$
+# Residual connections make deep stacks trainable. For a sub-layer $f$,
+#
+# $$\frac{\partial\,(x + f(x))}{\partial x} = I + f'(x).$$
 # <!-- code: none -->
 #
-# A *stream* runs through the whole stack, then, and each sub-layer adds to it; here it passes
-# through every norm on its way. Along the stream signals have a short way forward, and gradients a
-# short way back. A later configuration of the code that the authors published, and most models
-# since, normalise before the sub-layer, off the stream:
+# Backpropagation multiplies one such factor per sub-layer. Without the sum the factors would be
+# $f'(x)$ alone. If they are small, their product shrinks exponentially with depth, and the first
+# layers hardly learn: **vanishing gradients**. With the sum, the product contains the identity, so
+# the gradient has a direct path to the first layer.
 #
-# $$x + \mathrm{Sublayer}\bigl(\mathrm{LayerNorm}(x)\bigr).$$
+# The paper puts the norm after the sum, which is called **post-norm**:
+#
+# $$\mathrm{LayerNorm}\bigl(x + \mathrm{Sublayer}(x)\bigr)$$
+# <!-- code: none -->
+#
+# In **pre-norm**, only the input of the sub-layer is normalised:
+#
+# $$x + \mathrm{Sublayer}\bigl(\mathrm{LayerNorm}(x)\bigr)$$
 # <!-- code: SublayerConnection -->
 #
 # ![Two small drawings. Left, the norm first: the stream passes a sum only, and a branch goes through norm and sub-layer. Right, the norm after the sum: the stream itself passes through the norm.](images/norms.svg)
 #
-# **Figure 12.** Both orders. On the left nothing stands in the way of the stream; on the right
-# every sum passes through a norm.
+# **Figure 12.** Both orders. In pre-norm (left) the residual stream passes through sums only. In
+# post-norm (right) it passes through every norm.
+#
+# BERT, RoBERTa and BART are post-norm. A later configuration of the authors' own code is pre-norm,
+# and so are GPT-2 and most models after it.
 #
 # <a id="dropout"></a>
-# While the model trains, *dropout* sets numbers to zero at random, so that no part of the model
-# can rely on a single other one. What is left is scaled up, so that sums keep their size on
-# average. When the trained model is used, in eval mode, dropout does nothing. It acts on the
-# output of each sub-layer, before the addition, and on the sum of embedding and position (§5.4).
-# Later configurations of the authors' code also drop attention weights, and numbers inside the
-# feed-forward network. So does `make_model`; our long trainings leave the attention weights
-# whole.
+# (§5.4) **Dropout** reduces *overfitting*. During training it sets random entries to zero, so that
+# no part relies on a single other one, and scales up the rest to keep the mean. In eval mode it
+# does nothing. The paper applies it to the output of each sub-layer, before the sum, and to the sum
+# of embedding and position. `make_model` also applies it to attention weights and inside the
+# feed-forward network, as later configurations of the authors' code do.
 
 
-# %%
+# %% tags=["bare"]
 class SublayerConnection(nn.Module):
     """Residual connection around a sub-layer, with dropout and a norm: (B, T, D) -> (B, T, D).
 
@@ -1514,32 +1492,30 @@ class SublayerConnection(nn.Module):
 
 
 # %% [markdown]
-# > **Why is the norm before the sub-layer when the paper puts it after?** With the norm after the
-# > sum, the path from the loss to the first layer crosses every norm on the way, and gradients
-# > near the output are large at the start. Such a stack needs a careful [warm-up](#schedule) of
-# > the learning rate, and deep ones may fail to train. With the norm before the sub-layer, off
-# > the stream, the residual path is a plain sum from the first layer to the last ([Xiong et al.,
-# > 2020](https://arxiv.org/abs/2002.04745)). We take the safe order as default;
-# > `norm_first=False` gives the paper's.
+# > **Why is the norm before the sub-layer when the paper puts it after?** Pre-norm trains more
+# > reliably. In post-norm the gradient crosses every norm on its way to the first layer, and
+# > gradients near the output are large at the start. Such a stack needs a careful
+# > [warm-up](#schedule) of the learning rate ([Xiong et al.,
+# > 2020](https://arxiv.org/abs/2002.04745)), and a deep one may fail to train. For the paper's
+# > order, set `norm_first=False`.
 # >
-# > **And the extra norm at the end of a stack?** It belongs to the order with the norm first. A
-# > plain sum of many outputs grows with depth, and nobody has normalised it; so one norm closes
-# > the stack. After the paper's order the output is normalised already.
+# > **Why a norm at the end of a pre-norm stack?** Nothing normalises the residual stream itself,
+# > and every sub-layer adds to it. The final norm gives the output a fixed scale. A post-norm stack
+# > ends with a norm anyway.
 #
 # <a id="layers"></a>
 # ## Layers and stacks
 #
-# (§3.1) An encoder layer is self-attention and a feed-forward network, each inside a residual
-# connection.
-#
-# The connection calls what it is given with one input. Attention takes more: hence the lambda.
+# (§3.1) An encoder layer is self-attention, then a feed-forward network, each inside a residual
+# connection. `SublayerConnection` calls its sub-layer with one input. Attention takes more, so we
+# wrap it in a lambda.
 
 
-# %%
+# %% tags=["bare"]
 ENCODER_LAYER: dict[str, Callable] = {}  # kinds of encoder layers by name
 
 
-# %%
+# %% tags=["bare"]
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward (§3.1): (B, S, D) -> (B, S, D)."""
 
@@ -1567,18 +1543,17 @@ ENCODER_LAYER["plain"] = EncoderLayer
 
 
 # %% [markdown]
-# A decoder layer has a third sub-layer between the two: cross-attention over the memory.
+# A decoder layer has a third sub-layer between these two: cross-attention over the memory.
 #
-# > **Why does cross-attention come after self-attention?** The paper does not say. Read as a
-# > story: first the decoder gathers what it has written so far, and so knows what it is looking
-# > for; then it asks the source.
+# > **Why does cross-attention come after self-attention?** The paper does not say. One reading: the
+# > decoder first gathers what it has written so far, and then knows what to look for in the source.
 
 
-# %%
+# %% tags=["bare"]
 DECODER_LAYER: dict[str, Callable] = {}  # kinds of decoder layers by name
 
 
-# %%
+# %% tags=["bare"]
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention and feed-forward (§3.1): (B, T, D) -> (B, T, D)."""
 
@@ -1609,11 +1584,13 @@ DECODER_LAYER["plain"] = DecoderLayer
 
 
 # %% [markdown]
-# A stack is $N$ layers of the same shape, each with weights of its own. The decoder differs in
-# one thing: each of its layers receives the memory too.
+# A stack is $N$ layers of the same shape. In the decoder, each layer also receives the memory.
+#
+# > **Do the layers share weights?** No. `clones` makes independent copies and shares nothing;
+# > `make_model` then gives each copy its own initial weights.
 
 
-# %%
+# %% tags=["bare"]
 def final_norm(layer: EncoderLayer | DecoderLayer) -> nn.Module:
     """What stands at the end of a stack: a norm like the layer's, where that norm comes first."""
     return copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
@@ -1648,11 +1625,9 @@ class Decoder(nn.Module):
 
 
 # %% [markdown]
-# Are they right? PyTorch has both layers too. We give its layers our norms, our linear maps and the
-# weights of our attention, and compare, in both orders of the norm, with padding in the source and
-# the future hidden in the target. We compare in training: with the same seed, dropout closes the
-# same numbers in both. (With one sentence, that is. PyTorch's layer stores a batch in another
-# order.)
+# PyTorch's layers, given our weights, must agree with ours in both norm orders, with padding in the
+# source and a causal mask on the target. We compare in training mode: with the same seed, dropout
+# zeroes the same entries in both.
 
 
 # %% tags=["hide-input"]
@@ -1702,13 +1677,13 @@ def check_layers_equal_torch():
 # <a id="generator"></a>
 # ## From states to words
 #
-# (§3.4) The last step maps a state of width $D$ to one score (a *logit*) for each word of the
-# vocabulary, and a softmax makes probabilities of the scores.
-#
-# We keep logarithms: products of many probabilities underflow, sums of their logarithms do not.
+# (§3.4) The last projection maps the decoder's state, of width $D$, to one score for each word of
+# the vocabulary. These scores are the **logits**, and a softmax turns them into probabilities. We
+# keep logarithms, because a product of many probabilities underflows and the sum of their
+# logarithms does not.
 
 
-# %%
+# %% tags=["bare"]
 class Generator(nn.Module):
     """Linear map and log-softmax (§3.4): states (..., D) -> log-probabilities (..., V)."""
 
@@ -1723,12 +1698,13 @@ class Generator(nn.Module):
 
 
 # %% [markdown]
-# ## The frame
+# ## Putting the parts together
 #
-# What remains is the frame of Figure 9, with the parts in their places.
+# `EncoderDecoder` connects the parts as in Figure 9. `src_mask` hides the padding of the source;
+# `tgt_mask` hides the padding and the future of the target.
 
 
-# %%
+# %% tags=["bare"]
 class EncoderDecoder(nn.Module):
     """Encoder, decoder and what surrounds them (§3, Figure 1 of the paper).
 
@@ -1764,23 +1740,19 @@ class EncoderDecoder(nn.Module):
 
 
 # %% [markdown]
-# > **Why is the generator outside `forward`?** Because it is the widest layer by far, and the two
-# > users of the model want different things of it. Training needs it at every position. Decoding
-# > needs it at the last one only: there, running it inside `forward` would score every earlier
-# > position again, for nothing.
+# > **Why is the generator outside `forward`?** Training needs it at every position, decoding only
+# > at the last. It is by far the widest layer, so scoring all earlier positions again at every step
+# > would be a waste.
 #
 # <a id="make-model"></a>
 # ## The whole model
 #
-# (§3.4) The paper uses one matrix three times, as both embeddings and as the last linear map.
-#
-# Several parts come in kinds: attention, the feed-forward network, the norm, the positions and the
-# layers. `make_model` takes the name of a kind and looks it up in the dictionary beside its class.
-# To try a class of yours, add it there, as in `ATTENTION["mine"] = Mine`, and ask for
-# `attention="mine"`. Part 10 does so with what has come since 2017.
+# `make_model` takes the name of each part and looks up its class in the dictionaries above. To try
+# a class of your own, set `ATTENTION["mine"] = Mine` and ask for `attention="mine"`. [Part
+# 10](#today) adds newer parts in this way.
 
 
-# %%
+# %% tags=["bare"]
 PARTS = {
     "attention": ATTENTION,
     "feed_forward": FEED_FORWARD,
@@ -1801,13 +1773,18 @@ def find_part(kind: str, name: str) -> Callable:
 
 
 # %% [markdown]
-# The paper does not say how weights start. As is usual, the matrices of all linear maps start by
-# the rule of Glorot and Bengio (`nn.init.xavier_uniform_`, after the first author's first name),
-# which aims to keep the variance of signals and gradients the same through a linear map. Their
-# biases start at zero. Embeddings keep their own start.
+# The paper does not say how weights are initialised. For linear maps we use the common rule of
+# Glorot and Bengio (`nn.init.xavier_uniform_`), which aims to keep the variance of signals and
+# gradients the same from layer to layer. Biases start at zero.
+#
+# (§3.4) The paper uses one matrix for both embeddings and the generator (`share_embeddings=True`).
+#
+# > **What if the vocabularies differ?** Then the languages cannot share a matrix, because a row
+# > must mean the same token everywhere. Only the target embedding and the generator can
+# > (`tie_output=True`). The paper has one list of subwords for both languages.
 
 
-# %%
+# %% tags=["bare"]
 def start_weights(model: nn.Module, bias: bool = True) -> None:
     """Initial weights of all linear maps; with `bias=False` they lose their biases."""
     for module in model.modules():
@@ -1876,8 +1853,7 @@ def make_model(
 
 
 # %% [markdown]
-# What has it made? All matrices start by the rule, biases at zero, and every dropout has the rate
-# that was asked for. `clones` copies a layer N times, and no two copies share a weight.
+# We check the initial weights and the dropout rates, and that layers do not share weights:
 
 
 # %%
@@ -1898,17 +1874,11 @@ def check_a_new_model_starts_as_described():
 
 
 # %% [markdown]
-# > **What does sharing weights mean when the vocabularies differ?** Nothing: a row must stand for
-# > the same token in all three places. The paper splits both languages into subwords and
-# > keeps one list of subwords for both, so one matrix fits. With a list of words for each language
-# > only the target's two matrices can be one (`tie_output=True`).
-#
 # <a id="behaviour"></a>
 # ## Does it behave?
 #
-# Some properties follow from the design alone, whatever the weights are. A mistake in a mask or
-# an axis breaks at least one of them. First: what is written now must not depend on what comes
-# later.
+# Some properties must hold for any weights, and a mistake in a mask or an axis breaks at least one.
+# First, no decoder output may depend on later target tokens.
 
 
 # %%
@@ -1933,7 +1903,7 @@ def check_a_future_token_changes_no_earlier_output():
 
 
 # %% [markdown]
-# Second: a short sentence must come out the same, alone or padded to the length of a neighbour.
+# Second, a short sentence must give the same output alone and padded to the length of a neighbour.
 
 
 # %%
@@ -1952,9 +1922,8 @@ def check_padding_changes_no_real_output():
 
 
 # %% [markdown]
-# Third: without positions the encoder cannot know about order. Permuted words give permuted
-# outputs, nothing else. The last line of the check adds the positions back, and the property is
-# gone: order matters again.
+# Third, without positions the encoder is *permutation equivariant*: permuted words give the same
+# outputs, permuted. The last two lines of the check add the positions, and order matters again.
 
 
 # %%
@@ -1971,8 +1940,8 @@ def check_without_positions_the_encoder_is_permutation_equivariant():
 
 
 # %% [markdown]
-# Why normalise at all? Look at the size of the stream, the root of the mean square of its numbers,
-# behind each of twelve layers, with fresh weights:
+# What do the norms do? We measure the size of the residual stream, the root mean square of its
+# entries, after each of twelve layers with fresh weights:
 
 
 # %% tags=["hide-input"]
@@ -1996,12 +1965,11 @@ def size_of_the_stream_figure():
 
 
 # %% [markdown]
-# **Figure 13.** The stream's size by layer; the scale is logarithmic. Without norms each layer
-# answers to a larger input with a larger output, so the size grows like interest. With the norm
-# first, layers add outputs of about one size, and the growth slows down. With the norm after the
-# sum there is none.
+# **Figure 13.** Size of the residual stream by layer, on a logarithmic scale. Without norms it
+# grows exponentially. In pre-norm every sub-layer adds an output of about the same size, so growth
+# slows down. In post-norm the size stays constant.
 #
-# And what does such a model say, with all its parts and before any training?
+# And what does a model say before any training?
 
 
 # %%
@@ -2019,15 +1987,15 @@ def an_untrained_model_babbles():
 
 
 # %% [markdown]
-# The same word, again and again. Nothing is broken: every part does what its formula says, with
-# numbers that mean nothing yet. [Part 3](#training) gives them a meaning.
+# The same word again and again. Nothing is broken: every part computes its formula, with weights
+# that mean nothing yet. [Part 3](#training) trains them.
 #
 # <a id="parameter-count"></a>
 # ## How many parameters?
 #
-# (§6.2, Table 3) The paper gives 65 million for the base model and 213 million for the big one,
-# with about 37,000 tokens shared by both languages (§5.1). How many should there be? Every matrix
-# of the formulas, and every bias, can be counted on paper:
+# The paper gives 65 million parameters for the base model and 213 million for the big one (Table
+# 3), with about 37,000 tokens shared by both languages (§5.1). First, does a small model have
+# exactly the matrices and biases of the formulas?
 
 
 # %%
@@ -2051,7 +2019,7 @@ def check_the_parameters_are_those_of_the_formulas():
 
 
 # %% [markdown]
-# We build both models of the paper on PyTorch's `meta` device, which keeps shapes but no numbers.
+# Then we build the paper's models on PyTorch's `meta` device, which keeps shapes but no numbers.
 
 
 # %% tags=["hide-input"]
@@ -2066,53 +2034,54 @@ def parameters_beside_table_3():
 
 
 # %% [markdown]
-# Ours are a little below and a little above. The matrices inside the layers are fixed by the paper,
-# and the check has just found each of them. The vocabulary is not. With 41,000 tokens the base
-# model has the paper's 65 million, and every other row of Table 3 agrees too, but for the big
-# model's (a test of ours counts them). That one needs fewer than 37,000 tokens, and we cannot
-# explain it.
+# Our base model is a little smaller than the paper's, our big one a little larger. The vocabulary,
+# which the paper gives only roughly, cannot explain both: the base model needs about 41,000 tokens,
+# the big one fewer than 37,000.
 #
 # <a id="try-model"></a>
 # ## Try it
 #
-# 1. You take the positions out of the encoder and read a sentence backwards. What changes in the
-#    memory?
+# 1. You remove the positions from the encoder and feed it a sentence backwards. How does the memory
+#    change?
 #
 #    <details><summary>Answer</summary>
 #
-#    Only its order: the same vectors, backwards. To a decoder it is the same memory. The third
-#    check of [Does it behave?](#behaviour) says so.
+#    Only its order changes: the same vectors come out backwards. For the decoder it is the same
+#    memory. See the third check of [Does it behave?](#behaviour)
 #
 #    </details>
 #
-# 2. All matrices of all sub-layers are zero, biases too, and the norm comes first. What does an
-#    encoder layer do?
+# 2. In a pre-norm encoder layer, all matrices and biases of the sub-layers are zero. What does the
+#    layer do?
 #
 #    <details><summary>Answer</summary>
 #
-#    Nothing: it adds zero to the stream. With the norm after the sum it would still normalise.
+#    Nothing: it adds zero to the residual stream. A post-norm layer would still normalise.
 #
 #    </details>
 #
 # <a id="training"></a>
 # # Part 3. Training
 #
-# A model is a function with some millions of numbers in it. Training finds the numbers. It needs
-# four things: batches of examples, a loss that says how wrong an answer is, an optimizer that
-# makes it a little less wrong, and a loop around them. None of them is special to translation,
-# and each has a detail that is easy to get wrong without noticing: the model then still trains,
-# only worse than it should.
+# A model is a function with millions of parameters, and training finds their values. It takes
+# batches of examples, a *loss* that measures how wrong the model is, an *optimizer* that lowers it,
+# and a loop. A mistake in any of them rarely raises an error: the model just trains worse.
 #
 # <a id="batches"></a>
 # ## Batches and masks
 #
-# Sentences differ in length, tensors do not. So the sentences of a batch are filled up with a
-# padding token, and masks make sure that it counts for nothing. Four tokens have a meaning of
-# their own and come first in every vocabulary: the start of a sentence; its end, by which the
-# model says that it has finished; padding; and the unknown word, which stands for all words that
-# the vocabulary does not have.
+# Sentences differ in length, but a tensor is rectangular. So we fill short sentences with a padding
+# token, and hide it from attention and loss. Four special tokens come first in every vocabulary:
+# start, end, padding, and a stand-in for unknown words.
+#
+# The decoder learns to predict the next token. So it reads `tgt[:, :-1]` and must predict
+# `tgt[:, 1:]`, one position later: the *shift right* from [Part 1](#causal-mask).
+#
+# In training it reads the true words, even where it would have written others. This **teacher
+# forcing** lets us compute all positions at once. At inference it reads its own words, and has
+# never practised recovering from a mistake: this mismatch is called **exposure bias**.
 
-# %%
+# %% tags=["bare"]
 SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
 START, END, PAD, UNKNOWN = range(len(SPECIALS))
 
@@ -2153,22 +2122,12 @@ def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
 
 
 # %% [markdown]
-# > **Shift right.** The decoder reads `tgt[:, :-1]`, which begins with `<s>`, and is asked for
-# > `tgt[:, 1:]`, which ends with `</s>`: the table of [Part 1](#causal-mask). In training the
-# > words it reads are the true ones (*teacher forcing*), so all positions are computed at once.
-# > In use they are its own, one step at a time.
-# >
-# > **What exactly are `src_mask` and `tgt_mask`?** Tables that say which key each query may see.
-# > For the source one row per sentence is enough, (B, 1, S): padding is closed to every query
-# > alike. The target needs a whole table per sentence, (B, T, T), since the future differs from
-# > query to query. Both are broadcast over the heads. A boolean takes one byte: at 100 sentences
-# > of 30 words the target mask has 90 kB.
-# >
-# > **Should rows of padded queries be masked as well?** No need. What a padded position computes
-# > is read by nobody: as a key it is closed, and in the loss it does not count.
+# > **What exactly are `src_mask` and `tgt_mask`?** They say which keys each query may attend to, in
+# > every head. Source padding is hidden from all queries alike, so one row per sentence is enough,
+# > (B, 1, S). In the target each query has its own future, so each needs its own row, (B, T, T).
 #
-# Every mask of a batch can be described in one sentence, and so it can be checked cell by cell: a
-# key is open where it is a real token and, in the target, not later than the query.
+# One rule describes both masks: a key is visible if it is a real token and, in the target, not
+# later than the query.
 
 
 # %%
@@ -2188,30 +2147,33 @@ def check_the_masks_of_a_batch():
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
 #
-# The plain loss at a position is *cross-entropy*: $-\log p$ of the right word. It is zero only
-# where this word has probability one. No finite score ever gives that, so the model is pushed to
-# be ever more certain. *Label smoothing* (§5.4, and [Szegedy et al.,
-# 2016](https://arxiv.org/abs/1512.00567)) asks for less: the right word should get 0.9, and not 1.
-# What is missing, $\epsilon = 0.1$, is shared out among the other words, as a reminder that they
-# are possible too. Here the right word gets $1 - \epsilon$. Padding is never right and gets
-# nothing. Each of the $V - 2$ others gets $\epsilon/(V-2)$. (The original shares it among all
-# labels.)
+# The usual loss at a position is *cross-entropy*: $-\log p$ of the right word. It reaches zero only
+# at $p = 1$, which no finite logits give, so it always pushes the model to be more certain.
 #
-# How far is the model's distribution $p$ from this target $t$? The Kullback–Leibler divergence says
-# it: zero where both agree, and the larger the more they differ. The loss is its sum over the real
-# positions of a batch:
+# **Label smoothing** ([Szegedy et al., 2016](https://arxiv.org/abs/1512.00567)) sets a goal within
+# reach: probability $1 - \epsilon$ for the right word, and the rest shared among the others. The
+# paper sets $\epsilon = 0.1$ (§5.4) and leaves the sharing open. We give nothing to padding and
+# $s = \epsilon/(V-2)$ to each other word.
+#
+# The loss is the Kullback–Leibler (KL) divergence between this target $t$ and the model's
+# distribution $p$, which is zero if they agree. We sum it over the real positions of a batch:
 #
 # $$\mathrm{KL}(t \,\|\, p) = \sum_{v} t_v \left(\log t_v - \log p_v\right).$$
 #
-# The target holds three numbers only: $1-\epsilon$ for the right word, $s = \epsilon/(V-2)$ for each
-# other word, and zero for padding. So the sum needs no table of targets. It is
+# The target holds only three values, $1-\epsilon$, $s$ and zero, so we need not build it. The loss
+# at a position is
 #
-# $$-(1-\epsilon-s) \log p_\text{right} \;-\; s \sum_{v \neq \text{padding}} \log p_v \;-\; \mathrm{H}(t),$$
+# $$-(1-\epsilon-s) \log p_\text{right} \;-\; s \sum_{v \neq \text{padding}} \log p_v \;-\; \mathrm{H}(t).$$
 #
-# where the right word is one of those in the sum, and the entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant.
+# The sum includes the right word, so the first factor is smaller by $s$. The entropy
+# $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant.
+#
+# > **Why KL divergence and not cross-entropy?** They differ only by $\mathrm{H}(t)$, so their
+# > gradients are the same. But the divergence can fall to zero, while smoothed cross-entropy stops
+# > at $\mathrm{H}(t)$: 1.18 with $\epsilon = 0.1$ and 5,000 tokens.
 
 
-# %%
+# %% tags=["bare"]
 class LabelSmoothing(nn.Module):
     """KL divergence to the smoothed target (§5.4), summed over real positions.
 
@@ -2256,14 +2218,11 @@ def one_smoothed_row():
 
 
 # %% [markdown]
-# Seven words, and $\epsilon = 0.4$, which is exaggerated: *dog* keeps 0.6, padding gets nothing,
-# and the five others share 0.4.
+# With an exaggerated $\epsilon = 0.4$, *dog* keeps 0.6, and the five other words share 0.4.
 #
-# PyTorch has an option that looks like a twin. `F.cross_entropy(label_smoothing=…)` spreads its
-# mass over *all* words, the right one and the padding included. To compare them, make two things
-# equal. Padding: we give it a score of $-\infty$, and PyTorch gets no column for it. Entropy: we add
-# it, since PyTorch computes a cross-entropy. The two still differ, because PyTorch gives the right
-# word a share of $\epsilon$ as well. With $\epsilon\,(V-1)/(V-2)$ for PyTorch they agree.
+# PyTorch's `F.cross_entropy` can smooth, too, but over *all* words, including padding and the right
+# one. Without the column of padding, and with $\epsilon\,(V-1)/(V-2)$ for PyTorch, the two losses
+# agree up to the entropy.
 
 
 # %%
@@ -2284,8 +2243,8 @@ def check_label_smoothing_beside_the_option_of_cross_entropy():
 
 
 # %% [markdown]
-# What does smoothing do to a model that is nearly sure? Let it give probability $p$ to the right
-# word and share the rest evenly.
+# Smoothing penalises overconfidence. Let a model give probability $p$ to the right word and share
+# the rest evenly:
 
 
 # %% tags=["hide-input"]
@@ -2303,29 +2262,19 @@ def penalty_on_over_confidence_figure():
 
 
 # %% [markdown]
-# **Figure 14.** The price of certainty. Without smoothing the loss falls all the way to $p = 1$.
-# With smoothing it is lowest at $p = 1 - \epsilon$ and rises again after it: a model that is too
-# sure pays.
-#
-# > **Why KL divergence, and what is the floor of the loss?** KL divergence and cross-entropy
-# > differ by the entropy of the target, a constant, so their gradients agree. The divergence has
-# > the nicer floor: zero, reached when the model says exactly what the target asks. The
-# > cross-entropy stops at the entropy, which is not zero once we smooth: with $\epsilon = 0.1$
-# > and 5,000 tokens it is $0.9 \ln\frac{1}{0.9} + 0.1 \ln\frac{4998}{0.1} = 1.18$.
-# >
-# > **Why does smoothing hurt perplexity and help BLEU?** (Both are explained later:
-# > [perplexity](#evaluation), [BLEU](#bleu).) Perplexity counts the probability of the right
-# > word, and the model has been told not to give more than 0.9. BLEU counts the words that are
-# > chosen. Being less sure of single words need not change which of them is ranked first, and may
-# > keep the model from trusting accidents of the training data. The paper reports both effects
-# > (§5.4), and gives no more of a reason.
+# **Figure 14.** The price of overconfidence. Without smoothing the loss falls all the way to
+# $p = 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond.
 #
 # <a id="loss"></a>
-# From states to a number: the generator, the loss function (the *criterion*), and the sum over
-# real tokens, for reports, beside its mean, for gradients.
+# `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
+# *criterion*. It returns the sum over all real tokens, for reports, and the mean, for gradients.
+#
+# > **What is `ntokens` for?** It counts the real target tokens of an update. Dividing by it makes
+# > each word count the same. If we divided by the number of sentences, words would count more in a
+# > batch of few, long ones.
 
 
-# %%
+# %% tags=["bare"]
 class SimpleLossCompute:
     """A generator and a criterion: states (B, T, D), target (B, T) -> loss, summed and mean."""
 
@@ -2340,8 +2289,7 @@ class SimpleLossCompute:
 
 
 # %% [markdown]
-# Without smoothing it is the cross-entropy that PyTorch has, as a sum and as a mean over real
-# tokens:
+# Without smoothing, this loss is PyTorch's cross-entropy:
 
 
 # %%
@@ -2358,29 +2306,47 @@ def check_the_loss_is_a_mean_over_real_tokens():
 
 
 # %% [markdown]
-# > **What is `ntokens` for?** It is the number of real target tokens of the whole update, so that
-# > each word counts the same. If we divided by the number of sentences, words would weigh more in
-# > a batch of few, long sentences. Where an update is cut into several batches, the count runs
-# > over all of them: a mean of the means would let the words of a small batch weigh more.
-#
 # <a id="schedule"></a>
 # ## Optimizer and schedule
 #
-# (§5.3) The optimizer is Adam ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)) with
-# $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. The learning rate first rises in a
-# straight line, for `warmup` updates, and then falls with the inverse root of the number of the
-# update, the *step*. (The factor is ours. In the paper it is 1.)
+# (§5.3) The paper trains with **Adam** ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)).
+# Adam follows $m$, a running mean of the gradients (*momentum*), which smooths out the noise of
+# single batches. It divides the step of each parameter by the root of $v$, a running mean of the
+# squared gradients, so parameters with small gradients move about as fast as those with large ones.
+# Both means start at zero and are too small at first, so each is divided by a *bias correction*.
+# For a parameter $\theta$ with gradient $g$:
+#
+# $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
+# <!-- code: none -->
+#
+# $$\theta \leftarrow \theta - \mathit{rate} \cdot \frac{m / (1-\beta_1^{\mathit{step}})}{\sqrt{v / (1-\beta_2^{\mathit{step}})} + \epsilon}.$$
+# <!-- code: make_optimizer -->
+#
+# The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$, which avoids a division
+# by zero. The learning rate depends on the *step*, the number of the update:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
 #
-# Adam keeps a running mean of the gradient of each weight, and one of its square; $\beta_1$ and
-# $\beta_2$ say how much of the old means is kept at each step. An update moves each weight against
-# the first mean, by the learning rate times this mean divided by the root of the second; $\epsilon$
-# keeps the divisor from being zero. (Means that start at zero are corrected for it.)
+# The second arm of the min rises in a straight line, the first falls slowly. They meet at
+# $\mathit{step} = \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises
+# during the *warm-up* and falls after it.
+#
+# > **Why warm-up?** The paper gives no reason, but two are common. Adam's first steps have full
+# > size, yet their direction rests on a handful of batches. And in post-norm models, gradients near
+# > the output are large at first. [Part 4](#warm-up-and-norm) tests how much warm-up helps.
+# >
+# > **Why does it fall afterwards, with the inverse root?** Small steps later on keep the noise of
+# > single batches from pushing a good model around. The paper does not explain the inverse root.
+# > One advantage is that we need not know in advance how long we will train.
+# >
+# > **Why does Adam get a learning rate of 1.0, and what is `factor`?** `LambdaLR` multiplies Adam's
+# > learning rate by what the schedule returns, so with 1.0 the product is the schedule itself.
+# > `factor` is ours and scales the whole curve; in the paper it is 1. The paper warms up for 4,000
+# > steps, and small models and short trainings need fewer.
 
 
-# %%
+# %% tags=["bare"]
 def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
     """Learning rate at a step, counted from 1 (§5.3, Eq. 3); step 0 is taken as 1."""
     step = max(step, 1)
@@ -2405,8 +2371,8 @@ def check_the_rate_peaks_at_the_end_of_warm_up():
 
 
 # %% [markdown]
-# And Adam? Two updates by hand, of a bias whose gradient is so small that $\epsilon$ matters, and
-# by the learning rates of the first two steps:
+# PyTorch's Adam agrees with two updates computed by hand, with gradients so small that $\epsilon$
+# matters:
 
 
 # %%
@@ -2443,20 +2409,14 @@ def three_schedules_figure():
 
 # %% [markdown]
 # **Figure 15.** Three schedules. A longer warm-up gives a lower and later peak. A narrower model
-# gets higher rates throughout.
-#
-# > **Why warm-up, and what is `factor`?** The paper gives no reason. Two are usual. Adam divides
-# > each move by a running estimate of the size of the gradient, which after a few steps rests on a
-# > handful of values, so a full step may go anywhere. And with the norm after the sum early
-# > gradients are large near the output. How much either matters is for [a trial](#warm-up-and-norm)
-# > to say. `factor` scales the whole curve, and is ours: the formula of the paper has none. The
-# > paper takes 4,000 steps (§5.3); small models and short trainings want fewer.
+# gets higher rates.
 #
 # <a id="loop"></a>
 # ## The training loop
 #
-# The first test of any new model is to let it learn one batch by heart. Everything is at hand: an
-# update is the first five lines inside this loop. **Cost: a second or two.**
+# First test whether a new model can memorise a single batch. An update is the first five lines
+# inside this loop: forward pass, loss, backward pass, optimizer step, reset of the gradients.
+# **Cost: a second or two.**
 
 
 # %%
@@ -2479,13 +2439,16 @@ def a_training_in_a_dozen_lines():
 
 
 # %% [markdown]
-# After a hundred updates the batch is known by heart. Keep these lines in mind: they train this
-# model, and every other. `run_epoch` puts a loop over batches around them and counts. Where
-# memory is short, `accum_iter` batches share an update (*gradient accumulation*): each adds its
-# part of the gradient, and the optimizer waits for the last one.
+# After a hundred updates the batch is memorised. The same five lines train every model in this
+# text: `run_epoch` only loops them over batches and keeps count.
+#
+# If a large batch does not fit into memory, use **gradient accumulation**: `accum_iter` smaller
+# batches share one update. PyTorch adds up gradients until `zero_grad` clears them, so the
+# optimizer only has to wait for the last batch. Each loss is divided by the tokens of the whole
+# update. A mean of the batches' means would let words in a small batch count more.
 
 
-# %%
+# %% tags=["bare"]
 @dataclass
 class TrainState:
     """How far a training has come."""
@@ -2503,15 +2466,14 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 
 
 # %% [markdown]
-# With `mode="eval"` nothing is learnt: no gradients, no optimizer, and dropout is off.
-#
-# The last three arguments serve long trainings, and you may skip them for now. `clip` shortens a
-# gradient that is longer. `autocast` makes the context in which the model computes, for numbers of
-# [16 bits](#mixed-precision). `log` is called after each update with the loss and the tokens so
-# far. The loss stays on the device until somebody reads it: reading makes a GPU wait.
+# With `mode="eval"` it only measures the loss: no gradients, no updates, no dropout. You may skip
+# the last three arguments for now. `clip` limits the norm of the gradient, `autocast` switches on
+# [16-bit numbers](#mixed-precision), and `log` is called after each update.
+# `require_backward_grad_sync` matters only with [several processes](#workers). The summed loss
+# stays on the device, because reading it would make a GPU wait.
 
 
-# %%
+# %% tags=["bare"]
 def run_epoch(
     data_iter: Iterable[Batch],
     model: nn.Module,
@@ -2565,11 +2527,9 @@ def run_epoch(
 
 
 # %% [markdown]
-# However an update is cut, the result must be the same. For each of two updates we cut six
-# sentences of different lengths into one and three batches, and compare all parameters afterwards.
-# (In double precision. The bias of a key adds the same number to all scores of a query, which
-# changes no weight, so its gradient is zero but for rounding noise. In single precision Adam, which
-# divides by the size of the gradient, can make a full step of that noise.)
+# Accumulation must not change the result. We make two updates of six sentences each, once as one
+# batch and once as three, and compare the parameters. We skip the biases of the keys: softmax
+# ignores them, so their gradient is only rounding noise, which Adam would scale up.
 
 
 # %%
@@ -2595,13 +2555,21 @@ def check_accumulation_equals_one_large_batch():
 # <a id="evaluation"></a>
 # ## Evaluation
 #
-# What is judged is the model, not the loss that trained it: no smoothing, no dropout, no
-# gradients. We report the mean negative log-likelihood of a true word (in *nats*, since our
-# logarithms are natural ones), and its exponential, the *perplexity*. A perplexity of 5 means:
-# the model is as unsure as if it had to choose among five equally likely words.
+# Training loss cannot tell learning from memorising. So we judge a model on *held-out* sentences,
+# which it never trains on, without smoothing and dropout. We report the mean negative
+# log-likelihood of a true word, in *nats* (natural logarithms), and its exponential, the
+# **perplexity**. A perplexity of 5 means that the model is as unsure as if it chose among five
+# equally likely words.
+#
+# Plot the loss after every *epoch*, one pass over the training data. The *training curve* keeps
+# falling. The *validation curve*, on held-out sentences, falls at first and may then rise. From
+# there on the model is **overfitting**: it memorises training sentences and gets worse on new ones.
+# So we keep the *checkpoint*, the saved weights, from the lowest point of the validation curve, and
+# choose *hyperparameters* such as `warmup` by validation, too. Compare the shapes of the curves,
+# not their heights: only the training loss includes smoothing and dropout.
 
 
-# %%
+# %% tags=["bare"]
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Inside: eval mode, no gradients. Afterwards the model is in the mode that it was in."""
@@ -2638,24 +2606,31 @@ def check_a_model_without_opinion_is_as_good_as_chance():
 
 
 # %% [markdown]
+# > **Why does label smoothing hurt perplexity and help BLEU?** The paper reports both (§5.4).
+# > Perplexity depends on the probability of the true word, and smoothing asks for only
+# > $1 - \epsilon$. [BLEU](#bleu) depends only on the words that the model writes, and a less
+# > certain model can still rank the right word first.
+#
 # <a id="try-training"></a>
 # ## Try it
 #
-# 1. A model gives every word the same probability. What is its loss, without smoothing, and what is
+# 1. A model gives every word the same probability. What is its loss without smoothing, and what is
 #    its perplexity?
 #
 #    <details><summary>Answer</summary>
 #
-#    $-\log\frac{1}{V} = \log V$, and the perplexity is $V$: it chooses among all words. A fresh model starts somewhat above, because its first guesses are uneven: look at your first loss.
+#    The loss is $-\log\frac{1}{V} = \log V$, and the perplexity is $V$. A new model starts somewhat
+#    higher, because its first guesses are uneven: look at your first loss.
 #
 #    </details>
 #
-# 2. You halve the batch and keep the schedule. What happens to the number of updates in the
-#    warm-up, and what to the number of sentences?
+# 2. You halve the batch size and keep the schedule. How does the warm-up change, counted in updates
+#    and in sentences?
 #
 #    <details><summary>Answer</summary>
 #
-#    The updates stay the same, the sentences are half as many: a schedule counts updates.
+#    The number of updates stays the same, because the schedule counts updates. The number of
+#    sentences halves.
 #
 #    </details>
 #
@@ -2665,13 +2640,12 @@ def check_a_model_without_opinion_is_as_good_as_chance():
 # <a id="copy-data"></a>
 # ## The copy task
 #
-# Before real sentences, a task that a sound model learns in about a minute: read a sequence of
-# random tokens, write the same sequence. There is no grammar to guess and nothing to memorise. The
-# decoder must find the right position in the source at every step, which is what cross-attention
-# is for.
+# We start with a task that a model learns in about a minute: read a sequence of random tokens and
+# write the same sequence. There is nothing to guess and nothing to memorise. At every step the
+# decoder must find the right position in the source, which is the job of cross-attention.
 
 
-# %%
+# %% tags=["bare"]
 def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
     """Batches of random sequences whose target is the source.
 
@@ -2688,12 +2662,17 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 # <a id="greedy-decoding"></a>
 # ## Greedy decoding
 #
-# The simplest way to use a model: write the most likely token, add it to what is written, and ask
-# again. Here for a batch. A sentence that has ended is filled up with padding while the others go
-# on. Each step computes all that is written once more; [Part 7](#cached-decoding) saves this.
+# The model is *autoregressive*: it writes one token at a time, each based on those before it.
+# **Greedy decoding** takes the most likely token, appends it and runs the decoder again. Our
+# function takes a whole batch and pads rows that end early. Each step recomputes all earlier
+# positions; [Part 7](#cached-decoding) avoids this.
+#
+# > **Is inference like training?** Not quite. In training the decoder reads the true tokens
+# > (teacher forcing). Now it reads its own, so one mistake can lead to the next. This mismatch is
+# > called *exposure bias*.
 
 
-# %%
+# %% tags=["bare"]
 def greedy_decode(
     model: EncoderDecoder,
     src: Tensor,
@@ -2724,8 +2703,7 @@ def greedy_decode(
 
 
 # %% [markdown]
-# The neighbours in its batch must not matter, an ended sentence must stay as it is, and a model
-# that never says "end" must stop at its limit:
+# A batch must give the same result as its rows one by one, even when they end at different steps:
 
 
 # %%
@@ -2746,11 +2724,11 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
 # <a id="copy-training"></a>
 # ## Training it
 #
-# Two layers of width 64 in each stack are enough. We make 800 updates. After every hundred the model
-# decodes a *validation set*, 500 sequences on which it is judged and never trained. **Cost: about a
-# minute on two CPU cores.**
+# Two layers of width 64 in each stack are enough. After every hundred of 800 updates, the model
+# decodes a *validation set*: 500 held-out sequences that it never trains on. **Cost: about a minute
+# on two CPU cores.**
 #
-# *What becomes of copies, counted by what goes wrong.*
+# *We count exact copies and sort the others by how they fail.*
 
 
 # %% tags=["hide-input"]
@@ -2774,7 +2752,7 @@ def kinds_of_copies(model: EncoderDecoder, batch: Batch) -> dict[str, int]:
     return {kind: found.sum().item() for kind, found in kinds.items()}
 
 
-# %%
+# %% tags=["bare"]
 COPY_VOCAB = 15  # four special ones and eleven to copy
 
 
@@ -2785,18 +2763,25 @@ def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
     return make_model(COPY_VOCAB, COPY_VOCAB, dropout=0.0, **sizes)
 
 
+# %% tags=["bare"]
+def train_to_copy(model: EncoderDecoder, hundreds: int = 8) -> Iterator[float]:
+    """Train on random sequences; gives the mean loss of each hundred updates."""
+    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_VOCAB, PAD))
+    optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
+    for _ in range(hundreds):
+        batches = data_gen(COPY_VOCAB, 64, 100)
+        loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
+        yield loss
+
+
 # %%
 @example
 def train_the_copy_task():
     model = new_copy_model()
-    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_VOCAB, PAD))
-    optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
     validation = next(data_gen(COPY_VOCAB, 500, 1))
     losses = []
     exact = []
-    for _ in range(3 if run_level() == "smoke" else 8):
-        batches = data_gen(COPY_VOCAB, 64, 100)
-        loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
+    for loss in train_to_copy(model, hundreds=3 if run_level() == "smoke" else 8):
         losses.append(round(loss, 3))
         exact.append(kinds_of_copies(model, validation)["copied"])
     TRAINED["train_the_copy_task"] = model
@@ -2804,18 +2789,16 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# The counts need not rise steadily: a model that has copied all 500 can fail on some of them a
-# hundred updates later. The loss tells less. It is a mean over tokens, so it cannot say how many
-# sequences go wrong. Edit a class above, run its cell and then this one, and you see what your
-# change does: the cell trains a new model each time.
+# The loss is a mean over tokens, so it cannot say how many sequences are wrong. The counts can, and
+# they need not rise steadily. To test a change of your own, edit a class above, run its cell, then
+# run the training cell again.
 
 
 # %% [markdown]
 # <a id="copy-result"></a>
 # ## What it learnt
 #
-# One hundred sequences that it has never seen, drawn with another *seed* (the number from which
-# all random choices follow):
+# We draw 100 new sequences with another *seed*, the number that determines all random choices:
 
 
 # %% tags=["hide-input"]
@@ -2833,8 +2816,9 @@ def copies_of_unseen_sequences():
 # <a id="break-it"></a>
 # ## Break it
 #
-# What is a part good for? Take it out and see. Positions come in kinds, so we add one that does
-# nothing. The mask belongs to the batch, and is opened there.
+# To see what a part is good for, take it out and train again. This is called an **ablation**. For
+# positions, we register an encoding that adds nothing. For the causal mask, we set every entry to
+# `True`.
 
 
 # %%
@@ -2862,8 +2846,8 @@ def train_briefly(model: EncoderDecoder, batches: Iterable[Batch]) -> float:
 
 
 # %% [markdown]
-# We train three models, 300 updates each: the whole one, one without the mask over the future, and
-# one without positions. **Cost: half a minute.**
+# We train the full model, one without the causal mask and one without positions, for 300 updates
+# each. **Cost: half a minute.**
 
 
 # %%
@@ -2885,13 +2869,12 @@ def what_breaks():
 
 
 # %% [markdown]
-# Without the mask the loss ends about as low as that of the whole model, and the model is
-# worthless: it has learnt to read the answer from the future, and while it writes there is no
-# future to read. A loss alone can lie. Without positions it sees which tokens the source has, but
-# not in what order: most of its copies have the right length, and a wrong token.
+# Without the mask, the loss ends about as low as the full model's, and yet the model is useless. It
+# has learnt to read each answer from the future, and at inference there is no future to read. **A
+# loss alone can lie.** Without positions, the model sees which tokens the source has, but not their
+# order. Most of its copies have the right length and a wrong token.
 #
-# One seed proves little. So more parts were taken out, and with three seeds each, by `make
-# experiments`:
+# One seed proves little. `make experiments` removes six parts in turn, with three seeds each:
 
 
 # %% tags=["hide-input"]
@@ -2899,8 +2882,7 @@ published("breaks")
 
 
 # %% [markdown]
-# **Figure 16.** What is lost without a part. Three trainings of the whole model in each panel, and
-# three without the part; the scale of the loss is logarithmic.
+# **Figure 16.** Loss with and without a part, on a logarithmic scale. Each line is one training.
 #
 # <!-- results: breaks -->
 #
@@ -2936,20 +2918,17 @@ published("breaks")
 #
 # <!-- end of results: copied -->
 #
-# The columns on the right count how copies fail. Without norms, feed-forward networks or the
-# division the model learns more slowly, and ends nearly where it does with them. This says more
-# about the task than about them: a copy is easy, and heads of width 16 need little division. With
-# real text the division matters. Without it, the small translator of [Part 6](#demonstration) loses
-# most of its BLEU. (Without its feed-forward networks it does as well as with them. It has one layer
-# and was trained for two epochs, which is too little to tell.) More [planted
-# faults](#failures) stand at the end of this text, sorted by what one sees of them.
+# Without norms, feed-forward networks or division, the model learns more slowly but ends about as
+# well. That does not make them useless: copying is easy. The small translator of
+# [Part 6](#demonstration) falls from 24 to 6 BLEU without the division.
+# [Common failures](#failures) sorts more faults by their symptoms.
 #
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?
 #
-# [Part 3](#schedule) left a question open. The copy task was learnt with four layers in each stack,
-# in both orders of the norm, with two curves: the paper's, and one that starts at the peak and only
-# falls. Six peaks, three seeds each:
+# A warm-up allows a higher learning rate, and post-norm fails here without one. We trained the copy
+# task with four layers per stack, in pre-norm and in post-norm, with two schedules: the
+# [paper's](#schedule), and one that starts at its peak and only falls.
 
 
 # %% tags=["hide-input"]
@@ -2957,8 +2936,9 @@ published("warmups")
 
 
 # %% [markdown]
-# **Figure 17.** Loss after 400 updates against the highest learning rate, each point one training.
-# The dashed line is $\log 12 = 2.48$: eleven tokens and the end, all equally likely.
+# **Figure 17.** Loss after 400 updates against the highest learning rate. Each point is one
+# training; there are six rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven
+# tokens and the end token, all equally likely.
 #
 # <!-- results: warmups -->
 #
@@ -2971,70 +2951,68 @@ published("warmups")
 #
 # <!-- end of results: warmups -->
 #
-# Let us say that a rate works for this task if all three seeds end with a loss below 0.5. With the
-# norm first, low rates work without a warm-up, too. What the warm-up allows is a rate four times as
-# high. With the norm after the sum it is needed: without it even the lowest rate that we tried
-# fails. So here the norm first makes a model easier to train, as [Xiong et
-# al.](https://arxiv.org/abs/2002.04745) report of larger ones, and it is our default. And because a
-# warm-up helps in both orders, the large early gradients of the paper's order cannot be all that it
-# is good for.
+# Say that a rate works if all three seeds end with a loss below 0.5. In pre-norm, the warm-up
+# allows a rate four times as high. It buys tolerance, not a lower loss: the two lowest rates also
+# work without it and end about as low. In post-norm, those two rates work with the warm-up, and
+# none works without it. So pre-norm is easier to train here, as
+# [Xiong et al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
 #
 # <a id="try-copy"></a>
 # ## Try it
 #
-# 1. The loss is 0.01 per token, and yet some fifty of 500 sequences, of 11 tokens each, are
-#    wrong. Is that possible?
+# 1. The loss is 0.01 per token, and yet fifty of 500 sequences, of 11 tokens each, are wrong. Is
+#    that possible?
 #
 #    <details><summary>Answer</summary>
 #
-#    Yes. All 5,500 tokens together cost 55. Where the wrong token is likelier than the right
-#    one, the right one has at most one half, and costs $\log 2 = 0.69$ or more. Fifty such
-#    places, one in each of fifty sequences, may cost as little as 35, and all other tokens next
-#    to nothing.
+#    Yes. All 5,500 tokens together cost 55. Where the model prefers a wrong token, the right one
+#    has a probability of at most one half and costs at least $\log 2 = 0.69$. Fifty such places,
+#    one per sequence, can cost as little as 35, well within 55.
 #
 #    </details>
 #
-# 2. You train on sequences of length 10, and then ask for a copy of 15 tokens. What do you expect?
+# 2. You train on sequences of length 10 and then ask for a copy of 15 tokens. What do you expect?
 #
 #    <details><summary>Answer</summary>
 #
-#    It fails. The authors hoped otherwise, since waves go on for ever. But this model has never had
-#    to use the later positions. [Part 10](#further) tries it with four kinds of them.
+#    It fails. The authors hoped that sinusoids might carry beyond the training lengths (§3.5), but
+#    this model has never had to use later positions. [Part 10](#further) tests four kinds of
+#    positions.
 #
 #    </details>
 #
-# **You may stop here.** You have built a Transformer from one formula, trained it, and taken it
-# apart. What follows makes a translator of it.
+# **You may stop here.** You have built a Transformer, trained it and taken it apart. Read on to
+# make it a translator, or go on to [Part 10](#language-model) for GPT.
 #
 # <a id="why-self-attention"></a>
 # # Part 5. Why self-attention
 #
-# (§4) A layer takes one vector for each position and gives one back. What makes self-attention
-# better at this than a recurrent network, which reads from left to right and carries a state
-# along, or than a convolution, which mixes each position with its nearest neighbours? The paper
-# asks three questions. How much is there to compute? How much of it must wait for something else?
-# And how far does a signal travel from one position to another?
+# (§4) Why self-attention and not recurrence or convolution? All three turn a sequence of vectors
+# into another of the same length. A *recurrent* layer reads from left to right and carries a state
+# along. A *convolution* mixes each position with its nearest neighbours. The paper compares the
+# work per layer, how many steps must wait for each other, and the longest path between two
+# positions (Table 1, for length $T$, without constant factors):
 #
-# | Layer | Multiplications | Steps one after the other | Longest path between two positions |
+# | Layer | Work per layer | Sequential steps | Longest path |
 # | --- | --- | --- | --- |
 # | self-attention | $T^2 \cdot D$ | 1 | 1 |
 # | recurrent | $T \cdot D^2$ | $T$ | $T$ |
-# | convolution over $k$ positions | $k \cdot T \cdot D^2$ | 1 | $T/k$; $\log_k T$ if the gaps between its inputs grow from layer to layer |
+# | convolution over $k$ positions | $k \cdot T \cdot D^2$ | 1 | $\log_k T$ |
 # | self-attention to $r$ neighbours | $r \cdot T \cdot D$ | 1 | $T/r$ |
 #
-# Here $T$ is the length of the sequence, and constant factors are left out (the paper's Table 1
-# and §4). The paper adds two remarks. A *separable* convolution, which mixes positions and
-# features one after the other, costs $k \cdot T \cdot D + T \cdot D^2$; but with $k = T$ that is
-# no less than self-attention and a feed-forward network together. And attention to $r$ neighbours
-# was left for later.
+# The path $\log_k T$ needs *dilated* convolutions, whose inputs lie further apart in each higher
+# layer; ordinary ones need $T/k$ layers. *Separable* convolutions are cheaper, but even with
+# $k = T$ they cost the same as self-attention and a feed-forward network together. The paper leaves
+# attention to $r$ neighbours for future work.
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
 #
-# We begin with the last column. What two distant words have to do with each other can only be
-# learnt if the gradient finds its way from one to the other, and each step on the way weakens and
-# mixes it. The claim can be tested without any training: stack layers until the last output
-# depends on the first input.
+# Self-attention connects any two positions in one step. To learn how two distant words depend on
+# each other, the gradient must travel from one to the other, and on a long path it tends to shrink
+# (*vanishing gradients*). The paper argues that shorter paths make such dependencies easier to
+# learn. We can measure a path without training: stack layers until the last output depends on the
+# first input.
 
 
 # %%
@@ -3050,10 +3028,9 @@ def layers_until_connected(layer: Callable[[Tensor], Tensor], T: int, D: int = 8
 
 
 # %% [markdown]
-# A convolution over $k$ positions moves a signal $(k - 1) / 2$ of them further in each layer;
-# here $k$ is 3, and the table leaves the constant out. Our attention needs one layer for any
-# distance. So does a recurrent layer; but inside it the signal goes through as many steps as
-# there are positions.
+# Attention needs one layer at any distance. A convolution over $k$ positions moves a signal
+# $(k - 1)/2$ positions per layer, so with $k = 3$ it needs $T - 1$ layers. A recurrent layer also
+# connects all positions, but inside it the signal takes one step per position.
 
 
 # %%
@@ -3070,19 +3047,26 @@ def check_attention_connects_all_positions_in_one_layer():
 # <a id="cost-of-length"></a>
 # ## What length costs
 #
-# The first column says that self-attention is cheaper than recurrence as long as $T$ is smaller
-# than $D$. Sentences are: ours have about a dozen words, and the width of the base model is 512.
-# But the table leaves out attention's own linear maps. A whole encoder layer has $12 T D^2$
-# multiplications in linear maps, with $F = 4D$, beside the $2 T^2 D$ of scores and weighted
-# means. So the quadratic part takes a share of $T / (T + 6D)$: next to nothing in a sentence,
-# half of the work at $T = 6D$, which for the base model is a text of 3,072 tokens. There, twice
-# the length costs three times the work, and far beyond it nearly four times. This is where the
-# search for cheaper forms of attention begins.
+# **Time.** Self-attention takes less work than recurrence as long as $T$ is smaller than $D$. The
+# paper says that this holds for most sentences in translation. Ours have about a dozen words, and
+# the base model is 512 wide.
 #
-# The second column is what made the Transformer quick to train: the steps of a recurrent layer wait
-# for each other, however many cores there are. Even a single thread feels it, because many small
-# steps keep it waiting between them. `make experiments` timed one layer of each kind, forward and
-# backward, as the sequence grew:
+# When does the quadratic part dominate? Later than the table suggests, because the table leaves out
+# attention's projections. With $F = 4D$, an encoder layer takes $12TD^2$ multiplications in
+# projections and feed-forward network, and $2T^2D$ in scores and weighted means. The quadratic
+# share is $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model.
+# There, doubling the length triples the work; far beyond, it nearly quadruples it.
+#
+# > **What does attention cost in memory?** Each head has a $T \times T$ table of weights
+# > ($T \times S$ in cross-attention), and training keeps it for the backward pass. At 3,072 tokens,
+# > eight heads in fp32 take about 300 MB per layer and sequence.
+# > [FlashAttention](https://arxiv.org/abs/2205.14135) works block by block and never stores the
+# > whole table.
+#
+# **Parallel work.** The steps of a recurrent layer wait for each other, however many cores there
+# are. Attention computes all positions at once, which made the Transformer quick to train. Even one
+# thread gains, because a few large operations run faster than many small ones. We timed each layer
+# (`make experiments`):
 
 
 # %% tags=["hide-input"]
@@ -3090,11 +3074,10 @@ published("length-cost")
 
 
 # %% [markdown]
-# **Figure 18.** Time of one layer of width 256 for one sequence, forward and backward; both axes
-# are logarithmic. Look at the slopes. The recurrent layer takes longer in proportion to the
-# length from the start. The line of attention rises more slowly at first, where starting the
-# operations takes part of the time; then its linear maps, and at last its quadratic part, make it
-# as steep or steeper. The convolution has no quadratic part, and sees three positions only.
+# **Figure 18.** Time of one layer of width 256 for one sequence, forward and backward. Both axes
+# are logarithmic, so look at the slopes. The recurrent layer is linear in the length. Attention
+# starts flatter and ends steepest, because of its quadratic part. The convolution is cheapest, but
+# sees only three positions.
 #
 # <!-- results: length-cost -->
 #
@@ -3107,29 +3090,32 @@ published("length-cost")
 #
 # <!-- end of results: length-cost -->
 #
-# > **And is it easier to read?** (§4) The paper adds a last argument: attention weights can be
-# > looked at, and heads clearly learn different tasks, as it says. [Part 9](#looking-inside) looks,
-# > and says what such pictures can tell and what they cannot.
+# Attention was faster than the recurrent layer at every length we timed, even where $T$ exceeds
+# $D$.
+#
+# > **Is attention easier to interpret?** The paper says that it could be, as a side benefit (§4):
+# > individual heads clearly learn different tasks, and many seem related to syntax and meaning.
+# > [Part 9](#looking-inside) shows what such pictures can and cannot tell.
 #
 # <a id="try-self-attention"></a>
 # ## Try it
 #
-# 1. What does the table say of a sequence of 100,000 tokens at width 512: which takes more work,
-#    self-attention or a recurrent layer, and which more steps one after the other?
+# 1. A sequence has 100,000 tokens, and the width is 512. Which takes more work, self-attention or a
+#    recurrent layer? Which takes more sequential steps?
 #
 #    <details><summary>Answer</summary>
 #
-#    Count: $T^2 D$ against $T D^2$, so attention takes $T/D$, nearly two hundred times the
-#    multiplications. But the recurrent layer takes 100,000 steps one after the other.
+#    Attention takes $T/D$, nearly two hundred times as much work. The recurrent layer takes 100,000
+#    sequential steps, attention one.
 #
 #    </details>
 #
-# 2. How many layers of attention to three neighbours on each side does it take to connect the ends
-#    of a sentence of 19 words?
+# 2. Attention reaches three neighbours on each side. How many layers connect the two ends of a
+#    sentence of 19 words?
 #
 #    <details><summary>Answer</summary>
 #
-#    Six: each layer carries a signal three places further, and there are 18 to go.
+#    Six: each layer carries a signal three positions further, and there are 18 to go.
 #
 #    </details>
 #

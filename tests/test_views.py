@@ -63,7 +63,7 @@ def test_numbers_in_sentences_are_those_of_the_records():
     parameters = common.record("runs/recipe-1")["summary"]["parameters"]
     assert f"| parameters | {parameters:,} |" in read("pretrained/README.md")
     text = read(views.SCRIPT).replace("\n# ", " ")
-    [times] = re.findall(r"What the warm-up allows is a rate (\w+) times as high\.", text)
+    [times] = re.findall(r"the warm-up allows a rate (\w+) times as high\.", text)
     ratio = highest_rate(warm_up=True) / highest_rate(warm_up=False)
     assert times == {2: "two", 3: "three", 4: "four", 5: "five"}[round(ratio)]
 
