@@ -14,38 +14,32 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# A small Transformer that translates German. On the page it runs in your browser, while you type:
-# see where it looks, and overrule it. Then build it yourself in PyTorch, from an empty file to the
-# last line.
+# Here is a small Transformer that translates German. On the page it runs in your browser: type a
+# sentence, watch where the model looks, and overrule its choices. Then build it yourself in PyTorch,
+# from an empty file.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt and, thinly, to auf.](images/first-translation.svg)
 #
-# **Figure 1.** Attention from English to German, at first the mean of the last layer's heads. A
-# curve leads from each piece to those that the model looked at when it wrote it; on the page, the
-# warmer a box, the less sure it was. Nobody has told it which words belong together: it found out
-# by learning to translate. (What it writes need not be the likeliest piece: [a beam](#beam-search)
-# looks further ahead.)
+# **Figure 1.** Attention from English to German. A curve leads from each piece to the German pieces
+# that the model looked at when it wrote it. Nobody told it which words belong together: it learnt
+# that by learning to translate.
 #
-# Here are five captions that it had not read before, with its mistakes:
+# Two captions that it had never read, one of them with a word that it does not know:
 #
 # | German | What the model writes | What it means |
 # | --- | --- | --- |
 # | Ein kleines Mädchen hebt einen roten Ball auf. | A little girl raises a red ball. | A little girl picks up a red ball. |
-# | Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank. | An old man reading a newspaper sitting on a bench. | An old man who is reading a newspaper sits on a bench. |
-# | Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht. | Three boys climbing a tree while their mother watches. | Three boys climb a tree while their mother watches. |
-# | Ein Bergsteiger ruht sich auf einem Felsvorsprung aus. | A rock climber resting on a rock ledge. | A climber rests on a rocky ledge. |
 # | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A korn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
 #
 # This text builds such a model. It follows the paper
 # [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), in which eight researchers
-# proposed in 2017 to translate with attention alone. Each idea is told in plain words; a few lines
-# of code implement it; and most formulas stand beside a check that compares them with something
-# independent. You can read it as an article, run it cell by cell, import it as a module, or train
-# with it from the command line. All four are the same file.
+# proposed in 2017 to translate with attention alone. We explain each idea, implement it in a few
+# lines, and check most formulas against independent code. The same file is an article, a notebook, a
+# module and a command-line program.
 #
 # <a id="setup"></a>
-# *Set-up, folded: nothing in it is about Transformers.* In Colab it installs what is missing, and
-# never touches PyTorch.
+# *Set-up, folded: nothing in it is about Transformers.* In Colab it installs missing packages, but
+# never PyTorch.
 
 # %% tags=["hide-input", "bare"]
 import contextlib
@@ -171,8 +165,8 @@ class UserError(Exception):
 # <a id="start"></a>
 # # Start here
 #
-# **What you will build.** [The translator above](#top): a complete Transformer in PyTorch, and
-# everything that trains it and translates with it. That model learnt from 29,000 photo captions on
+# **What you will build.** [The translator above](#top): a complete Transformer in PyTorch, and all
+# the code that trains it and translates with it. That model learnt from 29,000 photo captions on
 # two CPU cores, and comes with this text.
 #
 # **What you need.** Python 3.11 or newer and PyTorch 2.13, but no GPU: most examples run in
@@ -190,7 +184,8 @@ class UserError(Exception):
 # - *Five minutes.* On the web page, type a sentence into [the translator](#top), drag the query in
 #   [attention by hand](#by-hand), and point at the boxes of [the model map](#encoder-decoder).
 # - *Two hours.* Read Parts 1 to 4 in order. You will have built, trained and broken a Transformer.
-# - *Everything.* Read all ten Parts. The engine room is folded: it is for training runs of hours.
+# - *Everything.* Read all ten Parts. The engine room is folded; you need it only for training runs
+#   that take hours.
 # - *For GPT.* Read Parts 1 to 4, then [Part 10](#today).
 #
 # | Part | What it covers |
@@ -254,10 +249,10 @@ def published(name: str) -> None:
 #
 # (§1) A translator reads one sequence of words and writes another. For years the best ones were
 # *recurrent*: they read one word at a time, and carried what they had read in a state vector. Each
-# state depends on the one before, so the words of a sentence cannot be processed in parallel. This
-# hurts most with long sentences, because only a few of them fit in memory as a batch. Attention
-# existed, but nearly always as an addition to recurrence: it let the translator look back at the
-# source while it wrote ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)).
+# state depends on the one before, so the words of a sentence cannot be processed in parallel.
+# Batching sentences would help, but only a few long ones fit in memory at once. Attention existed,
+# but nearly always as an addition to recurrence: it let the translator look back at the source
+# while it wrote ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)).
 #
 # (§2) Convolutions run in parallel, as in the [Extended Neural
 # GPU](https://arxiv.org/abs/1610.08613), [ByteNet](https://arxiv.org/abs/1610.10099) and
@@ -381,14 +376,14 @@ def published(name: str) -> None:
 #
 # In *Ein kleines Mädchen hebt einen roten Ball auf* (a little girl lifts a red ball up), the verb
 # *hebt* (lifts) is not complete until *auf* (up), four words later. **Attention** lets every word
-# ask all the others and mix their answers.
+# ask every word, itself included, and mix the answers.
 #
 # (§3.2) It takes a *query* and pairs of a *key* and a *value*, and returns a weighted sum of the
 # values. Each weight measures how well the key matches the query.
 #
 # Think of a lookup that we can differentiate. A Python dictionary returns the one value whose key
-# matches exactly. Attention returns a share of every value, so the answer changes smoothly with
-# the keys, and they can be learnt.
+# matches exactly. Attention returns a share of every value, so the answer changes smoothly with the
+# keys, and they can be learnt.
 #
 # <a id="one-sentence"></a>
 # ## One sentence
@@ -432,7 +427,7 @@ def ask(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 # %%
 def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
-    """A table of who answers, and how much of it is heard."""
+    """Who answers, and with what weight."""
     answer, weights = ask(query, keys, values)
     rows = zip(WORDS, ENGLISH, (keys @ query).tolist(), weights.tolist(), strict=True)
     question = f"{word} asks with ({query[0]:.1f}, {query[1]:.1f})"
@@ -463,8 +458,8 @@ def one_word_asks():
 
 # %%
 W_Q = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # the two numbers change places
-W_K = torch.tensor([[1.0, 0.0], [0.0, 2.0]])  # how high a word lies counts twice
-W_V = torch.tensor([[0.0, 0.0], [0.0, 1.0]])  # handed over: how high it lies, nothing else
+W_K = torch.tensor([[1.0, 0.0], [0.0, 2.0]])  # doubles the vertical coordinate
+W_V = torch.tensor([[0.0, 0.0], [0.0, 1.0]])  # passes on the vertical coordinate only
 
 
 @example
@@ -510,7 +505,7 @@ if IN_NOTEBOOK:
 
 # %% tags=["hide-input"]
 def heard(asks: str, query: Tensor, keys: Tensor):
-    """A table of the words: where the key of each lies, and how much of it the asking one hears."""
+    """A table of the words: where each key lies, and the weight it gets."""
     import pandas as pd
 
     _, weights = ask(query, keys, keys)
@@ -576,7 +571,7 @@ def all_at_once(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
 
 
 # %% [markdown]
-# Each row must be the answer that `ask` gives to that word:
+# Each row of the result must equal what `ask` returns for that word:
 
 
 # %%
@@ -615,7 +610,7 @@ def check_the_variance_of_a_dot_product_is_its_width():
 
 # %% [markdown]
 # What is wrong with large scores? The softmax then puts nearly all weight on one key, and small
-# changes of the scores hardly change the weights. (§3.2.1) The paper suspects that the gradients
+# changes in the scores hardly change the weights. (§3.2.1) The paper suspects that the gradients
 # become extremely small. We can compute them. Write $w_i = e^{s_i} / Z$ with $Z = \sum_j e^{s_j}$.
 # Then $\partial Z / \partial s_j = e^{s_j}$, and by the quotient rule
 #
@@ -623,7 +618,8 @@ def check_the_variance_of_a_dot_product_is_its_width():
 # <!-- code: size_of_derivative -->
 #
 # where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is near one and the
-# others near zero, all these derivatives are near zero. As their *size* we take the square root of
+# others near zero, all these derivatives are near zero. Backpropagation multiplies by them on its
+# way to $W^Q$ and $W^K$, so these would hardly learn. As their *size* we take the square root of
 # the sum of their squares.
 
 
@@ -680,21 +676,21 @@ def derivative_by_width_figure():
 # get wider.
 #
 # <a id="additive"></a>
-# > **Is the inner product the only way to compare?** (§3.2.1) No: *additive attention* uses a
-# > small network, $s = v^\top \tanh(Wq + Uk)$ with learnt $W$, $U$ and $v$ ([Bahdanau et al.,
+# > **Is the inner product the only way to compare?** (§3.2.1) No: *additive attention* uses a small
+# > network, $s = v^\top \tanh(Wq + Uk)$ with learnt $W$, $U$ and $v$ ([Bahdanau et al.,
 # > 2015](https://arxiv.org/abs/1409.0473)). In theory it costs about as much; in practice inner
 # > products are faster, because one matrix product computes them all. For wide vectors, additive
-# > attention is better than inner products without the division ([Britz et al.,
+# > attention beats undivided inner products ([Britz et al.,
 # > 2017](https://arxiv.org/abs/1703.03906)).
 #
 # <a id="causal-mask"></a>
 # ## The causal mask
 #
-# The *decoder*, which writes the translation, predicts the next word at every position. In
-# training the whole target sentence is there, and a position that could see its next word would
-# copy it and learn nothing.
+# The *decoder*, which writes the translation, predicts the next word at every position. In training
+# the whole target sentence is there, and a position that could see the word it must predict would
+# copy it and learn nothing. Two measures prevent this.
 #
-# (§3.1, §3.2.3) So the input is *shifted right* by one position, and a *mask* closes all later
+# (§3.1, §3.2.3) The input is *shifted right* by one position, and a *mask* closes all later
 # positions: the paper sets their scores to $-\infty$, which makes their weights zero. The decoder
 # stays **autoregressive**, predicting each word from those before it. With a start and an end
 # token, *A dog runs.* becomes:
@@ -707,7 +703,8 @@ def derivative_by_width_figure():
 # | 4 | runs | . | `<s>` A dog runs |
 # | 5 | . | `</s>` | `<s>` A dog runs . |
 #
-# The shift alone is not enough: the next position reads the very word that this one must predict.
+# A position may see its own input, so without the shift it would read the word it must predict. The
+# shift alone is not enough either: position 2 reads *A*, which position 1 must predict.
 
 
 # %% tags=["bare"]
@@ -724,14 +721,13 @@ def the_mask_of_four_places():
 # %% [markdown]
 # A 1, or `True`, means that the query of this row may attend to the key of this column.
 #
-# Now we can write the function on which the whole model rests. It is `all_at_once` with a mask,
-# for any number of axes in front, such as the sentences of a batch; its shapes show them as dots.
+# Now we can write the function on which the whole model rests. It is `all_at_once` with a mask. It
+# also accepts any number of leading axes, such as a batch, which the docstring writes as dots.
 # [Part 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
 #
 # > **Why does the code mask with the lowest number and not with −∞?** In a row whose keys are all
-# > closed, −∞ would make every exponential zero, and zero divided by zero is NaN. The lowest
-# > number gives such a row equal weights. In all other rows the results agree, and closed keys get
-# > a weight of exactly zero.
+# > closed, −∞ gives NaN: zero divided by zero. The lowest number gives such a row equal weights. In
+# > all other rows the results agree, and closed keys get a weight of exactly zero.
 
 
 # %% tags=["bare"]
@@ -844,9 +840,9 @@ def attention_by_hand_figure():
 # the identity. On the page you can turn them, drag the query and the keys, and go through five
 # steps: compare, divide, mask, softmax, mix. Try three things. Turn $W^Q$ and $W^K$ by the same
 # angle: no weight changes, because a score depends only on the lengths of query and key and the
-# angle between them. Make the vectors 64 numbers wide and do not divide: for half of the words, a
-# single word gets nearly all the weight. Click the upper triangle of the table: *hebt* can no
-# longer attend to *auf*.
+# angle between them. Make the vectors 64 numbers wide and do not divide: about half of the words
+# then put nearly all their weight on one word. Click the upper triangle of the table of weights to
+# close it: *hebt* can no longer attend to *auf*.
 #
 # PyTorch has this function too, and ours must agree with it. The inputs have two leading axes, for
 # sentences and for heads, which come next.
@@ -854,7 +850,7 @@ def attention_by_hand_figure():
 
 # %%
 def random_attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Three queries, five keys, five values; two sentences and four heads (of which later)."""
+    """Three queries, five keys, five values; two sentences and four heads."""
     query = torch.randn(2, 4, 3, 8)
     key = torch.randn(2, 4, 5, 8)
     value = torch.randn(2, 4, 5, 6)
@@ -879,10 +875,10 @@ def check_attention_equals_torch():
 # ## Several heads
 #
 # A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
-# *Ball*. One query can find both, if it points between their keys. But one query gives one
-# distribution of weights, for everything that the words pass on. With two queries, *hebt* can take
-# the particle from *auf* through one value matrix and the object from *Ball* through another, in
-# different proportions.
+# *Ball*. One query can find both, if it points between their keys. But one query gives one set of
+# weights, which applies to everything that the words pass on. With two queries, *hebt* can attend
+# mostly to *auf* with one and mostly to *Ball* with the other, and each has its own value matrix,
+# which chooses what to take.
 #
 # An extreme case shows what a single average can lose. One query finds two of eight words equally
 # well. First these two pass on *left* and *right*, then *up* and *down*:
@@ -904,15 +900,15 @@ def two_pairs_with_one_mean():
 
 
 # %% [markdown]
-# Opposite values cancel, so both answers are the same, and no later layer can tell the pairs
-# apart. Two queries, one for each word, would return both values.
+# In each case the opposite values cancel and the answer is zero, so no later layer can tell *left
+# and right* from *up and down*. Two queries, one for each word, would return both values.
 #
-# (§2, §3.2.2) The paper's reason is close to this: averaging hinders a single attention from
+# (§2, §3.2.2) The paper's reason is close to this: a single head averages, which keeps it from
 # attending to different kinds of information at different positions, and lowers its *effective
-# resolution*. So the paper runs $H$ attentions side by side, each called a **head**. Every head
-# has its own three matrices, which project to width $d_k = D/H$: 64 in the paper, with 8 heads.
-# Since heads are narrow, all together cost about as much as one of full width. A last matrix $W^O$
-# mixes their answers:
+# resolution*. So the paper runs $H$ attentions side by side, each called a **head**. Every head has
+# its own three matrices, which project to width $d_k = D/H$: 64 in the paper, with 8 heads. Because
+# heads are narrow, all of them together cost about as much as one of full width. A last matrix
+# $W^O$ mixes their answers:
 #
 # $$\begin{gathered}
 # \mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \\
@@ -957,9 +953,9 @@ def check_one_product_cut_into_heads_is_the_list():
 # %% [markdown]
 # ![Multi-head attention: three linear maps for queries, keys and values, each split into H heads; attention in every head; the heads joined, and an output linear map.](images/multi-head.svg)
 #
-# **Figure 8.** Multi-head attention (the paper's Figure 2, right). $Q$, $K$ and $V$ are now the
-# inputs, often the same table three times. The learnt matrices are $W_i^Q$, $W_i^K$ and $W_i^V$,
-# $D \times d_k$ each, and $W^O$, $H d_k \times D$.
+# **Figure 8.** Multi-head attention (the paper's Figure 2, right). Here $Q$, $K$ and $V$ are the
+# inputs before projection, often the same matrix three times. The learnt matrices are $W_i^Q$,
+# $W_i^K$ and $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$.
 #
 # The module needs four linear maps of the same shape. `clones` makes copies that share no weights;
 # the stacks of layers will use it, too.
@@ -1033,8 +1029,8 @@ ATTENTION["plain"] = MultiHeadedAttention
 # %% [markdown]
 # > **Why four linear maps?** The first three let each head choose what to compare and what to pass
 # > on; without them it would get a fixed slice of the vectors. The fourth mixes the heads, whose
-# > answers would otherwise stay in separate slices. Like PyTorch's module, our maps have biases,
-# > which the paper's formula does not.
+# > answers would otherwise stay in separate slices. Like PyTorch's module, our maps have biases;
+# > the paper's formula has none.
 # >
 # > **Why separate projections for queries and keys?** With one for both, scores would be the same
 # > in both directions, and a word would often match itself best. But a noun can need its adjective
@@ -1043,7 +1039,7 @@ ATTENTION["plain"] = MultiHeadedAttention
 # > **What does the table of weights cost in memory?** $T \times S$ numbers per head and sentence,
 # > so $B \cdot H \cdot T \cdot S$ per attention module, and training keeps them for the backward
 # > pass. In self-attention, twice the length takes four times the memory. A *fused kernel* works
-# > block by block and never stores the table; the [engine room](#faster) trains with PyTorch's on
+# > block by block and never stores the table; the [engine room](#faster) uses PyTorch's to train on
 # > a GPU. We keep the weights in `attn`, to [look at them](#looking-inside).
 #
 # With the same matrices, PyTorch's module must give the same output. It keeps the first three
@@ -1157,20 +1153,20 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="encoder-decoder"></a>
 # ## The plan
 #
-# (§3) The encoder turns the source into one vector for each position, the *memory*. The decoder is
-# *autoregressive*: it writes one token at a time, and each step sees only the memory and the tokens
-# written so far.
+# (§3) The encoder turns the source into one vector for each position; we call them the *memory*.
+# The decoder is *autoregressive*: at inference it writes one token at a time, and each step sees
+# only the memory and the tokens written so far.
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
 # **Figure 9.** The whole model (the paper's Figure 1), here with the norm before each sub-layer
-# ([why](#residual)). Inside both stacks the shape of the tensors never changes. On the page, type a
-# sentence and point at a box to see the chosen subword's vector there or, at attention, the weights
-# of every head. You also see what the model would predict if it skipped everything between that
-# vector and the final norm (the *logit lens*).
+# ([why](#residual)). From layer to layer the shape never changes. On the page, type a sentence and
+# point at a box to see the vector of the chosen subword; attention boxes show the weights of every
+# head. In the decoder you also see what the model would predict if that vector went straight to the
+# final norm and the generator (the *logit lens*).
 #
-# Part 1 has built attention. We add [embeddings](#embeddings) and
-# [positions](#positional-encoding), then what completes a layer: a [feed-forward
+# Part 1 built attention. Here we add [embeddings](#embeddings) and
+# [positions](#positional-encoding), then the rest of a layer: a [feed-forward
 # network](#feed-forward), [norms](#layer-norm) and [residual connections](#residual). $N$
 # [layers](#layers) make a stack. The [generator](#generator) turns the decoder's output into
 # probabilities, and [`make_model`](#make-model) assembles everything.
@@ -1178,7 +1174,7 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="embeddings"></a>
 # ## Embeddings
 #
-# (§3.4) The embedding is a learnt matrix with a row of width $D$ for each token. We look up the row
+# (§3.4) The embedding is a learnt matrix with one row of $D$ numbers per token. We look up the row
 # of each token id and multiply it by $\sqrt{D}$.
 
 
@@ -1202,10 +1198,10 @@ def check_embeddings_start_with_unit_variance():
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** The paper gives no reason; this is the usual one. The same
-# > matrix may also serve in the [generator](#generator), where entries around $D^{-1/2}$ keep the
-# > first scores of order one. As embeddings, such small entries would drown in the positional
-# > encoding, which lies between −1 and 1; the factor brings them to about one.
+# > **Why multiply by $\sqrt{D}$?** The paper gives no reason. The usual one: the same matrix may
+# > also serve in the [generator](#generator), where entries of size about $D^{-1/2}$ give initial
+# > scores of order one. Used as embeddings, entries that small would drown in the positional
+# > encoding, whose entries reach 1. The factor brings them up to about one.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
@@ -1214,24 +1210,25 @@ def check_embeddings_start_with_unit_variance():
 # shuffled. So we must tell the model where each word stands.
 #
 # (§3.5) The paper adds to each embedding a vector that depends only on the position $p$. Its
-# entries are pairs of sine and cosine, numbered by $i$ from 0 to $D/2 - 1$, with wavelengths that
-# grow from $2\pi$ to nearly $10000 \cdot 2\pi$:
+# entries come in pairs of sine and cosine, indexed by $i$ from 0 to $D/2 - 1$, with wavelengths
+# that grow from $2\pi$ to nearly $10000 \cdot 2\pi$:
 #
 # $$\begin{gathered}
 # PE_{(p, 2i)} = \sin\!\left(p / 10000^{2i/D}\right), \\
 # PE_{(p, 2i+1)} = \cos\!\left(p / 10000^{2i/D}\right)
 # \end{gathered}$$
 #
-# > **Why sines?** They stay between −1 and 1, whereas $p$ itself grows without bound. A learnt
-# > vector for each position hardly changed the results (§3.5; Table 3, row E). The authors chose
-# > waves because they might extend to sentences longer than those in training.
+# > **Why sines?** Learnt vectors, one for each position, gave nearly the same results (§3.5; Table
+# > 3, row E). The authors chose waves because they might extend to sentences longer than those in
+# > training.
 # >
 # > **Why 10,000?** The paper gives no reason. If all waves were short, distant positions could look
-# > alike, so the slowest must be much longer than any sentence. With 10,000 it is.
+# > alike. Slow waves, longer than any sentence, rule that out.
 # >
-# > **Why add and not concatenate?** A linear projection comes next. From a concatenation it
-# > computes $W_1 e + W_2 p$, from a sum $We + Wp$. The sum is nearly as expressive, since training
-# > can give words and positions different directions, and the width stays $D$.
+# > **Why add and not concatenate?** From a concatenation, a linear projection would compute
+# > $W_1 e + W_2 p$; from a sum it computes $We + Wp$. The sum is probably nearly as expressive, since
+# > training can move the embeddings into directions that the positions leave free, and the width
+# > stays $D$.
 
 
 # %% tags=["bare"]
@@ -1275,7 +1272,7 @@ def check_positional_encoding_is_the_formula():
 
 # %% [markdown]
 # > **Why `register_buffer`?** The table is not learnt, but it must move to the GPU with the model.
-# > A formula gives it, so we do not save it.
+# > It can be computed again from the formula, so checkpoints leave it out.
 
 
 # %% tags=["hide-input"]
@@ -1291,10 +1288,10 @@ def sinusoids_figure():
 # The fast waves on the left tell neighbours apart; the slow ones on the right hardly change within
 # a sentence.
 #
-# (§3.5) The paper expected that these waves make it easy to attend by distance: for every distance
-# $k$, one matrix turns $PE_p$ into $PE_{p+k}$ at all positions $p$. This matrix rotates each pair
-# of sine and cosine by the angle $k\,\omega_i$, where $\omega_i = 10000^{-2i/D}$ is the frequency
-# of the wave:
+# (§3.5) The authors expected these waves to make it easy to attend by relative position: for every
+# distance $k$, one matrix turns $PE_p$ into $PE_{p+k}$ at all positions $p$. This matrix rotates
+# each pair of sine and cosine by the angle $k\,\omega_i$, where $\omega_i = 10000^{-2i/D}$ is the
+# frequency of the wave:
 
 
 # %%
@@ -1328,10 +1325,11 @@ def inner_products_by_distance_figure():
 
 # %% [markdown]
 # **Figure 11.** Inner product of one position's encoding with all others. It peaks at the position
-# itself, at $D/2 = 32$, and falls off on both sides with ripples.
+# itself, where its value is $D/2 = 32$, and falls off on both sides with ripples.
 #
-# A head that compared these encodings directly would attend to its own position. With the rotation
-# for $k = -1$ as $W^Q$ and the identity as $W^K$, it attends to the previous one.
+# A head that compares these encodings directly gives its own position the highest score. With the
+# rotation for $k = -1$ as $W^Q$ and the identity as $W^K$, the previous position gets the highest
+# score, and a larger $W^Q$ makes the peak sharper.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1368,19 +1366,28 @@ FEED_FORWARD["relu"] = PositionwiseFeedForward
 # > **What is it for?** For given weights, attention can only average and project, which is linear.
 # > The ReLU adds features that respond to some inputs and not to others.
 # >
-# > **Why $F = 4D$?** The paper gives no reason. Two models in its Table 3 (rows C) change $F$
-# > alone: the wider one translates better and has more parameters. With $F = 4D$ most parameters of
-# > an encoder layer are here, $2DF = 8D^2$ against $4D^2$ in attention.  <a id="layer-norm"></a> ##
-# > Layer normalisation  Without a norm, a larger input gives each layer a larger output, and the
-# > scale grows exponentially with depth ([Figure 13](#behaviour)). Such networks are hard to train.
-# > **Layer normalisation** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)), which the paper
-# > uses with every sub-layer (§3.1), fixes the scale. It shifts the vector of each position to mean
-# > zero and scales it to variance one:  $$\begin{gathered} \mathrm{LayerNorm}(x) = \gamma \odot
-# > \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \\ \mu = \frac{1}{D}\sum_{i} x_i, \quad
-# > \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2 \end{gathered}$$  Here $\odot$ multiplies entry by
-# > entry, and the small constant $\epsilon$ avoids a division by zero. The scale $\gamma$ and the
-# > shift $\beta$ are learnt; PyTorch calls them `weight` and `bias`. The result does not depend on
-# > other positions or on the rest of the batch.
+# > **Why $F = 4D$?** The paper gives no reason. In its Table 3 (rows C), $F = 1024$ translates
+# > worse than the base model's 2,048 and $F = 4096$ better, at the price of more parameters. With
+# > $F = 4D$ most parameters of an encoder layer are here, $2DF = 8D^2$ against $4D^2$ in attention.
+#
+# <a id="layer-norm"></a>
+# ## Layer normalisation
+#
+# Each sub-layer will add its output to its input ([next section](#residual)). With fresh weights this
+# makes the vectors larger by about the same factor every time, so without a norm their scale grows
+# exponentially with depth ([Figure 13](#behaviour)). Such networks are hard to train. **Layer
+# normalisation** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)), which the paper uses with
+# every sub-layer (§3.1), fixes the scale. It shifts the vector of each position to mean zero and
+# scales it to variance one:
+#
+# $$\begin{gathered}
+# \mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \\
+# \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2
+# \end{gathered}$$
+#
+# Here $\odot$ multiplies entry by entry, and the small constant $\epsilon$ avoids a division by
+# zero. The scale $\gamma$ and the shift $\beta$ are learnt; PyTorch calls them `weight` and `bias`.
+# The result does not depend on other positions or on the rest of the batch.
 
 
 # %% tags=["bare"]
@@ -1439,9 +1446,9 @@ NORM: dict[str, Callable] = {  # kinds of norms by name
 # <!-- code: none -->
 #
 # Backpropagation multiplies one such factor per sub-layer. Without the sum the factors would be
-# $f'(x)$ alone. If they are small, their product shrinks exponentially with depth, and the first
-# layers hardly learn: **vanishing gradients**. With the sum, the product contains the identity, so
-# the gradient has a direct path to the first layer.
+# $f'(x)$ alone. If these shrink what they multiply, their product shrinks exponentially with depth,
+# and the first layers hardly learn: **vanishing gradients**. With the sum, the product contains the
+# identity, so the gradient has a direct path to the first layer.
 #
 # The paper puts the norm after the sum, which is called **post-norm**:
 #
@@ -1462,11 +1469,12 @@ NORM: dict[str, Callable] = {  # kinds of norms by name
 # and so are GPT-2 and most models after it.
 #
 # <a id="dropout"></a>
-# (§5.4) **Dropout** reduces *overfitting*. During training it sets random entries to zero, so that
-# no part relies on a single other one, and scales up the rest to keep the mean. In eval mode it
-# does nothing. The paper applies it to the output of each sub-layer, before the sum, and to the sum
-# of embedding and position. `make_model` also applies it to attention weights and inside the
-# feed-forward network, as later configurations of the authors' code do.
+# (§5.4) **Dropout** reduces *overfitting*, the memorising of training data. During training it sets
+# random entries to zero, so that no unit can rely on a single other one, and scales up the rest to
+# keep the mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer,
+# before the sum, and to the sum of embedding and position. `make_model` also applies it to
+# attention weights and inside the feed-forward network, as later configurations of the authors'
+# code do.
 
 
 # %% tags=["bare"]
@@ -1493,11 +1501,11 @@ class SublayerConnection(nn.Module):
 
 # %% [markdown]
 # > **Why is the norm before the sub-layer when the paper puts it after?** Pre-norm trains more
-# > reliably. In post-norm the gradient crosses every norm on its way to the first layer, and
-# > gradients near the output are large at the start. Such a stack needs a careful
-# > [warm-up](#schedule) of the learning rate ([Xiong et al.,
-# > 2020](https://arxiv.org/abs/2002.04745)), and a deep one may fail to train. For the paper's
-# > order, set `norm_first=False`.
+# > reliably. In post-norm the gradient crosses every norm on its way to the first layer, and at the
+# > start the gradients near the output are large. Such a stack needs a careful [warm-up](#schedule)
+# > of the learning rate ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)), and a deep one
+# > may fail to train. Once trained, it can be just as good. For the paper's order, set
+# > `norm_first=False`.
 # >
 # > **Why a norm at the end of a pre-norm stack?** Nothing normalises the residual stream itself,
 # > and every sub-layer adds to it. The final norm gives the output a fixed scale. A post-norm stack
@@ -1584,15 +1592,15 @@ DECODER_LAYER["plain"] = DecoderLayer
 
 
 # %% [markdown]
-# A stack is $N$ layers of the same shape. In the decoder, each layer also receives the memory.
+# A stack is $N$ layers, built alike. In the decoder, each layer also receives the memory.
 #
-# > **Do the layers share weights?** No. `clones` makes independent copies and shares nothing;
-# > `make_model` then gives each copy its own initial weights.
+# > **Do the layers share weights?** No. `clones` makes independent copies, and `make_model` gives
+# > each its own initial weights.
 
 
 # %% tags=["bare"]
 def final_norm(layer: EncoderLayer | DecoderLayer) -> nn.Module:
-    """What stands at the end of a stack: a norm like the layer's, where that norm comes first."""
+    """The norm that ends a pre-norm stack; nothing in post-norm."""
     return copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
 
 
@@ -1645,7 +1653,7 @@ def copy_layer(ours: EncoderLayer | DecoderLayer, theirs: nn.Module) -> None:
 
 # %%
 def in_training(layer: nn.Module, *inputs, **masks) -> Tensor:
-    """What a layer gives with the dropout of seed 1."""
+    """The output of a layer, with dropout drawn from seed 1."""
     torch.manual_seed(1)
     return layer(*inputs, **masks)
 
@@ -1677,7 +1685,7 @@ def check_layers_equal_torch():
 # <a id="generator"></a>
 # ## From states to words
 #
-# (§3.4) The last projection maps the decoder's state, of width $D$, to one score for each word of
+# (§3.4) The last projection maps the decoder's state, of width $D$, to one score for each token of
 # the vocabulary. These scores are the **logits**, and a softmax turns them into probabilities. We
 # keep logarithms, because a product of many probabilities underflows and the sum of their
 # logarithms does not.
@@ -1692,7 +1700,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = self.proj(x)  # (..., V), perhaps of 16 bits
+        logits = self.proj(x)  # (..., V), possibly 16-bit
         precise = torch.promote_types(logits.dtype, torch.float32)
         return F.log_softmax(logits, dim=-1, dtype=precise)
 
@@ -1764,10 +1772,10 @@ PARTS = {
 
 
 def find_part(kind: str, name: str) -> Callable:
-    """The class that a dictionary has under a name; ValueError where it has none."""
+    """Look up the class of a part by its name; ValueError if there is none."""
     if name not in PARTS[kind]:
         known = ", ".join(PARTS[kind])
-        add = f'to add it, run {kind.upper()}["{name}"] = YourClass, in a file by --parts FILE.py'
+        add = f'put {kind.upper()}["{name}"] = YourClass into a file and pass --parts FILE.py'
         raise ValueError(f"{kind} {name!r} is not among {known}: {add}")
     return PARTS[kind][name]
 
@@ -1780,13 +1788,13 @@ def find_part(kind: str, name: str) -> Callable:
 # (§3.4) The paper uses one matrix for both embeddings and the generator (`share_embeddings=True`).
 #
 # > **What if the vocabularies differ?** Then the languages cannot share a matrix, because a row
-# > must mean the same token everywhere. Only the target embedding and the generator can
-# > (`tie_output=True`). The paper has one list of subwords for both languages.
+# > must mean the same token everywhere. The target embedding and the generator still can:
+# > `tie_output=True`. For English and German the paper has one list of subwords (§5.1).
 
 
 # %% tags=["bare"]
 def start_weights(model: nn.Module, bias: bool = True) -> None:
-    """Initial weights of all linear maps; with `bias=False` they lose their biases."""
+    """Initial weights of all linear maps; `bias=False` removes their biases."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -1823,8 +1831,8 @@ def make_model(
     `attention_dropout`, for the attention weights, follows `dropout` unless given. `tie_output`
     uses the target's embedding for the output, `share_embeddings` for the source as well (§3.4).
     `bias=False` leaves the biases of all linear maps out. The last six name kinds of parts;
-    `attention` is that of self-attention, and cross-attention stays plain. All arguments stay with
-    the model, as `model.arguments`.
+    `attention` applies to self-attention only; cross-attention stays plain. All arguments are kept
+    in `model.arguments`.
     """
     arguments = dict(locals())
     if share_embeddings and src_vocab != tgt_vocab:
@@ -1877,8 +1885,8 @@ def check_a_new_model_starts_as_described():
 # <a id="behaviour"></a>
 # ## Does it behave?
 #
-# Some properties must hold for any weights, and a mistake in a mask or an axis breaks at least one.
-# First, no decoder output may depend on later target tokens.
+# Some properties must hold for any weights, and most mistakes in a mask or an axis break one of
+# them. First, no decoder output may depend on later target tokens.
 
 
 # %%
@@ -1903,7 +1911,8 @@ def check_a_future_token_changes_no_earlier_output():
 
 
 # %% [markdown]
-# Second, a short sentence must give the same output alone and padded to the length of a neighbour.
+# Second, a short sentence must give the same output alone as when padded to the length of a longer
+# one.
 
 
 # %%
@@ -1965,9 +1974,9 @@ def size_of_the_stream_figure():
 
 
 # %% [markdown]
-# **Figure 13.** Size of the residual stream by layer, on a logarithmic scale. Without norms it
-# grows exponentially. In pre-norm every sub-layer adds an output of about the same size, so growth
-# slows down. In post-norm the size stays constant.
+# **Figure 13.** Size of the residual stream by layer, on a logarithmic scale. Without norms each
+# layer multiplies it by about the same factor. In pre-norm each layer adds about the same amount,
+# so growth slows down. In post-norm the size stays constant.
 #
 # And what does a model say before any training?
 
@@ -1994,8 +2003,8 @@ def an_untrained_model_babbles():
 # ## How many parameters?
 #
 # The paper gives 65 million parameters for the base model and 213 million for the big one (Table
-# 3), with about 37,000 tokens shared by both languages (§5.1). First, does a small model have
-# exactly the matrices and biases of the formulas?
+# 3), with about 37,000 tokens shared by both languages (§5.1). First we check that a small model
+# has exactly the parameters that the formulas predict.
 
 
 # %%
@@ -2038,6 +2047,11 @@ def parameters_beside_table_3():
 # which the paper gives only roughly, cannot explain both: the base model needs about 41,000 tokens,
 # the big one fewer than 37,000.
 #
+# **The bare model.** All code of Parts 1 to 4, without prose and checks, is also one file,
+# `docs/transformer.py`. Run it, and it trains the copy task of [Part 4](#copy-task).
+#
+# <!-- the bare model -->
+#
 # <a id="try-model"></a>
 # ## Try it
 #
@@ -2070,16 +2084,15 @@ def parameters_beside_table_3():
 # <a id="batches"></a>
 # ## Batches and masks
 #
-# Sentences differ in length, but a tensor is rectangular. So we fill short sentences with a padding
+# Sentences differ in length, but a tensor is rectangular. So we pad short sentences with a padding
 # token, and hide it from attention and loss. Four special tokens come first in every vocabulary:
 # start, end, padding, and a stand-in for unknown words.
 #
 # The decoder learns to predict the next token. So it reads `tgt[:, :-1]` and must predict
 # `tgt[:, 1:]`, one position later: the *shift right* from [Part 1](#causal-mask).
 #
-# In training it reads the true words, even where it would have written others. This **teacher
-# forcing** lets us compute all positions at once. At inference it reads its own words, and has
-# never practised recovering from a mistake: this mismatch is called **exposure bias**.
+# In training it reads the true words, even where it would have written others. With this **teacher
+# forcing** and the causal mask, we compute all positions at once.
 
 # %% tags=["bare"]
 SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
@@ -2122,9 +2135,10 @@ def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
 
 
 # %% [markdown]
-# > **What exactly are `src_mask` and `tgt_mask`?** They say which keys each query may attend to, in
-# > every head. Source padding is hidden from all queries alike, so one row per sentence is enough,
-# > (B, 1, S). In the target each query has its own future, so each needs its own row, (B, T, T).
+# > **What exactly are `src_mask` and `tgt_mask`?** They say which keys each query may attend to;
+# > all heads share them. Source padding is hidden from all queries alike, so one row per sentence
+# > is enough, (B, 1, S). In the target each query has its own future, so each needs its own row,
+# > (B, T, T).
 #
 # One rule describes both masks: a key is visible if it is a real token and, in the target, not
 # later than the query.
@@ -2148,12 +2162,12 @@ def check_the_masks_of_a_batch():
 # ## Loss and label smoothing
 #
 # The usual loss at a position is *cross-entropy*: $-\log p$ of the right word. It reaches zero only
-# at $p = 1$, which no finite logits give, so it always pushes the model to be more certain.
+# at $p = 1$, which no finite logits give, so it never stops pushing the model towards certainty.
 #
-# **Label smoothing** ([Szegedy et al., 2016](https://arxiv.org/abs/1512.00567)) sets a goal within
-# reach: probability $1 - \epsilon$ for the right word, and the rest shared among the others. The
-# paper sets $\epsilon = 0.1$ (§5.4) and leaves the sharing open. We give nothing to padding and
-# $s = \epsilon/(V-2)$ to each other word.
+# **Label smoothing** ([Szegedy et al., 2016](https://arxiv.org/abs/1512.00567)) sets a target
+# within reach: probability $1 - \epsilon$ for the right word, with the remaining $\epsilon$ shared
+# among the others. The paper sets $\epsilon = 0.1$ (§5.4) and leaves the sharing open. We give
+# nothing to padding and $s = \epsilon/(V-2)$ to each other word.
 #
 # The loss is the Kullback–Leibler (KL) divergence between this target $t$ and the model's
 # distribution $p$, which is zero if they agree. We sum it over the real positions of a batch:
@@ -2165,8 +2179,8 @@ def check_the_masks_of_a_batch():
 #
 # $$-(1-\epsilon-s) \log p_\text{right} \;-\; s \sum_{v \neq \text{padding}} \log p_v \;-\; \mathrm{H}(t).$$
 #
-# The sum includes the right word, so the first factor is smaller by $s$. The entropy
-# $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant.
+# The sum already counts the right word with weight $s$, so its own factor is $1-\epsilon-s$. The
+# entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant.
 #
 # > **Why KL divergence and not cross-entropy?** They differ only by $\mathrm{H}(t)$, so their
 # > gradients are the same. But the divergence can fall to zero, while smoothed cross-entropy stops
@@ -2221,8 +2235,8 @@ def one_smoothed_row():
 # With an exaggerated $\epsilon = 0.4$, *dog* keeps 0.6, and the five other words share 0.4.
 #
 # PyTorch's `F.cross_entropy` can smooth, too, but over *all* words, including padding and the right
-# one. Without the column of padding, and with $\epsilon\,(V-1)/(V-2)$ for PyTorch, the two losses
-# agree up to the entropy.
+# one. Drop the padding column and give PyTorch $\epsilon\,(V-1)/(V-2)$, and the two losses differ
+# only by the entropy.
 
 
 # %%
@@ -2267,11 +2281,11 @@ def penalty_on_over_confidence_figure():
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
-# *criterion*. It returns the sum over all real tokens, for reports, and the mean, for gradients.
+# *criterion*. It returns the sum over all real tokens, for reports, and the same divided by `norm`,
+# for gradients.
 #
 # > **What is `ntokens` for?** It counts the real target tokens of an update. Dividing by it makes
-# > each word count the same. If we divided by the number of sentences, words would count more in a
-# > batch of few, long ones.
+# > the gradient a mean per token, so its size does not depend on how many tokens an update holds.
 
 
 # %% tags=["bare"]
@@ -2322,28 +2336,29 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # $$\theta \leftarrow \theta - \mathit{rate} \cdot \frac{m / (1-\beta_1^{\mathit{step}})}{\sqrt{v / (1-\beta_2^{\mathit{step}})} + \epsilon}.$$
 # <!-- code: make_optimizer -->
 #
-# The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$, which avoids a division
-# by zero. The learning rate depends on the *step*, the number of the update:
+# The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$, which only prevents a
+# division by zero (it is not the $\epsilon$ of label smoothing). The learning rate depends on the
+# *step*, the number of the update:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
 #
-# The second arm of the min rises in a straight line, the first falls slowly. They meet at
+# The first arm of the min falls slowly, the second rises in a straight line. They meet at
 # $\mathit{step} = \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises
 # during the *warm-up* and falls after it.
 #
-# > **Why warm-up?** The paper gives no reason, but two are common. Adam's first steps have full
-# > size, yet their direction rests on a handful of batches. And in post-norm models, gradients near
-# > the output are large at first. [Part 4](#warm-up-and-norm) tests how much warm-up helps.
+# > **Why warm-up?** The paper gives no reason; two are usually offered. Adam's first steps have
+# > full size, yet their direction rests on a handful of batches. And in post-norm models, gradients
+# > near the output are large at first. [Part 4](#warm-up-and-norm) tests how much warm-up helps.
 # >
-# > **Why does it fall afterwards, with the inverse root?** Small steps later on keep the noise of
-# > single batches from pushing a good model around. The paper does not explain the inverse root.
-# > One advantage is that we need not know in advance how long we will train.
+# > **Why does the rate then fall, and why as an inverse square root?** Small steps later on keep
+# > the noise of single batches from pushing a good model around. The paper does not explain the
+# > inverse root. One advantage is that we need not know in advance how long we will train.
 # >
 # > **Why does Adam get a learning rate of 1.0, and what is `factor`?** `LambdaLR` multiplies Adam's
 # > learning rate by what the schedule returns, so with 1.0 the product is the schedule itself.
 # > `factor` is ours and scales the whole curve; in the paper it is 1. The paper warms up for 4,000
-# > steps, and small models and short trainings need fewer.
+# > steps, and small models and short runs need fewer.
 
 
 # %% tags=["bare"]
@@ -2414,9 +2429,9 @@ def three_schedules_figure():
 # <a id="loop"></a>
 # ## The training loop
 #
-# First test whether a new model can memorise a single batch. An update is the first five lines
-# inside this loop: forward pass, loss, backward pass, optimizer step, reset of the gradients.
-# **Cost: a second or two.**
+# The first test of any new model is whether it can memorise a single batch. An update is the first
+# five lines inside this loop: forward pass, loss, backward pass, optimizer step, reset of the
+# gradients. **Cost: a second or two.**
 
 
 # %%
@@ -2443,15 +2458,15 @@ def a_training_in_a_dozen_lines():
 # text: `run_epoch` only loops them over batches and keeps count.
 #
 # If a large batch does not fit into memory, use **gradient accumulation**: `accum_iter` smaller
-# batches share one update. PyTorch adds up gradients until `zero_grad` clears them, so the
-# optimizer only has to wait for the last batch. Each loss is divided by the tokens of the whole
-# update. A mean of the batches' means would let words in a small batch count more.
+# batches share one update. PyTorch adds up gradients until `zero_grad` clears them, so we step the
+# optimizer after the last batch. Each loss is divided by the tokens of the whole update. Averaging
+# the means of the batches would overweight words in small batches.
 
 
 # %% tags=["bare"]
 @dataclass
 class TrainState:
-    """How far a training has come."""
+    """How far training has progressed."""
 
     step: int = 0  # updates
     samples: int = 0  # sentences
@@ -2522,14 +2537,14 @@ def run_epoch(
         if log is not None:
             log(loss_sum, tokens)
     if not tokens:
-        raise ValueError("there is no target token: an iterator gives its batches once")
+        raise ValueError("no target tokens: was this iterator already used up?")
     return float(loss_sum / tokens), state
 
 
 # %% [markdown]
-# Accumulation must not change the result. We make two updates of six sentences each, once as one
-# batch and once as three, and compare the parameters. We skip the biases of the keys: softmax
-# ignores them, so their gradient is only rounding noise, which Adam would scale up.
+# Without dropout, accumulation must not change the result. We make two updates of six sentences
+# each, once as one batch and once as three, and compare the parameters. We skip the biases of the
+# keys: softmax ignores them, so their gradient is only rounding noise, which Adam would scale up.
 
 
 # %%
@@ -2561,12 +2576,13 @@ def check_accumulation_equals_one_large_batch():
 # **perplexity**. A perplexity of 5 means that the model is as unsure as if it chose among five
 # equally likely words.
 #
-# Plot the loss after every *epoch*, one pass over the training data. The *training curve* keeps
-# falling. The *validation curve*, on held-out sentences, falls at first and may then rise. From
-# there on the model is **overfitting**: it memorises training sentences and gets worse on new ones.
-# So we keep the *checkpoint*, the saved weights, from the lowest point of the validation curve, and
-# choose *hyperparameters* such as `warmup` by validation, too. Compare the shapes of the curves,
-# not their heights: only the training loss includes smoothing and dropout.
+# Plot the loss after every *epoch*, one pass over the training data. The *training curve* usually
+# keeps falling. The *validation curve*, on held-out sentences, falls at first and may then rise.
+# From there on the model is **overfitting**: it memorises training sentences and gets worse on new
+# ones. So we keep the *checkpoint*, the saved weights, from the lowest point of the validation
+# curve, and choose *hyperparameters* such as `warmup` by validation, too. The final score then
+# needs a third set, the *test set*, which no choice has seen. Compare the shapes of the curves, not
+# their heights: only the training loss includes smoothing and dropout.
 
 
 # %% tags=["bare"]
@@ -2606,10 +2622,10 @@ def check_a_model_without_opinion_is_as_good_as_chance():
 
 
 # %% [markdown]
-# > **Why does label smoothing hurt perplexity and help BLEU?** The paper reports both (§5.4).
-# > Perplexity depends on the probability of the true word, and smoothing asks for only
-# > $1 - \epsilon$. [BLEU](#bleu) depends only on the words that the model writes, and a less
-# > certain model can still rank the right word first.
+# > **Why does label smoothing hurt perplexity and help BLEU?** The paper reports both, and explains
+# > only the first: the model learns to be less sure (§5.4). Perplexity depends on the probability
+# > of the true word, and smoothing asks for only $1 - \epsilon$. [BLEU](#bleu) depends only on the
+# > words that the model writes, and a less certain model can still rank the right word first.
 #
 # <a id="try-training"></a>
 # ## Try it
@@ -2668,8 +2684,8 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 # positions; [Part 7](#cached-decoding) avoids this.
 #
 # > **Is inference like training?** Not quite. In training the decoder reads the true tokens
-# > (teacher forcing). Now it reads its own, so one mistake can lead to the next. This mismatch is
-# > called *exposure bias*.
+# > (teacher forcing). Now it reads its own, and it has had no practice in recovering from a
+# > mistake. This mismatch is called **exposure bias**.
 
 
 # %% tags=["bare"]
@@ -2724,9 +2740,9 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
 # <a id="copy-training"></a>
 # ## Training it
 #
-# Two layers of width 64 in each stack are enough. After every hundred of 800 updates, the model
-# decodes a *validation set*: 500 held-out sequences that it never trains on. **Cost: about a minute
-# on two CPU cores.**
+# Two layers of width 64 in each stack are enough. We train for 800 updates. After every hundred,
+# the model decodes a *validation set* of 500 held-out sequences. **Cost: about a minute on two CPU
+# cores.**
 #
 # *We count exact copies and sort the others by how they fail.*
 
@@ -2735,7 +2751,7 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one():
 def kinds_of_copies(model: EncoderDecoder, batch: Batch) -> dict[str, int]:
     """How many sequences of a batch a model copies by greedy decoding, and how the others fail.
 
-    A copy ended early if its end token stands too soon, and ran over if it stands nowhere.
+    A copy ended early if its end token comes too soon, and ran over if it never comes.
     """
     longest = batch.src.size(1) + 2  # with start and end
     rows = greedy_decode(model, batch.src, batch.src_mask, longest, START, end_symbol=None)
@@ -2753,7 +2769,7 @@ def kinds_of_copies(model: EncoderDecoder, batch: Batch) -> dict[str, int]:
 
 
 # %% tags=["bare"]
-COPY_VOCAB = 15  # four special ones and eleven to copy
+COPY_VOCAB = 15  # four special tokens and eleven to copy
 
 
 def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
@@ -2872,7 +2888,8 @@ def what_breaks():
 # Without the mask, the loss ends about as low as the full model's, and yet the model is useless. It
 # has learnt to read each answer from the future, and at inference there is no future to read. **A
 # loss alone can lie.** Without positions, the model sees which tokens the source has, but not their
-# order. Most of its copies have the right length and a wrong token.
+# order. Most of its copies have the right length, since the causal mask lets the decoder count what
+# it has written, and a wrong token.
 #
 # One seed proves little. `make experiments` removes six parts in turn, with three seeds each:
 
@@ -2882,7 +2899,7 @@ published("breaks")
 
 
 # %% [markdown]
-# **Figure 16.** Loss with and without a part, on a logarithmic scale. Each line is one training.
+# **Figure 16.** Loss with and without a part, on a logarithmic scale. Each line is one run.
 #
 # <!-- results: breaks -->
 #
@@ -2919,9 +2936,9 @@ published("breaks")
 # <!-- end of results: copied -->
 #
 # Without norms, feed-forward networks or division, the model learns more slowly but ends about as
-# well. That does not make them useless: copying is easy. The small translator of
-# [Part 6](#demonstration) falls from 24 to 6 BLEU without the division.
-# [Common failures](#failures) sorts more faults by their symptoms.
+# well. That does not make them useless: copying is easy. The small translator of [Part
+# 6](#demonstration) falls from 24 to 6 BLEU without the division. [Common failures](#failures)
+# lists more faults by symptom.
 #
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?
@@ -2936,9 +2953,9 @@ published("warmups")
 
 
 # %% [markdown]
-# **Figure 17.** Loss after 400 updates against the highest learning rate. Each point is one
-# training; there are six rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven
-# tokens and the end token, all equally likely.
+# **Figure 17.** Loss after 400 updates against the highest learning rate. Each point is one run;
+# there are six rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven tokens and
+# the end token, all equally likely.
 #
 # <!-- results: warmups -->
 #
@@ -2951,11 +2968,11 @@ published("warmups")
 #
 # <!-- end of results: warmups -->
 #
-# Say that a rate works if all three seeds end with a loss below 0.5. In pre-norm, the warm-up
-# allows a rate four times as high. It buys tolerance, not a lower loss: the two lowest rates also
-# work without it and end about as low. In post-norm, those two rates work with the warm-up, and
-# none works without it. So pre-norm is easier to train here, as
-# [Xiong et al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
+# Let us say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the
+# warm-up allows a rate four times as high. It buys tolerance, not a lower loss: the two lowest
+# rates also work without it and end about as low. In post-norm, those two rates work with the
+# warm-up, and none works without it. So pre-norm is easier to train here, as [Xiong et
+# al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
 #
 # <a id="try-copy"></a>
 # ## Try it
@@ -2981,8 +2998,8 @@ published("warmups")
 #
 #    </details>
 #
-# **You may stop here.** You have built a Transformer, trained it and taken it apart. Read on to
-# make it a translator, or go on to [Part 10](#language-model) for GPT.
+# **You may stop here.** You have built a Transformer, trained it and taken it apart. Part 5 says
+# why self-attention, and Part 6 makes a translator. For GPT, go on to [Part 10](#language-model).
 #
 # <a id="why-self-attention"></a>
 # # Part 5. Why self-attention
@@ -2990,7 +3007,7 @@ published("warmups")
 # (§4) Why self-attention and not recurrence or convolution? All three turn a sequence of vectors
 # into another of the same length. A *recurrent* layer reads from left to right and carries a state
 # along. A *convolution* mixes each position with its nearest neighbours. The paper compares the
-# work per layer, how many steps must wait for each other, and the longest path between two
+# work per layer, how many steps must run one after another, and the longest path between two
 # positions (Table 1, for length $T$, without constant factors):
 #
 # | Layer | Work per layer | Sequential steps | Longest path |
@@ -3001,9 +3018,10 @@ published("warmups")
 # | self-attention to $r$ neighbours | $r \cdot T \cdot D$ | 1 | $T/r$ |
 #
 # The path $\log_k T$ needs *dilated* convolutions, whose inputs lie further apart in each higher
-# layer; ordinary ones need $T/k$ layers. *Separable* convolutions are cheaper, but even with
-# $k = T$ they cost the same as self-attention and a feed-forward network together. The paper leaves
-# attention to $r$ neighbours for future work.
+# layer; ordinary ones need $T/k$ layers. *Separable* convolutions are cheaper. Wide enough to
+# connect all positions at once ($k = T$), they cost, up to constant factors, what self-attention
+# and a feed-forward network cost together. The paper leaves attention to $r$ neighbours for future
+# work.
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
@@ -3028,9 +3046,9 @@ def layers_until_connected(layer: Callable[[Tensor], Tensor], T: int, D: int = 8
 
 
 # %% [markdown]
-# Attention needs one layer at any distance. A convolution over $k$ positions moves a signal
-# $(k - 1)/2$ positions per layer, so with $k = 3$ it needs $T - 1$ layers. A recurrent layer also
-# connects all positions, but inside it the signal takes one step per position.
+# Attention needs one layer at any distance. A convolution over $k$ positions moves a signal $(k -
+# 1)/2$ positions per layer, so with $k = 3$ it needs $T - 1$ layers. A recurrent layer connects
+# each position to all earlier ones, but inside it the signal takes one step per position.
 
 
 # %%
@@ -3047,12 +3065,12 @@ def check_attention_connects_all_positions_in_one_layer():
 # <a id="cost-of-length"></a>
 # ## What length costs
 #
-# **Time.** Self-attention takes less work than recurrence as long as $T$ is smaller than $D$. The
-# paper says that this holds for most sentences in translation. Ours have about a dozen words, and
-# the base model is 512 wide.
+# **Time.** By Table 1, self-attention takes less work than recurrence as long as $T$ is smaller
+# than $D$. The paper says that this holds for most sentences in translation. Ours have about a
+# dozen words, and the base model is 512 wide.
 #
-# When does the quadratic part dominate? Later than the table suggests, because the table leaves out
-# attention's projections. With $F = 4D$, an encoder layer takes $12TD^2$ multiplications in
+# When does the quadratic part dominate a whole layer? Late, because projections and feed-forward
+# network are linear in $T$. With $F = 4D$, an encoder layer takes $12TD^2$ multiplications in
 # projections and feed-forward network, and $2T^2D$ in scores and weighted means. The quadratic
 # share is $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model.
 # There, doubling the length triples the work; far beyond, it nearly quadruples it.
@@ -3076,8 +3094,9 @@ published("length-cost")
 # %% [markdown]
 # **Figure 18.** Time of one layer of width 256 for one sequence, forward and backward. Both axes
 # are logarithmic, so look at the slopes. The recurrent layer is linear in the length. Attention
-# starts flatter and ends steepest, because of its quadratic part. The convolution is cheapest, but
-# sees only three positions.
+# starts flatter and ends steepest, because of its quadratic part. The convolution is the cheapest
+# here, although Table 1 gives it the most work: its products are large and few, and those of the
+# recurrent layer small and many.
 #
 # <!-- results: length-cost -->
 #
@@ -3105,8 +3124,8 @@ published("length-cost")
 #
 #    <details><summary>Answer</summary>
 #
-#    Attention takes $T/D$, nearly two hundred times as much work. The recurrent layer takes 100,000
-#    sequential steps, attention one.
+#    By Table 1, attention takes $T/D$ times the work, nearly two hundred. The recurrent layer takes
+#    100,000 sequential steps, attention one.
 #
 #    </details>
 #
@@ -3115,7 +3134,7 @@ published("length-cost")
 #
 #    <details><summary>Answer</summary>
 #
-#    Six: each layer carries a signal three positions further, and there are 18 to go.
+#    Six: each layer carries a signal three positions further, and the ends are 18 positions apart.
 #
 #    </details>
 #

@@ -104,7 +104,7 @@ SETTINGS = {
     "--vocab-size 4000": r"--vocab-size 4000: this text makes \d+ subwords",
     "--shares 100": "--shares 100 of 60 pairs: ask for fewer",
     "--attention rotary --d-model 6": "rotary heads need an even width, got d_model 6 over h 2",
-    "--attention mine": "'mine' is not among plain, .* by --parts FILE.py",
+    "--attention mine": "'mine' is not among plain, .* pass --parts FILE.py",
     "--parts none.py": "none.py is missing: --parts names a Python file",
     "--max-len 3": "all pairs are empty or longer than 3 tokens",
     "--minutes nan": "--minutes must be above 0, got nan",

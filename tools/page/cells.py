@@ -13,10 +13,22 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbformat import NotebookNode
 
 from tools.page import javascript, outputs
+from tools.page.bare import bare
 from tools.page.highlight import code_block
 from tools.page.markup import VENDOR, BuildError
 from tools.page.playable import PLAYABLE
 from tools.records import PROJECT
+
+BARE = "<!-- the bare model -->"
+
+
+@functools.cache
+def bare_model() -> str:
+    """The bare model in a fold."""
+    source = bare((PROJECT / "the_annotated_transformer.py").read_text("utf-8")).strip()
+    block = code_block(source, name="code-bare")
+    label = f"transformer.py <small>{source.count(chr(10)) + 1} lines</small>"
+    return f'<details class="fold"><summary>{label}</summary>\n{block}</details>\n'
 
 
 @functools.cache
@@ -44,12 +56,16 @@ class Cells:
         defines = f' defines="{defines}"' if defines else ""
         is_code = cell.cell_type == "code"
         try:
-            inner = self.code(cell) if is_code else self.markdown.render(cell.source)
+            inner = self.code(cell) if is_code else self.prose(cell.source)
         except BuildError as error:
             raise BuildError(f"{name}: {error}") from None
         return f'<cell name="{html.escape(name)}"{defines}>{inner}</cell>'
 
     # Prose
+
+    def prose(self, source: str) -> str:
+        """Markdown as HTML; where a comment asks for the bare model, it stands folded."""
+        return self.markdown.render(source).replace(BARE, bare_model())
 
     def make_markdown(self) -> MarkdownIt:
         """The Markdown of Jupyter: CommonMark, tables, HTML and formulas between dollars."""
