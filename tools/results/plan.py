@@ -144,12 +144,12 @@ VARIATIONS = {  # (§6.2): a row of the table by its name
     **{f"layers-{N}": short(N=N) for N in (1, 2, 4, 6)},
     **{f"width-{width}": short(d_model=width) for width in (96, 384)},
     **{f"feed-forward-{width}": short(d_ff=width) for width in (384, 1536)},
-    **{f"dropout-{rate:.0%}": short(dropout=rate) for rate in (0.0, 0.1, 0.4)},
-    **{f"smoothing-{share:.0%}": short(smoothing=share) for share in (0.0, 0.2)},
+    **{f"dropout-{rate}": short(dropout=rate) for rate in (0.0, 0.1, 0.4)},
+    **{f"smoothing-{share}": short(smoothing=share) for share in (0.0, 0.2)},
     "learnt-positions": short(positions="learnt"),
     "no-positions": short(positions="none"),
     "post-norm": short(norm_first=False),
-    "no-warm-up": short(warmup=1, factor=1.5 * (1 / 1000) ** 0.5),
+    "no-warm-up": short(warmup=1),
     "three-matrices": short(share_embeddings=False),
 }
 TABLE_3 = {

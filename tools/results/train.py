@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -73,12 +74,8 @@ def train(name: str) -> None:
     """Train a run, or go on with it, and put it on record; the first of the recipe is watched."""
     folder = folder_of(name)
     watched = name == plan.SHIPPED.runs[0]
-    plain = at.Run
-    try:
-        at.Run = learning.WatchedRun if watched else plain
+    with mock.patch.object(at, "Run", learning.WatchedRun if watched else at.Run):
         at.train_model(plan.RUNS[name], folder)
-    finally:
-        at.Run = plain
     record = record_of(name)
     if watched:
         made = {key: record["summary"][key] for key in records.circumstances()}
@@ -90,14 +87,14 @@ def run(beginnings: tuple[str, ...] = (), /, at_once: int = 1) -> None:
     """Train every run whose name begins so and that is not on record.
 
     Args:
-        at_once: so many at a time, each in a process of its own
+        at_once: how many to train at a time, each in its own process
     """
     torch.set_num_threads(1)
     device = records.chosen_device()
     names = [name for name in named(beginnings) if not records.read(f"runs/{name}")]
     if device == "cuda" or plan.ON_GPU.keys() & names:
         records.graphics_card()  # ValueError without one
-    if at_once == 1 or len(names) == 1:
+    if at_once == 1:
         for name in names:
             train(name)
         return

@@ -7,6 +7,7 @@ import altair as alt
 
 import the_annotated_transformer as at
 from tools.results import plan
+from tools.results.speed import SIZES
 from tools.views.common import Chart, Table, made_by, record, with_range, without_range, wrapped
 
 WAYS = {  # rows, with the code and the number format
@@ -105,7 +106,7 @@ def about_gpu(measured: dict) -> str:
         if code == "ours" and size in BASE_ON_GPU:
             share = median(each["share of peak"] for each in case["rounds"])
             shares[dtype] = f"{share * 100:.0f}%"
-            positions = size.partition("-")[2] or 2560
+            positions = SIZES[size].batch_tokens
     recipe = cases.get(("ours", "recipe", "bf16"))
     if recipe is not None:  # one pass is a share of its 32 epochs
         minutes = [
@@ -116,7 +117,7 @@ def about_gpu(measured: dict) -> str:
         minutes = [record(f"runs/{run}")["log"][-1]["minutes"] for run in plan.ON_GPU]
         took = f"The recipe takes {with_range(minutes, 1)} minutes there, beside other runs"
     return (
-        f"On the GPU a batch has {int(positions):,} positions, and ours reaches {shares['fp32']}"
+        f"On the GPU a batch has {positions:,} positions, and ours reaches {shares['fp32']}"
         f" (fp32) and {shares['bf16']} (bf16) of the speed of large matrix products. {took}."
     )
 
