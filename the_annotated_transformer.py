@@ -1336,7 +1336,7 @@ def inner_products_by_distance_figure():
 #
 # Attention moves information between positions. (§3.3) The feed-forward network then processes each
 # position separately: it widens the vector from $D$ to $F$, sets negative entries to zero (*ReLU*)
-# and projects back to $D$. The paper notes that two convolutions with kernel size 1 do the same.
+# and projects back to $D$.
 #
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
 
@@ -1552,9 +1552,6 @@ ENCODER_LAYER["plain"] = EncoderLayer
 
 # %% [markdown]
 # A decoder layer has a third sub-layer between these two: cross-attention over the memory.
-#
-# > **Why does cross-attention come after self-attention?** The paper does not say. One reading: the
-# > decoder first gathers what it has written so far, and then knows what to look for in the source.
 
 
 # %% tags=["bare"]
@@ -2337,7 +2334,7 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # <!-- code: make_optimizer -->
 #
 # The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$, which only prevents a
-# division by zero (it is not the $\epsilon$ of label smoothing). The learning rate depends on the
+# division by zero; it is not the $\epsilon$ of label smoothing. The learning rate depends on the
 # *step*, the number of the update:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
@@ -3020,8 +3017,7 @@ published("warmups")
 # The path $\log_k T$ needs *dilated* convolutions, whose inputs lie further apart in each higher
 # layer; ordinary ones need $T/k$ layers. *Separable* convolutions are cheaper. Wide enough to
 # connect all positions at once ($k = T$), they cost, up to constant factors, what self-attention
-# and a feed-forward network cost together. The paper leaves attention to $r$ neighbours for future
-# work.
+# and a feed-forward network cost together.
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
@@ -5353,7 +5349,7 @@ def where_the_time_of_an_update_goes():
 
 # %% [markdown]
 # Matrix products are the work itself. The rest is overhead, and some of it can be saved: dropout,
-# for one, needs no random number of 32 bits to decide about each value.
+# for example, does not need a 32-bit random number for each value.
 #
 # How does this code compare? We time training against PyTorch's `nn.Transformer`, with our batches,
 # loss and number format, and against the 2022 version of this text. That one padded 32 pairs to 72
