@@ -9,7 +9,8 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,22 +23,8 @@ def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(1, size, size, dtype=torch.bool, device=device).tril()
 
 
-Mask = Tensor | None  # True where a query may see a key; without a mask it may see all
-
-
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask = None,
-    dropout: nn.Module | None = None,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention (§3.2.1, Eq. 1).
-
-    query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask and bias broadcast to
-    (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S).
-    """
+def attention(query, key, value, mask=None, dropout=None, bias=None):
+    """Scaled dot-product attention (§3.2.1, Eq. 1)."""
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
@@ -54,15 +41,8 @@ def clones(module: nn.Module, N: int) -> nn.ModuleList:
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
-ATTENTION: dict[str, Callable] = {}  # kinds of self-attention by name, for `make_model`
-
-
 class MultiHeadedAttention(nn.Module):
-    """Multi-head attention (§3.2.2): h heads of width d_model / h.
-
-    query (B, T, D), key and value (B, S, D), mask (B or 1, T or 1, S) -> (B, T, D). `attn` holds
-    the weights of the last call (B, H, T, S).
-    """
+    """Multi-head attention (§3.2.2): query (B, T, D), key and value (B, S, D) -> (B, T, D)."""
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1):
         super().__init__()
@@ -72,37 +52,31 @@ class MultiHeadedAttention(nn.Module):
         self.d_k = d_model // h
         self.linears = clones(nn.Linear(d_model, d_model), 4)  # for query, key, value and output
         self.dropout = nn.Dropout(dropout)
-        self.attn: Tensor | None = None
+        self.attn = None
 
     def split(self, x: Tensor) -> Tensor:
         """Cut the width into heads: (B, T, D) -> (B, H, T, d_k)."""
         return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)
 
-    def project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head: (B, T, D) each -> (B, H, T, d_k) each."""
-        inputs = (query, key, value)
-        return [self.split(linear(x)) for linear, x in zip(self.linears[:3], inputs, strict=True)]
+        to_q, to_k, to_v, _ = self.linears
+        return self.split(to_q(query)), self.split(to_k(key)), self.split(to_v(value))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-        """Attention in every head: q (B, H, T, d_k), k and v (B, H, S, d_k) -> output and weights.
-
-        In self-attention the queries are the last T of the S positions: T is S for a whole
-        sentence, and 1 where a sentence grows by one token.
-        """
+    def attend(self, q, k, v, mask) -> tuple[Tensor, Tensor]:
+        """Attention in every head: q (B, H, T, d_k), k and v (B, H, S, d_k)."""
         return attention(q, k, v, mask, self.dropout)
 
     def join(self, heads: Tensor) -> Tensor:
         """Put the heads side by side and mix them: (B, H, T, d_k) -> (B, T, D)."""
         return self.linears[3](heads.transpose(1, 2).flatten(2))
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
-        mask = None if mask is None else mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
+    def forward(self, query, key, value, mask=None) -> Tensor:
+        if mask is not None:
+            mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
         self.attn = None if weights is None else weights.detach()
         return self.join(heads)
-
-
-ATTENTION["plain"] = MultiHeadedAttention
 
 
 class Embeddings(nn.Module):
@@ -118,9 +92,6 @@ class Embeddings(nn.Module):
         return self.lut(x) * math.sqrt(self.d_model)
 
 
-POSITIONS: dict[str, Callable] = {}  # kinds of positions by name
-
-
 class PositionalEncoding(nn.Module):
     """Adds sinusoids of the position (§3.5), then dropout: (B, T, D) -> (B, T, D)."""
 
@@ -129,21 +100,13 @@ class PositionalEncoding(nn.Module):
         if d_model % 2 == 1:
             raise ValueError(f"d_model must be even, for pairs of sine and cosine, got {d_model}")
         self.dropout = nn.Dropout(dropout)
-        exponent = torch.arange(0, d_model, 2) / d_model  # 2i / D, (D/2,)
-        frequency = torch.exp(-math.log(10_000.0) * exponent)
+        frequency = 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)  # (D/2,)
         angle = torch.arange(max_len).unsqueeze(1) * frequency  # (max_len, D/2)
-        pairs = torch.stack([torch.sin(angle), torch.cos(angle)], dim=-1)  # (max_len, D/2, 2)
-        waves = pairs.flatten(1)
-        self.register_buffer("pe", waves.unsqueeze(0), persistent=False)  # (1, max_len, D)
+        waves = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)  # (max_len, D)
+        self.register_buffer("pe", waves.unsqueeze(0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dropout(x + self.pe[:, : x.size(1)])
-
-
-POSITIONS["sinusoids"] = PositionalEncoding
-
-
-FEED_FORWARD: dict[str, Callable] = {}  # kinds of feed-forward networks by name
 
 
 class PositionwiseFeedForward(nn.Module):
@@ -159,40 +122,13 @@ class PositionwiseFeedForward(nn.Module):
         return self.narrow(self.dropout(self.widen(x).relu()))  # (B, T, F) in between
 
 
-FEED_FORWARD["relu"] = PositionwiseFeedForward
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation with a learnt scale and shift: (..., features) -> (..., features)."""
-
-    def __init__(self, features: int, eps: float = 1e-6):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(features))
-        self.bias = nn.Parameter(torch.zeros(features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        centred = x - x.mean(dim=-1, keepdim=True)
-        variance = centred.square().mean(dim=-1, keepdim=True)  # divided by D, not D - 1
-        return self.weight * centred / (variance + self.eps).sqrt() + self.bias
-
-
-NORM: dict[str, Callable] = {  # kinds of norms by name
-    "layer": functools.partial(nn.LayerNorm, eps=1e-6),
-    "none": nn.Identity,
-}
+layer_norm = functools.partial(nn.LayerNorm, eps=1e-6)
 
 
 class SublayerConnection(nn.Module):
-    """Residual connection around a sub-layer, with dropout and a norm: (B, T, D) -> (B, T, D).
+    """A sub-layer with dropout, sum and norm: (B, T, D) -> (B, T, D)."""
 
-    `norm_first=False` gives the paper's order (§3.1), the norm after the sum. `norm` makes the
-    norm from its size.
-    """
-
-    def __init__(
-        self, size: int, dropout: float, norm_first: bool = True, norm: Callable = NORM["layer"]
-    ):
+    def __init__(self, size: int, dropout: float, norm_first: bool = True, norm=layer_norm):
         super().__init__()
         self.norm = norm(size)
         self.dropout = nn.Dropout(dropout)
@@ -204,50 +140,26 @@ class SublayerConnection(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-ENCODER_LAYER: dict[str, Callable] = {}  # kinds of encoder layers by name
-
-
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward (§3.1): (B, S, D) -> (B, S, D)."""
 
-    def __init__(
-        self,
-        size: int,
-        self_attn: nn.Module,
-        feed_forward: nn.Module,
-        dropout: float,
-        norm_first: bool = True,
-        norm: Callable = NORM["layer"],
-    ):
+    def __init__(self, size, self_attn, feed_forward, dropout, norm_first=True, norm=layer_norm):
         super().__init__()
         self.self_attn = self_attn
         self.feed_forward = feed_forward
         self.sublayer = clones(SublayerConnection(size, dropout, norm_first, norm), 2)
         self.norm_first = norm_first
 
-    def forward(self, x: Tensor, mask: Mask) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, mask))
         return self.sublayer[1](x, self.feed_forward)
-
-
-ENCODER_LAYER["plain"] = EncoderLayer
-
-
-DECODER_LAYER: dict[str, Callable] = {}  # kinds of decoder layers by name
 
 
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention and feed-forward (§3.1): (B, T, D) -> (B, T, D)."""
 
     def __init__(
-        self,
-        size: int,
-        self_attn: nn.Module,
-        src_attn: nn.Module,
-        feed_forward: nn.Module,
-        dropout: float,
-        norm_first: bool = True,
-        norm: Callable = NORM["layer"],
+        self, size, self_attn, src_attn, feed_forward, dropout, norm_first=True, norm=layer_norm
     ):
         super().__init__()
         self.self_attn = self_attn
@@ -256,13 +168,10 @@ class DecoderLayer(nn.Module):
         self.sublayer = clones(SublayerConnection(size, dropout, norm_first, norm), 3)
         self.norm_first = norm_first
 
-    def forward(self, x: Tensor, memory: Tensor, src_mask: Mask, tgt_mask: Mask) -> Tensor:
+    def forward(self, x, memory, src_mask, tgt_mask) -> Tensor:
         x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))
         x = self.sublayer[1](x, lambda x: self.src_attn(x, memory, memory, src_mask))
         return self.sublayer[2](x, self.feed_forward)
-
-
-DECODER_LAYER["plain"] = DecoderLayer
 
 
 def final_norm(layer: EncoderLayer | DecoderLayer) -> nn.Module:
@@ -278,7 +187,7 @@ class Encoder(nn.Module):
         self.layers = clones(layer, N)
         self.norm = final_norm(layer)
 
-    def forward(self, x: Tensor, mask: Mask) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         for layer in self.layers:
             x = layer(x, mask)
         return self.norm(x)
@@ -292,7 +201,7 @@ class Decoder(nn.Module):
         self.layers = clones(layer, N)
         self.norm = final_norm(layer)
 
-    def forward(self, x: Tensor, memory: Tensor, src_mask: Mask, tgt_mask: Mask) -> Tensor:
+    def forward(self, x, memory, src_mask, tgt_mask) -> Tensor:
         for layer in self.layers:
             x = layer(x, memory, src_mask, tgt_mask)
         return self.norm(x)
@@ -307,25 +216,13 @@ class Generator(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.proj(x)  # (..., V), possibly 16-bit
-        precise = torch.promote_types(logits.dtype, torch.float32)
-        return F.log_softmax(logits, dim=-1, dtype=precise)
+        return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 class EncoderDecoder(nn.Module):
-    """Encoder, decoder and what surrounds them (§3, Figure 1 of the paper).
+    """Encoder, decoder and what surrounds them (§3, Figure 1 of the paper)."""
 
-    Maps source ids (B, S) and target ids (B, T) to decoder states (B, T, D). `generator` turns
-    states into log-probabilities. Masks: source (B, 1, S), target (B, T, T) or (1, T, T).
-    """
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        decoder: Decoder,
-        src_embed: nn.Module,
-        tgt_embed: nn.Module,
-        generator: Generator,
-    ):
+    def __init__(self, encoder, decoder, src_embed, tgt_embed, generator):
         super().__init__()
         self.src_embed = src_embed
         self.encoder = encoder
@@ -333,35 +230,42 @@ class EncoderDecoder(nn.Module):
         self.decoder = decoder
         self.generator = generator
 
-    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask: Tensor) -> Tensor:
+    def forward(self, src, tgt, src_mask, tgt_mask) -> Tensor:
         return self.decode(self.encode(src, src_mask), src_mask, tgt, tgt_mask)
 
-    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
+    def encode(self, src, src_mask) -> Tensor:
         """Source ids (B, S) -> memory (B, S, D)."""
         return self.encoder(self.src_embed(src), src_mask)
 
-    def decode(self, memory: Tensor, src_mask: Tensor, tgt: Tensor, tgt_mask: Tensor) -> Tensor:
+    def decode(self, memory, src_mask, tgt, tgt_mask) -> Tensor:
         """Memory (B, S, D) and target ids (B, T) -> states (B, T, D)."""
         return self.decoder(self.tgt_embed(tgt), memory, src_mask, tgt_mask)
 
 
-PARTS = {
-    "attention": ATTENTION,
-    "feed_forward": FEED_FORWARD,
-    "norm": NORM,
-    "positions": POSITIONS,
-    "encoder_layer": ENCODER_LAYER,
-    "decoder_layer": DECODER_LAYER,
-}
+KINDS = ("attention", "feed_forward", "norm", "positions", "encoder_layer", "decoder_layer")
+PARTS: dict[str, dict[str, Callable]] = {kind: {} for kind in KINDS}  # other classes by name
 
 
-def find_part(kind: str, name: str) -> Callable:
-    """Look up the class of a part by its name; ValueError if there is none."""
-    if name not in PARTS[kind]:
-        known = ", ".join(PARTS[kind])
-        add = f'put {kind.upper()}["{name}"] = YourClass into a file and pass --parts FILE.py'
-        raise ValueError(f"{kind} {name!r} is not among {known}: {add}")
-    return PARTS[kind][name]
+def choose_parts(**names: str) -> types.SimpleNamespace:
+    """The class of each kind of part: the paper's ("plain"), or one of `PARTS`; else ValueError."""
+    chosen = {
+        "attention": MultiHeadedAttention,
+        "feed_forward": PositionwiseFeedForward,
+        "norm": layer_norm,
+        "positions": PositionalEncoding,
+        "encoder_layer": EncoderLayer,
+        "decoder_layer": DecoderLayer,
+    }
+    for kind, name in names.items():
+        if kind not in PARTS:
+            raise TypeError(f"there is no part {kind!r}: the kinds are {', '.join(PARTS)}")
+        if name != "plain" and name not in PARTS[kind]:
+            known = ", ".join(["plain", *PARTS[kind]])
+            add = f'put PARTS["{kind}"]["{name}"] = YourClass into a file and pass --parts FILE.py'
+            raise ValueError(f"{kind} {name!r} is not among {known}: {add}")
+        if name != "plain":
+            chosen[kind] = PARTS[kind][name]
+    return types.SimpleNamespace(**chosen)
 
 
 def start_weights(model: nn.Module, bias: bool = True) -> None:
@@ -384,49 +288,35 @@ def make_model(
     h: int = 8,
     dropout: float = 0.1,
     *,
-    attention_dropout: float | None = None,
     norm_first: bool = True,
     share_embeddings: bool = False,
-    tie_output: bool = False,
     bias: bool = True,
     max_len: int = 5000,
-    attention: str = "plain",
-    feed_forward: str = "relu",
-    norm: str = "layer",
-    positions: str = "sinusoids",
-    encoder_layer: str = "plain",
-    decoder_layer: str = "plain",
+    **parts: str,
 ) -> EncoderDecoder:
-    """A Transformer with fresh weights; the default sizes are the base model of Table 3.
-
-    `attention_dropout`, for the attention weights, follows `dropout` unless given. `tie_output`
-    uses the target's embedding for the output, `share_embeddings` for the source as well (§3.4).
-    `bias=False` leaves the biases of all linear maps out. The last six name kinds of parts;
-    `attention` applies to self-attention only; cross-attention stays plain. All arguments are kept
-    in `model.arguments`.
-    """
-    arguments = dict(locals())
+    """A Transformer with fresh weights; the default sizes are the base model of Table 3."""
+    arguments = {**locals(), **dict.fromkeys(PARTS, "plain"), **parts}
+    del arguments["parts"]
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
-    part = {kind: find_part(kind, arguments[kind]) for kind in PARTS}
-    on_weights = dropout if attention_dropout is None else attention_dropout
-    self_attn = part["attention"](h, d_model, on_weights)
-    src_attn = ATTENTION["plain"](h, d_model, on_weights)
-    ff = part["feed_forward"](d_model, d_ff, dropout)
-    around = (dropout, norm_first, part["norm"])
+    part = choose_parts(**parts)
+    self_attn = part.attention(h, d_model, dropout)
+    src_attn = MultiHeadedAttention(h, d_model, dropout)
+    ff = part.feed_forward(d_model, d_ff, dropout)
+    around = (dropout, norm_first, part.norm)
     model = EncoderDecoder(
-        Encoder(part["encoder_layer"](d_model, self_attn, ff, *around), N),
-        Decoder(part["decoder_layer"](d_model, self_attn, src_attn, ff, *around), N),
-        nn.Sequential(Embeddings(d_model, src_vocab), part["positions"](d_model, dropout, max_len)),
-        nn.Sequential(Embeddings(d_model, tgt_vocab), part["positions"](d_model, dropout, max_len)),
+        Encoder(part.encoder_layer(d_model, self_attn, ff, *around), N),
+        Decoder(part.decoder_layer(d_model, self_attn, src_attn, ff, *around), N),
+        nn.Sequential(Embeddings(d_model, src_vocab), part.positions(d_model, dropout, max_len)),
+        nn.Sequential(Embeddings(d_model, tgt_vocab), part.positions(d_model, dropout, max_len)),
         Generator(d_model, tgt_vocab),
     )
     start_weights(model, bias)
     if share_embeddings:
-        model.src_embed[0].lut.weight = model.tgt_embed[0].lut.weight
-    if share_embeddings or tie_output:
-        model.generator.proj.weight = model.tgt_embed[0].lut.weight
+        matrix = model.tgt_embed[0].lut.weight
+        model.src_embed[0].lut.weight = matrix
+        model.generator.proj.weight = matrix
     model.arguments = arguments
     return model
 
@@ -436,46 +326,21 @@ START, END, PAD, UNKNOWN = range(len(SPECIALS))
 
 
 class Batch:
-    """Sentences of a batch with their masks, ready for the model.
+    """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded."""
 
-    src (B, S) and tgt (B, T + 1) are ids filled up with `pad`. Holds src, src_mask (B, 1, S) and,
-    where there is a target, tgt (B, T), tgt_y (B, T), tgt_mask (B, T, T) and ntokens, the number of
-    real tokens in tgt_y, which is counted where it is not given.
-    """
-
-    def __init__(
-        self, src: Tensor, tgt: Tensor | None = None, pad: int = PAD, ntokens: float | None = None
-    ):
+    def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
         self.src = src
         self.src_mask = (src != pad).unsqueeze(1)  # (B, 1, S)
         if tgt is not None:
-            self.tgt = tgt[:, :-1]  # what the decoder reads
-            self.tgt_y = tgt[:, 1:]  # what it is asked for, one position later
+            self.tgt = tgt[:, :-1]  # (B, T): what the decoder reads
+            self.tgt_y = tgt[:, 1:]  # (B, T): what it must predict, one position later
             causal = subsequent_mask(self.tgt.size(1), tgt.device)
             self.tgt_mask = (self.tgt != pad).unsqueeze(1) & causal  # (B, T, T)
             self.ntokens = int((self.tgt_y != pad).sum()) if ntokens is None else ntokens
 
-    def to(self, device: torch.device) -> "Batch":
-        """The same batch on another device."""
-        moved = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(moved, name, value.to(device, non_blocking=True))
-        return moved
-
-
-def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
-    """Lists of ids -> one tensor (B, longest), filled up with padding."""
-    rows = [torch.as_tensor(ids, dtype=torch.long) for ids in sentences]
-    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
-
 
 class LabelSmoothing(nn.Module):
-    """KL divergence to the smoothed target (§5.4), summed over real positions.
-
-    log_probs (..., size) and target ids (...) -> scalar. Positions whose target is `padding_idx`
-    cost nothing.
-    """
+    """KL divergence to the smoothed target (§5.4), summed over positions."""
 
     def __init__(self, size: int, padding_idx: int, smoothing: float = 0.0):
         super().__init__()
@@ -483,17 +348,8 @@ class LabelSmoothing(nn.Module):
         self.padding_idx = padding_idx
         self.smoothing = smoothing
         self.share = smoothing / (size - 2)  # of each word that is neither right nor padding
-        masses = torch.tensor([1 - smoothing, self.share], dtype=torch.double)
-        right, wrong = torch.special.entr(masses).tolist()
-        self.entropy = right + (size - 2) * wrong  # of the target at a real position
-
-    def distribution(self, target: Tensor) -> Tensor:
-        """The target distribution t, to look at: ids (tokens,) -> probabilities (tokens, size)."""
-        t = torch.full((len(target), self.size), self.share)
-        t.scatter_(1, target.unsqueeze(1), 1 - self.smoothing)
-        t[:, self.padding_idx] = 0.0
-        t[target == self.padding_idx] = 0.0
-        return t
+        target = torch.tensor([1 - smoothing] + (size - 2) * [self.share], dtype=torch.double)
+        self.entropy = torch.special.entr(target).sum().item()
 
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
         right = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
@@ -506,14 +362,13 @@ class LabelSmoothing(nn.Module):
 
 
 class SimpleLossCompute:
-    """A generator and a criterion: states (B, T, D), target (B, T) -> loss, summed and mean."""
+    """A generator and a criterion: states (B, T, D), target (B, T) -> loss, and loss / norm."""
 
-    def __init__(self, generator: Generator, criterion: LabelSmoothing):
+    def __init__(self, generator, criterion):
         self.generator = generator
         self.criterion = criterion
 
     def __call__(self, states: Tensor, target: Tensor, norm: float) -> tuple[Tensor, Tensor]:
-        """The loss summed over real tokens, and the same divided by `norm`, their number."""
         loss_sum = self.criterion(self.generator(states), target)
         return loss_sum.detach(), loss_sum / norm
 
@@ -551,22 +406,17 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 
 
 def run_epoch(
-    data_iter: Iterable[Batch],
-    model: nn.Module,
-    loss_compute: SimpleLossCompute,
-    optimizer: torch.optim.Optimizer | None = None,
-    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
-    mode: str = "train",
-    accum_iter: int = 1,
-    train_state: TrainState | None = None,
-    clip: float | None = None,
-    autocast: Callable = contextlib.nullcontext,
-    log: Callable | None = None,
+    data_iter,
+    model,
+    loss_compute,
+    optimizer=None,
+    scheduler=None,
+    mode="train",
+    accum_iter=1,
+    train_state=None,
+    log=None,
 ) -> tuple[float, TrainState]:
-    """Train on all batches, `accum_iter` to an update; returns the mean loss per token and state.
-
-    With `mode="eval"` the model is evaluated. ValueError for any other mode, and without a token.
-    """
+    """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state."""
     if mode not in ("train", "eval"):
         raise ValueError(f'mode must be "train" or "eval", got {mode!r}')
     training = mode == "train"
@@ -578,7 +428,7 @@ def run_epoch(
         ntokens = sum(batch.ntokens for batch in group)  # of the whole update
         for batch in group:
             model.require_backward_grad_sync = batch is group[-1]  # DDP: exchange gradients once
-            with torch.set_grad_enabled(training), autocast():
+            with torch.set_grad_enabled(training):
                 states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
                 batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
             if training:
@@ -586,8 +436,6 @@ def run_epoch(
             loss_sum = loss_sum + batch_sum
             state.samples += len(batch.src)
         if training:
-            if clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
@@ -614,44 +462,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def evaluate_loss(
-    model: EncoderDecoder, batches: Iterable[Batch], autocast: Callable = contextlib.nullcontext
-) -> dict[str, float]:
-    """Negative log-likelihood per real target token, and perplexity."""
-    words = model.generator.proj.out_features
-    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(words, PAD))  # cross-entropy
-    with evaluating(model):
-        nll, _ = run_epoch(batches, model, loss_compute, mode="eval", autocast=autocast)
-    return {"nll": nll, "perplexity": math.exp(min(nll, 100.0))}
-
-
 def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
-    """Batches of random sequences whose target is the source.
-
-    Tokens run from the first that is not special to V - 1. Source (B, length), target
-    (B, length + 2) with start and end.
-    """
+    """Batches of random sequences whose target is the source."""
     for _ in range(nbatches):
         src = torch.randint(len(SPECIALS), V, (batch_size, length))
         started = F.pad(src, (1, 0), value=START)
         yield Batch(src, F.pad(started, (0, 1), value=END))
 
 
-def greedy_decode(
-    model: EncoderDecoder,
-    src: Tensor,
-    src_mask: Tensor,
-    max_len: int | Tensor,
-    start_symbol: int,
-    end_symbol: int | None = END,
-    pad: int = PAD,
-) -> Tensor:
-    """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
-
-    Row for row: start token, tokens, end token, then padding. Stops at the end token (never,
-    where that is None) or at `max_len` tokens, the start included; a tensor (B,) has a limit for
-    each row.
-    """
+def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, pad=PAD) -> Tensor:
+    """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len)."""
     limit = torch.as_tensor(max_len, device=src.device)
     ended = (limit <= 1).expand(len(src))
     written = src.new_full((len(src), 1), start_symbol)
@@ -676,12 +496,12 @@ def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
     return make_model(COPY_VOCAB, COPY_VOCAB, dropout=0.0, **sizes)
 
 
-def train_to_copy(model: EncoderDecoder, hundreds: int = 8) -> Iterator[float]:
+def train_to_copy(model, hundreds: int = 8, make_batches=None) -> Iterator[float]:
     """Train on random sequences; gives the mean loss of each hundred updates."""
     loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_VOCAB, PAD))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
     for _ in range(hundreds):
-        batches = data_gen(COPY_VOCAB, 64, 100)
+        batches = (make_batches or data_gen)(COPY_VOCAB, 64, 100)
         loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
         yield loss
 

@@ -95,6 +95,99 @@ def check_no_two_matrices_start_alike(at):
         assert one.shape != other.shape or not torch.equal(one, other)
 
 
+def check_the_derivative_of_the_softmax(at):
+    scores = torch.randn(2, 5)
+    jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(dim=1), scores)
+    assert_close(at.size_of_derivative(scores), jacobian.flatten(1).norm(dim=1))
+
+
+def check_embeddings_start_with_unit_variance(at):
+    assert abs(at.Embeddings(256, 1000)(torch.arange(1000)).std() - 1) < 0.01
+
+
+def check_positional_encoding_is_the_formula(at):
+    positions = at.PositionalEncoding(8, 0.0, max_len=50)
+    assert not positions.state_dict()  # nothing to save
+    pe = positions(torch.ones(2, 50, 8))[1] - 1
+    for p, i in itertools.product((0, 1, 7, 49), range(4)):
+        angle = p / 10_000 ** (2 * i / 8)
+        assert abs(pe[p, 2 * i] - math.sin(angle)) < 1e-5
+        assert abs(pe[p, 2 * i + 1] - math.cos(angle)) < 1e-5
+
+
+def check_a_new_model_starts_as_described(at):
+    model = at.make_model(1000, 900, N=2, d_model=64, d_ff=256, h=4, dropout=0.3)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            bound = math.sqrt(6 / (module.in_features + module.out_features))
+            assert 0.99 * bound < module.weight.abs().max() <= bound
+            assert module.bias.eq(0).all()
+        if isinstance(module, nn.Embedding):
+            assert abs(module.weight.std() * 8 - 1) < 0.02  # 8 = √64
+        if isinstance(module, nn.Dropout):
+            assert module.p == 0.3
+    first, second = model.encoder.layers
+    assert not torch.equal(first.self_attn.linears[0].weight, second.self_attn.linears[0].weight)
+
+
+def check_padding_changes_no_real_output(at):
+    model = at.tiny_model()
+    src = torch.randint(11, (1, 5))
+    tgt = torch.randint(13, (1, 3))
+    alone = model(src, tgt, None, at.subsequent_mask(3))
+    src_mask = torch.arange(9) < 5
+    tgt_mask = at.subsequent_mask(5) & (torch.arange(5) < 3)
+    padded_src = nn.functional.pad(src, (0, 4), value=7)
+    padded_tgt = nn.functional.pad(tgt, (0, 2), value=7)
+    padded = model(padded_src, padded_tgt, src_mask.view(1, 1, 9), tgt_mask)
+    assert_close(padded[:, :3], alone)
+
+
+def check_without_positions_the_encoder_is_permutation_equivariant(at):
+    model = at.tiny_model()
+    src = torch.randint(11, (2, 5))
+    order = torch.tensor([3, 0, 4, 1, 2])
+    words_only = model.src_embed[0]
+    permuted = model.encoder(words_only(src[:, order]), None)
+    assert_close(permuted, model.encoder(words_only(src), None)[:, order])
+    with_order = model.encode(src[:, order], None)
+    assert not torch.allclose(with_order, model.encode(src, None)[:, order])
+
+
+def check_the_parameters_are_those_of_the_formulas(at):
+    attention_maps = 4 * (16 * 16 + 16)  # D = 16
+    feed_forward = (16 * 40 + 40) + (40 * 16 + 16)  # F = 40
+    norm = 2 * 16
+    encoder_layer = attention_maps + feed_forward + 2 * norm
+    decoder_layer = 2 * attention_maps + feed_forward + 3 * norm
+    stacks = 3 * (encoder_layer + decoder_layer) + 2 * norm  # N = 3
+    three = at.make_model(11, 13, 3, 16, 40, 4)
+    assert at.count_parameters(three) == stacks + (11 + 13 + 13) * 16 + 13
+    one = at.make_model(11, 11, 3, 16, 40, 4, share_embeddings=True)
+    assert at.count_parameters(one) == stacks + 11 * 16 + 11  # V = 11
+
+
+def check_rotate_multiplies_complex_numbers(at):
+    x = torch.randn(9, 8)
+    places = torch.arange(9)
+    angle = places.unsqueeze(1) / 10_000 ** (torch.arange(0, 8, 2) / 8)
+    turn = torch.polar(torch.ones_like(angle), angle)
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    assert_close(at.rotate(x, places), torch.view_as_real(pairs * turn).flatten(-2))
+
+
+def check_turned_keys_are_shared(at):
+    attn = at.RotaryGroupedAttention(4, 16, dropout=0.0)
+    query = torch.randn(2, 4, 1, 4)
+    memory = torch.randn(2, 2, 5, 4)  # keys and values
+    places = torch.arange(5)
+    mask = places[None] > 0
+    expected = nn.functional.scaled_dot_product_attention(
+        at.rotate(query, places[4:]), at.rotate(memory, places), memory, mask, enable_gqa=True
+    )
+    assert_close(attn.attend(query, memory, memory, mask)[0], expected)
+
+
 # Dropout ----------------------------------------------------------------------------------------
 
 
@@ -150,7 +243,7 @@ def check_the_loss_is_the_divergence_from_its_distribution(at):
         target = torch.randint(9, (3, 5))
         target[0, 2:] = pad
         criterion = at.LabelSmoothing(9, pad, smoothing)
-        distribution = criterion.distribution(target.flatten()).double()
+        distribution = at.smoothed_target(criterion, target.flatten()).double()
         assert_close(distribution.sum(-1), (target != pad).flatten().double())
         assert distribution[:, pad].eq(0).all()
         divergence = nn.functional.kl_div(log_probs.flatten(0, 1), distribution, reduction="sum")
@@ -196,6 +289,87 @@ def check_the_linear_schedule_reaches_the_peak_and_zero(at):
     for step, share in ((25, 0.5), (50, 1.0), (150, 0.5), (250, 0.0), (300, 0.0)):
         assert math.isclose(at.linear_rate(step, 64, 1.0, warmup=50, total=250), share * peak)
     assert at.linear_rate(1, 64, 2.0, 1, 1) == 0
+
+
+def check_the_masks_of_a_batch(at):
+    src = torch.tensor([[5, 6, at.END], [7, at.END, at.PAD]])
+    batch = at.Batch(src, at.pad_ids([[at.START, 8, 9, at.END], [at.START, at.END]]))
+    assert batch.src_mask.int().tolist() == [[[1, 1, 1]], [[1, 1, 0]]]
+    for sentence, query, key in itertools.product(range(2), range(3), range(3)):
+        real = batch.tgt[sentence, key] != at.PAD
+        assert batch.tgt_mask[sentence, query, key] == (real and key <= query)
+    assert batch.ntokens == 4
+    assert batch.tgt_y[1].tolist() == [at.END, at.PAD, at.PAD]
+
+
+def check_label_smoothing_beside_the_option_of_cross_entropy(at):
+    logits = torch.randn(6, 9, dtype=torch.double)
+    target = torch.tensor([4, 8, at.PAD, 0, 3, 3])
+    logits[:, at.PAD] = -torch.inf
+    real = target != at.PAD
+    criterion = at.LabelSmoothing(9, at.PAD, 0.3)
+    ours = criterion(logits.log_softmax(-1), target) + 5 * criterion.entropy  # of five words
+    others = torch.arange(9) != at.PAD
+    trimmed = logits[real][:, others]
+    shifted = target[real] - (target[real] > at.PAD).long()
+    for smoothing, equal in ((0.3 * 8 / 7, True), (0.3, False)):
+        theirs = nn.functional.cross_entropy(
+            trimmed, shifted, label_smoothing=smoothing, reduction="sum"
+        )
+        assert torch.isclose(ours, theirs, rtol=1e-6) == equal
+
+
+def check_the_rate_peaks_at_the_end_of_warm_up(at):
+    rates = [at.rate(step, 512, 3.0, 4000) for step in range(1, 20_001)]
+    assert max(rates) == rates[3999]  # of step 4,000
+    assert math.isclose(max(rates), 3 / math.sqrt(512 * 4000))
+
+
+def check_two_updates_are_those_of_the_formula(at):
+    model = at.tiny_model()
+    bias = model.generator.proj.bias
+    expected = bias.detach().clone()
+    optimizer, scheduler = at.make_optimizer(model, 2.0, 10)
+    mean = 0.0
+    square = 0.0
+    for step, gradient in ((1, 3e-9), (2, -1e-9)):
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.98 * square + 0.02 * gradient**2
+        unbiased = mean / (1 - 0.9**step)
+        size = math.sqrt(square / (1 - 0.98**step))
+        expected -= at.rate(step, 16, 2.0, 10) * unbiased / (size + 1e-9)
+        bias.grad = torch.full_like(bias, gradient)
+        optimizer.step()
+        scheduler.step()
+        assert_close(bias.detach(), expected)
+
+
+def check_accumulation_equals_one_large_batch(at):
+    sentences = at.pad_ids([[at.START, *range(4, 5 + n % 6), at.END] for n in range(12)])
+    start = at.tiny_model(dropout=0.0).double()
+    after = {}
+    for size in (6, 2):
+        model = copy.deepcopy(start)
+        compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(13, at.PAD, 0.1))
+        adam, schedule = at.make_optimizer(model, 1.0, 10)
+        batches = [at.Batch(part, part) for part in sentences.split(size)]
+        _, state = at.run_epoch(batches, model, compute, adam, schedule, accum_iter=6 // size)
+        assert state == at.TrainState(step=2, samples=12, tokens=54)
+        assert schedule.last_epoch == 2
+        assert model.generator.proj.weight.grad is None  # nothing left for the next update
+        after[size] = [p for name, p in model.named_parameters() if "linears.1.bias" not in name]
+    assert_close(after[2], after[6], rtol=0, atol=1e-9)
+
+
+def check_a_model_without_opinion_is_as_good_as_chance(at):
+    model = at.tiny_model()
+    ids = at.pad_ids([[at.START, 6, 7, at.END], [at.START, at.END]])
+    batch = at.Batch(ids, ids)
+    nn.init.zeros_(model.generator.proj.weight)
+    nn.init.zeros_(model.generator.proj.bias)
+    scores = at.evaluate_loss(model, [batch, batch])
+    assert math.isclose(scores["nll"], math.log(13), rel_tol=1e-5)
+    assert math.isclose(scores["perplexity"], 13, rel_tol=1e-5)
 
 
 # Data and decoding ------------------------------------------------------------------------------
@@ -261,6 +435,87 @@ def check_sampling_follows_temperature_and_top_k(at):
     drawn = at.sample(model, [at.START], 200, temperature=0.5)
     assert abs(drawn.count(6) / 200 - 0.25 / 0.38) < 0.08  # 0.38 = 0.04 + 0.09 + 0.25
     assert set(at.sample(model, [at.START], 40, top_k=2)) == {at.START, 5, 6}
+
+
+def check_greedy_decoding_in_a_batch_equals_one_by_one(at):
+    model = at.draw_weights(at.tiny_model())
+    model.generator.proj.bias.data[at.END] = 1.0  # so that one ends early
+    batch = at.Batch(at.pad_ids([[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]))
+    limits = torch.tensor([12, 12, 4])
+    together = at.greedy_decode(model, batch.src, batch.src_mask, limits, at.START)
+    for n, row in enumerate(together.tolist()):
+        alone = at.greedy_decode(
+            model, batch.src[n : n + 1], batch.src_mask[n : n + 1], 12, at.START
+        )
+        alone = alone[0, : limits[n]].tolist()
+        assert row == alone + [at.PAD] * (len(row) - len(alone))
+
+
+def check_the_length_penalty_at_two_lengths(at):
+    assert at.length_penalty(1, 0.6) == 1.0  # whatever α is
+    assert math.isclose(at.length_penalty(13, 0.6), 3**0.6)  # 5 + 13 = 18 = 3 · 6
+
+
+def check_sampling_follows_top_p(at):
+    """The model's next token depends on nothing."""
+    model = at.make_language_model(7, N=1, d_model=16, d_ff=32, h=4).eval()
+    nn.init.zeros_(model.generator.proj.weight)
+    model.generator.proj.bias.data = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.2, 0.3, 0.5]).log()
+
+    def drawn(**settings):
+        return at.sample(model, [at.START], 200, **settings)[1:]
+
+    assert set(drawn(top_p=0.1)) == set(drawn(top_p=0.45)) == {6}
+    two = drawn(top_p=0.6)
+    assert set(two) == {5, 6}
+    assert abs(two.count(6) / 199 - 0.5 / 0.8) < 0.1  # what is left adds up to one again
+    assert set(drawn(top_p=0.85)) == set(drawn(top_p=1.0)) == {4, 5, 6}
+    assert set(drawn(top_p=0.6, temperature=0.5)) == {6}  # after the temperature: 0.66 for it alone
+    assert set(drawn(top_p=0.6, top_k=2)) == {6}  # and after top-k: 0.625
+
+
+# Looking inside ---------------------------------------------------------------------------------
+
+
+def check_the_logit_lens_ends_with_what_the_model_predicts(at):
+    """The first row is what the final norm and the generator make of the embedding."""
+    for norm_first in (True, False):
+        model = at.tiny_model(norm_first=norm_first)
+        batch = at.Batch(torch.randint(4, 11, (2, 5)), torch.randint(4, 13, (2, 4)))
+        found = at.logit_lens(model, batch)
+        assert found.shape == (3, 2, 3, 13)
+        states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        assert_close(found[-1], model.generator(states))
+        embedded = model.decoder.norm(model.tgt_embed(batch.tgt))
+        assert_close(found[0], model.generator(embedded))
+
+
+def check_swapping_nothing_and_everything_gives_shares_of_zero_and_one(at):
+    model = at.tiny_model()
+    first, second = torch.randn(2, 1, 5, 16)
+    one = torch.tensor([[at.START, 4, 5, at.END]])
+    other = torch.tensor([[at.START, 6, 7, 8, at.END]])
+    memories = [first, *(at.swapped(first, second, places) for places in ([], [1, 3], range(5)))]
+    memories.append(second)
+    assert_close(memories[2][:, [1, 3]], second[:, [1, 3]])
+    assert_close(memories[2][:, [0, 2, 4]], first[:, [0, 2, 4]])
+    found = [at.preference(model, memory, one, other) for memory in memories]
+    shares = at.shares_of_shift(found)
+    assert_close([shares[0], shares[1], shares[3], shares[4]], [0.0, 0.0, 1.0, 1.0])
+    assert abs(shares[2]) > 1e-4
+    assert abs(shares[2] - 1) > 1e-4
+
+
+def check_the_log_probability_of_a_target_is_that_of_its_tokens_one_by_one(at):
+    model = at.tiny_model()
+    memory = torch.randn(1, 5, 16)
+    written = [at.START, 4, 5, at.END]
+    expected = 0.0
+    for n in range(1, len(written)):
+        states = model.decode(memory, None, torch.tensor([written[:n]]), at.subsequent_mask(n))
+        expected += model.generator(states)[0, -1, written[n]].item()
+    found = at.log_probability(model, memory, torch.tensor([written]))
+    assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 # Text -------------------------------------------------------------------------------------------

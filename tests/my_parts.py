@@ -4,11 +4,7 @@ import torch
 from torch import nn
 
 from the_annotated_transformer import (
-    ATTENTION,
-    DECODER_LAYER,
-    FEED_FORWARD,
-    NORM,
-    POSITIONS,
+    PARTS,
     DecoderLayer,
     MultiHeadedAttention,
     PositionwiseFeedForward,
@@ -78,9 +74,9 @@ class FeedForwardFirst(DecoderLayer):
         return self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))
 
 
-ATTENTION["sharp"] = SharpAttention
-ATTENTION["learnt-distance"] = LearntDistance
-FEED_FORWARD["soft"] = Soft
-NORM["unit"] = UnitNorm
-POSITIONS["ramp"] = Ramp
-DECODER_LAYER["feed-forward-first"] = FeedForwardFirst
+PARTS["attention"]["sharp"] = SharpAttention
+PARTS["attention"]["learnt-distance"] = LearntDistance
+PARTS["feed_forward"]["soft"] = Soft
+PARTS["norm"]["unit"] = UnitNorm
+PARTS["positions"]["ramp"] = Ramp
+PARTS["decoder_layer"]["feed-forward-first"] = FeedForwardFirst

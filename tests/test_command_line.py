@@ -61,7 +61,7 @@ def test_a_file_of_parts_may_import_its_neighbours_and_the_script(tmp_path, smal
         "from inner.deep import NAME\n"
         "import the_annotated_transformer as at\n"
         "class Mine(at.MultiHeadedAttention):\n    pass\n"
-        "at.ATTENTION[NAME] = Mine\n"
+        "at.PARTS['attention'][NAME] = Mine\n"
     )
     train = ["train", "--parts", "mine/parts.py", "--attention", "mine", "--folder", "run"]
     command = [*PROGRAM, *train, *SMALL, "--data", str(small_corpus), "--epochs", "1"]

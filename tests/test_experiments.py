@@ -26,13 +26,13 @@ def test_nothing_is_trained_twice(results, monkeypatch):
     monkeypatch.setattr(experiments, "POSITIONS", {"none": {"positions": "none"}})
     monkeypatch.setattr(at, "data_gen", lambda *sizes: iter([None]))
     monkeypatch.setattr(at, "kinds_of_copies", lambda model, batch: {"copied": 7})
-    monkeypatch.setattr(at, "train_briefly", Mock())
+    monkeypatch.setattr(at, "train_to_copy", Mock(return_value=[]))
     for _ in range(2):
         assert experiments.main(["warmups"]) == 0
         assert experiments.main(["lengths"]) == 0
     asked = [each.args for each in experiments.warmed.call_args_list]
     assert len(asked) == len(set(asked)) == 72
-    assert at.train_briefly.call_count == len(records.read("lengths")["runs"]) == 3
+    assert at.train_to_copy.call_count == len(records.read("lengths")["runs"]) == 3
 
 
 @pytest.mark.parametrize("warm", [True, False])

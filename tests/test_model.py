@@ -45,17 +45,23 @@ def test_an_impossible_size_raises_an_error_that_names_it(at, change, numbers):
     "kind", ["attention", "feed_forward", "norm", "positions", "encoder_layer", "decoder_layer"]
 )
 def test_an_unknown_part_raises_an_error_that_says_how_to_add_it(at, kind):
-    with pytest.raises(ValueError, match=rf'{kind} .mine. is not .* {kind.upper()}\["mine"\] = '):
+    with pytest.raises(
+        ValueError, match=rf'{kind} .mine. is not .* PARTS\["{kind}"\]\["mine"\] = '
+    ):
         at.make_model(11, 13, **SIZES, **{kind: "mine"})
 
 
+def test_a_misspelt_argument_is_refused(at):
+    with pytest.raises(TypeError, match="no part 'atention': the kinds are attention, "):
+        at.make_model(11, 13, atention="plain")
+
+
 @pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("tie", [True, False])
-def test_matrices_are_shared_as_asked(at, share, tie):
-    model = at.make_model(13, 13, **SIZES, share_embeddings=share, tie_output=tie)
+def test_matrices_are_shared_as_asked(at, share):
+    model = at.make_model(13, 13, **SIZES, share_embeddings=share)
     matrix = model.tgt_embed[0].lut.weight
     assert (model.src_embed[0].lut.weight is matrix) == share
-    assert (model.generator.proj.weight is matrix) == (share or tie)
+    assert (model.generator.proj.weight is matrix) == share
     assert matrix.std().item() == pytest.approx(8**-0.5, rel=0.2), "it starts as an embedding"
 
 
@@ -87,8 +93,8 @@ def test_weights_of_pytorchs_norm_fit_the_norm_of_the_text(at, monkeypatch):
     for norm in (module for module in theirs.modules() if isinstance(module, nn.LayerNorm)):
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
-    monkeypatch.setitem(at.NORM, "layer", at.LayerNorm)
-    ours = at.tiny_model()
+    monkeypatch.setitem(at.PARTS["norm"], "ours", at.LayerNorm)
+    ours = at.tiny_model(norm="ours")
     assert any(isinstance(module, at.LayerNorm) for module in ours.modules())
     ours.load_state_dict(theirs.state_dict())
     inputs = small_inputs()
@@ -138,7 +144,7 @@ def test_a_batch_takes_the_number_of_padding_and_moves_to_a_device(at):
     assert batch.src_mask.all()
     assert batch.ntokens == 2
     assert batch.tgt_mask[0].int().tolist() == [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
-    moved = batch.to(torch.device("meta"))
+    moved = at.move(batch, torch.device("meta"))
     assert {getattr(moved, name).device.type for name in ("src", "tgt_y", "tgt_mask")} == {"meta"}
     assert moved.ntokens == 2
 
@@ -146,10 +152,13 @@ def test_a_batch_takes_the_number_of_padding_and_moves_to_a_device(at):
 # Dropout ----------------------------------------------------------------------------------------
 
 
-def test_attention_may_have_a_dropout_rate_of_its_own(at):
-    for given, rate in ((0.0, 0.0), (0.1, 0.1), (None, 0.3)):
-        modules = at.tiny_model(dropout=0.3, attention_dropout=given).modules()
+def test_a_training_run_has_a_dropout_rate_for_attention_weights(at):
+    vocabulary = range(13)
+    for rate in (0.0, 0.2):
+        config = at.Config(N=1, d_model=8, d_ff=16, h=2, dropout=0.3, attention_dropout=rate)
+        modules = list(at.new_model(config, (vocabulary, vocabulary)).modules())
         assert {m.dropout.p for m in modules if isinstance(m, at.MultiHeadedAttention)} == {rate}
+        assert {m.dropout.p for m in modules if isinstance(m, at.SublayerConnection)} == {0.3}
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -230,9 +239,9 @@ def test_a_search_works_after_a_step_of_training_and_changes_nothing(at):
 def test_a_sample_goes_on_to_its_end_or_limit(at):
     model = at.make_language_model(13, N=2, d_model=16, d_ff=32, h=4)
     begin = [at.START, 5]
-    for temperature in (0.0, -1.0):
+    for wrong in ({"temperature": 0.0}, {"temperature": -1.0}, {"top_p": 0.0}):
         with pytest.raises(ValueError, match="above zero"):
-            at.sample(model, begin, 9, temperature)
+            at.sample(model, begin, 9, **wrong)
     assert at.sample(model, begin, 1) == begin
     model.generator.proj.bias.data[at.END] = -torch.inf
     drawn = [torch.manual_seed(seed) and at.sample(model, begin, 20) for seed in (3, 3, 4)]

@@ -43,8 +43,8 @@ class OlderFeedForward(nn.Module):
 
 @pytest.fixture(autouse=True)
 def older_parts(monkeypatch):
-    monkeypatch.setitem(at.NORM, "older", OlderNorm)
-    monkeypatch.setitem(at.FEED_FORWARD, "older", OlderFeedForward)
+    monkeypatch.setitem(at.PARTS["norm"], "older", OlderNorm)
+    monkeypatch.setitem(at.PARTS["feed_forward"], "older", OlderFeedForward)
 
 
 def older_model(h: int = HEADS) -> at.EncoderDecoder:

@@ -213,7 +213,7 @@ class Running(torch.nn.Module):
 
 
 def test_buffers_are_kept(small_config, tmp_path, monkeypatch):
-    monkeypatch.setitem(tutorial.NORM, "running", Running)
+    monkeypatch.setitem(tutorial.PARTS["norm"], "running", Running)
     tutorial.train_model(dataclasses.replace(small_config, norm="running", epochs=1), tmp_path)
     name = "encoder.layers.0.sublayer.0.norm.size"
     assert torch.equal(weights_of(tmp_path)[name], saved(tmp_path)["model"][name])

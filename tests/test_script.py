@@ -91,7 +91,6 @@ def test_what_the_prose_sets_as_code_exists():
     for place in (builtins, str, tokenizers, *torchs):
         known |= set(dir(place))
     text = re.sub(r"(?s)```.*?```", "", "\n".join(cells(prose=True)))
-    text = re.sub(r'(?s)<a id="older-code">.*?<a id=', "", text)  # names of 2018 and 2022
     spans = set(re.findall(r"`([^`]+)`", re.sub(r"\n# ?>? ?", " ", text)))
     lost = []
     for span in spans - {".data/multi30k", ".venv/bin/python"}:

@@ -12,7 +12,7 @@ from tools.page.playable import PLAYABLE, make_playable
 SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
 EXERCISE = "try-"  # how the names of their sections begin, which are folded, too
-LOOKED_UP = {"paper-map", "older-code", "failures", "glossary", "references"}  # folded sections
+LOOKED_UP = {"paper-map", "failures", "glossary", "references"}  # folded sections
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 

@@ -14,6 +14,7 @@ import jupytext
 
 from tools.records import command_line, write_text
 
+DOCUMENTED = (ast.FunctionDef, ast.ClassDef)
 OPENING = '''"""The Transformer of "Attention Is All You Need", bare.
 
 Made from the cells of The Annotated Transformer, which explains each line and checks it.
@@ -46,11 +47,24 @@ def without_examples(source: str) -> str:
     return "\n".join(lines).strip()
 
 
+def with_short_docstrings(text: str) -> str:
+    """Code whose docstrings have their first line only."""
+    lines = text.split("\n")
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, DOCUMENTED)]
+    for node in sorted(nodes, key=lambda node: -node.lineno):
+        first = node.body[0]
+        if ast.get_docstring(node) and first.end_lineno > first.lineno:
+            lines[first.lineno - 1] += '"""'
+            del lines[first.lineno : first.end_lineno]
+    return "\n".join(lines)
+
+
 def bare(script: str) -> str:
     """The bare model of the script's text, formatted, without imports that it does not use."""
     cells = jupytext.reads(script, "py:percent").cells
     tagged = [cell.source for cell in cells if "bare" in cell.metadata.get("tags", [])]
-    text = OPENING + "\n\n\n".join(map(without_examples, tagged)) + CLOSING
+    code = "\n\n\n".join(map(without_examples, tagged))
+    text = OPENING + with_short_docstrings(code) + CLOSING
     for command in (["check", "--select", "F401,I", "--fix-only", "--quiet"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--line-length", "100", "-"]
         text = subprocess.run(ruff, input=text, text=True, capture_output=True, check=True).stdout

@@ -24,9 +24,9 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
 }
 KNOWN = {  # the settings that the page's translator can compute with
     "attention": "plain",
-    "feed_forward": "relu",
-    "norm": "layer",
-    "positions": "sinusoids",
+    "feed_forward": "plain",
+    "norm": "plain",
+    "positions": "plain",
     "encoder_layer": "plain",
     "decoder_layer": "plain",
     "bias": True,

@@ -62,7 +62,7 @@ def batches_of_2022(corpus: at.Corpus, vocabularies: Sequence[at.Vocabulary]) ->
 
 def loss_by_table(self: at.LabelSmoothing, log_probs: Tensor, target: Tensor) -> Tensor:
     """The same loss, from the whole target distribution."""
-    table = self.distribution(target.flatten()).to(log_probs.device)  # (tokens, V)
+    table = at.smoothed_target(self, target.flatten()).to(log_probs.device)  # (tokens, V)
     return nn.functional.kl_div(log_probs.flatten(0, -2), table, reduction="sum")
 
 

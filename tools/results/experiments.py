@@ -87,16 +87,20 @@ POSITIONS = {
 }
 
 
+def of_any_length(V: int, batch_size: int, nbatches: int) -> Iterator[at.Batch]:
+    """Batches of the copy task whose sequences have one to ten tokens."""
+    for length in torch.randint(1, 11, (nbatches,)).tolist():
+        yield from at.data_gen(V, batch_size, 1, length)
+
+
 @records.once("lengths")
 def lengths() -> dict:
     """Learn to copy one to ten tokens, then copy 100 sequences of each length from 1 to 20."""
     runs = []
     for kind, seed in itertools.product(POSITIONS, SEEDS):
         model = at.new_copy_model(seed, **POSITIONS[kind])
-        batches = []
-        for length in torch.randint(1, 11, (1500,)).tolist():
-            batches += at.data_gen(at.COPY_VOCAB, 64, 1, length)
-        at.train_briefly(model, batches)
+        for _ in at.train_to_copy(model, 15, of_any_length):
+            pass
         tests = [next(at.data_gen(at.COPY_VOCAB, 100, 1, length)) for length in range(1, 21)]
         counts = [at.kinds_of_copies(model, test) for test in tests]
         kinds = {name: [each[name] for each in counts] for name in counts[0]}

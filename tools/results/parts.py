@@ -18,4 +18,4 @@ class NarrowKeys(at.MultiHeadedAttention):
         return x.unflatten(-1, (self.h, -1)).transpose(1, 2)
 
 
-at.ATTENTION["keys16"] = NarrowKeys
+at.PARTS["attention"]["keys16"] = NarrowKeys

@@ -90,7 +90,7 @@ class Case:
     @property
     def config(self) -> at.Config:
         config = (SIZES | plan.RUNS)[self.size]
-        return replace(config, compile=True) if self.code == "ours compiled" else config
+        return replace(config, precision=self.dtype, compile=self.code == "ours compiled")
 
 
 def cases_of_cpu() -> Iterator[Case]:
@@ -148,13 +148,13 @@ class Training:
         self.loss_compute = run.loss_compute
         if case.code == "torch":
             self.net = self.model = TorchModel(vocabularies, config).to(worker.device)
-            criterion = run.loss_compute.criterion
+            criterion = at.LabelSmoothing(len(vocabularies[1]), at.PAD, config.smoothing)
             self.loss_compute = at.SimpleLossCompute(self.model.generator, criterion)
+            if config.precision == "bf16":
+                self.net = at.MixedPrecision(self.net, worker.device)
+                self.loss_compute = run.autocast()(self.loss_compute)
         self.words = len(vocabularies[1])
         self.means = at.make_optimizer(self.model, 1.0, 1000)
-        self.autocast = functools.partial(
-            torch.autocast, worker.device.type, FORMATS[case.dtype], enabled=case.dtype != "fp32"
-        )
         if case.code == "2022":
             batches = batches_of_2022(at.find_corpus(config.data), vocabularies)
         else:
@@ -175,8 +175,8 @@ class Training:
         """Make so many updates; what they were made of."""
         accum_iter = self.config.accum_iter
         batches = itertools.islice(self.batches, number * accum_iter)
-        how = {"accum_iter": accum_iter, "autocast": self.autocast}
-        return at.run_epoch(batches, self.net, self.loss_compute, *self.means, **how)[1]
+        given = batches, self.net, self.loss_compute, *self.means
+        return at.run_epoch(*given, accum_iter=accum_iter)[1]
 
     def one_round(self, seconds: float) -> dict[str, float]:
         """Train for so long: real target tokens a second, and seconds of an update, of all ranks.
@@ -302,9 +302,8 @@ def run_on_gpu() -> None:
         peaks = {dtype: peak(dtype) for dtype in FORMATS}
         for name, case in GPU_CASES.items():
             before = torch.cuda.memory_allocated()
-            trainings[name] = Training(
-                case, worker, Path(folder) / f"{case.size}-{case.config.compile}"
-            )
+            how = f"{case.size}-{case.dtype}-{case.config.compile}"
+            trainings[name] = Training(case, worker, Path(folder) / how)
             trainings[name].updates(WARM_UP["cuda"])
             held[name] = torch.cuda.memory_allocated() - before
         for number, name in itertools.product(range(ROUNDS), GPU_CASES):

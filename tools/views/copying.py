@@ -34,7 +34,7 @@ def numbers_of(runs: Sequence[dict], kind: str) -> str:
 def breaks() -> Chart:
     """Small charts of loss against updates, one for each part that is taken out of the model."""
     planted = record("planted")
-    shown = [(SOUND, "whole", ",".join(PARTS))]  # the whole model stands in all charts
+    shown = [(SOUND, "full", ",".join(PARTS))]  # the full model stands in all charts
     shown += [(fault, "without", part) for part, fault in PARTS.items()]
     points = []
     for fault, model, parts in shown:
@@ -50,7 +50,7 @@ def breaks() -> Chart:
     lines = chart.mark_line(strokeWidth=1.5).encode(
         x=alt.X("update:Q").axis(tickCount=3),
         y=alt.Y("loss:Q", title="loss per token").scale(type="log", domain=[0.001, 4], clamp=True),
-        color=alt.Color("model:N", sort=["without", "whole"], title=None).legend(orient="top"),
+        color=alt.Color("model:N", sort=["without", "full"], title=None).legend(orient="top"),
         detail="seed:N",
         facet=alt.Facet("without:N", columns=3, sort=list(PARTS), title="without"),
     )
@@ -67,7 +67,7 @@ def copied() -> Table:
         rows.append([part, last, *(numbers_of(runs, kind) for kind in KINDS)])
     useless = [part for part, _, copied, *_ in rows if copied == "0"]
     return Table(
-        f"The model copies nothing without one of these: {listed(useless)}.",
+        f"Without any one of {listed(useless)}, the model copies nothing.",
         ["without", "final loss", *KINDS],
         rows,
         "Copy task, 200 sequences. Each number is the mean over 3 seeds, with the range in"
@@ -123,7 +123,7 @@ def planted() -> Table:
         rows,
         "Copy task, 600 updates (width 512: 100), 3 seeds: the mean, with the range in brackets."
         " A symptom is reported if every seed falls outside the range of the correct model."
-        " Faster or slower means a lower or higher sum of losses over the training.",
+        " Faster or slower means a lower or higher sum of losses over the run.",
         faults["made"]["copying"],
     )
 
@@ -149,12 +149,12 @@ def planted_bleu() -> Table:
 
 
 def warmups() -> Chart:
-    """Loss after a short training against the highest learning rate, for two norm orders."""
+    """Loss after a short run against the highest learning rate, for two norm orders."""
     warmed = record("warmups")
     points = []
     for run in warmed["runs"]:
         curve = "with warm-up" if run["warm-up"] else "without"
-        norm = "norm before the sub-layer" if run["norm first"] else "norm after the sum"
+        norm = "pre-norm" if run["norm first"] else "post-norm"
         peak = round(run["peak"], 5)
         points.append({"peak": peak, "loss": run["loss"], "curve": curve, "norm": norm})
     marks = alt.Chart(width=230, height=200).mark_point(filled=True, size=50)

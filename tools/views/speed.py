@@ -129,7 +129,7 @@ def for_readme() -> str:
 
 
 def cost() -> Table:
-    """The arithmetic of the paper's two trainings, and the time it would take here."""
+    """The arithmetic of the paper's two training runs, and the time it would take here."""
     measured, gpu = record("benchmark"), record("gpu")
     second = median(speeds(measured, task="train", code="ours", size="base"))
     of_gpu = max(median(on_gpu(gpu, code="ours", dtype=dtype)) for dtype in ("fp32", "bf16"))
@@ -162,7 +162,7 @@ def cost() -> Table:
         rows,
         f"Floating-point operations, for sentences of {length} tokens. Our hours are"
         f" extrapolated, in proportion to the operations, from {of_gpu:,.0f} and {second:,.0f}"
-        " tokens per second, our trainings of the base size on the GPU and the CPU of the table"
+        " tokens per second, our runs of the base size on the GPU and the CPU of the table"
         f" above (vocabulary of {measured['words']:,} words).",
         [gpu["made"], measured["made"]],
     )
