@@ -4306,7 +4306,7 @@ def beam_search(
             written = written.take_along_dim(place.unsqueeze(2), dim=1)
             written = torch.cat([written, token.unsqueeze(2)], dim=2)
 
-            # Stop?
+            # Stop.
             score = logp / length_penalty(length, alpha)
             first = score.argmax(dim=1, keepdim=True).unsqueeze(2)
             results[left, : step + 1] = written.take_along_dim(first, dim=1).squeeze(1)

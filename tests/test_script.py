@@ -63,6 +63,12 @@ def test_the_story_uses_no_name_before_the_cell_that_defines_it():
     assert [(user, name) for number, user, name in uses if first.get(name, -1) > number] == []
 
 
+def test_no_line_of_code_ends_in_a_question_mark():
+    """IPython takes such a line, comments too, for a question about an object."""
+    ends = [line for cell in cells(prose=False) for line in cell.splitlines() if line[-1:] == "?"]
+    assert ends == []
+
+
 def words_in_code() -> set[str]:
     """Names in the code of the script, and its strings, such as the name of a setting."""
     words = set()
