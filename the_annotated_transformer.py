@@ -55,7 +55,6 @@ import random
 import subprocess
 import sys
 import time
-import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -1684,39 +1683,6 @@ class EncoderDecoder(nn.Module):
 # <a id="make-model"></a>
 # ## The whole model
 #
-# `choose_parts` returns the classes above, unless we ask for others. To use a class of your own,
-# put it into `PARTS` and pass its name to `make_model`: `PARTS["norm"]["mine"] = Mine`, then
-# `make_model(…, norm="mine")`. [Part 10](#today) adds newer parts in this way.
-
-
-# %% tags=["bare"]
-KINDS = ("attention", "feed_forward", "norm", "positions", "encoder_layer", "decoder_layer")
-PARTS: dict[str, dict[str, Callable]] = {kind: {} for kind in KINDS}  # other classes by name
-
-
-def choose_parts(**names: str) -> types.SimpleNamespace:
-    """The class of each kind of part: the paper's ("plain"), or one of `PARTS`; else ValueError."""
-    chosen = {
-        "attention": MultiHeadedAttention,
-        "feed_forward": PositionwiseFeedForward,
-        "norm": layer_norm,
-        "positions": PositionalEncoding,
-        "encoder_layer": EncoderLayer,
-        "decoder_layer": DecoderLayer,
-    }
-    for kind, name in names.items():
-        if kind not in PARTS:
-            raise TypeError(f"there is no part {kind!r}: the kinds are {', '.join(PARTS)}")
-        if name != "plain" and name not in PARTS[kind]:
-            known = ", ".join(["plain", *PARTS[kind]])
-            add = f'put PARTS["{kind}"]["{name}"] = YourClass into a file and pass --parts FILE.py'
-            raise ValueError(f"{kind} {name!r} is not among {known}: {add}")
-        if name != "plain":
-            chosen[kind] = PARTS[kind][name]
-    return types.SimpleNamespace(**chosen)
-
-
-# %% [markdown]
 # `make_model` builds a Transformer from its sizes. The paper does not say how weights are
 # initialised. For linear maps we use the common rule of Glorot and Bengio
 # (`nn.init.xavier_uniform_`), which aims to keep the variance of signals and gradients the same
@@ -1727,56 +1693,59 @@ def choose_parts(**names: str) -> types.SimpleNamespace:
 
 
 # %% tags=["bare"]
-def start_weights(model: nn.Module, bias: bool = True) -> None:
-    """Initial weights of all linear maps; `bias=False` removes their biases."""
+def start_weights(model: nn.Module) -> None:
+    """Draw initial weights for all linear maps."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
-            if not bias:
-                module.bias = None
-            elif module.bias is not None:
+            if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
 
 def make_model(
-    src_vocab: int,
-    tgt_vocab: int,
-    N: int = 6,
-    d_model: int = 512,
-    d_ff: int = 2048,
-    h: int = 8,
-    dropout: float = 0.1,
+    src_vocab,
+    tgt_vocab,
+    N=6,
+    d_model=512,
+    d_ff=2048,
+    h=8,
+    dropout=0.1,
     *,
-    norm_first: bool = True,
-    share_embeddings: bool = False,
-    bias: bool = True,
-    max_len: int = 5000,
-    **parts: str,
+    norm_first=True,
+    share_embeddings=False,
+    max_len=5000,
+    attention=None,
+    feed_forward=None,
+    norm=None,
+    positions=None,
+    encoder_layer=None,
+    decoder_layer=None,
 ) -> EncoderDecoder:
     """A Transformer with fresh weights; the default sizes are the base model of Table 3.
 
-    `bias=False` leaves out the biases of linear maps, `max_len` is the longest sequence, and
-    `parts` go to `choose_parts` (`attention` is self-attention; cross-attention stays plain).
-    `model.arguments` keeps all arguments.
+    `max_len` is the longest sequence. The last six arguments put other classes in place of ours;
+    `attention` is for self-attention, cross-attention stays plain. ValueError for two vocabularies
+    that are to share one matrix.
     """
-    arguments = {**locals(), **dict.fromkeys(PARTS, "plain"), **parts}
-    del arguments["parts"]
+    arguments = dict(locals())
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
-    part = choose_parts(**parts)
-    self_attn = part.attention(h, d_model, dropout)
+    self_attn = (attention or MultiHeadedAttention)(h, d_model, dropout)
     src_attn = MultiHeadedAttention(h, d_model, dropout)
-    ff = part.feed_forward(d_model, d_ff, dropout)
-    around = (dropout, norm_first, part.norm)
+    ff = (feed_forward or PositionwiseFeedForward)(d_model, d_ff, dropout)
+    around = (dropout, norm_first, norm or layer_norm)
+    source_layer = (encoder_layer or EncoderLayer)(d_model, self_attn, ff, *around)
+    target_layer = (decoder_layer or DecoderLayer)(d_model, self_attn, src_attn, ff, *around)
+    places = positions or PositionalEncoding
     model = EncoderDecoder(
-        Encoder(part.encoder_layer(d_model, self_attn, ff, *around), N),
-        Decoder(part.decoder_layer(d_model, self_attn, src_attn, ff, *around), N),
-        nn.Sequential(Embeddings(d_model, src_vocab), part.positions(d_model, dropout, max_len)),
-        nn.Sequential(Embeddings(d_model, tgt_vocab), part.positions(d_model, dropout, max_len)),
+        Encoder(source_layer, N),
+        Decoder(target_layer, N),
+        nn.Sequential(Embeddings(d_model, src_vocab), places(d_model, dropout, max_len)),
+        nn.Sequential(Embeddings(d_model, tgt_vocab), places(d_model, dropout, max_len)),
         Generator(d_model, tgt_vocab),
     )
-    start_weights(model, bias)
+    start_weights(model)
     if share_embeddings:
         matrix = model.tgt_embed[0].lut.weight
         model.src_embed[0].lut.weight = matrix
@@ -1786,6 +1755,8 @@ def make_model(
 
 
 # %% [markdown]
+# To try a class of your own, pass it: `make_model(…, norm=LayerNorm)` builds a model with our norms.
+#
 # What does a model say before any training?
 
 
@@ -2232,8 +2203,7 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 # And it can evaluate. With `mode="eval"` it only measures the loss: no gradients, no updates, no
 # dropout.
 #
-# The summed loss stays on the device, because reading it would make a GPU wait. The line with
-# `require_backward_grad_sync` matters only with [several processes](#workers).
+# The summed loss stays on the device, because reading it would make a GPU wait.
 
 
 # %% tags=["bare"]
@@ -2263,7 +2233,6 @@ def run_epoch(
     for group in grouped(data_iter, accum_iter):
         ntokens = sum(batch.ntokens for batch in group)  # of the whole update
         for batch in group:
-            model.require_backward_grad_sync = batch is group[-1]  # DDP: exchange gradients once
             with torch.set_grad_enabled(training):
                 states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
                 batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
@@ -2399,20 +2368,19 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, pad=PAD) -> Tensor:
     """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
 
-    A row is the start symbol, tokens, the end symbol (None: no token ends it), then padding.
-    `max_len` counts all tokens of a row; a tensor (B,) gives each row its own limit.
+    A row is the start symbol, tokens, the end symbol, then padding. `max_len` (2 or more) counts
+    all tokens of a row; a tensor (B,) gives each row its own limit.
     """
-    limit = torch.as_tensor(max_len, device=src.device)
-    ended = (limit <= 1).expand(len(src))
     written = src.new_full((len(src), 1), start_symbol)
+    ended = torch.zeros(len(src), dtype=torch.bool, device=src.device)
     with evaluating(model):
         memory = model.encode(src, src_mask)
         while not ended.all():
-            causal = subsequent_mask(written.size(1), src.device)
-            states = model.decode(memory, src_mask, written, causal)
-            following = model.generator(states[:, -1]).argmax(-1).masked_fill(ended, pad)  # (B,)
-            written = torch.cat([written, following.unsqueeze(1)], dim=1)
-            ended = ended | (following == end_symbol) | (written.size(1) >= limit)
+            mask = subsequent_mask(written.size(1), src.device)
+            states = model.decode(memory, src_mask, written, mask)
+            token = model.generator(states[:, -1]).argmax(-1).masked_fill(ended, pad)  # (B,)
+            written = torch.cat([written, token.unsqueeze(1)], dim=1)
+            ended = ended | (token == end_symbol) | (written.size(1) >= max_len)
     return written
 
 
@@ -2434,7 +2402,7 @@ def kinds_of_copies(model: EncoderDecoder, batch: Batch) -> dict[str, int]:
     A copy ended early if its end token comes too soon, and ran over if it never comes.
     """
     longest = batch.src.size(1) + 2  # with start and end
-    rows = greedy_decode(model, batch.src, batch.src_mask, longest, START, end_symbol=None)
+    rows = greedy_decode(model, batch.src, batch.src_mask, longest, START, end_symbol=-1)
     written = rows[:, 1:-1]  # (B, S)
     ends = rows[:, -1] == END  # where the end belongs
     early = (written == END).any(1)
@@ -2460,12 +2428,12 @@ def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
 
 
 # %% tags=["bare"]
-def train_to_copy(model, hundreds: int = 8, make_batches=None) -> Iterator[float]:
-    """Train on random sequences; gives the mean loss of each hundred updates."""
+def train_to_copy(model, make_batches: Callable, hundreds: int = 8) -> Iterator[float]:
+    """Train on random sequences; yields the mean loss of each hundred updates."""
     loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_VOCAB, PAD))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
     for _ in range(hundreds):
-        batches = (make_batches or data_gen)(COPY_VOCAB, 64, 100)
+        batches = make_batches(COPY_VOCAB, 64, 100)
         loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
         yield loss
 
@@ -2477,7 +2445,7 @@ def train_the_copy_task():
     validation = next(data_gen(COPY_VOCAB, 500, 1))
     losses = []
     exact = []
-    for loss in train_to_copy(model, hundreds=3 if run_level() == "smoke" else 8):
+    for loss in train_to_copy(model, data_gen, 3 if run_level() == "smoke" else 8):
         losses.append(round(loss, 3))
         exact.append(kinds_of_copies(model, validation)["copied"])
     TRAINED["train_the_copy_task"] = model
@@ -2529,9 +2497,6 @@ class NoPositions(nn.Module):
         return self.dropout(x)
 
 
-PARTS["positions"]["none"] = NoPositions
-
-
 def unmasked(*sizes: int) -> Iterator[Batch]:
     """Batches of the copy task without the causal mask."""
     for batch in data_gen(*sizes):
@@ -2551,8 +2516,8 @@ def what_breaks():
     test = next(data_gen(COPY_VOCAB, 200, 1))
     rows = []
     for part in ("nothing", "causal mask", "positions"):
-        model = new_copy_model(1, positions="none" if part == "positions" else "plain")
-        *_, loss = train_to_copy(model, hundreds, unmasked if part == "causal mask" else data_gen)
+        model = new_copy_model(1, positions=NoPositions if part == "positions" else None)
+        *_, loss = train_to_copy(model, unmasked if part == "causal mask" else data_gen, hundreds)
         kinds = kinds_of_copies(model, test)
         rows.append((part, loss, *kinds.values()))
     return table(rows, ["without", "loss", *kinds], "one seed, 200 sequences to copy")
@@ -3761,6 +3726,56 @@ def subwords_of_a_few_words():
 
 
 # %% tags=["hide-input"]
+PARTS: dict[str, dict[str, Callable]] = {  # classes by name, for settings and files
+    "attention": {},
+    "feed_forward": {},
+    "norm": {},
+    "positions": {"none": NoPositions},
+    "encoder_layer": {},
+    "decoder_layer": {},
+}
+
+
+def remove_biases(model: nn.Module) -> None:
+    """Remove the biases of all linear maps."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.bias = None
+
+
+def build_model(*, bias: bool = True, **arguments) -> EncoderDecoder:
+    """`make_model` from numbers and names, as settings and files hold them.
+
+    A class is a name in PARTS, or "plain" for the paper's. ValueError for an unknown name.
+    """
+    for kind, known in PARTS.items():
+        name = arguments.pop(kind, "plain")
+        if name != "plain" and name not in known:
+            names = ", ".join(["plain", *known])
+            add = f'put PARTS["{kind}"]["{name}"] = YourClass into a file and pass --parts FILE.py'
+            raise ValueError(f"{kind} {name!r} is not among {names}: {add}")
+        if name != "plain":
+            arguments[kind] = known[name]
+    model = make_model(**arguments)
+    if not bias:
+        remove_biases(model)
+        model.arguments["bias"] = False
+    return model
+
+
+def arguments_of(model: EncoderDecoder) -> dict[str, int | float | str]:
+    """The arguments of `build_model` for a model; UserError for a class that has no name."""
+    arguments = {"bias": True} | model.arguments
+    for kind, known in PARTS.items():
+        used = arguments[kind]
+        names = ["plain"] if used is None else [name for name in known if known[name] is used]
+        if not names:
+            raise UserError(f'{used} has no name: set PARTS["{kind}"]["…"] to it before saving')
+        arguments[kind] = names[0]
+    return arguments
+
+
+# %% tags=["hide-input"]
 def read_file(path: Path, read: Callable):
     """What `read` makes of the bytes of a file; UserError where it is missing or damaged."""
     try:
@@ -3822,7 +3837,7 @@ def load_trained_model(place: str | Path, device: torch.device | None = None) ->
     folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
     about = read_config(folder)
     try:
-        model = make_model(**about["model"])
+        model = build_model(**about["model"])
         facts = {name: about[name] for name in ("name", "corpus", "data", "longest")}
         languages = tuple(about["languages"])
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:
@@ -5556,16 +5571,27 @@ class LanguageModel(nn.Module):
 
 
 def make_language_model(
-    vocab, N=6, d_model=512, d_ff=2048, h=8, dropout=0.1, *, bias=True, max_len=5000, **parts: str
+    vocab,
+    N=6,
+    d_model=512,
+    d_ff=2048,
+    h=8,
+    dropout=0.1,
+    *,
+    max_len=5000,
+    attention=None,
+    feed_forward=None,
+    norm=None,
+    positions=None,
 ) -> LanguageModel:
-    """A language model with fresh weights; the arguments are those of `make_model`."""
-    part = choose_parts(**parts)
-    attn = part.attention(h, d_model, dropout)
-    ff = part.feed_forward(d_model, d_ff, dropout)
-    layer = part.encoder_layer(d_model, attn, ff, dropout, norm=part.norm)
-    embed = nn.Sequential(Embeddings(d_model, vocab), part.positions(d_model, dropout, max_len))
+    """A language model with fresh weights; the arguments are like those of `make_model`."""
+    attn = (attention or MultiHeadedAttention)(h, d_model, dropout)
+    ff = (feed_forward or PositionwiseFeedForward)(d_model, d_ff, dropout)
+    layer = EncoderLayer(d_model, attn, ff, dropout, norm=norm or layer_norm)
+    place = (positions or PositionalEncoding)(d_model, dropout, max_len)
+    embed = nn.Sequential(Embeddings(d_model, vocab), place)
     model = LanguageModel(Encoder(layer, N), embed, Generator(d_model, vocab))
-    start_weights(model, bias)
+    start_weights(model)
     return model
 
 
@@ -5746,7 +5772,7 @@ def check_rms_norm_equals_torch():
 # 2020](https://arxiv.org/abs/2002.05202)): $(\mathrm{Swish}(xW) \odot xV)\, W_2$, where
 # $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a smooth ReLU. It has three matrices and not two, so $F$
 # is made a third smaller. SwiGLU learns a little better, which its author attributes to "divine
-# benevolence". It has no biases, and `make_model(…, bias=False)` leaves out all others. The authors
+# benevolence". It has no biases, and `remove_biases` takes out all others. The authors
 # of [PaLM](https://arxiv.org/abs/2204.02311) found large models more stable to train without them.
 
 
@@ -5788,10 +5814,14 @@ def check_swiglu_is_the_formula():
 
 # %%
 class GroupedAttention(MultiHeadedAttention):
-    """h heads of queries that share `groups` heads of keys and values (Ainslie et al., 2023)."""
+    """h heads of queries that share `groups` heads of keys and values (Ainslie et al., 2023).
 
-    def __init__(self, h: int, d_model: int, dropout: float = 0.1, groups: int = 2):
+    By default two heads share one, or all of them if h is odd.
+    """
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, groups: int | None = None):
         super().__init__(h, d_model, dropout)
+        groups = groups or (h // 2 if h % 2 == 0 else 1)
         if h % groups != 0:
             raise ValueError(f"h ({h}) must be divisible by groups ({groups})")
         self.linears[1] = nn.Linear(d_model, groups * self.d_k)
@@ -6026,7 +6056,7 @@ PARTS["attention"]["distance"] = DistanceAttention
 
 @example
 def check_a_cache_serves_a_part_of_your_own():
-    assert cache_agrees(tiny_model(attention="distance", positions="none"))
+    assert cache_agrees(tiny_model(attention=DistanceAttention, positions=NoPositions))
 
 
 # %% [markdown]
@@ -6039,15 +6069,15 @@ def train_with_a_part_of_your_own():
     import tempfile
 
     words = words_at_hand()[1]
-    arguments = {"vocab": len(words), "N": 2, "d_model": 128, "d_ff": 512, "h": 4, "max_len": 256}
-    arguments |= {"attention": "distance", "positions": "none"}
-    model = make_language_model(**arguments)
+    sizes = {"vocab": len(words), "N": 2, "d_model": 128, "d_ff": 512, "h": 4, "max_len": 256}
+    classes = {"attention": DistanceAttention, "positions": NoPositions}
+    model = make_language_model(**sizes, **classes)
     history = train_on_captions(model, epochs=1 if run_level() == "smoke" else 2)
     with tempfile.TemporaryDirectory() as folder:  # name a folder of yours to keep the file
         file = Path(folder, "mine.pt")
-        torch.save({"arguments": arguments, "weights": model.state_dict()}, file)
+        torch.save({"sizes": sizes, "weights": model.state_dict()}, file)
         saved = torch.load(file, weights_only=True)
-    loaded = make_language_model(**saved["arguments"])
+    loaded = make_language_model(**saved["sizes"], **classes)
     loaded.load_state_dict(saved["weights"])
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     caption = "loaded, it writes: " + words.decode(sample(loaded, begin, 24, top_p=0.8))
@@ -6056,8 +6086,7 @@ def train_with_a_part_of_your_own():
 
 # %% [markdown]
 # Compare the perplexity with that of the [language model](#language-model), which differs only in
-# its positions. The file stores the name `distance`, not the code: register the class before you
-# load it.
+# its positions. The file stores sizes and weights, not the code of the class.
 #
 # For a translator, put the class and the line below it into `mine.py`, after
 # `from the_annotated_transformer import *`. With Multi30k this takes two minutes on two cores;
@@ -6670,7 +6699,7 @@ def facts_of(translator: Translator) -> dict:
     """What config.json says about a model."""
     names = ("name", "corpus", "languages", "data", "longest")
     facts = {name: getattr(translator, name) for name in names}
-    return facts | {"model": translator.model.arguments}
+    return facts | {"model": arguments_of(translator.model)}
 
 
 def refuse_other_things(folder: Path, ours: set[str]) -> None:
@@ -6982,6 +7011,19 @@ def join_workers() -> Iterator[Worker]:
         dist.destroy_process_group()
 
 
+class OncePerUpdate(nn.parallel.DistributedDataParallel):
+    """DDP that exchanges gradients only in the last of the batches that share an update.
+
+    `is_last` says of each batch to come whether it is such a last one.
+    """
+
+    is_last: Iterator[bool] = itertools.repeat(True)
+
+    def forward(self, *inputs):
+        self.require_backward_grad_sync = next(self.is_last)
+        return super().forward(*inputs)
+
+
 def gather(value: object, worker: Worker) -> list:
     """The values of all ranks, in order, on every rank."""
     values = [value] * worker.ranks
@@ -7011,10 +7053,12 @@ def ahead(pool: ThreadPoolExecutor, function: Callable, items: Iterable, number:
         yield future.result()
 
 
-def load_batches(train: IdPairs, batches: Iterable[list[int]], worker: Worker) -> Iterator[Batch]:
+def load_batches(
+    train: IdPairs, batches: Iterable[list[int]], worker: Worker, max_len: int
+) -> Iterator[Batch]:
     """This rank's share of each batch, on its device; for a GPU a thread loads ahead."""
     on_gpu = worker.device.type == "cuda"
-    multiple = 8 if on_gpu else 1  # GPU kernels are faster at multiples of 8
+    multiple = 8 if on_gpu and max_len % 8 == 0 else 1  # GPU kernels are faster at multiples of 8
 
     def load(numbers: list[int]) -> tuple[Tensor, Tensor, float]:
         tokens = int(train.lengths[numbers, 1].sum()) - len(numbers)
@@ -7116,12 +7160,12 @@ def read_settings(folder: Path) -> tuple[Config, dict]:
 
 def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
     """The model of a run as it begins; UserError if its parts or sizes cannot work."""
-    names = {*inspect.signature(make_model).parameters, *PARTS}
+    names = {*inspect.signature(make_model).parameters, "bias"}
     arguments = {name: value for name, value in vars(config).items() if name in names}
     sizes = {"src_vocab": len(vocabularies[0]), "tgt_vocab": len(vocabularies[1])}
     torch.manual_seed(config.seed)
     try:
-        model = make_model(**arguments | sizes)
+        model = build_model(**arguments | sizes)
     except ValueError as error:
         raise UserError(f"no such model: {error}") from error
     for module in model.modules():
@@ -7133,8 +7177,9 @@ def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
 def start_from(model: EncoderDecoder, place: str) -> None:
     """Load the weights of a trained model; UserError if its sizes or parts differ."""
     trained_model = load_trained_model(place).model
-    for name, value in trained_model.arguments.items():
-        if "dropout" not in name and model.arguments[name] != value:
+    ours = arguments_of(model)
+    for name, value in arguments_of(trained_model).items():
+        if name != "dropout" and ours[name] != value:
             made = f"--init-from {place} was made with {as_option(name)} {value}"
             raise UserError(f"{made}: give the same")
     load_weights(model, own_weights(trained_model))
@@ -7143,7 +7188,8 @@ def start_from(model: EncoderDecoder, place: str) -> None:
 def refuse_without_cache(model: EncoderDecoder) -> None:
     """UserError if decoding with the cache gives other states than without."""
     if not cache_agrees(model):
-        parts = ", ".join(f"{kind} {model.arguments[kind]}" for kind in PARTS)
+        arguments = arguments_of(model)
+        parts = ", ".join(f"{kind} {arguments[kind]}" for kind in PARTS)
         raise UserError(
             f"this model ({parts}) decodes differently with a cache: attention must take "
             "positions from the shapes of q and k, and all other parts must treat each "
@@ -7329,7 +7375,7 @@ class Run:
             self.net = MixedPrecision(self.net, self.worker.device)
             self.loss_compute = self.autocast()(self.loss_compute)
         if self.worker.ranks > 1:
-            self.net = nn.parallel.DistributedDataParallel(
+            self.net = OncePerUpdate(
                 self.net, broadcast_buffers=False, gradient_as_bucket_view=True
             )
 
@@ -7414,8 +7460,12 @@ class Run:
             last = (loss_sum, tokens, now)
 
         batches = batches_of_epoch(self.config, self.train, epoch)
+        if isinstance(self.net, OncePerUpdate):
+            every = self.config.accum_iter
+            number = len(batches)
+            self.net.is_last = (n % every == 0 or n == number for n in range(1, number + 1))
         loss, state = run_epoch(
-            load_batches(self.train, batches, self.worker),
+            load_batches(self.train, batches, self.worker, self.config.max_len),
             self.net,
             self.loss_compute,
             self.optimizer,

@@ -1,6 +1,10 @@
 """The Transformer of "Attention Is All You Need", bare.
 
-Made from the cells of The Annotated Transformer, which explains each line and checks it.
+The model and its training, made from the cells of The Annotated Transformer, which explains them.
+Unlike the paper it puts norms before the sub-layers (`norm_first=False` puts them after the sums),
+and it drops out attention weights and hidden units, too. Letters in the comments: B sentences in a
+batch, S and T lengths of source and target, D width, H heads, d_k width of a head, V vocabulary.
+
 Run this file to train a small model to copy sequences.
 """
 
@@ -9,13 +13,14 @@ import copy
 import functools
 import itertools
 import math
-import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+# Part 1. Attention --------------------------------------------------------------------------------
 
 
 def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
@@ -24,7 +29,11 @@ def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
 
 
 def attention(query, key, value, mask=None, dropout=None, bias=None):
-    """Scaled dot-product attention (§3.2.1, Eq. 1)."""
+    """Scaled dot-product attention (§3.2.1, Eq. 1).
+
+    query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask and bias broadcast to
+    (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S).
+    """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
@@ -42,7 +51,10 @@ def clones(module: nn.Module, N: int) -> nn.ModuleList:
 
 
 class MultiHeadedAttention(nn.Module):
-    """Multi-head attention (§3.2.2): query (B, T, D), key and value (B, S, D) -> (B, T, D)."""
+    """Multi-head attention (§3.2.2): query (B, T, D), key and value (B, S, D) -> (B, T, D).
+
+    The mask is (B or 1, T or 1, S). `attn` holds the weights of the last call, (B, H, T, S).
+    """
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1):
         super().__init__()
@@ -77,6 +89,9 @@ class MultiHeadedAttention(nn.Module):
         heads, weights = self.attend(*self.project(query, key, value), mask)
         self.attn = None if weights is None else weights.detach()
         return self.join(heads)
+
+
+# Part 2. The model --------------------------------------------------------------------------------
 
 
 class Embeddings(nn.Module):
@@ -126,7 +141,10 @@ layer_norm = functools.partial(nn.LayerNorm, eps=1e-6)
 
 
 class SublayerConnection(nn.Module):
-    """A sub-layer with dropout, sum and norm: (B, T, D) -> (B, T, D)."""
+    """A sub-layer with dropout, sum and norm: (B, T, D) -> (B, T, D).
+
+    `norm_first=False` gives the paper's order (§3.1). `norm` makes the norm from its size.
+    """
 
     def __init__(self, size: int, dropout: float, norm_first: bool = True, norm=layer_norm):
         super().__init__()
@@ -220,7 +238,11 @@ class Generator(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """Encoder, decoder and what surrounds them (§3, Figure 1 of the paper)."""
+    """Encoder, decoder and what surrounds them (§3, Figure 1 of the paper).
+
+    Maps source ids (B, S) and target ids (B, T) to decoder states (B, T, D). `generator` turns
+    states into log-probabilities. Masks: source (B, 1, S), target (B, T, T) or (1, T, T).
+    """
 
     def __init__(self, encoder, decoder, src_embed, tgt_embed, generator):
         super().__init__()
@@ -242,77 +264,59 @@ class EncoderDecoder(nn.Module):
         return self.decoder(self.tgt_embed(tgt), memory, src_mask, tgt_mask)
 
 
-KINDS = ("attention", "feed_forward", "norm", "positions", "encoder_layer", "decoder_layer")
-PARTS: dict[str, dict[str, Callable]] = {kind: {} for kind in KINDS}  # other classes by name
-
-
-def choose_parts(**names: str) -> types.SimpleNamespace:
-    """The class of each kind of part: the paper's ("plain"), or one of `PARTS`; else ValueError."""
-    chosen = {
-        "attention": MultiHeadedAttention,
-        "feed_forward": PositionwiseFeedForward,
-        "norm": layer_norm,
-        "positions": PositionalEncoding,
-        "encoder_layer": EncoderLayer,
-        "decoder_layer": DecoderLayer,
-    }
-    for kind, name in names.items():
-        if kind not in PARTS:
-            raise TypeError(f"there is no part {kind!r}: the kinds are {', '.join(PARTS)}")
-        if name != "plain" and name not in PARTS[kind]:
-            known = ", ".join(["plain", *PARTS[kind]])
-            add = f'put PARTS["{kind}"]["{name}"] = YourClass into a file and pass --parts FILE.py'
-            raise ValueError(f"{kind} {name!r} is not among {known}: {add}")
-        if name != "plain":
-            chosen[kind] = PARTS[kind][name]
-    return types.SimpleNamespace(**chosen)
-
-
-def start_weights(model: nn.Module, bias: bool = True) -> None:
-    """Initial weights of all linear maps; `bias=False` removes their biases."""
+def start_weights(model: nn.Module) -> None:
+    """Draw initial weights for all linear maps."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
-            if not bias:
-                module.bias = None
-            elif module.bias is not None:
+            if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
 
 def make_model(
-    src_vocab: int,
-    tgt_vocab: int,
-    N: int = 6,
-    d_model: int = 512,
-    d_ff: int = 2048,
-    h: int = 8,
-    dropout: float = 0.1,
+    src_vocab,
+    tgt_vocab,
+    N=6,
+    d_model=512,
+    d_ff=2048,
+    h=8,
+    dropout=0.1,
     *,
-    norm_first: bool = True,
-    share_embeddings: bool = False,
-    bias: bool = True,
-    max_len: int = 5000,
-    **parts: str,
+    norm_first=True,
+    share_embeddings=False,
+    max_len=5000,
+    attention=None,
+    feed_forward=None,
+    norm=None,
+    positions=None,
+    encoder_layer=None,
+    decoder_layer=None,
 ) -> EncoderDecoder:
-    """A Transformer with fresh weights; the default sizes are the base model of Table 3."""
-    arguments = {**locals(), **dict.fromkeys(PARTS, "plain"), **parts}
-    del arguments["parts"]
+    """A Transformer with fresh weights; the default sizes are the base model of Table 3.
+
+    `max_len` is the longest sequence. The last six arguments put other classes in place of ours;
+    `attention` is for self-attention, cross-attention stays plain. ValueError for two vocabularies
+    that are to share one matrix.
+    """
+    arguments = dict(locals())
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
-    part = choose_parts(**parts)
-    self_attn = part.attention(h, d_model, dropout)
+    self_attn = (attention or MultiHeadedAttention)(h, d_model, dropout)
     src_attn = MultiHeadedAttention(h, d_model, dropout)
-    ff = part.feed_forward(d_model, d_ff, dropout)
-    around = (dropout, norm_first, part.norm)
+    ff = (feed_forward or PositionwiseFeedForward)(d_model, d_ff, dropout)
+    around = (dropout, norm_first, norm or layer_norm)
+    source_layer = (encoder_layer or EncoderLayer)(d_model, self_attn, ff, *around)
+    target_layer = (decoder_layer or DecoderLayer)(d_model, self_attn, src_attn, ff, *around)
+    places = positions or PositionalEncoding
     model = EncoderDecoder(
-        Encoder(part.encoder_layer(d_model, self_attn, ff, *around), N),
-        Decoder(part.decoder_layer(d_model, self_attn, src_attn, ff, *around), N),
-        nn.Sequential(Embeddings(d_model, src_vocab), part.positions(d_model, dropout, max_len)),
-        nn.Sequential(Embeddings(d_model, tgt_vocab), part.positions(d_model, dropout, max_len)),
+        Encoder(source_layer, N),
+        Decoder(target_layer, N),
+        nn.Sequential(Embeddings(d_model, src_vocab), places(d_model, dropout, max_len)),
+        nn.Sequential(Embeddings(d_model, tgt_vocab), places(d_model, dropout, max_len)),
         Generator(d_model, tgt_vocab),
     )
-    start_weights(model, bias)
+    start_weights(model)
     if share_embeddings:
         matrix = model.tgt_embed[0].lut.weight
         model.src_embed[0].lut.weight = matrix
@@ -321,12 +325,18 @@ def make_model(
     return model
 
 
+# Part 3. Training ---------------------------------------------------------------------------------
+
+
 SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
 START, END, PAD, UNKNOWN = range(len(SPECIALS))
 
 
 class Batch:
-    """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded."""
+    """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded.
+
+    `ntokens` is the number of tokens to predict, counted here unless given.
+    """
 
     def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
         self.src = src
@@ -340,7 +350,10 @@ class Batch:
 
 
 class LabelSmoothing(nn.Module):
-    """KL divergence to the smoothed target (§5.4), summed over positions."""
+    """KL divergence to the smoothed target (§5.4), summed over positions.
+
+    log_probs (..., size), target (...) -> scalar. A target of `padding_idx` costs nothing.
+    """
 
     def __init__(self, size: int, padding_idx: int, smoothing: float = 0.0):
         super().__init__()
@@ -416,7 +429,11 @@ def run_epoch(
     train_state=None,
     log=None,
 ) -> tuple[float, TrainState]:
-    """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state."""
+    """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state.
+
+    With `mode="eval"` the model is only evaluated. `log` is called after each update with the sum
+    of losses and the tokens so far. ValueError for any other mode, and without a token.
+    """
     if mode not in ("train", "eval"):
         raise ValueError(f'mode must be "train" or "eval", got {mode!r}')
     training = mode == "train"
@@ -427,7 +444,6 @@ def run_epoch(
     for group in grouped(data_iter, accum_iter):
         ntokens = sum(batch.ntokens for batch in group)  # of the whole update
         for batch in group:
-            model.require_backward_grad_sync = batch is group[-1]  # DDP: exchange gradients once
             with torch.set_grad_enabled(training):
                 states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
                 batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
@@ -462,8 +478,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
+# Part 4. A first example --------------------------------------------------------------------------
+
+
 def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
-    """Batches of random sequences whose target is the source."""
+    """Batches of random sequences whose target is the source.
+
+    Tokens run from the first that is not special to V - 1. Source (B, length), target
+    (B, length + 2) with start and end.
+    """
     for _ in range(nbatches):
         src = torch.randint(len(SPECIALS), V, (batch_size, length))
         started = F.pad(src, (1, 0), value=START)
@@ -471,18 +494,21 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 
 
 def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, pad=PAD) -> Tensor:
-    """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len)."""
-    limit = torch.as_tensor(max_len, device=src.device)
-    ended = (limit <= 1).expand(len(src))
+    """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
+
+    A row is the start symbol, tokens, the end symbol, then padding. `max_len` (2 or more) counts
+    all tokens of a row; a tensor (B,) gives each row its own limit.
+    """
     written = src.new_full((len(src), 1), start_symbol)
+    ended = torch.zeros(len(src), dtype=torch.bool, device=src.device)
     with evaluating(model):
         memory = model.encode(src, src_mask)
         while not ended.all():
-            causal = subsequent_mask(written.size(1), src.device)
-            states = model.decode(memory, src_mask, written, causal)
-            following = model.generator(states[:, -1]).argmax(-1).masked_fill(ended, pad)  # (B,)
-            written = torch.cat([written, following.unsqueeze(1)], dim=1)
-            ended = ended | (following == end_symbol) | (written.size(1) >= limit)
+            mask = subsequent_mask(written.size(1), src.device)
+            states = model.decode(memory, src_mask, written, mask)
+            token = model.generator(states[:, -1]).argmax(-1).masked_fill(ended, pad)  # (B,)
+            written = torch.cat([written, token.unsqueeze(1)], dim=1)
+            ended = ended | (token == end_symbol) | (written.size(1) >= max_len)
     return written
 
 
@@ -496,19 +522,19 @@ def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
     return make_model(COPY_VOCAB, COPY_VOCAB, dropout=0.0, **sizes)
 
 
-def train_to_copy(model, hundreds: int = 8, make_batches=None) -> Iterator[float]:
-    """Train on random sequences; gives the mean loss of each hundred updates."""
+def train_to_copy(model, make_batches: Callable, hundreds: int = 8) -> Iterator[float]:
+    """Train on random sequences; yields the mean loss of each hundred updates."""
     loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_VOCAB, PAD))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
     for _ in range(hundreds):
-        batches = (make_batches or data_gen)(COPY_VOCAB, 64, 100)
+        batches = make_batches(COPY_VOCAB, 64, 100)
         loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
         yield loss
 
 
 if __name__ == "__main__":
     model = new_copy_model()
-    for hundred, loss in enumerate(train_to_copy(model), 1):
+    for hundred, loss in enumerate(train_to_copy(model, data_gen), 1):
         print(f"{100 * hundred} updates: loss {loss:.3f}")
     batch = next(data_gen(COPY_VOCAB, 1, 1))
     copied = greedy_decode(model, batch.src, batch.src_mask, 12, START)

@@ -414,7 +414,7 @@ def check_a_search_ends_early_and_loses_nothing(at):
 
 
 def check_the_cache_serves_a_language_model(at):
-    for parts in ({}, {"attention": "rotary", "positions": "none"}):
+    for parts in ({}, {"attention": at.RotaryAttention, "positions": at.NoPositions}):
         model = at.make_language_model(13, 2, 16, 32, 4, **parts)
         at.draw_weights(model).eval()
         ids = torch.randint(13, (2, 12))

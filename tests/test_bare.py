@@ -39,7 +39,7 @@ def test_its_model_and_its_training_are_those_of_the_script(module, norm_first):
     losses = []
     for source, model in ((module, one), (at, other)):
         torch.manual_seed(1)
-        losses.append(next(iter(source.train_to_copy(model, hundreds=1))))
+        losses.append(next(iter(source.train_to_copy(model, source.data_gen))))
     assert losses[0] == losses[1]
     for name, weight in one.state_dict().items():
         assert torch.equal(weight, other.state_dict()[name]), name

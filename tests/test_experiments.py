@@ -23,7 +23,7 @@ def shipped() -> at.Translator:
 
 def test_nothing_is_trained_twice(results, monkeypatch):
     monkeypatch.setattr(experiments, "warmed", Mock(return_value={"loss": 1.0}))
-    monkeypatch.setattr(experiments, "POSITIONS", {"none": {"positions": "none"}})
+    monkeypatch.setattr(experiments, "POSITIONS", {"none": {"positions": at.NoPositions}})
     monkeypatch.setattr(at, "data_gen", lambda *sizes: iter([None]))
     monkeypatch.setattr(at, "kinds_of_copies", lambda model, batch: {"copied": 7})
     monkeypatch.setattr(at, "train_to_copy", Mock(return_value=[]))

@@ -30,7 +30,7 @@ def losses_of(settings: dict) -> list[float]:
         run.model.double()
         losses = []
         for batch in at.load_batches(
-            run.train, at.batches_of_epoch(run.config, run.train, 1)[:UPDATES], run.worker
+            run.train, at.batches_of_epoch(run.config, run.train, 1)[:UPDATES], run.worker, 256
         ):
             given = [batch], run.net, run.loss_compute, run.optimizer, run.scheduler
             losses.append(at.run_epoch(*given)[0])

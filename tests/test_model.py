@@ -29,7 +29,6 @@ def test_check(at, check):
         ({"d_model": 8, "h": 3}, "8 3"),
         ({"d_model": 7, "h": 1}, "7"),  # sines and cosines come in pairs
         ({"d_model": 6, "h": 2, "attention": "rotary"}, "6 2"),  # heads of odd width
-        ({"d_model": 9, "h": 3, "attention": "grouped", "positions": "none"}, "3 2"),
         ({"share_embeddings": True}, "11 13"),
         ({"max_len": 4}, "5 4"),  # five words in the source
     ],
@@ -37,7 +36,7 @@ def test_check(at, check):
 )
 def test_an_impossible_size_raises_an_error_that_names_it(at, change, numbers):
     with pytest.raises((ValueError, RuntimeError)) as caught:
-        at.make_model(**{"src_vocab": 11, "tgt_vocab": 13} | SIZES | change)(*small_inputs())
+        at.build_model(**{"src_vocab": 11, "tgt_vocab": 13} | SIZES | change)(*small_inputs())
     assert all(number in str(caught.value) for number in numbers.split())
 
 
@@ -48,12 +47,13 @@ def test_an_unknown_part_raises_an_error_that_says_how_to_add_it(at, kind):
     with pytest.raises(
         ValueError, match=rf'{kind} .mine. is not .* PARTS\["{kind}"\]\["mine"\] = '
     ):
-        at.make_model(11, 13, **SIZES, **{kind: "mine"})
+        at.build_model(src_vocab=11, tgt_vocab=13, **SIZES, **{kind: "mine"})
 
 
 def test_a_misspelt_argument_is_refused(at):
-    with pytest.raises(TypeError, match="no part 'atention': the kinds are attention, "):
-        at.make_model(11, 13, atention="plain")
+    for make in (at.make_model, at.build_model):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'atention'"):
+            make(src_vocab=11, tgt_vocab=13, atention="plain")
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -66,16 +66,32 @@ def test_matrices_are_shared_as_asked(at, share):
 
 
 def test_a_model_can_be_made_again_from_its_arguments(at):
-    model = at.make_model(11, 13, **SIZES, attention="rotary", positions="none", bias=False)
-    again = at.make_model(**model.arguments)
-    assert again.arguments == model.arguments
-    assert all(isinstance(x, int | float | str | None) for x in model.arguments.values())
+    sizes = {"src_vocab": 11, "tgt_vocab": 13} | SIZES
+    model = at.build_model(**sizes, attention="rotary", positions="none", bias=False)
+    arguments = at.arguments_of(model)
+    assert all(isinstance(x, int | float | str) for x in arguments.values())
+    again = at.build_model(**arguments)
+    assert at.arguments_of(again) == arguments
     again.load_state_dict(model.state_dict())
     assert all(m.bias is None for m in again.modules() if isinstance(m, nn.Linear))
 
 
+def test_a_class_without_a_name_cannot_be_saved(at):
+    model = at.make_model(11, 13, **SIZES, norm=nn.Identity)
+    with pytest.raises(at.UserError, match=r'has no name: set PARTS\["norm"\]'):
+        at.arguments_of(model)
+
+
+def test_heads_of_keys_can_be_shared_by_any_number_of_heads(at):
+    for h, groups in ((1, 1), (3, 1), (4, 2), (6, 3)):
+        attn = at.GroupedAttention(h, 12)
+        assert attn.linears[1].out_features == groups * 12 // h
+    with pytest.raises(ValueError, match=r"h \(3\) must be divisible by groups \(2\)"):
+        at.GroupedAttention(3, 12, groups=2)
+
+
 def test_cross_attention_stays_plain(at):
-    model = at.make_model(11, 13, **SIZES, attention="rotary")
+    model = at.make_model(11, 13, **SIZES, attention=at.RotaryAttention)
     assert type(model.encoder.layers[0].self_attn) is at.RotaryAttention
     assert type(model.decoder.layers[0].self_attn) is at.RotaryAttention
     assert type(model.decoder.layers[0].src_attn) is at.MultiHeadedAttention
@@ -88,13 +104,12 @@ def test_parameters_of_the_base_and_the_big_model(at):
         assert at.count_parameters(model) == count
 
 
-def test_weights_of_pytorchs_norm_fit_the_norm_of_the_text(at, monkeypatch):
+def test_weights_of_pytorchs_norm_fit_the_norm_of_the_text(at):
     theirs = at.tiny_model()
     for norm in (module for module in theirs.modules() if isinstance(module, nn.LayerNorm)):
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
-    monkeypatch.setitem(at.PARTS["norm"], "ours", at.LayerNorm)
-    ours = at.tiny_model(norm="ours")
+    ours = at.tiny_model(norm=at.LayerNorm)
     assert any(isinstance(module, at.LayerNorm) for module in ours.modules())
     ours.load_state_dict(theirs.state_dict())
     inputs = small_inputs()
@@ -213,7 +228,7 @@ def test_decoding_stops_at_its_limits(at):
     mask = at.Batch(src).src_mask
     assert at.beam_search(model, src, mask, 1).tolist() == [[at.START], [at.START]]
     for decode in (at.greedy_decode, at.beam_search):
-        rows = decode(model, src, mask, torch.tensor([2, 6]), at.START, end_symbol=None)
+        rows = decode(model, src, mask, torch.tensor([2, 6]), at.START, end_symbol=-1)
         assert rows.shape == (2, 6)  # without an end token it goes on to the limit
         assert rows[0, 2:].tolist() == 4 * [at.PAD]
 

@@ -22,7 +22,9 @@ def toy(vocab_size: int = 300, **changes) -> tutorial.Translator:
     )
     torch.manual_seed(0)
     sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "max_len": 32, "dropout": 0.25} | changes
-    model = tutorial.make_model(*map(len, vocabularies), **sizes).eval()
+    model = tutorial.build_model(
+        **sizes, src_vocab=len(vocabularies[0]), tgt_vocab=len(vocabularies[1])
+    ).eval()
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     facts = corpus.name, corpus.languages, vocabularies, corpus.place, 9
@@ -40,7 +42,7 @@ def test_a_model_comes_back_bit_for_bit(tmp_path, changes):
     tutorial.save_model(translator, tmp_path)
     back = tutorial.load_trained_model(str(tmp_path), torch.device("cpu"))
     assert not back.model.training
-    assert back.model.arguments == translator.model.arguments
+    assert tutorial.arguments_of(back.model) == tutorial.arguments_of(translator.model)
     for name in ("name", "corpus", "languages", "data", "longest", "max_len"):
         assert getattr(back, name) == getattr(translator, name)
     text = ["Ein Kind hebt auf der Wiese einen roten Ball auf."]

@@ -50,7 +50,7 @@ def older_parts(monkeypatch):
 def older_model(h: int = HEADS) -> at.EncoderDecoder:
     """Random weights under the names, and in the shapes, of the older code."""
     torch.manual_seed(0)
-    model = at.make_model(S, T, 2, 12, 20, h, norm="older", feed_forward="older")
+    model = at.make_model(S, T, 2, 12, 20, h, norm=OlderNorm, feed_forward=OlderFeedForward)
     return at.draw_weights(model).eval()
 
 

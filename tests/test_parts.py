@@ -73,7 +73,7 @@ def made(way: dict, **more) -> at.EncoderDecoder:
     """A model of 11 source and 13 target tokens in eval mode; no weight is zero or one."""
     torch.manual_seed(1)
     sizes = {"src_vocab": 11, "tgt_vocab": 13} | SIZES | way | more
-    model = at.make_model(**sizes).eval()
+    model = at.build_model(**sizes).eval()
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
     return model
@@ -317,8 +317,7 @@ WRONG = [
 
 @pytest.mark.parametrize("kind, part", WRONG, ids=[part.__name__ for _, part in WRONG])
 def test_cache_agrees_notices_a_wrong_part(kind, part):
-    at.PARTS[kind]["wrong"] = part
-    assert not at.cache_agrees(at.tiny_model(**{kind: "wrong"}))
+    assert not at.cache_agrees(at.tiny_model(**{kind: part}))
 
 
 def test_training_refuses_a_wrong_part_when_it_starts(small_corpus, tmp_path):

@@ -214,7 +214,7 @@ def test_a_model_may_have_special_tokens_of_its_own():
         ours = search(model, batch.src, batch.src_mask, 12, START)
         theirs = search(other, renumbered.src, renumbered.src_mask, 12, 3, end_symbol=0, pad=1)
         assert torch.equal(theirs, new[ours])
-        endless = search(model, batch.src, batch.src_mask, 12, START, end_symbol=None)
+        endless = search(model, batch.src, batch.src_mask, 12, START, end_symbol=-1)
         assert endless.size(1) == 12
 
 

@@ -6,6 +6,7 @@ The file trains the copy task when it is run.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,19 +15,21 @@ import jupytext
 
 from tools.records import command_line, write_text
 
-DOCUMENTED = (ast.FunctionDef, ast.ClassDef)
 OPENING = '''"""The Transformer of "Attention Is All You Need", bare.
 
-Made from the cells of The Annotated Transformer, which explains each line and checks it.
+The model and its training, made from the cells of The Annotated Transformer, which explains them.
+Unlike the paper it puts norms before the sub-layers (`norm_first=False` puts them after the sums),
+and it drops out attention weights and hidden units, too. Letters in the comments: B sentences in a
+batch, S and T lengths of source and target, D width, H heads, d_k width of a head, V vocabulary.
+
 Run this file to train a small model to copy sequences.
 """
 
 '''
 CLOSING = """
-
 if __name__ == "__main__":
     model = new_copy_model()
-    for hundred, loss in enumerate(train_to_copy(model), 1):
+    for hundred, loss in enumerate(train_to_copy(model, data_gen), 1):
         print(f"{100 * hundred} updates: loss {loss:.3f}")
     batch = next(data_gen(COPY_VOCAB, 1, 1))
     copied = greedy_decode(model, batch.src, batch.src_mask, 12, START)
@@ -47,24 +50,17 @@ def without_examples(source: str) -> str:
     return "\n".join(lines).strip()
 
 
-def with_short_docstrings(text: str) -> str:
-    """Code whose docstrings have their first line only."""
-    lines = text.split("\n")
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, DOCUMENTED)]
-    for node in sorted(nodes, key=lambda node: -node.lineno):
-        first = node.body[0]
-        if ast.get_docstring(node) and first.end_lineno > first.lineno:
-            lines[first.lineno - 1] += '"""'
-            del lines[first.lineno : first.end_lineno]
-    return "\n".join(lines)
-
-
 def bare(script: str) -> str:
     """The bare model of the script's text, formatted, without imports that it does not use."""
-    cells = jupytext.reads(script, "py:percent").cells
-    tagged = [cell.source for cell in cells if "bare" in cell.metadata.get("tags", [])]
-    code = "\n\n\n".join(map(without_examples, tagged))
-    text = OPENING + with_short_docstrings(code) + CLOSING
+    text = OPENING
+    heading = ""
+    for cell in jupytext.reads(script, "py:percent").cells:
+        if cell.cell_type == "markdown" and (part := re.search(r"(?m)^# (Part .*)", cell.source)):
+            heading = f"# {part[1]} ".ljust(100, "-") + "\n\n\n"
+        if "bare" in cell.metadata.get("tags", []):
+            text += heading + without_examples(cell.source) + "\n\n\n"
+            heading = ""
+    text += CLOSING
     for command in (["check", "--select", "F401,I", "--fix-only", "--quiet"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--line-length", "100", "-"]
         text = subprocess.run(ruff, input=text, text=True, capture_output=True, check=True).stdout

@@ -81,9 +81,9 @@ def warmups() -> dict:
 
 POSITIONS = {
     "sinusoids": {},
-    "learnt": {"positions": "learnt"},
-    "rotary": {"positions": "none", "attention": "rotary"},
-    "none": {"positions": "none"},
+    "learnt": {"positions": at.LearntPositions},
+    "rotary": {"positions": at.NoPositions, "attention": at.RotaryAttention},
+    "none": {"positions": at.NoPositions},
 }
 
 
@@ -99,7 +99,7 @@ def lengths() -> dict:
     runs = []
     for kind, seed in itertools.product(POSITIONS, SEEDS):
         model = at.new_copy_model(seed, **POSITIONS[kind])
-        for _ in at.train_to_copy(model, 15, of_any_length):
+        for _ in at.train_to_copy(model, of_any_length, 15):
             pass
         tests = [next(at.data_gen(at.COPY_VOCAB, 100, 1, length)) for length in range(1, 21)]
         counts = [at.kinds_of_copies(model, test) for test in tests]

@@ -26,11 +26,10 @@ CAPTIONS = 64  # written at a time
 LENGTH = 24
 SIZES = {"N": 2, "d_model": 128, "h": 4, "max_len": 256}
 TODAY = {
-    "attention": "rotary-grouped",
-    "feed_forward": "swiglu",
-    "norm": "rms",
-    "positions": "none",
-    "bias": False,
+    "attention": at.RotaryGroupedAttention,
+    "feed_forward": at.SwiGLU,
+    "norm": at.RMSNorm,
+    "positions": at.NoPositions,
 }
 
 
@@ -48,7 +47,9 @@ def plain(vocab: int) -> torch.nn.Module:
 
 def assembled(vocab: int) -> torch.nn.Module:
     """With the parts of today; a gated network of this width has as many parameters."""
-    return at.make_language_model(vocab, **SIZES, **TODAY, d_ff=396)
+    model = at.make_language_model(vocab, **SIZES, **TODAY, d_ff=396)
+    at.remove_biases(model)
+    return model
 
 
 MODELS: dict[str, Callable] = {"plain": plain, "assembled": assembled}

@@ -159,7 +159,7 @@ class Training:
             batches = batches_of_2022(at.find_corpus(config.data), vocabularies)
         else:
             numbers = itertools.cycle(at.batches_of_epoch(run.config, run.train, 1))
-            batches = at.load_batches(run.train, numbers, worker)
+            batches = at.load_batches(run.train, numbers, worker, config.max_len)
         self.operations = 0  # of all batches so far, their padding among them
         self.batches = self.counted(batches)  # for ever
 
