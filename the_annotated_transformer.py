@@ -20,11 +20,11 @@
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt and, thinly, to auf.](images/first-translation.svg)
 #
-# **Figure 1.** Attention from English to German. A curve leads from each piece to the German pieces
-# that the model looked at when it wrote it. Nobody told it which words belong together: it learnt
-# that by learning to translate.
+# **Figure 1.** Attention from English to German. A curve joins each English piece to the German
+# pieces the model looked at while writing it ([Part 9](#looking-inside) says how). Nobody told it
+# which words belong together: it learnt that by learning to translate.
 #
-# Two captions that it had never read, one of them with a word that it does not know:
+# Two captions it had never seen, one with a word it does not know:
 #
 # | German | What the model writes | What it means |
 # | --- | --- | --- |
@@ -38,8 +38,8 @@
 # module and a command-line program.
 #
 # <a id="setup"></a>
-# *Set-up, folded: nothing in it is about Transformers.* In Colab it installs missing packages, but
-# never PyTorch.
+# *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs missing packages,
+# but never PyTorch.
 
 # %% tags=["hide-input", "bare"]
 import contextlib
@@ -68,7 +68,7 @@ from pathlib import Path
 IN_NOTEBOOK = "get_ipython" in globals()  # `__name__ == "__main__"` is true in a cell too
 SCRIPT = "the_annotated_transformer.py"
 if IN_NOTEBOOK and not Path(SCRIPT).is_file() and Path("..", SCRIPT).is_file():
-    os.chdir("..")  # the notebook was opened in build/: work where the script lies
+    os.chdir("..")  # the notebook was opened in build/: work where the script is
 FILE = globals().get("__file__", Path.cwd() / SCRIPT)
 HERE = Path(FILE).resolve().parent
 WORK = Path.cwd() if HERE.name.endswith("-packages") else HERE  # to be written to
@@ -119,7 +119,7 @@ TRAINED: dict[str, object] = {}  # what training cells leave for later ones, by 
 
 
 def in_words(name: str) -> str:
-    """The name of a check as words."""
+    """Turn the name of a check into words."""
     return name.removeprefix("check_").replace("_", " ")
 
 
@@ -143,7 +143,7 @@ def example(function: Callable) -> Callable:
 
 
 def trained(cell: str):
-    """What a training cell has left; a cell that has not run yet runs first."""
+    """The result of a training cell, which runs first if it has not run yet."""
     if cell not in TRAINED:
         EXAMPLES[cell]()
     return TRAINED[cell]
@@ -158,7 +158,7 @@ def run_level() -> str:
 
 
 class UserError(Exception):
-    """Something that a user can mend: the message names the place, the fault and the way out."""
+    """An error that the user can fix; the message says where, what and how."""
 
 
 # %% [markdown]
@@ -173,11 +173,12 @@ class UserError(Exception):
 # seconds, the longest in a few minutes. You should have used PyTorch a little, and you need three
 # facts:
 #
-# - A matrix maps vectors to vectors, and an inner product is large when two vectors point the same
-#   way.
+# - A matrix maps vectors to vectors, and an inner product measures how alike two vectors are.
 # - The gradient says how the loss changes with each parameter, and *backpropagation*
 #   (`loss.backward()`) computes it.
 # - The probabilities of all possible next words add up to one.
+#
+# A few derivations use a little more. You can skip them: what they show is said in words.
 #
 # **Choose a route.**
 #
@@ -203,8 +204,8 @@ class UserError(Exception):
 # | [The engine room](#engine-room) | speed, many processes, checkpoints |
 # | [Make it your own](#your-own) | your own sentence pairs |
 #
-# **How to read it.** A mark such as (§3.1) means that we restate that section of the paper. The
-# rest is ours, and so are the answers to readers' questions:
+# **How to read it.** A mark such as (§3.1) means that we restate that section of the paper.
+# Everything without a mark is ours. Boxes like this one answer readers' questions:
 #
 # > **What does `@example` above a function do?** In a notebook it runs the function and shows the
 # > result. Elsewhere it only registers it for the tests, so importing this file runs no examples.
@@ -262,9 +263,9 @@ def published(name: str) -> None:
 # averaging over positions blurs detail, and [several heads](#multi-head-attention) counteract this.
 #
 # (§2) Self-attention had been used before, for example to summarise texts, and [memory
-# networks](https://arxiv.org/abs/1503.08895) had used repeated attention. But to its authors'
-# knowledge, the *Transformer* was the first sequence-to-sequence model to represent source and
-# target with self-attention alone, without convolutions or recurrence along the sequence.
+# networks](https://arxiv.org/abs/1503.08895) had used repeated attention. To the authors'
+# knowledge, though, the *Transformer* was the first sequence-to-sequence model to represent source
+# and target with self-attention alone, without convolutions or recurrence along the sequence.
 #
 # (Abstract) From English to German the Transformer scored 28.4 [BLEU](#bleu), more than two above
 # the best earlier systems, ensembles included. From English to French it reached 41.8, the best of
@@ -272,7 +273,7 @@ def published(name: str) -> None:
 #
 # The model has two halves. The **encoder** reads the source, and each of its positions can attend
 # to the whole source. The **decoder** writes the target, and each of its positions can attend to
-# the whole source and to the target up to its own place.
+# the whole source and to the target up to its own position.
 #
 # The model learns the probability of a target sentence $y_1 \dots y_T$, given a source $x$. By the
 # chain rule, this is a product with one factor per word. Each factor answers a small question:
@@ -310,9 +311,9 @@ def published(name: str) -> None:
 # ## The whole model in one picture
 #
 # Text is cut into *tokens*: words, parts of words, punctuation marks. Each token becomes a vector,
-# to which we add a code for its position. From then on a sentence is a matrix with one row per
-# token. Attention moves information between rows, and the *feed-forward network* works on each row
-# separately.
+# to which we add a vector that marks its position. From then on a sentence is a matrix with one row
+# per token. Attention moves information between rows, and the *feed-forward network* works on each
+# row separately.
 #
 # ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next.](images/sketch.svg)
 #
@@ -339,37 +340,8 @@ def published(name: str) -> None:
 # loss = -log p(true next token)                   Part 3   its gradient trains all parameters
 # ```
 #
-# <a id="results-so-far"></a>
-# **How well will it translate?** BLEU scores translations from 0 to 100 by how close they are to a
-# human's. We measure it on **held-out** sentences, which are never used in training. Each row adds
-# one step that [Part 7](#recipe) explains, and [Part 8](#step-by-step) says what each step is
-# worth.
-#
-# <!-- results: results -->
-#
-# **Together the steps bring BLEU from 39.0 to 41.8 on test 2016 and from 32.9 to 38.2 on test 2017.**
-#
-# | step | test 2016 BLEU | test 2017 BLEU | parameters | minutes, 2 CPU cores |
-# | --- | ---: | ---: | ---: | ---: |
-# | word vocabulary | 39.0 (38.7–39.2) | 32.9 (32.8–33.1) | 7.1 M | 36 |
-# | subword vocabulary | 40.3 (40.1–40.5) | 35.2 (34.7–35.4) | 6.0 M | 38 |
-# | one matrix for all embeddings | 41.2 (40.6–41.7) | 36.4 (36.2–36.6) | 4.1 M | 37 |
-# | beam search | 41.6 (41.2–41.9) | 37.8 (37.6–38.2) | 4.1 M | 37 |
-# | checkpoint averaging | 41.8 (41.7–41.9) | 38.1 (37.6–38.4) | 4.1 M | 37 |
-# | length penalty α = 1, not 0.6 | 41.8 (41.7–42.0) | 38.2 (37.7–38.5) | 4.1 M | 37 |
-#
-# <details><summary>How this was measured</summary>
-#
-# Multi30k, German to English. Each score is the mean over 3 seeds, with the range in brackets.
-# sacreBLEU signature: `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. An unknown word
-# counts as one wrong token. Minutes are those of all updates of a run, estimated from a timed
-# sample of updates: two processes, fp32, Intel(R) Xeon(R) Processor, 2 CPU cores. Machine: Intel(R)
-# Xeon(R) Processor, 2 CPU cores; NVIDIA H200, PyTorch 2.11.0+cu130. Date: 2026-11-25 and
-# 2026-11-26. Commit: 14e1bda, 45625d0, 691d11e and a52b450.
-#
-# </details>
-#
-# <!-- end of results: results -->
+# **How well will it translate?** We score translations of **held-out** sentences, which are never used
+# in training. [Part 8](#results) says how, and what each step of the recipe is worth.
 #
 # <a id="attention"></a>
 # # Part 1. Attention
@@ -402,11 +374,11 @@ VECTORS = torch.tensor([
 
 
 # %% [markdown]
-# A word asks in three steps.
+# A word's question is answered in three steps.
 #
 # 1. **Compare.** The inner product of query and key, $q \cdot k = \sum_i q_i k_i$, is large if
-#    they point the same way, zero at right angles, and negative if they are opposed. Divided by
-#    the square root of their width, here $\sqrt 2$, it is the *score* ([why divide?](#why-scale)).
+#    they point the same way, zero at right angles, and negative if they are opposed. Dividing it by
+#    the square root of the width, here $\sqrt 2$, gives the *score* ([why divide?](#why-scale)).
 # 2. **Share out.** The *softmax* turns scores into positive *weights* that sum to one:
 #    $w_i = e^{s_i} / \sum_j e^{s_j}$.
 # 3. **Mix.** The answer is the sum of all values, each times its weight.
@@ -442,18 +414,19 @@ def one_word_asks():
 
 
 # %% [markdown]
-# Most of the weight falls on *hebt* itself and on *auf*, whose vectors are close together. The two
-# halves of the verb, four words apart, found each other in one step. They would at any distance,
-# because no step uses the position of a word. That also loses the word order;
-# [Part 2](#positional-encoding) puts it back.
+# Most of the weight falls on *hebt* itself and on *auf*, whose vectors are close together. We
+# placed them there, but the point is this: *hebt* found its other half, four words away, in one
+# step. It would at any distance, because no step uses the position of a word. That also loses the
+# word order; [Part 2](#positional-encoding) puts it back.
 #
 # <a id="three-matrices"></a>
 # ## Three matrices
 #
-# If the query is the word's own vector, it mostly matches the word itself. But a noun needs its
+# With its own vector as the query, a word finds only words like itself. But a noun needs its
 # adjective, whose vector points elsewhere. So a model multiplies each vector by three learnt
-# matrices. These **projections** are the word's query (what it looks for), its key (what it can be
-# found by) and its value (what it passes on). Here we choose the matrices by hand.
+# matrices. The three products, called **projections**, are the word's query (what it looks for),
+# its key (what it can be found by) and its value (what it passes on). Here we choose the matrices
+# by hand.
 
 
 # %%
@@ -504,7 +477,7 @@ if IN_NOTEBOOK:
 
 
 # %% tags=["hide-input"]
-def heard(asks: str, query: Tensor, keys: Tensor):
+def plane_rows(asks: str, query: Tensor, keys: Tensor):
     """A table of the words: where each key lies, and the weight it gets."""
     import pandas as pd
 
@@ -539,9 +512,9 @@ def before_and_after_the_matrices_figure():
     for title, query, keys in (before, after):
         ends = pd.DataFrame([[0, 0], query.tolist()], columns=["x", "y"])
         line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
-        plane = plane_of(heard("Ball", query, keys), 4) + line
+        plane = plane_of(plane_rows("Ball", query, keys), 4) + line
         planes.append(plane.properties(title=title))
-    text = "Ball asks twice. Left it hears the nouns, itself among them; right it hears roten."
+    text = "Ball asks twice. Left it attends to the nouns, itself among them; right to roten."
     return alt.hconcat(*planes, description=text)
 
 
@@ -592,8 +565,8 @@ def check_all_words_at_once_equal_one_by_one():
 # <a id="why-scale"></a>
 # ## Why divide by the square root of the width?
 #
-# Because the inner products of wide vectors are large. (§3.2.1, footnote 4) Let the entries of $q$
-# and $k$ be independent, with mean zero and variance one. Both means are zero, so
+# We divide because the inner products of wide vectors are large. (§3.2.1, footnote 4) Let the
+# entries of $q$ and $k$ be independent, with mean zero and variance one. Both means are zero, so
 # $\mathrm{Var}(q_i k_i) = \mathrm{E}[q_i^2]\,\mathrm{E}[k_i^2] = 1$, and the sum of $d_k$ such
 # products has variance $d_k$. Dividing by $\sqrt{d_k}$ divides the variance by $d_k$ and brings it
 # back to one.
@@ -619,8 +592,8 @@ def check_the_variance_of_a_dot_product_is_its_width():
 #
 # where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is near one and the
 # others near zero, all these derivatives are near zero. Backpropagation multiplies by them on its
-# way to $W^Q$ and $W^K$, so these would hardly learn. As their *size* we take the square root of
-# the sum of their squares.
+# way to $W^Q$ and $W^K$, so those two matrices would hardly learn. We measure the size of the
+# derivative by the root of the sum of its squared entries.
 
 
 # %%
@@ -659,7 +632,7 @@ def derivative_by_width_figure():
         for division, root in (("divided by √d_k", math.sqrt(width)), ("not divided", 1)):
             size = size_of_derivative(products / root).mean()
             rows.append((width, size.item(), division))
-    text = "Size of the softmax's derivative by width: alike with the division, else it falls."
+    text = "Size of the softmax's derivative by width: flat with the division, falling without it."
     return line_chart(rows, ["d_k", "size of the derivative", "division"], text)
 
 
@@ -683,10 +656,9 @@ def derivative_by_width_figure():
 # the whole target sentence is there, and a position that could see the word it must predict would
 # copy it and learn nothing. Two measures prevent this.
 #
-# (§3.1, §3.2.3) The input is *shifted right* by one position, and a *mask* closes all later
-# positions: the paper sets their scores to $-\infty$, which makes their weights zero. The decoder
-# stays **autoregressive**, predicting each word from those before it. With a start and an end
-# token, *A dog runs.* becomes:
+# (§3.1, §3.2.3) The input is *shifted right* by one position, and a *mask* blocks all later
+# positions: the paper sets their scores to $-\infty$, which makes their weights zero. With a start
+# and an end token, *A dog runs.* becomes:
 #
 # | Position | Reads | Must predict | May see |
 # | ---: | --- | --- | --- |
@@ -712,15 +684,20 @@ def the_mask_of_four_places():
 
 
 # %% [markdown]
-# A 1, or `True`, means that the query of this row may attend to the key of this column.
+# A 1, or `True`, means that the query of this row may attend to the key of this column. Such a key is
+# *open*; the others are *closed*.
+#
+# <a id="attention-function"></a>
+# ## Attention in one function
 #
 # Now we can write the function on which the whole model rests. It is `all_at_once` with a mask. It
 # also accepts any number of leading axes, such as a batch, which the docstring writes as dots.
 # [Part 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
 #
-# > **Why does the code mask with the lowest number and not with −∞?** In a row whose keys are all
-# > closed, −∞ gives NaN: zero divided by zero. The lowest number gives such a row equal weights. In
-# > all other rows the results agree, and closed keys get a weight of exactly zero.
+# > **Why does the code mask with the most negative finite number and not with −∞?** In a row whose
+# > keys are all closed, −∞ gives NaN: zero divided by zero. The finite number gives such a row
+# > equal weights. In all other rows the results agree, and closed keys get a weight of exactly
+# > zero.
 
 
 # %% tags=["bare"]
@@ -728,7 +705,8 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
     """Scaled dot-product attention (§3.2.1, Eq. 1).
 
     query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask and bias broadcast to
-    (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S).
+    (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S), after dropout. A mask
+    may also hold ones and zeros.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     if bias is not None:
@@ -771,7 +749,7 @@ def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: 
 def all_words_ask_through_matrices_figure():
     _, weights = attention(VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V)  # (8, 8)
     names = [f"{word} ({english})" for word, english in zip(WORDS, ENGLISH, strict=True)]
-    text = "Weights of eight words, a row for each that asks. Nouns hear adjectives."
+    text = "Weights of eight words, a row for each that asks. Nouns attend to adjectives."
     chart = heat_map(weights, names, ["answers", "asks", "weight"], text, "blues")
     return chart.configure_axisX(labelAngle=-45)
 
@@ -779,15 +757,16 @@ def all_words_ask_through_matrices_figure():
 # %% [markdown]
 # **Figure 6.** Each row is a word that asks, each column a word that answers, and each row sums to
 # one. The row of *Ball* is the right half of Figure 3. *Mädchen* attends more to *roten* than to
-# *kleines* (little), because these vectors do not say which one stands next to it. And *auf*
-# attends to *einen* (a), an article it has no use for, because its weights must sum to one.
+# *kleines* (little), because these vectors do not say which one stands next to it. And *auf*, whose
+# query points down, lands on *einen* (a). It has no use for an article, but its weights must go
+# somewhere.
 #
 # If the mask works, changing the last three words leaves the first five outputs unchanged:
 
 
 # %%
 @example
-def check_no_word_hears_a_later_one():
+def check_no_word_attends_to_a_later_one():
     mask = subsequent_mask(8)[0]
     changed = VECTORS.clone()
     changed[5:] = torch.randn(3, 2)
@@ -801,7 +780,7 @@ def check_no_word_hears_a_later_one():
 
 # %% [markdown]
 # <a id="by-hand"></a>
-# Now play with it: choose who asks, turn the three matrices, drag a key.
+# Now play with it: choose who asks. On the page you can also turn the three matrices and drag a key.
 
 
 # %% tags=["hide-input"]
@@ -810,10 +789,10 @@ def attention_by_hand_figure():
     import altair as alt
     import pandas as pd
 
-    each = [heard(word, query, VECTORS) for word, query in zip(WORDS, VECTORS, strict=True)]
+    each = [plane_rows(word, query, VECTORS) for word, query in zip(WORDS, VECTORS, strict=True)]
     words = alt.binding_select(options=WORDS, name="asks ")
     asks = alt.param("asks", value="hebt", bind=words)
-    text = "Eight words in a plane; the larger a word's disc, the more of it the chosen one hears."
+    text = "Eight words in a plane; a larger disc means more attention from the chosen word."
     chart = plane_of(pd.concat(each), 2.6).transform_filter("datum.asks == asks")
     return chart.add_params(asks).properties(description=text)
 
@@ -848,7 +827,7 @@ def check_attention_equals_torch():
     output, weights = attention(query, key, value, mask)
     expected = F.scaled_dot_product_attention(query, key, value, mask)
     assert_close(output, expected)
-    assert_close(weights @ value, expected)
+    assert_close(weights.sum(-1), torch.ones(2, 4, 3))
     unmasked, _ = attention(query, key, value)
     assert_close(unmasked, F.scaled_dot_product_attention(query, key, value))
 
@@ -858,10 +837,10 @@ def check_attention_equals_torch():
 # ## Several heads
 #
 # A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
-# *Ball*. One query can find both, if it points between their keys. But one query gives one set of
-# weights, which applies to everything that the words pass on. With two queries, *hebt* can attend
-# mostly to *auf* with one and mostly to *Ball* with the other, and each has its own value matrix,
-# which chooses what to take.
+# *Ball*. One query can find both, if it points between their keys. But it gives one set of weights
+# for all features, so it cannot take one feature from *auf* and another from *Ball*. With two
+# queries, *hebt* can attend mostly to *auf* with one and mostly to *Ball* with the other, and each
+# has its own value matrix, which chooses what to take.
 #
 # An extreme case shows what a single average can lose. One query finds two of eight words equally
 # well. First these two pass on *left* and *right*, then *up* and *down*:
@@ -883,8 +862,9 @@ def two_pairs_with_one_mean():
 
 
 # %% [markdown]
-# In each case the opposite values cancel and the answer is zero, so no later layer can tell *left
-# and right* from *up and down*. Two queries, one for each word, would return both values.
+# In each case the opposite values cancel and the answer is zero, so nothing that reads this answer
+# can tell *left and right* from *up and down*. Two queries, one for each word, would return both
+# values.
 #
 # (§2, §3.2.2) The paper's reason is close to this: a single head averages, which keeps it from
 # attending to different kinds of information at different positions, and lowers its *effective
@@ -940,13 +920,12 @@ def check_one_product_cut_into_heads_is_the_list():
 # inputs before projection, often the same matrix three times. The learnt matrices are $W_i^Q$,
 # $W_i^K$ and $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$.
 #
-# The module needs four linear maps of the same shape. `clones` makes copies that share no weights;
-# the stacks of layers will use it, too.
+# The module needs four linear maps of the same shape. The stacks of layers will need copies, too.
 
 
 # %% tags=["bare"]
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
-    """N copies of `module`; `make_model` gives each its own initial weights."""
+    """N copies of `module`, which share nothing."""
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
@@ -1008,10 +987,9 @@ class MultiHeadedAttention(nn.Module):
 # > without the adjective needing the noun.
 # >
 # > **What does the table of weights cost in memory?** $T \times S$ numbers per head and sentence,
-# > so $B \cdot H \cdot T \cdot S$ per attention module, and training keeps them for the backward
-# > pass. In self-attention, twice the length takes four times the memory. A *fused kernel* works
-# > block by block and never stores the table; the [engine room](#faster) uses PyTorch's to train on
-# > a GPU. We keep the weights in `attn`, to [look at them](#looking-inside).
+# > so $B \cdot H \cdot T \cdot S$ per attention module. In self-attention, twice the length takes
+# > four times the memory; [Part 5](#cost-of-length) has numbers. We keep the weights in `attn`, to
+# > [look at them](#looking-inside).
 #
 # With the same matrices, PyTorch's module must give the same output. It keeps the first three
 # projections in one matrix:
@@ -1026,7 +1004,7 @@ def draw_weights(module: nn.Module) -> nn.Module:
 
 
 def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) -> None:
-    """Give PyTorch's module our weights."""
+    """Let PyTorch's module use our weights."""
     first = ours.linears[:3]
     theirs.in_proj_weight = nn.Parameter(torch.cat([linear.weight for linear in first]))
     theirs.in_proj_bias = nn.Parameter(torch.cat([linear.bias for linear in first]))
@@ -1054,8 +1032,8 @@ def check_multi_head_attention_equals_torch():
 
 # %% [markdown]
 # PyTorch's *modules* use the opposite mask: there `True` means *closed*, hence the `~`. Its
-# function `scaled_dot_product_attention` agrees with us. Confuse the two, and you may get a model
-# that trains and is worthless.
+# function `scaled_dot_product_attention` agrees with us. Confuse them, and the model may train
+# happily and be worthless.
 #
 # > **Why `view` and then `transpose`, and not a single `view`?** `view` regroups the numbers but
 # > keeps their order. The numbers of one position lie together, so it can cut the last axis into H
@@ -1096,8 +1074,8 @@ def a_view_straight_to_heads_mixes_positions():
 # > **Which of query, key and value come from the encoder?** Keys and values. Every decoder layer
 # > reads the output of the last encoder layer, which builds on all the layers before it.
 # >
-# > **Why has cross-attention no causal mask?** The whole source is known before the decoder writes
-# > its first word, and it does not contain the target. There is nothing to hide.
+# > **Why does cross-attention have no causal mask?** The whole source is known before the decoder
+# > writes its first word, and it does not contain the target. There is nothing to hide.
 #
 # <a id="try-attention"></a>
 # ## Try it
@@ -1124,9 +1102,9 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="encoder-decoder"></a>
 # ## The plan
 #
-# (§3) The encoder turns the source into one vector for each position; we call them the *memory*.
-# The decoder is *autoregressive*: at inference it writes one token at a time, and each step sees
-# only the memory and the tokens written so far.
+# (§3) The encoder turns the source into one vector per position; together they form the *memory*.
+# The decoder writes one token at a time, and each step sees only the memory and the tokens written
+# so far.
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
@@ -1164,10 +1142,10 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** The paper gives no reason. The usual one: the same matrix may
-# > also serve in the [generator](#generator), where entries of size about $D^{-1/2}$ give initial
-# > scores of order one. Used as embeddings, entries that small would drown in the positional
-# > encoding, whose entries reach 1. The factor brings them up to about one.
+# > **Why multiply by $\sqrt{D}$?** The paper gives no reason. The usual explanation is that the
+# > same matrix may also serve in the [generator](#generator), where entries of size about
+# > $D^{-1/2}$ give initial scores of order one. Used as embeddings, entries that small would drown
+# > in the positional encoding, whose entries reach 1. The factor brings them up to about one.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
@@ -1191,10 +1169,9 @@ class Embeddings(nn.Module):
 # > **Why 10,000?** The paper gives no reason. If all waves were short, distant positions could look
 # > alike. Slow waves, longer than any sentence, rule that out.
 # >
-# > **Why add and not concatenate?** From a concatenation, a linear projection would compute
-# > $W_1 e + W_2 p$; from a sum it computes $We + Wp$. The sum is probably nearly as expressive, since
-# > training can move the embeddings into directions that the positions leave free, and the width
-# > stays $D$.
+# > **Why add and not concatenate?** A linear projection of a concatenation computes $W_1 e +
+# > W_2\,PE$, and of a sum, $We + W\,PE$. The sum is almost as expressive, since training can move
+# > the embeddings into directions that the positions leave free, and the width stays $D$.
 
 
 # %% tags=["bare"]
@@ -1272,7 +1249,7 @@ def inner_products_by_distance_figure():
 # **Figure 11.** Inner product of one position's encoding with all others. It peaks at the position
 # itself, where its value is $D/2 = 32$, and falls off on both sides with ripples.
 #
-# A head that compares these encodings directly gives its own position the highest score. With the
+# If $W^Q$ and $W^K$ are the identity, each position gives itself the highest score. With the
 # rotation for $k = -1$ as $W^Q$ and the identity as $W^K$, the previous position gets the highest
 # score, and a larger $W^Q$ makes the peak sharper.
 #
@@ -1301,8 +1278,8 @@ class PositionwiseFeedForward(nn.Module):
 
 
 # %% [markdown]
-# > **What is it for?** For given weights, attention can only average and project, which is linear.
-# > The ReLU adds features that respond to some inputs and not to others.
+# > **What is it for?** Once the attention weights are fixed, attention is linear in the values. The
+# > ReLU adds features that respond to some inputs and not to others.
 # >
 # > **Why $F = 4D$?** The paper gives no reason. In its Table 3 (rows C), $F = 1024$ translates
 # > worse than the base model's 2,048 and $F = 4096$ better, at the price of more parameters. With
@@ -1364,7 +1341,7 @@ class LayerNorm(nn.Module):
 # %%
 @example
 def check_layer_norm_equals_torch():
-    x = (3 + torch.randn(2, 5, 8)) / 1000  # so small that it matters where ε stands
+    x = (3 + torch.randn(2, 5, 8)) / 1000  # small enough that the placement of ε matters
     ours = draw_weights(LayerNorm(8))
     theirs = nn.LayerNorm(8, eps=1e-6)
     theirs.load_state_dict(ours.state_dict())
@@ -1435,12 +1412,11 @@ def size_of_the_stream_figure():
 # BERT, RoBERTa and BART are post-norm. A later configuration of the authors' own code is pre-norm,
 # and so are GPT-2 and most models after it.
 #
-# > **Why is the norm before the sub-layer when the paper puts it after?** Pre-norm trains more
-# > reliably. In post-norm the gradient crosses every norm on its way to the first layer, and at the
-# > start the gradients near the output are large. Such a stack needs a careful [warm-up](#schedule)
-# > of the learning rate ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)), and a deep one
-# > may fail to train. Once trained, it can be just as good. For the paper's order, set
-# > `norm_first=False`.
+# > **Why put the norm first when the paper puts it last?** Pre-norm trains more reliably. In
+# > post-norm the gradient crosses every norm on its way to the first layer, and at the start the
+# > gradients near the output are large. Such a stack needs a careful [warm-up](#schedule) of the
+# > learning rate ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)), and a deep one may fail
+# > to train. Once trained, it can be just as good. For the paper's order, set `norm_first=False`.
 # >
 # > **Why a norm at the end of a pre-norm stack?** Nothing normalises the residual stream itself,
 # > and every sub-layer adds to it. The final norm gives the output a fixed scale. A post-norm stack
@@ -1452,11 +1428,11 @@ def size_of_the_stream_figure():
 # (§5.4) **Dropout** reduces *overfitting*, the memorising of training data. During training it sets
 # random entries to zero, so that no unit can rely on a single other one, and scales up the rest to
 # keep the mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer,
-# before the sum, and to the sum of embedding and position. `make_model` also applies it to
+# before the sum, and to the sum of the embedding and the position. `make_model` also applies it to
 # attention weights and inside the feed-forward network, as later configurations of the authors'
 # code do.
 #
-# Sum, norm and dropout around a sub-layer make one module:
+# One module wraps a sub-layer in norm, dropout and sum:
 
 
 # %% tags=["bare"]
@@ -1528,10 +1504,10 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# A stack is $N$ layers, built alike. In the decoder, each layer also receives the memory.
+# A stack is $N$ layers of the same structure. In the decoder, each layer also receives the memory.
 #
-# > **Do the layers share weights?** No. `clones` makes independent copies, and `make_model` gives
-# > each its own initial weights.
+# > **Do the layers share weights?** No, and `make_model` draws fresh weights for the linear maps of
+# > each.
 
 
 # %% tags=["bare"]
@@ -1636,7 +1612,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = self.proj(x)  # (..., V), possibly 16-bit
+        logits = self.proj(x)  # (..., V); the result is in fp32 even where they are 16-bit
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -1782,9 +1758,9 @@ def an_untrained_model_babbles():
 # ## Does it behave?
 #
 # Some properties must hold for any weights, and most mistakes in a mask or an axis break one of
-# them. A sentence must give the same output alone as when it is padded. Without positions the
-# encoder must be *permutation equivariant*: permuted words give the same outputs, permuted. And no
-# output of the decoder may depend on later target tokens, which we check here:
+# them. Padding must not change the output of a sentence. Without positions the encoder must be
+# *permutation equivariant*: permuted words give the same outputs, permuted. And no output of the
+# decoder may depend on later target tokens, which we check here:
 
 
 # %%
@@ -1837,8 +1813,8 @@ def parameters_beside_table_3():
 # which the paper gives only roughly, cannot explain both: the base model needs about 41,000 tokens,
 # the big one fewer than 37,000.
 #
-# **The bare model.** All code of Parts 1 to 4, without prose and checks, is also one file,
-# `docs/transformer.py`. Run it, and it trains the copy task of [Part 4](#copy-task).
+# **The bare model.** The model and its training, stripped of prose and checks, are also one file,
+# `docs/transformer.py`. Run it, and it trains a model on the copy task of [Part 4](#copy-task).
 #
 # <!-- the bare model -->
 #
@@ -1910,8 +1886,8 @@ def a_training_run_in_a_dozen_lines():
 # The decoder learns to predict the next token. So it reads `tgt[:, :-1]` and must predict
 # `tgt[:, 1:]`, one position later: the *shift right* from [Part 1](#causal-mask).
 #
-# In training it reads the true words, even where it would have written others. With this **teacher
-# forcing** and the causal mask, we compute all positions at once.
+# In training it reads the true words, even where it would have written others (teacher forcing), so
+# we compute all positions at once.
 
 # %% tags=["bare"]
 SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
@@ -1939,10 +1915,11 @@ class Batch:
 # > **What exactly are `src_mask` and `tgt_mask`?** They say which keys each query may attend to;
 # > all heads share them. Source padding is hidden from all queries alike, so one row per sentence
 # > is enough, (B, 1, S). In the target each query has its own future, so each needs its own row,
-# > (B, T, T).
+# > (B, T, T). Padding on the right comes later than any real token, so the causal mask already
+# > hides it from them; we mask it as well.
 #
-# Here are both masks of the second of two sentences. It has one source token less, and three target
-# tokens less:
+# Here are both masks of the second of two sentences. It has one source token fewer and three target
+# tokens fewer:
 
 
 # %%
@@ -1999,7 +1976,7 @@ class LabelSmoothing(nn.Module):
         self.size = size
         self.padding_idx = padding_idx
         self.smoothing = smoothing
-        self.share = smoothing / (size - 2)  # of each word that is neither right nor padding
+        self.share = smoothing / (size - 2)  # for each word that is neither right nor padding
         target = torch.tensor([1 - smoothing] + (size - 2) * [self.share], dtype=torch.double)
         self.entropy = torch.special.entr(target).sum().item()
 
@@ -2045,8 +2022,9 @@ def penalty_on_over_confidence_figure():
     rows = []
     for smoothing, number in itertools.product((0.0, 0.1, 0.3), range(1, 50)):
         p = number / 50
-        probabilities = torch.full((1, 9), (1 - p) / 7)  # of the others, without padding
+        probabilities = torch.full((1, 9), (1 - p) / 7)  # seven other words
         probabilities[0, 4] = p
+        probabilities[0, PAD] = 0.0
         loss = LabelSmoothing(9, PAD, smoothing)(probabilities.log(), torch.tensor([4]))
         rows.append((p, loss.item(), f"ε = {smoothing}"))
     text = "Loss against the probability of the right word, for three amounts of smoothing."
@@ -2059,8 +2037,8 @@ def penalty_on_over_confidence_figure():
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
-# *criterion*. It returns the sum over all real tokens, for reports, and the same divided by `norm`,
-# for gradients.
+# *criterion*. It returns the sum over all real tokens, for reports, and the same divided by
+# `ntokens`, for gradients.
 #
 # > **What is `ntokens` for?** It counts the real target tokens of an update. Dividing by it makes
 # > the gradient a mean per token, so its size does not depend on how many tokens an update holds.
@@ -2068,15 +2046,15 @@ def penalty_on_over_confidence_figure():
 
 # %% tags=["bare"]
 class SimpleLossCompute:
-    """A generator and a criterion: states (B, T, D), target (B, T) -> loss, and loss / norm."""
+    """A generator and a criterion: states (B, T, D), target (B, T) -> loss, and loss / ntokens."""
 
     def __init__(self, generator, criterion):
         self.generator = generator
         self.criterion = criterion
 
-    def __call__(self, states: Tensor, target: Tensor, norm: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, states: Tensor, target: Tensor, ntokens: float) -> tuple[Tensor, Tensor]:
         loss_sum = self.criterion(self.generator(states), target)
-        return loss_sum.detach(), loss_sum / norm
+        return loss_sum.detach(), loss_sum / ntokens
 
 
 # %% [markdown]
@@ -2101,7 +2079,7 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # ## Optimizer and schedule
 #
 # (§5.3) The paper trains with **Adam** ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)).
-# Adam follows $m$, a running mean of the gradients (*momentum*), which smooths out the noise of
+# Adam steps along $m$, a running mean of the gradients (*momentum*), which smooths out the noise of
 # single batches. It divides the step of each parameter by the root of $v$, a running mean of the
 # squared gradients, so parameters with small gradients move about as fast as those with large ones.
 # Both means start at zero and are too small at first, so each is divided by a *bias correction*.
@@ -2120,7 +2098,7 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
 #
-# The first arm of the min falls slowly, the second rises in a straight line. They meet at
+# The first term of the min falls slowly, the second rises in a straight line. They meet at
 # $\mathit{step} = \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises
 # during the *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks
 # at $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$.
@@ -2174,7 +2152,7 @@ def three_schedules_figure():
 # ## The training loop
 #
 # One function trains every model in this text. It is the loop at the start of this Part with three
-# additions. It goes through many batches and counts what it has seen:
+# additions: it counts what it has seen, it can accumulate gradients, and it can evaluate.
 
 
 # %% tags=["bare"]
@@ -2195,15 +2173,14 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 
 
 # %% [markdown]
-# It can use **gradient accumulation**, for batches that do not fit into memory: `accum_iter` smaller
-# batches share one update. PyTorch adds up gradients until `zero_grad` clears them, so we step the
+# **Gradient accumulation** is for batches that do not fit into memory: `accum_iter` smaller batches
+# share one update. PyTorch adds up gradients until `zero_grad` clears them, so we step the
 # optimizer after the last batch. Each loss is divided by the tokens of the whole update. Averaging
 # the means of the batches would overweight words in small batches.
 #
-# And it can evaluate. With `mode="eval"` it only measures the loss: no gradients, no updates, no
-# dropout.
+# With `mode="eval"` the function only measures the loss: no gradients, no updates, no dropout.
 #
-# The summed loss stays on the device, because reading it would make a GPU wait.
+# The summed loss stays on the device, because reading it would force a GPU to finish first.
 
 
 # %% tags=["bare"]
@@ -2260,10 +2237,9 @@ def run_epoch(
 # ## Evaluation
 #
 # Training loss cannot tell learning from memorising. So we judge a model on *held-out* sentences,
-# which it never trains on, without smoothing and dropout. We report the mean negative
-# log-likelihood of a true word, in *nats* (natural logarithms), and its exponential, the
-# **perplexity**. A perplexity of 5 means that the model is as unsure as if it chose among five
-# equally likely words.
+# which it never trains on, without smoothing or dropout. We report the mean negative log-likelihood
+# of a true word, in *nats* (natural logarithms), and its exponential, the **perplexity**. A
+# perplexity of 5 means that the model is as unsure as if it chose among five equally likely words.
 #
 # Plot the loss after every *epoch*, one pass over the training data. The *training curve* usually
 # keeps falling. The *validation curve*, on held-out sentences, falls at first and may then rise.
@@ -2277,7 +2253,7 @@ def run_epoch(
 # %% tags=["bare"]
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside: eval mode, no gradients. Afterwards the model is in the mode that it was in."""
+    """Inside: eval mode and no gradients. Afterwards the model returns to its earlier mode."""
     was_training = model.training
     model.eval()
     try:
@@ -2294,14 +2270,15 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
     loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(words, PAD))  # cross-entropy
     with evaluating(model):
         nll, _ = run_epoch(batches, model, loss_compute, mode="eval")
-    return {"nll": nll, "perplexity": math.exp(min(nll, 100.0))}
+    return {"nll": nll, "perplexity": math.exp(min(nll, 100.0))}  # no overflow
 
 
 # %% [markdown]
 # > **Why does label smoothing hurt perplexity and help BLEU?** The paper reports both, and explains
-# > only the first: the model learns to be less sure (§5.4). Perplexity depends on the probability
-# > of the true word, and smoothing asks for only $1 - \epsilon$. [BLEU](#bleu) depends only on the
-# > words that the model writes, and a less certain model can still rank the right word first.
+# > only the first: the model learns to be less sure (§5.4). It does not say why BLEU gains.
+# > Perplexity depends on the probability of the true word, and smoothing asks for only $1 -
+# > \epsilon$. [BLEU](#bleu) depends only on the words that the model writes, and a less certain
+# > model can still rank the right word first.
 #
 # <a id="try-training"></a>
 # ## Try it
@@ -2354,14 +2331,13 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 # <a id="greedy-decoding"></a>
 # ## Greedy decoding
 #
-# The model is *autoregressive*: it writes one token at a time, each based on those before it.
 # **Greedy decoding** takes the most likely token, appends it and runs the decoder again. Our
 # function takes a whole batch and pads rows that end early. Each step recomputes all earlier
 # positions; [Part 7](#cached-decoding) avoids this.
 #
-# > **Is inference like training?** Not quite. In training the decoder reads the true tokens
-# > (teacher forcing). Now it reads its own, and it has had no practice in recovering from a
-# > mistake. This mismatch is called **exposure bias**.
+# > **Is inference like training?** Not quite. In training the decoder reads the true tokens. Now it
+# > reads its own, and it has had no practice in recovering from a mistake. This mismatch is called
+# > **exposure bias**.
 
 
 # %% tags=["bare"]
@@ -2527,9 +2503,9 @@ def what_breaks():
 # Without the mask, the loss ends lower than the full model's, and yet the model is useless. It has
 # learnt to read each answer from the future, and at inference there is no future to read. **A loss
 # alone can lie.** Without positions, the model sees which tokens the source has, but not their
-# order. Ten different tokens have $10!$ orders, and guessing one costs $\log(10!)/11 = 1.4$ per
-# token; repeated tokens leave fewer. Most of its copies still have the right length, since the
-# causal mask lets the decoder count what it has written.
+# order. Guessing one of the $10!$ orders of ten different tokens costs $\log(10!)$, which is 1.4
+# for each of the 11 tokens to predict; repeated tokens leave fewer orders. Most of its copies still
+# have the right length, since the causal mask lets the decoder count what it has written.
 #
 # One seed proves little. `make experiments` removes six parts in turn, with three seeds each:
 
@@ -2554,7 +2530,7 @@ published("breaks")
 #
 # <!-- results: copied -->
 #
-# **Without any one of causal mask, positional encodings and residual connections, the model copies nothing.**
+# **The model copies nothing if you remove causal mask, positional encodings or residual connections.**
 #
 # | without | final loss | copied | ended early | ran over | wrong token |
 # | --- | ---: | ---: | ---: | ---: | ---: |
@@ -2575,16 +2551,15 @@ published("breaks")
 #
 # <!-- end of results: copied -->
 #
-# Without norms, feed-forward networks or division, the model learns more slowly but ends about as
-# well. That does not make them useless: copying is easy. The small translator of [Part
-# 6](#demonstration) falls from 24 to 6 BLEU without the division. [Common failures](#failures)
+# Without norms, feed-forward networks or division, the model ends about as well as with them. That
+# does not make them useless: copying is easy. The small translator of [Part 6](#demonstration),
+# which reaches 24 BLEU in two epochs, falls to 6 without the division. [Common failures](#failures)
 # lists more faults by symptom.
 #
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?
 #
-# A warm-up allows a higher learning rate, and post-norm fails here without one. We trained the copy
-# task with four layers per stack, in pre-norm and in post-norm, with two schedules: the
+# We trained models on the copy task with four layers per stack, in pre-norm and in post-norm, with two schedules: the
 # [paper's](#schedule), and one that starts at its peak and only falls.
 
 
@@ -2609,10 +2584,11 @@ published("warmups")
 # <!-- end of results: warmups -->
 #
 # Let us say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the
-# warm-up allows a rate four times as high. It buys tolerance, not a lower loss: the two lowest
-# rates also work without it and end about as low. In post-norm, those two rates work with the
-# warm-up, and none works without it. So pre-norm is easier to train here, as [Xiong et
-# al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
+# highest rate that works is 0.018 with the warm-up and 0.004 without. The warm-up buys tolerance,
+# not a lower loss: the two lowest rates, 0.002 and 0.004, work without it and end about as low. In
+# post-norm these two work with the warm-up, and none works without it. So pre-norm is easier to
+# train here, as [Xiong et al.](https://arxiv.org/abs/2002.04745) report for larger models, and it
+# is our default.
 #
 # <a id="try-copy"></a>
 # ## Try it
@@ -2658,9 +2634,9 @@ published("warmups")
 # | self-attention to $r$ neighbours | $r \cdot T \cdot D$ | 1 | $T/r$ |
 #
 # The path $\log_k T$ needs *dilated* convolutions, whose inputs lie further apart in each higher
-# layer; ordinary ones need $T/k$ layers. *Separable* convolutions are cheaper. Wide enough to
-# connect all positions at once ($k = T$), they cost, up to constant factors, what self-attention
-# and a feed-forward network cost together.
+# layer; ordinary ones need about $T/k$ layers. *Separable* convolutions are cheaper: even at $k =
+# T$, where they connect all positions at once, they cost about as much as self-attention and a
+# feed-forward network together.
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
@@ -2708,11 +2684,11 @@ def check_attention_connects_all_positions_in_one_layer():
 # than $D$. The paper says that this holds for most sentences in translation. Ours have about a
 # dozen words, and the base model is 512 wide.
 #
-# When does the quadratic part dominate a whole layer? Late, because projections and feed-forward
-# network are linear in $T$. With $F = 4D$, an encoder layer takes $12TD^2$ multiplications in
-# projections and feed-forward network, and $2T^2D$ in scores and weighted means. The quadratic
-# share is $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model.
-# There, doubling the length triples the work; far beyond, it nearly quadruples it.
+# When does the quadratic part dominate a whole layer? Late, because the projections and the
+# feed-forward network are linear in $T$. With $F = 4D$, they take $12TD^2$ multiplications in an
+# encoder layer, while scores and weighted means take $2T^2D$. The quadratic share is $T/(T + 6D)$:
+# almost nothing in a sentence, and half at 3,072 tokens in the base model. There, doubling the
+# length triples the work; far beyond, it nearly quadruples it.
 #
 # > **What does attention cost in memory?** Each head has a $T \times T$ table of weights
 # > ($T \times S$ in cross-attention), and training keeps it for the backward pass. At 3,072 tokens,
@@ -2774,6 +2750,7 @@ published("length-cost")
 #    <details><summary>Answer</summary>
 #
 #    Six: each layer carries a signal three positions further, and the ends are 18 positions apart.
+#    (Table 1 says $T/r$, with $r = 6$ or so, and leaves constant factors out.)
 #
 #    </details>
 #
@@ -2823,7 +2800,7 @@ def language_code(name: str) -> str:
     """The code of a language: zh for zh, zho, zh_CN and zh-Hans; UserError for any other text."""
     code = re.split("[-_]", name)[0].lower()
     if not re.fullmatch("[a-z]{2,3}", code):
-        raise UserError(f"{name!r} is no language code: take one such as de, zho or pt-BR, or xx")
+        raise UserError(f"{name!r} is not a language code: take one such as de, zho or pt-BR, or xx")
     return THREE_LETTERS.get(code, code)
 
 
@@ -2842,7 +2819,7 @@ class Corpus:
         for split, pairs in self.splits.items():
             for pair in pairs if isinstance(pairs, list | tuple) else ():
                 if [type(text) for text in pair] != [str, str]:
-                    raise UserError(f"{self.name}, {split}: {pair!r} is no pair of two texts")
+                    raise UserError(f"{self.name}, {split}: {pair!r} is not a pair of two texts")
 
     def pairs(self, split: str) -> Sequence[Pair]:
         """The pairs of a split; UserError if there are none."""
@@ -2991,7 +2968,7 @@ def the_corpus_at_hand():
 
 
 # %% [markdown]
-# The captions are short, in the present tense, and about the same few things: men, women, dogs,
+# The captions are short, in the present tense, and about the same few subjects: men, women, dogs,
 # water, streets, clothes. That is why so small a corpus is enough, and why a model trained on it is
 # lost in a newspaper.
 #
@@ -3202,21 +3179,21 @@ def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
 
 
 # %% [markdown]
-# No training can mend this. The model cannot translate a word that it cannot read, and it can never
-# write one that is not in its list. German misses twice as many words as English, because it joins
-# words into new compounds and has more endings. The paper's solution, parts of words called
-# *subwords*, comes in [Part 7](#byte-pairs).
+# No amount of training can fix this. The model cannot translate a word that it cannot read, and it
+# can never write one that is not in its list. In German twice as many words are unknown as in
+# English, because German joins words into new compounds and has more endings. The paper's solution,
+# parts of words called *subwords*, comes in [Part 7](#byte-pairs).
 #
 # <a id="token-budget"></a>
 # ## Batches by token budget
 #
 # Batches of random sentences are half padding. Batches of similar lengths are only 6 per cent
-# padding (Multi30k, about 2,560 positions a side). So the paper puts sentences of similar length
+# padding (Multi30k, about 2,560 positions a side). The paper, too, puts sentences of similar length
 # together (§5.1). It measures a batch in tokens, about 25,000 of the source and 25,000 of the
 # target, so that all batches cost about the same.
 #
-# We limit the positions that a batch takes up on one side: its number of sentences times the
-# longest sentence of either language.
+# We limit the positions that a batch takes up on one side: its number of sentences times the length
+# of the longest sentence of either language.
 #
 # > **Why shuffle, sort, and shuffle again?** The sort keeps sentences of equal length in the order
 # > of the first shuffle, so they meet different ones in each epoch. The second shuffle mixes short
@@ -3249,7 +3226,8 @@ def token_batches(
 
 # %% [markdown]
 # Every sentence must be in exactly one batch, no batch may exceed the budget, most must be nearly
-# full, and less than a tenth of all positions may be padding.
+# full, and less than a tenth of the positions may be padding, counted on the longer side of each
+# pair.
 
 
 # %%
@@ -3531,8 +3509,9 @@ def what_the_demonstration_says():
 
 
 # %% [markdown]
-# The training text has no *Xylophonist*, so the model reads `<unk>`. It may write `<unk>` in turn,
-# because a model of whole words cannot spell. Sometimes it guesses, and the guess reads well.
+# *Xylophonist* never occurs in the training text, so the model reads `<unk>`. It may write `<unk>`
+# in turn, because a model of whole words cannot spell. Sometimes it guesses, and the guess reads
+# well.
 #
 # <a id="try-data"></a>
 # ## Try it
@@ -3561,10 +3540,11 @@ def what_the_demonstration_says():
 # <a id="recipe"></a>
 # # Part 7. The rest of the recipe
 #
-# The model of Part 6 differs from the paper's in four ways. Its tokens are words, not **subwords**
-# (§5.1). It has three token matrices, not one (§3.4). It decodes greedily, without **beam search**
-# (§6.1). It uses its last weights, not the average of several checkpoints (§6.1). This Part adds
-# all four, and a cache that makes decoding fast. [Part 8](#step-by-step) measures what they gain.
+# Apart from its size and its norms, the model of Part 6 differs from the paper's in four ways. Its
+# tokens are words, not **subwords** (§5.1). It has three token matrices, not one (§3.4). It decodes
+# greedily, without **beam search** (§6.1). It uses its last weights, not the average of several
+# checkpoints (§6.1). This Part adds all four, and a cache that makes decoding fast. [Part
+# 8](#step-by-step) measures what they gain.
 #
 # <a id="byte-pairs"></a>
 # ## Subwords
@@ -3686,7 +3666,7 @@ def subwords_of_a_few_words():
 
 
 # %% [markdown]
-# Frequent words stay whole. Compounds are cut, not always where a grammar would cut them. The mark
+# Frequent words stay whole. Compounds are cut, not always where a linguist would cut them. The mark
 # keeps the spaces, so nothing is lost. Only a letter that never occurred in training is unknown.
 #
 # > **How large should the vocabulary be?** A small one makes long sentences of well-trained
@@ -3706,13 +3686,8 @@ def subwords_of_a_few_words():
 # vector also gets more training, since its gradient is the sum over all three uses. The price is
 # one vector for both languages, even for *die*, a German article and an English verb.
 #
-# `share_embeddings=True` in [`make_model`](#make-model) does it, and needs one vocabulary for both
-# languages. If yours differ, the target's embedding and the generator can still share a matrix.
-# Assign it before you make the optimizer:
-#
-# ```python
-# model.generator.proj.weight = model.tgt_embed[0].lut.weight
-# ```
+# `share_embeddings=True` in [`make_model`](#make-model) turns this on. It needs one vocabulary for both
+# languages, because a row must mean the same token everywhere.
 #
 # <a id="model-to-take-away"></a>
 # ## A finished model
@@ -3841,7 +3816,7 @@ def load_trained_model(place: str | Path, device: torch.device | None = None) ->
         facts = {name: about[name] for name in ("name", "corpus", "data", "longest")}
         languages = tuple(about["languages"])
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} makes no model: {error}") from error
+        raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
     weights = read_file(folder / "model.safetensors", load)
     vocabularies = read_vocabularies(folder)
     try:
@@ -3886,7 +3861,7 @@ def a_finished_model_translates():
 #
 # ![A tree of three steps. A has 0.60 and The 0.40. A dog has 0.24, The dog 0.36. At the end The dog runs has 0.288 and A dog runs 0.144.](images/beam.svg)
 #
-# **Figure 19.** A beam of two. Blue is what it keeps at each step, dashed what it drops. Greedy
+# **Figure 19.** A beam of two. Blue marks what it keeps at each step, dashes what it drops. Greedy
 # decoding takes *A*, because 0.60 is more than 0.40, and ends at 0.144. The beam keeps *The* as
 # well, and finds 0.288.
 #
@@ -3896,7 +3871,7 @@ def a_finished_model_translates():
 # four, lets a translation be 50 tokens longer than its source, and stops early when it can.
 #
 # Hypotheses of different lengths must be compared. Each token lowers the log-probability, so long
-# sentences lose by their length alone. (§6.1) The paper divides by a **length penalty** ([Wu et
+# sentences lose merely for being long. (§6.1) The paper divides by a **length penalty** ([Wu et
 # al., 2016](https://arxiv.org/abs/1609.08144)) with $\alpha = 0.6$:
 #
 # $$\begin{gathered}
@@ -3917,8 +3892,8 @@ def length_penalty(length: Tensor | int, alpha: float) -> Tensor | float:
 # %% [markdown]
 # Now the search for one sentence. A hypothesis is a pair: a log-probability, and ids from the start
 # token on. `grow` is one step. An ended hypothesis keeps its place in the beam; other programs move
-# it to a separate list and refill the beam. The unfinished ones all have the same length, so
-# log-probability ranks them. The score decides at the end.
+# it to a separate list and refill the beam. The unfinished ones all have the same length, so we can
+# rank them by log-probability and leave the score to the end.
 
 
 # %%
@@ -4071,7 +4046,7 @@ def one_search():
 
 # %% [markdown]
 # **Figure 20.** One search with three places, and the score of each hypothesis. Some hypotheses are
-# extended more than once, others are dropped. On the page the search is a tree beside greedy
+# extended more than once, others are dropped. The web page draws the search as a tree beside greedy
 # decoding: under each subword stands the log-probability of everything up to it, and past the
 # dashed line the best of what each step drops. Try a sentence, a width or an $\alpha$ of your own.
 #
@@ -4103,7 +4078,7 @@ def one_search():
 # > **Why not take α = 1.4, where BLEU is highest?** Up to 1, a token that is as probable as those
 # > before it lowers the score, if only slightly. Beyond 1 there is a length from which it *raises*
 # > the score: with $\alpha = 1.4$, from the fourteenth token on. A model that repeats itself would
-# > then be rewarded for not ending. So we judged that α should be at most 1.
+# > then be rewarded for not ending. So we cap α at 1.
 
 
 # %% [markdown]
@@ -4120,9 +4095,9 @@ def one_search():
 # | self-attention | all tokens written so far | (B·beam, H, length, d_k) | one position longer |
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
-# The layers stay as they are. We copy the decoder, share its weights, and put a companion in the
-# place of each attention. It calls the attention's own `project`, `attend` and `join`, so your own
-# attention works here too. States have the shape (B, beam, D): the axis of positions now counts
+# The layers stay as they are. We copy the decoder, share its weights, and wrap each attention in a
+# companion. It calls the attention's own `project`, `attend` and `join`, so a self-attention of
+# your own works here too. States have the shape (B, beam, D): the axis of positions now counts
 # hypotheses.
 #
 # In self-attention each hypothesis has its own past, so each becomes a row with one query. The new
@@ -4132,7 +4107,7 @@ def one_search():
 
 # %%
 class CachedAttention(nn.Module):
-    """In the place of a self-attention: one new position of each hypothesis, and its past."""
+    """Stands in for a self-attention: one new position of each hypothesis, and its past."""
 
     def __init__(self, attn: MultiHeadedAttention):
         super().__init__()
@@ -4165,7 +4140,7 @@ class CachedAttention(nn.Module):
 
 # %%
 class MemoryAttention(CachedAttention):
-    """In the place of a cross-attention: keys and values of the memory (B, S, D), made once."""
+    """Stands in for a cross-attention: keys and values of the memory (B, S, D), made once."""
 
     def __init__(self, attn: MultiHeadedAttention, memory: Tensor):
         super().__init__(attn)
@@ -4181,7 +4156,9 @@ class MemoryAttention(CachedAttention):
 
 
 def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
-    """A copy of a decoder that shares its parts and has a cache; without `memory`, of an `Encoder`.
+    """A copy of a decoder that shares its parts and has a cache.
+
+    Without `memory`, the decoder is an `Encoder`, as in a language model.
 
     It takes states (B, beam, D) of one position at a time, for B sentences with a beam each.
     """
@@ -4303,7 +4280,8 @@ def beam_search(
         decoder = with_cache(model.decoder, model.encode(src, src_mask))
         for step in range(1, results.size(1)):
             # Propose.
-            x = model.tgt_embed(written.flatten(0, 1))[:, -1]  # the newest tokens, (B·beam, D)
+            # The newest tokens, (B·beam, D); embedding all of them is cheap and gives the position.
+            x = model.tgt_embed(written.flatten(0, 1))[:, -1]
             states = decoder(x.view(len(left), beam, -1), None, src_mask, None)
             log_probs, tokens = model.generator(states).topk(proposals)  # (B, beam, proposals)
             proposed = (logp.unsqueeze(2) + log_probs).masked_fill(ended.unsqueeze(2), -torch.inf)
@@ -4436,8 +4414,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 #    </details>
 #
-# 2. A translation has 20 tokens. How often does the plain loop run the decoder at a position, and
-#    how often does the loop with a cache?
+# 2. A translation has 20 tokens. Counting one run per position, how often does the plain loop run
+# the decoder, and    how often does the loop with a cache?
 #
 #    <details><summary>Answer</summary>
 #
@@ -4624,15 +4602,15 @@ def ten_fixed_test_sentences():
 # ## Subwords and beam search help on both test sets
 #
 # The first three rows are models trained from scratch: with words, with subwords, and with subwords
-# and [one matrix](#one-matrix). The models of words get more dropout, 0.4 in place of 0.25, so the
+# and [one matrix](#one-matrix). The models of words use more dropout, 0.4 instead of 0.25, so the
 # first gain belongs to subwords and lower dropout together. The other rows train nothing. They
 # decode the weights of the third row with a beam, then replace the best epoch by the mean of the
-# last six, then set the [length penalty](#beam-search) to the value up to 1 that scores best on the
-# validation split.
+# last six, then set the [length penalty](#beam-search) to whichever value up to 1 scores best on
+# the validation split.
 #
 # <!-- results: steps -->
 #
-# **By our criterion these steps improve BLEU on both test sets: subword vocabulary and beam search.**
+# **By our criterion, these steps improve BLEU on both test sets: subword vocabulary and beam search.**
 #
 # | step | test 2016 BLEU | gain | test 2017 BLEU | gain | passes |
 # | --- | ---: | ---: | ---: | ---: | --- |
@@ -4661,18 +4639,23 @@ def ten_fixed_test_sentences():
 #
 # <!-- end of results: steps -->
 #
-# **How sure is this?** A gain can be luck in two ways. The first is the *seed*: runs that differ
-# only in their random numbers end up to 1.1 BLEU apart, as the ranges behind the scores show. The
-# second is the *test set*: other sentences would show another gain. To see by how much, we draw
-# as many sentences from the test set, with replacement, and compute the gain again, ten thousand
-# times (a *bootstrap*, [Koehn, 2004](https://aclanthology.org/W04-3250/)). The brackets behind a
-# gain hold the middle 95% of these gains. A step *passes* if, on both test sets, its gain exceeds
-# the differences between seeds and is significant. Because the table asks ten questions, [Holm's
-# correction](https://www.jstor.org/stable/4615733) demands more of each answer. A beam and a length
-# penalty decode the same weights, so there it is enough that every seed gains. *No* means not
-# shown: one matrix gains 0.9 on test 2016, but its seeds differ by more. That gain may also be
-# underestimated, because all subword runs above it used a GPU, where the recipe scores 0.4 higher
-# on the validation split than on a CPU.
+# **How sure is this?** A gain can be luck in two ways:
+#
+# - The *seed*. Runs that differ only in their random numbers end up to 1.1 BLEU apart, as the ranges
+#   after the scores show.
+# - The *test set*. Other sentences would show another gain. To see by how much, we draw the same
+#   number of sentences from the test set, with replacement, and compute the gain again, ten thousand
+#   times (a *bootstrap*, [Koehn, 2004](https://aclanthology.org/W04-3250/)). The brackets after a
+#   gain hold the middle 95% of these gains.
+#
+# A step *passes* if, on both test sets, its gain exceeds the differences between seeds and is
+# significant. The table asks ten questions, so [Holm's
+# correction](https://www.jstor.org/stable/4615733) sets a stricter limit for each. A beam and a
+# length penalty decode the same weights, so there it is enough that every seed gains.
+#
+# *No* means not shown. One matrix gains 0.9 on test 2016, but its seeds differ by more. The row
+# above it was trained on a GPU and the matrix on a CPU, where the recipe ends 0.4 lower on the
+# validation split, so this gain may be larger than it looks.
 #
 # BLEU varies within a run, too. This is how the published model was trained:
 
@@ -4742,12 +4725,12 @@ published("training")
 # | learnt positions (sinusoids) | 25.7 |
 # | the big model: width 1,024, 16 heads, F 4,096, dropout 0.3, 300,000 steps | 26.4 |
 #
-# Size and dropout matter most: two layers lose 2.1 BLEU, half the width loses 1.3, and training
-# without dropout loses 1.2. A single head loses 0.9, but too many heads lose as well. Narrow keys
-# lose up to 0.7. The paper takes this as a sign that comparing positions is not easy, and that
-# something cleverer than an inner product might do it better. Learnt positions are nearly as good
-# as sinusoids. There is one score per variant and no error bar, so do not read much into a tenth or
-# two.
+# Size and dropout matter most: cutting the model to two layers costs 2.1 BLEU, halving the width
+# 1.3, and dropping dropout 1.2. A single head costs 0.9, and too many heads cost something as well.
+# Narrow keys cost up to 0.7. The paper takes this as a sign that it is not easy to judge whether a
+# query and a key match, and that something cleverer than an inner product might do it better.
+# Learnt positions are nearly as good as sinusoids. There is one score per variant and no error bar,
+# so do not read much into a tenth or two.
 #
 # (§6.3, Table 4) The model also learns another task, with hardly any tuning. Four layers of width
 # 1,024 were trained to write the parse of an English sentence. With 40,000 sentences of the Wall
@@ -4763,8 +4746,8 @@ published("training")
 #
 # <details><summary>Nine trials</summary>
 #
-# More subwords or layers make the model narrower, so that it stays as large. Half the batch makes
-# twice the updates, at a lower rate. The last row is the recipe.
+# With more subwords or layers the model is narrower, to keep the number of parameters. Half the
+# batch makes twice the updates, at a lower rate. The last row is the recipe.
 #
 # <!-- results: choices -->
 #
@@ -4797,10 +4780,9 @@ published("training")
 #
 # One difference is large: at the same rate, post-norm reaches 33.0 BLEU and pre-norm 37.6. We did
 # not measure how much seeds differ in such short runs, so a difference of one point decides
-# nothing. Short runs can also mislead. Half the batch and twice as many subwords each look a point
-# better, but at full length both together reach 41.9 or 42.5 with nearly twice the updates, and the
-# recipe reaches 41.9. And short runs tend to favour little dropout, with which a long run may
-# overfit.
+# nothing. Short runs can also mislead. Halving the batch or doubling the vocabulary looks a point
+# better. At full length both together reach 41.9 or 42.5, with nearly twice the updates; the recipe
+# reaches 41.9. And short runs tend to favour little dropout, with which a long run may overfit.
 #
 # <a id="speed"></a>
 # ## How fast is it?
@@ -4812,7 +4794,7 @@ published("training")
 #
 # <!-- results: speed -->
 #
-# **On two cores ours trains 1.38 (small) and 1.46 times (base) as fast as nn.Transformer, and greedy decoding has 1.32 times the speed of CTranslate2.**
+# **On two cores, our code trains 1.38 times (small) and 1.46 times (base) as fast as nn.Transformer, and decodes greedily 1.32 times as fast as CTranslate2.**
 #
 # | per second | small, tokens | base, tokens | base on a GPU, tokens | greedy, sentences | beam of 4, sentences |
 # | --- | ---: | ---: | ---: | ---: | ---: |
@@ -4831,11 +4813,11 @@ published("training")
 # Training: target tokens without padding, words of Multi30k, fp32 unless noted. Small has 3 layers
 # of width 256, base 6 of 512. One process with two threads on the CPU; all rows but “returning
 # memory” keep freed memory. Ours needs 0.95 (small) and 1.01 times (base) the memory of
-# nn.Transformer. On the GPU a batch has 2,560 positions, and ours reaches 29% (fp32) and 2% (bf16)
-# of the speed of large matrix products. The recipe takes 6.6 (6.4–6.7) minutes there, beside other
-# runs. Decoding: test 2016, the model in pretrained/, fp32, two threads, ours and CTranslate2 in
-# the same batches, the plain loop one sentence at a time. Each cell is the median of 5 rounds, with
-# the range in brackets. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores; NVIDIA H200, PyTorch
+# nn.Transformer. On the GPU a batch has 2,560 positions, and our code reaches 29% (fp32) and 2%
+# (bf16) of the speed of large matrix products. The recipe takes 6.6 (6.4–6.7) minutes there, beside
+# other runs. Decoding: test 2016, the model in pretrained/, fp32, two threads, ours and CTranslate2
+# in the same batches, the plain loop one sentence at a time. Each cell is the median of 5 rounds,
+# with the range in brackets. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores; NVIDIA H200, PyTorch
 # 2.11.0+cu130. Date: 2026-11-26. Commit: a52b450 and d258132.
 #
 # </details>
@@ -4847,7 +4829,7 @@ published("training")
 # something that the [engine room](#faster) adds on a CPU: cheaper random numbers for dropout raise
 # the median by a quarter, and keeping freed memory makes no clear difference. Batching and the
 # [cache](#cached-decoding) make greedy decoding over twenty times as fast as the plain loop. With a
-# beam, ours and CTranslate2 are about even.
+# beam, our code and CTranslate2 are about even.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -4927,8 +4909,9 @@ def check_the_count_is_that_of_pytorch():
 #
 # <!-- end of results: cost -->
 #
-# The paper's GPUs thus spent 29% and 42% of their assumed speed on these products. With our code, a
-# single H200 would need 18 hours for the base model. Two CPU cores would need several weeks, and
+# The paper's GPUs thus spent 29% and 42% of their assumed speed on these products. The hours of one
+# GPU come from our batches of 2,560 positions, which keep an H200 busy for a fraction of the time;
+# the paper's are ten times as large. Two CPU cores would need several weeks for the base model, and
 # that is why we train something smaller.
 #
 # <a id="try-results"></a>
@@ -4960,7 +4943,7 @@ def check_the_count_is_that_of_pytorch():
 # by layer, and swap single vectors between two sentences.
 #
 # <a id="attention-maps"></a>
-# ## Attention of a sentence
+# ## Attention in one sentence
 #
 # Attention needs a source and a target. We take a sentence and the model's own translation of it,
 # found by beam search.
@@ -5007,7 +4990,7 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
 # %% [markdown]
 # In a map, rows are queries and columns are keys. A row of cross-attention stands for a position of
 # the decoder, which has read one word and is about to write the next. We want to know where it
-# looks to write *this* word, so the row bears the next word, from `tgt_y`.
+# looks to write *this* word, so we label the row with the next word, from `tgt_y`.
 #
 # *The next two cells, folded, turn the weights into a table with one row per map, and draw it.*
 
@@ -5331,7 +5314,7 @@ def predictions_by_layer():
 #
 # *Sieht … zu* means *watches*, *sieht … an* means *looks at*. To write the English verb, does the
 # decoder read the particle at the end of the clause? Or has the encoder carried it to *sieht*
-# (sees)? A map cannot tell, because the vector at *sieht* is no longer one word.
+# (sees)? A map cannot say, because the vector at *sieht* is no longer one word.
 #
 # An experiment can. Take two sentences that differ only in the particle, A with *zu* and B with
 # *an*. Replace one vector of A's memory by B's vector at the same place, and see whether the
@@ -5513,8 +5496,8 @@ published("layers")
 # <!-- end of results: layers -->
 #
 # So when the decoder attends to a German verb, it may be reading what the particle said. Attention
-# tells where a vector is read, not which words it speaks for. In our first sentence the particle
-# changes nothing: with *hoch* (high) in the place of *auf*, the model writes the same translation.
+# tells us where a vector is read, not which words it speaks for. In our first sentence the particle
+# changes nothing: with *hoch* (high) in place of *auf*, the model writes the same translation.
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5638,7 +5621,7 @@ def train_a_language_model():
 # ## Sampling
 #
 # Greedy decoding would write the same caption every time. So the model *draws* each token from its
-# distribution. Three settings are usual:
+# distribution. Three settings are common:
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still. Above one they become more alike.
@@ -5647,7 +5630,8 @@ def train_a_language_model():
 #   draws from the smallest set of likeliest tokens that together have at least the probability $p$:
 #   few where the model is sure, many where it is not.
 #
-# Top-k and top-p cut off the tail of tokens that are unlikely one by one, but not all together.
+# Top-k and top-p cut off the tail of tokens that are each unlikely, but together likely enough to
+# be drawn often.
 
 
 # %%
@@ -5730,7 +5714,8 @@ def captions_that_nobody_wrote():
 # > what it replaced. Attention and feed-forward networks still add to a residual stream, mostly in
 # > pre-norm.
 #
-# Four new parts are short. A part in `PARTS` can be trained, decoded with a cache, and saved.
+# Four of the new parts take a few lines each. A part that is entered into
+# [`PARTS`](#model-to-take-away) can be named in settings, trained, decoded with a cache, and saved.
 #
 # ### RMSNorm
 #
@@ -5940,8 +5925,9 @@ def check_rotary_scores_depend_on_the_distance_only():
 # <!-- end of results: assembled -->
 #
 # All three seeds with today's parts end below all three with the parts of 2017. Two heads share one
-# of keys and values, hence half the cache. Generation is a little slower. The gain is small at this
-# size; these parts were chosen for large models.
+# of keys and values, hence half the cache. Generation is a little slower: rotary keys are rotated
+# again at every step, and grouped ones are copied. The gain is small at this size; these parts were
+# chosen for large models.
 #
 # > **Does everyone use these?** No. GPT-3 and [OPT](https://arxiv.org/abs/2205.01068) have layer
 # > norms and biases; [Qwen2](https://arxiv.org/abs/2407.10671) has biases on queries, keys and
@@ -5959,8 +5945,8 @@ def check_rotary_scores_depend_on_the_distance_only():
 # | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | `tokenizers.ByteLevelBPETokenizer` |
 # | one feed-forward network | several, of which each token uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
-# Schedule and optimizer are short. The straight line has the rise and the peak of the paper's
-# schedule. Only matrices decay.
+# Both are a few lines. The linear schedule rises like the paper's to the same peak, then falls
+# straight to zero. AdamW decays matrices only.
 
 
 # %%
@@ -5981,7 +5967,7 @@ def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
 
 # %% [markdown]
 # <a id="further"></a>
-# ## Do sinusoids carry further?
+# ## Do sinusoids extrapolate?
 #
 # (§3.5) The authors hoped that sinusoids might extend to sequences longer than those in training.
 # We trained the copy task on one to ten tokens and tested up to twenty, with sinusoids, rotary
@@ -6009,7 +5995,7 @@ published("lengths")
 
 
 # %% [markdown]
-# **Figure 24.** What became of a hundred sequences to copy, by their length. Each line is one seed.
+# **Figure 24.** What became of 100 sequences to be copied, by length. Each line is one seed.
 #
 # <!-- results: lengths -->
 #
@@ -6022,18 +6008,19 @@ published("lengths")
 #
 # <!-- end of results: lengths -->
 #
-# Sinusoids do not carry further: beyond ten tokens most copies end too early. With learnt positions
-# all of them do, with rotary ones most run over, and without positions even short copies fail. That
-# a formula is defined at every position does not teach a model to use it there, as [Press et al.,
-# 2022](https://arxiv.org/abs/2108.12409), also found in language models; so today's models are
-# trained further on longer texts, or their rotary angles are rescaled.
+# Sinusoids do not extrapolate: beyond ten tokens most copies end too early. With learnt positions
+# all of them end too early, with rotary ones most run over, and without positions even short copies
+# fail. A formula may be defined at every position, but the model has not learnt to use it there.
+# [Press et al. (2022)](https://arxiv.org/abs/2108.12409) found the same in language models, so
+# today's models are trained further on longer texts, or their rotary angles are rescaled.
 #
 # <a id="own-part"></a>
 # ## A part of your own
 #
 # > **How do I change this model?** Write a class and register it under a name. As an example, we
 # > replace positional encodings by a penalty on distance, after Press et al. (2022): in every head,
-# > a score loses a fixed amount for each place between query and key.
+# > a score loses a fixed amount for each position between query and key. It does not say on which
+# > side the key lies, which an encoder without other positions could not tell either.
 #
 # `attend` receives queries, keys, values and a mask, which may be None, and returns the output and
 # the weights. The keys stand at places 0, 1, 2, …, the queries at the last of these: all of them in
@@ -6101,17 +6088,16 @@ def train_with_a_part_of_your_own():
 # <a id="try-today"></a>
 # ## Try it
 #
-# 1. You set the temperature to 0.01. What do two drawn captions look like?
+# 1. You set the temperature to 0.01. How much will two drawn captions differ?
 #
 #    <details><summary>Answer</summary>
 #
-#    Nearly always alike: the likeliest token gets almost all the probability, which is greedy
-#    decoding.
+#    Hardly ever: the most likely token gets almost all the probability, so this is greedy decoding.
 #
 #    </details>
 #
 # 2. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which
-#    of its four matrices shrink too?
+# of the attention's four matrices shrink too?
 #
 #    <details><summary>Answer</summary>
 #
@@ -6164,7 +6150,7 @@ def train_with_a_part_of_your_own():
 # | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 1,000 steps, `factor` 1.5, then a straight line to zero |
 # | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 2,560 positions |
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if it scores higher on the validation split |
-# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [under an hour](#results-so-far); weights [rounded to int8](#model-to-take-away) |
+# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [under an hour](#results); weights [rounded to int8](#model-to-take-away) |
 #
 # As in the paper, one matrix serves for embeddings and output, and Adam, label smoothing and beam
 # search have the same settings. BLEU scores cannot be compared, because the test sentences differ.
@@ -6184,7 +6170,7 @@ def train_with_a_part_of_your_own():
 # | – | no fault | – | 195 (193–198) |
 # | learns faster | positions divided by the frequency, not multiplied | positional encoding is the formula | 200 |
 # | learns faster | no ReLU | layers equal torch | 199 (196–200) |
-# | learns faster, copies none (ended early) | softmax over the queries | no word hears a later one | 0 |
+# | learns faster, copies none (ended early) | softmax over the queries | no word attends to a later one | 0 |
 # | learns faster, copies none (ran over) | the target is not shifted | the masks of a batch | 0 |
 # | learns faster, copies none (wrong token) | viewed straight to heads | multi head attention equals torch | 0 |
 # | learns slower | embeddings not times √D | embeddings start with unit variance | 200 |
@@ -6347,8 +6333,9 @@ def train_with_a_part_of_your_own():
 # <a id="engine-room"></a>
 # # The engine room
 #
-# You need the engine room only to train for hours. The model, the loss and the loop stay as they
-# are. Around them we add what a long run needs, in the order in which the run uses it.
+# You need the engine room to train for hours, to use the command line, or to bring your own data.
+# The model, the loss and the loop stay as they are. Around them we add what a long run needs, in
+# the order in which the run uses it.
 #
 # <a id="faster"></a>
 # ## Faster forms
@@ -6570,7 +6557,7 @@ class Config:
         if self.d_model % self.h != 0:
             self.refuse("h", f"a divisor of --d-model {self.d_model}")
         if self.vocab_size == 0 and self.share_embeddings:
-            raise UserError("--share-embeddings needs subwords: leave it, or --vocab-size 0, out")
+            raise UserError("--share-embeddings needs subwords: drop it, or --vocab-size 0")
         if len(self.codes()) != 2 or not all(self.codes()):
             self.refuse("languages", "two codes, such as de-en or zh-Hans:en")
 
@@ -6791,7 +6778,7 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
     """A reader's own corpus, as text files; UserError if there is no such folder."""
     folder = Path(folder).expanduser().resolve()
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: name one with train.{languages[0]} and more")
+        raise UserError(f"{folder} is not a folder: name one with train.{languages[0]} and more")
     splits = {}
     for path in sorted(folder.iterdir()):
         split, _, language = path.name.removesuffix(".gz").rpartition(".")
@@ -6932,8 +6919,9 @@ def planned_updates(config: Config, train: IdPairs) -> int:
 # %% [markdown]
 # Unless you give them, some settings depend on the corpus. A batch is a fiftieth of it, from 64 to
 # 2,560 positions, so that a small corpus gives enough updates. A share has about a thousand updates
-# and ends with a checkpoint. We make 32 passes, but up to a hundred to reach 2,000 updates, and
-# fewer to stay within 100,000. The peak of the learning rate is the same for any warm-up.
+# and ends with a checkpoint. The default is 32 passes: more (up to 100) if they give fewer than
+# 2,000 updates, fewer if they give more than 100,000. The peak of the learning rate is the same for
+# any warm-up.
 
 
 # %%
@@ -6974,7 +6962,7 @@ def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Conf
 # its own share of each batch. The ranks average their gradients, so they make the same update and
 # their models stay equal. `torchrun` starts the processes, on one machine or on several that share
 # a disk, and ends all if one fails. Our tests run up to three processes on a CPU; we have not yet
-# run several GPUs.
+# run it on several GPUs.
 #
 # > **Why not cut the model into pieces, one for each GPU?** Larger models need that (*FSDP*). The
 # > base model with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one
@@ -7141,7 +7129,7 @@ def held(folder: Path, worker: Worker) -> Iterator[None]:
 
 # %%
 def read_settings(folder: Path) -> tuple[Config, dict]:
-    """The settings of a run and all of its config.json; UserError if the folder is no run."""
+    """The settings of a run and all of its config.json; UserError if the folder is not a run."""
     about = read_config(folder)
     if about.get("settings") is None:
         raise UserError(f"{folder} is a finished model, not a run: name another folder")
@@ -7154,7 +7142,7 @@ def read_settings(folder: Path) -> tuple[Config, dict]:
             raise ValueError("a setting is missing")
     except (KeyError, TypeError, ValueError) as error:
         way = "correct it, or train in a new folder"
-        raise UserError(f"{folder / 'config.json'} describes no run: {error}; {way}") from None
+        raise UserError(f"{folder / 'config.json'} does not describe a run: {error}; {way}") from None
     return config, about
 
 
@@ -7237,6 +7225,8 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
         raise UserError(
             f"{typed(folder)} has a last.pt without its config.json: name another folder"
         )
+    with torch.device("meta"):
+        new_model(config, (range(8), range(8)))  # UserError now, not after hours of encoding
     vocabularies = learn_vocabularies(corpus, config)
     write_vocabularies(folder, vocabularies)
     write_ids(folder, corpus, vocabularies, config.max_len)
@@ -7313,7 +7303,7 @@ def new_optimizer(model: EncoderDecoder, config: Config, updates: int) -> tuple:
 
 
 def clip_before_updates(optimizer: torch.optim.Optimizer, longest: float | None) -> None:
-    """From now on each update shortens a gradient that is longer than `longest`."""
+    """Clip gradients longer than `longest` before every update."""
 
     def clip(optimizer, *_):
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -7324,7 +7314,8 @@ def clip_before_updates(optimizer: torch.optim.Optimizer, longest: float | None)
 
 
 # %% [markdown]
-# `Run` is a run in memory. It reads the loss from the device only to print it.
+# `Run` holds what a run keeps in memory; its folder holds the rest. It reads the loss from the
+# device only to print it.
 
 
 # %%
@@ -7624,7 +7615,7 @@ def train_model(
 # <a id="command-line"></a>
 # ## The command line
 #
-# This file is also a program (where `make` has set it up, `python` is `.venv/bin/python`):
+# This file is also a program (if you used `make`, write `.venv/bin/python` for `python`):
 #
 # ```
 # python the_annotated_transformer.py translate "Ein Hund rennt durch den Park."

@@ -32,7 +32,8 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
     """Scaled dot-product attention (§3.2.1, Eq. 1).
 
     query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask and bias broadcast to
-    (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S).
+    (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S), after dropout. A mask
+    may also hold ones and zeros.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     if bias is not None:
@@ -46,7 +47,7 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 
 
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
-    """N copies of `module`; `make_model` gives each its own initial weights."""
+    """N copies of `module`, which share nothing."""
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
@@ -233,7 +234,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = self.proj(x)  # (..., V), possibly 16-bit
+        logits = self.proj(x)  # (..., V); the result is in fp32 even where they are 16-bit
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -360,7 +361,7 @@ class LabelSmoothing(nn.Module):
         self.size = size
         self.padding_idx = padding_idx
         self.smoothing = smoothing
-        self.share = smoothing / (size - 2)  # of each word that is neither right nor padding
+        self.share = smoothing / (size - 2)  # for each word that is neither right nor padding
         target = torch.tensor([1 - smoothing] + (size - 2) * [self.share], dtype=torch.double)
         self.entropy = torch.special.entr(target).sum().item()
 
@@ -375,15 +376,15 @@ class LabelSmoothing(nn.Module):
 
 
 class SimpleLossCompute:
-    """A generator and a criterion: states (B, T, D), target (B, T) -> loss, and loss / norm."""
+    """A generator and a criterion: states (B, T, D), target (B, T) -> loss, and loss / ntokens."""
 
     def __init__(self, generator, criterion):
         self.generator = generator
         self.criterion = criterion
 
-    def __call__(self, states: Tensor, target: Tensor, norm: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, states: Tensor, target: Tensor, ntokens: float) -> tuple[Tensor, Tensor]:
         loss_sum = self.criterion(self.generator(states), target)
-        return loss_sum.detach(), loss_sum / norm
+        return loss_sum.detach(), loss_sum / ntokens
 
 
 def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
@@ -468,7 +469,7 @@ def run_epoch(
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside: eval mode, no gradients. Afterwards the model is in the mode that it was in."""
+    """Inside: eval mode and no gradients. Afterwards the model returns to its earlier mode."""
     was_training = model.training
     model.eval()
     try:

@@ -114,7 +114,7 @@ def check_an_ended_hypothesis_keeps_its_place():
 
 EXERCISES = {  # the name that a solution replaces in the script, or None; the checks
     "attention": ("attention", at.check_attention_equals_torch),
-    "subsequent_mask": ("subsequent_mask", at.check_no_word_hears_a_later_one),
+    "subsequent_mask": ("subsequent_mask", at.check_no_word_attends_to_a_later_one),
     "split": ("MultiHeadedAttention.split", at.check_multi_head_attention_equals_torch),
     "matrices": (None, check_each_noun_hears_its_own_adjective),
     "size_of_derivative": ("size_of_derivative", checks.check_the_derivative_of_the_softmax),

@@ -65,7 +65,7 @@ def blank(split: str, text: str) -> None:
 
 
 TEXTS = {
-    "no folder": (lambda: shutil.rmtree("text"), "text is no folder: name one with train.de"),
+    "no folder": (lambda: shutil.rmtree("text"), "text is not a folder: name one with train.de"),
     "an empty folder": (lambda: [p.unlink() for p in Path("text").iterdir()], "it has nothing"),
     "unequal train": (lambda: write("train.en", b"A dog.\n"), "60 lines in train.de and 1 in"),
     "unequal val": (lambda: write("val.de", b"Hund\n"), "1 lines in val.de and 10 in val.en"),
@@ -99,7 +99,7 @@ def test_a_wrong_text_is_refused(capsys, place, fault):
 SETTINGS = {
     "--dropout nan": "--dropout must be at least 0 and below 1, got nan",
     "--h 3": "--h must be a divisor of --d-model 16, got 3",
-    "--languages de-2b": "'2b' is no language code",
+    "--languages de-2b": "'2b' is not a language code",
     "--vocab-size 0 --share-embeddings True": "--share-embeddings needs subwords",
     "--vocab-size 4000": r"--vocab-size 4000: this text makes \d+ subwords",
     "--shares 100": "--shares 100 of 60 pairs: ask for fewer",
@@ -152,7 +152,7 @@ def test_a_wrong_command_line_points_to_the_help(capsys, words):
 
 @pytest.mark.parametrize("pairs", [["Ein Hund."], [("a", "b", "c")], [["a", None]], [(1, 2)]])
 def test_a_corpus_in_python_has_pairs_of_texts(pairs):
-    with pytest.raises(UserError, match=r"mine, val: .* is no pair of two texts"):
+    with pytest.raises(UserError, match=r"mine, val: .* is not a pair of two texts"):
         tutorial.Corpus("mine", DE_EN, {"train": PAIRS, "val": pairs})
 
 
@@ -204,7 +204,7 @@ def test_a_missing_or_damaged_file_is_refused(capsys, run, command, name):
 def test_a_missing_folder_is_refused(capsys, command):
     shutil.rmtree("text")
     said = error_of(capsys, *COMMANDS[command])
-    assert ("text is no folder" if command == "train" else "run/config.json") in said
+    assert ("text is not a folder" if command == "train" else "run/config.json") in said
     assert not Path("run", "config.json").exists()
 
 
@@ -318,9 +318,9 @@ def test_a_text_that_has_moved_can_be_named(capsys, run, small_config):
     tutorial.train_model(dataclasses.replace(config, epochs=1), run)
     Path("text").rename("moved")
     said = error_of(capsys, *COMMANDS["train"])
-    assert "text is no folder" in said
+    assert "text is not a folder" in said
     assert "`resume run` goes on without the text" in said
-    assert "text is no folder" in error_of(capsys, *COMMANDS["evaluate"])
+    assert "text is not a folder" in error_of(capsys, *COMMANDS["evaluate"])
     assert tutorial.main([*COMMANDS["evaluate"], "--data", "moved"]) == 0
 
 

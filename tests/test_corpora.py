@@ -223,9 +223,9 @@ def test_bleu_counts_words_by_the_rule_of_the_language(rule, names):
 
 @pytest.mark.parametrize("name", ["", "x", "german", "2b", "d", "zh:CN", "中文", "-de"])
 def test_a_wrong_language_code_is_refused(name):
-    with pytest.raises(UserError, match="is no language code"):
+    with pytest.raises(UserError, match="is not a language code"):
         tutorial.corpus_bleu(["a b c d"], ["a b c d"], name)
-    with pytest.raises(UserError, match="is no language code"):
+    with pytest.raises(UserError, match="is not a language code"):
         Corpus("mine", ("de", name), {})
 
 

@@ -20,10 +20,10 @@ def record(name: str) -> dict:
     raise ValueError(f"not on record: {name}")
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], joint: str = "and") -> str:
     """Names as a sentence lists them: a, b and c; "none" if there are none."""
     *first, end = list(names) or ["none"]
-    return f"{', '.join(first)} and {end}" if first else end
+    return f"{', '.join(first)} {joint} {end}" if first else end
 
 
 def with_range(values: Sequence[float], digits: int, middle: Callable = mean) -> str:

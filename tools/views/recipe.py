@@ -94,7 +94,7 @@ def steps() -> Table:
         for names in (plan.FULL, plan.ON_GPU)
     )
     return Table(
-        f"By our criterion these steps improve BLEU on both test sets:"
+        "By our criterion, these steps improve BLEU on both test sets:"
         f" {listed(r[0] for r in rows if r[-1] == 'yes')}.",
         ["step", "test 2016 BLEU", "gain", "test 2017 BLEU", "gain", "passes"],
         rows,

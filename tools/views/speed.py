@@ -75,8 +75,8 @@ def speed() -> Table:
         median(speeds(cpu, task="decode", code=code, beam=1)) for code in ("ours", "ctranslate2")
     )
     return Table(
-        f"On two cores ours trains {ratios[0]} (small) and {ratios[1]} times (base) as fast as"
-        f" nn.Transformer, and greedy decoding has {greedy / theirs:.2f} times the speed of"
+        f"On two cores, our code trains {ratios[0]} times (small) and {ratios[1]} times (base) as"
+        f" fast as nn.Transformer, and decodes greedily {greedy / theirs:.2f} times as fast as"
         " CTranslate2.",
         [
             "per second",
@@ -117,7 +117,7 @@ def about_gpu(measured: dict) -> str:
         minutes = [record(f"runs/{run}")["log"][-1]["minutes"] for run in plan.ON_GPU]
         took = f"The recipe takes {with_range(minutes, 1)} minutes there, beside other runs"
     return (
-        f"On the GPU a batch has {positions:,} positions, and ours reaches {shares['fp32']}"
+        f"On the GPU a batch has {positions:,} positions, and our code reaches {shares['fp32']}"
         f" (fp32) and {shares['bf16']} (bf16) of the speed of large matrix products. {took}."
     )
 
