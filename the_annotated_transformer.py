@@ -2800,7 +2800,7 @@ def language_code(name: str) -> str:
     """The code of a language: zh for zh, zho, zh_CN and zh-Hans; UserError for any other text."""
     code = re.split("[-_]", name)[0].lower()
     if not re.fullmatch("[a-z]{2,3}", code):
-        raise UserError(f"{name!r} is not a language code: take one such as de, zho or pt-BR, or xx")
+        raise UserError(f"{name!r} is not a language code: try de, zho, pt-BR or xx")
     return THREE_LETTERS.get(code, code)
 
 
@@ -7142,7 +7142,7 @@ def read_settings(folder: Path) -> tuple[Config, dict]:
             raise ValueError("a setting is missing")
     except (KeyError, TypeError, ValueError) as error:
         way = "correct it, or train in a new folder"
-        raise UserError(f"{folder / 'config.json'} does not describe a run: {error}; {way}") from None
+        raise UserError(f"{folder / 'config.json'} describes no run: {error}; {way}") from None
     return config, about
 
 
