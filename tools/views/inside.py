@@ -10,20 +10,24 @@ CHANGES = {"verb": "the English verb", "particle": "the English particle"}
 
 
 def heads() -> Table:
-    """What the model loses without a head, by two things in its place."""
+    """What the model loses without a head."""
     found = record("heads")
     table = {}
+    without = {"zero": [], "mean": []}  # the head replaced by nothing, or by its mean output
     for row in found["rows"]:
-        place = row["attention"], str(row["layer"]), row["by"]
-        table.setdefault(place, []).append(with_range(row["changes"], 3))
-    worst = max(mean(row["changes"]) for row in found["rows"])
+        without[row["by"]].append(mean(row["changes"]))
+        if row["by"] == "zero":
+            place = row["attention"], str(row["layer"])
+            table.setdefault(place, []).append(with_range(row["changes"], 3))
+    apart = max(abs(one - other) for one, other in zip(*without.values(), strict=True))
     return Table(
-        f"No head is worth more than {worst:.2f} in perplexity, which is"
-        f" {mean(found['perplexity']):.2f} with all of them.",
-        ["attention", "layer", "replaced by", "head 1", "head 2", "head 3"],
+        f"Removing one head raises perplexity from {mean(found['perplexity']):.2f} by"
+        f" {max(without['zero']):.2f} at most.",
+        ["attention", "layer", "head 1", "head 2", "head 3"],
         [[*place, *cells] for place, cells in table.items()],
-        "Each number is the rise in validation perplexity when the output of that head is replaced:"
-        " the mean over 5 sets of 200 sentences, with the range in brackets.",
+        "Each number is the rise in validation perplexity without that head: the mean over 5 sets"
+        " of 200 sentences, with the range in brackets. If the head is replaced by its mean output"
+        f" instead, no number changes by more than {apart:.2f}.",
         [found["made"]],
     )
 
