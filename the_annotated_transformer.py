@@ -14,9 +14,9 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# Here is a small Transformer that translates German. On the page it runs in your browser: type a
-# sentence, watch where the model looks, and overrule its choices. Then build it yourself in PyTorch,
-# from an empty file.
+# Here is a small Transformer that translates German into English. On the page it runs in your
+# browser: type a sentence, watch where the model looks, and overrule its choices. Then build it
+# yourself in PyTorch, from an empty file.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt and, thinly, to auf.](images/first-translation.svg)
 #
@@ -24,22 +24,23 @@
 # pieces the model looked at while writing it ([Part 9](#looking-inside) says how). Nobody told it
 # which words belong together: it learnt that by learning to translate.
 #
-# Two captions it had never seen, one with a word it does not know:
+# Two captions it had never seen, one with a word it does not know ([Part 7](#byte-pairs) shows
+# where *korn* comes from):
 #
 # | German | What the model writes | What it means |
 # | --- | --- | --- |
 # | Ein kleines Mädchen hebt einen roten Ball auf. | A little girl raises a red ball. | A little girl picks up a red ball. |
 # | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A korn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
 #
-# This text builds such a model. It follows the paper
-# [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), in which eight researchers
-# proposed in 2017 to translate with attention alone. We explain each idea, implement it in a few
-# lines, and check most formulas against independent code. The same file is an article, a notebook, a
-# module and a command-line program.
+# By the end you will have built such a model yourself. We follow the paper [*Attention Is All You
+# Need*](https://arxiv.org/abs/1706.03762), in which eight researchers proposed in 2017 to translate
+# with attention alone. We explain each idea, implement it in a few lines, and check most formulas
+# against independent code. The same file is an article, a notebook, a module and a command-line
+# program.
 #
 # <a id="setup"></a>
-# *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs missing packages,
-# but never PyTorch.
+# *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs whatever is
+# missing, except PyTorch.
 
 # %% tags=["hide-input", "bare"]
 import contextlib
@@ -178,7 +179,7 @@ class UserError(Exception):
 #   (`loss.backward()`) computes it.
 # - The probabilities of all possible next words add up to one.
 #
-# A few derivations use a little more. You can skip them: what they show is said in words.
+# A few derivations use a little more. Skip them if you like: each result is also stated in words.
 #
 # **Choose a route.**
 #
@@ -187,7 +188,7 @@ class UserError(Exception):
 # - *Two hours.* Read Parts 1 to 4 in order. You will have built, trained and broken a Transformer.
 # - *Everything.* Read all ten Parts. The engine room is folded; you need it only for training runs
 #   that take hours.
-# - *For GPT.* Read Parts 1 to 4, then [Part 10](#today).
+# - *Just GPT.* Read Parts 1 to 4, then [Part 10](#today).
 #
 # | Part | What it covers |
 # | --- | --- |
@@ -204,8 +205,9 @@ class UserError(Exception):
 # | [The engine room](#engine-room) | speed, many processes, checkpoints |
 # | [Make it your own](#your-own) | your own sentence pairs |
 #
-# **How to read it.** A mark such as (§3.1) means that we restate that section of the paper.
-# Everything without a mark is ours. Boxes like this one answer readers' questions:
+# **How to read it.** A mark such as (§3.1) means that we restate that section of the paper. A mark
+# covers the sentence that it opens; "we" means the authors of this text. Boxes like the next one
+# answer readers' questions:
 #
 # > **What does `@example` above a function do?** In a notebook it runs the function and shows the
 # > result. Elsewhere it only registers it for the tests, so importing this file runs no examples.
@@ -251,16 +253,17 @@ def published(name: str) -> None:
 # (§1) A translator reads one sequence of words and writes another. For years the best ones were
 # *recurrent*: they read one word at a time, and carried what they had read in a state vector. Each
 # state depends on the one before, so the words of a sentence cannot be processed in parallel.
-# Batching sentences would help, but only a few long ones fit in memory at once. Attention existed,
-# but nearly always as an addition to recurrence: it let the translator look back at the source
-# while it wrote ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)).
+# Batching helps, but memory limits how many long sentences fit in a batch. Attention existed, but
+# nearly always as an addition to recurrence: it let the translator look back at the source while it
+# wrote ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)).
 #
 # (§2) Convolutions run in parallel, as in the [Extended Neural
 # GPU](https://arxiv.org/abs/1610.08613), [ByteNet](https://arxiv.org/abs/1610.10099) and
-# [ConvS2S](https://arxiv.org/abs/1705.03122). But the number of operations that relate two words
-# grows with their distance: linearly in ConvS2S, logarithmically in ByteNet. With *self-attention*,
-# in which the positions of one sequence attend to each other, it is constant. The price is that
-# averaging over positions blurs detail, and [several heads](#multi-head-attention) counteract this.
+# [ConvS2S](https://arxiv.org/abs/1705.03122). But the number of operations needed to relate two
+# words grows with their distance: linearly in ConvS2S, logarithmically in ByteNet. With
+# *self-attention*, in which the positions of one sequence attend to each other, it is constant. The
+# price is that averaging over positions blurs detail, and [several heads](#multi-head-attention)
+# make up for this.
 #
 # (§2) Self-attention had been used before, for example to summarise texts, and [memory
 # networks](https://arxiv.org/abs/1503.08895) had used repeated attention. To the authors'
@@ -276,8 +279,8 @@ def published(name: str) -> None:
 # the whole source and to the target up to its own position.
 #
 # The model learns the probability of a target sentence $y_1 \dots y_T$, given a source $x$. By the
-# chain rule, this is a product with one factor per word. Each factor answers a small question:
-# which word comes next, given those before?
+# chain rule of probability, this is a product with one factor per word. Each factor answers a small
+# question: which word comes next, given those before?
 #
 # $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
 # <!-- code: score_of -->
@@ -340,8 +343,8 @@ def published(name: str) -> None:
 # loss = -log p(true next token)                   Part 3   its gradient trains all parameters
 # ```
 #
-# **How well will it translate?** We score translations of **held-out** sentences, which are never used
-# in training. [Part 8](#results) says how, and what each step of the recipe is worth.
+# **How well will it translate?** [Part 8](#results) scores translations of **held-out** sentences,
+# which are never used in training.
 #
 # <a id="attention"></a>
 # # Part 1. Attention
@@ -350,19 +353,19 @@ def published(name: str) -> None:
 # *hebt* (lifts) is not complete until *auf* (up), four words later. **Attention** lets every word
 # ask every word, itself included, and mix the answers.
 #
-# (§3.2) It takes a *query* and pairs of a *key* and a *value*, and returns a weighted sum of the
+# (§3.2) It takes a *query* and a set of *key*–*value* pairs, and returns a weighted sum of the
 # values. Each weight measures how well the key matches the query.
 #
-# Think of a lookup that we can differentiate. A Python dictionary returns the one value whose key
-# matches exactly. Attention returns a share of every value, so the answer changes smoothly with the
-# keys, and they can be learnt.
+# Think of it as a dictionary lookup that you can differentiate. A Python dictionary returns the one
+# value whose key matches exactly. Attention returns a share of every value, so the answer changes
+# smoothly with the keys, and they can be learnt.
 #
 # <a id="one-sentence"></a>
 # ## One sentence
 #
 # Each word becomes a vector. Real models use hundreds of numbers per word and [learn
-# them](#embeddings). We use two, which can be drawn, and choose them by hand: nouns on the right,
-# the two parts of the verb on the left, adjectives at the top, articles at the bottom.
+# them](#embeddings). We use two, so that we can draw them, and pick them by hand: nouns on the
+# right, the two parts of the verb on the left, adjectives at the top, articles at the bottom.
 
 # %%
 WORDS = ["Ein", "kleines", "Mädchen", "hebt", "einen", "roten", "Ball", "auf"]
@@ -558,9 +561,9 @@ def check_all_words_at_once_equal_one_by_one():
 
 
 # %% [markdown]
-# > **Is `softmax` what `ask` computes?** Yes, but it first subtracts the largest score of each
-# > row, so that no exponential overflows. The weights stay the same, because numerator and
-# > denominator shrink by the same factor.
+# > **Is `softmax` what `ask` computes?** Yes, except that `softmax` first subtracts the largest
+# > score of each row, so that no exponential overflows. The weights stay the same, because
+# > numerator and denominator are divided by the same factor.
 #
 # <a id="why-scale"></a>
 # ## Why divide by the square root of the width?
@@ -582,7 +585,7 @@ def check_the_variance_of_a_dot_product_is_its_width():
 
 
 # %% [markdown]
-# What is wrong with large scores? The softmax then puts nearly all weight on one key, and small
+# Why are large scores bad? They make the softmax put nearly all weight on one key, so that small
 # changes in the scores hardly change the weights. (§3.2.1) The paper suspects that the gradients
 # become extremely small. We can compute them. Write $w_i = e^{s_i} / Z$ with $Z = \sum_j e^{s_j}$.
 # Then $\partial Z / \partial s_j = e^{s_j}$, and by the quotient rule
@@ -593,7 +596,7 @@ def check_the_variance_of_a_dot_product_is_its_width():
 # where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is near one and the
 # others near zero, all these derivatives are near zero. Backpropagation multiplies by them on its
 # way to $W^Q$ and $W^K$, so those two matrices would hardly learn. We measure the size of the
-# derivative by the root of the sum of its squared entries.
+# derivative by the root of the sum of its squared entries (the Frobenius norm).
 
 
 # %%
@@ -653,8 +656,8 @@ def derivative_by_width_figure():
 # ## The causal mask
 #
 # The *decoder*, which writes the translation, predicts the next word at every position. In training
-# the whole target sentence is there, and a position that could see the word it must predict would
-# copy it and learn nothing. Two measures prevent this.
+# the model is given the whole target sentence, and a position that could see the word it must
+# predict would copy it and learn nothing. Two tricks prevent this.
 #
 # (§3.1, §3.2.3) The input is *shifted right* by one position, and a *mask* blocks all later
 # positions: the paper sets their scores to $-\infty$, which makes their weights zero. With a start
@@ -798,13 +801,16 @@ def attention_by_hand_figure():
 
 
 # %% [markdown]
-# **Figure 7.** Attention with three roles. A larger disc means more weight. All matrices start as
-# the identity. On the page you can turn them, drag the query and the keys, and go through five
-# steps: compare, divide, mask, softmax, mix. Try three things. Turn $W^Q$ and $W^K$ by the same
-# angle: no weight changes, because a score depends only on the lengths of query and key and the
-# angle between them. Make the vectors 64 numbers wide and do not divide: about half of the words
-# then put nearly all their weight on one word. Click the upper triangle of the table of weights to
-# close it: *hebt* can no longer attend to *auf*.
+# **Figure 7.** A larger disc means more weight. All matrices start as the identity. On the page you
+# can rotate them, drag the query and the keys, and go through five steps: compare, divide, mask,
+# softmax, mix. Try three things there:
+#
+# - Rotate $W^Q$ and $W^K$ by the same angle. No weight changes, because a score depends only on the
+#   lengths of query and key and the angle between them.
+# - Make the vectors 64 numbers wide, with random numbers in the new places, and do not divide. About
+#   half of the words then put nearly all their weight on one word.
+# - Click the upper triangle of the table of weights to close it. *hebt* can no longer attend to
+#   *auf*.
 #
 # PyTorch has this function too, and ours must agree with it. The inputs have two leading axes, for
 # sentences and for heads, which come next.
@@ -839,8 +845,8 @@ def check_attention_equals_torch():
 # A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
 # *Ball*. One query can find both, if it points between their keys. But it gives one set of weights
 # for all features, so it cannot take one feature from *auf* and another from *Ball*. With two
-# queries, *hebt* can attend mostly to *auf* with one and mostly to *Ball* with the other, and each
-# has its own value matrix, which chooses what to take.
+# queries, *hebt* can attend mostly to *auf* with one and mostly to *Ball* with the other. Give each
+# its own value matrix, and it can also choose what to take.
 #
 # An extreme case shows what a single average can lose. One query finds two of eight words equally
 # well. First these two pass on *left* and *right*, then *up* and *down*:
@@ -920,12 +926,13 @@ def check_one_product_cut_into_heads_is_the_list():
 # inputs before projection, often the same matrix three times. The learnt matrices are $W_i^Q$,
 # $W_i^K$ and $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$.
 #
-# The module needs four linear maps of the same shape. The stacks of layers will need copies, too.
+# We need four linear maps of one shape now, and stacks of identical layers later, so here is a
+# helper. The copies start with equal weights; [`make_model`](#make-model) will draw new ones.
 
 
 # %% tags=["bare"]
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
-    """N copies of `module`, which share nothing."""
+    """N copies of `module`, equal at first, which share nothing."""
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
@@ -972,7 +979,7 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()
+        self.attn = None if weights is None else weights.detach()  # a fused kernel has none
         return self.join(heads)
 
 
@@ -986,10 +993,8 @@ class MultiHeadedAttention(nn.Module):
 # > in both directions, and a word would often match itself best. But a noun can need its adjective
 # > without the adjective needing the noun.
 # >
-# > **What does the table of weights cost in memory?** $T \times S$ numbers per head and sentence,
-# > so $B \cdot H \cdot T \cdot S$ per attention module. In self-attention, twice the length takes
-# > four times the memory; [Part 5](#cost-of-length) has numbers. We keep the weights in `attn`, to
-# > [look at them](#looking-inside).
+# > **What does the table of weights cost in memory?** $T \times S$ numbers per head and sentence; see
+# > [Part 5](#cost-of-length). We keep them in `attn`, to [look at them](#looking-inside).
 #
 # With the same matrices, PyTorch's module must give the same output. It keeps the first three
 # projections in one matrix:
@@ -1032,8 +1037,8 @@ def check_multi_head_attention_equals_torch():
 
 # %% [markdown]
 # PyTorch's *modules* use the opposite mask: there `True` means *closed*, hence the `~`. Its
-# function `scaled_dot_product_attention` agrees with us. Confuse them, and the model may train
-# happily and be worthless.
+# function `scaled_dot_product_attention` agrees with us. Confuse the two conventions, and the model
+# may train happily and be worthless.
 #
 # > **Why `view` and then `transpose`, and not a single `view`?** `view` regroups the numbers but
 # > keeps their order. The numbers of one position lie together, so it can cut the last axis into H
@@ -1111,8 +1116,8 @@ def a_view_straight_to_heads_mixes_positions():
 # **Figure 9.** The whole model (the paper's Figure 1), here with the norm before each sub-layer
 # ([why](#residual)). From layer to layer the shape never changes. On the page, type a sentence and
 # point at a box to see the vector of the chosen subword; attention boxes show the weights of every
-# head. In the decoder you also see what the model would predict if that vector went straight to the
-# final norm and the generator (the *[logit lens](#logit-lens)*).
+# head. In the decoder you also see what the model would predict from it (the *[logit
+# lens](#logit-lens)*).
 #
 # Part 1 built attention. Here we add [embeddings](#embeddings) and
 # [positions](#positional-encoding), then the rest of a layer: a [feed-forward
@@ -1142,10 +1147,11 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** The paper gives no reason. The usual explanation is that the
-# > same matrix may also serve in the [generator](#generator), where entries of size about
-# > $D^{-1/2}$ give initial scores of order one. Used as embeddings, entries that small would drown
-# > in the positional encoding, whose entries reach 1. The factor brings them up to about one.
+# > **Why multiply by $\sqrt{D}$?** The paper rarely explains its constants; for this one, the usual
+# > explanation is that the same matrix may also serve in the [generator](#generator), where entries
+# > of size about $D^{-1/2}$ give initial scores of order one. Used as embeddings, entries that
+# > small would drown in the positional encoding, whose entries reach 1. The factor brings them up
+# > to about one.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
@@ -1162,16 +1168,6 @@ class Embeddings(nn.Module):
 # PE_{(p, 2i+1)} = \cos\!\left(p / 10000^{2i/D}\right)
 # \end{gathered}$$
 #
-# > **Why sines?** Learnt vectors, one for each position, gave nearly the same results (§3.5; Table
-# > 3, row E). The authors chose waves because they might extend to sentences longer than those in
-# > training.
-# >
-# > **Why 10,000?** The paper gives no reason. If all waves were short, distant positions could look
-# > alike. Slow waves, longer than any sentence, rule that out.
-# >
-# > **Why add and not concatenate?** A linear projection of a concatenation computes $W_1 e +
-# > W_2\,PE$, and of a sum, $We + W\,PE$. The sum is almost as expressive, since training can move
-# > the embeddings into directions that the positions leave free, and the width stays $D$.
 
 
 # %% tags=["bare"]
@@ -1193,6 +1189,17 @@ class PositionalEncoding(nn.Module):
 
 
 # %% [markdown]
+# > **Why sines?** Learnt vectors, one for each position, gave nearly the same results (§3.5; Table
+# > 3, row E). The authors chose waves because they might extend to sentences longer than those in
+# > training.
+# >
+# > **Why 10,000?** If all waves were short, distant positions could look alike. Slow waves, longer
+# > than any sentence, rule that out.
+# >
+# > **Why add and not concatenate?** Project a concatenation and you get $W_1 e + W_2\,PE$; project
+# > a sum and you get $We + W\,PE$. The sum can be nearly as expressive, since training can move the
+# > embeddings into directions that the positions leave free, and the width stays $D$.
+# >
 # > **Why `register_buffer`?** The table is not learnt, but it must move to the GPU with the model.
 # > It can be computed again from the formula, so checkpoints leave it out.
 
@@ -1249,9 +1256,9 @@ def inner_products_by_distance_figure():
 # **Figure 11.** Inner product of one position's encoding with all others. It peaks at the position
 # itself, where its value is $D/2 = 32$, and falls off on both sides with ripples.
 #
-# If $W^Q$ and $W^K$ are the identity, each position gives itself the highest score. With the
-# rotation for $k = -1$ as $W^Q$ and the identity as $W^K$, the previous position gets the highest
-# score, and a larger $W^Q$ makes the peak sharper.
+# What can a head do with this? Take positions alone, without embeddings. If $W^Q$ and $W^K$ are the
+# identity, each position gives itself the highest score. If $W^Q$ rotates by one step back ($k =
+# -1$), each position looks at its predecessor, and a larger $W^Q$ makes the peak sharper.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1278,12 +1285,13 @@ class PositionwiseFeedForward(nn.Module):
 
 
 # %% [markdown]
-# > **What is it for?** Once the attention weights are fixed, attention is linear in the values. The
-# > ReLU adds features that respond to some inputs and not to others.
+# > **What is it for?** Without it a layer could only average: once the weights are fixed, attention
+# > is linear in the values. Attention chooses what to mix, and the ReLU lets each position compute
+# > something new from the mix.
 # >
-# > **Why $F = 4D$?** The paper gives no reason. In its Table 3 (rows C), $F = 1024$ translates
-# > worse than the base model's 2,048 and $F = 4096$ better, at the price of more parameters. With
-# > $F = 4D$ most parameters of an encoder layer are here, $2DF = 8D^2$ against $4D^2$ in attention.
+# > **Why $F = 4D$?** In the paper's Table 3 (rows C), $F = 1024$ translates worse than the base
+# > model's 2,048 and $F = 4096$ better, at the price of more parameters. With $F = 4D$ most
+# > parameters of an encoder layer are here, $2DF = 8D^2$ against $4D^2$ in attention.
 #
 # <a id="residual"></a>
 # ## Residual connections
@@ -1425,7 +1433,7 @@ def size_of_the_stream_figure():
 # <a id="dropout"></a>
 # ## Dropout
 #
-# (§5.4) **Dropout** reduces *overfitting*, the memorising of training data. During training it sets
+# (§5.4) **Dropout** reduces *overfitting*, memorising the training data. During training it sets
 # random entries to zero, so that no unit can rely on a single other one, and scales up the rest to
 # keep the mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer,
 # before the sum, and to the sum of the embedding and the position. `make_model` also applies it to
@@ -1918,8 +1926,8 @@ class Batch:
 # > (B, T, T). Padding on the right comes later than any real token, so the causal mask already
 # > hides it from them; we mask it as well.
 #
-# Here are both masks of the second of two sentences. It has one source token fewer and three target
-# tokens fewer:
+# Take two sentences, the second shorter by one source token and three target tokens. These are its
+# masks:
 
 
 # %%
@@ -1942,9 +1950,9 @@ def masks_of_a_short_sentence():
 # at $p = 1$, which no finite logits give, so it never stops pushing the model towards certainty.
 #
 # **Label smoothing** ([Szegedy et al., 2016](https://arxiv.org/abs/1512.00567)) sets a target
-# within reach: probability $1 - \epsilon$ for the right word, with the remaining $\epsilon$ shared
-# among the others. The paper sets $\epsilon = 0.1$ (§5.4) and leaves the sharing open. We give
-# nothing to padding and $s = \epsilon/(V-2)$ to each other word.
+# within reach: the right word gets a little less than 1, and the others share the rest. The paper
+# sets $\epsilon = 0.1$ (§5.4) and does not say how it is shared. We give $1 - \epsilon$ to the
+# right word, nothing to padding and $s = \epsilon/(V-2)$ to each other word.
 #
 # The loss is the Kullback–Leibler (KL) divergence between this target $t$ and the model's
 # distribution $p$, which is zero if they agree. We sum it over the real positions of a batch:
@@ -2103,17 +2111,6 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # during the *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks
 # at $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$.
 #
-# > **Why warm-up?** The paper gives no reason; two are usually offered. Adam's first steps have
-# > full size, yet their direction rests on a handful of batches. And in post-norm models, gradients
-# > near the output are large at first. [Part 4](#warm-up-and-norm) tests how much warm-up helps.
-# >
-# > **Why does the rate then fall, and why as an inverse square root?** Small steps later on keep
-# > the noise of single batches from pushing a good model around. The paper does not explain the
-# > inverse root. One advantage is that we need not know in advance how long we will train.
-# >
-# > **Why does Adam get a learning rate of 1.0, and what is `factor`?** `LambdaLR` multiplies Adam's
-# > learning rate by what the schedule returns, so with 1.0 the product is the schedule itself.
-# > `factor` is ours and scales the whole curve; in the paper it is 1.
 
 
 # %% tags=["bare"]
@@ -2131,6 +2128,20 @@ def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
         optimizer, lambda updates: rate(updates + 1, size, factor, warmup)
     )
     return optimizer, scheduler
+
+
+# %% [markdown]
+# > **Why warm-up?** The usual reason is that Adam's first steps have full size, yet their direction
+# > rests on a handful of batches. In [post-norm](#layer-norm) models large gradients near the
+# > output come on top. [Part 4](#warm-up-and-norm) tests how much warm-up helps.
+# >
+# > **Why does the rate then fall, and why as an inverse square root?** Small steps later on keep
+# > the noise of single batches from pushing a good model around. The paper does not explain the
+# > inverse root. One advantage is that we need not know in advance how long we will train.
+# >
+# > **Why does Adam get a learning rate of 1.0, and what is `factor`?** `LambdaLR` multiplies Adam's
+# > learning rate by what the schedule returns, so with 1.0 the product is the schedule itself.
+# > `factor` is ours and scales the whole curve; in the paper it is 1.
 
 
 # %% tags=["hide-input"]
@@ -2198,7 +2209,7 @@ def run_epoch(
     """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state.
 
     With `mode="eval"` the model is only evaluated. `log` is called after each update with the sum
-    of losses and the tokens so far. ValueError for any other mode, and without a token.
+    of losses and the tokens so far. ValueError if the mode is unknown or there is no target token.
     """
     if mode not in ("train", "eval"):
         raise ValueError(f'mode must be "train" or "eval", got {mode!r}')
@@ -2429,9 +2440,9 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# The loss is a mean over tokens, so it cannot say how many sequences are wrong. The counts can, and
-# they need not rise steadily. To test a change of your own, edit a class above, run its cell, then
-# run the training cell again.
+# The loss is a mean over tokens, so it cannot say how many sequences are wrong. The counts can,
+# though do not expect them to climb steadily. To test a change of your own, edit a class above, run
+# its cell, then run the training cell again. (Pass an edited `LayerNorm` as `norm=LayerNorm`.)
 
 
 # %% [markdown]
@@ -2456,9 +2467,9 @@ def copies_of_unseen_sequences():
 # <a id="break-it"></a>
 # ## Break it
 #
-# To see what a part is good for, take it out and train again. This is called an **ablation**. For
-# positions, we register an encoding that adds nothing. For the causal mask, we set every entry to
-# `True`.
+# To see what a part is good for, take it out and train again. This is called an **ablation**. To
+# remove positions, we pass in an encoding that adds nothing. To remove the causal mask, we set
+# every entry to `True`.
 
 
 # %%
@@ -2530,7 +2541,7 @@ published("breaks")
 #
 # <!-- results: copied -->
 #
-# **The model copies nothing if you remove causal mask, positional encodings or residual connections.**
+# **Remove the causal mask, positional encodings or the residual connections, and the model copies nothing.**
 #
 # | without | final loss | copied | ended early | ran over | wrong token |
 # | --- | ---: | ---: | ---: | ---: | ---: |
@@ -2551,16 +2562,16 @@ published("breaks")
 #
 # <!-- end of results: copied -->
 #
-# Without norms, feed-forward networks or division, the model ends about as well as with them. That
-# does not make them useless: copying is easy. The small translator of [Part 6](#demonstration),
-# which reaches 24 BLEU in two epochs, falls to 6 without the division. [Common failures](#failures)
-# lists more faults by symptom.
+# Dropping the norms, the feed-forward networks or the division makes little difference here. That
+# does not make them useless: copying is easy. The small translator of [Part 6](#demonstration)
+# reaches 24 BLEU in two epochs and falls to 6 without the division. [Common failures](#failures)
+# lists this and other faults by symptom.
 #
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?
 #
-# We trained models on the copy task with four layers per stack, in pre-norm and in post-norm, with two schedules: the
-# [paper's](#schedule), and one that starts at its peak and only falls.
+# We trained copy models with four layers per stack, in pre-norm and in post-norm, under two
+# schedules: the [paper's](#schedule), and one that starts at its peak and only falls.
 
 
 # %% tags=["hide-input"]
@@ -2583,12 +2594,12 @@ published("warmups")
 #
 # <!-- end of results: warmups -->
 #
-# Let us say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the
-# highest rate that works is 0.018 with the warm-up and 0.004 without. The warm-up buys tolerance,
-# not a lower loss: the two lowest rates, 0.002 and 0.004, work without it and end about as low. In
-# post-norm these two work with the warm-up, and none works without it. So pre-norm is easier to
-# train here, as [Xiong et al.](https://arxiv.org/abs/2002.04745) report for larger models, and it
-# is our default.
+# Say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the highest
+# rate that works is 0.018 with the warm-up and 0.004 without. The warm-up buys tolerance, not a
+# lower loss: the two lowest rates, 0.002 and 0.004, work without it and end about as low. In
+# post-norm, only these two work with the warm-up; without it, none of the six does. So pre-norm is
+# easier to train here, as [Xiong et al.](https://arxiv.org/abs/2002.04745) report for larger
+# models, and it is our default.
 #
 # <a id="try-copy"></a>
 # ## Try it
@@ -2614,8 +2625,9 @@ published("warmups")
 #
 #    </details>
 #
-# **You may stop here.** You have built a Transformer, trained it and taken it apart. Part 5 says
-# why self-attention, and Part 6 makes a translator. For GPT, go on to [Part 10](#language-model).
+# **You may stop here.** You have built a Transformer, trained it and taken it apart. Part 5 asks
+# what self-attention buys, and Part 6 builds a translator. For GPT, go on to [Part
+# 10](#language-model).
 #
 # <a id="why-self-attention"></a>
 # # Part 5. Why self-attention
@@ -2634,9 +2646,9 @@ published("warmups")
 # | self-attention to $r$ neighbours | $r \cdot T \cdot D$ | 1 | $T/r$ |
 #
 # The path $\log_k T$ needs *dilated* convolutions, whose inputs lie further apart in each higher
-# layer; ordinary ones need about $T/k$ layers. *Separable* convolutions are cheaper: even at $k =
-# T$, where they connect all positions at once, they cost about as much as self-attention and a
-# feed-forward network together.
+# layer; ordinary ones need on the order of $T/k$ layers. *Separable* convolutions are cheaper: even
+# at $k = T$, where they connect all positions at once, they cost about as much as self-attention
+# and a feed-forward network together.
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
@@ -2684,11 +2696,11 @@ def check_attention_connects_all_positions_in_one_layer():
 # than $D$. The paper says that this holds for most sentences in translation. Ours have about a
 # dozen words, and the base model is 512 wide.
 #
-# When does the quadratic part dominate a whole layer? Late, because the projections and the
-# feed-forward network are linear in $T$. With $F = 4D$, they take $12TD^2$ multiplications in an
-# encoder layer, while scores and weighted means take $2T^2D$. The quadratic share is $T/(T + 6D)$:
-# almost nothing in a sentence, and half at 3,072 tokens in the base model. There, doubling the
-# length triples the work; far beyond, it nearly quadruples it.
+# When does the quadratic part dominate a whole layer? Only in long sequences, because the
+# projections and the feed-forward network are linear in $T$. With $F = 4D$, they take $12TD^2$
+# multiplications in an encoder layer, while scores and weighted means take $2T^2D$. The quadratic
+# share is $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model.
+# There, doubling the length triples the work; far beyond, it nearly quadruples it.
 #
 # > **What does attention cost in memory?** Each head has a $T \times T$ table of weights
 # > ($T \times S$ in cross-attention), and training keeps it for the backward pass. At 3,072 tokens,
@@ -2710,8 +2722,8 @@ published("length-cost")
 # **Figure 18.** Time of one layer of width 256 for one sequence, forward and backward. Both axes
 # are logarithmic, so look at the slopes. The recurrent layer is linear in the length. Attention
 # starts flatter and ends steepest, because of its quadratic part. The convolution is the cheapest
-# here, although Table 1 gives it the most work: its products are large and few, and those of the
-# recurrent layer small and many.
+# here, although Table 1 gives it the most work: it does a few large products, and the recurrent
+# layer many small ones.
 #
 # <!-- results: length-cost -->
 #

@@ -63,7 +63,9 @@ def test_numbers_in_sentences_are_those_of_the_records():
     parameters = common.record("runs/recipe-1")["summary"]["parameters"]
     assert f"| parameters | {parameters:,} |" in read("pretrained/README.md")
     text = read(views.SCRIPT).replace("\n# ", " ")
-    found = re.findall(r"the highest rate that works is ([\d.]+) with the warm-up and ([\d.]+)", text)
+    found = re.findall(
+        r"the highest rate that works is ([\d.]+) with the warm-up and ([\d.]+)", text
+    )
     assert found == [(f"{highest_rate(warm_up=True):.3f}", f"{highest_rate(warm_up=False):.3f}")]
 
 

@@ -67,7 +67,7 @@ def copied() -> Table:
         rows.append([part, last, *(numbers_of(runs, kind) for kind in KINDS)])
     useless = [part for part, _, copied, *_ in rows if copied == "0"]
     return Table(
-        f"The model copies nothing if you remove {listed(useless, 'or')}.",
+        f"Remove the {listed(useless, 'or the')}, and the model copies nothing.",
         ["without", "final loss", *KINDS],
         rows,
         "Copy task, 200 sequences. Each number is the mean over 3 seeds, with the range in"
