@@ -22,7 +22,7 @@
 #
 # **Figure 1.** Attention from English to German. A curve joins each English piece to the German
 # pieces the model looked at while writing it ([Part 9](#looking-inside) says how). Nobody told it
-# which words belong together: it learnt that by learning to translate.
+# which words belong together: it learnt to look there by learning to translate.
 #
 # Two captions it had never seen, one with a word it does not know ([Part 7](#byte-pairs) shows
 # where *korn* comes from):
@@ -868,9 +868,8 @@ def two_pairs_with_one_mean():
 
 
 # %% [markdown]
-# In each case the opposite values cancel and the answer is zero, so nothing that reads this answer
-# can tell *left and right* from *up and down*. Two queries, one for each word, would return both
-# values.
+# In each case the opposite values cancel and the answer is zero, so later layers cannot tell *left
+# and right* from *up and down*. Two queries, one for each word, would return both values.
 #
 # (§2, §3.2.2) The paper's reason is close to this: a single head averages, which keeps it from
 # attending to different kinds of information at different positions, and lowers its *effective
@@ -1197,8 +1196,8 @@ class PositionalEncoding(nn.Module):
 # > than any sentence, rule that out.
 # >
 # > **Why add and not concatenate?** Project a concatenation and you get $W_1 e + W_2\,PE$; project
-# > a sum and you get $We + W\,PE$. The sum can be nearly as expressive, since training can move the
-# > embeddings into directions that the positions leave free, and the width stays $D$.
+# > a sum and you get $We + W\,PE$. The sum can be nearly as expressive, since learnt embeddings can
+# > avoid the few directions that positions use, and the width stays $D$.
 # >
 # > **Why `register_buffer`?** The table is not learnt, but it must move to the GPU with the model.
 # > It can be computed again from the formula, so checkpoints leave it out.
@@ -1434,11 +1433,11 @@ def size_of_the_stream_figure():
 # ## Dropout
 #
 # (§5.4) **Dropout** reduces *overfitting*, memorising the training data. During training it sets
-# random entries to zero, so that no unit can rely on a single other one, and scales up the rest to
-# keep the mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer,
-# before the sum, and to the sum of the embedding and the position. `make_model` also applies it to
-# attention weights and inside the feed-forward network, as later configurations of the authors'
-# code do.
+# random entries to zero, so that no unit comes to depend on one particular other, and scales up the
+# rest to keep the mean. In eval mode it does nothing. The paper applies it to the output of each
+# sub-layer, before the sum, and to the sum of the embedding and the position. `make_model` also
+# applies it to attention weights and inside the feed-forward network, as later configurations of
+# the authors' code do.
 #
 # One module wraps a sub-layer in norm, dropout and sum:
 
@@ -1711,7 +1710,7 @@ def make_model(
     `attention` is for self-attention, cross-attention stays plain. ValueError for two vocabularies
     that are to share one matrix.
     """
-    arguments = dict(locals())
+    arguments = dict(locals())  # to build the same model again from a file
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
@@ -2099,7 +2098,7 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # $$\theta \leftarrow \theta - \mathit{rate} \cdot \frac{m / (1-\beta_1^{\mathit{step}})}{\sqrt{v / (1-\beta_2^{\mathit{step}})} + \epsilon}.$$
 # <!-- code: make_optimizer -->
 #
-# The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$, which only prevents a
+# The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$, which mainly prevents a
 # division by zero; it is not the $\epsilon$ of label smoothing. The learning rate depends on the
 # *step*, the number of the update:
 #
@@ -2982,7 +2981,7 @@ def the_corpus_at_hand():
 # %% [markdown]
 # The captions are short, in the present tense, and about the same few subjects: men, women, dogs,
 # water, streets, clothes. That is why so small a corpus is enough, and why a model trained on it is
-# lost in a newspaper.
+# lost on a newspaper article.
 #
 # <a id="tokens"></a>
 # ## Tokens
@@ -3204,8 +3203,8 @@ def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
 # together (§5.1). It measures a batch in tokens, about 25,000 of the source and 25,000 of the
 # target, so that all batches cost about the same.
 #
-# We limit the positions that a batch takes up on one side: its number of sentences times the length
-# of the longest sentence of either language.
+# The size of a batch is its number of sentences times the length of its longest sentence in either
+# language. We limit that.
 #
 # > **Why shuffle, sort, and shuffle again?** The sort keeps sentences of equal length in the order
 # > of the first shuffle, so they meet different ones in each epoch. The second shuffle mixes short
@@ -3290,7 +3289,7 @@ def create_dataloaders(
 #
 # `run_epoch` of Part 3, which trained the copy task, now trains a small translator: one layer of
 # width 128 in each stack, short sentences of Multi30k (up to 15 tokens in German, 14 in English),
-# batches of 512 positions, two epochs. That is too little for good translations; the finished model
+# batches of 512 positions, two epochs. That is too little for good translations; the published model
 # comes in [Part 7](#model-at-hand). **Cost: two minutes.**
 #
 # *Folded: a `Translator` keeps a model together with its languages and vocabularies, and `move`
@@ -3779,7 +3778,7 @@ def read_file(path: Path, read: Callable):
         way = "name the folder of a model, or of a run after its first epoch"
         raise UserError(f"{path} cannot be read ({error.strerror}): {way}") from None
     except Exception as error:  # whatever a library raises for bytes that it cannot read
-        way = "restore it from a copy (the shipped model: git checkout pretrained)"
+        way = "restore it from a copy (the published model: git checkout pretrained)"
         raise UserError(f"{path} is damaged ({str(error).strip()[:99]}): {way}") from error
 
 
@@ -3823,7 +3822,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 
 def load_trained_model(place: str | Path, device: torch.device | None = None) -> Translator:
-    """The translator in a folder, of a model or of a run; "pretrained" is the shipped one.
+    """The translator in a folder, of a model or of a run; "pretrained" is the published one.
 
     UserError where a file is missing or damaged, does not fit, or names an unknown part.
     """
@@ -4003,8 +4002,8 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
 
 
 # %% [markdown]
-# > **Can a beam find something worse than greedy decoding does?** Yes. The greedy hypothesis may be
-# > pushed out by others that look better for a step or two and then continue badly.
+# > **Can beam search score worse than greedy decoding?** Yes. The greedy hypothesis may be pushed
+# > out by others that look better for a step or two and then continue badly.
 #
 # This is rare, and rarer the wider the beam. On the validation split:
 #
@@ -4115,10 +4114,10 @@ def one_search():
 # | self-attention | all tokens written so far | (B·beam, H, length, d_k) | one position longer |
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
-# The layers stay as they are. We copy the decoder, share its weights, and wrap each attention in a
-# companion. It calls the attention's own `project`, `attend` and `join`, so a self-attention of
-# your own works here too. States have the shape (B, beam, D): the axis of positions now counts
-# hypotheses.
+# The layers stay as they are. We copy the decoder, share its weights, and wrap each attention. The
+# wrapper calls the attention's own `project`, `attend` and `join`, so a self-attention of your own
+# works here too. States have the shape (B, beam, D): where positions used to be, we put the
+# hypotheses of a beam.
 #
 # In self-attention each hypothesis has its own past, so each becomes a row with one query. The new
 # key and value are appended to those kept. The cache holds no future, so no mask is needed. When
@@ -4155,7 +4154,7 @@ class CachedAttention(nn.Module):
 
 # %% [markdown]
 # In cross-attention, keys and values of the memory are computed once. The hypotheses of a sentence
-# are simply several queries to the same memory. `with_cache` puts both companions in place.
+# are simply several queries to the same memory. `with_cache` puts both wrappers in place.
 
 
 # %%
@@ -4266,7 +4265,9 @@ def check_cached_and_plain_decoding_agree():
 # counted from 0, comes from place `n // 4`. An ended hypothesis proposes only padding, with score
 # $+\infty$, and so stays in the beam.
 #
-# **Choose.** The four best proposals take the places.
+# **Choose.** The four best proposals take the places. Take a beam of two in Figure 19, whose places
+# hold *A* and *The*. The row is *A dog* 0.24, *A cat* 0.21, *The dog* 0.36, *The cat* 0.04. Proposals
+# 2 and 0 are the best; they come from places 1 and 0, which now hold *The dog* and *A dog*.
 #
 # **Stop.** The log-probability $\log p$ of an unfinished hypothesis can only fall, and its divisor
 # can grow to $\mathrm{lp}(T_\mathrm{max})$ at most, where $T_\mathrm{max}$ is the length limit. So
@@ -4436,7 +4437,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #    </details>
 #
 # 2. A translation has 20 tokens. Counting one run per position, how often does the plain loop run
-# the decoder, and    how often does the loop with a cache?
+#    the decoder, and how often does the loop with a cache?
 #
 #    <details><summary>Answer</summary>
 #
@@ -4469,8 +4470,9 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # Only scores with the same case and tokenization can be compared. We score cased, detokenized text
 # with sacreBLEU and print its *signature*, which records these details. Its tokenization, `13a`,
-# separates punctuation marks. It would cut `<unk>` into three wrong tokens, so we make an unknown
-# word count as one. In Chinese, Japanese, Thai and some other languages, characters count as words.
+# separates punctuation marks. It would cut `<unk>` into three wrong tokens, so we count an unknown
+# word as one wrong word. In Chinese, Japanese, Thai and some other languages, characters count as
+# words.
 
 # %%
 UNKNOWN_WORD = "\ufffd"  # no punctuation, one character, and in no reference
@@ -4519,7 +4521,7 @@ def check_case_counts_and_an_unknown_word_is_one():
 # If you score a test set again and again and keep what scores best, you have chosen on it, and the
 # score flatters your model. So this page scores the validation split; the table of steps scores the
 # test sets once per row and seed. (Earlier versions of this model were scored on the same test
-# sets, so these are not untouched.) Here is the finished model on the validation split, with the
+# sets, so these are not untouched.) Here is the published model on the validation split, with the
 # paper's beam of four and $\alpha = 0.6$. *chrF* compares runs of letters, so a wrong ending costs
 # less than a wrong word. **Cost: less than a minute.**
 
@@ -4620,7 +4622,7 @@ def ten_fixed_test_sentences():
 # left out a word, taken one for another, or joined subwords to something that is not a word.
 #
 # <a id="step-by-step"></a>
-# ## Subwords and beam search help on both test sets
+# ## Subwords, less dropout and beam search help on both test sets
 #
 # The first three rows are models trained from scratch: with words, with subwords, and with subwords
 # and [one matrix](#one-matrix). The models of words use more dropout, 0.4 instead of 0.25, so the
@@ -4674,9 +4676,9 @@ def ten_fixed_test_sentences():
 # correction](https://www.jstor.org/stable/4615733) sets a stricter limit for each. A beam and a
 # length penalty decode the same weights, so there it is enough that every seed gains.
 #
-# *No* means not shown. One matrix gains 0.9 on test 2016, but its seeds differ by more. The row
-# above it was trained on a GPU and the matrix on a CPU, where the recipe ends 0.4 lower on the
-# validation split, so this gain may be larger than it looks.
+# *No* means not shown, which is not the same as useless. One matrix gains 0.9 on test 2016, but its
+# seeds differ by more. The row above it was trained on a GPU and the matrix on a CPU, where the
+# recipe ends 0.4 lower on the validation split, so this gain may be larger than it looks.
 #
 # BLEU varies within a run, too. This is how the published model was trained:
 
@@ -4813,6 +4815,8 @@ published("training")
 # compare decoding with a plain loop, `greedy_decode` on one sentence at a time, and with
 # [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine for inference.
 #
+# <details><summary>The table</summary>
+#
 # <!-- results: speed -->
 #
 # **On two cores, our code trains 1.38 times (small) and 1.46 times (base) as fast as nn.Transformer, and decodes greedily 1.32 times as fast as CTranslate2.**
@@ -4845,12 +4849,15 @@ published("training")
 #
 # <!-- end of results: speed -->
 #
+# </details>
+#
 # On the CPU, our code trains faster than `nn.Transformer` and about eight times as fast as the 2022
-# edition. On the GPU in fp32, `nn.Transformer` is faster. The last two rows each switch off
-# something that the [engine room](#faster) adds on a CPU: cheaper random numbers for dropout raise
-# the median by a quarter, and keeping freed memory makes no clear difference. Batching and the
-# [cache](#cached-decoding) make greedy decoding over twenty times as fast as the plain loop. With a
-# beam, our code and CTranslate2 are about even.
+# edition. On the GPU in fp32, `nn.Transformer` is faster, and bf16 gains nothing: a batch of 2,560
+# positions is probably too small to keep an H200 busy. Larger batches are not measured yet. The
+# last two rows each switch off something that the [engine room](#faster) adds on a CPU: cheaper
+# random numbers for dropout raise the median by a quarter, and keeping freed memory makes no clear
+# difference. Batching and the [cache](#cached-decoding) make greedy decoding over twenty times as
+# fast as the plain loop. With a beam, our code and CTranslate2 are about even.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -4913,33 +4920,28 @@ def check_the_count_is_that_of_pytorch():
 #
 # **On two cores the base model would take 53 days to train, and the big model 535.**
 #
-# | model | operations in the paper | operations we count | ours / paper | hours, 8 GPUs (paper) | hours, one GPU (extrapolated) | hours, 2 CPU cores (extrapolated) |
-# | --- | ---: | ---: | ---: | ---: | ---: | ---: |
-# | base | 3.3e18 | 9.5e17 | 29% | 12 | 18 | 1,263 |
-# | big | 2.3e19 | 9.7e18 | 42% | 84 | 183 | 12,835 |
+# | model | operations in the paper | operations we count | ours / paper | hours, 8 GPUs (paper) | hours, 2 CPU cores (extrapolated) |
+# | --- | ---: | ---: | ---: | ---: | ---: |
+# | base | 3.3e18 | 9.5e17 | 29% | 12 | 1,263 |
+# | big | 2.3e19 | 9.7e18 | 42% | 84 | 12,835 |
 #
 # <details><summary>How this was measured</summary>
 #
 # Floating-point operations, for sentences of 27 tokens. Our hours are extrapolated, in proportion
-# to the operations, from 51,334 and 731 tokens per second, our runs of the base size on the GPU and
-# the CPU of the table above (vocabulary of 6,274 words). Machine: NVIDIA H200, PyTorch
-# 2.11.0+cu130; Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: a52b450 and
-# d258132.
+# to the operations, from the tokens per second of the base size: 731 on 2 CPU cores (vocabulary of
+# 6,274 words). Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: d258132.
 #
 # </details>
 #
 # <!-- end of results: cost -->
 #
-# The paper's GPUs thus spent 29% and 42% of their assumed speed on these products. The hours of one
-# GPU come from our batches of 2,560 positions, which keep an H200 busy for a fraction of the time;
-# the paper's are ten times as large. Two CPU cores would need several weeks for the base model, and
-# that is why we train something smaller.
+# The paper's GPUs thus reached 29% and 42% of their assumed speed in these products. Two CPU cores
+# would need several weeks for the base model, and that is why we train something smaller.
 #
 # <a id="try-results"></a>
 # ## Try it
 #
-# 1. All translations are right but for one missing word at the end of each. Which part of BLEU
-#    falls?
+# 1. All translations are right, but each lacks its full stop. Which part of BLEU falls?
 #
 #    <details><summary>Answer</summary>
 #
@@ -5696,7 +5698,7 @@ def captions_that_nobody_wrote():
 # (2018) has learnt positions and another activation. What is new is how such models are used.
 #
 # **Pre-training.** A language model needs no labels, so any text will do. GPT was trained on
-# thousands of books, then **fine-tuned** on each task with few labelled examples. On nine of twelve
+# thousands of books, then **fine-tuned** on the labelled examples of each task. On nine of twelve
 # tasks it beat the best earlier systems.
 #
 # **Scale.** [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters, ours two million.
@@ -5913,8 +5915,8 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # ### Old against new
 #
-# All of today's parts together give a slightly better language model, with as many parameters and
-# updates:
+# RMSNorm, SwiGLU, rotary and grouped attention without biases give a slightly better language
+# model, with the same number of parameters and updates:
 #
 # <!-- results: assembled -->
 #
@@ -5957,8 +5959,8 @@ def check_rotary_scores_depend_on_the_distance_only():
 # | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | `tokenizers.ByteLevelBPETokenizer` |
 # | one feed-forward network | several, of which each token uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
-# Both are a few lines. The linear schedule rises like the paper's to the same peak, then falls
-# straight to zero. AdamW decays matrices only.
+# The linear schedule and AdamW take a few lines each. The schedule rises like the paper's to the
+# same peak, then falls straight to zero. AdamW decays matrices only.
 
 
 # %%
@@ -6020,19 +6022,20 @@ published("lengths")
 #
 # <!-- end of results: lengths -->
 #
-# Sinusoids do not extrapolate: beyond ten tokens most copies end too early. With learnt positions
-# all of them end too early, with rotary ones most run over, and without positions even short copies
-# fail. A formula may be defined at every position, but the model has not learnt to use it there.
-# [Press et al. (2022)](https://arxiv.org/abs/2108.12409) found the same in language models, so
-# today's models are trained further on longer texts, or their rotary angles are rescaled.
+# Sinusoids did not extrapolate here: beyond ten tokens most copies end too early. With learnt
+# positions all of them end too early, with rotary ones most run over, and without positions even
+# short copies fail. A formula may be defined at every position, but the model has not learnt to use
+# it there. [Press et al. (2022)](https://arxiv.org/abs/2108.12409) found the same in language
+# models, so today's models are trained further on longer texts, or their rotary angles are
+# rescaled.
 #
 # <a id="own-part"></a>
 # ## A part of your own
 #
 # > **How do I change this model?** Write a class and register it under a name. As an example, we
 # > replace positional encodings by a penalty on distance, after Press et al. (2022): in every head,
-# > a score loses a fixed amount for each position between query and key. It does not say on which
-# > side the key lies, which an encoder without other positions could not tell either.
+# > a score loses a fixed amount for each position between query and key. The penalty is the same on
+# > both sides, so an encoder without other positions cannot tell left from right.
 #
 # `attend` receives queries, keys, values and a mask, which may be None, and returns the output and
 # the weights. The keys stand at places 0, 1, 2, …, the queries at the last of these: all of them in
@@ -6104,12 +6107,12 @@ def train_with_a_part_of_your_own():
 #
 #    <details><summary>Answer</summary>
 #
-#    Hardly ever: the most likely token gets almost all the probability, so this is greedy decoding.
+#    Hardly at all: the most likely token gets almost all the probability, so this is greedy decoding.
 #
 #    </details>
 #
 # 2. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which
-# of the attention's four matrices shrink too?
+#    of the attention's four matrices shrink too?
 #
 #    <details><summary>Answer</summary>
 #
@@ -6177,31 +6180,31 @@ def train_with_a_part_of_your_own():
 #
 # **4 of 22 faults show no symptom in the copy task.**
 #
-# | symptom | fault | first check that catches it | copied of 200 |
+# | symptom | fault | caught by | copied of 200 |
 # | --- | --- | --- | ---: |
 # | – | no fault | – | 195 (193–198) |
-# | learns faster | positions divided by the frequency, not multiplied | positional encoding is the formula | 200 |
+# | learns faster | positions divided by the frequency, not multiplied | a test | 200 |
 # | learns faster | no ReLU | layers equal torch | 199 (196–200) |
 # | learns faster, copies none (ended early) | softmax over the queries | no word attends to a later one | 0 |
-# | learns faster, copies none (ran over) | the target is not shifted | the masks of a batch | 0 |
+# | learns faster, copies none (ran over) | the target is not shifted | a test | 0 |
 # | learns faster, copies none (wrong token) | viewed straight to heads | multi head attention equals torch | 0 |
-# | learns slower | embeddings not times √D | embeddings start with unit variance | 200 |
+# | learns slower | embeddings not times √D | a test | 200 |
 # | learns slower | no division by √d_k | attention equals torch | 199 (197–200) |
 # | learns slower | no norms | layers equal torch | 197 (193–200) |
-# | learns slower | no norm at the end of a stack | the parameters are those of the formulas | 192 (181–199) |
+# | learns slower | no norm at the end of a stack | a test | 192 (181–199) |
 # | learns slower | no feed-forward network | layers equal torch | 197 (196–199) |
-# | no symptom | copies of a layer start alike | none | 192 (188–199) |
-# | no symptom | PyTorch's own start | a new model starts as described | 200 |
-# | no symptom | Adam's own β₂ and ε | two updates are those of the formula | 200 |
+# | no symptom | copies of a layer start alike | a test | 192 (188–199) |
+# | no symptom | PyTorch's own start | a test | 200 |
+# | no symptom | Adam's own β₂ and ε | a test | 200 |
 # | no symptom | the loss is a sum | the loss is a mean over real tokens | 196 (188–200) |
-# | the loss is fine, copies fewer (ended early) | decoding starts from padding | none | 6 (0–17) |
-# | the loss is fine, copies none (ran over) | the target has no end token | none | 0 |
-# | the loss is fine, copies none (wrong token) | the future is open in training | the masks of a batch | 0 |
-# | the loss stays high | no positions | positional encoding is the formula | 0 |
+# | the loss is fine, copies fewer (ended early) | decoding starts from padding | a test | 6 (0–17) |
+# | the loss is fine, copies none (ran over) | the target has no end token | a test | 0 |
+# | the loss is fine, copies none (wrong token) | the future is open in training | a test | 0 |
+# | the loss stays high | no positions | a test | 0 |
 # | the loss stays high | no division by √d_k, one head of width 512 | attention equals torch | 0 |
 # | the loss stays high | no residual connections | layers equal torch | 0 |
-# | the loss stays high | the schedule never steps | accumulation equals one large batch | 0 |
-# | the loss stays high | gradients are never cleared | accumulation equals one large batch | 0 |
+# | the loss stays high | the schedule never steps | a test | 0 |
+# | the loss stays high | gradients are never cleared | a test | 0 |
 #
 # <details><summary>How this was measured</summary>
 #
@@ -6224,31 +6227,31 @@ def train_with_a_part_of_your_own():
 #
 # **8 of 13 faults lower BLEU.**
 #
-# | model | symptom | fault | first check that catches it | BLEU |
+# | model | symptom | fault | caught by | BLEU |
 # | --- | --- | --- | --- | ---: |
-# | of Part 6 | – | no fault | – | 24.14 (23.74–24.70) |
-# | of Part 6 | BLEU is lower | each sentence beside the translation of the next | none | 3.26 (3.13–3.37) |
-# | of Part 6 | BLEU is lower | batches from short to long | none | 23.19 (22.86–23.52) |
-# | of Part 6 | BLEU is lower | a translator without the division by √d_k | attention equals torch | 5.98 (4.91–6.71) |
-# | of Part 6 | no symptom | words from all splits | words of the test are unknown and ids have their ends | 24.16 (23.59–25.23) |
-# | of Part 6 | no symptom | a translator without feed-forward networks | layers equal torch | 24.40 (23.63–25.41) |
-# | shipped | – | no fault | – | 42.63 |
-# | shipped | BLEU is lower | scored with spaces as the only cuts | none | 40.02 |
-# | shipped | BLEU is lower | translations in the order of their lengths | none | 0.76 |
-# | shipped | BLEU is lower | sources without their end | none | 40.14 |
-# | shipped | BLEU is lower | the source's padding is open | the masks of a batch | 41.24 |
-# | shipped | BLEU is lower | dropout is on while it translates | greedy decoding in a batch equals one by one | 38.51 |
-# | shipped | no symptom | scored in lower case | case counts and an unknown word is one | 42.94 |
-# | shipped | no symptom | length penalty without its 5 | the length penalty at two lengths | 42.63 |
-# | shipped | no symptom | ended hypotheses can lose their place | a batch is searched like each sentence alone | 42.63 |
+# | Part 6 | – | no fault | – | 24.14 (23.74–24.70) |
+# | Part 6 | BLEU is lower | each sentence beside the translation of the next | a test | 3.26 (3.13–3.37) |
+# | Part 6 | BLEU is lower | batches from short to long | a test | 23.19 (22.86–23.52) |
+# | Part 6 | BLEU is lower | a translator without the division by √d_k | attention equals torch | 5.98 (4.91–6.71) |
+# | Part 6 | no symptom | words from all splits | words of the test are unknown and ids have their ends | 24.16 (23.59–25.23) |
+# | Part 6 | no symptom | a translator without feed-forward networks | layers equal torch | 24.40 (23.63–25.41) |
+# | published | – | no fault | – | 42.63 |
+# | published | BLEU is lower | scored with spaces as the only cuts | a test | 40.02 |
+# | published | BLEU is lower | translations in the order of their lengths | a test | 0.76 |
+# | published | BLEU is lower | sources without their end | a test | 40.14 |
+# | published | BLEU is lower | the source's padding is open | a test | 41.24 |
+# | published | BLEU is lower | dropout is on while it translates | a test | 38.51 |
+# | published | no symptom | scored in lower case | case counts and an unknown word is one | 42.94 |
+# | published | no symptom | length penalty without its 5 | a test | 42.63 |
+# | published | no symptom | ended hypotheses can lose their place | a batch is searched like each sentence alone | 42.63 |
 #
 # <details><summary>How this was measured</summary>
 #
 # Validation split. The model of Part 6 is trained for two epochs on short sentences, by three
-# seeds, and decodes greedily: the mean, with the range in brackets. The shipped model has one run,
-# with a beam of four. BLEU is reported as lower if every seed falls below the range of the correct
-# model, and the mean by at least 0.5. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date:
-# 2026-11-26. Commit: 89df329 and c15fbff.
+# seeds, and decodes greedily: the mean, with the range in brackets. The published model has one
+# run, with a beam of four. BLEU is reported as lower if every seed falls below the range of the
+# correct model, and the mean by at least 0.5. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores.
+# Date: 2026-11-26. Commit: 89df329 and c15fbff.
 #
 # </details>
 #
@@ -6292,7 +6295,7 @@ def train_with_a_part_of_your_own():
 # | [head](#multi-head-attention) | one of several attentions side by side, with its own projections |
 # | [held-out](#evaluation) | never used in training: validation data to choose by, test data to score once |
 # | [hyperparameter](#evaluation) | a setting that is chosen, not learnt |
-# | [in-context learning](#language-model) | solving a task from examples in the input, with unchanged weights ([Brown et al., 2020](https://arxiv.org/abs/2005.14165)) |
+# | [in-context learning](#gpt) | solving a task from examples in the input, with unchanged weights ([Brown et al., 2020](https://arxiv.org/abs/2005.14165)) |
 # | [KL divergence](#label-smoothing) | cross-entropy minus the lowest value it can reach |
 # | [label smoothing](#label-smoothing) | training towards a probability a little below one |
 # | [logits](#generator) | scores of all tokens before the softmax |
@@ -6311,7 +6314,7 @@ def train_with_a_part_of_your_own():
 # | [sub-layer](#residual) | attention or feed-forward network inside a layer |
 # | [subword](#byte-pairs) | a word or a piece of one, found by byte-pair encoding |
 # | [teacher forcing](#batches) | training with the true tokens as the decoder's input |
-# | [temperature](#language-model) | what log-probabilities are divided by before a token is drawn |
+# | [temperature](#sampling) | what log-probabilities are divided by before a token is drawn |
 # | [token](#tokens) | a word, subword or punctuation mark |
 # | [vanishing gradients](#residual) | gradients that shrink on their way to the first layers, which then hardly learn |
 # | [warm-up](#schedule) | the first updates, while the learning rate rises |
