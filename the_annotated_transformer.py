@@ -318,10 +318,10 @@ def published(name: str) -> None:
 # per token. Attention moves information between rows, and the *feed-forward network* works on each
 # row separately.
 #
-# ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next.](images/sketch.svg)
+# ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next. Each box has the number of its Part, 1 or 2; below are the Parts 3 to 10.](images/sketch.svg)
 #
-# **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. Norms and
-# some sums are left out.
+# **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. Numbers are
+# those of the Parts; on the page each box leads to its Part. Norms and some sums are left out.
 #
 # The same in pseudocode, where $\mathrm{attention}(a, b)$ takes queries from $a$, keys and values
 # from $b$:

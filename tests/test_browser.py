@@ -49,7 +49,8 @@ def sample(tmp_path_factory) -> Path:
         chart(maps_chart()),
         "**Figure 2.** Maps.\n\n![A box](images/multi-head.svg)\n\n**Figure 3.** A drawing.",
         shown({"text/html": frame.to_html()}),
-        "# Part 2\n\n## Before\n\nIt.\n\n## End\n\n" + "Last words. " * 400,
+        shown({"text/plain": "✓ done"}, code="@example\ndef check_done():\n    pass"),
+        "# Part 2. More\n\n## Before\n\nIt.\n\n## End\n\n" + "Last words. " * 400,
         *ROOM[1:],
         facts(UNFINISHED),
     ]
@@ -289,6 +290,55 @@ def test_the_contents_of_a_phone_name_the_section_and_close_after_a_choice(brows
     page.locator("#here:text('End')").wait_for()
     top = page.locator("#end").bounding_box()["y"]
     assert contents.bounding_box()["y"] + 20 < top < 200, "below the bar, not under it"
+
+
+def test_the_bar_says_how_much_is_read_and_leads_back_to_the_top(browser, sample):
+    size = {"width": 390, "height": 800}
+    page = watched(browser, f"{sample.as_uri()}#end", viewport=size)
+    share = "() => Number(document.getElementById('read').style.getPropertyValue('--read'))"
+    page.wait_for_function(f"({share})() > 0.05")
+    page.get_by_text("Part 2 · End").wait_for()
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    page.wait_for_function(f"({share})() > 0.9")
+    page.locator("#home").click()
+    page.wait_for_function("scrollY === 0")
+    page.wait_for_function(f"({share})() === 0")
+
+
+def test_ideas_only_folds_checks_and_set_up_and_is_remembered(browser, sample):
+    page = watched(browser, sample)
+    check = page.locator(".checked")
+    code, line = check.locator(".code"), check.locator("summary")
+    code.wait_for()
+    assert not line.is_visible()
+    set_folds(page, ".fold:not(.section)", True)
+    page.get_by_role("button", name="Ideas only").click()
+    code.wait_for(state="hidden")
+    assert page.locator(".fold:not(.section)[open]").count() == 0
+    page.reload()
+    code.wait_for(state="hidden")
+    line.click()
+    code.wait_for()
+    line.click()
+    page.evaluate("location.hash = document.querySelector('.checked .code').id")
+    code.wait_for()
+    page.get_by_role("button", name="Ideas only").click()
+    assert not line.is_visible()
+    page.reload()
+    code.wait_for()
+
+
+def test_what_goes_on_beyond_an_edge_fades_there(browser, sample):
+    page = watched(browser, sample)
+    box = page.locator(".code pre").first
+    faded = "box => getComputedStyle(box).maskImage !== 'none'"
+    page.wait_for_function("document.querySelector('.code pre').dataset.more === 'right'")
+    assert box.evaluate(faded)
+    box.focus()
+    page.keyboard.press("ArrowRight")
+    assert not box.evaluate(faded), "the ring of the focus is whole"
+    box.evaluate("box => { box.scrollLeft = 1e6 }")
+    page.wait_for_function("document.querySelector('.code pre').dataset.more === 'left'")
 
 
 # In JupyterLab ------------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ def test_an_address_that_makes_no_sense_changes_nothing(tab, box):
     assert len(tab.asked) == 1, "no model"
     tab.evaluate("location.hash = '#s=Ein%20Hund.&w=999999999'")  # no such subword
     box.locator(".rows text", has_text="Hund").wait_for()
+    assert box.locator(".yours").count() == 0, "nobody chose anything"
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pages import contrast
 
 from tools.views.picture import first_picture
 
-LINKED = ("architecture", "attention", "multi-head")
-NAMES = (*LINKED, "first-translation", "sketch", "norms", "beam")
+LINKED = ("architecture", "attention", "multi-head", "sketch")
+NAMES = (*LINKED, "first-translation", "norms", "beam")
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = {"light": "#ffffff", "dark": "#111418"}  # backgrounds that arrows may cross
 INKS = ("ink", "soft")

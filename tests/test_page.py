@@ -176,6 +176,19 @@ def test_headings_have_one_title_and_make_the_contents(tmp_path):
     assert [len(part.find_all("li")) for part in listed.select("ol")] == [4, 2]
 
 
+def test_a_part_opens_with_its_number_its_title_and_what_it_has_of_the_paper(tmp_path):
+    text = "# Part 1. First\n\n(§3.2.1, Eq. 1) So.\n\n(§3.2) As (§5) says.\n\n# Other\n\n(§1) No."
+    page = page_of(tmp_path, text)
+    first, other = page.find_all("hgroup")
+    assert first.h2.text.startswith("Part 1. First")
+    assert first.find(class_="part").text == "Part 1"
+    assert first.p.text == "Draws on §3.2 and §5 of the paper"
+    assert other.h2["id"] == "other"
+    assert not other.p
+    listed = parsed(contents(page)).find_all("a")
+    assert [link.text for link in listed] == ["Part 1. First", "Other"]
+
+
 def test_anchors_alone_before_a_heading_become_part_of_it(tmp_path):
     text = '<a id="one"></a><a id="two"></a>\n## Both\n\nWords. <a id="inside"></a>\n\n## Next'
     page = page_of(tmp_path, text)
@@ -195,6 +208,35 @@ def test_captions_join_what_they_describe(tmp_path):
     assert second.table
     bare = page_of(tmp_path, chart(line_chart([1, 2])), "**Bold** words.").figure
     assert bare.figcaption.text == "A line."
+
+
+def test_only_the_first_sentence_of_a_long_caption_is_in_sight(tmp_path):
+    first = "**Figure 1.** A line of $x$, and why ([more](#part))."
+    rest = "It rises, " + "and rises, " * 40 + "*so* far."
+    page = page_of(tmp_path, "# Part", chart(line_chart([1, 2])), f"{first} {rest}")
+    caption = page.figcaption
+    assert caption.details.em.text == "so"
+    assert caption.details.extract().text.startswith("How to read it")
+    assert caption.text.startswith("Figure 1. A line of ")
+    assert caption.text.endswith("and why (more).")
+
+
+def test_a_list_at_the_end_leads_to_all_numbered_figures(tmp_path):
+    cells = [
+        "# Part",
+        chart(line_chart([1, 2]), "@example\ndef a_line_figure(): ..."),
+        "**Figure 1.** One line < two. It rises.",
+        chart(line_chart([2, 1])),
+        "**Figure 2.** Sizes for $x^2$, and `code`.",
+        chart(line_chart([2, 1])),
+    ]
+    page = page_of(tmp_path, *cells)
+    entries = page.find(id="figures").find_parent("details").find_all("a")
+    assert [link["href"] for link in entries] == ["#figure-a-line", "#figure-2"]
+    assert entries[0].text == "Figure 1. One line < two."
+    assert entries[1].text == "Figure 2. Sizes for x2, and code."
+    assert all(page.find(id=link["href"][1:]).name == "figure" for link in entries)
+    assert "#figures" in contents(page)
 
 
 def test_a_drawing_keeps_its_links_and_has_ids_of_its_own(tmp_path):
@@ -231,6 +273,8 @@ def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
     [
         (hidden("show()", DRAWN), "code of this figure 1 line"),
         (hidden("x = 1"), "set-up code 1 line"),
+        (hidden("def a(): ..."), "set-up: a 1 line"),
+        (hidden("class A: ...\n" + "def b(): ...\n" * 4), "set-up: A, b, b and 2 more 5 lines"),
         (new_code_cell("def long():\n" + "    pass\n" * 45), None),
         (hidden('published("steps")', DRAWN), None),
     ],
@@ -251,12 +295,25 @@ def test_before_the_first_part_everything_is_set_up_in_one_fold(tmp_path):
 
 def test_the_engine_room_is_one_fold_without_folds_inside(tmp_path):
     page = page_of(tmp_path, *ROOM)
-    [room] = page.find_all("details")
+    room, index = page.find_all("details")
+    assert index.a["href"] == "#figure-1"
     assert room.summary.h2["id"] == "engine-room"
     assert {"faster", "quick", "deep", "files"} <= {tag["id"] for tag in room.find_all(id=True)}
     assert len(room.find_all("pre")) == 3
     for outside in ("Story", "In sight.", "A thing"):
         assert page.find(string=outside).find_parent("details") is None
+
+
+def test_a_check_is_open_and_can_be_folded_to_its_tick_unless_it_holds_an_idea(tmp_path):
+    passed = new_output("stream", name="stdout", text="✓ it holds")
+    code = "def helper():\n    pass\n\n\n@example\ndef check_it_holds():\n    pass"
+    idea = code.replace("def helper", "class Idea").replace("it_holds", "more")
+    page = page_of(tmp_path, "# Part", *(new_code_cell(c, outputs=[passed]) for c in (code, idea)))
+    [check] = page.find_all("details")
+    assert check.has_attr("open")
+    assert check.summary.text.startswith("✓ it holds")
+    assert check.find(class_="code")
+    assert check.find(class_="output")
 
 
 def test_exercises_and_what_is_looked_up_are_folded_under_their_headings(tmp_path):

@@ -6,6 +6,7 @@ from itertools import dropwhile, takewhile
 
 from bs4 import BeautifulSoup, Tag
 
+from tools.page.captions import add_captions, list_figures
 from tools.page.markup import BuildError, parsed
 from tools.page.playable import PLAYABLE, make_playable
 
@@ -14,6 +15,7 @@ ENGINE = "engine-room"  # the heading from which on everything is folded
 EXERCISE = "try-"  # how the names of their sections begin, which are folded, too
 LOOKED_UP = {"paper-map", "failures", "glossary", "references"}  # folded sections
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+PART = re.compile(r"(Part \d+)\. ")
 
 
 def refuse(tag: Tag, message: str) -> None:
@@ -91,24 +93,6 @@ def check_links(article: BeautifulSoup) -> None:
             refuse(tag, f"an image has no alt text: {tag['src'][:80]}")
 
 
-def add_captions(article: BeautifulSoup) -> None:
-    """Join each paragraph that begins with **Figure 1** or **Table 1** to what stands before it."""
-    for number in article.select("p > strong:first-child"):
-        caption = number.parent
-        shown = number.parent.find_previous_sibling()
-        named = number.text.startswith(("Figure ", "Table "))
-        begins = caption.contents[0] is number and named
-        fits = shown and (shown.name == "figure" or "table" in shown.get("class", []))
-        if not begins or not fits:
-            continue
-        if shown.name != "figure":
-            shown = shown.wrap(article.new_tag("figure"))
-        elif shown.figcaption:
-            shown.figcaption.decompose()
-        caption.name = "figcaption"
-        shown.insert(0, caption) if shown.find(class_="table") else shown.append(caption)
-
-
 def place_notes(article: BeautifulSoup) -> None:
     """Set our remarks apart; a short one stands beside the code or figure right before it."""
     for note in article.find_all("blockquote"):
@@ -117,7 +101,8 @@ def place_notes(article: BeautifulSoup) -> None:
         note["role"] = "note"
         outputs = list(takewhile(lambda tag: tag.name == "pre", note.find_previous_siblings()))
         shown = (outputs or [note])[-1].find_previous_sibling()
-        beside = shown and (shown.name == "figure" or "code" in shown.get("class", []))
+        classes = set(shown.get("class", [])) if shown else set()
+        beside = shown and (shown.name == "figure" or classes & {"code", "checked"})
         if beside and len(note.get_text().split()) <= SHORT_NOTE:
             left = shown.wrap(article.new_tag("div"))
             left.extend(reversed(outputs))
@@ -143,6 +128,8 @@ def lay_out(cells: str) -> BeautifulSoup:
     place_notes(article)
     fold_sections(article)
     link_headings(article)
+    open_parts(article)
+    list_figures(article)
     return article
 
 
@@ -189,6 +176,43 @@ def link_headings(article: BeautifulSoup) -> None:
         if heading.parent.name != "summary":
             link = {"class": "self", "href": f"#{heading['id']}", "aria-hidden": "true"}
             heading.append(article.new_tag("a", attrs=link | {"tabindex": "-1"}))
+
+
+def sections_of_paper(article: BeautifulSoup) -> dict[str, list[str]]:
+    """Sections of the paper in marks such as (§3.1), by the id of the h2 that they are under.
+
+    Of §3.2 and §3.2.1 only the first is given.
+    """
+    found: dict[str, set[str]] = {}
+    part = ""
+    for tag in article.find_all(["h2", "p"]):
+        if tag.name == "h2":
+            found[part := tag["id"]] = set()
+        elif part:
+            marks = " ".join(re.findall(r"\(§[^)]*\)", tag.get_text()))
+            found[part].update(re.findall(r"§(\d+(?:\.\d+)*)", marks))
+    return {
+        part: sorted(one for one in all_ if not any(one.startswith(f"{o}.") for o in all_))
+        for part, all_ in found.items()
+    }
+
+
+def open_parts(article: BeautifulSoup) -> None:
+    """Give each Part an opening: its number, its title, the sections of the paper in it."""
+    sections = sections_of_paper(article)
+    for heading in article.find_all("h2"):
+        numbered = PART.match(heading.get_text())
+        if numbered:
+            title = heading.find(string=PART)
+            title.replace_with(title.removeprefix(numbered[0]))
+            number = f'<span class="part">{numbered[1]}</span><span class="dot">. </span>'
+            heading.insert(0, parsed(number))
+        if heading.parent is not article:
+            continue
+        opening = heading.wrap(article.new_tag("hgroup"))
+        if numbered and (restated := sections[heading["id"]]):
+            named = re.sub(r", (?=\S+$)", " and ", ", ".join(f"§{each}" for each in restated))
+            opening.append(article.new_tag("p", string=f"Draws on {named} of the paper"))
 
 
 def contents(article: BeautifulSoup) -> str:

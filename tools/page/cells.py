@@ -36,6 +36,17 @@ def katex() -> str:
     return (VENDOR / "katex/katex.min.js").read_text("utf-8")
 
 
+def purpose(about: dict) -> str:
+    """What is in a folded cell: what it defines, or else what it shows."""
+    if about["kind"] not in ("set-up", "facts"):
+        return f"code of this {about['kind']}"
+    names = [f"<code>{name}</code>" for name in about["defines"]]
+    if not names:
+        return "set-up code"
+    others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"set-up: {', '.join(names[:3])}{others}"
+
+
 class Cells:
     """Each cell in an element <cell name=… defines=…>.
 
@@ -126,13 +137,16 @@ class Cells:
         self.codes += 1
         source = cell.source.strip("\n")
         block = code_block(source, name=f"code-{self.codes}")
-        if "hide-input" not in cell.metadata.get("tags", []):
-            return block + shown
-        kind = about["kind"]
-        purpose = "set-up code" if kind in ("set-up", "facts") else f"code of this {kind}"
         lines = source.count("\n") + 1
-        label = f"{purpose} <small>{lines} line{'s' * (lines > 1)}</small>"
-        return f'<details class="fold"><summary>{label}</summary>\n{block}</details>\n{shown}'
+        length = f"<small>{lines} line{'s' * (lines > 1)}</small>"
+        if "hide-input" in cell.metadata.get("tags", []):
+            label = f"<summary>{purpose(about)} {length}</summary>"
+            return f'<details class="fold">{label}\n{block}</details>\n{shown}'
+        if about["kind"] == "check" and not any(name[0].isupper() for name in about["defines"]):
+            passed = about["name"].removeprefix("check_").replace("_", " ")
+            label = f"<summary>✓ {passed} {length}</summary>"  # seen where only ideas are
+            return f'<details class="checked" open>{label}\n{block}{shown}</details>\n'
+        return block + shown
 
     def output(self, output: NotebookNode, about: dict) -> str:
         """One output: the richest form that needs no network."""

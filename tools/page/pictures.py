@@ -15,7 +15,7 @@ from tools.page.cache import cached
 from tools.page.markup import PARTS, data_uri
 
 VEGA = ("window.vegaEmbed = vegaEmbed;", "6.4")  # what the page calls, version of Vega-Lite
-WIDTHS = (330, 880)  # pixels; widths of a chart on a phone and beside the contents
+WIDTHS = (330, 952)  # pixels; widths of a chart on a phone and beside the contents
 
 
 def on_white(png: bytes) -> Image.Image:

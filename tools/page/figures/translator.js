@@ -53,8 +53,11 @@ function offersOf(model, path) {
 export function* sceneOf(model, plan) {
   const search = yield* searchFor(model, plan.text);
   let last = search.start;
+  const chosen = []; // an address may ask for what there is not
   for (const id of plan.chosen) {
-    if (last.next && id < model.words.length) last = search.extend(last, id);
+    if (!last.next || id >= model.words.length) continue;
+    last = search.extend(last, id);
+    chosen.push(id);
   }
   if (plan.beam) last = yield* search.translating(BEAM, ALPHA, last);
   else for (last of search.greedy(last)) yield;
@@ -63,6 +66,7 @@ export function* sceneOf(model, plan) {
   const runaway = "It finds no end, and is stopped after fifty subwords more than the source has.";
   return {
     ...plan,
+    chosen,
     source,
     ids: last.written,
     decisions: paths.map((path) => ({

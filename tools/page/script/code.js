@@ -27,8 +27,11 @@ const onScreen = new IntersectionObserver((entries) =>
   moveCopy(entries.find((entry) => entry.isIntersecting)?.target),
 );
 
+const BOXES = ".scroll, .code pre, .output";
 const scrolling = new ResizeObserver((entries) => entries.forEach(({ target }) => markScrolling(target)));
-all(".scroll, .code pre, .output").forEach((box) => scrolling.observe(box));
+all(BOXES).forEach((box) => scrolling.observe(box));
+const moved = ({ target }) => target.matches?.(BOXES) && markScrolling(target);
+document.addEventListener("scroll", moved, { capture: true, passive: true });
 // A formula's letters come after the page: they widen what is in the box, and the box keeps its size.
 document.fonts.addEventListener("loadingdone", () => all(".display").forEach(markScrolling));
 all(".code").forEach((block) => onScreen.observe(block));

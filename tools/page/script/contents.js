@@ -1,8 +1,9 @@
-// The contents: the section in view is marked, its Part unfolded.
+// The contents: the section in view is marked, its Part unfolded; how much of the page is read.
 
 import { all, root } from "./dom.js";
 
 const contents = document.getElementById("contents");
+const [here, read] = ["here", "read"].map((id) => document.getElementById(id));
 const wide = matchMedia("(min-width: 68rem)");
 const links = all("nav a");
 const headings = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
@@ -26,8 +27,16 @@ const blockOf = (heading) => heading.closest("article > *");
 /** Is it in a closed fold, and so nowhere? */
 const isFolded = (heading) => heading.closest("summary, details:not([open])")?.matches("details") ?? false;
 
+/** A section with its Part, short: a bar has little room. */
+function nameOf(link) {
+  const part = link.closest("nav > ol > li").querySelector("a");
+  if (part === link) return link.textContent;
+  return `${(part.querySelector(".part") ?? part).textContent} · ${link.textContent}`;
+}
+
 function markSection() {
   const below = root.scrollHeight - scrollY - innerHeight; // the last headings never come to the top
+  read.style.setProperty("--read", (scrollY / Math.max(1, scrollY + below)).toFixed(4));
   const line = Math.max(120, innerHeight - below);
   const isAbove = (box) => box.getBoundingClientRect().top <= line;
   const passed = (heading) => !isFolded(heading) && isAbove(blockOf(heading)) && isAbove(heading);
@@ -35,7 +44,7 @@ function markSection() {
   if (current?.hasAttribute("aria-current")) return;
   links.forEach((link) => link.removeAttribute("aria-current"));
   all("nav li.open").forEach((item) => showSections(item, false));
-  document.getElementById("here").textContent = current?.textContent ?? "";
+  here.textContent = current ? nameOf(current) : "";
   if (!current) return;
   current.setAttribute("aria-current", "true");
   showSections(current.closest("nav > ol > li"), true);

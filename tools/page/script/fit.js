@@ -3,6 +3,8 @@
 
 const LETTER = 7; // width of a letter of a label, about
 const GUIDES = 78; // width of an axis with its labels and title
+const LEGEND = 120; // width of a legend beside a chart, about
+const SPACIOUS = 800; // room in which a chart is drawn wider than it asks for
 
 /** `over` wins over `base`, at every depth. */
 function merge(base, over) {
@@ -60,6 +62,7 @@ function fitCells(plot, rows, room) {
 /** Change a chart so that it fits: parts below one another, fewer columns, a narrower plot. */
 function fit(spec, room, data = spec.datasets ?? {}) {
   const narrow = room < 600;
+  const wider = room > SPACIOUS ? 1.5 : 1;
   if (typeof spec.title === "string")
     spec.title = { text: wrapped(spec.title, room), anchor: "start", frame: "group" };
   if (spec.hconcat && narrow) {
@@ -80,19 +83,21 @@ function fit(spec, room, data = spec.datasets ?? {}) {
       cells ? 1 : 2,
       Math.min(facet.columns ?? Infinity, Math.floor((room - 40) / (spec.width + 24))),
     );
-    if (!cells) spec.width = Math.min(spec.width, Math.floor((room - GUIDES) / facet.columns) - 24);
+    if (!cells) spec.width = Math.min(wider * spec.width, Math.floor((room - GUIDES) / facet.columns) - 24);
   } else if (cells && !spec.encoding.column) {
     fitCells(spec, rows(spec), room);
   } else if (!cells && typeof (spec.width ?? 0) === "number") {
     if ((spec.width ?? 300) > room - GUIDES) spec.width = room - GUIDES;
-    else if (spec.width && room > 930) spec.width = Math.round(Math.min(spec.width * 1.4, room - 200));
+    else if (spec.width)
+      spec.width = Math.max(spec.width, Math.min(wider * spec.width, room - GUIDES - LEGEND));
   }
   return spec;
 }
 
 /** Sizes in all charts. */
 function chartSizes(room) {
-  const guide = { labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 600 };
+  const size = room > SPACIOUS ? 13 : 12;
+  const guide = { labelFontSize: size, titleFontSize: size, titleFontWeight: 600 };
   const narrow = room < 600 && { orient: "top" };
   return {
     padding: 2,
@@ -100,7 +105,7 @@ function chartSizes(room) {
     axisQuantitative: { labelSeparation: 4 },
     legend: { ...guide, ...narrow },
     header: guide,
-    title: { fontSize: 14 },
+    title: { fontSize: 15 },
   };
 }
 

@@ -2,6 +2,7 @@
 
 import "./code.js";
 import "./contents.js";
+import "./ideas.js";
 import "./print.js";
 import { startCharts } from "./charts.js";
 import { all } from "./dom.js";

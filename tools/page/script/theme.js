@@ -1,7 +1,7 @@
 // Light or dark: as the system has it, until somebody chooses.
 
 import { drawAgain } from "./charts.js";
-import { root } from "./dom.js";
+import { remember, remembered, root } from "./dom.js";
 
 const button = document.getElementById("theme");
 
@@ -12,23 +12,13 @@ function setTheme(theme) {
   drawAgain();
 }
 
-function chosenTheme() {
-  try {
-    return localStorage.getItem("theme");
-  } catch {
-    return null;
-  } // storage may be forbidden
-}
-
 button.addEventListener("click", () => {
   const theme = root.dataset.theme === "dark" ? "light" : "dark";
-  try {
-    localStorage.setItem("theme", theme);
-  } catch {}
+  remember("theme", theme);
   setTheme(theme);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
-  if (!chosenTheme()) setTheme(event.matches ? "dark" : "light");
+  if (!remembered("theme")) setTheme(event.matches ? "dark" : "light");
 });
 
 export function startTheme() {

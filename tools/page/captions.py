@@ -1,0 +1,74 @@
+"""Captions: joined to what they describe, cut to what must be in sight, listed at the end."""
+
+import copy
+import html
+import re
+
+from bs4 import BeautifulSoup, NavigableString, Tag
+
+from tools.page.markup import parsed
+
+LONG = 45  # words; of a longer caption only the first sentence is in sight
+NUMBERED = re.compile(r"(Figure|Table) \d+")
+SENTENCE = re.compile(r"[^.?!]*[.?!](?=\s|$)")
+
+
+def add_captions(article: BeautifulSoup) -> None:
+    """Join each paragraph that begins with **Figure 1** or **Table 1** to what stands before it."""
+    for number in article.select("p > strong:first-child"):
+        caption = number.parent
+        shown = number.parent.find_previous_sibling()
+        named = number.text.startswith(("Figure ", "Table "))
+        begins = caption.contents[0] is number and named
+        fits = shown and (shown.name == "figure" or "table" in shown.get("class", []))
+        if not begins or not fits:
+            continue
+        if shown.name != "figure":
+            shown = shown.wrap(article.new_tag("figure"))
+        elif shown.figcaption:
+            shown.figcaption.decompose()
+        caption.name = "figcaption"
+        shown.insert(0, caption) if shown.find(class_="table") else shown.append(caption)
+        if len(caption.get_text().split()) > LONG:
+            fold_rest(article, caption)
+
+
+def fold_rest(article: BeautifulSoup, caption: Tag) -> None:
+    """Fold what follows the first sentence after the number."""
+    for node in caption.contents[1:]:
+        if isinstance(node, NavigableString) and (first := SENTENCE.match(node)):
+            fold = article.new_tag("details")
+            fold.append(article.new_tag("summary", string="How to read it"))
+            fold.append(node[first.end() :].lstrip())
+            fold.extend(list(node.next_siblings))
+            node.replace_with(first[0])
+            caption.append(fold)
+            return
+
+
+def first_sentence(caption: Tag) -> str:
+    """The number of a caption and what follows up to a full stop, as text."""
+    caption = copy.copy(caption)
+    for tag in caption.select("details, .katex-html, annotation"):
+        tag.decompose()
+    number = caption.strong.extract().get_text()
+    text = " ".join(caption.get_text().split())
+    first = SENTENCE.match(text)
+    return f"{number} {first[0] if first else text}"
+
+
+def list_figures(article: BeautifulSoup) -> None:
+    """At the end a folded list of all figures and tables that have a number."""
+    listed = ""
+    for caption in article.select("figure > figcaption"):
+        numbered = caption.strong and NUMBERED.match(caption.strong.get_text())
+        if numbered:
+            figure = caption.parent
+            name = figure.attrs.setdefault("id", numbered[0].lower().replace(" ", "-"))
+            played = " <small>to play with</small>" if figure.get("data-play") else ""
+            said = html.escape(first_sentence(caption), quote=False)
+            listed += f'<li><a href="#{name}">{said}</a>{played}</li>'
+    if listed:
+        heading = '<summary><h2 id="figures">All figures</h2></summary>'
+        fold = f'<details class="fold section">{heading}<ul class="figures">{listed}</ul></details>'
+        article.append(parsed(f"{fold}\n"))
