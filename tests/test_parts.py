@@ -100,6 +100,14 @@ def test_every_part_is_tested():
         assert tested - {"plain"} == set(parts), kind
 
 
+@pytest.mark.parametrize("kind, name", [(kind, name) for kind in OURS for name in OURS[kind]])
+def test_every_part_fits_the_sizes_that_the_program_chooses(kind, name):
+    config = at.Config(**{kind: name})
+    with torch.device("meta"):
+        model = at.new_model(config, (range(50), range(50)))
+    assert at.arguments_of(model)[kind] == name
+
+
 # From training to a translation -----------------------------------------------------------------
 
 
