@@ -1166,7 +1166,6 @@ class Embeddings(nn.Module):
 # PE_{(p, 2i)} = \sin\!\left(p / 10000^{2i/D}\right), \\
 # PE_{(p, 2i+1)} = \cos\!\left(p / 10000^{2i/D}\right)
 # \end{gathered}$$
-#
 
 
 # %% tags=["bare"]
@@ -2109,7 +2108,6 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # $\mathit{step} = \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises
 # during the *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks
 # at $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$.
-#
 
 
 # %% tags=["bare"]
