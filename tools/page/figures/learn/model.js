@@ -14,9 +14,6 @@ function sinusoids(positions, width) {
   return waves;
 }
 
-const LINEAR = ["weight", "bias"];
-const NORM = { weight: 1, bias: 0 };
-
 /**
  * A Transformer whose parameters have the names and shapes of the script's `state_dict`. Of its
  * `parts`, `mask`, `positions` and `residuals` can be switched off.
@@ -37,7 +34,7 @@ export class Transformer {
     this.linear("generator.proj", width, vocabulary, random);
   }
 
-  // Fresh parameters: Glorot's rule for linear maps, zero for biases, the paper's √D for embeddings.
+  // Fresh parameters, drawn as in the script.
 
   fill(name, rows, columns, value) {
     const matrix = new Matrix(rows, columns);
@@ -56,7 +53,8 @@ export class Transformer {
   }
 
   norm(name) {
-    for (const part of LINEAR) this.fill(`${name}.${part}`, 1, this.width, () => NORM[part]);
+    this.fill(`${name}.weight`, 1, this.width, () => 1);
+    this.fill(`${name}.bias`, 1, this.width, () => 0);
   }
 
   layer(name, attentions, inner, random) {
@@ -89,9 +87,13 @@ export class Transformer {
     return [linear(tape, out, this.of(`${name}.linears.3`)), weights];
   }
 
-  feedForward(tape, name, x) {
-    const wide = relu(tape, linear(tape, x, this.of(`${name}.widen`)));
-    return linear(tape, wide, this.of(`${name}.narrow`));
+  /** The feed-forward network of a layer, as a function. */
+  feedForward(tape, layer) {
+    const name = `${layer}.feed_forward`;
+    return (x) => {
+      const wide = relu(tape, linear(tape, x, this.of(`${name}.widen`)));
+      return linear(tape, wide, this.of(`${name}.narrow`));
+    };
   }
 
   /** The norm, a sub-layer, and the sum with what went in. */
@@ -104,8 +106,9 @@ export class Transformer {
     let x = this.embed(tape, "src", src, size);
     for (let n = 0; n < this.layers; n++) {
       const name = `encoder.layers.${n}`;
-      x = this.connect(tape, `${name}.sublayer.0`, x, (y) => this.attend(tape, `${name}.self_attn`, y, y, size)[0]);
-      x = this.connect(tape, `${name}.sublayer.1`, x, (y) => this.feedForward(tape, `${name}.feed_forward`, y));
+      const self = (y) => this.attend(tape, `${name}.self_attn`, y, y, size)[0];
+      x = this.connect(tape, `${name}.sublayer.0`, x, self);
+      x = this.connect(tape, `${name}.sublayer.1`, x, this.feedForward(tape, name));
     }
     return layerNorm(tape, x, this.of("encoder.norm"));
   }
@@ -116,15 +119,15 @@ export class Transformer {
     let weights;
     for (let n = 0; n < this.layers; n++) {
       const name = `decoder.layers.${n}`;
+      const self = (y) => this.attend(tape, `${name}.self_attn`, y, y, size, isCausal)[0];
       const cross = (y) => {
         const [out, own] = this.attend(tape, `${name}.src_attn`, y, memory, size);
         weights = own;
         return out;
       };
-      const self = (y) => this.attend(tape, `${name}.self_attn`, y, y, size, isCausal)[0];
       x = this.connect(tape, `${name}.sublayer.0`, x, self);
       x = this.connect(tape, `${name}.sublayer.1`, x, cross);
-      x = this.connect(tape, `${name}.sublayer.2`, x, (y) => this.feedForward(tape, `${name}.feed_forward`, y));
+      x = this.connect(tape, `${name}.sublayer.2`, x, this.feedForward(tape, name));
     }
     const states = layerNorm(tape, x, this.of("decoder.norm"));
     return [logSoftmax(tape, linear(tape, states, this.of("generator.proj"))), weights];

@@ -4,15 +4,25 @@
 import { Transformer } from "./model.js";
 import { meanLoss, Tape } from "./tape.js";
 
+// The script's ids: four special tokens, then those that are copied, here ten letters.
 const [START, END] = [0, 1];
-export const FIRST = 4; // the first token that is copied: those before it are special, as in the script
-export const LENGTH = 6; // of a sequence
-const VOCABULARY = 14;
-export const SIZES = { vocabulary: VOCABULARY, layers: 2, width: 32, inner: 64, heads: 2, longest: LENGTH + 1 };
+const FIRST = 4;
+export const NAMES = ["<s>", "end", "pad", "unk", ..."ABCDEFGHIJ"];
+const LENGTH = 6; // of a sequence
+export const SIZES = {
+  vocabulary: NAMES.length,
+  layers: 2,
+  width: 32,
+  inner: 64,
+  heads: 2,
+  longest: LENGTH + 1,
+};
 const BATCH = 32;
 export const FACTOR = 0.5;
 export const WARM_UP = 100;
+export const UPDATES = 300; // then a training ends
 export const TESTS = 50; // sequences to judge by
+export const PARTS = ["mask", "positions", "residuals", "shift"]; // what can be switched off
 
 /** Random numbers that are the same for the same seed, on every machine (mulberry32). */
 export class Random {
@@ -34,7 +44,7 @@ export class Random {
   }
 
   sequence() {
-    return Array.from({ length: LENGTH }, () => FIRST + Math.floor(this.uniform() * (VOCABULARY - FIRST)));
+    return Array.from({ length: LENGTH }, () => FIRST + Math.floor(this.uniform() * (NAMES.length - FIRST)));
   }
 }
 
@@ -67,7 +77,7 @@ class Adam {
   }
 }
 
-/** A model that learns to copy. `parts` says which parts it has: mask, positions, residuals, shift. */
+/** A model that learns to copy. `parts` says for each of `PARTS` whether the model has it. */
 export class Learner {
   constructor(parts, seed) {
     this.parts = parts;
@@ -76,6 +86,8 @@ export class Learner {
     this.adam = new Adam(Object.values(this.model.parameters));
     const tests = new Random(seed + 1_000_000); // other sequences than those of training
     this.tests = Array.from({ length: TESTS }, () => tests.sequence());
+    const isClear = (ids) => new Set(ids).size === LENGTH; // no token twice: one place to look at
+    this.example = Math.max(0, this.tests.findIndex(isClear));
   }
 
   /** The loss of some sequences; on a tape, so that it can be differentiated. */
@@ -97,10 +109,31 @@ export class Learner {
     return loss;
   }
 
-  /** How many of the tests are copied exactly; and of the first what is written, and where it looks. */
+  get step() {
+    return this.adam.step;
+  }
+
+  /**
+   * How many of the tests are copied exactly. And of the example: what it is, what is written, and
+   * for each token that is written the weights of the source's, as a mean over the heads.
+   */
   look() {
     const { written, weights } = this.model.greedy(this.tests.flat(), TESTS, START, LENGTH + 1);
     const isCopy = (ids, i) => ids.join() === [...this.tests[i], END].join();
-    return { exact: written.filter(isCopy).length, source: this.tests[0], written: written[0], weights };
+    const { heads } = this.model;
+    const mean = (row, column) => {
+      let total = 0;
+      for (let h = 0; h < heads; h++)
+        total += weights[((this.example * heads + h) * (LENGTH + 1) + row) * LENGTH + column];
+      return Math.round((1000 * total) / heads) / 1000;
+    };
+    const source = this.tests[this.example];
+    return {
+      step: this.step,
+      exact: written.filter(isCopy).length,
+      source,
+      written: written[this.example],
+      weights: [...source, END].map((_, row) => source.map((_, column) => mean(row, column))),
+    };
   }
 }
