@@ -1,8 +1,10 @@
 """The copy task in the reader's browser: PyTorch's numbers, and a figure that can be operated."""
 
+from pathlib import Path
 
 import pytest
 import torch
+from pages import figure, watched
 
 from tools.page.bundle import bundle
 from tools.page.markup import FIGURES
@@ -158,3 +160,157 @@ def test_it_writes_what_greedy_decoding_writes(at, pair):
     assert ours == theirs[:, 1:].tolist()
     cross = reference.model.decoder.layers[-1].src_attn.attn
     torch.testing.assert_close(torch.tensor(weights).view(cross.shape), cross)
+
+
+# The figure ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tab(browser, figures_page):
+    tab = watched(browser, figures_page, reduced_motion="reduce")
+    yield tab
+    assert tab.faults == []
+    assert all(address.startswith(("file:", "blob:")) for address in tab.asked)
+
+
+@pytest.fixture
+def box(tab):
+    return figure(tab, "learn")
+
+
+def changed_page(page: Path, folder: Path, old: str, new: str) -> Path:
+    """A copy of a page with another text in it."""
+    text = page.read_text("utf-8")
+    assert old in text
+    (folder / "page.html").write_text(text.replace(old, new), "utf-8")
+    return folder / "page.html"
+
+
+def button(box, name: str):
+    return box.get_by_role("button", name=name, exact=True)
+
+
+def model(box, number: int):
+    """The first or second model."""
+    return box.get_by_role("group").nth(number)
+
+
+def loss_of(box, number: int) -> float:
+    return float(model(box, number).locator("dd").first.inner_text())
+
+
+def wait_until(box, number: int, losses: int) -> None:
+    """Until so many losses of a model have been drawn."""
+    box.page.wait_for_function(
+        """([box, number, losses]) =>
+            (box.querySelector(`.curves .run-${number}`).getAttribute("d") ?? "")
+                .split(/[ML]/).length > losses""",
+        arg=[box.element_handle(), number, losses],
+        timeout=120_000,
+    )
+
+
+def focused(tab) -> str:
+    return tab.evaluate("document.activeElement.innerText")
+
+
+def test_nothing_starts_by_itself_and_start_lowers_the_loss_until_it_is_paused(tab, box):
+    assert tab.workers == []
+    status = box.get_by_role("status")
+    button(box, "Start").press("Enter")
+    wait_until(box, 0, 1)
+    first = loss_of(box, 0)
+    wait_until(box, 0, 4)
+    assert loss_of(box, 0) < 0.8 * first
+    assert status.inner_text() == "Training …", "numbers are not said aloud as they come"
+    assert focused(tab) == "Pause"
+    tab.keyboard.press("Enter")
+    assert focused(tab) == "Start"
+    assert "exact copies" in status.inner_text()
+    tab.wait_for_timeout(2000)  # for a report that was on its way
+    paused = box.inner_html()
+    tab.wait_for_timeout(1500)
+    assert box.inner_html() == paused
+    tab.keyboard.press("Enter")
+    wait_until(box, 0, 6)
+    button(box, "Reset").press("Enter")
+    assert focused(tab) == "Reset"
+    box.get_by_text("update 0 of").wait_for()
+    assert box.locator(".curves .curve").evaluate_all(
+        "all => all.every((e) => !e.getAttribute('d'))"
+    )
+
+
+def test_it_shows_what_the_same_seed_gives_elsewhere(engine, box):
+    button(box, "Start").click()
+    wait_until(box, 0, 1)
+    button(box, "Pause").click()
+    losses = engine.evaluate(
+        """parts => {
+            const fresh = new training.Learner(parts, 1);
+            return Array.from({ length: 10 }, () => fresh.update());
+        }""",
+        FULL,
+    )
+    drawn = box.locator(".curves .run-0").get_attribute("d")
+    [x, y] = drawn.removeprefix("M").split("L")[0].split()
+    assert float(x) == pytest.approx(10 / 300, abs=1e-4)
+    assert 5 ** (1 - float(y)) * 1e-4 ** float(y) == pytest.approx(sum(losses) / 10, rel=2e-3)
+
+
+def test_a_switch_begins_its_model_again_and_leaves_the_other_alone(tab, box):
+    button(box, "Start").click()
+    wait_until(box, 1, 2)
+    wait_until(box, 0, 2)
+    switch = model(box, 1).get_by_role("switch", name="shift right")
+    switch.press("Space")
+    assert switch.evaluate("each => each === document.activeElement")
+    assert model(box, 1).locator("legend").inner_text().strip() == (
+        "Without causal mask and shift right"
+    )
+    assert not switch.is_checked()
+    wait_until(box, 1, 4)
+    assert loss_of(box, 1) < 0.5 * loss_of(box, 0), "it reads the token that it must write"
+    assert model(box, 0).locator("legend").inner_text().strip() == "Full model"
+    assert len(tab.workers) == 2
+
+
+def test_the_end_is_told_and_the_next_training_has_another_seed(browser, figures_page, tmp_path):
+    page = changed_page(figures_page, tmp_path, "UPDATES = 300", "UPDATES = 20")
+    tab = watched(browser, page)
+    box = figure(tab, "learn")
+    button(box, "Start").press("Enter")
+    again = button(box, "Train again")
+    again.wait_for(timeout=120_000)
+    assert focused(tab) == "Train again"
+    status = box.get_by_role("status")
+    assert "After 20 updates. Full model: loss" in status.inner_text()
+    assert "read the answers from the future" in status.inner_text()
+    assert tab.workers == []
+    again.press("Enter")
+    box.get_by_text("seed 2").wait_for()
+    again.wait_for(timeout=120_000)
+    assert tab.faults == []
+
+
+def test_where_no_worker_is_allowed_a_sentence_says_so(browser, figures_page, tmp_path):
+    page = changed_page(figures_page, tmp_path, "worker-src blob:", "worker-src 'none'")
+    box = figure(watched(browser, page), "learn")
+    before = box.locator("svg").evaluate_all("all => all.map((each) => each.outerHTML)")
+    button(box, "Start").click()
+    box.get_by_role("status").get_by_text("no worker").wait_for()
+    assert box.locator("svg").evaluate_all("all => all.map((each) => each.outerHTML)") == before
+    assert button(box, "Start").is_visible()
+
+
+def test_on_a_narrow_screen_both_models_stand_side_by_side(browser, figures_page):
+    size = {"width": 390, "height": 844}
+    tab = watched(browser, figures_page, viewport=size, has_touch=True, color_scheme="dark")
+    box = figure(tab, "learn")
+    left, right = (model(box, number).bounding_box() for number in (0, 1))
+    assert left["y"] == right["y"]
+    assert right["x"] > left["x"] + left["width"]
+    switch = model(box, 0).get_by_text("positions")
+    assert switch.bounding_box()["height"] >= 24
+    switch.tap()
+    assert "Without positions" in model(box, 0).inner_text()
