@@ -2564,6 +2564,27 @@ published("breaks")
 # reaches 24 BLEU in two epochs and falls to 6 without the division. [Common failures](#failures)
 # lists this and other faults by symptom.
 #
+# How does a model copy? To write a token, it should look at that token in the source. Here is the
+# cross-attention of the last layer, as a mean over its heads, while the trained model copies ten
+# different tokens:
+
+
+# %% tags=["hide-input"]
+@example
+def attention_of_a_copy_figure():
+    model = trained("train_the_copy_task")
+    src = len(SPECIALS) + torch.randperm(10).unsqueeze(0)  # (1, S): no token twice
+    greedy_decode(model, src, torch.ones(1, 1, 10, dtype=torch.bool), 12, START)
+    weights = model.decoder.layers[-1].src_attn.attn[0].mean(0)  # (T, S): of the last step
+    text = "Cross-attention of a copy: most weight lies on the diagonal."
+    return heat_map(weights[:10], src[0].tolist(), ["reads", "writes", "weight"], text, "blues")
+
+
+# %% [markdown]
+# **Figure 17.** Cross-attention of a copy: the diagonal. On the page two small models learn in your
+# browser. Press Start and watch the diagonal appear; then switch parts off, and compare the loss
+# with the number of exact copies.
+#
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?
 #
@@ -2576,7 +2597,7 @@ published("warmups")
 
 
 # %% [markdown]
-# **Figure 17.** Loss after 400 updates against the highest learning rate. Each point is one run;
+# **Figure 18.** Loss after 400 updates against the highest learning rate. Each point is one run;
 # there are six rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven tokens and
 # the end token, all equally likely.
 #
@@ -2716,7 +2737,7 @@ published("length-cost")
 
 
 # %% [markdown]
-# **Figure 18.** Time of one layer of width 256 for one sequence, forward and backward. Both axes
+# **Figure 19.** Time of one layer of width 256 for one sequence, forward and backward. Both axes
 # are logarithmic, so look at the slopes. The recurrent layer is linear in the length. Attention
 # starts flatter and ends steepest, because of its quadratic part. The convolution is the cheapest
 # here, although Table 1 gives it the most work: it does a few large products, and the recurrent
@@ -3878,7 +3899,7 @@ def a_finished_model_translates():
 #
 # ![A tree of three steps. A has 0.60 and The 0.40. A dog has 0.24, The dog 0.36. At the end The dog runs has 0.288 and A dog runs 0.144.](images/beam.svg)
 #
-# **Figure 19.** A beam of two. Blue marks what it keeps at each step, dashes what it drops. Greedy
+# **Figure 20.** A beam of two. Blue marks what it keeps at each step, dashes what it drops. Greedy
 # decoding takes *A*, because 0.60 is more than 0.40, and ends at 0.144. The beam keeps *The* as
 # well, and finds 0.288.
 #
@@ -3938,7 +3959,7 @@ def search_one(log_probs_after, longest, beam, alpha, end_symbol=END) -> list[in
 
 
 # %% [markdown]
-# In the language of Figure 19, a beam of two finds the better sentence:
+# In the language of Figure 20, a beam of two finds the better sentence:
 
 
 # %%
@@ -4062,7 +4083,7 @@ def one_search():
 
 
 # %% [markdown]
-# **Figure 20.** One search with three places, and the score of each hypothesis. Some hypotheses are
+# **Figure 21.** One search with three places, and the score of each hypothesis. Some hypotheses are
 # extended more than once, others are dropped. The web page draws the search as a tree beside greedy
 # decoding: under each subword stands the log-probability of everything up to it, and past the
 # dashed line the best of what each step drops. Try a sentence, a width or an $\alpha$ of your own.
@@ -4263,7 +4284,7 @@ def check_cached_and_plain_decoding_agree():
 # counted from 0, comes from place `n // 4`. An ended hypothesis proposes only padding, with score
 # $+\infty$, and so stays in the beam.
 #
-# **Choose.** The four best proposals take the places. Take a beam of two in Figure 19, whose places
+# **Choose.** The four best proposals take the places. Take a beam of two in Figure 20, whose places
 # hold *A* and *The*. The row is *A dog* 0.24, *A cat* 0.21, *The dog* 0.36, *The cat* 0.04. Proposals
 # 2 and 0 are the best; they come from places 1 and 0, which now hold *The dog* and *A dog*.
 #
@@ -4686,7 +4707,7 @@ published("training")
 
 
 # %% [markdown]
-# **Figure 21.** The published model on the validation split after each epoch, with
+# **Figure 22.** The published model on the validation split after each epoch, with
 # perplexity on a logarithmic scale. Late in training, BLEU still changes by up to a point from one
 # epoch to the next.
 #
@@ -5121,7 +5142,7 @@ def attention_maps_figure():
 
 
 # %% [markdown]
-# **Figure 22.** All attention maps of a sentence: a row for each layer, a column for each head, and
+# **Figure 23.** All attention maps of a sentence: a row for each layer, a column for each head, and
 # the mean of the heads at the right. Choose another sentence or another kind of attention. Point at
 # a cell for its weight, in hundredths, and for its row in all maps.
 #
@@ -5187,7 +5208,7 @@ def habits_of_heads():
 #
 # > **What do the strongest columns in a map mean?** Often that heads park their weight there. A
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is
-# > always there and whose value does little: an *attention sink*. In Figure 22, row *es* (the end
+# > always there and whose value does little: an *attention sink*. In Figure 23, row *es* (the end
 # > of *raises*) needs little from the source, and head 3 of every layer puts over 85% of its
 # > weight on the full stop. In layers 6 to 10 of BERT, over half of all weight falls on separator
 # > tokens, and changing it hardly changes the output ([Clark et al.,
@@ -5492,7 +5513,7 @@ published("layers")
 
 
 # %% [markdown]
-# **Figure 23.** Share of the shift that comes with the state at one word, by layer. At first all of
+# **Figure 24.** Share of the shift that comes with the state at one word, by layer. At first all of
 # it lies at the particle. The first layer carries most of it to the verb, but only where the
 # English verb changes.
 #
@@ -6007,7 +6028,7 @@ published("lengths")
 
 
 # %% [markdown]
-# **Figure 24.** What became of 100 sequences to be copied, by length. Each line is one seed.
+# **Figure 25.** What became of 100 sequences to be copied, by length. Each line is one seed.
 #
 # <!-- results: lengths -->
 #

@@ -140,6 +140,9 @@ def figures_in(folder: Path, at, chromium) -> Path:
     plan = (PROJECT / "images/architecture.svg").read_text("utf-8")
     names = sorted({*re.findall(r'href="#([\w-]+)"', plan), "label-smoothing"})
     by_hand = inspect.unwrap(at.attention_by_hand_figure)().to_dict()
+    copied = at.heat_map(
+        at.torch.eye(2), range(2), ["reads", "writes", "weight"], "A copy.", "blues"
+    )
     tab = engine_in(chromium)
     draw = "([name, data]) => JSON.stringify(stills.still(model, name, JSON.parse(data)))"
     with pytest.MonkeyPatch.context() as patch:
@@ -150,6 +153,7 @@ def figures_in(folder: Path, at, chromium) -> Path:
             new_code_cell(inspect.getsource(at.attention)),
             chart(by_hand, "@example\ndef attention_by_hand_figure(): ..."),
             "![The plan.](images/architecture.svg)",
+            chart(copied.to_dict(), "@example\ndef attention_of_a_copy_figure(): ..."),
             shown(
                 {"text/html": "<table><thead></thead></table>"}, "@example\ndef one_search(): ..."
             ),

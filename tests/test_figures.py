@@ -1,4 +1,4 @@
-"""What the four figures that readers play with have in common."""
+"""What the figures that readers play with have in common."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ ASKS_FOR_THE_MODEL = {  # a touch that needs the model
     "map": lambda box: box.locator('[data-place="decoder final"]').press("Enter"),
     "tree": lambda box: box.locator("[name=width]").fill("4"),
 }
-OPERATED = ":is(.player, .chips, .handle, .layers, select, [type=range]):visible"
+OPERATED = ":is(.player, .chips, .handle, .layers, select, [type=range], [type=checkbox]):visible"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,7 @@ TOUCHES = {  # a touch that needs no model, and one more
     "by-hand": lambda box: box.get_by_role("button", name="hide later words").click(),
     "map": lambda box: box.get_by_role("button", name="head 1", exact=True).click(),
     "tree": lambda box: box.get_by_role("button", name="Step", exact=True).click(),
+    "learn": lambda box: box.get_by_role("switch", name="positions").first.click(),
 }
 
 

@@ -70,7 +70,7 @@ def test_numbers_in_sentences_are_those_of_the_records():
 
 
 def highest_rate(warm_up: bool) -> float:
-    """The highest rate in Figure 17, norm first, below the first one that a seed fails with."""
+    """The highest rate in Figure 18, norm first, below the first one that a seed fails with."""
     runs = [run for run in common.record("warmups")["runs"] if run["norm first"]]
     runs = [run for run in runs if run["warm-up"] == warm_up]
     failing = min(run["peak"] for run in runs if run["loss"] >= 0.5)

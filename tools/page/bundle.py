@@ -3,9 +3,12 @@
 Each module becomes a function of its own, which runs once, after those that it imports, and returns
 what it exports. It may use `import { a, b as c } from "…"`, `import a from "…"`, `import "…"`,
 `export { a as b }`, `export default`, and `export` before a declaration: each at the beginning of
-a line or, in minified files, at either end. Other syntax raises an error.
+a line or, in minified files, at either end. `import a from "…" with { type: "text" }` gives the
+other module with all that it imports as the text of a script, for a worker. Other syntax raises an
+error.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -17,6 +20,7 @@ PACKAGES = {
     "htm": VENDOR / "htm.mjs",
 }
 IMPORT = re.compile(r'^import\s*(?:(?:(\w+)|\{([^}]*)\})\s*from\s*)?"([^"]+)";?', re.M)
+TEXT = re.compile(r'^import\s+(\w+)\s+from\s+"([^"]+)"\s+with\s*\{\s*type: "text"\s*\};', re.M)
 LIST = re.compile(r"(?:^|(?<=[;}]))export\s*\{([^}]*)\};?\s*$", re.M)
 DEFAULT = re.compile(r"(?:^|(?<=[;}]))export default ", re.M)
 DECLARED = re.compile(r"^export ((?:async )?function\*?|const|let|class) (\w+)", re.M)
@@ -77,7 +81,10 @@ def bundle(entry: Path, name: str = "") -> str:
             given["default"] = "theDefault"
             return "const theDefault = "
 
-        code = IMPORT.sub(imported, path.read_text("utf-8"))
+        def as_text(found: re.Match) -> str:
+            return f"const {found[1]} = {json.dumps(bundle(path.parent / found[2]))};"
+
+        code = IMPORT.sub(imported, TEXT.sub(as_text, path.read_text("utf-8")))
         code = DECLARED.sub(declared, DEFAULT.sub(default, LIST.sub(listed, code)))
         if left := LEFT.search(code):
             raise ValueError(f"{path.name}: cannot join {left[0].strip()[:60]!r}")

@@ -20,6 +20,7 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-first-translation": "translator",
     "figure-attention-by-hand": "by-hand",
     "figure-architecture": "map",
+    "figure-attention-of-a-copy": "learn",
     "figure-one-search": "tree",
 }
 KNOWN = {  # the settings that the page's translator can compute with

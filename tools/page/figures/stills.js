@@ -3,6 +3,7 @@
 import { renderToString } from "preact-render-to-string";
 
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
+import { firstScene as firstLearn, Learn } from "./learn.js";
 import { html } from "./lib/ui.js";
 import { firstScene as firstMap, ModelMap } from "./map.js";
 import { readingModel } from "./model/file.js";
@@ -24,6 +25,7 @@ const FIGURES = {
   tree: [Tree, firstTree],
   picture: [Picture, firstScene],
   translator: [Translator, firstScene],
+  learn: [Learn, firstLearn],
   "by-hand": [ByHand, firstByHand],
   map: [ModelMap, firstMap],
 };
