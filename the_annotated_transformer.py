@@ -2564,9 +2564,9 @@ published("breaks")
 # reaches 24 BLEU in two epochs and falls to 6 without the division. [Common failures](#failures)
 # lists this and other faults by symptom.
 #
-# How does a model copy? To write a token, it should look at that token in the source. Here is the
-# cross-attention of the last layer, as a mean over its heads, while the trained model copies ten
-# different tokens:
+# How does a model copy? To write a token, it must look at that token in the source, so its
+# cross-attention should have a diagonal. The notebook draws that of the model trained above. On the
+# page two smaller models learn in your browser, and you can break them.
 
 
 # %% tags=["hide-input"]
@@ -2581,9 +2581,8 @@ def attention_of_a_copy_figure():
 
 
 # %% [markdown]
-# **Figure 17.** Cross-attention of a copy: the diagonal. On the page two small models learn in your
-# browser. Press Start and watch the diagonal appear; then switch parts off, and compare the loss
-# with the number of exact copies.
+# **Figure 17.** Copying is a diagonal in cross-attention. On the page, press Start and watch it
+# appear; then switch off a part of one model, and compare losses and exact copies.
 #
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?

@@ -92,7 +92,7 @@ const CELL = 20;
 const LEFT = 44; // of the map: what is written
 const TOP = 22; // what is read
 
-/** Where the last layer looks: columns are read, rows are written, dark is much weight. */
+/** Where the last layer looks: columns are read, rows are written, a strong colour is much weight. */
 function Attention({ scene }) {
   const { source, written, weights } = scene;
   const middle = (place, from) => from + CELL * (place + 0.5);

@@ -18,8 +18,8 @@ export const SIZES = {
   longest: LENGTH + 1,
 };
 const BATCH = 32;
-export const FACTOR = 0.5;
-export const WARM_UP = 100;
+export const FACTOR = 0.15;
+export const WARM_UP = 50;
 export const UPDATES = 300; // then a training ends
 export const TESTS = 50; // sequences to judge by
 export const PARTS = ["mask", "positions", "residuals", "shift"]; // what can be switched off
