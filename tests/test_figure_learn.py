@@ -50,7 +50,7 @@ class Reference:
         self.model = at.make_model(
             sizes["vocabulary"], sizes["vocabulary"], sizes["layers"], sizes["width"],
             sizes["inner"], sizes["heads"], dropout=0.0, max_len=sizes["longest"],
-            positions="none" if part == "positions" else "plain",
+            positions=at.NoPositions if part == "positions" else None,
         )  # fmt: skip
         self.model.load_state_dict(tensors(weights))
 
