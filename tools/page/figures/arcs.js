@@ -65,7 +65,11 @@ export function Drawing({ scene, at, tall = false, toward = null, onChoose, onLo
   const point = (along, across) => (tall ? `${across} ${along}` : `${along} ${across}`);
   const middle = (near + far) / 2;
   const looking = toward !== null;
-  const state = (t) => ({ now: !looking && t === at, later: !looking && t > at, yours: t === scene.chosen.length });
+  const state = (t) => ({
+    now: !looking && t === at,
+    later: !looking && t > at,
+    yours: t === scene.chosen.length,
+  });
   const arcs = decisions.slice(0, looking ? undefined : at).flatMap(({ weights }, t) =>
     weights.map((weight, s) => {
       if (weight < LEAST) return null;
@@ -89,7 +93,7 @@ export function Drawing({ scene, at, tall = false, toward = null, onChoose, onLo
     "aria-label": lookedAt(scene, s),
     tabindex: s === (toward ?? 0) ? 0 : -1,
     onMouseEnter: () => onLook(s),
-    onMouseLeave: ({ currentTarget }) => currentTarget === document.activeElement || onLook(null), // a tap stays
+    onMouseLeave: ({ currentTarget }) => currentTarget === document.activeElement || onLook(null),
     onFocus: () => onLook(s),
     onBlur: () => onLook(null),
     onClick: () => onLook(s),

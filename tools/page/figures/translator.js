@@ -56,7 +56,7 @@ function Field({ typed, onWrite }) {
 function Bank({ typed, onWrite }) {
   const chosen = wordsOf(typed) ?? {};
   const button = ({ kind, word, means }) => html`<${Button}
-    class=${kind} pressed=${chosen[kind] === word} onClick=${() => onWrite(withWord(typed, { kind, word }))}
+    pressed=${chosen[kind] === word} onClick=${() => onWrite(withWord(typed, { kind, word }))}
   ><span lang="de">${word}</span><small>${means}</small><//>`;
   return html`<div class="bank" role="group" aria-label="Words for the sentence">${BANK.map(button)}</div>`;
 }
@@ -78,33 +78,43 @@ function Heads({ size, view, onChoose }) {
   return html`<div class="heads" role="group" aria-label="Layer and head whose attention is drawn"><p>Arcs: attention to the source</p>${rows}</div>`;
 }
 
-/** Play once, when it has been in sight for a moment and nobody has touched it. */
+/** Play once, when the figure has been in sight for a moment; a reader who goes into it goes first. */
 function useOpening(figure, player, stop) {
   useEffect(() => {
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (still || location.hash.startsWith("#s=")) return;
-    let waiting;
     const { turn } = player;
-    const play = () => {
+    let clock;
+    let playing = 0; // the player's turn, once it plays
+    const seen = new IntersectionObserver(
+      ([{ isIntersecting }]) => {
+        clearTimeout(clock);
+        if (isIntersecting) clock = setTimeout(play, BEFORE);
+      },
+      { threshold: 0.5 },
+    );
+    const give = () => {
+      clearTimeout(clock);
+      seen.disconnect();
+    };
+    function play() {
+      give();
       if (player.turn !== turn) return;
       player.restart(player.count);
       player.play(stop);
+      playing = player.turn;
+    }
+    const enter = ({ target }) => {
+      if (!target.matches(":focus-visible")) return;
+      give();
+      if (playing === player.turn) player.show(stop);
     };
-    const seen = new IntersectionObserver(
-      ([{ isIntersecting }]) => {
-        clearTimeout(waiting);
-        if (!isIntersecting) return;
-        waiting = setTimeout(() => {
-          seen.disconnect();
-          play();
-        }, BEFORE);
-      },
-      { threshold: 0.6 },
-    );
-    seen.observe(figure.current);
+    const { current } = figure;
+    seen.observe(current);
+    current.addEventListener("focusin", enter);
     return () => {
-      clearTimeout(waiting);
-      seen.disconnect();
+      give();
+      current.removeEventListener("focusin", enter);
     };
   }, []);
 }
@@ -121,7 +131,7 @@ export function Translator({ scene: first }) {
   const held = useRef(null); // where the candidates stand while the rest is written
   const figure = useRef(null);
   const drawings = useRef(null);
-  useOpening(drawings, player, first.stop);
+  useOpening(figure, player, first.stop || first.decisions.length);
 
   /** Change the plan; once its scene is there, `then` says where to look. */
   async function wish(changes, then) {
@@ -132,7 +142,8 @@ export function Translator({ scene: first }) {
     const { text, beam, chosen, old, view } = { ...wished.current, ...changes };
     wished.current = { text, beam, chosen, old, view };
     setCopied(null);
-    if (planIn(location.hash, scene.size)) history.replaceState(null, "", addressOf(wished.current)); // no stale one
+    const linked = planIn(location.hash, scene.size); // then no stale link is left
+    if (linked) history.replaceState(null, "", addressOf(wished.current));
     const next = await run((model) => sceneOf(model, wished.current));
     if (!next) return;
     wished.current = { ...wished.current, chosen: next.chosen };
@@ -194,9 +205,7 @@ export function Translator({ scene: first }) {
       setTyped(plan.text);
       clearTimeout(waiting.current?.clock);
       waiting.current = null; // the address is the last wish
-      wish(plan, (next) =>
-        plan.at ? player.restart(next.decisions.length, plan.at) : fromStart(next),
-      );
+      wish(plan, (next) => (plan.at ? player.restart(next.decisions.length, plan.at) : fromStart(next)));
     };
     arrive();
     addEventListener("hashchange", arrive);

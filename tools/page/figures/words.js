@@ -19,8 +19,10 @@ const WHERE = {
 };
 const BUILT = /^(Eine?)( (\p{L}+?)(er|es|e))? (\p{L}+) (\p{L}+) (\p{L}+ (?:\p{L}+ )?(\p{L}+))\.$/u;
 
+const KINDS = { how: HOW, who: WHO, does: DOES, where: WHERE };
+
 /** The words of the bank, by kind: { kind, word, means }. */
-export const BANK = Object.entries({ how: HOW, who: WHO, does: DOES, where: WHERE }).flatMap(([kind, words]) =>
+export const BANK = Object.entries(KINDS).flatMap(([kind, words]) =>
   Object.entries(words).map(([word, about]) => ({ kind, word, means: about.means ?? about })),
 );
 
@@ -49,7 +51,7 @@ export function withWord(text, { kind, word }) {
 
 // The die --------------------------------------------------------------------------------------------
 
-const ONE = ["Ein Hund", "Eine Frau", "Ein alter Mann", "Ein kleines Mädchen", "Ein Junge mit einem roten Hut"];
+const ONE = ["Ein Hund", "Eine Frau", "Ein alter Mann", "Ein kleines Mädchen", "Ein Junge mit rotem Hut"];
 const TWO = ["Zwei Hunde", "Drei Kinder", "Zwei junge Frauen", "Vier Männer", "Viele Menschen"];
 const ACTS = [
   // what one does, what several do, and where

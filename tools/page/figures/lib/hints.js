@@ -10,9 +10,12 @@ const NOUNS = 0.25; // of the words of a caption at least so many have a capital
 const SAYS_NO = /(?<!\p{L})(kein\p{L}*|nicht|nie|niemals|niemand)(?!\p{L})/iu;
 
 // Words of English captions that no German sentence has, and of German ones that no English has.
-const ENGLISH =
-  /^(the|a|and|is|are|of|with|on|by|at|to|his|her|their|he|she|it|they|some|i|you|dogs?|girls?|boys?|wom[ae]n|people|children|playing|running|sitting|standing|walking)$/i;
-const GERMAN = /^(der|das|den|dem|ein|eine|einen|einem|einer|und|ist|mit|auf|im|am|zwei|drei|ich|er|sie|es)$/i;
+const among = (list) => new RegExp(`^(${list.replaceAll(" ", "|")})$`, "i");
+const ENGLISH = among(
+  "the a and is are of with on by at to his her their he she it they some i you dogs? girls? boys? " +
+    "wom[ae]n people children playing running sitting standing walking",
+);
+const GERMAN = among("der das den dem ein eine einen einem einer und ist mit auf im am zwei drei ich er sie es");
 
 /** Is it English? Words of both languages, as "in", tell nothing. */
 function isEnglish(words) {
