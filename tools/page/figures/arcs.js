@@ -59,7 +59,7 @@ function walk(event) {
 export function Drawing({ scene, at, tall = false, toward = null, onChoose, onLook, ...rest }) {
   const { source, decisions } = scene;
   const lines = [source, decisions.map(({ piece }) => piece)].map((pieces) => alongLine(pieces, tall));
-  const [near, far] = tall ? [140, 200] : [40, 124]; // where the two lines face each other
+  const [near, far] = tall ? [140, 200] : [40, 116]; // where the two lines face each other
   const length = Math.max(...lines.map(endOf));
   const [width, height] = tall ? [340, length] : [Math.max(640, length), far + 40];
   const point = (along, across) => (tall ? `${across} ${along}` : `${along} ${across}`);

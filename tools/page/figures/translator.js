@@ -125,13 +125,13 @@ export function Translator({ scene: first }) {
   const [copied, setCopied] = useState(null); // what came of it
   const [toward, look] = useState(null); // a piece of the source
   const [line, run] = useModel();
-  const player = usePlayer(first.decisions.length, { at: first.stop || first.decisions.length });
+  const player = usePlayer(first.decisions.length, { at: first.stop });
   const wished = useRef(first); // the last plan, perhaps not shown yet
   const waiting = useRef(null); // of a text that is still being typed: it, and the clock
   const held = useRef(null); // where the candidates stand while the rest is written
   const figure = useRef(null);
   const drawings = useRef(null);
-  useOpening(figure, player, first.stop || first.decisions.length);
+  useOpening(figure, player, first.stop);
 
   /** Change the plan; once its scene is there, `then` says where to look. */
   async function wish(changes, then) {
@@ -154,7 +154,7 @@ export function Translator({ scene: first }) {
 
   function fromStart({ decisions, stop }) {
     player.restart(decisions.length);
-    player.play(stop || decisions.length);
+    player.play(stop);
   }
 
   function write(text, moment = 0) {
@@ -233,7 +233,9 @@ export function Translator({ scene: first }) {
         <${English} scene=${scene} at=${player.playing ? at : under} busy=${player.playing} />
       </div>
       <${Candidates} scene=${scene} at=${under} hidden=${player.playing && !stays} onChoose=${overrule}>
-        <p class="try">Choose another piece, and the rest is written anew.</p>
+        <p class=${classes({ try: true, unseen: player.playing && !stays })}>
+          Choose another piece, a word or part of one, and the rest is written anew.
+        </p>
         <p class="reads">${toward === null ? inWords(scene, at) : lookedAt(scene, toward)}</p>
       <//>
     </div>
