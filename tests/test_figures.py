@@ -11,12 +11,20 @@ from tools.page import playable
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PLAYERS = ("translator", "by-hand", "tree")  # they go through steps
+
+
+def head_of_the_drawer(box):
+    """A head of the translator, whose drawer is opened."""
+    box.locator(".drawer > summary").click()
+    return box.get_by_role("button", name="layer 1, head 1")
+
+
 ASKS_FOR_THE_MODEL = {  # a touch that needs the model
-    "translator": lambda box: box.get_by_role("button", name="layer 1, head 1").click(),
+    "translator": lambda box: head_of_the_drawer(box).click(),
     "map": lambda box: box.locator('[data-place="decoder final"]').press("Enter"),
     "tree": lambda box: box.locator("[name=width]").fill("4"),
 }
-OPERATED = ":is(.player, .chips, .handle, .layers, select, [type=range], [type=checkbox]):visible"
+OPERATED = ":is(.player, .chips, .bank, .drawer, .handle, .layers, select, [type=range], [type=checkbox]):visible"
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +36,8 @@ def second(chromium):
 
 @pytest.fixture(scope="module")
 def awake(second, figures_page):
-    """A page that nobody has touched; every figure has been in sight."""
-    tab = watched(second, figures_page)
+    """A page that nobody has touched and nothing plays; every figure has been in sight."""
+    tab = watched(second, figures_page, reduced_motion="reduce")
     for name in PLAYED:
         figure(tab, name)
     return tab
@@ -104,7 +112,7 @@ def test_at_any_width_and_in_both_themes_it_fits_and_is_accessible(
     assert tab.faults == []
 
 
-ROWS = ".pieces, .lens table, .heat table, .tree .grid"  # arrow keys lead through them
+ROWS = ".pieces, .german, .lens table, .heat table, .tree .grid"  # arrow keys lead through them
 FOLLOW_THE_FOCUS = """([box, rows]) => {
     const look = (each) => [each, ...each.children].map((one) => {
         const { outline, outlineOffset, boxShadow, stroke, strokeWidth } = getComputedStyle(one);
@@ -138,7 +146,7 @@ def test_the_tab_key_reaches_everything_that_can_be_operated(browser, figures_pa
 
 def test_rows_tables_and_trees_are_one_stop_for_the_tab_key(awake):
     groups = awake.locator(ROWS)
-    assert groups.count() == 6
+    assert groups.count() == 8
     for group in groups.all():
         assert group.locator("[tabindex='0']").count() == 1
         assert group.locator("[tabindex='-1']").count() > 1
@@ -146,8 +154,9 @@ def test_rows_tables_and_trees_are_one_stop_for_the_tab_key(awake):
 
 @pytest.mark.parametrize("name", PLAYERS)
 def test_a_player_goes_on_by_the_clock_until_it_is_stopped(browser, figures_page, name):
-    tab = watched(browser, figures_page)
+    tab = watched(browser, figures_page, reduced_motion="reduce")  # nothing plays by itself
     box = figure(tab, name)
+    tab.emulate_media(reduced_motion="no-preference")
     tab.clock.install()
     play = box.locator(".play")
     seen = [box.inner_text()]

@@ -2,6 +2,7 @@
 
 import { renderToString } from "preact-render-to-string";
 
+import { Drawing } from "./arcs.js";
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstLearn, Learn } from "./learn.js";
 import { html } from "./lib/ui.js";
@@ -9,7 +10,8 @@ import { firstScene as firstMap, ModelMap } from "./map.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
-import { Drawing, firstScene, Translator } from "./translator.js";
+import { firstScene } from "./translation.js";
+import { Translator } from "./translator.js";
 import { firstScene as firstTree, Tree } from "./tree.js";
 
 export { finish, readingModel, Search };

@@ -9,6 +9,20 @@ const FRAGMENTS = 2; // pieces to a word in the mean: hardly a German caption
 const NOUNS = 0.25; // of the words of a caption at least so many have a capital letter
 const SAYS_NO = /(?<!\p{L})(kein\p{L}*|nicht|nie|niemals|niemand)(?!\p{L})/iu;
 
+// Words of English captions that no German sentence has, and of German ones that no English has.
+const among = (list) => new RegExp(`^(${list.replaceAll(" ", "|")})$`, "i");
+const ENGLISH = among(
+  "the a and is are of with on by at to his her their he she it they some i you dogs? girls? boys? " +
+    "wom[ae]n people children playing running sitting standing walking",
+);
+const GERMAN = among("der das den dem ein eine einen einem einer und ist mit auf im am zwei drei ich er sie es");
+
+/** Is it English? Words of both languages, as "in", tell nothing. */
+function isEnglish(words) {
+  const known = (kind) => words.filter((word) => kind.test(word)).length;
+  return known(ENGLISH) > known(GERMAN);
+}
+
 /** The pieces of each word, without punctuation. */
 function wordsOf(pieces) {
   const words = [];
@@ -24,8 +38,10 @@ function hintOfLetters(text) {
   const letters = text.replace(/\P{L}/gu, "");
   const [low, high] = [letters.toLowerCase(), letters.toUpperCase()];
   if (letters.length > 3 && letters === high && low !== high)
-    return "It has hardly seen words in capitals: they fall into crumbs, and it guesses.";
+    return "The model has hardly seen words in capitals, and guesses. Try small letters.";
+  if (!/\p{L}|\p{N}/u.test(text)) return "There is no word in it yet. Type a caption in German.";
   const words = text.match(/\p{L}+/gu) ?? [];
+  if (isEnglish(words)) return "This looks like English. The model reads German only.";
   const capitals = words.filter((word) => /^\p{Lu}/u.test(word)).length;
   if (low !== high && capitals < NOUNS * words.length)
     return "German nouns have a capital letter, and in its captions they had it. Without, it hardly knows them.";

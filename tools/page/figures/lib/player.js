@@ -45,14 +45,14 @@ export class Player {
     this.show(at);
   }
 
-  /** Go on to the end; from the beginning where that is reached. */
-  async play() {
+  /** Go on to the end, or to the step `until`; from the beginning where the end is reached. */
+  async play(until = this.count) {
     const turn = ++this.turn;
     this.playing = true;
     if (this.ended) this.at = this.first;
-    if (this.still()) this.at = this.count;
+    if (this.still()) this.at = until;
     this.changed();
-    while (!this.ended) {
+    while (this.at < until) {
       await this.wait(this.pace);
       if (turn !== this.turn) return;
       this.at += 1;

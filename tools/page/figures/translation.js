@@ -1,0 +1,136 @@
+// From a plan to a scene: what the translator of the first screen is asked, and all that it shows.
+//
+// A *plan* is what is wished for: a text, how to search, the ids that the reader has chosen, the path
+// that they left (`old`), the head whose attention is drawn. The model makes a *scene* of it: plain data.
+
+import { likeliest, sum } from "./model/arithmetic.js";
+import { pathsTo, searchFor } from "./model/search.js";
+import { finish } from "./model/slices.js";
+import { SPACE } from "./model/subwords.js";
+import { hintFor } from "./lib/hints.js";
+import { SENTENCE } from "./lib/text.js";
+import { withUmlauts } from "./words.js";
+
+const BEAM = 4; // of the paper, as alpha is
+const ALPHA = 0.6;
+export const LONGEST = 160; // letters of a sentence
+
+/** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
+function weightsOf(path, { layer, head }) {
+  const heads = path.next.cross[layer];
+  const weights =
+    head === null ? heads[0].map((_, s) => sum(heads.map((row) => row[s])) / heads.length) : heads[head];
+  return [...weights].map((weight) => Math.round(1000 * weight) / 1000);
+}
+
+/** The five likeliest at a decision, the one that was taken among them, and what the others have. */
+function offersOf(model, path) {
+  const { logProbs } = path.from.next;
+  const taken = path.written[path.written.length - 1];
+  const best = likeliest(logProbs, 5);
+  if (best.every(({ id }) => id !== taken)) best[4] = { id: taken, logp: logProbs[taken] };
+  const offers = best.map(({ id, logp }) => ({ id, piece: model.words[id], share: Math.exp(logp) }));
+  const rest = 1 - sum(offers.map(({ share }) => share));
+  return { offers, taken, rest: Math.max(0, rest), others: logProbs.length - offers.length };
+}
+
+/** The most uncertain word: its step, the first being 1. A choice, and what stands before it, is certain. */
+function mostUncertain(decisions, chosen) {
+  const words = decisions.map(({ piece, share }, t) =>
+    t >= chosen && piece.startsWith(SPACE) && piece !== SPACE ? share : 2,
+  );
+  return words.indexOf(Math.min(...words)) + 1;
+}
+
+/** What the reader's last choice has put aside: where the old path leaves this one, and its rest. */
+function ghostOf(model, old, written, chosen) {
+  if (!chosen || !old.length || String(old) === String(written)) return null;
+  const before = model.decode(written.slice(0, chosen - 1));
+  return { before, rest: model.decode(old).slice(before.length) };
+}
+
+/** All that is shown of a plan, as work that yields. */
+export function* sceneOf(model, plan) {
+  const read = withUmlauts(plan.text, (word) => model.encode(word));
+  const search = yield* searchFor(model, read);
+  const known = (ids) => (ids.every((id) => id < model.words.length) ? ids : []);
+  let last = search.start;
+  for (const id of known(plan.chosen)) if (last.next) last = search.extend(last, id);
+  const chosen = last.written;
+  if (plan.beam) last = yield* search.translating(BEAM, ALPHA, last);
+  else for (last of search.greedy(last)) yield;
+  const paths = pathsTo(last);
+  const source = search.ids.map((id) => model.words[id]);
+  const runaway = "It finds no end, and is stopped after fifty subwords more than the source has.";
+  const changed = read === plan.text ? "" : `Read as “${read}”`;
+  const decisions = paths.map((path) => ({
+    piece: model.words[path.written[path.written.length - 1]],
+    share: Math.exp(path.logp - path.from.logp),
+    before: model.decode(path.from.written),
+    weights: weightsOf(path.from, plan.view),
+    ...offersOf(model, path),
+  }));
+  return {
+    ...plan,
+    read,
+    chosen,
+    source,
+    ids: last.written,
+    decisions,
+    stop: mostUncertain(decisions, chosen.length),
+    ghost: ghostOf(model, known(plan.old), last.written, chosen.length),
+    hint: last.ended ? hintFor(read, source, LONGEST) || changed : runaway,
+    size: { layers: model.N, heads: model.h },
+  };
+}
+
+const firstPlan = (model) => ({
+  text: SENTENCE,
+  beam: true,
+  chosen: [],
+  old: [],
+  view: { layer: model.N - 1, head: null },
+});
+
+/** What the page shows before anybody has touched it. */
+export const firstScene = (model) => finish(sceneOf(model, firstPlan(model)));
+
+// In an address --------------------------------------------------------------------------------------
+
+/**
+ * `#s=sentence`, with `g` for greedy decoding, a `w` for the ids that the reader has chosen, an `o` for
+ * those of the path they left, a `v` for layer and head, and an `at` for the word that is looked at.
+ */
+export function addressOf({ text, beam, chosen, old, view, at }) {
+  const parts = [
+    `s=${encodeURIComponent(text)}`,
+    ...(beam ? [] : ["g"]),
+    ...(chosen.length ? [`w=${chosen.join(".")}`] : []),
+    ...(chosen.length && old.length ? [`o=${old.join(".")}`] : []),
+    ...(view ? [`v=${view.layer}${view.head === null ? "" : `.${view.head}`}`] : []),
+    ...(at ? [`at=${at}`] : []),
+  ];
+  return `#${parts.join("&")}`;
+}
+
+/** What an address asks for; null where it asks for no sentence, or for what cannot be. */
+export function planIn(hash, { layers, heads }) {
+  if (!hash.startsWith("#s=")) return null;
+  const asked = new Map(
+    hash
+      .slice(1)
+      .split("&")
+      .map((part) => part.split("=")),
+  );
+  const numbers = (name) => (asked.get(name) ?? "").split(".").filter(Boolean).map(Number);
+  const [chosen, old, view, at] = ["w", "o", "v", "at"].map(numbers);
+  if (![...chosen, ...old, ...view, ...at].every((each) => Number.isInteger(each) && each >= 0)) return null;
+  const [layer, head = null] = view;
+  const seen = layer < layers && (head === null || head < heads) ? { view: { layer, head } } : {};
+  try {
+    const text = [...decodeURIComponent(asked.get("s"))].slice(0, LONGEST).join("").trim();
+    return text ? { text, beam: !asked.has("g"), chosen, old, at: at[0] ?? null, ...seen } : null;
+  } catch {
+    return null; // an address may hold anything
+  }
+}
