@@ -24,7 +24,10 @@ ASKS_FOR_THE_MODEL = {  # a touch that needs the model
     "map": lambda box: box.locator('[data-place="decoder final"]').press("Enter"),
     "tree": lambda box: box.locator("[name=width]").fill("4"),
 }
-OPERATED = ":is(.player, .chips, .bank, .drawer, .handle, .layers, select, [type=range], [type=checkbox]):visible"
+OPERATED = (
+    ":is(.player, .chips, .bank, .drawer, .handle, .layers, select, "
+    "[type=range], [type=checkbox]):visible"
+)
 
 
 @pytest.fixture(scope="module")
