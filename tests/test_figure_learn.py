@@ -17,13 +17,17 @@ WITHOUT = [None, *FULL]  # a part that is switched off, or none
 # It computes what PyTorch computes ----------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def engine(chromium):
+def modules_in(chromium):
     """A window with the modules that train, and no page."""
     tab = chromium.new_page()
     tab.add_script_tag(content=bundle(FIGURES / "learn/training.js", "training"))
     tab.add_script_tag(content=bundle(FIGURES / "learn/tape.js", "tapes"))
     return tab
+
+
+@pytest.fixture(scope="module")
+def engine(chromium):
+    return modules_in(chromium)
 
 
 def parts_without(part: str | None) -> dict[str, bool]:
@@ -241,11 +245,11 @@ def test_nothing_starts_by_itself_and_start_lowers_the_loss_until_it_is_paused(t
     )
 
 
-def test_it_shows_what_the_same_seed_gives_elsewhere(engine, box):
+def test_it_shows_what_the_same_seed_gives_elsewhere(browser, box):
     button(box, "Start").click()
     wait_until(box, 0, 1)
     button(box, "Pause").click()
-    losses = engine.evaluate(
+    losses = modules_in(browser).evaluate(
         """parts => {
             const fresh = new training.Learner(parts, 1);
             return Array.from({ length: 10 }, () => fresh.update());
