@@ -17,6 +17,7 @@ import { sideOf } from "./map/places.js";
 import { Plan } from "./map/plan.js";
 import { captionOf, Ride, stopAt, stopsOf } from "./map/ride.js";
 import { FIRST, firstScene, sceneOf } from "./map/scene.js";
+import { headSwitches, isCut, Unplug, useCuts } from "./map/unplug.js";
 
 export { firstScene, sceneOf };
 
@@ -112,6 +113,7 @@ export function ModelMap({ scene: first }) {
   const { scene, touched, line, wished, wish } = useScene(first);
   const stops = stopsOf(first.size);
   const ride = useRide(stops, scene, wished, wish);
+  const state = useCuts(scene.text); // what is switched off
   const [typed, setTyped] = useState(first.text);
   const [head, setHead] = useState(null);
   const waiting = useRef(null); // for the end of typing
@@ -167,15 +169,17 @@ export function ModelMap({ scene: first }) {
     <div class="board">
       <div class="left">
         <div class="plan" onPointerLeave=${() => clearTimeout(resting.current)}>
-          <${Plan} scene=${scene} sections=${first.sections} ids=${scene.start} isOff=${() => false} label=${label}
+          <${Plan} scene=${scene} sections=${first.sections} ids=${scene.start} label=${label}
+            isOff=${(place) => isCut(state.cuts, place, scene.layer)} unmasked=${state.cuts.includes("mask")}
             onPoint=${point} onChoose=${(place) => choose({ place })} />
+          <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
         </div>
-        <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
+        <${Unplug} intact=${translation} text=${scene.text} layers=${size.layers} state=${state} />
       </div>
       <div class="panel">
         <${Ride} player=${ride.player} stops=${stops} onStop=${ride.go} />
         <${Panel} scene=${scene} section=${first.sections[scene.place]} head=${head} onHead=${setHead}
-          caption=${captionOf(scene, ride.stop, ride.before)} />
+          caption=${captionOf(scene, ride.stop, ride.before)} switches=${headSwitches(state, scene)} />
         <p class="heard" role="status">${touched ? heardOf(scene) : ""}</p>
       </div>
     </div>

@@ -75,8 +75,8 @@ function Lines() {
     <path d=${bridge} /><path class="tip" d=${`M${CENTRE.decoder - WIDE / 2 - 9} ${toCross - 4}l8 4l-8 4z`} /></g>`;
 }
 
-function Box({ box, scene, section, off, ids, onPoint, onChoose }) {
-  const { place, y, high, label, kind } = box;
+function Box({ box, scene, section, off, ids, label, onPoint, onChoose }) {
+  const { place, y, high, kind } = box;
   const { side, kind: role } = placed(place);
   const x = CENTRE[side];
   const inside =
@@ -86,7 +86,8 @@ function Box({ box, scene, section, off, ids, onPoint, onChoose }) {
           scene.tables[side].rows[rowOf({ ...scene, place }).row][scene[side]].piece,
         )}</text>`
       : html`<rect class=${`kind-${kind}`} x=${x - WIDE / 2} y=${y} width=${WIDE} height=${high} rx="5" />
-        <text x=${x} y=${y + high / 2 + 5} text-anchor="middle">${label}</text>`;
+        <text x=${x} y=${y + high / 2 + 5} text-anchor="middle">${label}</text>
+        ${off ? html`<path class="cut" d=${`M${x - WIDE / 2} ${y}l${WIDE} ${high}m0 ${-high}l${-WIDE} ${high}`} />` : null}`;
   return html`<a href=${section} data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
     class=${classes({ chosen: place === scene.place && !ids, off })}
     onPointerEnter=${() => onPoint(place)}
@@ -101,12 +102,13 @@ function Box({ box, scene, section, off, ids, onPoint, onChoose }) {
     }}>${inside}</a>`;
 }
 
-/** The plan; `ids`: the ride is at the ids, before the embedding. `isOff` says what is switched off. */
-export function Plan({ scene, sections, ids, isOff, onPoint, onChoose, label }) {
+/** The plan; `ids`: the ride is at the ids, before the embedding. `isOff` says what is switched off, `unmasked` that the mask is. */
+export function Plan({ scene, sections, ids, isOff, unmasked, onPoint, onChoose, label }) {
   const { layer, size, pieces } = scene;
   const boxes = BOXES.map(
     (box) =>
       html`<${Box} key=${box.place} box=${box} scene=${scene} section=${sections[box.place]} ids=${ids}
+        label=${unmasked && box.place === "decoder attention" ? "self-attention" : box.label}
         off=${isOff(box.place)} onPoint=${onPoint} onChoose=${onChoose} />`,
   );
   const [x, y] = spotOf(scene.place, ids);

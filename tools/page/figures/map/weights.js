@@ -39,7 +39,7 @@ export function mostOf(weights, pieces) {
 }
 
 /** The weights of the chosen position: a row for each head, and the arcs of one, or of their mean. */
-export function Weights({ scene, head, onHead }) {
+export function Weights({ scene, head, onHead, isOff, onSwitch }) {
   const { weights } = scene;
   const { pieces, own } = lookedAt(scene);
   const mean = pieces.map((_, i) => sum(weights.map((row) => row[i])) / weights.length);
@@ -55,6 +55,7 @@ export function Weights({ scene, head, onHead }) {
     const choose = () => onHead(number === head ? null : number);
     return html`<tr><th scope="row">
       <${Button} aria-label=${`head ${number + 1}`} title=${`arcs of head ${number + 1}`} pressed=${number === head} onClick=${choose}>${number + 1}<//>
+      <${Button} class="switch" aria-label=${`head ${number + 1} off`} pressed=${isOff(number)} onClick=${() => onSwitch(number)}>off<//>
     </th>${cells}</tr>`;
   });
   const drawn = head === null ? mean : weights[head];
