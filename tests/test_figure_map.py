@@ -177,7 +177,7 @@ def test_on_a_phone_the_panel_stays_in_sight_and_off_the_box(browser, figures_pa
     wait_for(box, "decoder cross")
 
 
-# The ride -------------------------------------------------------------------------------------------
+# The ride -----------------------------------------------------------------------------------------
 
 
 def stop(box) -> int:
@@ -207,7 +207,8 @@ def test_a_ride_leads_from_the_source_ids_to_the_generator(box):
         assert re.search(r"\d", caption), "with numbers of this sentence"
         assert box.locator(".panel a").get_attribute("href") == LINKS[place]
         looks = place in ("encoder attention", "decoder attention", "decoder cross")
-        assert box.locator(".arcs path").count() > 0 if looks else box.locator(".strip").is_visible()
+        shown = ".arcs path" if looks else ".strip path"
+        assert box.locator(shown).count() > 0
     assert forth.evaluate("button => document.activeElement === button"), "the focus stays"
     sides = [place.split()[0] for place, _, _ in seen[1:]]
     assert sides == sorted(sides, reverse=True), "first the encoder, then the decoder"
@@ -257,7 +258,39 @@ def test_a_box_that_is_out_of_sight_is_scrolled_into_view_and_none_else(tab, box
     assert tab.evaluate("scrollY") == before
 
 
-@pytest.mark.parametrize("width, most", [(1440, 920), (390, 1400)])
+@pytest.mark.parametrize("width, most", [(1440, 920), (390, 1450)])
 def test_the_figure_is_not_much_taller_than_a_screen(browser, figures_page, width, most):
     tab = watched(browser, figures_page, viewport={"width": width, "height": 900})
     assert figure(tab, "map").locator(".map").bounding_box()["height"] < most
+
+
+# Unplugged ----------------------------------------------------------------------------------------
+
+
+def test_what_is_switched_off_breaks_the_translation_and_comes_back(box):
+    broken = box.locator(".broken [lang]")
+    assert broken.inner_text() == ""
+    for name, cut in (("encoder feed-forward of layer 1", 0), ("positions", 2)):
+        switch = box.get_by_role("button", name=f"{name} off")
+        switch.press("Enter")
+        broken.filter(has_text=re.compile(r"\w")).wait_for()
+        assert switch.get_attribute("aria-pressed") == "true"
+        assert box.locator(".plan .off").count() >= cut
+        assert switch.evaluate("button => document.activeElement === button"), "the focus stays"
+    assert broken.inner_text() != box.locator(".translated").inner_text()
+    back = box.get_by_role("button", name="plug all in")
+    back.press("Enter")
+    broken.filter(has_not_text=re.compile(r"\w")).wait_for(state="attached")
+    assert box.locator(".plan .off").count() == 0
+    assert back.evaluate("button => document.activeElement === button")
+
+
+def test_a_head_is_switched_off_where_its_weights_are_shown(box):
+    place(box, "decoder cross").press("Enter")
+    wait_for(box, "decoder cross")
+    switch = box.get_by_role("button", name="head 2 off", exact=True)
+    switch.tap()
+    box.locator(".broken [lang]").filter(has_text=re.compile(r"\w")).wait_for()
+    assert "head 2" in box.locator(".verdict").inner_text()
+    box.locator(".layers button").first.click()
+    switch.and_(box.locator("[aria-pressed=false]")).wait_for()  # the head of another layer

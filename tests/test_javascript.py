@@ -290,7 +290,6 @@ def test_attention_weights_equal_those_of_pytorch(engine, looked, place, name):
             assert sum(expected[len(row) :]) == 0, "later positions are masked"
 
 
-
 # Parts switched off -------------------------------------------------------------------------------
 
 CUTS = [
@@ -385,7 +384,8 @@ def test_a_part_switched_off_is_as_in_pytorch(at, engine, shipped, captions, cut
 def test_a_model_with_parts_switched_off_leaves_the_model_as_it_was(at, engine, shipped, texts):
     engine.add_script_tag(content=bundle.bundle(FIGURES / "model/unplug.js", "unplug"))
     every = [cut for cuts in CUTS for cut in cuts]
-    translate = "([text]) => model.decode(stills.finish(unplug.greedyWithout(model, text, [], 80)).written)"
+    greedy = "stills.finish(unplug.greedyWithout(model, text, [], 80))"
+    translate = f"([text]) => model.decode({greedy}.written)"
     before = engine.evaluate(translate, [CAPTION])
     engine.evaluate(GREEDY_WITHOUT, [[CAPTION], every, LENGTH])
     assert engine.evaluate(translate, [CAPTION]) == before

@@ -3,7 +3,7 @@
 // A ride leads one token from the source ids to the generator.
 //
 // A *wish* is what is asked for, a *scene* all that is shown of it: see map/scene.js. The first scene is
-// written into the page when it is built. Where there is no ride, the map is a plan to point at.
+// written into the page when it is built.
 
 import { pause } from "./model/slices.js";
 import { hintFor } from "./lib/hints.js";
@@ -68,6 +68,12 @@ function useRide(stops, scene, wished, wish) {
   player.pace = PACE;
   seen.current ||= place;
 
+  /** Scroll to the chosen box, if it is out of sight or behind the panel. */
+  function reveal() {
+    const chosen = box.current?.querySelector(".plan .chosen");
+    chosen?.scrollIntoView({ block: "nearest", behavior: "instant" });
+  }
+
   /** Ask for the scene of the stop that the player is at. */
   function arrive() {
     if (seen.current === player.at) return;
@@ -77,10 +83,7 @@ function useRide(stops, scene, wished, wish) {
     const isSource = sideOf(stop.place) === "encoder";
     const { place, layer, start = false } = stop;
     arriving.current = wish({ place, layer, start, ...(isSource && { encoder: source }) });
-    arriving.current.then(() => {
-      const chosen = box.current?.querySelector(".plan .chosen");
-      chosen?.scrollIntoView({ block: "nearest", behavior: "instant" });
-    });
+    arriving.current.then(reveal);
   }
   const drawn = player.changed;
   player.changed = () => {
@@ -106,7 +109,7 @@ function useRide(stops, scene, wished, wish) {
     if (at) setBegun(true);
   }
   const shown = stopAt(stops, scene);
-  return { player, go, leave, box, stop: stops[shown], before: stops[shown - 1] };
+  return { player, go, leave, reveal, box, stop: stops[shown], before: stops[shown - 1] };
 }
 
 export function ModelMap({ scene: first }) {
@@ -123,7 +126,7 @@ export function ModelMap({ scene: first }) {
     const changes = { ...chosen, start: false };
     clearTimeout(resting.current);
     ride.leave(changes);
-    wish(changes);
+    return wish(changes);
   }
 
   function point(place) {
@@ -171,7 +174,7 @@ export function ModelMap({ scene: first }) {
         <div class="plan" onPointerLeave=${() => clearTimeout(resting.current)}>
           <${Plan} scene=${scene} sections=${first.sections} ids=${scene.start} label=${label}
             isOff=${(place) => isCut(state.cuts, place, scene.layer)} unmasked=${state.cuts.includes("mask")}
-            onPoint=${point} onChoose=${(place) => choose({ place })} />
+            onPoint=${point} onChoose=${(place) => choose({ place }).then(ride.reveal)} />
           <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
         </div>
         <${Unplug} intact=${translation} text=${scene.text} layers=${size.layers} state=${state} />
