@@ -1,5 +1,6 @@
 """JavaScript without a page: modules are joined, the player plays, the model is that of PyTorch."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -300,6 +301,109 @@ def test_attention_weights_equal_those_of_pytorch(engine, looked, place, name):
         for row, expected in zip(ours, theirs, strict=True):
             assert row == pytest.approx(expected[: len(row)], abs=1e-3)
             assert sum(expected[len(row) :]) == 0, "later positions are masked"
+
+
+# Parts switched off -------------------------------------------------------------------------------
+
+CUTS = [
+    ["encoder attention 0"],
+    ["encoder feed-forward 1"],
+    ["decoder attention 2"],
+    ["decoder cross 2"],
+    ["decoder feed-forward 0"],
+    ["encoder attention 1 head 2"],
+    ["decoder attention 0 head 0"],
+    ["decoder cross 1 head 1"],
+    ["mask"],
+    ["positions"],
+    ["decoder cross 0", "encoder attention 2 head 0", "mask", "positions"],
+]
+LENGTH = 24  # tokens of a translation, which may find no end
+PARTS = {"attention": "self_attn", "cross": "src_attn", "feed-forward": "feed_forward"}
+GREEDY_WITHOUT = """([texts, cuts, most]) => texts.map((text) => {
+    const { written, from } = stills.finish(unplug.greedyWithout(model, text, cuts, most));
+    const steps = [];
+    for (let path = from; path; path = path.from)
+        steps.unshift([...path.next.logProbs.keys()].filter((id) => path.next.logProbs[id] > -7)
+            .map((id) => [id, path.next.logProbs[id]]));
+    return [written, steps];
+})"""
+
+
+@contextlib.contextmanager
+def switched_off(model, cuts: list[str]):
+    """The model of PyTorch with the same parts switched off; afterwards it is as before."""
+    hooks, kept = [], []
+    for cut in cuts:
+        if cut == "positions":
+            waves = [model.src_embed[1].pe, model.tgt_embed[1].pe]
+            kept += [(each, each.clone()) for each in waves]
+            [each.zero_() for each in waves]
+        elif cut != "mask":
+            side, part, layer, *head = cut.split()
+            module = getattr(getattr(model, side).layers[int(layer)], PARTS[part])
+            if head:
+                output = module.linears[-1].weight
+                kept.append((output, output.clone()))
+                width = len(output) // module.h
+                output[:, int(head[1]) * width : (int(head[1]) + 1) * width] = 0
+            else:
+                hooks.append(module.register_forward_hook(lambda *given: given[-1] * 0))
+    yield
+    for hook in hooks:
+        hook.remove()
+    for tensor, before in kept:
+        tensor.copy_(before)
+
+
+def log_probs_without(at, model, ids: list[int], read: list[int], cuts: list[str]) -> torch.Tensor:
+    """Log-probabilities of the symbol after each prefix of what was read: (T, V)."""
+    seen = torch.ones(1, 1, len(ids), dtype=torch.bool)
+    tgt = torch.tensor([read])
+    memory = model.encode(torch.tensor([ids]), seen)
+    if "mask" not in cuts:
+        return model.generator(model.decode(memory, seen, tgt, at.subsequent_mask(len(read))))[0]
+    prefixes = [tgt[:, : number + 1] for number in range(len(read))]
+    opened = [torch.ones(1, each.size(1), each.size(1), dtype=torch.bool) for each in prefixes]
+    states = [
+        model.decode(memory, seen, *each)[:, -1] for each in zip(prefixes, opened, strict=True)
+    ]
+    return model.generator(torch.cat(states))
+
+
+@pytest.fixture(scope="module")
+def captions(at) -> list[str]:
+    return [german for german, _ in at.builtin_corpus()["train"][:20]]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("cuts", CUTS, ids="+".join)
+def test_a_part_switched_off_is_as_in_pytorch(at, engine, shipped, captions, cuts):
+    engine.add_script_tag(content=bundle.bundle(FIGURES / "model/unplug.js", "unplug"))
+    ours = engine.evaluate(GREEDY_WITHOUT, [captions, cuts, LENGTH])
+    with torch.no_grad(), switched_off(shipped.model, cuts):
+        sources = [ids for _, ids in at.source_parts(shipped, captions, split=False)]
+        for ids, (written, steps) in zip(sources, ours, strict=True):
+            read = [at.START, *written[:-1]]
+            theirs = log_probs_without(at, shipped.model, ids, read, cuts)
+            for row, token, likely in zip(theirs, written, steps, strict=True):
+                numbers, log_probs = zip(*likely, strict=True)
+                there = row[list(numbers)]
+                torch.testing.assert_close(torch.tensor(log_probs), there, atol=1e-3, rtol=0)
+                assert row[token] > row.max() - 1e-3
+
+
+@pytest.mark.browser
+def test_a_model_with_parts_switched_off_leaves_the_model_as_it_was(at, engine, shipped, texts):
+    engine.add_script_tag(content=bundle.bundle(FIGURES / "model/unplug.js", "unplug"))
+    every = [cut for cuts in CUTS for cut in cuts]
+    greedy = "stills.finish(unplug.greedyWithout(model, text, [], 80))"
+    translate = f"([text]) => model.decode({greedy}.written)"
+    before = engine.evaluate(translate, [CAPTION])
+    engine.evaluate(GREEDY_WITHOUT, [[CAPTION], every, LENGTH])
+    assert engine.evaluate(translate, [CAPTION]) == before
+    search = functools.partial(at.beam_search, beam=1, alpha=0.6)
+    assert [before] == at.translate(shipped, [CAPTION], search, split=False)
 
 
 @pytest.mark.browser

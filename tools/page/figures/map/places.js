@@ -1,0 +1,57 @@
+// The places of the map: what a box of the drawing has as data-place, and the rows of the logit lens.
+//
+// "decoder cross norm" is the norm before cross-attention, "decoder cross" what cross-attention adds,
+// "decoder cross sum" the stream after it; outside of layers: "decoder final", "encoder memory", …
+
+export const PARTS = { encoder: ["attention", "feed-forward"], decoder: ["attention", "cross", "feed-forward"] };
+export const ATTENTION = ["encoder attention", "decoder attention", "decoder cross"];
+const NAMES = {
+  embedding: "embedding · √D",
+  positions: "embedding + positions",
+  cross: "cross-attention",
+  final: "final norm",
+};
+
+/** What a place is made of; `number` counts the parts of a layer, and is negative outside of layers. */
+export function placed(place) {
+  const [side, part, kind = "adds"] = place.split(" ");
+  return { side, part, kind, number: PARTS[side].indexOf(part) };
+}
+
+export const sideOf = (place) => placed(place).side;
+
+function partName({ side, part }) {
+  if (part !== "attention") return NAMES[part] ?? part;
+  return side === "encoder" ? "self-attention" : "masked self-attention";
+}
+
+export function nameOf(place) {
+  const parts = placed(place);
+  const name = partName(parts);
+  if (parts.kind === "norm") return `norm before ${name}`;
+  if (parts.kind === "sum") return `sum after ${name}`;
+  if (ATTENTION.includes(place)) return name;
+  return parts.number < 0 ? name : `${name}: what it adds`;
+}
+
+/** The places of the stream, as the rows of the table: [{ place, layer, name }], no layer outside of layers. */
+export function streamOf(side, layers) {
+  const rows = [{ place: `${side} positions`, name: NAMES.positions }];
+  for (let layer = 0; layer < layers; layer++) {
+    for (const part of PARTS[side]) {
+      const name = part === "attention" ? "self-attention" : (NAMES[part] ?? part);
+      rows.push({ place: `${side} ${part} sum`, layer, name });
+    }
+  }
+  rows.push({ place: `${side} final`, name: side === "encoder" ? "final norm" : "final norm, generator" });
+  return rows;
+}
+
+/** The row of a place; within a part, that of the sum after it. `exact`: it is what the row shows. */
+export function rowOf({ place, layer, size }) {
+  const { side, part, kind, number } = placed(place);
+  if (part === "embedding") return { row: 0, exact: false };
+  if (part === "positions") return { row: 0, exact: true };
+  if (number < 0) return { row: 1 + size.layers * PARTS[side].length, exact: true };
+  return { row: 1 + layer * PARTS[side].length + number, exact: kind === "sum" };
+}

@@ -1,0 +1,130 @@
+// The plan: the encoder on the left, the decoder on the right, one layer of each, and the stream that runs down
+// through them. Each box is a link to its section; at each sum stands what the logit lens finds there.
+
+import { spelt } from "../lib/text.js";
+import { classes, html } from "../lib/ui.js";
+import { nameOf, placed, rowOf, sideOf } from "./places.js";
+
+const WIDTH = 400;
+const HEIGHT = 438;
+const CENTRE = { encoder: 96, decoder: 304 };
+const WIDE = 152; // of a box
+const BLOCK = 78; // from one part of a layer to the next
+const TOP = 106; // of the first norm
+const KINDS = { embedding: "embedding", positions: "embedding", final: "norm", memory: "output", generator: "output" };
+
+/** A part of a layer: the norm, the part, the sum after it. */
+function blockOf(side, part, number, label, kind) {
+  const y = TOP + BLOCK * number;
+  return [
+    { place: `${side} ${part} norm`, y, high: 18, label: "norm", kind: "norm" },
+    { place: `${side} ${part}`, y: y + 26, high: 24, label, kind },
+    { place: `${side} ${part} sum`, y: y + 62, high: 0, kind: "norm" }, // a circle around its y
+  ];
+}
+
+/** All boxes of a side: { place, y, high, label, kind }. */
+function boxesOf(side) {
+  const outside = (part, y, high, label) => ({ place: `${side} ${part}`, y, high, label, kind: KINDS[part] });
+  const before = [outside("embedding", 38, 22, "embedding · √D"), outside("positions", 60, 20, "+ positions")];
+  if (side === "encoder")
+    return [
+      ...before,
+      ...blockOf(side, "attention", 0, "self-attention", "attention"),
+      ...blockOf(side, "feed-forward", 1, "feed-forward", "feed"),
+      outside("final", 270, 20, "final norm"),
+      outside("memory", 304, 24, "memory"),
+    ];
+  return [
+    ...before,
+    ...blockOf(side, "attention", 0, "masked self-attention", "attention"),
+    ...blockOf(side, "cross", 1, "cross-attention", "attention"),
+    ...blockOf(side, "feed-forward", 2, "feed-forward", "feed"),
+    outside("final", 348, 20, "final norm"),
+    outside("generator", 380, 24, "generator"),
+  ];
+}
+
+const BOXES = [...boxesOf("encoder"), ...boxesOf("decoder")];
+const IDS = { y: 2, high: 22 };
+
+/** Where the dot stands while a box is chosen. */
+function spotOf(place, ids) {
+  const side = sideOf(place);
+  const { y, high } = ids ? IDS : BOXES.find((box) => box.place === place);
+  return [CENTRE[side] - (high ? WIDE / 2 : 0), y + high / 2];
+}
+
+/** The lines of the stream, and the way around each part. */
+function Lines() {
+  const paths = ["encoder", "decoder"].flatMap((side) => {
+    const x = CENTRE[side];
+    const parts = side === "encoder" ? 2 : 3;
+    const end = side === "encoder" ? 304 : 412;
+    const edge = side === "encoder" ? 10 : WIDTH - 10;
+    const bow = Math.sign(edge - x) * 10;
+    const around = Array.from({ length: parts }, (_, number) => {
+      const [from, to] = [TOP - 9 + BLOCK * number, TOP + 62 + BLOCK * number];
+      return `M${x} ${from}H${edge - bow}Q${edge} ${from} ${edge} ${from + 10}V${to - 10}Q${edge} ${to} ${edge - bow} ${to}H${x}`;
+    });
+    return [`M${x} 24V${end}`, ...around];
+  });
+  const toCross = TOP + BLOCK + 38;
+  const bridge = `M${CENTRE.encoder + WIDE / 2} 316H190Q200 316 200 306V${toCross + 10}Q200 ${toCross} 210 ${toCross}H${CENTRE.decoder - WIDE / 2 - 4}`;
+  return html`<g class="lines">${paths.map((d) => html`<path d=${d} />`)}
+    <path d=${bridge} /><path class="tip" d=${`M${CENTRE.decoder - WIDE / 2 - 9} ${toCross - 4}l8 4l-8 4z`} /></g>`;
+}
+
+function Box({ box, scene, section, off, ids, label, onPoint, onChoose }) {
+  const { place, y, high, kind } = box;
+  const { side, kind: role } = placed(place);
+  const x = CENTRE[side];
+  const inside =
+    role === "sum"
+      ? html`<circle class=${`kind-${kind}`} cx=${x} cy=${y} r="9" /><path class="plus" d=${`M${x - 5} ${y}h10M${x} ${y - 5}v10`} />
+        <text class="said" x=${side === "encoder" ? x + 15 : x - 15} y=${y + 5} text-anchor=${side === "encoder" ? "start" : "end"}>${spelt(
+          scene.tables[side].rows[rowOf({ ...scene, place }).row][scene[side]].piece,
+        )}</text>`
+      : html`<rect class=${`kind-${kind}`} x=${x - WIDE / 2} y=${y} width=${WIDE} height=${high} rx="5" />
+        <text x=${x} y=${y + high / 2 + 5} text-anchor="middle">${label}</text>
+        ${off ? html`<path class="cut" d=${`M${x - WIDE / 2} ${y}l${WIDE} ${high}m0 ${-high}l${-WIDE} ${high}`} />` : null}`;
+  return html`<a href=${section} data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
+    class=${classes({ chosen: place === scene.place && !ids, off })}
+    onPointerEnter=${() => onPoint(place)}
+    onClick=${(event) => {
+      event.preventDefault(); // the link is in the panel, too
+      onChoose(place);
+    }}
+    onKeyDown=${(event) => {
+      if (event.key !== " ") return;
+      event.preventDefault();
+      onChoose(place);
+    }}>${inside}</a>`;
+}
+
+/** The plan; `ids`: the ride is at the ids, before the embedding. `isOff` says what is switched off, `unmasked` that the mask is. */
+export function Plan({ scene, sections, ids, isOff, unmasked, onPoint, onChoose, label }) {
+  const { layer, size, pieces } = scene;
+  const boxes = BOXES.map(
+    (box) =>
+      html`<${Box} key=${box.place} box=${box} scene=${scene} section=${sections[box.place]} ids=${ids}
+        label=${unmasked && box.place === "decoder attention" ? "self-attention" : box.label}
+        off=${isOff(box.place)} onPoint=${onPoint} onChoose=${onChoose} />`,
+  );
+  const [x, y] = spotOf(scene.place, ids);
+  const end = (side, name) => {
+    const chosen = ids && sideOf(scene.place) === side;
+    return html`<g class=${classes({ ids: true, chosen })}><rect x=${CENTRE[side] - WIDE / 2} y="2" width=${WIDE} height="22" rx="5" />
+      <text x=${CENTRE[side]} y="18" text-anchor="middle">${name}</text></g>`;
+  };
+  return html`<svg class="drawn" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label=${label}>
+    <rect class="layer" x="2" y="88" width="186" height="166" rx="8" /><rect class="layer" x="212" y="88" width="186" height="244" rx="8" />
+    <${Lines} />
+    ${end("encoder", "source ids")}${end("decoder", "target ids")}
+    <text class="of" x="184" y="101" text-anchor="end">layer ${layer + 1} of ${size.layers}</text>
+    <text class="of" x="216" y="101">layer ${layer + 1} of ${size.layers}</text>
+    ${boxes}
+    <text class="said" x=${CENTRE.decoder} y="430" text-anchor="middle">next: ${spelt(pieces.written[scene.decoder])}</text>
+    <circle class="dot" r="6" style=${`transform:translate(${x}px,${y}px)`} />
+  </svg>`;
+}

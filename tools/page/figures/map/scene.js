@@ -1,0 +1,193 @@
+// From a wish to a scene. A *wish* is what is asked for: a text, a place, a layer, a position on each side, and
+// `start` for the ids before the embedding.
+// The model makes a *scene* of it: plain data, all that is shown.
+
+import { likeliest, normalise, sum } from "../model/arithmetic.js";
+import { Search } from "../model/search.js";
+import { finish } from "../model/slices.js";
+import { START } from "../model/subwords.js";
+import { SENTENCE } from "../lib/text.js";
+import { ATTENTION, PARTS, placed, sideOf, streamOf } from "./places.js";
+
+export const FIRST = { text: SENTENCE, place: "decoder cross", layer: 2, encoder: 6, decoder: 8, start: false };
+export const MOST = 40; // subwords of a translation that are shown
+export const SHADES = 8;
+
+/** A sentence and its translation in the model: at each position the stream, and the weights. */
+function* following(model, text) {
+  const source = model.encode(text);
+  const seen = { encoder: source.map(() => []), decoder: [] }; // by position, from the embedding on
+  const memory = yield* model.reading(source, (states, weights) =>
+    states.forEach((state, i) => seen.encoder[i].push({ state, weights: weights?.[i] })),
+  );
+  let path = null;
+  for (path of new Search(model, source, memory).greedy()) {
+    yield;
+    if (path.written.length === MOST) break;
+  }
+  const { written } = path;
+  const read = [START, ...written.slice(0, -1)];
+  let past = null;
+  for (const id of read) {
+    const stream = [];
+    past = model.step(memory, past, id, (state, weights) => stream.push({ state, weights })).past;
+    seen.decoder.push(stream);
+    yield;
+  }
+  const cut = !path.ended;
+  const run = { model, ids: { encoder: source, decoder: read }, written, cut, seen };
+  const encoder = yield* tableOf(run, "encoder");
+  const decoder = yield* tableOf(run, "decoder");
+  return { ...run, tables: { encoder, decoder } };
+}
+
+const begun = new Map(); // what was followed last, by text; who is interrupted goes on where it was
+
+function* followed(model, text) {
+  if (!begun.has(text)) {
+    if (begun.size > 4) begun.clear();
+    begun.set(text, { work: following(model, text), run: null });
+  }
+  const entry = begun.get(text);
+  while (!entry.run) {
+    const { done, value } = entry.work.next();
+    if (done) entry.run = value;
+    else yield;
+  }
+  return entry.run;
+}
+
+/** The vector that a position has at a place, in a layer. */
+function vectorAt({ model, ids, seen }, place, layer, position) {
+  const { side, part, kind, number } = placed(place);
+  const stream = seen[side][position];
+  if (part === "embedding") {
+    const from = ids[side][position] * model.d_model;
+    const row = model.vectors.slice(from, from + model.d_model);
+    return row.map((value) => value * Math.sqrt(model.d_model));
+  }
+  if (part === "positions") return stream[0].state;
+  if (number < 0) return normalise(stream[stream.length - 1].state, model.norms[side]);
+  const before = layer * PARTS[side].length + number;
+  const [{ state }, { state: after }] = stream.slice(before, before + 2);
+  if (kind === "norm") return normalise(state, model[side][layer].norms[number]);
+  return kind === "sum" ? after : after.map((value, i) => value - state[i]);
+}
+
+/** The weights of attention there, by head; null where there is none. */
+function weightsAt({ seen }, place, layer, position) {
+  if (!ATTENTION.includes(place)) return null;
+  const { side, number } = placed(place);
+  const heads = seen[side][position][layer * PARTS[side].length + number + 1].weights;
+  return heads.map((weights) => Array.from(weights, (weight) => rounded(weight, 4)));
+}
+
+const rounded = (number, digits) => Math.round(number * 10 ** digits) / 10 ** digits;
+
+/** The logit lens: the final norm of the stack, then the generator. What it finds likeliest. */
+function lens({ model }, place, vector, count) {
+  const { side, part } = placed(place);
+  const ready = ["final", "memory", "generator"].includes(part);
+  const logProbs = model.next(ready ? vector : normalise(vector, model.norms[side]));
+  return likeliest(logProbs, count).map(({ id, logp }) => ({
+    id,
+    piece: model.words[id],
+    share: rounded(Math.exp(logp), 5),
+  }));
+}
+
+/**
+ * The likeliest subword at each place of the stream and each position, as work that yields; `first` says
+ * in which row a position names for the first time what it writes in the end (-1: in none).
+ */
+function* tableOf(run, side) {
+  const rows = [];
+  for (const { place, layer } of streamOf(side, run.model.N).slice(0, -1)) {
+    const row = [];
+    for (let position = 0; position < run.ids[side].length; position++) {
+      row.push(...lens(run, place, vectorAt(run, place, layer, position), 1));
+      yield;
+    }
+    rows.push(row);
+  }
+  rows.push(rows[rows.length - 1]); // the lens is the final norm
+  const isWritten = (position) => (row) => row[position].id === run.written[position];
+  const first = run.ids[side].map((_, position) =>
+    side === "decoder" ? rows.findIndex(isWritten(position)) : -1,
+  );
+  const cells = rows.map((row) => row.map(({ piece, share }) => ({ piece, share: rounded(share, 3) })));
+  return { rows: cells, first };
+}
+
+/** A vector as shades of two colours, below zero and above. */
+function shaded(vector) {
+  const largest = Math.max(...vector.map(Math.abs));
+  const shades = Array.from(
+    vector,
+    (value) => Math.sign(value) * Math.ceil((Math.abs(value) / largest) * SHADES),
+  );
+  return { shades, largest: rounded(largest, 1), length: rounded(Math.hypot(...vector), 1) };
+}
+
+/** Lengths of the vectors around a place within a layer: the stream before, what the part adds, the sum. */
+function lengthsAt(run, place, layer, position) {
+  const { side, part, number } = placed(place);
+  const length = (kind) => rounded(Math.hypot(...vectorAt(run, `${side} ${part}${kind}`, layer, position)), 1);
+  if (number < 0) return null;
+  const before = run.seen[side][position][layer * PARTS[side].length + number].state;
+  return { before: rounded(Math.hypot(...before), 1), norm: length(" norm"), adds: length(""), sum: length(" sum") };
+}
+
+/** For each target position the source position that cross-attention looks at most, all heads and layers together. */
+function attendedIn({ model, ids, seen }) {
+  const words = ids.encoder.slice(0, -1).length ? ids.encoder.slice(0, -1) : ids.encoder; // not the end symbol
+  return seen.decoder.map((stream) => {
+    const heads = model.decoder.flatMap((_, layer) => stream[layer * PARTS.decoder.length + 2].weights);
+    const totals = words.map((_, i) => sum(heads.map((weights) => weights[i])));
+    return totals.indexOf(Math.max(...totals));
+  });
+}
+
+/** All that is shown of a wish, as work that yields. */
+export function* sceneOf(model, wish) {
+  const run = yield* followed(model, wish.text);
+  const { ids, written, cut, tables } = run;
+  const spell = (list) => list.map((id) => model.words[id]);
+  const position = (side) => Math.min(wish[side], ids[side].length - 1);
+  const choice = { ...wish, encoder: position("encoder"), decoder: position("decoder") };
+  const side = sideOf(choice.place);
+  const at = [choice.place, choice.layer, choice[side]];
+  const vector = vectorAt(run, ...at);
+  const next = side === "decoder" ? written[choice.decoder] : null;
+  return {
+    ...choice,
+    ids,
+    pieces: { encoder: spell(ids.encoder), decoder: spell(ids.decoder), written: spell(written) },
+    size: { layers: model.N, heads: model.h, width: model.d_model, ff: model.d_ff, words: model.words.length },
+    tables,
+    attended: attendedIn(run),
+    weights: weightsAt(run, ...at),
+    lengths: lengthsAt(run, ...at),
+    strip: shaded(vector),
+    says: lens(run, choice.place, vector, 5).map(({ id, piece, share }) => ({
+      piece,
+      share,
+      next: id === next,
+    })),
+    cut,
+  };
+}
+
+/** Where each box leads, by place, as the drawing of the notebook has it. */
+function sectionsIn(drawing) {
+  const links = [...drawing.matchAll(/<a [^>]*data-place=[^>]*>/g)].map(([tag]) => {
+    const [, place] = tag.match(/data-place="([^"]*)"/);
+    return [place, tag.match(/ href="([^"]*)"/)[1]];
+  });
+  return Object.fromEntries(links);
+}
+
+/** What the page shows before anybody has touched it; `data` is the drawing. */
+export function firstScene(model, data) {
+  return { ...finish(sceneOf(model, FIRST)), sections: sectionsIn(data) };
+}
