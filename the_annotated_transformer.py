@@ -1114,9 +1114,9 @@ def a_view_straight_to_heads_mixes_positions():
 #
 # **Figure 9.** The whole model (the paper's Figure 1), here with the norm before each sub-layer
 # ([why](#residual)). From layer to layer the shape never changes. On the page, type a sentence and
-# point at a box to see the vector of the chosen subword; attention boxes show the weights of every
-# head. In the decoder you also see what the model would predict from it (the *[logit
-# lens](#logit-lens)*).
+# press Play for a ride through the model, or point at a box: you see the vector of the chosen
+# subword, the weights of every head and, in the decoder, what the model would predict at this point
+# (the *[logit lens](#logit-lens)*). Then unplug a part, and see whether the translation breaks.
 #
 # Part 1 built attention. Here we add [embeddings](#embeddings) and
 # [positions](#positional-encoding), then the rest of a layer: a [feed-forward

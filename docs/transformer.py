@@ -47,7 +47,7 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 
 
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
-    """N copies of `module`, which share nothing."""
+    """N copies of `module`, equal at first, which share nothing."""
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
@@ -88,7 +88,7 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()
+        self.attn = None if weights is None else weights.detach()  # a fused kernel has none
         return self.join(heads)
 
 
@@ -299,7 +299,7 @@ def make_model(
     `attention` is for self-attention, cross-attention stays plain. ValueError for two vocabularies
     that are to share one matrix.
     """
-    arguments = dict(locals())
+    arguments = dict(locals())  # to build the same model again from a file
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
@@ -433,7 +433,7 @@ def run_epoch(
     """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state.
 
     With `mode="eval"` the model is only evaluated. `log` is called after each update with the sum
-    of losses and the tokens so far. ValueError for any other mode, and without a token.
+    of losses and the tokens so far. ValueError if the mode is unknown or there is no target token.
     """
     if mode not in ("train", "eval"):
         raise ValueError(f'mode must be "train" or "eval", got {mode!r}')

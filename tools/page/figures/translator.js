@@ -33,7 +33,7 @@ function Field({ typed, onWrite }) {
   }
   const stay = (event) => event.preventDefault(); // a click leaves the cursor in the field
   return html`<div class="field">
-    <label for="german">Type a German caption, or make one of these words</label>
+    <label for="german">Type a German caption, or build one from these words</label>
     <span class="umlauts" lang="de" role="group" aria-label="Umlauts">
       ${UMLAUTS.map((letter) => html`<${Button} onMouseDown=${stay} onClick=${() => add(letter)}>${letter}<//>`)}
     </span>
