@@ -7,7 +7,8 @@ import { Button, classes, html, useLayoutEffect, useRef } from "./lib/ui.js";
 /** The path that the reader has left: its rest stands above the place where it went another way. */
 export function Ghost({ ghost }) {
   return html`<p class="ghost" lang="en">${
-    ghost && html`<span class="room" aria-hidden="true">${ghost.before}${ghost.rest.startsWith(" ") ? " " : ""}</span><s title="What you have overruled">${ghost.rest.trim()}</s>`
+    ghost &&
+    html`<span class="room" aria-hidden="true">${ghost.before}${ghost.rest.startsWith(" ") ? " " : ""}</span><s title="What you have overruled">${ghost.rest.trim()}</s>`
   }</p>`;
 }
 

@@ -15,7 +15,9 @@ const ENGLISH = among(
   "the a and is are of with on by at to his her their he she it they some i you dogs? girls? boys? " +
     "wom[ae]n people children playing running sitting standing walking",
 );
-const GERMAN = among("der das den dem ein eine einen einem einer und ist mit auf im am zwei drei ich er sie es");
+const GERMAN = among(
+  "der das den dem ein eine einen einem einer und ist mit auf im am zwei drei ich er sie es",
+);
 
 /** Is it English? Words of both languages, as "in", tell nothing. */
 function isEnglish(words) {

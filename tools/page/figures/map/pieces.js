@@ -19,7 +19,8 @@ export const joined = (pieces) =>
 /** The subwords of a side, as buttons; one stop for the keyboard. */
 export function Pieces({ kind, name, label, pieces, chosen, onChoose }) {
   function press(event, i) {
-    const next = event.currentTarget.parentElement.querySelectorAll("button")[i + (STEPS[event.key]?.[1] || NaN)];
+    const next =
+      event.currentTarget.parentElement.querySelectorAll("button")[i + (STEPS[event.key]?.[1] || NaN)];
     if (!next) return;
     event.preventDefault();
     next.focus();

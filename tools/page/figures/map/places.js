@@ -3,7 +3,10 @@
 // "decoder cross norm" is the norm before cross-attention, "decoder cross" what cross-attention adds,
 // "decoder cross sum" the stream after it; outside of layers: "decoder final", "encoder memory", …
 
-export const PARTS = { encoder: ["attention", "feed-forward"], decoder: ["attention", "cross", "feed-forward"] };
+export const PARTS = {
+  encoder: ["attention", "feed-forward"],
+  decoder: ["attention", "cross", "feed-forward"],
+};
 export const ATTENTION = ["encoder attention", "decoder attention", "decoder cross"];
 const NAMES = {
   embedding: "embedding · √D",

@@ -11,7 +11,13 @@ const CENTRE = { encoder: 96, decoder: 304 };
 const WIDE = 152; // of a box
 const BLOCK = 78; // from one part of a layer to the next
 const TOP = 106; // of the first norm
-const KINDS = { embedding: "embedding", positions: "embedding", final: "norm", memory: "output", generator: "output" };
+const KINDS = {
+  embedding: "embedding",
+  positions: "embedding",
+  final: "norm",
+  memory: "output",
+  generator: "output",
+};
 
 /** A part of a layer: the norm, the part, the sum after it. */
 function blockOf(side, part, number, label, kind) {
@@ -26,7 +32,10 @@ function blockOf(side, part, number, label, kind) {
 /** All boxes of a side: { place, y, high, label, kind }. */
 function boxesOf(side) {
   const outside = (part, y, high, label) => ({ place: `${side} ${part}`, y, high, label, kind: KINDS[part] });
-  const before = [outside("embedding", 38, 22, "embedding · √D"), outside("positions", 60, 20, "+ positions")];
+  const before = [
+    outside("embedding", 38, 22, "embedding · √D"),
+    outside("positions", 60, 20, "+ positions"),
+  ];
   if (side === "encoder")
     return [
       ...before,

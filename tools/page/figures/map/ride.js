@@ -48,7 +48,10 @@ function guessIn({ tables, decoder }, row) {
 /** How the guess changes here, against the stop before. */
 function guessOf(scene, before) {
   const row = rowOf(scene).row;
-  const from = before && sideOf(before.place) === "decoder" ? rowOf({ ...before, size: scene.size }).row : Math.max(0, row - 1);
+  const from =
+    before && sideOf(before.place) === "decoder"
+      ? rowOf({ ...before, size: scene.size }).row
+      : Math.max(0, row - 1);
   const [was, is] = [guessIn(scene, from), guessIn(scene, row)];
   return was === is ? `The guess here is ${is}.` : `The guess changes from ${was} to ${is}.`;
 }
@@ -88,7 +91,10 @@ export function captionOf(scene, stop, before) {
       "Cross-attention in every decoder layer takes its keys and values from them.",
     ];
   if (part === "final")
-    return [`After ${size.layers} layers a final norm: the vector now has length ${length}.`, guess || "It goes into the memory."];
+    return [
+      `After ${size.layers} layers a final norm: the vector now has length ${length}.`,
+      guess || "It goes into the memory.",
+    ];
   if (kind === "norm")
     return [
       `The norm takes the vector from length ${decimal(lengths.before, 1)} to ${length}.`,

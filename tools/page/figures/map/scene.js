@@ -9,7 +9,14 @@ import { START } from "../model/subwords.js";
 import { SENTENCE } from "../lib/text.js";
 import { ATTENTION, PARTS, placed, sideOf, streamOf } from "./places.js";
 
-export const FIRST = { text: SENTENCE, place: "decoder cross", layer: 2, encoder: 6, decoder: 8, start: false };
+export const FIRST = {
+  text: SENTENCE,
+  place: "decoder cross",
+  layer: 2,
+  encoder: 6,
+  decoder: 8,
+  start: false,
+};
 export const MOST = 40; // subwords of a translation that are shown
 export const SHADES = 8;
 
@@ -132,10 +139,16 @@ function shaded(vector) {
 /** Lengths of the vectors around a place within a layer: the stream before, what the part adds, the sum. */
 function lengthsAt(run, place, layer, position) {
   const { side, part, number } = placed(place);
-  const length = (kind) => rounded(Math.hypot(...vectorAt(run, `${side} ${part}${kind}`, layer, position)), 1);
+  const length = (kind) =>
+    rounded(Math.hypot(...vectorAt(run, `${side} ${part}${kind}`, layer, position)), 1);
   if (number < 0) return null;
   const before = run.seen[side][position][layer * PARTS[side].length + number].state;
-  return { before: rounded(Math.hypot(...before), 1), norm: length(" norm"), adds: length(""), sum: length(" sum") };
+  return {
+    before: rounded(Math.hypot(...before), 1),
+    norm: length(" norm"),
+    adds: length(""),
+    sum: length(" sum"),
+  };
 }
 
 /** For each target position the source position that cross-attention looks at most, all heads and layers together. */
@@ -163,7 +176,13 @@ export function* sceneOf(model, wish) {
     ...choice,
     ids,
     pieces: { encoder: spell(ids.encoder), decoder: spell(ids.decoder), written: spell(written) },
-    size: { layers: model.N, heads: model.h, width: model.d_model, ff: model.d_ff, words: model.words.length },
+    size: {
+      layers: model.N,
+      heads: model.h,
+      width: model.d_model,
+      ff: model.d_ff,
+      words: model.words.length,
+    },
     tables,
     attended: attendedIn(run),
     weights: weightsAt(run, ...at),

@@ -73,7 +73,8 @@ function Compared({ intact, text, state }) {
   const words = broken.split(" ");
   const shown = words.length > WORDS ? `${words.slice(0, WORDS).join(" ")} …` : broken;
   let said = "Switch a part off, and the sentence is translated without it.";
-  if (cuts.length) said = isReady ? verdictOn(broken, intact, result.ended) : line || "The sentence is translated …";
+  if (cuts.length)
+    said = isReady ? verdictOn(broken, intact, result.ended) : line || "The sentence is translated …";
   return html`<div class="compared">
     <p><b>intact</b> <span lang="en">${intact}</span></p>
     <p class="broken"><b>unplugged</b> <span lang="en">${isReady && !broken ? "(nothing)" : shown}</span></p>
