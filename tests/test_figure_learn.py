@@ -231,9 +231,9 @@ def test_nothing_starts_by_itself_and_start_lowers_the_loss_until_it_is_paused(t
     tab.keyboard.press("Enter")
     assert focused(tab) == "Start"
     assert "exact copies" in status.inner_text()
-    tab.wait_for_timeout(2000)  # for a report that was on its way
+    tab.wait_for_timeout(5000)  # for reports that were on their way
     paused = box.inner_html()
-    tab.wait_for_timeout(1500)
+    tab.wait_for_timeout(4000)
     assert box.inner_html() == paused
     tab.keyboard.press("Enter")
     wait_until(box, 0, 6)
