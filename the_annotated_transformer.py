@@ -265,10 +265,9 @@ def published(name: str) -> None:
 # price is that averaging over positions blurs detail, and [several heads](#multi-head-attention)
 # make up for this.
 #
-# (§2) Self-attention had been used before, for example to summarise texts, and [memory
-# networks](https://arxiv.org/abs/1503.08895) had used repeated attention. To the authors'
-# knowledge, though, the *Transformer* was the first sequence-to-sequence model to represent source
-# and target with self-attention alone, without convolutions or recurrence along the sequence.
+# (§2) Self-attention was not new. But to the authors' knowledge, the *Transformer* was the first
+# sequence-to-sequence model to represent source and target with self-attention alone, without
+# convolutions or recurrence along the sequence.
 #
 # (Abstract) From English to German the Transformer scored 28.4 [BLEU](#bleu), more than two above
 # the best earlier systems, ensembles included. From English to French it reached 41.8, the best of
@@ -4721,12 +4720,6 @@ published("training")
 #
 # <!-- end of results: training -->
 #
-# > **How do these numbers compare with others?** Two scores of models trained on Multi30k alone are
-# > 36.5 from German to English ([Trevett](https://github.com/bentrevett/pytorch-seq2seq/blob/7faa64a895fe4b76cb87409d66a0ba349a78298e/6%20-%20Attention%20is%20All%20You%20Need.ipynb))
-# > and 41.0 from English to German ([Wu et al., 2021](https://arxiv.org/abs/2105.14462)). Both
-# > score tokenized text, the first in lower case, so the numbers cannot be compared with ours. We
-# > know of no published score of cased, detokenized text with a signature.
-#
 # <a id="paper-results"></a>
 # ## What the paper found
 #
@@ -4883,7 +4876,7 @@ published("training")
 # (§5.2) The authors trained the base model for 12 hours and the big one for 3.5 days on eight GPUs.
 # What would it take today? We count the operations, nearly all of them in matrix products, and
 # divide by the speed that we measured. A vector times a $D \times D$ matrix takes $D^2$
-# multiplications and as many additions. A sentence pair takes these multiplications:
+# multiplications and the same number of additions. A sentence pair takes these multiplications:
 #
 # - Encoder layer, per source position: $4D^2$ for queries, keys, values and outputs, and $2DF$ in
 #   the feed-forward network.
@@ -5657,10 +5650,10 @@ def train_a_language_model():
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still. Above one they become more alike.
-# - **Top-k** draws from the $k$ likeliest tokens only.
+# - **Top-k** draws from the $k$ most likely tokens only.
 # - **Top-p**, or *nucleus sampling* ([Holtzman et al., 2020](https://arxiv.org/abs/1904.09751)),
-#   draws from the smallest set of likeliest tokens that together have at least the probability $p$:
-#   few where the model is sure, many where it is not.
+#   draws from the smallest set of most likely tokens that together have at least the probability
+#   $p$: few where the model is sure, many where it is not.
 #
 # Top-k and top-p cut off the tail of tokens that are each unlikely, but together likely enough to
 # be drawn often.
@@ -6108,15 +6101,8 @@ def train_with_a_part_of_your_own():
 # Compare the perplexity with that of the [language model](#language-model), which differs only in
 # its positions. The file stores sizes and weights, not the code of the class.
 #
-# For a translator, put the class and the line below it into `mine.py`, after
-# `from the_annotated_transformer import *`. With Multi30k this takes two minutes on two cores;
-# without it, add `--data builtin`:
-#
-# ```
-# python the_annotated_transformer.py train --parts mine.py --attention distance \
-#     --positions none --N 1 --d-model 128 --d-ff 512 --h 4 --epochs 4 --folder runs/mine
-# python the_annotated_transformer.py translate --parts mine.py --model runs/mine "Ein Hund rennt."
-# ```
+# For a translator, put the class and the line below it into a file and name it by `--parts`, as [the
+# command line](#command-line) explains.
 #
 # <a id="try-today"></a>
 # ## Try it
@@ -6165,7 +6151,7 @@ def train_with_a_part_of_your_own():
 # | §6.2, Model Variations; Table 3 | [What the paper found](#paper-results), [How many parameters?](#parameter-count) |
 # | §6.3, English Constituency Parsing; Table 4 | [What the paper found](#paper-results) |
 # | §7, Conclusion | [Part 10](#today) |
-# | Figures 3 to 5, Attention Visualizations | [Attention of a sentence](#attention-maps) |
+# | Figures 3 to 5, Attention Visualizations | [Attention in one sentence](#attention-maps) |
 #
 # <a id="differences"></a>
 # ## Where we differ from the paper
@@ -7584,8 +7570,8 @@ class Run:
 #
 # Each random choice within an epoch depends only on the seed, the epoch and the rank. So without
 # `--compile`, a run of one process that was killed ends bit for bit like one that was not, on the
-# same kind of processor with as many threads. At the end, the mean of the last epochs replaces the
-# best epoch if it scores better on the validation split.
+# same kind of processor with the same number of threads. At the end, the mean of the last epochs
+# replaces the best epoch if it scores better on the validation split.
 
 
 # %%
