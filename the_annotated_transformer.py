@@ -282,7 +282,7 @@ def published(name: str) -> None:
 # question: which word comes next, given those before?
 #
 # $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
-# <!-- code: score_of -->
+# <!-- code: log_probability -->
 #
 # At **inference**, when we translate, the model answers these questions one after the other,
 # because each answer is part of the next question: it is **autoregressive**. In training we know
@@ -2802,11 +2802,11 @@ published("length-cost")
 #
 # A corpus comes in *splits*: `train`, `val` for validation, and one or more test sets. A split is
 # two files, and line $n$ of one translates line $n$ of the other. A missing line would pair all
-# sentences after it with wrong translations, so files of different lengths raise an error. [Your
-# own text](#data-of-any-size) can have the same form.
+# sentences after it with wrong translations, so files of different lengths raise an error. Your own
+# text can have the same form, such as `train.fr` and `train.en`.
 #
-# *Folded: the first cell downloads Multi30k, or reads it from the folder that `MULTI30K_DIR` names.
-# The second holds the built-in captions, a toy for use without a network.*
+# *Folded: the first cell reads such files, and downloads Multi30k unless `MULTI30K_DIR` names its
+# folder. The second holds the built-in captions, a toy for use without a network.*
 
 # %% tags=["hide-input"]
 import collections
@@ -2866,6 +2866,65 @@ class Corpus:
         return [split for split in self.splits if split.startswith("test")]
 
 
+def read_lines(path: Path) -> Iterator[str]:
+    """Lines of a UTF-8 file, gzipped or not, which end at line feeds only; UserError if bad."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, 1):  # noqa: B007
+                yield line
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: name the folder of the text by --data") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}, after line {number}: not UTF-8; convert it first") from None
+    except (OSError, EOFError, gzip.zlib.error) as error:
+        raise UserError(f"{path} cannot be read ({error}): fetch it again") from None
+
+
+class TextPairs(Sequence):
+    """The pairs of two files, read anew on every iteration; lines end at line feeds only."""
+
+    def __init__(self, folder: Path, split: str, languages: Sequence[str]):
+        self.paths = []
+        for language in languages:
+            path = folder / f"{split}.{language}"
+            zipped = folder / f"{path.name}.gz"
+            self.paths.append(zipped if zipped.is_file() and not path.is_file() else path)
+
+    @functools.cached_property
+    def count(self) -> int:
+        source, target = self.paths
+        counts = [sum(1 for _ in read_lines(path)) for path in self.paths]
+        if counts[0] != counts[1]:
+            what = f"{counts[0]} lines in {source.name} and {counts[1]} in {target.name}"
+            raise UserError(f"{source.parent}: {what}; line n of both must be the same sentence")
+        return counts[0]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Pair]:
+        for source, target in zip(*map(read_lines, self.paths), strict=True):
+            yield source.strip(), target.strip()
+
+    def __getitem__(self, index: int | slice):
+        return list(self)[index]
+
+
+def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
+    """A reader's own corpus, as text files; UserError if there is no such folder."""
+    folder = Path(folder).expanduser().resolve()
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with train.{languages[0]} and more")
+    splits = {}
+    for path in sorted(folder.iterdir()):
+        split, _, language = path.name.removesuffix(".gz").rpartition(".")
+        if language in languages:
+            splits[split] = TextPairs(folder, split, languages)
+    return Corpus(folder.name, languages, splits, str(folder))
+
+
 MULTI30K_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
 MULTI30K_HOME = "https://raw.githubusercontent.com/multi30k/dataset"
 MULTI30K_URL = f"{MULTI30K_HOME}/{MULTI30K_COMMIT}/data/task1/raw/"
@@ -2882,7 +2941,7 @@ MULTI30K_SUMS = {
 
 
 def download_multi30k(folder: Path) -> None:
-    """Fetch what is missing; gives up on a silent server after three tries of 6 s."""
+    """Fetch what is missing; UserError after three tries of 6 s."""
     import pooch
 
     fetcher = pooch.create(folder, MULTI30K_URL, registry=MULTI30K_SUMS, retry_if_failed=2)
@@ -2890,37 +2949,17 @@ def download_multi30k(folder: Path) -> None:
         for name in MULTI30K_SUMS:
             fetcher.fetch(name, downloader=pooch.HTTPDownloader(timeout=(3, 6)))
     except (OSError, ValueError) as error:
-        raise UserError(f"{MULTI30K_URL} could not be fetched: {error!s:.99}") from None
-
-
-def read_multi30k(folder: Path, languages: tuple[str, str] = ("de", "en")) -> Corpus:
-    """Multi30k from its eight files; UserError for a changed file, OSError for a missing one."""
-    splits = {}
-    for split in dict.fromkeys(name.split(".")[0] for name in MULTI30K_SUMS):
-        sides = []
-        for code in languages:
-            path = folder / f"{split}.{code}.gz"
-            data = path.read_bytes()
-            if hashlib.sha256(data).hexdigest() != MULTI30K_SUMS.get(path.name):
-                raise UserError(f"{path} is not the published file: fetch it again")
-            lines = gzip.decompress(data).decode().removesuffix("\n").split("\n")
-            sides.append([line.strip() for line in lines])
-        splits[split] = list(zip(*sides, strict=True))
-    return Corpus("Multi30k", languages, splits, "multi30k")
+        way = "name a folder with these files by MULTI30K_DIR, or train on a toy by --data builtin"
+        raise UserError(f"{MULTI30K_URL} could not be fetched ({error!s:.99}): {way}") from None
 
 
 def find_multi30k(languages: tuple[str, str] = ("de", "en")) -> Corpus:
     """Multi30k from MULTI30K_DIR, the cache or the network; UserError if all fail."""
-    cache = WORK / ".data" / "multi30k"
-    folder = Path(os.environ.get("MULTI30K_DIR") or cache).expanduser()
-    try:
-        if folder == cache:
-            download_multi30k(cache)
-        return read_multi30k(folder, languages)
-    except (OSError, UserError) as error:
-        files = f"put {', '.join(MULTI30K_SUMS)} of {MULTI30K_URL} into {folder}"
-        ways = f"{files}, or name their folder by MULTI30K_DIR, or train on a toy by --data builtin"
-        raise UserError(f"Multi30k is out of reach: {error}. The way out: {ways}") from None
+    folder = Path(os.environ.get("MULTI30K_DIR") or WORK / ".data" / "multi30k").expanduser()
+    if not os.environ.get("MULTI30K_DIR"):
+        download_multi30k(folder)
+    corpus = read_corpus(folder, languages)
+    return dataclasses.replace(corpus, name="Multi30k", place="multi30k")
 
 
 # %% tags=["hide-input"]
@@ -2972,7 +3011,7 @@ def find_corpus(name: str | Path, languages: tuple[str, str] = ("de", "en")) -> 
         return read_builtin(languages)
     if str(name).lower() == "multi30k":
         return find_multi30k(languages)
-    return read_corpus(Path(name), languages)  # of the engine room
+    return read_corpus(Path(name), languages)
 
 
 @functools.cache
@@ -2990,7 +3029,7 @@ def corpus_at_hand() -> Corpus:
 @example
 def the_corpus_at_hand():
     corpus = corpus_at_hand()
-    rows = [(split, len(pairs), *pairs[0]) for split, pairs in corpus.splits.items()]
+    rows = [(split, len(pairs), *next(iter(pairs))) for split, pairs in corpus.splits.items()]
     columns = ["split", "pairs", *(f"first sentence, {code}" for code in corpus.languages)]
     return table(rows, columns, corpus.name)
 
@@ -3402,80 +3441,30 @@ def train_a_demonstration():
 # <a id="translate"></a>
 # ## Translating
 #
-# Users type anything: a blank line, an emoji, a whole chapter. We return one line for each line,
-# and leave blank lines blank. The model has only seen single sentences, and would drop the second
-# of two, so the folded cell splits lines into sentences. It cuts a sentence with more tokens than
-# the model has positions, and warns if a sentence is longer than all in training.
-
-
-# %% tags=["hide-input"]
-ABBREVIATIONS = "ca dr fr hr mr mrs ms nr prof sr st str bzw evtl ggf inkl usw vgl etc vs".split()
-SENTENCE_END = re.compile(r"[.!?…]+[\"'”“’»)\]]*\s+|[。！？]+[」』”]*|\n+")
-
-
-def split_sentences(text: str) -> list[str]:
-    """Sentences of a text; no cut after numbers and abbreviations, or before small letters."""
-    sentences = []
-    begin = 0
-    for end in SENTENCE_END.finditer(text):
-        word = text[begin : end.start()].split(" ")[-1].lower().strip("(\"'„«")
-        full_stop = end[0].rstrip() == "."
-        short = len(word) == 1 or word in ABBREVIATIONS or word[-1:].isdigit() or "." in word
-        if not (full_stop and short) and not text[end.end() : end.end() + 1].islower():
-            sentences.append(text[begin : end.end()])
-            begin = end.end()
-    return [sentence for sentence in [*sentences, text[begin:]] if sentence.strip()]
-
-
-def pieces(ids: list[int], limit: int, words: Sequence[str]) -> Iterator[list[int]]:
-    """Pieces of at most `limit` ids, cut at a word boundary where possible."""
-    of_subwords = any(word.startswith("▁") for word in words)
-    mark = "▁" if of_subwords else JOIN  # the first begins a word, the other continues one
-    while len(ids) > limit:
-        places = range(limit, limit // 2, -1)
-        cuts = (n for n in places if words[ids[n]].startswith(mark) == of_subwords)
-        cut = next(cuts, limit)
-        yield ids[:cut]
-        ids = ids[cut:]
-    yield ids
-
-
-def source_parts(
-    translator: Translator, sentences: Sequence[str], first_line: int = 1, split: bool = True
-) -> list[tuple[int, list[int]]]:
-    """[(number of the line, ids with END)] of the parts to decode; none of a blank line."""
-    vocabulary = translator.vocabularies[0]
-    known = translator.longest or translator.max_len - 1
-    parts = []
-    long = []  # lines with a sentence longer than any in training, and its tokens
-    for number, text in enumerate(sentences):
-        line = f"line {first_line + number}"
-        if "\ufffd" in text:
-            warnings.warn(f"{line} is not UTF-8: bytes are replaced", stacklevel=3)
-        lines = split_sentences(text) if split else [text]
-        encoded = vocabulary.encode(lines, translator.languages[0])
-        longest = max(map(len, encoded), default=0)
-        if longest > known:
-            long.append((line, longest))
-        for ids in filter(None, encoded):
-            for piece in pieces(ids, translator.max_len - 1, vocabulary.words):
-                parts.append((number, [*piece, END]))
-    if long:
-        line, tokens = long[0]
-        lines = f"{line}, like {len(long) - 1} more," if long[1:] else line
-        why = f"{lines} has a sentence of {tokens} tokens, training had {known} at most"
-        warnings.warn(f"{why}: expect gaps, or split it", stacklevel=3)
-    return parts
-
-
-# %% [markdown]
 # (§6.1) As in the paper, a translation may have 50 tokens more than its source. Each sentence has
 # its own limit, so its neighbours cannot change its translation. We sort sentences by length,
 # decode them in batches, and put the translations back in order. The [token
 # budget](#token-budget) allows for the longest translations that a batch can produce.
+#
+# The model has only seen single sentences, and would drop the second of two. The [command
+# line](#command-line) splits a text into sentences first.
 
 
 # %%
+def source_ids(translator: Translator, sentences: Sequence[str]) -> list[list[int]]:
+    """Ids of each sentence, with its end; UserError for one that exceeds the model's positions."""
+    known = translator.longest or translator.max_len  # tokens, in training
+    encoded = translator.vocabularies[0].encode(sentences, translator.languages[0])
+    for text, ids in zip(sentences, encoded, strict=True):
+        if len(ids) >= translator.max_len:
+            limit = f"the model takes {translator.max_len - 1}"
+            raise UserError(f"{text[:40]!r} … has {len(ids)} tokens, {limit}: split it")
+        if len(ids) > known:
+            why = f"{text[:40]!r} … has {len(ids)} tokens, training had {known} at most"
+            warnings.warn(f"{why}: expect gaps, or split it", stacklevel=3)
+    return [[*ids, END] for ids in encoded]
+
+
 LONGER = 50  # tokens that a translation may have more than its source
 
 
@@ -3489,28 +3478,23 @@ def translate(
     sentences: Iterable[str],
     decode: Callable = greedy_decode,
     batch_tokens: int = 16_000,
-    first_line: int = 1,
-    split: bool = True,
 ) -> list[str]:
-    """Translations, one for each line, in order; warnings count lines from `first_line`.
+    """Translations of sentences, in order; a blank one stays blank.
 
-    `split=False` takes each line as one sentence. TypeError if `sentences` is a single string.
+    UserError for a sentence that is too long; TypeError if `sentences` is a single string.
     """
-    lines = list(sentences)
-    if isinstance(sentences, str) or not all(isinstance(text, str) for text in lines):
+    texts = list(sentences)
+    if isinstance(sentences, str) or not all(isinstance(text, str) for text in texts):
         raise TypeError(f'a list of sentences is needed: ["Ein Hund."], not {sentences!r}')
-    parts = source_parts(translator, lines, first_line, split)
-    texts = [""] * len(parts)
-    lengths = [(len(ids), len(ids) + LONGER) for _, ids in parts]
+    encoded = source_ids(translator, texts)
+    translations = [""] * len(texts)
+    lengths = [(len(ids), len(ids) + LONGER) for ids in encoded]
     for group in token_batches(lengths, batch_tokens):
-        batch = move(Batch(pad_ids([parts[n][1] for n in group])), translator.device)
-        limits = torch.tensor([length_cap(len(parts[n][1]), translator.max_len) for n in group])
+        batch = move(Batch(pad_ids([encoded[n] for n in group])), translator.device)
+        limits = torch.tensor([length_cap(len(encoded[n]), translator.max_len) for n in group])
         rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
         for n, row in zip(group, rows.tolist(), strict=True):
-            texts[n] = translator.vocabularies[1].decode(row)
-    translations = [""] * len(lines)
-    for (number, _), text in zip(parts, texts, strict=True):
-        translations[number] = f"{translations[number]} {text}".strip()
+            translations[n] = translator.vocabularies[1].decode(row) if len(encoded[n]) > 1 else ""
     return translations
 
 
@@ -3984,65 +3968,8 @@ def a_beam_of_two_finds_what_greedy_decoding_misses():
 
 
 # %% [markdown]
-# Is the search right? In a tiny random language we can score every sequence. With three tokens, an
-# end and at most three steps there are 1 + 3 + 9 + 27 = 40. A beam with room for every beginning
-# must find the best one. A narrower beam may miss it, but can never beat it.
-
-
-# %%
-def random_language(size: int) -> Callable:
-    """A random `log_probs_after` over `size` tokens; the last can serve as the end."""
-    rows = collections.defaultdict(lambda: torch.randn(size).log_softmax(dim=0))
-    return lambda written: rows[tuple(written)]
-
-
-def score_of(log_probs_after: Callable, written: Sequence[int], alpha: float) -> float:
-    """Score of one target, with its start."""
-    logp = 0.0
-    for place in range(1, len(written)):
-        logp += log_probs_after(written[:place])[written[place]].item()
-    return logp / length_penalty(len(written) - 1, alpha)
-
-
-@example
-def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it():
-    end = 3
-    triples = itertools.product(range(4), repeat=3)
-    sequences = {s[: [*s, end].index(end) + 1] for s in triples}  # cut behind the first end
-    for alpha in (0.0, 0.6, 3.0) * 10:
-        language = random_language(4)
-        best = max(score_of(language, (START, *s), alpha) for s in sequences)
-        for beam in (1, 2, 4**3):
-            found = search_one(language, 3, beam, alpha, end_symbol=end)
-            assert score_of(language, found, alpha) <= best
-        assert score_of(language, found, alpha) == best
-
-
-# %% [markdown]
 # > **Can beam search score worse than greedy decoding?** Yes. The greedy hypothesis may be pushed
 # > out by others that look better for a step or two and then continue badly.
-#
-# This is rare, and rarer the wider the beam. On the validation split:
-#
-# <!-- results: lost -->
-#
-# **For 4 of 1,014 sentences, greedy decoding finds a better-scoring translation than a beam of 8.**
-#
-# | beam | same score | beam higher | greedy higher |
-# | ---: | ---: | ---: | ---: |
-# | 2 | 653 | 330 | 31 |
-# | 4 | 575 | 428 | 11 |
-# | 8 | 564 | 446 | 4 |
-#
-# <details><summary>How this was measured</summary>
-#
-# Sentences of the validation split, translated by the model in pretrained/. The score is the
-# log-probability divided by the length penalty, with α = 0.6. Machine: Intel(R) Xeon(R) Processor,
-# 2 CPU cores. Date: 2026-11-25. Commit: 566bb89.
-#
-# </details>
-#
-# <!-- end of results: lost -->
 #
 # Here is one search in full, with the plain decoder.
 
@@ -4063,7 +3990,7 @@ def log_probs_of(model: EncoderDecoder, src: Tensor, src_mask: Tensor) -> Callab
 @example
 def one_search():
     translator = translator_at_hand()
-    [(_, ids)] = source_parts(translator, ["Ein kleines Mädchen hebt einen roten Ball auf."])
+    [ids] = source_ids(translator, ["Ein kleines Mädchen hebt einen roten Ball auf."])
     hypotheses = [(0.0, [START])]
     rows = []
     with evaluating(translator.model):
@@ -4417,14 +4344,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # | --- | ---: | ---: |
 # | best epoch alone | 42.9 | 4.40 |
 # | 1 | 42.5 | 4.32 |
-# | 2 | 42.6 | 4.32 |
 # | 3 | 42.3 | 4.33 |
-# | 4 | 42.5 | 4.32 |
-# | 5 | 42.6 | 4.32 |
 # | 6 | 42.6 | 4.32 |
-# | 7 | 42.8 | 4.32 |
-# | 8 | 42.7 | 4.32 |
-# | 9 | 42.9 | 4.32 |
 # | 10 | 42.5 | 4.32 |
 #
 # <details><summary>How this was measured</summary>
@@ -4569,7 +4490,7 @@ def score(
     if not texts:
         raise UserError(f"no pair has text on both sides and at most {translator.max_len} tokens")
     sources, references = zip(*texts, strict=True)
-    written = translate(translator, sources, decode, split=False)
+    written = translate(translator, sources, decode)
     bleu, signature = corpus_bleu(written, references, translator.languages[1])
     chrf = CHRF().corpus_score(written, [list(map(clean, references))]).score
     scores = {"BLEU": bleu, "signature": signature, "chrF": chrf, "pairs": len(texts)}
@@ -4627,7 +4548,7 @@ def ten_fixed_test_sentences():
     pairs = corpus.pairs(split)
     pairs = pairs[:: max(1, len(pairs) // 10)][:10]
     sources = [source for source, _ in pairs]
-    written = translate(translator, sources, beam_search, split=False)
+    written = translate(translator, sources, beam_search)
     rows = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
     caption = f"{corpus.name}, {split}; model {translator.name}"
     return table(rows, ["source", "reference", "translation"], caption)
@@ -4987,11 +4908,8 @@ SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 
 
 def with_own_translation(translator: Translator, sentence: str) -> Batch:
-    """A batch of one sentence and the model's translation; ValueError if it does not fit."""
-    parts = source_parts(translator, [sentence])
-    if len(parts) != 1:
-        raise ValueError(f"one sentence that fits the model is needed, got {sentence[:40]!r}")
-    ids = parts[0][1]
+    """A batch of one sentence and the model's translation; UserError if it does not fit."""
+    [ids] = source_ids(translator, [sentence])
     batch = Batch(torch.tensor([ids], device=translator.device))
     longest = length_cap(len(ids), translator.max_len)
     written = beam_search(translator.model, batch.src, batch.src_mask, longest)
@@ -5179,7 +5097,7 @@ def habits_of_heads():
     sentences = [source for source, _ in corpus_at_hand().pairs("val")[:100]]
     found = []
     with evaluating(model):
-        for _, ids in source_parts(translator, sentences):
+        for ids in source_ids(translator, sentences):
             model.encode(torch.tensor([ids], device=translator.device), None)
             layers = [layer.self_attn.attn for layer in model.encoder.layers]
             maps = torch.cat(layers)  # (N, H, S, S)
@@ -6740,72 +6658,7 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
 # only what is used, and all processes share one copy.
 
 
-# %% [markdown]
-# Your own text is a folder of files such as `train.fr`, `train.en`, `val.fr` and `val.en`. It may
-# have millions of pairs, so it stays on disk and is read line by line on every iteration. Lines end
-# at `\n` only: Python's `splitlines` also cuts at rarer characters, which occur in real text.
-
-
 # %%
-def read_lines(path: Path) -> Iterator[str]:
-    """Lines of a UTF-8 file, gzipped or not, which end at line feeds only; UserError if bad."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    number = 0
-    try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, 1):  # noqa: B007
-                yield line
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: name the folder of the text by --data") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}, after line {number}: not UTF-8; convert it first") from None
-    except (OSError, EOFError, gzip.zlib.error) as error:
-        raise UserError(f"{path} cannot be read ({error}): fetch it again") from None
-
-
-class TextPairs(Sequence):
-    """The sentence pairs of two files, read anew on every iteration and never kept in memory."""
-
-    def __init__(self, folder: Path, split: str, languages: Sequence[str]):
-        self.paths = []
-        for language in languages:
-            path = folder / f"{split}.{language}"
-            zipped = folder / f"{path.name}.gz"
-            self.paths.append(zipped if zipped.is_file() and not path.is_file() else path)
-
-    @functools.cached_property
-    def count(self) -> int:
-        source, target = self.paths
-        counts = [sum(1 for _ in read_lines(path)) for path in self.paths]
-        if counts[0] != counts[1]:
-            what = f"{counts[0]} lines in {source.name} and {counts[1]} in {target.name}"
-            raise UserError(f"{source.parent}: {what}; line n of both must be the same sentence")
-        return counts[0]
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[Pair]:
-        for source, target in zip(*map(read_lines, self.paths), strict=True):
-            yield source.strip(), target.strip()
-
-    def __getitem__(self, index: int | slice):
-        return list(self)[index]
-
-
-def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
-    """A reader's own corpus, as text files; UserError if there is no such folder."""
-    folder = Path(folder).expanduser().resolve()
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with train.{languages[0]} and more")
-    splits = {}
-    for path in sorted(folder.iterdir()):
-        split, _, language = path.name.removesuffix(".gz").rpartition(".")
-        if language in languages:
-            splits[split] = TextPairs(folder, split, languages)
-    return Corpus(folder.name, languages, splits, str(folder))
-
-
 # %%
 def mapped(path: Path) -> Tensor:
     """The 32-bit integers of a file, (n,), read on use; UserError where it is missing."""
@@ -7244,8 +7097,7 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
         raise UserError(
             f"{typed(folder)} has a last.pt without its config.json: name another folder"
         )
-    with torch.device("meta"):
-        new_model(config, (range(8), range(8)))  # UserError now, not after hours of encoding
+    refuse_without_cache(new_model(config, (range(8), range(8))))  # not after hours of encoding
     vocabularies = learn_vocabularies(corpus, config)
     write_vocabularies(folder, vocabularies)
     write_ids(folder, corpus, vocabularies, config.max_len)
@@ -7254,7 +7106,6 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
     config = dataclasses.replace(config, data=corpus.place or corpus.name)
     longest = int(train.lengths[:, 0].max()) - 1
     model = new_model(config, vocabularies)
-    refuse_without_cache(model)
     if config.init_from:
         start_from(model, config.init_from)
     facts = (corpus.name, corpus.languages, vocabularies, corpus.place, longest)
@@ -7349,7 +7200,6 @@ class Run:
         model = new_model(config, vocabularies).to(worker.device)
         if not config.compile:
             use_fast_dropout(model)
-        refuse_without_cache(model)
         facts = (about["corpus"], tuple(about["languages"]), vocabularies, about["data"])
         self.folder = folder
         self.worker = worker
@@ -7508,7 +7358,7 @@ class Run:
             tokens = sum(len(target) - 1 for _, target in ids)
             batches = batches_to_score(translator, ids)
             with self.autocast():
-                written = translate(translator, [text for text, _ in pairs], greedy, split=False)
+                written = translate(translator, [text for text, _ in pairs], greedy)
                 nll = tokens * evaluate_loss(model, batches)["nll"]
         shares = gather((written, nll, tokens), self.worker)
         texts = [""] * len(self.pairs)
@@ -7616,10 +7466,10 @@ def train_model(
             run.say(f"{name}: {loss}{scores}; {before + spent:.1f} minutes")
             return spent
 
-        epoch = run.done
-        for epoch in range(run.done + 1, run.config.epochs + 1):
+        epoch = begun = run.done
+        for epoch in range(begun + 1, run.config.epochs + 1):
             trained = run.train_epoch(epoch)
-            if epoch == 1:
+            if epoch == begun + 1:
                 refuse_without_cache(run.model)  # now that all its weights have moved
             if keep(run.model, **trained) >= minutes:
                 break
@@ -7729,7 +7579,55 @@ class ModelOptions:
 
 
 # %% [markdown]
-# `translate` reads its arguments, or standard input.
+# `translate` reads its arguments, or standard input, and writes one line for each line. It cuts a
+# line where a sentence ends, and halves a sentence that is too long for the model.
+
+
+# %% tags=["hide-input"]
+ABBREVIATIONS = "ca dr fr hr mr mrs ms nr prof sr st str bzw evtl ggf inkl usw vgl etc vs".split()
+SENTENCE_END = re.compile(r"[.!?…]+[\"'”“’»)\]]*\s+|[。！？]+[」』”]*|\n+")
+
+
+def split_sentences(text: str) -> list[str]:
+    """Sentences of a text; no cut after numbers and abbreviations, or before small letters."""
+    sentences = []
+    begin = 0
+    for end in SENTENCE_END.finditer(text):
+        word = text[begin : end.start()].split(" ")[-1].lower().strip("(\"'„«")
+        full_stop = end[0].rstrip() == "."
+        short = len(word) == 1 or word in ABBREVIATIONS or word[-1:].isdigit() or "." in word
+        if not (full_stop and short) and not text[end.end() : end.end() + 1].islower():
+            sentences.append(text[begin : end.end()])
+            begin = end.end()
+    return [sentence for sentence in [*sentences, text[begin:]] if sentence.strip()]
+
+
+def parts_that_fit(translator: Translator, text: str) -> list[str]:
+    """A sentence, halved between words until each part fits the model."""
+    [ids] = translator.vocabularies[0].encode([text], translator.languages[0])
+    if len(ids) < translator.max_len:
+        return [text]
+    words = text.split()
+    middle = len(words) // 2
+    halves = " ".join(words[:middle]), " ".join(words[middle:])
+    if middle == 0:  # one long word, or a language without spaces
+        halves = text[: len(text) // 2], text[len(text) // 2 :]
+    return [part for half in halves for part in parts_that_fit(translator, half)]
+
+
+def translate_lines(
+    translator: Translator, lines: Sequence[str], decode: Callable, split: bool = True
+) -> list[str]:
+    """Translations of lines with any number of sentences; without `split`, a line is one."""
+    parts = []
+    for number, line in enumerate(lines):
+        for sentence in split_sentences(line) if split else [line]:
+            parts += [(number, part) for part in parts_that_fit(translator, sentence)]
+    translations = [""] * len(lines)
+    written = translate(translator, [part for _, part in parts], decode)
+    for (number, _), text in zip(parts, written, strict=True):
+        translations[number] = f"{translations[number]} {text}".strip()
+    return translations
 
 
 # %%
@@ -7751,10 +7649,13 @@ def run_translate(
     translator, decode = options.load()
     waits = not sentences and sys.stdin.isatty()  # somebody types
     size = 1 if waits else 200
-    for number, group in enumerate(grouped(sentences or lines_of_input(), size)):
+    for group in grouped(sentences or lines_of_input(), size):
         lines = [line.rstrip("\r\n").encode(errors="surrogateescape") for line in group]
-        lines = [line.decode(errors="replace") for line in lines]  # no bytes that are not UTF-8
-        for text in translate(translator, lines, decode, first_line=1 + number * size, split=split):
+        lines = [line.decode(errors="replace") for line in lines]
+        for line in lines:
+            if "\ufffd" in line:
+                warnings.warn(f"{line[:40]!r} was not UTF-8: bytes are replaced", stacklevel=1)
+        for text in translate_lines(translator, lines, decode, split):
             print(text)
         sys.stdout.flush()
 

@@ -3,6 +3,7 @@
 test_model.py runs them all. test_faults.py runs some with a faulty copy of the script.
 """
 
+import collections
 import copy
 import inspect
 import itertools
@@ -451,6 +452,31 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one(at):
         assert row == alone + [at.PAD] * (len(row) - len(alone))
 
 
+def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it(at):
+    """In random languages of three tokens and an end, whose 40 targets can all be scored."""
+    end = 3
+
+    def score_of(log_probs_after: Callable, written: tuple, alpha: float) -> float:
+        places = range(1, len(written))
+        logp = sum(log_probs_after(written[:n])[written[n]].item() for n in places)
+        return logp / at.length_penalty(len(written) - 1, alpha)
+
+    triples = itertools.product(range(4), repeat=3)
+    targets = {triple[: [*triple, end].index(end) + 1] for triple in triples}
+    assert len(targets) == 40
+    for alpha in (0.0, 0.6, 3.0) * 10:
+        rows = collections.defaultdict(lambda: torch.randn(4).log_softmax(dim=0))
+
+        def log_probs_after(written, rows=rows):
+            return rows[tuple(written)]
+
+        best = max(score_of(log_probs_after, (at.START, *each), alpha) for each in targets)
+        for beam in (1, 2, 4**3):
+            found = tuple(at.search_one(log_probs_after, 3, beam, alpha, end_symbol=end))
+            assert score_of(log_probs_after, found, alpha) <= best
+        assert score_of(log_probs_after, found, alpha) == best
+
+
 def check_the_length_penalty_at_two_lengths(at):
     assert at.length_penalty(1, 0.6) == 1.0  # whatever α is
     assert math.isclose(at.length_penalty(13, 0.6), 3**0.6)  # 5 + 13 = 18 = 3 · 6
@@ -558,7 +584,7 @@ def check_batches_come_in_random_order(at):
 def check_translations_keep_the_order_of_the_sentences(at):
     translator = toy_translator(at)
     sentences = ["Ein Mann mit einem Hund lacht.", "Hund.", "Eine Frau rennt."]
-    for _, ids in at.source_parts(translator, sentences):
+    for ids in at.source_ids(translator, sentences):
         assert ids[-1] == at.END
     alone = [at.translate(translator, [sentence])[0] for sentence in sentences]
     assert len(set(alone)) == 3

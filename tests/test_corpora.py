@@ -175,17 +175,16 @@ def test_a_failing_download_is_tried_again_and_leaves_nothing(requests, publishe
     assert requests == [*tutorial.MULTI30K_SUMS][1:], "nothing is fetched twice"
 
 
-def test_a_changed_file_of_multi30k_is_refused(published, monkeypatch, fresh_corpora):
-    """Neither an unpacked file beside it nor another corpus takes its place."""
-    zipped = published / "train.de.gz"
-    text = gzip.decompress(zipped.read_bytes()).replace(b"Hund", b"Rind")
-    (published / "train.de").write_bytes(text)
-    assert list(tutorial.read_multi30k(published).splits["train"]) == PAIRS
-    zipped.write_bytes(gzip.compress(text))
+def test_multi30k_is_read_from_the_folder_that_is_named(published, monkeypatch, fresh_corpora):
     monkeypatch.setenv("MULTI30K_DIR", str(published))
     monkeypatch.setenv("ANNOTATED_RUN", "laptop")
-    for find in (lambda: tutorial.find_corpus("multi30k"), tutorial.corpus_at_hand):
-        with pytest.raises(UserError, match=r"train\.de\.gz is not the published file"):
+    corpus = tutorial.corpus_at_hand()
+    assert (corpus.name, corpus.place) == ("Multi30k", "multi30k")
+    assert list(corpus.splits["train"]) == PAIRS
+    assert tutorial.find_corpus("multi30k", ("en", "de")).splits["val"][0] == PAIRS[0][::-1]
+    monkeypatch.setenv("MULTI30K_DIR", str(published / "nothing"))
+    for find in (lambda: tutorial.find_corpus("multi30k"), tutorial.corpus_at_hand.__wrapped__):
+        with pytest.raises(UserError, match="nothing is not a folder"):
             find()
 
 
@@ -199,9 +198,9 @@ def test_without_a_network_only_the_page_takes_another_corpus(cache, capsys, mon
     assert "are used instead" in capsys.readouterr().err
 
 
-def test_the_pinned_sums_are_those_of_multi30k(multi30k):
-    splits = tutorial.read_multi30k(Path(multi30k)).splits
-    assert {name.split(".")[0] for name in tutorial.MULTI30K_SUMS} == splits.keys()
+def test_the_corpus_at_hand_is_the_multi30k_that_a_download_gives(multi30k):
+    for name, wanted in tutorial.MULTI30K_SUMS.items():
+        assert hashlib.sha256((Path(multi30k) / name).read_bytes()).hexdigest() == wanted
 
 
 # Languages --------------------------------------------------------------------------------------

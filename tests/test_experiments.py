@@ -83,13 +83,6 @@ def test_a_replaced_head_puts_out_the_same_everywhere():
     torch.testing.assert_close(model(*inputs), before)
 
 
-def test_greedy_and_beam_are_scored_alike(shipped):
-    [(_, ids)] = at.source_parts(shipped, ["Ein Hund rennt durch den Park."])
-    greedy, best = experiments.greedy_and_beam(shipped, ids, 1)
-    assert greedy == best
-    assert experiments.greedy_and_beam(shipped, ids, 4)[1] >= greedy
-
-
 def test_layers_are_timed_in_turn_and_once(results, monkeypatch):
     monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
     assert all(experiments.milliseconds(x, 4) > 0 for x in experiments.layers_to_time().values())

@@ -177,14 +177,14 @@ def test_subwords_equal_those_of_python(at, engine, shipped, texts):
 def test_translations_equal_those_of_pytorch(at, engine, shipped, texts, width):
     search = functools.partial(at.beam_search, beam=width, alpha=0.6)
     ours = [engine.evaluate(TRANSLATE, [text, width]) for text in texts]
-    assert ours == at.translate(shipped, texts, search, split=False)
+    assert ours == at.translate(shipped, texts, search)
 
 
 @pytest.mark.browser
 def test_log_probabilities_equal_those_of_pytorch(at, engine, shipped, texts):
     for text in texts[1:5]:  # an empty text is not translated by the script
         written, log_probs = zip(*engine.evaluate(LOG_PROBS, text), strict=True)
-        [(_, ids)] = at.source_parts(shipped, [text], split=False)
+        [ids] = at.source_ids(shipped, [text])
         batch = at.Batch(torch.tensor([ids]), torch.tensor([[at.START, *written[-1]]]))
         with torch.no_grad():
             states = shipped.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
@@ -195,7 +195,7 @@ def test_log_probabilities_equal_those_of_pytorch(at, engine, shipped, texts):
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_beam_grows_step_by_step_as_in_the_script(at, engine, shipped, width):
-    [(_, ids)] = at.source_parts(shipped, [CAPTION], split=False)
+    [ids] = at.source_ids(shipped, [CAPTION])
     batch = at.Batch(torch.tensor([ids]))
     log_probs_after = at.log_probs_of(shipped.model, batch.src, batch.src_mask)
     steps = engine.evaluate(
@@ -382,7 +382,7 @@ def test_a_part_switched_off_is_as_in_pytorch(at, engine, shipped, captions, cut
     engine.add_script_tag(content=bundle.bundle(FIGURES / "model/unplug.js", "unplug"))
     ours = engine.evaluate(GREEDY_WITHOUT, [captions, cuts, LENGTH])
     with torch.no_grad(), switched_off(shipped.model, cuts):
-        sources = [ids for _, ids in at.source_parts(shipped, captions, split=False)]
+        sources = at.source_ids(shipped, captions)
         for ids, (written, steps) in zip(sources, ours, strict=True):
             read = [at.START, *written[:-1]]
             theirs = log_probs_without(at, shipped.model, ids, read, cuts)
@@ -403,7 +403,7 @@ def test_a_model_with_parts_switched_off_leaves_the_model_as_it_was(at, engine, 
     engine.evaluate(GREEDY_WITHOUT, [[CAPTION], every, LENGTH])
     assert engine.evaluate(translate, [CAPTION]) == before
     search = functools.partial(at.beam_search, beam=1, alpha=0.6)
-    assert [before] == at.translate(shipped, [CAPTION], search, split=False)
+    assert [before] == at.translate(shipped, [CAPTION], search)
 
 
 @pytest.mark.browser

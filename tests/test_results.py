@@ -130,7 +130,7 @@ def test_a_score_is_that_of_the_translations_on_file(at, trained):
         path = score.translations_path(plan.ROWS[1], "subwords-1", entry["split"])
         written = path.read_text().split("\n")[:-1]
         sources, references = zip(*at.find_corpus(plan.CORPUS).pairs(entry["split"]), strict=True)
-        assert written == at.translate(mean, sources, decode, split=False)
+        assert written == at.translate(mean, sources, decode)
         assert entry["bleu"] == round(at.corpus_bleu(written, references)[0], 2)
         assert (entry["beam"], entry["alpha"], entry["averaged"]) == (4, 0.6, 2)
 

@@ -133,26 +133,36 @@ def test_a_line_is_split_where_a_sentence_ends(line):
 def test_each_sentence_of_a_line_is_translated_as_if_it_stood_alone(shipped):
     sentences = [german for german, _ in builtin_corpus()["test"][:3]]
     alone = tutorial.translate(shipped, sentences)
+    decode = tutorial.greedy_decode
     for between in (" ", "\n", "  \n "):
-        assert tutorial.translate(shipped, [between.join(sentences)]) == [" ".join(alone)]
-    assert len(tutorial.source_parts(shipped, [" ".join(sentences)], split=False)) == 1
+        lines = ["", between.join(sentences)]
+        assert tutorial.translate_lines(shipped, lines, decode) == ["", " ".join(alone)]
+    line = " ".join(sentences)
+    whole = tutorial.translate_lines(shipped, [line], decode, split=False)
+    assert whole == tutorial.translate(shipped, [line]) != [" ".join(alone)]
 
 
-def test_a_sentence_longer_than_the_model_is_cut_between_words_with_a_warning(small, shipped):
-    """Nothing of it is lost; words and subwords."""
+def test_a_sentence_longer_than_the_model_is_halved_between_words(small, shipped):
+    """Nothing of it is lost; words, subwords, and one word of a thousand letters."""
     for translator, word in ((small, "Kind"), (shipped, "Hund"), (shipped, "Xylophonspieler")):
         line = " ".join([word] * 400)
-        with pytest.warns(UserWarning, match=r"line 1 has a sentence of \d+ tokens, training had"):
-            parts = tutorial.source_parts(translator, [line])
+        with pytest.raises(tutorial.UserError, match=r"tokens, the model takes \d+: split it"):
+            tutorial.translate(translator, ["Hund", line])
+        parts = tutorial.parts_that_fit(translator, line)
         assert len(parts) > 1
-        assert max(len(ids) for _, ids in parts) <= translator.max_len
-        texts = [translator.vocabularies[0].decode(ids) for _, ids in parts]
-        assert " ".join(texts) == line
+        assert " ".join(parts) == line
+        encoded = translator.vocabularies[0].encode(parts, "de")
+        assert max(map(len, encoded)) < translator.max_len
+    letters = "ab" * 1000
+    assert "".join(tutorial.parts_that_fit(shipped, letters)) == letters
+
+
+def test_a_sentence_longer_than_all_in_training_is_translated_with_a_warning(small):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tutorial.source_parts(small, ["Hund " * small.longest])
-        with pytest.raises(UserWarning, match="line 1"):
-            tutorial.source_parts(small, ["Hund " * (small.longest + 1)])
+        tutorial.translate(small, ["Hund " * small.longest])
+        with pytest.raises(UserWarning, match=r"'Hund .* tokens, training had \d+ at most"):
+            tutorial.translate(small, ["Hund " * (small.longest + 1)])
 
 
 # Batches ----------------------------------------------------------------------------------------
@@ -179,7 +189,7 @@ def test_a_translation_does_not_depend_on_its_neighbours(small):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_thousand_translations_depend_on_no_order_and_no_batch(shipped, multi30k, beam):
     """In double precision: in single, rounding in another batch may break ties otherwise."""
-    corpus = tutorial.read_multi30k(Path(multi30k), DE_EN)
+    corpus = tutorial.read_corpus(Path(multi30k), DE_EN)
     sentences = [source for source, _ in corpus.pairs("test_2016_flickr")]
     model = copy.deepcopy(shipped.model).double()
     translator = dataclasses.replace(shipped, model=model)
@@ -276,7 +286,7 @@ def test_any_text_is_translated_line_by_line(learn, size):
     model = tutorial.make_model(*map(len, vocabularies), 1, 16, 32, 2, max_len=64).eval()
     toy = tutorial.Translator("toy", model, "none", DE_EN, vocabularies)
     greedy = functools.partial(tutorial.beam_search, beam=1)
-    written = tutorial.translate(toy, texts, greedy)
+    written = tutorial.translate_lines(toy, texts, greedy)
     for text, answer in zip(texts, written, strict=True):
         assert not re.search(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", answer)
         answer.encode("utf-8")  # no surrogate comes out

@@ -86,8 +86,8 @@ def test_readme_links_to_what_runs_if_the_project_has_an_address(monkeypatch, ur
 def test_without_a_record_nothing_is_written(copy):
     before = written()
     change("heads", perplexity=[7.0, 7.5])
-    (records.RESULTS / "lost.json").unlink()
-    with pytest.raises(ValueError, match="not on record: lost"):
+    (records.RESULTS / "averaging.json").unlink()
+    with pytest.raises(ValueError, match="not on record: averaging"):
         views.main()
     assert written() == before
 

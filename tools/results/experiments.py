@@ -7,7 +7,6 @@
     warmups      train the copy task with and without a warm-up, at many rates
     lengths      train it with four kinds of positions, and test longer sequences
     heads        remove each head of the shipped model in turn
-    lost         count greedy translations that a beam loses
     length_cost  time one layer of three kinds (needs a quiet machine)
 
 The records lie in docs/results. A result on record is not made again: remove the record first.
@@ -165,38 +164,6 @@ def heads() -> dict:
     return {"made": records.made_with_shipped(), "perplexity": whole, "rows": rows}
 
 
-# Greedy sentences that a beam loses -------------------------------------------------------------
-
-
-def greedy_and_beam(translator: at.Translator, ids: list[int], beam: int) -> list[float]:
-    """The scores, with α = 0.6, of what greedy decoding and a beam find for a source."""
-    batch = at.Batch(torch.tensor([ids]))
-    limit = at.length_cap(len(ids), translator.max_len)
-    given = translator.model, batch.src, batch.src_mask
-    scores = []
-    for places in (1, beam):
-        row = at.beam_search(*given, limit, beam=places)[0]
-        with at.evaluating(translator.model):
-            log_probs_after = at.log_probs_of(*given)
-            scores.append(at.score_of(log_probs_after, row[row != at.PAD].tolist(), 0.6))
-    return scores
-
-
-@records.once("lost")
-def lost() -> dict:
-    """Count the validation sentences whose greedy translation scores above the beam's."""
-    translator = at.load_trained_model("pretrained", torch.device("cpu"))
-    sentences = [source for source, _ in at.find_corpus("multi30k").pairs("val")]
-    counts = {}
-    for beam in (2, 4, 8):
-        counts[beam] = {"equal": 0, "beam above": 0, "greedy above": 0}
-        for _, ids in at.source_parts(translator, sentences):
-            greedy, best = greedy_and_beam(translator, ids, beam)
-            kind = "beam above" if best > greedy else "greedy above"
-            counts[beam]["equal" if abs(greedy - best) < 1e-4 else kind] += 1
-    return {"made": records.made_with_shipped(), "counts": counts}
-
-
 # What length costs ------------------------------------------------------------------------------
 
 WIDTH = 256
@@ -242,9 +209,7 @@ def length_cost() -> dict:
     return {"made": records.circumstances(), "width": WIDTH, "rows": rows}
 
 
-main = records.command_line(
-    warmups=warmups, lengths=lengths, heads=heads, lost=lost, length_cost=length_cost
-)
+main = records.command_line(warmups=warmups, lengths=lengths, heads=heads, length_cost=length_cost)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,7 +16,7 @@ from tools.views.picture import first_picture
 
 SCRIPT = "the_annotated_transformer.py"
 TABLES: tuple[Callable[[], Table], ...] = (
-    copying.copied, recipe.lost, recipe.beam, recipe.averaging, recipe.steps,
+    copying.copied, recipe.beam, recipe.averaging, recipe.steps,
     recipe.choices, speed.speed, speed.cost, inside.heads,
     inside.particles, speed.assembled, copying.planted, copying.planted_bleu, recipe.int8,
 )  # fmt: skip

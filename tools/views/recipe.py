@@ -164,6 +164,8 @@ def averaging() -> Table:
     swept = record("averaging")
     rows = []
     for cell in swept["sweep"]:
+        if cell["averaged"] not in (0, 1, 3, plan.AVERAGED, 10):
+            continue
         epochs = str(cell["averaged"] or "best epoch alone")
         rows.append([epochs, f"{cell['bleu']:.1f}", f"{cell['perplexity']:.2f}"])
     low, *_, high = sorted(bleu for _, bleu, _ in rows)
@@ -174,22 +176,6 @@ def averaging() -> Table:
         f"Multi30k, validation split, model {swept['run']} before rounding, a beam of"
         f" {swept['beam']}, α = {plan.ALPHA}.",
         [swept["made"]],
-    )
-
-
-def lost() -> Table:
-    """How often a beam loses the greedy translation."""
-    counted = record("lost")
-    rows = [[beam, *map(str, of.values())] for beam, of in counted["counts"].items()]
-    beam, *_, lost = rows[-1]
-    return Table(
-        f"For {lost} of 1,014 sentences, greedy decoding finds a better-scoring translation than a"
-        f" beam of {beam}.",
-        ["beam", "same score", "beam higher", "greedy higher"],
-        rows,
-        "Sentences of the validation split, translated by the model in pretrained/. The score is"
-        f" the log-probability divided by the length penalty, with α = {plan.ALPHA}.",
-        [counted["made"]],
     )
 
 
