@@ -575,6 +575,16 @@ def check_each_source_keeps_its_target(at):
         assert words[1].decode(target) == tgt
 
 
+def check_batches_hold_every_sentence_once_and_keep_the_budget(at):
+    lengths = [(random.randint(1, 30), random.randint(1, 30)) for _ in range(200)]
+    batches = at.token_batches(lengths, 100, random.Random(1))
+    assert sorted(itertools.chain(*batches)) == list(range(200))
+    sizes = [len(batch) * max(max(lengths[number]) for number in batch) for batch in batches]
+    assert max(sizes) <= 100
+    assert sum(sizes) > 80 * len(batches), "most are nearly full"
+    assert sum(sizes) < 1.1 * sum(map(max, lengths)), "less than a tenth is padding"
+
+
 def check_batches_come_in_random_order(at):
     batches = at.token_batches([(n, n) for n in range(1, 60)], 100, random.Random(1))
     longest = [max(batch) for batch in batches]

@@ -57,7 +57,7 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     measured: str  # how, in a few sentences
-    made: Sequence[dict]  # with date, machine and commit of each measurement
+    made: Sequence[dict] = ()  # of times: date, machine and commit of each measurement
 
     def markdown(self) -> str:
         """The table alone, with numbers to the right."""
@@ -73,13 +73,14 @@ class Chart:
 
     drawn: alt.TopLevelMixin
     measured: str
-    made: Sequence[dict]
+    made: Sequence[dict] = ()
 
 
 def block(shown: Table | Chart) -> str:
     """What stands in a text: a table under its caption, and how table or chart was measured."""
     table = f"\n**{shown.caption}**\n\n{shown.markdown()}" if isinstance(shown, Table) else ""
-    measured = wrapped(f"{shown.measured} {made_by(shown.made)}")
+    made = f" {made_by(shown.made)}" if shown.made else ""
+    measured = wrapped(f"{shown.measured}{made}")
     summary = "<details><summary>How this was measured</summary>"
     return f"{table}\n{summary}\n\n{measured}\n\n</details>\n\n"
 

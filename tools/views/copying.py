@@ -5,7 +5,6 @@ from statistics import mean
 
 import altair as alt
 
-import the_annotated_transformer as at
 from tools.views.common import Chart, Table, listed, record, with_range
 
 SOUND = "nothing"  # the fault of a model without one
@@ -54,7 +53,7 @@ def breaks() -> Chart:
         detail="seed:N",
         facet=alt.Facet("without:N", columns=3, sort=list(PARTS), title="without"),
     )
-    return Chart(lines, "Copy task, 600 updates, 3 seeds.", planted["made"]["copying"])
+    return Chart(lines, "Copy task, 600 updates, 3 seeds.")
 
 
 def copied() -> Table:
@@ -72,7 +71,6 @@ def copied() -> Table:
         rows,
         "Copy task, 200 sequences. Each number is the mean over 3 seeds, with the range in"
         " brackets.",
-        planted["made"]["copying"],
     )
 
 
@@ -106,10 +104,9 @@ def rows_of(faults: dict, kind: str, symptom_of: Callable, shown: Callable) -> l
     for fault, runs in measured.items():
         if fault not in (SOUND, SOUND_WIDE):
             sound = measured[SOUND_WIDE if "width 512" in fault else SOUND]
-            check = at.in_words(faults["checks"].get(fault, "")) or "a test"
-            rows.append([symptom_of(runs, sound), fault, check, shown(runs)])
+            rows.append([symptom_of(runs, sound), fault, shown(runs)])
     rows.sort(key=lambda row: row[0])
-    return [["–", "no fault", "–", shown(measured[SOUND])], *rows]
+    return [["–", "no fault", shown(measured[SOUND])], *rows]
 
 
 def planted() -> Table:
@@ -119,12 +116,11 @@ def planted() -> Table:
     hidden = sum(row[0] == "no symptom" for row in rows)
     return Table(
         f"{hidden} of {len(rows) - 1} faults show no symptom in the copy task.",
-        ["symptom", "fault", "caught by", "copied of 200"],
+        ["symptom", "fault", "copied of 200"],
         rows,
         "Copy task, 600 updates (width 512: 100), 3 seeds: the mean, with the range in brackets."
         " A symptom is reported if every seed falls outside the range of the correct model."
         " Faster or slower means a lower or higher sum of losses over the run.",
-        faults["made"]["copying"],
     )
 
 
@@ -138,13 +134,12 @@ def planted_bleu() -> Table:
     lower = sum(row[1] == "BLEU is lower" for row in rows)
     return Table(
         f"{lower} of {len(rows) - 2} faults lower BLEU.",
-        ["model", "symptom", "fault", "caught by", "BLEU"],
+        ["model", "symptom", "fault", "BLEU"],
         rows,
         "Validation split. The model of Part 6 is trained for two epochs on short sentences, by"
         " three seeds, and decodes greedily: the mean, with the range in brackets. The published"
         " model has one run, with a beam of four. BLEU is reported as lower if every seed falls"
         " below the range of the correct model, and the mean by at least 0.5.",
-        [*faults["made"]["demonstration"], *faults["made"]["shipped"]],
     )
 
 
@@ -167,7 +162,7 @@ def warmups() -> Chart:
     chance = alt.Chart(alt.Data(values=[{"loss": 2.485}])).mark_rule(strokeDash=[4, 4])  # log 12
     layered = alt.layer(marks, chance.encode(y="loss:Q"), data=alt.Data(values=points))
     measured = "Copy task, four layers in each stack, 400 updates of 32 sequences, three seeds."
-    return Chart(layered.facet("norm:N"), measured, [warmed["made"]])
+    return Chart(layered.facet("norm:N"), measured)
 
 
 def lengths() -> Chart:
@@ -193,4 +188,4 @@ def lengths() -> Chart:
         detail="seed:N",
         facet=alt.Facet("outcome:N", columns=2, sort=list(KINDS), title=None),
     )
-    return Chart(lines, "Copy task, trained on lengths 1 to 10, 3 seeds.", [tried["made"]])
+    return Chart(lines, "Copy task, trained on lengths 1 to 10, 3 seeds.")

@@ -4,7 +4,7 @@ from statistics import mean, median, quantiles
 
 import altair as alt
 
-from tools.views.common import Chart, Table, record, with_range, without_range
+from tools.views.common import Chart, Table, record, without_range
 
 CHANGES = {"verb": "the English verb", "particle": "the English particle"}
 
@@ -18,7 +18,9 @@ def heads() -> Table:
         without[row["by"]].append(mean(row["changes"]))
         if row["by"] == "zero":
             place = row["attention"], str(row["layer"])
-            table.setdefault(place, []).append(with_range(row["changes"], 3))
+            low, high = min(row["changes"]), max(row["changes"])
+            rise = f"{mean(row['changes']):.2f}"
+            table.setdefault(place, []).append(rise if low * high > 0 else f"({rise})")
     apart = max(abs(one - other) for one, other in zip(*without.values(), strict=True))
     return Table(
         f"Removing one head raises perplexity from {mean(found['perplexity']):.2f} by"
@@ -26,9 +28,8 @@ def heads() -> Table:
         ["attention", "layer", "head 1", "head 2", "head 3"],
         [[*place, *cells] for place, cells in table.items()],
         "Each number is the rise in validation perplexity without that head: the mean over 5 sets"
-        " of 200 sentences, with the range in brackets. If the head is replaced by its mean output"
-        f" instead, no number changes by more than {apart:.2f}.",
-        [found["made"]],
+        " of 200 sentences. It stands in brackets if the sets disagree on its sign. If the head is"
+        f" replaced by its mean output instead, no number changes by more than {apart:.2f}.",
     )
 
 
@@ -55,7 +56,6 @@ def particles() -> Table:
         " Each cell is the median share of the whole shift of log p(A) − log p(B), with the"
         f" interquartile range in brackets. Of {found['tried']} pairs, {len(found['pairs'])} count:"
         " both sentences have equally many subwords and are translated as intended.",
-        [found["made"]],
     )
 
 
@@ -77,4 +77,4 @@ def layers() -> Chart:
         color=alt.Color("swapped at:N", sort=["verb", "particle"]).legend(orient="top"),
         column=alt.Column("what changes:N", sort=list(CHANGES.values())),
     )
-    return Chart(lines, "The same pairs as in the table above.", [found["made"]])
+    return Chart(lines, "The same pairs as in the table above.")
