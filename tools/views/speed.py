@@ -6,25 +6,18 @@ from statistics import median
 import altair as alt
 
 import the_annotated_transformer as at
-from tools.results import plan
-from tools.results.speed import SIZES
+from tools import records
 from tools.views.common import Chart, Table, made_by, record, with_range, without_range, wrapped
 
 WAYS = {  # rows, with the code and the number format
     "plain loop": ("plain", "fp32"),
-    "the 2022 edition": ("2022", "fp32"),
     "nn.Transformer": ("torch", "fp32"),
     "nn.Transformer, bf16": ("torch", "bf16"),
     "CTranslate2": ("ctranslate2", "fp32"),
     "ours": ("ours", "fp32"),
     "ours, bf16": ("ours", "bf16"),
     "ours, bf16, compiled": ("ours compiled", "bf16"),
-    "ours, returning memory": ("ours returning memory", "fp32"),
-    "ours, with nn.Dropout": ("ours with nn.Dropout", "fp32"),
 }
-
-
-BASE_ON_GPU = ("base-25000", "base")  # sizes, the larger batches first
 
 
 def speeds(measured: dict, unit: str | None = None, **values) -> list[float]:
@@ -37,30 +30,32 @@ def speeds(measured: dict, unit: str | None = None, **values) -> list[float]:
     return []  # not measured
 
 
-def per_second(found: list[float], digits: int) -> str:
+def per_second(found: list[float]) -> str:
     """The median speed with its range, or a dash."""
-    rounded = [round(speed, digits) for speed in found]
-    return with_range(rounded, max(digits, 0), median) if rounded else "–"
+    return with_range(found, 0, median) if found else "–"
 
 
-def on_gpu(measured: dict, **values) -> list[float]:
-    """Speeds of the base model on the GPU, in the largest batches on record."""
-    return next(filter(None, (speeds(measured, size=x, **values) for x in BASE_ON_GPU)), [])
+def on_gpu(**values) -> list[float]:
+    """Speeds of the base model on a GPU, in batches as large as the paper's, if measured."""
+    measured = records.read("gpu")
+    return speeds(measured, size="base-25000", **values) if measured else []
 
 
 def speed() -> Table:
     """How fast training and decoding are, ours and others."""
-    cpu, gpu = record("benchmark"), record("gpu")
-    columns = (
-        lambda **way: per_second(speeds(cpu, task="train", size="small", **way), 0),
-        lambda **way: per_second(speeds(cpu, task="train", size="base", **way), 0),
-        lambda **way: per_second(on_gpu(gpu, **way), -3),
-        lambda **way: per_second(speeds(cpu, task="decode", beam=1, **way), 0),
-        lambda **way: per_second(speeds(cpu, task="decode", beam=4, **way), 0),
-    )
+    cpu = record("benchmark")
+    columns = {
+        "small, tokens": lambda **way: speeds(cpu, task="train", size="small", **way),
+        "base, tokens": lambda **way: speeds(cpu, task="train", size="base", **way),
+        "base on a GPU, tokens": on_gpu,
+        "greedy, sentences": lambda **way: speeds(cpu, task="decode", beam=1, **way),
+        "beam of 4, sentences": lambda **way: speeds(cpu, task="decode", beam=4, **way),
+    }
+    if not on_gpu(code="ours", dtype="fp32"):
+        del columns["base on a GPU, tokens"]
     rows = []
     for name, (code, dtype) in WAYS.items():
-        cells = [cell(code=code, dtype=dtype) for cell in columns]
+        cells = [per_second(find(code=code, dtype=dtype)) for find in columns.values()]
         if any(cell != "–" for cell in cells):
             rows.append([name, *cells])
     ratios = []
@@ -78,47 +73,15 @@ def speed() -> Table:
         f"On two cores, our code trains {ratios[0]} times (small) and {ratios[1]} times (base) as"
         f" fast as nn.Transformer, and decodes greedily {greedy / theirs:.2f} times as fast as"
         " CTranslate2.",
-        [
-            "per second",
-            "small, tokens",
-            "base, tokens",
-            "base on a GPU, tokens",
-            "greedy, sentences",
-            "beam of 4, sentences",
-        ],
+        ["per second", *columns],
         rows,
         "Training: target tokens without padding, words of Multi30k, fp32 unless noted. Small has"
-        " 3 layers of width 256, base 6 of 512. One process with two threads on the CPU; all rows"
-        " but “returning memory” keep freed memory. Ours needs"
-        f" {memory[0]} (small) and {memory[1]} times (base) the memory of nn.Transformer."
-        f" {about_gpu(gpu)} Decoding: test 2016, the model in pretrained/, fp32, two threads, ours"
+        " 3 layers of width 256, base 6 of 512. One process with two threads; all keep freed"
+        f" memory. Ours needs {memory[0]} (small) and {memory[1]} times (base) the memory of"
+        " nn.Transformer. Decoding: test 2016, the model in pretrained/, fp32, two threads, ours"
         " and CTranslate2 in the same batches, the plain loop one sentence at a time. Each cell is"
         " the median of 5 rounds, with the range in brackets.",
-        [cpu["made"], gpu["made"]],
-    )
-
-
-def about_gpu(measured: dict) -> str:
-    """Batches and shares of the peak on the GPU, and the time of the recipe there."""
-    cases = {(case["code"], case["size"], case["dtype"]): case for case in measured["cases"]}
-    shares = {}
-    for (code, size, dtype), case in cases.items():
-        if code == "ours" and size in BASE_ON_GPU:
-            share = median(each["share of peak"] for each in case["rounds"])
-            shares[dtype] = f"{share * 100:.0f}%"
-            positions = SIZES[size].batch_tokens
-    recipe = cases.get(("ours", "recipe", "bf16"))
-    if recipe is not None:  # one pass is a share of its 32 epochs
-        minutes = [
-            each["seconds per update"] * measured["updates"] / 60 for each in recipe["rounds"]
-        ]
-        took = f"The updates of the recipe take {with_range(minutes, 1, median)} minutes there"
-    else:
-        minutes = [record(f"runs/{run}")["log"][-1]["minutes"] for run in plan.ON_GPU]
-        took = f"The recipe takes {with_range(minutes, 1)} minutes there, beside other runs"
-    return (
-        f"On the GPU a batch has {positions:,} positions, and our code reaches {shares['fp32']}"
-        f" (fp32) and {shares['bf16']} (bf16) of the speed of large matrix products. {took}."
+        [cpu["made"]],
     )
 
 
@@ -130,15 +93,14 @@ def for_readme() -> str:
 
 def cost() -> Table:
     """The arithmetic of the paper's two training runs, and the time it would take here."""
-    measured, gpu = record("benchmark"), record("gpu")
+    measured = record("benchmark")
     speed_of = {"2 CPU cores": median(speeds(measured, task="train", code="ours", size="base"))}
     made = [measured["made"]]
-    if any(
-        case["size"] == "base-25000" for case in gpu["cases"]
-    ):  # batches as large as the paper's
-        ours = (median(on_gpu(gpu, code="ours", dtype=dtype)) for dtype in ("fp32", "bf16"))
-        speed_of = {"one GPU": max(ours)} | speed_of
-        made = [gpu["made"], *made]
+    if fastest := max(
+        median(on_gpu(code="ours", dtype=dtype) or [0]) for dtype in ("fp32", "bf16")
+    ):
+        speed_of = {"one GPU": fastest} | speed_of
+        made = [record("gpu")["made"], *made]
     length = 27  # target tokens; tokens of a sentence
     timed = at.training_flops(6, 512, 2048, measured["words"], length, length)
     rows = []
@@ -202,7 +164,7 @@ def assembled() -> Table:
         runs = [run for run in found["runs"] if run["model"] == name]
         perplexity = [math.exp(run["nll"][-1]) for run in runs]
         speed = found["speed"][name]
-        tokens = [per_second(speed[task], 0) for task in ("training", "writing")]
+        tokens = [per_second(speed[task]) for task in ("training", "writing")]
         rows.append([parts, with_range(perplexity, 1), *tokens, f"{speed['bytes']:,}"])
     return Table(
         f"Perplexity is {without_range(rows[0][1])} with the components of 2017, and"
