@@ -4686,9 +4686,9 @@ def ten_fixed_test_sentences():
 # correction](https://www.jstor.org/stable/4615733) sets a stricter limit for each. A beam and a
 # length penalty decode the same weights, so there it is enough that every seed gains.
 #
-# One matrix does not pass: it gains 0.9 on test 2016, but its seeds differ by more. (It may be
-# worth more than that, because it was trained on a CPU, where the recipe ends 0.4 lower than on the
-# GPU of the row above.) So *no* means not shown, which is not the same as useless.
+# One matrix does not pass: it gains 0.9 on test 2016, but its seeds differ by more. It may be worth
+# more than it shows, because it was trained on a CPU, where the recipe ends 0.4 lower than on the
+# GPU of the row above. So *no* means not shown, which is not the same as useless.
 #
 # BLEU varies within a run, too:
 
@@ -5496,9 +5496,9 @@ published("layers")
 #
 # <!-- end of results: layers -->
 #
-# So when the decoder attends to a German verb, it may be reading what the particle said. (Our first
-# sentence cannot show it: with *hoch*, high, in place of *auf*, the model writes the same
-# translation.) Attention tells us where a vector is read, not which words it speaks for.
+# So when the decoder attends to a German verb, it may be reading what the particle said. In our
+# first sentence we cannot tell, because with *hoch* (high) in place of *auf* the model writes the
+# same translation. Attention shows where a vector is read, not which words it speaks for.
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -6140,7 +6140,7 @@ def train_with_a_part_of_your_own():
 # | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 1,000 steps, `factor` 1.5, then a straight line to zero |
 # | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 2,560 positions |
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if it scores higher on the validation split |
-# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [under an hour](#results); weights [rounded to int8](#model-to-take-away) |
+# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#results); weights [rounded to int8](#model-to-take-away) |
 #
 # As in the paper, one matrix serves for embeddings and output, and Adam, label smoothing and beam
 # search have the same settings. BLEU scores cannot be compared, because the test sentences differ.
@@ -6148,9 +6148,9 @@ def train_with_a_part_of_your_own():
 # <a id="failures"></a>
 # ## Common failures
 #
-# A falling loss proves little. Some of these mistakes let the model see its answers, and the loss
-# falls even faster. (Without the ReLU it falls faster, too.) We planted each of them and trained
-# the copy task:
+# A falling loss proves little. Some mistakes let the model see its answers, and the loss falls even
+# faster; leaving out the ReLU speeds it up, too. We planted each of these and trained the copy
+# task:
 #
 # <!-- results: planted -->
 #
