@@ -4487,7 +4487,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # Scores can be compared only if case and tokenization agree, which sacreBLEU's *signature* records.
 # We keep the case, and count an unknown word as one wrong word, where the tokenization `13a` would
-# make three of `<unk>`. Languages such as Chinese and Thai are scored by characters.
+# make three of `<unk>`.
 
 # %%
 UNKNOWN_WORD = "\ufffd"  # no punctuation, one character, and in no reference
@@ -4687,8 +4687,8 @@ def ten_fixed_test_sentences():
 # length penalty decode the same weights, so there it is enough that every seed gains.
 #
 # One matrix does not pass: it gains 0.9 on test 2016, but its seeds differ by more. It may be worth
-# more than it shows, because it was trained on a CPU, where the recipe ends 0.4 lower than on the
-# GPU of the row above. So *no* means not shown, which is not the same as useless.
+# more than it shows, because the recipe ends 0.4 lower on a CPU, which trained it, than on the GPU
+# of the row above. So *no* means not shown, which is not the same as useless.
 #
 # BLEU varies within a run, too:
 
@@ -4770,8 +4770,7 @@ published("training")
 #
 # <details><summary>Nine trials</summary>
 #
-# With more subwords or layers the model is narrower, to keep the number of parameters. Half the
-# batch makes twice the updates, at a lower rate.
+# With more subwords or layers the model is narrower, to keep the number of parameters.
 #
 # <!-- results: choices -->
 #
@@ -5098,9 +5097,8 @@ def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "lay
 # <a id="explorer"></a>
 # ### All maps at once
 #
-# The first of three sentences has the split verb *hebt … auf*; in the second, *tanzt* (dances) ends
-# its clause, and English needs it much earlier; the third has nearly the same word order in both
-# languages.
+# The first of three sentences has the split verb *hebt … auf*. The second ends in *tanzt* (dances),
+# which English needs much earlier, and the third has nearly the same word order in both languages.
 
 
 # %% tags=["hide-input"]
@@ -5126,8 +5124,8 @@ def attention_maps_figure():
 # In the published model, every head of cross-attention has a staircase with breaks of its own,
 # which the mean blurs. When the decoder writes *rais*, the first half of *raises*, eight of nine
 # heads give at least 88% of their weight to *hebt*, and none gives more than 2% to its other half,
-# *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell. [The last
-# section](#one-word) shows how to test such a question, with another verb.
+# *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, but [an
+# experiment](#one-word) with another verb can.
 #
 # In encoder self-attention the halves of the verb find each other, as we arranged by hand in [Part
 # 1](#one-sentence), but here *auf* does the looking: in layer 1, head 2, it gives 53% of its weight
@@ -5671,9 +5669,8 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions are safe and alike; at 2 the tail takes over, and they fall apart. The
-# [cache](#cached-decoding) of Part 7, `with_cache(model.decoder)`, would spare `sample` from
-# recomputing all positions for each token.
+# At 0.3 the captions are safe and alike; at 2 the tail takes over, and they fall apart. (The
+# [cache](#cached-decoding) of Part 7 would speed `sample` up: `with_cache(model.decoder)`.)
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5712,8 +5709,8 @@ def captions_that_nobody_wrote():
 # > RMSNorm, SwiGLU, rotary positions and AdamW, each simpler, cheaper or a little better than what
 # > it replaced. The residual stream is still there, mostly in pre-norm.
 #
-# Four of the new parts take a few lines each. Once it is in [`PARTS`](#model-to-take-away), a part
-# can be named in settings, trained, decoded with a cache, and saved.
+# Four new parts follow. Once entered into [`PARTS`](#model-to-take-away), a part can be named in
+# settings, trained, decoded with a cache, and saved.
 #
 # ### RMSNorm
 #
@@ -5942,8 +5939,8 @@ def check_rotary_scores_depend_on_the_distance_only():
 # | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | `tokenizers.ByteLevelBPETokenizer` |
 # | one feed-forward network | several, of which each token uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
-# The linear schedule rises like the paper's to the same peak, then falls straight to zero. AdamW
-# decays matrices only.
+# The linear schedule rises like the paper's, then falls straight to zero. AdamW decays matrices
+# only.
 
 
 # %%
@@ -6243,8 +6240,8 @@ def train_with_a_part_of_your_own():
 #
 # If your symptom is not listed, make the task smaller. If the model cannot memorise a single batch,
 # the fault is in the model or the loss: compare them with the checks of Parts 1 to 3. If it learns
-# to copy, then no future token leaks, the shift is right, and positions can be told apart, but
-# nothing else is proved. So print a batch of your data, turn its ids back into words, and read it.
+# to copy, then no future token leaks, the shift is right, and positions can be told apart, but that
+# is all. So print a batch of your data, turn its ids back into words, and read it.
 #
 # <a id="glossary"></a>
 # ## Glossary
