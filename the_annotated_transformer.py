@@ -4313,26 +4313,24 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # ## BLEU
 #
 # (§6.1) The paper scores its translations with **BLEU** ([Papineni et al.,
-# 2002](https://aclanthology.org/P02-1040/)), which compares them with a human's. Take all runs of
-# $n$ words (*n-grams*) in the translations. The *precision* $p_n$ is the share of them that also
-# occur in the reference of the same sentence, each counted at most as often as it occurs there.
-# BLEU is the geometric mean of $p_1$ to $p_4$. Precision alone would reward leaving words out, so a
-# *brevity penalty* lowers the score if all translations together have fewer words, $c$, than the
-# references, $r$:
+# 2002](https://aclanthology.org/P02-1040/)), which compares them with a human's. The *precision*
+# $p_n$ is the share of the translations' runs of $n$ words (*n-grams*) that also occur in the
+# reference of the same sentence, each counted at most as often as it occurs there. BLEU is the
+# geometric mean of $p_1$ to $p_4$. Precision alone would reward leaving words out, so a *brevity
+# penalty* lowers the score if all translations together have fewer words, $c$, than the references,
+# $r$:
 #
 # $$\mathrm{BLEU} = 100 \cdot \min\bigl(1,\; e^{1 - r/c}\bigr) \cdot (p_1\, p_2\, p_3\, p_4)^{1/4}$$
 # <!-- code: corpus_bleu -->
 #
-# Suppose that the reference is *A man is throwing a log* and we write *A man is throwing a stone*.
-# The precisions are $5/6$, $4/5$, $3/4$ and $2/3$. Their product is $1/3$, and BLEU is
+# Suppose the reference is *A man is throwing a log* and we write *A man is throwing a stone*. The
+# precisions are $5/6$, $4/5$, $3/4$ and $2/3$, their product is $1/3$, and BLEU is
 # $100 \cdot (1/3)^{1/4} = 76$: one wrong word of six costs 24 points. Over a whole test set, the
-# counts of all sentences are added up before the division.
+# counts are added up before the division.
 #
-# Only scores with the same case and tokenization can be compared. We score cased, detokenized text
-# with sacreBLEU and print its *signature*, which records these details. Its tokenization, `13a`,
-# separates punctuation marks. It would cut `<unk>` into three wrong tokens, so we count an unknown
-# word as one wrong word. In Chinese, Japanese, Thai and some other languages, characters count as
-# words.
+# Scores can be compared only if case and tokenization agree, which sacreBLEU's *signature* records.
+# We keep the case, and count an unknown word as one wrong word, where the tokenization `13a` would
+# make three of `<unk>`.
 
 # %%
 UNKNOWN_WORD = "\ufffd"  # no punctuation, one character, and in no reference
@@ -4361,8 +4359,7 @@ def corpus_bleu(
 
 
 # %% [markdown]
-# So a capital letter counts, an unknown word is one wrong word, and the two Unicode forms of *ü*
-# are the same:
+# A capital letter counts, but the two Unicode forms of *ü* are the same:
 
 
 # %%
@@ -4378,12 +4375,11 @@ def check_case_counts_and_an_unknown_word_is_one():
 
 
 # %% [markdown]
-# If you score a test set again and again and keep what scores best, you have chosen on it, and the
-# score flatters your model. So this page scores the validation split; the table of steps scores the
-# test sets once per row and seed. (Earlier versions of this model were scored on the same test
-# sets, so these are not untouched.) Here is the published model on the validation split, with the
-# paper's beam of four and $\alpha = 0.6$. *chrF* compares runs of letters, so a wrong ending costs
-# less than a wrong word. **Cost: less than a minute.**
+# Score a test set again and again, keep what scores best, and the score flatters your model. So the
+# table of steps below scores each test set once per row and seed (earlier versions of the model
+# were scored on them, too); all other scores are of the validation split. Here is the published
+# model, with the paper's beam of four and $\alpha = 0.6$. *chrF* compares runs of letters, so a
+# wrong ending costs less than a wrong word. **Cost: less than a minute.**
 
 
 # %% tags=["hide-input"]
@@ -4457,8 +4453,7 @@ def what_this_page_was_made_from():
 
 
 # %% [markdown]
-# A score does not show how a translation reads. Here are ten sentences, evenly spaced over the
-# first test set and not chosen by us:
+# How do the translations read? Here are ten sentences, evenly spaced over the first test set:
 
 
 # %% tags=["hide-input"]
@@ -4477,19 +4472,18 @@ def ten_fixed_test_sentences():
 
 
 # %% [markdown]
-# Where translation and reference differ, look twice. The model may have found another word for the
-# same thing, such as *soccer* for *football*, which BLEU counts as an error. Or it is wrong: it has
-# left out a word, taken one for another, or joined subwords to something that is not a word.
+# Where translation and reference differ, look twice. *Soccer* for *football* is an error only to
+# BLEU. The true errors are words left out, subwords joined to something that is not a word, and one
+# word taken for another, as when a man throws a *monument* into a canal.
 #
 # <a id="step-by-step"></a>
 # ## Subwords, less dropout and beam search help on both test sets
 #
-# The first three rows are models trained from scratch: with words, with subwords, and with subwords
-# and [one matrix](#one-matrix). The models of words use more dropout, 0.4 instead of 0.25, so the
-# first gain belongs to subwords and lower dropout together. The other rows train nothing. They
-# decode the weights of the third row with a beam, then replace the best epoch by the mean of the
-# last six, then set the [length penalty](#beam-search) to whichever value up to 1 scores best on
-# the validation split.
+# The first three rows are models trained from scratch, the third with [one matrix](#one-matrix).
+# Models of words have more dropout, 0.4 instead of 0.25, so the first gain belongs to both changes.
+# The other rows train nothing: they decode the third row's weights with a beam, then replace the
+# best epoch by the mean of the last six, then set the [length penalty](#beam-search) to whichever
+# value up to 1 scores best on the validation split.
 #
 # <!-- results: steps -->
 #
@@ -4523,24 +4517,23 @@ def ten_fixed_test_sentences():
 # <!-- end of results: steps -->
 #
 # **How sure is this?** A gain can be luck in two ways:
-#
-# - The *seed*. Runs that differ only in their random numbers end up to 1.1 BLEU apart, as the ranges
-#   after the scores show.
-# - The *test set*. Other sentences would show another gain. To see by how much, we draw the same
-#   number of sentences from the test set, with replacement, and compute the gain again, ten thousand
-#   times (a *bootstrap*, [Koehn, 2004](https://aclanthology.org/W04-3250/)). The brackets after a
-#   gain hold the middle 95% of these gains.
+# - The *seed*. Runs that differ only in their random numbers end up to 1.1 BLEU apart, as the
+#   ranges after the scores show.
+# - The *test set*. Other sentences would show another gain. So we draw ten thousand test sets of
+#   the same size from ours, with replacement (a *bootstrap*, [Koehn,
+#   2004](https://aclanthology.org/W04-3250/)), and compute the gain on each. The brackets after a
+#   gain hold the middle 95%.
 #
 # A step *passes* if, on both test sets, its gain exceeds the differences between seeds and is
 # significant. The table asks ten questions, so [Holm's
 # correction](https://www.jstor.org/stable/4615733) sets a stricter limit for each. A beam and a
 # length penalty decode the same weights, so there it is enough that every seed gains.
 #
-# *No* means not shown, which is not the same as useless. One matrix gains 0.9 on test 2016, but its
-# seeds differ by more. The row above it was trained on a GPU and the matrix on a CPU, where the
-# recipe ends 0.4 lower on the validation split, so this gain may be larger than it looks.
+# One matrix does not pass: it gains 0.9 on test 2016, but its seeds differ by more. It may be worth
+# more than it shows, because the recipe ends 0.4 lower on a CPU, which trained it, than on the GPU
+# of the row above. So *no* means not shown, which is not the same as useless.
 #
-# BLEU varies within a run, too. This is how the published model was trained:
+# BLEU varies within a run, too:
 
 
 # %% tags=["hide-input"]
@@ -4548,9 +4541,8 @@ published("training")
 
 
 # %% [markdown]
-# **Figure 22.** The published model on the validation split after each epoch, with
-# perplexity on a logarithmic scale. Late in training, BLEU still changes by up to a point from one
-# epoch to the next.
+# **Figure 22.** The published model on the validation split after each epoch, with perplexity on a
+# logarithmic scale. Late in training, BLEU still moves by up to a point between epochs.
 #
 # <!-- results: training -->
 #
@@ -4565,10 +4557,9 @@ published("training")
 # <a id="paper-results"></a>
 # ## What the paper found
 #
-# (§6.1, Table 2) The paper tests on newstest2014 and compares with the best systems of its time:
-# recurrent and convolutional ones, one of them with a *mixture of experts*. An *ensemble* averages
-# the predictions of several models. The last two columns are the operations of training; for the
-# Transformer the paper gives one number for both languages.
+# (§6.1, Table 2) The paper tests on newstest2014, against the best systems of its time. An
+# *ensemble* averages the predictions of several models. The last two columns are the operations of
+# training; for the Transformer, one number covers both languages.
 #
 # | System | English to German | English to French | Training, German | French |
 # | --- | ---: | ---: | ---: | ---: |
@@ -4581,13 +4572,13 @@ published("training")
 # | Transformer, big | 28.4 | 41.8 | 2.3e19 | |
 #
 # Into German, even the base model beats all earlier systems, ensembles included, for a third of the
-# operations of the cheapest. The big model beats them by two points. Into French, the paper says
-# that the big model beats every *single* model at less than a quarter of the training cost of the
-# best before it. Its 41.8, in Table 2 and the abstract, is above the ensembles, too. The 41.0 in
-# the text of §6.1 is not.
+# operations of the cheapest, and the big model beats them by two points. Into French, the paper
+# says that the big model beats every *single* model at less than a quarter of the training cost of
+# the best before it. Whether it beats the ensembles depends on the page: the 41.8 of Table 2 and
+# the abstract does, the 41.0 in the text of §6.1 does not.
 #
-# (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes the base model,
-# which scores 25.8 on newstest2013 without averaged checkpoints. Base values stand in brackets.
+# (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes the base model
+# (values in brackets), which scores 25.8 on newstest2013 without averaged checkpoints.
 #
 # | What was changed | BLEU |
 # | --- | --- |
@@ -4602,28 +4593,26 @@ published("training")
 # | the big model: width 1,024, 16 heads, F 4,096, dropout 0.3, 300,000 steps | 26.4 |
 #
 # Size and dropout matter most: cutting the model to two layers costs 2.1 BLEU, halving the width
-# 1.3, and dropping dropout 1.2. A single head costs 0.9, and too many heads cost something as well.
-# Narrow keys cost up to 0.7. The paper takes this as a sign that it is not easy to judge whether a
-# query and a key match, and that something cleverer than an inner product might do it better.
-# Learnt positions are nearly as good as sinusoids. There is one score per variant and no error bar,
-# so do not read much into a tenth or two.
+# 1.3, and leaving out dropout 1.2. A single head costs 0.9, and too many cost something as well.
+# Narrow keys cost up to 0.7, which the paper takes as a sign that judging whether a query and a key
+# match is not easy, and that something cleverer than an inner product might do it better. Learnt
+# positions come within a tenth of sinusoids; with one score per variant and no error bar, a tenth
+# or two means little.
 #
-# (§6.3, Table 4) The model also learns another task, with hardly any tuning. Four layers of width
-# 1,024 were trained to write the parse of an English sentence. With 40,000 sentences of the Wall
-# Street Journal alone, they reached an F1 of 91.3; with 17 million machine-parsed sentences in
-# addition, 92.7. The beam was 21, and $\alpha = 0.3$. One earlier parser was better on the Journal
-# alone (91.7), and two that were trained in other ways reached 93.0 and 93.3.
+# (§6.3, Table 4) With hardly any tuning, four layers of width 1,024 also learn to write the parse
+# of an English sentence, with an F1 of 91.3 from 40,000 sentences of the Wall Street Journal alone
+# and of 92.7 with 17 million machine-parsed ones in addition (beam 21, $\alpha = 0.3$). The best
+# earlier parser on the Journal alone reached 91.7, the best trained in any other way 93.3.
 #
 # <a id="choices"></a>
 # ## How we chose the settings
 #
-# We tried settings on the validation split, with one seed each, and chose by judgement. Most trials
-# run for a quarter of the recipe's epochs and change one thing.
+# We tried settings on the validation split, one seed each, mostly for a quarter of the recipe's
+# epochs, and chose by judgment.
 #
 # <details><summary>Nine trials</summary>
 #
-# With more subwords or layers the model is narrower, to keep the number of parameters. Half the
-# batch makes twice the updates, at a lower rate. The last row is the recipe.
+# With more subwords or layers the model is narrower, to keep the number of parameters.
 #
 # <!-- results: choices -->
 #
@@ -4653,18 +4642,18 @@ published("training")
 #
 # </details>
 #
-# One difference is large: at the same rate, post-norm reaches 33.0 BLEU and pre-norm 37.6. We did
-# not measure how much seeds differ in such short runs, so a difference of one point decides
-# nothing. Short runs can also mislead. Halving the batch or doubling the vocabulary looks a point
-# better. At full length both together reach 41.9 or 42.5, with nearly twice the updates; the recipe
-# reaches 41.9. And short runs tend to favour little dropout, with which a long run may overfit.
+# One difference is large: at the same rate, post-norm reaches 33.0 BLEU and pre-norm 37.6. With one
+# seed each, a point decides nothing, and short runs can mislead. Halving the batch or doubling the
+# vocabulary looks a point better, but at full length both together reach 41.9 or 42.5, with nearly
+# twice the updates, and the recipe 41.9.
 #
 # <a id="speed"></a>
 # ## How fast is it?
 #
-# We compare training with PyTorch's `nn.Transformer`, given the same batches, loss and number
-# format, and with the 2022 edition of this text, which padded all sentences to 72 tokens. We
-# compare decoding with a plain loop, `greedy_decode` on one sentence at a time, and with
+# On the CPU, our code trains faster than PyTorch's `nn.Transformer` on the same batches, and about
+# eight times as fast as the 2022 edition of this text, which padded all sentences to 72 tokens.
+# Batching and the [cache](#cached-decoding) make greedy decoding over twenty times as fast as a
+# plain loop, `greedy_decode` on one sentence at a time. With a beam, decoding is about even with
 # [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine for inference.
 #
 # <details><summary>The table</summary>
@@ -4695,21 +4684,18 @@ published("training")
 #
 # </details>
 #
-# On the CPU, our code trains faster than `nn.Transformer` and about eight times as fast as the 2022
-# edition. On the GPU in fp32, `nn.Transformer` is faster, and bf16 gains nothing: a batch of 2,560
-# positions is probably too small to keep an H200 busy. Larger batches are not measured yet. The
-# last two rows each switch off something that the [engine room](#faster) adds on a CPU: cheaper
-# random numbers for dropout raise the median by a quarter, and keeping freed memory makes no clear
-# difference. Batching and the [cache](#cached-decoding) make greedy decoding over twenty times as
-# fast as the plain loop. With a beam, our code and CTranslate2 are about even.
+# On the GPU, `nn.Transformer` is faster in fp32, and bf16 gains nothing: a batch of 2,560 positions
+# is probably too small to keep an H200 busy. The last two rows each switch off something that the
+# [engine room](#faster) adds on a CPU. Cheaper random numbers for dropout, of all things, raise the
+# median by a quarter.
 #
 # <a id="cost"></a>
 # ## What does it cost?
 #
-# (§5.2) The authors trained the base model for 12 hours and the big one for 3.5 days on eight GPUs.
-# What would it take today? We count the operations, nearly all of them in matrix products, and
-# divide by the speed that we measured. A vector times a $D \times D$ matrix takes $D^2$
-# multiplications and the same number of additions. A sentence pair takes these multiplications:
+# (§5.2) On eight GPUs, the authors trained the base model for 12 hours and the big one for 3.5
+# days. How long would two CPU cores take? We count the operations, nearly all in matrix products,
+# and divide by the speed that we measured. A vector times a $D \times D$ matrix takes $D^2$
+# multiplications and as many additions, and a sentence pair takes these multiplications:
 #
 # - Encoder layer, per source position: $4D^2$ for queries, keys, values and outputs, and $2DF$ in
 #   the feed-forward network.
@@ -4719,8 +4705,8 @@ published("training")
 #   decoder's, and $2STD$ in cross-attention.
 # - Output layer: $TDV$.
 #
-# The backward pass needs two more products for each: one for the gradient of the input, one for
-# that of the weights.
+# The backward pass needs two more products for each, for the gradients of the input and of the
+# weights.
 
 
 # %%
@@ -4751,14 +4737,13 @@ def check_the_count_is_that_of_pytorch():
 # %% [markdown]
 # > **Is there a rule of thumb?** Six operations per parameter and token ([Kaplan et al.,
 # > 2020](https://arxiv.org/abs/2001.08361)): three products, each with a multiplication and an
-# > addition. Each of the base model's 63 million parameters meets 2.5 billion tokens, which makes
-# > 9.5e17, as in the table below.
+# > addition. For the base model, 63 million parameters and 2.5 billion tokens make 9.5e17, as in
+# > the table below.
 #
 # (§5.1, §5.2) The base model trains for 100,000 steps and the big one for 300,000, with about
-# 25,000 tokens on each side of a batch. Table 2 of the paper does not count operations but
-# estimates them: hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain
-# (§6.1, footnote 5). Our count divided by theirs is the share of that speed that went into these
-# products.
+# 25,000 tokens on each side of a batch. The operations in the paper's Table 2 are an estimate:
+# hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain (§6.1, footnote
+# 5). Our count divided by theirs is the share of that speed that went into these products.
 #
 # <!-- results: cost -->
 #
@@ -4780,12 +4765,12 @@ def check_the_count_is_that_of_pytorch():
 # <!-- end of results: cost -->
 #
 # The paper's GPUs thus reached 29% and 42% of their assumed speed in these products. Two CPU cores
-# would need several weeks for the base model, and that is why we train something smaller.
+# would be busy with the base model for several weeks, and that is why we train something smaller.
 #
 # <a id="try-results"></a>
 # ## Try it
 #
-# 1. All translations are right, but each lacks its full stop. Which part of BLEU falls?
+# 1. All translations are right, but each lacks its period. Which part of BLEU falls?
 #
 #    <details><summary>Answer</summary>
 #
@@ -4812,8 +4797,7 @@ def check_the_count_is_that_of_pytorch():
 # <a id="attention-maps"></a>
 # ## Attention in one sentence
 #
-# Attention needs a source and a target. We take a sentence and the model's own translation of it,
-# found by beam search.
+# We take a sentence and the model's own translation of it, found by beam search.
 
 # %%
 SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
@@ -4829,8 +4813,8 @@ def with_own_translation(translator: Translator, sentence: str) -> Batch:
 
 
 # %% [markdown]
-# Every attention keeps the weights of its last call in `attn` ([Part 1](#multi-head-attention)). So
-# we run the model once, in eval mode, and collect them by kind.
+# Every attention keeps the weights of its last call in `attn` ([Part 1](#multi-head-attention)), so
+# we run the model once and collect them by kind.
 
 
 # %%
@@ -4852,9 +4836,9 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
 
 
 # %% [markdown]
-# In a map, rows are queries and columns are keys. A row of cross-attention stands for a position of
-# the decoder, which has read one word and is about to write the next. We want to know where it
-# looks to write *this* word, so we label the row with the next word, from `tgt_y`.
+# In a map, rows are queries and columns are keys. A row of cross-attention is labeled with the word
+# that the decoder is about to write, from `tgt_y`, because we want to know where it looks to write
+# *this* word.
 #
 # *The next two cells, folded, turn the weights into a table with one row per map, and draw it.*
 
@@ -4932,20 +4916,19 @@ def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "lay
 
 
 # %% [markdown]
-# Each row of a map sums to one and says how a head mixes the values of all keys for this query. A
-# row with one strong cell copies from one place. On a diagonal each position attends to itself, and
-# on a line beside it to its neighbour. A staircase in cross-attention looks like a word alignment.
+# Each row of a map sums to one. A row with one strong cell copies from one place; on a diagonal
+# each position attends to itself, and on a line beside it to its neighbor. A staircase in
+# cross-attention looks like a word alignment.
 #
-# Two warnings. A weight says how much of a value is taken, not how much the value matters: a long
-# vector with a small weight can outweigh a short one with a large weight. And above the first layer
-# a position is no longer one word, because it has taken in parts of others.
+# Two warnings. A long vector with a small weight can outweigh a short one with a large weight, so a
+# weight does not say how much a value matters. And above the first layer a position is no longer
+# one word, because it has taken in parts of others.
 #
 # <a id="explorer"></a>
 # ### All maps at once
 #
-# The first of three sentences has the split verb *hebt … auf*. In the second, *tanzt* (dances) ends
-# its clause, and English needs it much earlier. In the third, both languages have nearly the same
-# word order.
+# The first of three sentences has the split verb *hebt … auf*. The second ends in *tanzt* (dances),
+# which English needs much earlier, and the third has nearly the same word order in both languages.
 
 
 # %% tags=["hide-input"]
@@ -4965,40 +4948,38 @@ def attention_maps_figure():
 
 # %% [markdown]
 # **Figure 23.** All attention maps of a sentence: a row for each layer, a column for each head, and
-# the mean of the heads at the right. Choose another sentence or another kind of attention. Point at
-# a cell for its weight, in hundredths, and for its row in all maps.
+# their mean at the right. Choose another sentence or kind of attention. Point at a cell for its
+# weight, in hundredths, and for its row in all maps.
 #
-# In the published model, every head of cross-attention has a staircase with breaks of its own, and
-# the mean blurs them. When the decoder writes *rais*, the first half of *raises*, eight of nine
-# heads give at least 88% of their weight to *hebt*. None gives more than 2% to *auf*, the other
-# half of the German verb. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell.
-# [The last section](#one-word) shows how to test such a question, with another verb.
+# In the published model, every head of cross-attention has a staircase with breaks of its own,
+# which the mean blurs. When the decoder writes *rais*, the first half of *raises*, eight of nine
+# heads give at least 88% of their weight to *hebt*, and none gives more than 2% to its other half,
+# *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, but [an
+# experiment](#one-word) with another verb can.
 #
-# In encoder self-attention the halves of the verb find each other, as we arranged it by hand in
-# [Part 1](#one-sentence), but mainly the other way round: in layer 1, head 2, *auf* gives 53% of
-# its weight to *hebt*, while *hebt* never gives more than 19% to *auf*.
+# In encoder self-attention the halves of the verb find each other, as we arranged by hand in [Part
+# 1](#one-sentence), but here *auf* does the looking: in layer 1, head 2, it gives 53% of its weight
+# to *hebt*, which never gives more than 19% back.
 #
 # For one large map of your own sentence, call
 # `attention_explorer([attention_maps(translator_at_hand(), "…")])`.
 #
-# (§4; Figures 3 to 5 of the paper, after its references) The paper shows three maps of encoder
-# self-attention. In one, many heads attend from *making* to *more difficult*, six and seven words
-# on. In the next, two heads attend from *its* to *Law* and *application*, apparently to resolve the
-# pronoun. In the third, two heads do different things, both seemingly related to sentence
-# structure.
+# (§4; Figures 3 to 5 of the paper, after its references) In the paper's maps of encoder
+# self-attention, many heads attend from *making* to *more difficult*, six and seven words on. Two
+# attend from *its* to *Law* and *application*, apparently to resolve the pronoun, and two others
+# seem to follow sentence structure, each in its own way.
 #
 # > **Is attention an explanation?** [Jain and Wallace (2019)](https://arxiv.org/abs/1902.10186) say
-# > no: weights often disagreed with other measures of importance, and very different weights could
-# > give the same prediction. [Wiegreffe and Pinter (2019)](https://arxiv.org/abs/1908.04626) reply
-# > that this depends on what you call an explanation, and that such made-up weights did worse than
-# > learnt ones in a further test. We treat a map as a hypothesis, and test it by changing
-# > something.
+# > no: weights often disagreed with other measures of importance, and very different ones could
+# > give the same prediction. Such made-up weights did worse in a further test, reply [Wiegreffe and
+# > Pinter (2019)](https://arxiv.org/abs/1908.04626), and it depends on what you call an
+# > explanation. We treat a map as a hypothesis to be tested.
 #
 # <a id="single-heads"></a>
 # ## What single heads do
 #
 # Some heads have a simple habit, such as attending to the previous token. Here is how much weight
-# each encoder head gives to five kinds of places, on average over a hundred sentences:
+# each encoder head gives to five places, averaged over a hundred sentences:
 
 
 # %%
@@ -5024,26 +5005,26 @@ def habits_of_heads():
 
 
 # %% [markdown]
-# In the published model three of nine heads have a habit. Head 1 of layer 3 gives half of its
-# weight to the previous token and head 1 of layer 2 nearly a third, while head 3 of layer 1 gives
-# over a third to the next. No head prefers the first token or the end.
+# In the published model three of nine heads have one. Head 1 of layer 3 gives half of its weight to
+# the previous token, head 1 of layer 2 nearly a third, and head 3 of layer 1 over a third to the
+# next. None prefers the first token or the end.
 #
 # > **What do the strongest columns in a map mean?** Often that heads park their weight there. A
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is
 # > always there and whose value does little: an *attention sink*. In Figure 23, row *es* (the end
-# > of *raises*) needs little from the source, and head 3 of every layer puts over 85% of its
-# > weight on the full stop. In layers 6 to 10 of BERT, over half of all weight falls on separator
-# > tokens, and changing it hardly changes the output ([Clark et al.,
-# > 2019](https://arxiv.org/abs/1906.04341)). In large language models the sink is the first token,
-# > which all later ones can see ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
+# > of *raises*) needs little from the source, and head 3 of every layer puts over 85% of its weight
+# > on the period. In BERT, separator tokens draw over half of all weight in layers 6 to 10 and
+# > hardly affect the output ([Clark et al., 2019](https://arxiv.org/abs/1906.04341)). In large
+# > language models the sink is the first token, which all others can see ([Xiao et al.,
+# > 2024](https://arxiv.org/abs/2309.17453)).
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
 #
-# How much does the model need a head? Remove it and see what gets worse: an **ablation**. The
-# output of multi-head attention is a sum with one term per head, plus a bias. Each term is the
-# head's $d_k$ values times its own $d_k$ columns of the output projection, so setting these columns
-# to zero removes it.
+# How much does the model need a head? Remove it and see what gets worse: an ablation. The output of
+# multi-head attention is a sum with one term per head, plus a bias. Each term is the head's $d_k$
+# values times its own $d_k$ columns of the output projection, so setting these columns to zero
+# removes it.
 
 
 # %%
@@ -5060,7 +5041,7 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 
 
 # %% [markdown]
-# If the output is such a sum, a head that is switched off equals a head whose values are zero:
+# A head switched off then equals a head whose output is zero:
 
 
 # %%
@@ -5080,7 +5061,7 @@ def check_the_output_is_a_sum_over_heads():
 
 
 # %% [markdown]
-# We measure the perplexity of the reference translations without each head in turn.
+# Here is the price of each head, in perplexity on the reference translations:
 #
 # <!-- results: heads -->
 #
@@ -5108,12 +5089,10 @@ def check_the_output_is_a_sum_over_heads():
 #
 # <!-- end of results: heads -->
 #
-# A head whose range includes zero has not been shown to matter. But a cheap head need not be
-# useless: another may do the same work and stand in for it. And an expensive head need not matter
-# because of the habit that its map shows. In larger models most heads can be removed one at a time
-# at almost no cost ([Michel et al., 2019](https://arxiv.org/abs/1905.10650)). If more and more are
-# removed, those with a recognisable habit are the last to go ([Voita et al.,
-# 2019](https://arxiv.org/abs/1905.09418)).
+# A head whose range includes zero has not been shown to matter, and an expensive one may matter for
+# something other than the habit in its map. In larger models most heads can be removed one at a
+# time at almost no cost ([Michel et al., 2019](https://arxiv.org/abs/1905.10650)). If more and more
+# go, those with a clear habit go last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)).
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
@@ -5122,8 +5101,7 @@ def check_the_output_is_a_sum_over_heads():
 # norm and the generator read its last state. What would they predict from an earlier one? The
 # **logit lens** ([nostalgebraist,
 # 2020](https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens)) sends
-# the stream after each layer straight to the final norm and the generator, as if there were no
-# further layers.
+# them the stream after each layer, as if no layers followed.
 
 
 # %%
@@ -5156,24 +5134,23 @@ def predictions_by_layer():
 
 
 # %% [markdown]
-# We see the word just read turn into the next one. In the published model the embedding still
-# predicts the former, because embeddings and generator share [one matrix](#one-matrix). Layer 1
-# mostly keeps it, layer 2 replaces it with the word to come, and layer 3 mostly makes that more
-# certain. (After *girl* the last layer slightly prefers *is*, but beam search judges whole
-# sentences and chose *raises*.) Only the last layer was trained to be read in this way, so an
-# earlier state may hold more than the lens shows.
+# Layer by layer, the word just read turns into the next one. In the published model the embedding
+# still predicts the former, because embeddings and generator share [one matrix](#one-matrix). Layer
+# 1 mostly keeps it, layer 2 replaces it with the word to come, and layer 3 mostly makes that more
+# certain. (After *girl* it slightly prefers *is*, but beam search judges whole sentences.) Only the
+# last layer was trained to be read, so an earlier state may hold more than the lens shows.
 #
 # <a id="one-word"></a>
 # ## What does one word carry?
 #
 # *Sieht … zu* means *watches*, *sieht … an* means *looks at*. To write the English verb, does the
-# decoder read the particle at the end of the clause? Or has the encoder carried it to *sieht*
-# (sees)? A map cannot say, because the vector at *sieht* is no longer one word.
+# decoder read the particle at the end of the clause, or has the encoder carried it to *sieht*
+# (sees)?
 #
-# An experiment can. Take two sentences that differ only in the particle, A with *zu* and B with
-# *an*. Replace one vector of A's memory by B's vector at the same place, and see whether the
-# decoder now prefers B's translation. This is called **activation patching**; an early example is
-# [Vig et al. (2020)](https://arxiv.org/abs/2004.12265).
+# To find out, take two sentences that differ only in the particle, A with *zu* and B with *an*.
+# Replace one vector of A's memory by B's vector at the same place, and see whether the decoder now
+# prefers B's translation. This is **activation patching**; an early example is [Vig et al.
+# (2020)](https://arxiv.org/abs/2004.12265).
 
 
 # %%
@@ -5194,14 +5171,13 @@ def log_probability(model: EncoderDecoder, memory: Tensor, written: Tensor) -> f
 
 
 # %% [markdown]
-# Three numbers describe what a swap does. The *preference* is the log-probability of A's
-# translation minus that of B's, given a memory. The *shift* is the preference given A's memory
-# minus that given B's. The *share* is the part of the shift that a swap brings about:
+# Three numbers describe a swap. The *preference* is the log-probability of A's translation minus
+# that of B's, given a memory. The *shift* is the preference given A's memory minus that given B's.
+# The *share* is the part of the shift that the swap brings about, from 0 if nothing is swapped to 1
+# if everything is:
 #
 # $$\text{share} = \frac{\text{preference}_A - \text{preference}_\text{swapped}}{\text{preference}_A - \text{preference}_B}$$
 # <!-- code: shares_of_shift -->
-#
-# It is 0 if we swap nothing, and 1 if we swap everything.
 
 
 # %%
@@ -5237,7 +5213,7 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, particles: S
 
 
 # %% [markdown]
-# Some pairs, and the first of them in full:
+# Here are six pairs, and the first of them in full:
 
 
 # %%
@@ -5269,15 +5245,14 @@ def one_swap_in_numbers():
 # %% [markdown]
 # Given A's memory, the published model assigns probability 0.217 to *A man watches two women* and
 # 0.00162 to *A man is looking at two women*, so the preference is $\log(0.217/0.00162) = 4.90$.
-# Given B's memory the probabilities are 0.0218 and 0.151, and the preference is −1.94. The shift is
-# $4.90 + 1.94 = 6.84$.
+# Given B's memory it is −1.94. The shift is $4.90 + 1.94 = 6.84$.
 #
 # Now put B's vector at *sieht* into A's memory. The particle's own vector still says *zu*, yet the
-# probabilities become 0.03 and 0.0627: the decoder has changed its mind. The preference is −0.74
-# and the share $(4.90 + 0.74)/6.84 = 82\%$. Swapping the particle instead gives 24%. (Shares
-# need not add up to one.) So most of what *zu* means for the English verb lies at *sieht*.
+# decoder changes its mind: the preference is −0.74 and the share $(4.90 + 0.74)/6.84 = 82\%$.
+# Swapping the particle instead gives 24%. (Shares need not add up to one.) So most of what *zu*
+# means for the English verb lies at *sieht*.
 #
-# Now all six pairs:
+# Now all six:
 
 
 # %%
@@ -5296,13 +5271,12 @@ def shares_of_six_pairs():
 
 
 # %% [markdown]
-# Two patterns appear. If English changes its *verb* (*watch*, *look at*), most of the shift comes
-# with the German verb. If English changes only a small word (*up*, *down*), it stays at the German
-# particle. *Hebt* lies between.
+# Two patterns appear, and *hebt* lies between them. If English changes its *verb* (*watch*, *look
+# at*), most of the shift comes with the German verb; if it changes only a small word (*up*,
+# *down*), the shift stays at the particle.
 #
-# We chose these pairs. The large sample follows a rule stated beforehand: all pairs made from
-# templates, and some from Multi30k, in which both sentences have equally many subwords and both
-# translations say what their particle asks for.
+# But we chose these pairs. A larger sample follows a rule stated beforehand: it takes all pairs
+# from templates, and some from Multi30k, whose translations say what the particle asks for.
 #
 # <!-- results: particles -->
 #
@@ -5324,8 +5298,8 @@ def shares_of_six_pairs():
 #
 # <!-- end of results: particles -->
 #
-# So both answers are right, for different pairs. (Most pairs of the first row have the verbs
-# *sieht* and *schaut*, so this may be their habit.) When is the particle carried? We swap encoder
+# So both answers are right, for different pairs, though most in the first row have the verbs
+# *sieht* and *schaut*, and this may be their habit. When is the particle carried? We swap encoder
 # states instead of the memory, before the first layer and after each one:
 
 
@@ -5348,9 +5322,9 @@ published("layers")
 #
 # <!-- end of results: layers -->
 #
-# So when the decoder attends to a German verb, it may be reading what the particle said. Attention
-# tells us where a vector is read, not which words it speaks for. In our first sentence the particle
-# changes nothing: with *hoch* (high) in place of *auf*, the model writes the same translation.
+# So when the decoder attends to a German verb, it may be reading what the particle said. In our
+# first sentence we cannot tell, because with *hoch* (high) in place of *auf* the model writes the
+# same translation. Attention shows where a vector is read, not which words it speaks for.
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5376,17 +5350,17 @@ published("layers")
 # <a id="today"></a>
 # # Part 10. From here to today
 #
-# (§7) The authors planned to go beyond text, to restrict attention to a neighbourhood so that
+# (§7) The authors planned to go beyond text, to restrict attention to a neighborhood so that
 # images, audio and video become affordable, and to make generation less sequential. Much of this
-# has happened. But the Transformer became famous for something else: its decoder, alone and large.
+# has happened, but the Transformer became famous for something else: its decoder, alone and large.
 #
 # <a id="language-model"></a>
 # ## A language model
 #
 # > **How do I get a GPT out of this code?** Leave out the source. A **language model** predicts
-# > each token from those before it. A decoder without cross-attention can do that, and its layers
-# > are then built like an encoder's. So a **decoder-only** model is an encoder stack with a causal
-# > mask and a generator on top.
+# > each token from those before it, so its decoder needs no cross-attention, and its layers are
+# > then built like an encoder's. A **decoder-only** model, in other words, is an encoder stack with
+# > a causal mask and a generator on top.
 
 
 # %%
@@ -5432,8 +5406,8 @@ def make_language_model(
 
 
 # %% [markdown]
-# To see that it is a decoder, we set the cross-attention of a whole model to zero. A language model
-# with the same weights must then compute the same.
+# To see that it is a decoder, set the cross-attention of a whole model to zero: a language model
+# with the same weights must compute the same.
 
 
 # %%
@@ -5467,24 +5441,22 @@ def train_a_language_model():
 
 
 # %% [markdown]
-# On Multi30k its perplexity is about three times the demonstration's. Without a German sentence, it
+# On Multi30k its perplexity is about three times the demonstration's: without a German sentence, it
 # must guess what the picture shows.
 #
 # <a id="sampling"></a>
 # ## Sampling
 #
-# Greedy decoding would write the same caption every time. So the model *draws* each token from its
+# Greedy decoding would write the same caption every time, so the model *draws* each token from its
 # distribution. Three settings are common:
-#
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
-#   squared and rescaled, so likely tokens become likelier still. Above one they become more alike.
+#   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
 # - **Top-k** draws from the $k$ most likely tokens only.
 # - **Top-p**, or *nucleus sampling* ([Holtzman et al., 2020](https://arxiv.org/abs/1904.09751)),
 #   draws from the smallest set of most likely tokens that together have at least the probability
 #   $p$: few where the model is sure, many where it is not.
 #
-# Top-k and top-p cut off the tail of tokens that are each unlikely, but together likely enough to
-# be drawn often.
+# The last two cut off the tail: tokens each unlikely, but together likely enough to be drawn often.
 
 
 # %%
@@ -5525,20 +5497,19 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions are safe and alike. At 2 they fall apart, because the tail takes over. Our
-# `sample` recomputes all positions for each token. The [cache](#cached-decoding) of Part 7 would
-# avoid that: `with_cache(model.decoder)`.
+# At 0.3 the captions are safe and alike; at 2 the tail takes over, and they fall apart. (The
+# [cache](#cached-decoding) of Part 7 would speed `sample` up: `with_cache(model.decoder)`.)
 #
 # <a id="gpt"></a>
 # ## What GPT added
 #
-# To the architecture, very little.
+# To the architecture, very little:
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
 # (2018) has learnt positions and another activation. What is new is how such models are used.
 #
 # **Pre-training.** A language model needs no labels, so any text will do. GPT was trained on
-# thousands of books, then **fine-tuned** on the labelled examples of each task. On nine of twelve
-# tasks it beat the best earlier systems.
+# thousands of books, then **fine-tuned** on labeled examples of each task, and beat the best
+# earlier systems on nine of twelve.
 #
 # **Scale.** [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters, ours two million.
 # The loss falls along a power law in parameters, text and compute ([Kaplan et al.,
@@ -5547,11 +5518,11 @@ def captions_that_nobody_wrote():
 # 2022](https://arxiv.org/abs/2203.15556)); by that rule GPT-3 saw too little text.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
-# and it writes the translation. The task is stated in the text, and no weight changes.
+# and it writes the translation. The text states the task, and no weight changes.
 #
 # **Instruction tuning.** A model that continues text may continue a question with more questions.
-# Fine-tuning on good answers, then reinforcement learning from people's rankings of its answers,
-# makes it an assistant ([Ouyang et al., 2022](https://arxiv.org/abs/2203.02155)).
+# Fine-tuning on good answers, then reinforcement learning from people's rankings of its own, makes
+# it an assistant ([Ouyang et al., 2022](https://arxiv.org/abs/2203.02155)).
 #
 # > **Where do encoders and cross-attention live today?** Where the whole input is known in advance.
 # > Encoders turn texts into vectors for search and classification
@@ -5563,12 +5534,11 @@ def captions_that_nobody_wrote():
 # ## What has changed since 2017
 #
 # > **Which norm, activation, positions and optimizer do today's models use, and why?** Mostly
-# > RMSNorm, SwiGLU, rotary positions and AdamW: each is simpler, cheaper or a little better than
-# > what it replaced. Attention and feed-forward networks still add to a residual stream, mostly in
-# > pre-norm.
+# > RMSNorm, SwiGLU, rotary positions and AdamW, each simpler, cheaper or a little better than what
+# > it replaced. The residual stream is still there, mostly in pre-norm.
 #
-# Four of the new parts take a few lines each. A part that is entered into
-# [`PARTS`](#model-to-take-away) can be named in settings, trained, decoded with a cache, and saved.
+# Four new parts follow. Once entered into [`PARTS`](#model-to-take-away), a part can be named in
+# settings, trained, decoded with a cache, and saved.
 #
 # ### RMSNorm
 #
@@ -5608,10 +5578,10 @@ def check_rms_norm_equals_torch():
 #
 # In a gated feed-forward network, one wide layer decides how much of another may pass ([Shazeer,
 # 2020](https://arxiv.org/abs/2002.05202)): $(\mathrm{Swish}(xW) \odot xV)\, W_2$, where
-# $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a smooth ReLU. It has three matrices and not two, so $F$
-# is made a third smaller. SwiGLU learns a little better, which its author attributes to "divine
-# benevolence". It has no biases, and `remove_biases` takes out all others. The authors
-# of [PaLM](https://arxiv.org/abs/2204.02311) found large models more stable to train without them.
+# $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a smooth ReLU. With three matrices instead of two, $F$
+# is made a third smaller. There are no biases, and `remove_biases` takes out all others: the
+# authors of [PaLM](https://arxiv.org/abs/2204.02311) found large models more stable to train
+# without them. SwiGLU learns a little better, which its author attributes to "divine benevolence".
 
 
 # %%
@@ -5645,9 +5615,9 @@ def check_swiglu_is_the_formula():
 # %% [markdown]
 # ### Grouped keys and values
 #
-# In a long conversation the cache can become larger than the model. If several heads of queries
-# share one head of keys and values, it shrinks by that factor, and quality hardly suffers ([Ainslie
-# et al., 2023](https://arxiv.org/abs/2305.13245)).
+# In a long conversation the cache can outgrow the model. If several heads of queries share one head
+# of keys and values, it shrinks by that factor, and quality hardly suffers ([Ainslie et al.,
+# 2023](https://arxiv.org/abs/2305.13245)).
 
 
 # %%
@@ -5688,11 +5658,11 @@ def check_grouped_attention_equals_torch():
 # ### Rotary positions
 #
 # Sinusoids are added once, at the bottom, and every layer must pass them on. Rotary positions ([Su
-# et al., 2021](https://arxiv.org/abs/2104.09864)) act inside every attention. They rotate each pair
-# of features of a query or key by an angle proportional to its position, at the pair's own rate. An
-# inner product of two rotated vectors depends only on the difference of their angles. So a score
-# depends on the two vectors, on how far apart they are, and in which direction. [Part
-# 2](#positional-encoding) found the same rotation in the sinusoids.
+# et al., 2021](https://arxiv.org/abs/2104.09864)) act inside every attention: they rotate each pair
+# of features of a query or key by an angle proportional to its position, at the pair's own rate.
+# Turning both vectors by the same angle leaves their inner product as it was, so positions enter a
+# score only through their distance and its direction. [Part 2](#positional-encoding) found the same
+# rotation in the sinusoids.
 
 
 # %%
@@ -5746,16 +5716,16 @@ def check_rotary_scores_depend_on_the_distance_only():
 # ### FlashAttention
 #
 # On a GPU, writing the $T \times T$ table to memory and reading it again takes longer than the
-# arithmetic. [FlashAttention](https://arxiv.org/abs/2205.14135) (Dao et al., 2022) computes the
-# same result from blocks that fit into fast on-chip memory. For each query it keeps a running
-# maximum, sum of exponentials and output, and rescales them with every block of keys. No table is
-# stored, so memory is linear in $T$; the work stays quadratic. PyTorch's
-# `scaled_dot_product_attention` has such kernels, and we use it to [train on a GPU](#faster).
+# arithmetic. [FlashAttention](https://arxiv.org/abs/2205.14135) (Dao et al., 2022) never writes it.
+# It computes the same result from blocks that fit into fast on-chip memory: for each query it keeps
+# a running maximum, sum of exponentials and output, and rescales them with every block of keys. The
+# work stays quadratic, but memory is linear in $T$. We [train on a GPU](#faster) with such a
+# kernel, from PyTorch's `scaled_dot_product_attention`.
 #
 # ### Old against new
 #
-# RMSNorm, SwiGLU, rotary and grouped attention without biases give a slightly better language
-# model, with the same number of parameters and updates:
+# With equally many parameters and updates, RMSNorm, SwiGLU, rotary and grouped attention without
+# biases give a slightly better language model:
 #
 # <!-- results: assembled -->
 #
@@ -5777,17 +5747,16 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # <!-- end of results: assembled -->
 #
-# All three seeds with today's parts end below all three with the parts of 2017. Two heads share one
-# of keys and values, hence half the cache. Generation is a little slower: rotary keys are rotated
-# again at every step, and grouped ones are copied. The gain is small at this size; these parts were
-# chosen for large models.
+# All three seeds with today's parts end below all three with the parts of 2017. The cache is half
+# as large, because two heads share one of keys and values; generation is a little slower, because
+# keys are rotated and copied anew at every step. The gain is small, but these parts were chosen for
+# large models.
 #
 # > **Does everyone use these?** No. GPT-3 and [OPT](https://arxiv.org/abs/2205.01068) have layer
-# > norms and biases; [Qwen2](https://arxiv.org/abs/2407.10671) has biases on queries, keys and
-# > values only. [OLMo 2](https://arxiv.org/abs/2501.00656) normalises the output of each sub-layer,
-# > $x + \mathrm{Norm}(f(x))$, and also queries and keys. [Gemma
-# > 2](https://arxiv.org/abs/2408.00118) normalises input and output,
-# > $x + \mathrm{Norm}(f(\mathrm{Norm}(x)))$, and gates with GELU instead of Swish.
+# > norms and biases, [Qwen2](https://arxiv.org/abs/2407.10671) has biases on queries, keys and
+# > values only. [OLMo 2](https://arxiv.org/abs/2501.00656) normalises queries, keys and the output
+# > of each sub-layer, $x + \mathrm{Norm}(f(x))$; [Gemma 2](https://arxiv.org/abs/2408.00118)
+# > normalises input and output, $x + \mathrm{Norm}(f(\mathrm{Norm}(x)))$, and gates with GELU.
 #
 # ### What else
 #
@@ -5798,8 +5767,8 @@ def check_rotary_scores_depend_on_the_distance_only():
 # | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | `tokenizers.ByteLevelBPETokenizer` |
 # | one feed-forward network | several, of which each token uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
-# The linear schedule and AdamW take a few lines each. The schedule rises like the paper's to the
-# same peak, then falls straight to zero. AdamW decays matrices only.
+# The linear schedule rises like the paper's, then falls straight to zero. AdamW decays matrices
+# only.
 
 
 # %%
@@ -5860,20 +5829,19 @@ published("lengths")
 #
 # <!-- end of results: lengths -->
 #
-# Sinusoids did not extrapolate here: beyond ten tokens most copies end too early. With learnt
-# positions all of them end too early, with rotary ones most run over, and without positions even
-# short copies fail. A formula may be defined at every position, but the model has not learnt to use
-# it there. [Press et al. (2022)](https://arxiv.org/abs/2108.12409) found the same in language
-# models, so today's models are trained further on longer texts, or their rotary angles are
-# rescaled.
+# Sinusoids did not extrapolate here: beyond ten tokens most copies end too early, and with learnt
+# positions all of them. With rotary positions most run over; with none, even short copies fail. A
+# formula may be defined at every position, but the model has not learnt to use it there. [Press et
+# al. (2022)](https://arxiv.org/abs/2108.12409) found the same in language models, so today's models
+# are trained further on longer texts, or their rotary angles are rescaled.
 #
 # <a id="own-part"></a>
 # ## A part of your own
 #
 # > **How do I change this model?** Write a class and register it under a name. As an example, we
 # > replace positional encodings by a penalty on distance, after Press et al. (2022): in every head,
-# > a score loses a fixed amount for each position between query and key. The penalty is the same on
-# > both sides, so an encoder without other positions cannot tell left from right.
+# > a score loses a fixed amount for each position between query and key. It loses as much on the
+# > left as on the right, so an encoder needs other positions to tell the two apart.
 #
 # `attend` receives queries, keys, values and a mask, which may be None, and returns the output and
 # the weights. The keys stand at places 0, 1, 2, …, the queries at the last of these: all of them in
@@ -5925,11 +5893,11 @@ def train_with_a_part_of_your_own():
 
 
 # %% [markdown]
-# Compare the perplexity with that of the [language model](#language-model), which differs only in
-# its positions. The file stores sizes and weights, not the code of the class.
 #
-# For a translator, put the class and the line below it into a file and name it by `--parts`, as [the
-# command line](#command-line) explains.
+# Compare the perplexity with that of the [language model](#language-model), which differs only in
+# its positions. The file stores sizes and weights, not the code of the class. For a translator, put
+# the class and the line below it into a file and name it by `--parts` ([the command
+# line](#command-line)).
 #
 # <a id="try-today"></a>
 # ## Try it
@@ -5938,7 +5906,7 @@ def train_with_a_part_of_your_own():
 #
 #    <details><summary>Answer</summary>
 #
-#    Hardly at all: the most likely token gets almost all the probability, so this is greedy decoding.
+#    Hardly at all: the most likely token gets almost all the probability, as in greedy decoding.
 #
 #    </details>
 #
@@ -5968,7 +5936,7 @@ def train_with_a_part_of_your_own():
 # | §3.2.3, Applications of Attention | [Three uses](#three-uses), [The causal mask](#causal-mask) |
 # | §3.3, Position-wise Feed-Forward Networks | [The feed-forward network](#feed-forward) |
 # | §3.4, Embeddings and Softmax | [Embeddings](#embeddings), [From states to words](#generator), [One matrix](#one-matrix) |
-# | §3.5, Positional Encoding | [Positions](#positional-encoding), [Longer sequences](#further) |
+# | §3.5, Positional Encoding | [Positions](#positional-encoding), [Do sinusoids extrapolate?](#further) |
 # | §4, Why Self-Attention; Table 1 | [Part 5](#why-self-attention) |
 # | §5.1, Training Data and Batching | [The corpus](#corpus), [Subwords](#byte-pairs), [Batches by token budget](#token-budget) |
 # | §5.2, Hardware and Schedule | [What does it cost?](#cost) |
@@ -5996,7 +5964,7 @@ def train_with_a_part_of_your_own():
 # | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 1,000 steps, `factor` 1.5, then a straight line to zero |
 # | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 2,560 positions |
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if it scores higher on the validation split |
-# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [under an hour](#results); weights [rounded to int8](#model-to-take-away) |
+# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#results); weights [rounded to int8](#model-to-take-away) |
 #
 # As in the paper, one matrix serves for embeddings and output, and Adam, label smoothing and beam
 # search have the same settings. BLEU scores cannot be compared, because the test sentences differ.
@@ -6004,8 +5972,9 @@ def train_with_a_part_of_your_own():
 # <a id="failures"></a>
 # ## Common failures
 #
-# A falling loss proves little: some of these mistakes let the model see its answers, and the loss
-# falls even faster. We planted each of them and trained the copy task:
+# A falling loss proves little. Some mistakes let the model see its answers, and the loss falls even
+# faster; leaving out the ReLU speeds it up, too. We planted each of these and trained the copy
+# task:
 #
 # <!-- results: planted -->
 #
@@ -6050,7 +6019,7 @@ def train_with_a_part_of_your_own():
 # > **Why is a sum as good as a mean here?** Adam divides gradients by their own size, so a constant
 # > factor cancels, and in the copy task all batches have equally many tokens.
 #
-# The copy task has no text and no padding. So faults of data, decoding and scoring were planted in
+# The copy task has no text and no padding, so we planted faults of data, decoding and scoring in
 # two translators, the demonstration of [Part 6](#demonstration) and the model in `pretrained/`:
 #
 # <!-- results: planted-bleu -->
@@ -6096,8 +6065,8 @@ def train_with_a_part_of_your_own():
 #
 # If your symptom is not listed, make the task smaller. If the model cannot memorise a single batch,
 # the fault is in the model or the loss: compare them with the checks of Parts 1 to 3. If it learns
-# to copy, then no future token leaks, the shift is right, and positions can be told apart. That is
-# all it proves. So print a batch of your data next, turn its ids back into words, and read it.
+# to copy, then no future token leaks, the shift is right, and positions can be told apart, but that
+# is all. So print a batch of your data, turn its ids back into words, and read it.
 #
 # <a id="glossary"></a>
 # ## Glossary
@@ -6168,8 +6137,8 @@ def train_with_a_part_of_your_own():
 # ## Citation and thanks
 #
 # Please cite the paper, and this text as `CITATION.cff` says. Alexander Rush wrote the first
-# *Annotated Transformer* in 2018. Austin Huang, Suraj Subramanian, Jonathan Sum, Khalid Almubarak
-# and Stella Biderman revised it in 2022. This version was written anew in 2026. We thank them, the
+# *Annotated Transformer* in 2018; Austin Huang, Suraj Subramanian, Jonathan Sum, Khalid Almubarak
+# and Stella Biderman revised it in 2022; this version was written anew in 2026. We thank them, the
 # eight authors of the paper, the people who described and translated the photographs of Multi30k,
 # and the maintainers of the libraries used here.
 
