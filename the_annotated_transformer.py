@@ -1405,7 +1405,8 @@ def size_of_the_stream_figure():
 # <a id="dropout"></a>
 # ## Dropout
 #
-# (§5.4) **Dropout** reduces *overfitting*, memorising the training data. During training it sets
+# (§5.4) **Dropout** ([Srivastava et al., 2014](https://jmlr.org/papers/v15/srivastava14a.html))
+# reduces *overfitting*, memorising the training data. During training it sets
 # random entries to zero, so that no unit comes to depend on one particular other, and scales up the
 # rest to keep the mean. In eval mode it does nothing. The paper applies it to the output of each
 # sub-layer, before the sum, and to the sum of the embedding and the position. `make_model` also
@@ -2732,7 +2733,7 @@ published("length-cost")
 # (§5.1) The paper trains on about 4.5 million pairs of English and German sentences, and on 36
 # million of English and French.
 #
-# We use Multi30k: 29,000 captions of photographs in English, with German translations. It fits a
+# We use Multi30k ([Elliott et al., 2016](https://arxiv.org/abs/1605.00459)): 29,000 captions of photographs in English, with German translations. It fits a
 # laptop, and it is real text, with compounds, verbs at the end of the clause, and spelling
 # mistakes. The paper translates English into German. We go the other way, so that every reader of
 # this page can judge the result.
@@ -4209,6 +4210,9 @@ def beam_search(
 
 
 # %% [markdown]
+# Batches and cache make decoding over twenty times as fast as a plain loop over single sentences
+# ([the table](#speed)).
+#
 # Each sentence must get what `search_one` finds for it alone, though the three differ in length,
 # end at different steps and have their own limits. And a beam of one must be greedy decoding.
 
@@ -4477,7 +4481,7 @@ def ten_fixed_test_sentences():
 # word taken for another, as when a man throws a *monument* into a canal.
 #
 # <a id="step-by-step"></a>
-# ## Subwords, less dropout and beam search help on both test sets
+# ## Subwords and beam search help on both test sets
 #
 # The first three rows are models trained from scratch, the third with [one matrix](#one-matrix).
 # Models of words have more dropout, 0.4 instead of 0.25, so the first gain belongs to both changes.
@@ -4516,22 +4520,16 @@ def ten_fixed_test_sentences():
 #
 # <!-- end of results: steps -->
 #
-# **How sure is this?** A gain can be luck in two ways:
-# - The *seed*. Runs that differ only in their random numbers end up to 1.1 BLEU apart, as the
-#   ranges after the scores show.
-# - The *test set*. Other sentences would show another gain. So we draw ten thousand test sets of
-#   the same size from ours, with replacement (a *bootstrap*, [Koehn,
-#   2004](https://aclanthology.org/W04-3250/)), and compute the gain on each. The brackets after a
-#   gain hold the middle 95%.
+# **How sure is this?** A gain can be luck in two ways. Runs that differ only in their random numbers
+# (*seeds*) end up to 1.1 BLEU apart, as the ranges after the scores show. And another test set would
+# show another gain. To see how much another, we draw ten thousand test sets of the same size from
+# ours, with replacement (a *bootstrap*, [Koehn, 2004](https://aclanthology.org/W04-3250/)): the
+# brackets after a gain hold the middle 95% of what it is on them. A step *passes* if, on both test
+# sets, its gain stands out from both kinds of luck.
 #
-# A step *passes* if, on both test sets, its gain exceeds the differences between seeds and is
-# significant. The table asks ten questions, so [Holm's
-# correction](https://www.jstor.org/stable/4615733) sets a stricter limit for each. A beam and a
-# length penalty decode the same weights, so there it is enough that every seed gains.
-#
-# One matrix does not pass: it gains 0.9 on test 2016, but its seeds differ by more. It may be worth
-# more than it shows, because the recipe ends 0.4 lower on a CPU, which trained it, than on the GPU
-# of the row above. So *no* means not shown, which is not the same as useless.
+# One matrix does not pass: it gains 0.9 on test 2016, but its seeds differ by more. That is not the
+# same as useless. It may even gain more than it shows, because it was trained on a CPU and the row
+# above on a GPU, where the recipe ends 0.4 higher.
 #
 # BLEU varies within a run, too:
 
@@ -4607,87 +4605,36 @@ published("training")
 # <a id="choices"></a>
 # ## How we chose the settings
 #
-# We tried settings on the validation split, one seed each, mostly for a quarter of the recipe's
-# epochs, and chose by judgment.
-#
-# <details><summary>Nine trials</summary>
-#
-# With more subwords or layers the model is narrower, to keep the number of parameters.
+# By trials on the validation split, one seed each, most of them for a quarter of the recipe's epochs:
 #
 # <!-- results: choices -->
 #
-# **Trials on the validation split, and the recipe in the last row.**
+# **Trials for 8 epochs, and three full runs.**
 #
-# | change | updates | BLEU | perplexity |
-# | --- | ---: | ---: | ---: |
-# | none (baseline) | 1,608 | 37.7 | 5.41 |
-# | `factor` 0.5 | 1,608 | 37.6 | 5.72 |
-# | `norm_first` False, `factor` 0.5 | 1,608 | 33.0 | 7.17 |
-# | `batch_tokens` 1280, `warmup` 500 | 3,216 | 38.8 | 5.22 |
-# | `N` 4, `d_model` 168, `d_ff` 672 | 1,608 | 36.7 | 5.85 |
-# | `d_model` 160, `d_ff` 720, `h` 4, `vocab_size` 10000 | 1,480 | 38.9 | 5.93 |
-# | `d_model` 160, `d_ff` 720, `h` 4, `dropout` 0.25, `vocab_size` 10000, `batch_tokens` 1280, `factor` 1.5, `epochs` 32, `warmup` 2000 | 11,808 | 42.5 | 4.85 |
-# | `d_model` 160, `d_ff` 720, `h` 4, `dropout` 0.3, `vocab_size` 10000, `batch_tokens` 1280, `factor` 1.5, `epochs` 32, `warmup` 2000 | 11,808 | 41.9 | 4.84 |
-# | `dropout` 0.25, `factor` 1.5, `epochs` 32, `warmup` 1000 | 6,432 | 41.9 | 4.32 |
+# | epochs | settings | updates | BLEU | perplexity |
+# | ---: | --- | ---: | ---: | ---: |
+# | 8 | the recipe with less dropout, 0.15 | 1,608 | 37.7 | 5.41 |
+# | 8 | and a third lower learning rate | 1,608 | 37.6 | 5.72 |
+# | 8 | and post-norm, at that lower rate | 1,608 | 33.0 | 7.17 |
+# | 8 | and half the batch, so twice the updates | 3,216 | 38.8 | 5.22 |
+# | 8 | and four narrower layers instead of three | 1,608 | 36.7 | 5.85 |
+# | 8 | and twice the subwords, in a narrower model | 1,480 | 38.9 | 5.93 |
+# | 32 | half the batch and twice the subwords, dropout 0.25 | 11,808 | 42.5 | 4.85 |
+# | 32 | half the batch and twice the subwords, dropout 0.3 | 11,808 | 41.9 | 4.84 |
+# | 32 | the recipe, dropout 0.25 | 6,432 | 41.9 | 4.32 |
 #
 # <details><summary>How this was measured</summary>
 #
-# Multi30k, validation split, greedy decoding, last epoch, seed 1. Baseline settings: `N` 3,
-# `d_model` 192, `d_ff` 768, `h` 3, `dropout` 0.15, `vocab_size` 5000, `warmup` 250, `factor` 0.75,
-# `batch_tokens` 2560, `epochs` 8.
+# Multi30k, validation split, greedy decoding, last epoch, seed 1. More subwords or layers make the
+# model narrower, so that the number of parameters stays. All settings are in `docs/results/runs`.
 #
 # </details>
 #
 # <!-- end of results: choices -->
 #
-# </details>
-#
-# One difference is large: at the same rate, post-norm reaches 33.0 BLEU and pre-norm 37.6. With one
-# seed each, a point decides nothing, and short runs can mislead. Halving the batch or doubling the
-# vocabulary looks a point better, but at full length both together reach 41.9 or 42.5, with nearly
-# twice the updates, and the recipe 41.9.
-#
-# <a id="speed"></a>
-# ## How fast is it?
-#
-# On the CPU, our code trains faster than PyTorch's `nn.Transformer` on the same batches, and about
-# eight times as fast as the 2022 edition of this text, which padded all sentences to 72 tokens.
-# Batching and the [cache](#cached-decoding) make greedy decoding over twenty times as fast as a
-# plain loop, `greedy_decode` on one sentence at a time. With a beam, decoding is about even with
-# [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine for inference.
-#
-# <details><summary>The table</summary>
-#
-# <!-- results: speed -->
-#
-# **On two cores, our code trains 1.38 times (small) and 1.46 times (base) as fast as nn.Transformer, and decodes greedily 1.32 times as fast as CTranslate2.**
-#
-# | per second | small, tokens | base, tokens | greedy, sentences | beam of 4, sentences |
-# | --- | ---: | ---: | ---: | ---: |
-# | plain loop | – | – | 21 (19–27) | – |
-# | nn.Transformer | 2,460 (2,254–2,899) | 499 (385–636) | – | – |
-# | CTranslate2 | – | – | 391 (339–402) | 219 (208–245) |
-# | ours | 3,404 (3,122–3,612) | 731 (595–827) | 514 (426–558) | 197 (174–247) |
-#
-# <details><summary>How this was measured</summary>
-#
-# Training: target tokens without padding, words of Multi30k, fp32 unless noted. Small has 3 layers
-# of width 256, base 6 of 512. One process with two threads; all keep freed memory. Ours needs 0.95
-# (small) and 1.01 times (base) the memory of nn.Transformer. Decoding: test 2016, the model in
-# pretrained/, fp32, two threads, ours and CTranslate2 in the same batches, the plain loop one
-# sentence at a time. Each cell is the median of 5 rounds, with the range in brackets. Machine:
-# Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: d258132.
-#
-# </details>
-#
-# <!-- end of results: speed -->
-#
-# </details>
-#
-# On the GPU, `nn.Transformer` is faster in fp32, and bf16 gains nothing: a batch of 2,560 positions
-# is probably too small to keep an H200 busy. The last two rows each switch off something that the
-# [engine room](#faster) adds on a CPU. Cheaper random numbers for dropout, of all things, raise the
-# median by a quarter.
+# One difference is large: at the same rate, post-norm ends more than four points below pre-norm. A
+# point decides nothing with one seed. Small batches and many subwords look better in short runs; at
+# full length they bring little for nearly twice the updates, so we left both out.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -4695,25 +4642,19 @@ published("training")
 # (§5.2) On eight GPUs, the authors trained the base model for 12 hours and the big one for 3.5
 # days. How long would two CPU cores take? We count the operations, nearly all in matrix products,
 # and divide by the speed that we measured. A vector times a $D \times D$ matrix takes $D^2$
-# multiplications and as many additions, and a sentence pair takes these multiplications:
-#
-# - Encoder layer, per source position: $4D^2$ for queries, keys, values and outputs, and $2DF$ in
-#   the feed-forward network.
-# - Decoder layer, per target position: the same, and $2D^2$ for the queries and outputs of
-#   cross-attention. Its keys and values take $2D^2$ per source position.
-# - Scores and weighted means, per layer: $2S^2D$ in the encoder's self-attention, $2T^2D$ in the
-#   decoder's, and $2STD$ in cross-attention.
-# - Output layer: $TDV$.
-#
-# The backward pass needs two more products for each, for the gradients of the input and of the
-# weights.
+# multiplications and as many additions. The backward pass needs two more products for each, for the
+# gradients of the input and of the weights.
 
 
 # %%
 def training_flops(N: int, D: int, d_ff: int, V: int, S: int, T: int) -> int:
     """Floating-point operations of one pair of S and T tokens, forward and backward."""
-    encoder = S * (4 * D * D + 2 * D * d_ff) + 2 * S * S * D
-    decoder = T * (6 * D * D + 2 * D * d_ff) + 2 * S * D * D + 2 * T * (T + S) * D
+    feed_forward = 2 * D * d_ff  # multiplications, per position
+    encoder = S * (4 * D * D + feed_forward)  # queries, keys, values and outputs
+    encoder += 2 * S * S * D  # scores and weighted means
+    decoder = T * (4 * D * D + feed_forward) + 2 * T * T * D
+    decoder += 2 * T * D * D + 2 * S * D * D  # cross-attention: q and outputs; k and v
+    decoder += 2 * S * T * D
     return 3 * 2 * (N * (encoder + decoder) + T * D * V)  # 3 passes, 2 operations each
 
 
@@ -4770,7 +4711,7 @@ def check_the_count_is_that_of_pytorch():
 # <a id="try-results"></a>
 # ## Try it
 #
-# 1. All translations are right, but each lacks its period. Which part of BLEU falls?
+# 1. All translations are right, but each lacks its full stop. Which part of BLEU falls?
 #
 #    <details><summary>Answer</summary>
 #
@@ -4836,7 +4777,7 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
 
 
 # %% [markdown]
-# In a map, rows are queries and columns are keys. A row of cross-attention is labeled with the word
+# In a map, rows are queries and columns are keys. A row of cross-attention is labelled with the word
 # that the decoder is about to write, from `tgt_y`, because we want to know where it looks to write
 # *this* word.
 #
@@ -5013,7 +4954,7 @@ def habits_of_heads():
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is
 # > always there and whose value does little: an *attention sink*. In Figure 23, row *es* (the end
 # > of *raises*) needs little from the source, and head 3 of every layer puts over 85% of its weight
-# > on the period. In BERT, separator tokens draw over half of all weight in layers 6 to 10 and
+# > on the full stop. In BERT, separator tokens draw over half of all weight in layers 6 to 10 and
 # > hardly affect the output ([Clark et al., 2019](https://arxiv.org/abs/1906.04341)). In large
 # > language models the sink is the first token, which all others can see ([Xiao et al.,
 # > 2024](https://arxiv.org/abs/2309.17453)).
@@ -5068,7 +5009,7 @@ def check_the_output_is_a_sum_over_heads():
 # **Removing one head raises perplexity from 4.33 by 0.31 at most.**
 #
 # | attention | layer | head 1 | head 2 | head 3 |
-# | --- | ---: | ---: | ---: | --- |
+# | --- | ---: | ---: | ---: | ---: |
 # | encoder self-attention | 1 | 0.06 | 0.07 | 0.17 |
 # | encoder self-attention | 2 | 0.12 | 0.01 | 0.07 |
 # | encoder self-attention | 3 | 0.23 | 0.03 | (0.01) |
@@ -5089,10 +5030,10 @@ def check_the_output_is_a_sum_over_heads():
 #
 # <!-- end of results: heads -->
 #
-# A head whose range includes zero has not been shown to matter, and an expensive one may matter for
-# something other than the habit in its map. In larger models most heads can be removed one at a
-# time at almost no cost ([Michel et al., 2019](https://arxiv.org/abs/1905.10650)). If more and more
-# go, those with a clear habit go last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)).
+# The three encoder heads with a habit are the three that cost most: 0.23, 0.17 and 0.12. Larger
+# models show the same. There, most heads can be removed one at a time at almost no cost ([Michel et
+# al., 2019](https://arxiv.org/abs/1905.10650)), and if more and more go, those with a clear habit go
+# last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)).
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
@@ -5508,7 +5449,7 @@ def captions_that_nobody_wrote():
 # (2018) has learnt positions and another activation. What is new is how such models are used.
 #
 # **Pre-training.** A language model needs no labels, so any text will do. GPT was trained on
-# thousands of books, then **fine-tuned** on labeled examples of each task, and beat the best
+# thousands of books, then **fine-tuned** on labelled examples of each task, and beat the best
 # earlier systems on nine of twelve.
 #
 # **Scale.** [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters, ours two million.
@@ -5601,15 +5542,6 @@ class SwiGLU(nn.Module):
 
 
 PARTS["feed_forward"]["swiglu"] = SwiGLU
-
-
-@example
-def check_swiglu_is_the_formula():
-    x = torch.randn(2, 5, 8)
-    net = SwiGLU(8, 12, dropout=0.0)
-    gate = x @ net.gate.weight.T
-    swish = gate / (1 + torch.exp(-gate))
-    assert_close(net(x), (swish * (x @ net.widen.weight.T)) @ net.narrow.weight.T)
 
 
 # %% [markdown]
@@ -5767,27 +5699,6 @@ def check_rotary_scores_depend_on_the_distance_only():
 # | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | `tokenizers.ByteLevelBPETokenizer` |
 # | one feed-forward network | several, of which each token uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
-# The linear schedule rises like the paper's, then falls straight to zero. AdamW decays matrices
-# only.
-
-
-# %%
-def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The rise and peak of `rate`, then a straight line that is zero at step `total`, the last."""
-    peak = rate(warmup, model_size, factor, warmup)
-    falling = (total - step) / max(1, total - warmup)
-    return peak * max(0.0, min(step / warmup, falling))
-
-
-def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
-    """AdamW with the paper's β and ε; only matrices decay, not norms and biases."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
-    return torch.optim.AdamW(groups, 1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True)
-
-
-# %% [markdown]
 # <a id="further"></a>
 # ## Do sinusoids extrapolate?
 #
@@ -5926,6 +5837,8 @@ def train_with_a_part_of_your_own():
 # <a id="paper-map"></a>
 # ## The paper, section by section
 #
+# <details><summary>Sections and figures of the paper, and where they are here</summary>
+#
 # | Paper | Here |
 # | --- | --- |
 # | Abstract; §1; §2, Background | [The problem](#problem) |
@@ -5946,7 +5859,9 @@ def train_with_a_part_of_your_own():
 # | §6.2, Model Variations; Table 3 | [What the paper found](#paper-results), [How many parameters?](#parameter-count) |
 # | §6.3, English Constituency Parsing; Table 4 | [What the paper found](#paper-results) |
 # | §7, Conclusion | [Part 10](#today) |
-# | Figures 3 to 5, Attention Visualizations | [Attention in one sentence](#attention-maps) |
+# | Figures 3 to 5, Attention Visualizations | [All maps at once](#explorer) |
+#
+# </details>
 #
 # <a id="differences"></a>
 # ## Where we differ from the paper
@@ -5964,7 +5879,7 @@ def train_with_a_part_of_your_own():
 # | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 1,000 steps, `factor` 1.5, then a straight line to zero |
 # | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 2,560 positions |
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if it scores higher on the validation split |
-# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#results); weights [rounded to int8](#model-to-take-away) |
+# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#model-to-take-away); weights [rounded to int8](#model-to-take-away) |
 #
 # As in the paper, one matrix serves for embeddings and output, and Adam, label smoothing and beam
 # search have the same settings. BLEU scores cannot be compared, because the test sentences differ.
@@ -6118,20 +6033,14 @@ def train_with_a_part_of_your_own():
 # | [warm-up](#schedule) | the first updates, while the learning rate rises |
 #
 # <a id="references"></a>
-# ## References
+# ## To learn more
 #
-# Work since 2017 is linked in [Part 10](#since-2017).
-#
-# | Subject | Sources |
-# | --- | --- |
-# | the paper | [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762) |
-# | before it | attention: [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), [Luong et al., 2015](https://arxiv.org/abs/1508.04025), [Britz et al., 2017](https://arxiv.org/abs/1703.03906); memory networks: [Sukhbaatar et al., 2015](https://arxiv.org/abs/1503.08895); Extended Neural GPU: [Kaiser and Bengio, 2016](https://arxiv.org/abs/1610.08613); ByteNet: [Kalchbrenner et al., 2016](https://arxiv.org/abs/1610.10099); ConvS2S: [Gehring et al., 2017](https://arxiv.org/abs/1705.03122) |
-# | the model | residual connections: [He et al., 2016](https://arxiv.org/abs/1512.03385); layer normalisation: [Ba et al., 2016](https://arxiv.org/abs/1607.06450); pre-norm: [Xiong et al., 2020](https://arxiv.org/abs/2002.04745); shared embeddings: [Press and Wolf, 2017](https://arxiv.org/abs/1608.05859); initial weights: [Glorot and Bengio, 2010](https://proceedings.mlr.press/v9/glorot10a.html) |
-# | training | dropout: [Srivastava et al., 2014](https://jmlr.org/papers/v15/srivastava14a.html); label smoothing: [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567); Adam: [Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980) |
-# | data | Multi30k: [Elliott et al., 2016](https://arxiv.org/abs/1605.00459), [Z. Wu et al., 2021](https://arxiv.org/abs/2105.14462); byte pairs: [Sennrich et al., 2016](https://arxiv.org/abs/1508.07909) |
-# | decoding, scores | length penalty: [Y. Wu et al., 2016](https://arxiv.org/abs/1609.08144); BLEU: [Papineni et al., 2002](https://aclanthology.org/P02-1040/), [Post, 2018](https://arxiv.org/abs/1804.08771); significance: [Koehn, 2004](https://aclanthology.org/W04-3250/), [Holm, 1979](https://www.jstor.org/stable/4615733) |
-# | looking inside | attention as explanation: [Jain and Wallace, 2019](https://arxiv.org/abs/1902.10186), [Wiegreffe and Pinter, 2019](https://arxiv.org/abs/1908.04626); single heads: [Michel et al., 2019](https://arxiv.org/abs/1905.10650), [Voita et al., 2019](https://arxiv.org/abs/1905.09418); sinks: [Xiao et al., 2024](https://arxiv.org/abs/2309.17453) |
-# | to learn more | in pictures: [The Illustrated Transformer](https://jalammar.github.io/illustrated-transformer/); lectures: [Karpathy](https://karpathy.ai/zero-to-hero.html), [CS224n](https://web.stanford.edu/class/cs224n/); books: [Dive into Deep Learning](https://d2l.ai), [Speech and Language Processing](https://web.stanford.edu/~jurafsky/slp3/); a toolkit made for teaching: [Joey NMT](https://github.com/joeynmt/joeynmt) |
+# Papers are linked where we use them. In pictures: [The Illustrated
+# Transformer](https://jalammar.github.io/illustrated-transformer/). Lectures:
+# [Karpathy](https://karpathy.ai/zero-to-hero.html),
+# [CS224n](https://web.stanford.edu/class/cs224n/). Books: [Dive into Deep Learning](https://d2l.ai),
+# [Speech and Language Processing](https://web.stanford.edu/~jurafsky/slp3/). A toolkit made for
+# teaching: [Joey NMT](https://github.com/joeynmt/joeynmt).
 #
 # <a id="thanks"></a>
 # ## Citation and thanks
@@ -6282,6 +6191,35 @@ def gains_from_bf16(device: torch.device) -> bool:
 
 
 # %% [markdown]
+# <a id="speed"></a>
+# How fast is all this? We compare with PyTorch's `nn.Transformer` on the same batches, with
+# [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine for inference, and with a plain
+# loop, `greedy_decode` on one sentence at a time:
+#
+# <!-- results: speed -->
+#
+# **On two cores, our code trains 1.38 times (small) and 1.46 times (base) as fast as nn.Transformer, and decodes greedily 1.32 times as fast as CTranslate2.**
+#
+# | per second | small, tokens | base, tokens | greedy, sentences | beam of 4, sentences |
+# | --- | ---: | ---: | ---: | ---: |
+# | plain loop | – | – | 21 (19–27) | – |
+# | nn.Transformer | 2,460 (2,254–2,899) | 499 (385–636) | – | – |
+# | CTranslate2 | – | – | 391 (339–402) | 219 (208–245) |
+# | ours | 3,404 (3,122–3,612) | 731 (595–827) | 514 (426–558) | 197 (174–247) |
+#
+# <details><summary>How this was measured</summary>
+#
+# Training: target tokens without padding, words of Multi30k, fp32 unless noted. Small has 3 layers
+# of width 256, base 6 of 512. One process with two threads; all keep freed memory. Ours needs 0.95
+# (small) and 1.01 times (base) the memory of nn.Transformer. Decoding: test 2016, the model in
+# pretrained/, fp32, two threads, ours and CTranslate2 in the same batches, the plain loop one
+# sentence at a time. Each cell is the median of 5 rounds, with the range in brackets. Machine:
+# Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: d258132.
+#
+# </details>
+#
+# <!-- end of results: speed -->
+#
 # <a id="settings"></a>
 # ## Settings
 #
@@ -7031,11 +6969,26 @@ def read_last(folder: Path) -> dict | None:
 # <a id="train-model"></a>
 # ## Training
 #
-# We use AdamW and a linear schedule, [as many do today](#today). `--schedule inverse_sqrt` is the
-# paper's.
+# We use AdamW, which decays matrices only, and a schedule that rises like the paper's and falls
+# straight to zero, [as many do today](#since-2017). `--schedule inverse_sqrt` is the paper's.
 
 
 # %%
+def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
+    """The rise and peak of `rate`, then a straight line that is zero at step `total`, the last."""
+    peak = rate(warmup, model_size, factor, warmup)
+    falling = (total - step) / max(1, total - warmup)
+    return peak * max(0.0, min(step / warmup, falling))
+
+
+def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
+    """AdamW with the paper's β and ε; only matrices decay, not norms and biases."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
+    return torch.optim.AdamW(groups, 1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True)
+
+
 def new_optimizer(model: EncoderDecoder, config: Config, updates: int) -> tuple:
     """AdamW and the schedule for a run of so many updates."""
     optimizer = adamw(model, config.weight_decay)

@@ -192,6 +192,14 @@ def check_turned_keys_are_shared(at):
 # Dropout ----------------------------------------------------------------------------------------
 
 
+def check_swiglu_is_the_formula(at):
+    x = torch.randn(2, 5, 8)
+    net = at.SwiGLU(8, 12, dropout=0.0)
+    gate = x @ net.gate.weight.T
+    swish = gate / (1 + torch.exp(-gate))
+    assert_close(net(x), (swish * (x @ net.widen.weight.T)) @ net.narrow.weight.T)
+
+
 def check_a_dropout_rate_of_one_leaves_nothing(at):
     model = at.tiny_model(dropout=1.0).train()
     assert model(*small_inputs()).eq(0).all(), "after an embedding or a sub-layer"

@@ -10,7 +10,7 @@ import altair as alt
 
 from tools import records
 
-NUMBER = re.compile(r"[+−–]?[\d.,]*(e\d+)?%?( [(M].*)?")  # also an empty cell, or a dash
+NUMBER = re.compile(r"\(?[+−–]?[\d.,]*(e\d+)?%?\)?( [(M].*)?")  # also an empty cell, or a dash
 
 
 def record(name: str) -> dict:
