@@ -313,8 +313,8 @@ def published(name: str) -> None:
 #
 # ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next. Each box has the number of its Part, 1 or 2; below are the Parts 3 to 10.](images/sketch.svg)
 #
-# **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. Numbers are
-# those of the Parts; on the page each box leads to its Part. Norms and some sums are left out.
+# **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. Numbers
+# are those of the Parts; on the page each box leads to its Part. Norms and some sums are left out.
 #
 # The same in pseudocode, where $\mathrm{attention}(a, b)$ takes queries from $a$, keys and values
 # from $b$:
@@ -669,8 +669,8 @@ def the_mask_of_four_places():
 
 
 # %% [markdown]
-# A 1, or `True`, means that the query of this row may attend to the key of this column. Such a key is
-# *open*; the others are *closed*.
+# A 1, or `True`, means that the query of this row may attend to the key of this column. Such a key
+# is *open*; the others are *closed*.
 #
 # <a id="attention-function"></a>
 # ## Attention in one function
@@ -765,7 +765,8 @@ def check_no_word_attends_to_a_later_one():
 
 # %% [markdown]
 # <a id="by-hand"></a>
-# Now play with it: choose who asks. On the page you can also turn the three matrices and drag a key.
+# Now play with it: choose who asks. On the page you can also turn the three matrices and drag a
+# key.
 
 
 # %% tags=["hide-input"]
@@ -1406,12 +1407,12 @@ def size_of_the_stream_figure():
 # ## Dropout
 #
 # (§5.4) **Dropout** ([Srivastava et al., 2014](https://jmlr.org/papers/v15/srivastava14a.html))
-# reduces *overfitting*, memorising the training data. During training it sets
-# random entries to zero, so that no unit comes to depend on one particular other, and scales up the
-# rest to keep the mean. In eval mode it does nothing. The paper applies it to the output of each
-# sub-layer, before the sum, and to the sum of the embedding and the position. `make_model` also
-# applies it to attention weights and inside the feed-forward network, as later configurations of
-# the authors' code do.
+# reduces *overfitting*, memorising the training data. During training it sets random entries to
+# zero, so that no unit comes to depend on one particular other, and scales up the rest to keep the
+# mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer, before
+# the sum, and to the sum of the embedding and the position. `make_model` also applies it to
+# attention weights and inside the feed-forward network, as later configurations of the authors'
+# code do.
 #
 # One module wraps a sub-layer in norm, dropout and sum:
 
@@ -1709,7 +1710,8 @@ def make_model(
 
 
 # %% [markdown]
-# To try a class of your own, pass it: `make_model(…, norm=LayerNorm)` builds a model with our norms.
+# To try a class of your own, pass it: `make_model(…, norm=LayerNorm)` builds a model with our
+# norms.
 #
 # What does a model say before any training?
 
@@ -1736,9 +1738,9 @@ def an_untrained_model_babbles():
 # ## Does it behave?
 #
 # Some properties must hold for any weights, and most mistakes in a mask or an axis break one of
-# them. Padding must not change the output of a sentence. Without positions, permuted words must give
-# the same outputs, permuted. And no output of the decoder may depend on later target tokens, which
-# we check here:
+# them. Padding must not change the output of a sentence. Without positions, permuted words must
+# give the same outputs, permuted. And no output of the decoder may depend on later target tokens,
+# which we check here:
 
 
 # %%
@@ -1821,8 +1823,8 @@ def parameters_beside_table_3():
 # <a id="training"></a>
 # # Part 3. Training
 #
-# A model is a function with millions of parameters, and training finds their values. Here is a whole
-# training run in a dozen lines: a small model memorises one pair of sentences.
+# A model is a function with millions of parameters, and training finds their values. Here is a
+# whole training run in a dozen lines: a small model memorises one pair of sentences.
 
 
 # %%
@@ -2580,9 +2582,9 @@ published("warmups")
 # <!-- end of results: warmups -->
 #
 # Say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the warm-up
-# raises the highest rate that works from 0.004 to 0.018, but at the lowest rates the loss ends about
-# as low without it. In post-norm nothing works without the warm-up, and with it only the two lowest
-# rates do. So pre-norm is easier to train here, as [Xiong et
+# raises the highest rate that works from 0.004 to 0.018, but at the lowest rates the loss ends
+# about as low without it. In post-norm nothing works without the warm-up, and with it only the two
+# lowest rates do. So pre-norm is easier to train here, as [Xiong et
 # al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
 #
 # <a id="try-copy"></a>
@@ -2733,10 +2735,10 @@ published("length-cost")
 # (§5.1) The paper trains on about 4.5 million pairs of English and German sentences, and on 36
 # million of English and French.
 #
-# We use Multi30k ([Elliott et al., 2016](https://arxiv.org/abs/1605.00459)): 29,000 captions of photographs in English, with German translations. It fits a
-# laptop, and it is real text, with compounds, verbs at the end of the clause, and spelling
-# mistakes. The paper translates English into German. We go the other way, so that every reader of
-# this page can judge the result.
+# We use Multi30k ([Elliott et al., 2016](https://arxiv.org/abs/1605.00459)): 29,000 captions of
+# photographs in English, with German translations. It fits a laptop, and it is real text, with
+# compounds, verbs at the end of the clause, and spelling mistakes. The paper translates English
+# into German. We go the other way, so that every reader of this page can judge the result.
 #
 # A corpus comes in *splits*: `train`, `val` for validation, and one or more test sets. A split is
 # two files, and line $n$ of one translates line $n$ of the other. A missing line would pair all
@@ -3265,8 +3267,8 @@ def create_dataloaders(
 #
 # `run_epoch` of Part 3, which trained the copy task, now trains a small translator: one layer of
 # width 128 in each stack, short sentences of Multi30k (up to 15 tokens in German, 14 in English),
-# batches of 512 positions, two epochs. That is too little for good translations; the published model
-# comes in [Part 7](#model-at-hand). **Cost: two minutes.**
+# batches of 512 positions, two epochs. That is too little for good translations; the published
+# model comes in [Part 7](#model-at-hand). **Cost: two minutes.**
 #
 # *Folded: a `Translator` keeps a model together with its languages and vocabularies, and `move`
 # puts a batch on the GPU, if there is one.*
@@ -3473,9 +3475,9 @@ def what_the_demonstration_says():
 # # Part 7. The rest of the recipe
 #
 # The paper does four things that the translator of Part 6 does not. Its tokens are **subwords**
-# (§5.1). One matrix serves both embeddings and the generator (§3.4). It decodes with **beam search**
-# (§6.1), and with the average of several checkpoints (§6.1). This Part adds all four, and a cache
-# that makes decoding fast. [Part 8](#step-by-step) measures what they gain.
+# (§5.1). One matrix serves both embeddings and the generator (§3.4). It decodes with **beam
+# search** (§6.1), and with the average of several checkpoints (§6.1). This Part adds all four, and
+# a cache that makes decoding fast. [Part 8](#step-by-step) measures what they gain.
 #
 # <a id="byte-pairs"></a>
 # ## Subwords
@@ -3617,8 +3619,8 @@ def subwords_of_a_few_words():
 # vector also gets more training, since its gradient is the sum over all three uses. The price is
 # one vector for both languages, even for *die*, a German article and an English verb.
 #
-# `share_embeddings=True` in [`make_model`](#make-model) turns this on. It needs one vocabulary for both
-# languages, because a row must mean the same token everywhere.
+# `share_embeddings=True` in [`make_model`](#make-model) turns this on. It needs one vocabulary for
+# both languages, because a row must mean the same token everywhere.
 #
 # <a id="model-to-take-away"></a>
 # ## A finished model
@@ -3627,8 +3629,8 @@ def subwords_of_a_few_words():
 # width 192 in each stack, three heads, 5,000 subwords, 32 epochs ([all settings](#settings)). Its
 # folder, `pretrained/`, holds the weights, the subwords, and the arguments of `make_model`.
 #
-# One command trains such a model, in about two hours on two CPU cores, and another uses it. Your own
-# text works in the same way, as [the engine room](#command-line) explains:
+# One command trains such a model, in about two hours on two CPU cores, and another uses it. Your
+# own text works in the same way, as [the engine room](#command-line) explains:
 #
 # ```
 # python the_annotated_transformer.py train --folder runs/recipe
@@ -4134,16 +4136,17 @@ def check_cached_and_plain_decoding_agree():
 # nothing but padding, and we rank that first by calling its log-probability $+\infty$.
 #
 # **Choose.** The four best proposals take the places. Take a beam of two in Figure 20, whose places
-# hold *A* and *The*. The row is *A dog* 0.24, *A cat* 0.21, *The dog* 0.36, *The cat* 0.04. Proposals
-# 2 and 0 are the best; they come from places 1 and 0, which now hold *The dog* and *A dog*.
+# hold *A* and *The*. The row is *A dog* 0.24, *A cat* 0.21, *The dog* 0.36, *The cat* 0.04.
+# Proposals 2 and 0 are the best; they come from places 1 and 0, which now hold *The dog* and *A
+# dog*.
 #
 # **Stop.** The log-probability $\log p$ of an unfinished hypothesis can only fall, and its divisor
 # can grow to $\mathrm{lp}(T_\mathrm{max})$ at most, where $T_\mathrm{max}$ is the length limit. So
-# for $\alpha \ge 0$ none of its continuations scores above
-# $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. When the best ended hypothesis reaches the highest of
-# these bounds, it has won. The bound is *admissible*: it never stops a search too early. At the
-# length limit the best hypothesis wins, ended or not. A sentence that is done leaves the batch and
-# the cache.
+# for $\alpha \ge 0$ none of its continuations scores above $\log
+# p\,/\,\mathrm{lp}(T_\mathrm{max})$. When the best ended hypothesis reaches the highest of these
+# bounds, it has won. The bound is *admissible*: it never stops a search too early. At the length
+# limit the best hypothesis wins, ended or not. A sentence that is done leaves the batch and the
+# cache.
 
 
 # %%
@@ -4328,9 +4331,9 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <!-- code: corpus_bleu -->
 #
 # Suppose the reference is *A man is throwing a log* and we write *A man is throwing a stone*. The
-# precisions are $5/6$, $4/5$, $3/4$ and $2/3$, their product is $1/3$, and BLEU is
-# $100 \cdot (1/3)^{1/4} = 76$: one wrong word of six costs 24 points. Over a whole test set, the
-# counts are added up before the division.
+# precisions are $5/6$, $4/5$, $3/4$ and $2/3$, their product is $1/3$, and BLEU is $100 \cdot
+# (1/3)^{1/4} = 76$: one wrong word of six costs 24 points. Over a whole test set, the counts are
+# added up before the division.
 #
 # Scores can be compared only if case and tokenization agree, which sacreBLEU's *signature* records.
 # We keep the case, and count an unknown word as one wrong word, where the tokenization `13a` would
@@ -4520,12 +4523,12 @@ def ten_fixed_test_sentences():
 #
 # <!-- end of results: steps -->
 #
-# **How sure is this?** A gain can be luck in two ways. Runs that differ only in their random numbers
-# (*seeds*) end up to 1.1 BLEU apart, as the ranges after the scores show. And another test set would
-# show another gain. To see how much another, we draw ten thousand test sets of the same size from
-# ours, with replacement (a *bootstrap*, [Koehn, 2004](https://aclanthology.org/W04-3250/)): the
-# brackets after a gain hold the middle 95% of what it is on them. A step *passes* if, on both test
-# sets, its gain stands out from both kinds of luck.
+# **How sure is this?** A gain can be luck in two ways. Runs that differ only in their random
+# numbers (*seeds*) end up to 1.1 BLEU apart, as the ranges after the scores show. And another test
+# set would show another gain. To see how much another, we draw ten thousand test sets of the same
+# size from ours, with replacement (a *bootstrap*, [Koehn,
+# 2004](https://aclanthology.org/W04-3250/)): the brackets after a gain hold the middle 95% of what
+# it is on them. A step *passes* if, on both test sets, its gain stands out from both kinds of luck.
 #
 # One matrix does not pass: it gains 0.9 on test 2016, but its seeds differ by more. That is not the
 # same as useless. It may even gain more than it shows, because it was trained on a CPU and the row
@@ -4605,7 +4608,8 @@ published("training")
 # <a id="choices"></a>
 # ## How we chose the settings
 #
-# By trials on the validation split, one seed each, most of them for a quarter of the recipe's epochs:
+# By trials on the validation split, one seed each, most of them for a quarter of the recipe's
+# epochs:
 #
 # <!-- results: choices -->
 #
@@ -4777,9 +4781,9 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
 
 
 # %% [markdown]
-# In a map, rows are queries and columns are keys. A row of cross-attention is labelled with the word
-# that the decoder is about to write, from `tgt_y`, because we want to know where it looks to write
-# *this* word.
+# In a map, rows are queries and columns are keys. A row of cross-attention is labelled with the
+# word that the decoder is about to write, from `tgt_y`, because we want to know where it looks to
+# write *this* word.
 #
 # *The next two cells, folded, turn the weights into a table with one row per map, and draw it.*
 
@@ -5032,8 +5036,8 @@ def check_the_output_is_a_sum_over_heads():
 #
 # The three encoder heads with a habit are the three that cost most: 0.23, 0.17 and 0.12. Larger
 # models show the same. There, most heads can be removed one at a time at almost no cost ([Michel et
-# al., 2019](https://arxiv.org/abs/1905.10650)), and if more and more go, those with a clear habit go
-# last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)).
+# al., 2019](https://arxiv.org/abs/1905.10650)), and if more and more go, those with a clear habit
+# go last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)).
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
@@ -6038,9 +6042,10 @@ def train_with_a_part_of_your_own():
 # Papers are linked where we use them. In pictures: [The Illustrated
 # Transformer](https://jalammar.github.io/illustrated-transformer/). Lectures:
 # [Karpathy](https://karpathy.ai/zero-to-hero.html),
-# [CS224n](https://web.stanford.edu/class/cs224n/). Books: [Dive into Deep Learning](https://d2l.ai),
-# [Speech and Language Processing](https://web.stanford.edu/~jurafsky/slp3/). A toolkit made for
-# teaching: [Joey NMT](https://github.com/joeynmt/joeynmt).
+# [CS224n](https://web.stanford.edu/class/cs224n/). Books: [Dive into Deep
+# Learning](https://d2l.ai), [Speech and Language
+# Processing](https://web.stanford.edu/~jurafsky/slp3/). A toolkit made for teaching: [Joey
+# NMT](https://github.com/joeynmt/joeynmt).
 #
 # <a id="thanks"></a>
 # ## Citation and thanks
@@ -6193,8 +6198,8 @@ def gains_from_bf16(device: torch.device) -> bool:
 # %% [markdown]
 # <a id="speed"></a>
 # How fast is all this? We compare with PyTorch's `nn.Transformer` on the same batches, with
-# [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine for inference, and with a plain
-# loop, `greedy_decode` on one sentence at a time:
+# [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine for inference, and with a
+# plain loop, `greedy_decode` on one sentence at a time:
 #
 # <!-- results: speed -->
 #
@@ -6322,7 +6327,8 @@ class Config:
 
 # %% [markdown]
 # These defaults are the *recipe* of [Part 7](#recipe). Other options give nearly the paper's base
-# model ([what stays different](#differences)). It needs millions of pairs and several GPUs.
+# model ([what stays different](#differences)). It needs millions of pairs and several GPUs; we have
+# run several processes on CPUs only.
 #
 # ```
 # torchrun --standalone --nproc-per-node 8 the_annotated_transformer.py train \
@@ -6646,8 +6652,7 @@ def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Conf
 # In *distributed data parallelism* (DDP) every process, called a *rank*, holds the whole model and
 # its own share of each batch. The ranks average their gradients, so they make the same update and
 # their models stay equal. `torchrun` starts the processes, on one machine or on several that share
-# a disk, and ends all if one fails. Our tests run up to three processes on a CPU; we have not yet
-# run it on several GPUs.
+# a disk, and ends all if one fails.
 #
 # > **Why not cut the model into pieces, one for each GPU?** Larger models need that (*FSDP*). The
 # > base model with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one
