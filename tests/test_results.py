@@ -69,7 +69,8 @@ def test_a_watched_run_learns_the_same_and_its_notes_go_on_record(
 ):
     monkeypatch.setattr(learning, "SENTENCES", at.builtin_corpus()["train"][0][:1])
     monkeypatch.setattr(learning, "MOMENTS", (0, 2))
-    name = "subwords-1"  # what is shipped is watched
+    name = "subwords-1"
+    monkeypatch.setattr(plan, "WATCHED", name)
     train.train(name)
     at.train_model(plan.RUNS[name], train.folder_of("plain"))
     one, other = (saved(train.folder_of(each)) for each in (name, "plain"))

@@ -1,6 +1,6 @@
 """Watch a run learn: at some moments, what it writes and where it looks.
 
-`tools.results.train run` watches the first seed of the recipe. What it has seen lies beside the run
+`tools.results.train run` watches the run that the plan names. What it has seen lies beside the run
 until that is finished, and goes on record as learning.json.
 """
 

@@ -171,4 +171,5 @@ def today(seed: int) -> at.Config:
 
 
 TODAY = {f"today-{seed}": today(seed) for seed in SEEDS}
+WATCHED = "base-seed-1"  # learning.json shows how it learns, in five epochs
 RUNS = OF_ROWS | ON_GPU | TRIALS | SEARCH | TABLE_3 | TODAY

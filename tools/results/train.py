@@ -71,9 +71,9 @@ def named(beginnings: Sequence[str]) -> list[str]:
 
 
 def train(name: str) -> None:
-    """Train a run, or go on with it, and put it on record; the first of the recipe is watched."""
+    """Train a run, or go on with it, and put it on record; one run is watched."""
     folder = folder_of(name)
-    watched = name == plan.SHIPPED.runs[0]
+    watched = name == plan.WATCHED
     with mock.patch.object(at, "Run", learning.WatchedRun if watched else at.Run):
         at.train_model(plan.RUNS[name], folder)
     record = record_of(name)
