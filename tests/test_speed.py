@@ -172,7 +172,7 @@ def test_a_case_is_measured_in_processes_of_its_own(multi30k, monkeypatch):
 
 def test_a_case_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
-    with pytest.raises(RuntimeError, match="fp32-1x2 failed:\nerror: .* has no pairs in train"):
+    with pytest.raises(RuntimeError, match=r"fp32-1x2 failed:\nerror: .* has no pairs in train"):
         speed.measure_apart(speed.Case("train", "ours"))
 
 

@@ -40,12 +40,12 @@ def particles() -> Table:
     for kind, name in CHANGES.items():
         pairs = [pair for pair in found["pairs"] if pair["kind"] == kind]
         cells = []
-        for place in ("verb", "particle", "all but the particle", "verb and particle"):
+        for place in ("verb", "particle", "verb and particle"):
             shares = [100 * pair["shares"][place] for pair in pairs]
             low, middle, high = (f"{share:.0f}" for share in quantiles(shares, n=4))
             cells.append(f"{middle}% ({low}–{high})")
         rows.append([name, str(len(pairs)), *cells])
-    given = ["German verb", "German particle", "all but the particle", "verb and particle"]
+    given = ["German verb", "German particle", "verb and particle"]
     return Table(
         f"When the English verb changes, the German verb accounts for {without_range(rows[0][2])}"
         " of the shift; when the English particle changes, the German particle accounts for"

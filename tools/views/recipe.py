@@ -178,12 +178,12 @@ def averaging() -> Table:
 
 
 TRIED = {  # what each trial changes, in words
-    "trial-base": "the recipe with less dropout, 0.15",
-    "trial-factor-50": "and a third lower learning rate",
-    "trial-after-50": "and post-norm, at that lower rate",
-    "trial-batch-1280": "and half the batch, so twice the updates",
-    "trial-layers-4": "and four narrower layers instead of three",
-    "trial-subwords-10000": "and twice the subwords, in a narrower model",
+    "trial-base": "baseline: the recipe with less dropout, 0.15",
+    "trial-factor-50": "baseline, a third lower learning rate",
+    "trial-after-50": "baseline, post-norm, at that lower rate",
+    "trial-batch-1280": "baseline, half the batch, so twice the updates",
+    "trial-layers-4": "baseline, four narrower layers instead of three",
+    "trial-subwords-10000": "baseline, twice the subwords, in a narrower model",
     "trial-whole-25": "half the batch and twice the subwords, dropout 0.25",
     "trial-whole-30": "half the batch and twice the subwords, dropout 0.3",
     "recipe-1": "the recipe, dropout 0.25",
