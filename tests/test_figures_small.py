@@ -211,6 +211,8 @@ def test_the_line_names_what_is_seen(tab):
     box = figure(tab, "positions")
     slider(box, "turns by").fill("-1")
     assert "looks at 39" in box.get_by_role("status").inner_text()
+    slider(box, "position").press("Home")
+    assert "beyond this chart" in box.get_by_role("status").inner_text()
 
 
 def test_what_is_cut_is_never_drawn_and_draws_go_with_the_next_change(tab):
@@ -224,6 +226,12 @@ def test_what_is_cut_is_never_drawn_and_draws_go_with_the_next_change(tab):
     slider(box, "top-k").press("Home")
     assert "greedy decoding" in box.get_by_role("status").inner_text()
     assert {*box.locator("td.count").all_inner_texts()} == {""}
+
+
+def test_at_top_p_of_one_nothing_is_cut_however_low_the_temperature(tab):
+    box = figure(tab, "sampling")
+    slider(box, "temperature").press("Home")
+    assert box.locator(".cut").count() == 0
 
 
 def test_a_finger_drags_a_position_on_a_narrow_screen(browser, figures_page):

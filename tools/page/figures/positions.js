@@ -64,13 +64,16 @@ const heightOf = (pair, row, position) => WAVES.length - row + 0.4 * Math.sin(po
 /** What is to be seen. */
 function Says({ scene: { position, steps, products } }) {
   const best = products.indexOf(Math.max(...products));
-  const next = Math.min(best + 1, LAST) === best ? best - 1 : best + 1;
+  const next = best === LAST ? best - 1 : best + 1;
   const falls = html`Its neighbour ${next} gets ${decimal(products[next], 1)}.`;
   if (steps === 0)
     return html`Position <b>${position}</b> gives itself the highest product, ${decimal(products[position], 1)}. ${falls}
       ${" "}Drag it: the curve moves along and keeps its shape, for only the distance counts.`;
   const where = `${Math.abs(steps)} step${Math.abs(steps) > 1 ? "s" : ""} ${steps > 0 ? "ahead" : "back"}`;
-  return html`W<sup>Q</sup> turns the query ${where}: position <b>${position}</b> now looks at ${best}. ${falls}`;
+  const aim = position + steps;
+  const looks =
+    aim < 0 || aim > LAST ? `would look at ${decimal(aim, 0)}, beyond this chart.` : `now looks at ${aim}.`;
+  return html`W<sup>Q</sup> turns the query ${where}: position <b>${position}</b> ${looks} ${aim === best ? falls : ""}`;
 }
 
 export function Positions({ scene: first }) {

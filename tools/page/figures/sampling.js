@@ -1,7 +1,7 @@
 // Sampling (Part 10): what temperature, top-k and top-p leave of one distribution.
 
 import { softmax, sum } from "./model/arithmetic.js";
-import { pathsTo, searchFor } from "./model/search.js";
+import { searchFor } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { Slider } from "./lib/slider.js";
 import { decimal, grouped, percent, SENTENCE, spelt } from "./lib/text.js";
@@ -19,7 +19,7 @@ export function drawnFrom(logProbs, { temperature, topK, topP }) {
   const probabilities = softmax(likeliest.map((logProb) => logProb / temperature));
   let before = 0;
   const nucleus = probabilities.map((probability) => {
-    const isKept = before < topP;
+    const isKept = before < topP || topP === 1; // rounding cuts nothing
     before += probability;
     return isKept ? probability : 0;
   });
@@ -38,7 +38,7 @@ function* lookingAt(model) {
   const { logProbs } = last.next;
   const order = [...logProbs.keys()].sort((one, other) => logProbs[other] - logProbs[one]);
   return {
-    written: model.decode(pathsTo(last).map(({ written }) => written[written.length - 1])),
+    written: model.decode(last.written),
     names: order.slice(0, NAMED).map((id) => spelt(model.words[id])),
     logProbs: order.map((id) => Math.round(1000 * logProbs[id]) / 1000),
   };

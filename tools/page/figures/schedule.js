@@ -28,7 +28,7 @@ export function sceneOf({ width, factor, warmup }) {
   };
 }
 
-/** What the page shows before anybody has touched it: a wider model than the paper's, warmed up as long. */
+/** What the page shows before anybody has touched it: a model half as wide as the paper’s. */
 export const firstScene = () => sceneOf({ ...PAPER, width: 256 });
 
 const OF_PAPER = sceneOf(PAPER);
@@ -50,7 +50,7 @@ function Says({ scene }) {
   const { peak, last, warmup } = scene;
   const same = Object.entries(PAPER).every(([name, value]) => scene[name] === value);
   const high = html`The rate rises to <b>${peak.toPrecision(2)}</b> at step ${grouped(warmup)}, and at step ${grouped(LAST)} it is ${last.toPrecision(2)}.`;
-  return html`${high} ${same ? "This is the paper's base model." : `The peak is ${factorOf(peak, OF_PAPER.peak)} times as high as in the paper.`}`;
+  return html`${high} ${same ? "This is the paper’s base model." : `The peak is ${factorOf(peak, OF_PAPER.peak)} times as high as in the paper.`}`;
 }
 
 export function Schedule({ scene: first }) {
@@ -63,7 +63,7 @@ export function Schedule({ scene: first }) {
     <div class="controls">
       <${Slider} label="warm-up" min="500" max="12000" step="500" value=${warmup} says=${grouped(warmup)}
         onMove=${(value) => change({ warmup: value })} />
-      <${Slider} label=${html`width D`} min="6" max="11" step="1" value=${Math.log2(width)} says=${grouped(width)}
+      <${Slider} label="width D" min="6" max="11" step="1" value=${Math.log2(width)} says=${grouped(width)}
         onMove=${(power) => change({ width: 2 ** power })} />
       <${Slider} label="factor" min="0.25" max="3" step="0.25" value=${factor} says=${decimal(factor)}
         onMove=${(value) => change({ factor: value })} />
@@ -72,6 +72,6 @@ export function Schedule({ scene: first }) {
     <${Plot} axes=${axes} label=${label} over=${html`<${Dot} axes=${axes} at=${[warmup, peak]} />`}>
       <path class="former" d=${lineOf(axes, OF_PAPER.rates)} /><path class="line" d=${lineOf(axes, rates)} />
     <//>
-    <p class="key">Thin: the paper's base model, with D = 512 and 4,000 steps of warm-up.</p>
+    <p class="key">Thin: the paper’s base model, with D = 512 and 4,000 steps of warm-up.</p>
   </div>`;
 }
