@@ -785,15 +785,8 @@ def attention_by_hand_figure():
 
 # %% [markdown]
 # **Figure 7.** A larger disc means more weight. All matrices start as the identity. On the page you
-# can rotate them, drag the query and the keys, and go through five steps: compare, divide, mask,
-# softmax, mix. Try three things there:
-#
-# - Rotate $W^Q$ and $W^K$ by the same angle. No weight changes, because a score depends only on the
-#   lengths of query and key and the angle between them.
-# - Make the vectors 64 numbers wide, with random numbers in the new places, and do not divide. About
-#   half of the words then put nearly all their weight on one word.
-# - Click the upper triangle of the table of weights to close it. *hebt* can no longer attend to
-#   *auf*.
+# can rotate them, drag the query and the keys, go through five steps (compare, divide, mask,
+# softmax, mix), and press three experiments.
 #
 # PyTorch has this function too, and ours must agree with it. The inputs have two leading axes, for
 # sentences and for heads, which come next.
@@ -1230,7 +1223,8 @@ def inner_products_by_distance_figure():
 
 # %% [markdown]
 # **Figure 11.** Inner product of one position's encoding with all others. It peaks at the position
-# itself, where its value is $D/2 = 32$, and falls off on both sides with ripples.
+# itself, where its value is $D/2 = 32$, and falls off on both sides with ripples. On the page you
+# can drag the position, and rotate its query.
 #
 # What can a head do with this? Take positions alone, without embeddings. If $W^Q$ and $W^K$ are the
 # identity, each position gives itself the highest score. If $W^Q$ rotates by one step back ($k =
@@ -2012,7 +2006,8 @@ def penalty_on_over_confidence_figure():
 
 # %% [markdown]
 # **Figure 14.** The price of overconfidence. Without smoothing the loss falls all the way to
-# $p = 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond.
+# $p = 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond. On the page you
+# set $\epsilon$ and $p$.
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
@@ -2127,8 +2122,8 @@ def three_schedules_figure():
 
 
 # %% [markdown]
-# **Figure 15.** Three schedules. A longer warm-up gives a lower and later peak. A narrower model
-# gets higher rates.
+# **Figure 15.** Schedules. A longer warm-up gives a lower and later peak. A narrower model gets
+# higher rates. On the page you set width, warm-up and factor.
 #
 # <a id="loop"></a>
 # ## The training loop
@@ -5406,6 +5401,7 @@ def train_a_language_model():
 #
 # Greedy decoding would write the same caption every time, so the model *draws* each token from its
 # distribution. Three settings are common:
+#
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
 # - **Top-k** draws from the $k$ most likely tokens only.
@@ -5414,6 +5410,12 @@ def train_a_language_model():
 #   $p$: few where the model is sure, many where it is not.
 #
 # The last two cut off the tail: tokens each unlikely, but together likely enough to be drawn often.
+#
+# ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the likeliest token, is, has more than half. At 1 it has less than a third, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
+#
+# **Figure 25.** What the [finished translator](#model-to-take-away) may write after *A little
+# girl*, at three temperatures. At 2 the tail has nearly all. On the page you set temperature, $k$
+# and $p$, and draw.
 
 
 # %%
@@ -5745,7 +5747,7 @@ published("lengths")
 
 
 # %% [markdown]
-# **Figure 25.** What became of 100 sequences to be copied, by length. Each line is one seed.
+# **Figure 26.** What became of 100 sequences to be copied, by length. Each line is one seed.
 #
 # <!-- results: lengths -->
 #

@@ -143,6 +143,14 @@ def figures_in(folder: Path, at, chromium) -> Path:
     copied = at.heat_map(
         at.torch.eye(2), range(2), ["reads", "writes", "weight"], "A copy.", "blues"
     )
+    charts = {
+        name: chart(inspect.unwrap(getattr(at, name))().to_dict(), f"@example\ndef {name}(): ...")
+        for name in (
+            "inner_products_by_distance_figure",
+            "penalty_on_over_confidence_figure",
+            "three_schedules_figure",
+        )
+    }
     tab = engine_in(chromium)
     draw = "([name, data]) => JSON.stringify(stills.still(model, name, JSON.parse(data)))"
     with pytest.MonkeyPatch.context() as patch:
@@ -153,6 +161,8 @@ def figures_in(folder: Path, at, chromium) -> Path:
             new_code_cell(inspect.getsource(at.attention)),
             chart(by_hand, "@example\ndef attention_by_hand_figure(): ..."),
             "![The plan.](images/architecture.svg)",
+            *charts.values(),
+            "![A distribution.](images/next-token.svg)",
             chart(copied.to_dict(), "@example\ndef attention_of_a_copy_figure(): ..."),
             shown(
                 {"text/html": "<table><thead></thead></table>"}, "@example\ndef one_search(): ..."

@@ -240,6 +240,40 @@ def test_the_table_of_weights_chooses_who_asks_and_what_is_hidden(box):
     assert "auf looks at Mädchen" in box.locator(".readout").inner_text()
 
 
+def experiment(box, name: str):
+    return box.locator(".experiments").get_by_role("button", name=name)
+
+
+def test_each_experiment_sets_everything_and_says_what_to_see(box):
+    start = columns(box)
+    status = box.get_by_role("status")
+    said = {status.inner_text()}
+    drag(slider(box, "key of Ball"), 60, -40)
+    experiment(box, "alike").press("Enter")
+    said.add(status.inner_text())
+    assert columns(box) == start, "turned alike, they compare as before"
+    assert knob(box, "query").get_attribute("aria-valuenow") != "0"
+    experiment(box, "future").press("Enter")
+    said.add(status.inner_text())
+    assert knob(box, "query").get_attribute("aria-valuenow") == "0"
+    assert columns(box)[2][4:] == ["closed"] * 4
+    assert experiment(box, "future").get_attribute("aria-pressed") == "true"
+    experiment(box, "future").press("Enter")
+    assert columns(box) == start
+    assert status.inner_text() in said
+    assert len(said) == 3
+
+
+def test_plane_and_table_are_on_one_screen(browser, figures_page):
+    tab = watched(browser, figures_page, viewport={"width": 1440, "height": 900})
+    box = figure(tab, "by-hand")
+    box.evaluate("box => box.scrollIntoView()")
+    for part in (".experiments", ".plane", ".stages", ".dials", ".heat table"):
+        place = box.locator(part).bounding_box()
+        assert place["y"] >= 0, part
+        assert place["y"] + place["height"] <= 900, part
+
+
 def test_without_the_division_the_softmax_collapses(box):
     before = columns(box)
     box.get_by_role("button", name="collapse").click()

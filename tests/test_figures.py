@@ -75,7 +75,7 @@ def test_without_scripts_and_on_paper_there_is_the_picture_and_nothing_to_operat
     awake.emulate_media(media="print")
     for tab in (silent, awake):
         box = tab.locator(f"[data-play={name}]")
-        assert box.locator(":is([role=img], .grid):visible").count() > 0
+        assert box.locator(":is([role=img], .grid, table):visible").count() > 0
         assert box.locator(OPERATED).count() == 0
     awake.emulate_media(media="screen")
 
@@ -86,6 +86,10 @@ TOUCHES = {  # a touch that needs no model, and one more
     "map": lambda box: box.get_by_role("button", name="head 1", exact=True).click(),
     "tree": lambda box: box.get_by_role("button", name="Step", exact=True).click(),
     "learn": lambda box: box.get_by_role("switch", name="positions").first.click(),
+    "positions": lambda box: box.get_by_role("slider", name="position").press("ArrowLeft"),
+    "smoothing": lambda box: box.get_by_role("slider", name="guess").press("End"),
+    "schedule": lambda box: box.get_by_role("slider", name="factor").press("End"),
+    "sampling": lambda box: box.get_by_role("slider", name="top-k").press("Home"),
 }
 
 

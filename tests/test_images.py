@@ -7,10 +7,10 @@ import pytest
 from conftest import PROJECT
 from pages import contrast
 
-from tools.views.picture import first_picture
+from tools.views.picture import first_picture, next_token_picture
 
 LINKED = ("architecture", "attention", "multi-head", "sketch")
-NAMES = (*LINKED, "first-translation", "norms", "beam")
+NAMES = (*LINKED, "first-translation", "next-token", "norms", "beam")
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = {"light": "#ffffff", "dark": "#111418"}  # backgrounds that arrows may cross
 INKS = ("ink", "soft")
@@ -75,10 +75,13 @@ def test_text_has_contrast_in_both_themes(name):
     assert set(re.findall(r"fill:\s*var\(--drawing-(\w+)\)", "".join(blocks))) <= set(INKS)
 
 
-def test_the_first_picture_is_that_of_the_shipped_model():
+@pytest.mark.parametrize(
+    "name, make", [("first-translation", first_picture), ("next-token", next_token_picture)]
+)
+def test_a_picture_of_the_shipped_model_is_that_of_the_shipped_model(name, make):
     number = r"\d+(?:\.\d+)?"
-    published = source("first-translation")
-    made = first_picture()
+    published = source(name)
+    made = make()
     assert re.sub(number, "", published) == re.sub(number, "", made), "`make views` writes it"
     then, now = (list(map(float, re.findall(number, text))) for text in (published, made))
     assert now == pytest.approx(then, rel=0, abs=0.15), "processors round"

@@ -18,7 +18,7 @@ def read(file: str) -> str:
 
 
 def written() -> dict[str, str]:
-    """All that `make views` writes but the drawing, by path."""
+    """All that `make views` writes but the drawings, by path."""
     charts = [f"docs/results/views/{views.name_of(make)}.json" for make in views.CHARTS]
     return {file: read(file) for file in (*FILES, *charts)}
 
@@ -32,6 +32,7 @@ def copy(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "PROJECT", tmp_path)
     monkeypatch.setattr(records, "RESULTS", tmp_path / "docs" / "results")
     monkeypatch.setattr(views, "first_picture", lambda: "<svg/>")
+    monkeypatch.setattr(views, "next_token_picture", lambda: "<svg/>")
     return tmp_path
 
 

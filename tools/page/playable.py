@@ -20,8 +20,12 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-first-translation": "translator",
     "figure-attention-by-hand": "by-hand",
     "figure-architecture": "map",
+    "figure-inner-products-by-distance": "positions",
+    "figure-penalty-on-over-confidence": "smoothing",
+    "figure-three-schedules": "schedule",
     "figure-attention-of-a-copy": "learn",
     "figure-one-search": "tree",
+    "figure-next-token": "sampling",
 }
 KNOWN = {  # the settings that the page's translator can compute with
     "attention": "plain",

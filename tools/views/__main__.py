@@ -1,4 +1,4 @@
-"""Write the tables of the texts, the charts of docs/results/views, and the first drawing.
+"""Write the tables of the texts, the charts of docs/results/views, and two drawings.
 
     python -m tools.views
 
@@ -12,7 +12,7 @@ from tools import records
 from tools.page.links import links
 from tools.views import copying, inside, recipe, speed
 from tools.views.common import Chart, Table, block, fill
-from tools.views.picture import first_picture
+from tools.views.picture import first_picture, next_token_picture
 
 SCRIPT = "the_annotated_transformer.py"
 TABLES: tuple[Callable[[], Table], ...] = (
@@ -69,7 +69,9 @@ def main() -> None:
         records.write_text(records.PROJECT / file, text)
     for name, chart in charts.items():
         records.write(f"views/{name}", chart)
-    records.write_text(records.PROJECT / "images" / "first-translation.svg", first_picture())
+    drawings = {"first-translation": first_picture(), "next-token": next_token_picture()}
+    for name, drawing in drawings.items():
+        records.write_text(records.PROJECT / "images" / f"{name}.svg", drawing)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@ import { firstScene as firstMap, ModelMap } from "./map.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
+import { firstScene as firstPositions, Positions } from "./positions.js";
+import { firstScene as firstSampling, Sampling } from "./sampling.js";
+import { firstScene as firstSchedule, Schedule } from "./schedule.js";
+import { firstScene as firstSmoothing, Smoothing } from "./smoothing.js";
 import { firstScene } from "./translation.js";
 import { Translator } from "./translator.js";
 import { firstScene as firstTree, Tree } from "./tree.js";
@@ -30,6 +34,10 @@ const FIGURES = {
   learn: [Learn, firstLearn],
   "by-hand": [ByHand, firstByHand],
   map: [ModelMap, firstMap],
+  positions: [Positions, firstPositions],
+  sampling: [Sampling, firstSampling],
+  schedule: [Schedule, firstSchedule],
+  smoothing: [Smoothing, firstSmoothing],
 };
 
 /** What a figure's component begins with, and its HTML. */

@@ -12,11 +12,25 @@ import { ByHand } from "../figures/by-hand.js";
 import { Learn } from "../figures/learn.js";
 import { html } from "../figures/lib/ui.js";
 import { ModelMap } from "../figures/map.js";
+import { Positions } from "../figures/positions.js";
+import { Sampling } from "../figures/sampling.js";
+import { Schedule } from "../figures/schedule.js";
+import { Smoothing } from "../figures/smoothing.js";
 import { Translator } from "../figures/translator.js";
 import { Tree } from "../figures/tree.js";
 import { hydrate } from "preact";
 
-const COMPONENTS = { "by-hand": ByHand, learn: Learn, map: ModelMap, translator: Translator, tree: Tree };
+const COMPONENTS = {
+  "by-hand": ByHand,
+  learn: Learn,
+  map: ModelMap,
+  positions: Positions,
+  sampling: Sampling,
+  schedule: Schedule,
+  smoothing: Smoothing,
+  translator: Translator,
+  tree: Tree,
+};
 
 /** Let a figure be played with. */
 function awaken(figure) {

@@ -1,0 +1,142 @@
+// The plane: axes, arrows, keys and values with their names, and what the marks mean.
+
+import { sum } from "../model/arithmetic.js";
+import { decimal } from "../lib/text.js";
+import { classes, html } from "../lib/ui.js";
+import { at, Chain, degreesOf, Shadows, straight } from "./constructions.js";
+import { distance, LIMIT } from "./scene.js";
+import { COMPARE, DIVIDE, MIX, SOFTMAX, STAGES } from "./stages.js";
+import { applied, pair } from "./words.js";
+
+const APART = 0.03; // points that lie closer are drawn as one
+
+function Arrow({ to, kind }) {
+  const length = Math.hypot(...to);
+  if (length < 0.3) return html`<path class=${kind} d=${straight([0, 0], to)} />`;
+  const neck = to.map((value) => value * (1 - 0.22 / length));
+  const place = `translate(${at(to)}) rotate(${degreesOf(to)})`;
+  return html`<path class=${kind} d=${straight([0, 0], neck)} />
+    <path class=${`${kind} head`} transform=${place} d="M0,0L-24,-11V11Z" />`;
+}
+
+function Axes() {
+  const ticks = [-2, -1, 1, 2];
+  const grid = [...ticks, 0].map(
+    (value) => html`<path class=${value ? "grid" : "axis"} d=${straight([value, -LIMIT], [value, LIMIT])} />
+      <path class=${value ? "grid" : "axis"} d=${straight([-LIMIT, value], [LIMIT, value])} />`,
+  );
+  const labels = ticks.map(
+    (value) => html`<text class="tick" x=${100 * value} y="255">${decimal(value, 0)}</text>
+      <text class="tick" x="-248" y=${6 - 100 * value}>${decimal(value, 0)}</text>`,
+  );
+  return [grid, labels];
+}
+
+const radius = (weight) => Math.round(48 * Math.sqrt(weight)); // so that areas compare as weights do
+const isApart = ({ key, value }) => distance(key, value) > APART;
+
+/** How much of a box, given by its middle and half its sides, lies in another. */
+function overlap([middle, half], [otherMiddle, otherHalf]) {
+  const [width, height] = [0, 1].map((axis) =>
+    Math.max(0, half[axis] + otherHalf[axis] - Math.abs(middle[axis] - otherMiddle[axis])),
+  );
+  return width * height;
+}
+
+/** The place of a label, by its middle, that covers the least of what is taken; then it is taken, too. */
+function freest(places, half, taken) {
+  const inside = [0, 0].map((_, axis) => 100 * LIMIT - half[axis]);
+  const kept = places.map((place) =>
+    place.map((value, axis) => Math.max(-inside[axis], Math.min(value, inside[axis]))),
+  );
+  const costs = kept.map((place) => sum(taken.map((box) => overlap([place, half], box))));
+  const best = kept[costs.indexOf(Math.min(...costs))];
+  taken.push([best, half]);
+  return best;
+}
+
+/** Keys and values of all words; which of their marks are seen at a stage, the style sheet says. */
+function Marks({ rows, stage, onAsk }) {
+  const sized = stage === 0 || stage >= SOFTMAX;
+  const discs = rows.map(({ word, key, weight, open, moved }) => {
+    const [x, y] = at(key);
+    const disc = open ? html`<circle class="disc" cx=${x} cy=${y} r=${radius(weight)} />` : "";
+    const cross = open
+      ? html`<circle class="ring" cx=${x} cy=${y} r="15" />`
+      : html`<path class="strike" d=${`M${x - 12},${y - 12}l24,24m0,-24l-24,24`} />`;
+    return html`<g key=${word} class=${classes({ moved, closed: !open })}>
+      ${disc}${cross}<circle class="dot" cx=${x} cy=${y} r="5" />
+    </g>`;
+  });
+  const taken = rows.flatMap(({ key, value }) => [key, value].map((point) => [at(point), [8, 8]]));
+  const names = rows.map(({ word, english, key, weight, open }) => {
+    const [x, y] = at(key);
+    const room = Math.max(13, sized ? radius(weight) : 0);
+    const gloss = stage === SOFTMAX ? decimal(weight) : english;
+    const half = 5 * word.length + 4;
+    const [above, below] = [y - room - 27, y + room + 25];
+    const places = (key[1] < 0 ? [below, above] : [above, below]).map((middle) => [x, middle]);
+    const line = freest(places, [half, 20], taken)[1] - 3; // the upper of two
+    return html`<g key=${word} class=${classes({ closed: !open })}>
+      <text class="word" x=${x} y=${line} onClick=${() => onAsk(word)}>
+        <tspan class="own">${word}</tspan><tspan class="gloss" x=${x} dy="19">${gloss}</tspan>
+      </text>
+      ${open ? "" : html`<path class="through" d=${`M${x - half},${line - 6}h${2 * half}`} />`}
+    </g>`;
+  });
+  const values = rows.filter(isApart).map(({ word, value, open }) => {
+    const [x, y] = at(value);
+    const half = 4 * word.length;
+    const beside = [x + 11 + half, x - 11 - half].map((middle) => [middle, y]);
+    const name = freest([[x, y - 18], [x, y + 19], ...beside], [half, 9], taken);
+    return html`<g key=${word} class=${classes({ value: true, closed: !open })}>
+      <rect x=${x - 6} y=${y - 6} width="12" height="12" />
+      <text x=${name[0]} y=${name[1] + 5}>${word}</text>
+    </g>`;
+  });
+  return [discs, values, names];
+}
+
+function describe({ asks, asked, answer }, stage) {
+  const seen = stage === 0 ? "" : ` Drawn is the stage ${STAGES[stage - 1].name}.`;
+  const query = `a dashed arrow, the query, leads to ${pair(asked)}`;
+  const arrows = `${query}, a thick one, the answer, to ${pair(answer)}`;
+  const weights = "The larger the disc of a key, the more weight it gets.";
+  return `Words in a plane. ${asks} asks: ${arrows}. ${weights}${seen}`;
+}
+
+/** The drawing; its handles lie above it. */
+export function Drawing({ scene, stage, onAsk }) {
+  const [corner, side] = [-100 * LIMIT, 200 * LIMIT];
+  const [discs, values, names] = Marks({ rows: scene.rows, stage, onAsk });
+  const answered = stage === 0 || stage === MIX;
+  const shadowed = stage === COMPARE || stage === DIVIDE;
+  const room = `${corner} ${corner} ${side} ${side}`;
+  return html`<svg viewBox=${room} role="img" aria-label=${describe(scene, stage)}>
+    <${Axes} />${discs}
+    ${shadowed ? html`<${Shadows} scene=${scene} divided=${stage === DIVIDE} />` : ""}
+    <${Arrow} to=${scene.asked} kind="query" />
+    ${answered ? html`<${Arrow} to=${scene.answer} kind="answer" />` : ""}
+    ${stage === MIX ? html`<${Chain} rows=${scene.rows} />` : ""}
+    ${values}${names}
+  </svg>`;
+}
+
+/** What the marks of the plane mean; where the three roles coincide, it says so. */
+export function Legend({ scene }) {
+  const { asked, answer, rows, angles, moved } = scene;
+  const turned = (role, letter) => (angles[role] ? html` ${applied(letter)}` : "");
+  const item = (sample, text) =>
+    html`<span><svg viewBox="0 0 30 12" aria-hidden="true">${sample}</svg>${text}</span>`;
+  const key = html`<circle class="disc" cx="15" cy="6" r="6" /><circle class="dot" cx="15" cy="6" r="3" />`;
+  const value = html`<g class="value"><rect x="10" y="1" width="10" height="10" /></g>`;
+  const dashed = html`<path class="query" d="M0,6H30" />`;
+  const thick = html`<path class="answer" d="M0,6H30" />`;
+  const apart = rows.some(isApart) ? turned("value", "V") : ": at its key";
+  return html`<p class="legend">
+    ${item(dashed, html`query${moved ? "" : turned("query", "Q")} <b>${pair(asked)}</b>`)}
+    ${item(thick, html`answer <b>${pair(answer)}</b>`)}
+    ${item(key, html`key${turned("key", "K")}, its disc: weight`)}
+    ${item(value, html`value${apart}`)}
+  </p>`;
+}

@@ -1,0 +1,27 @@
+// The stages of the function `attention`, numbered from 1; at stage 0 their results are seen all at once.
+
+/** Each stage: name, formula, and what computes them in the function `attention`. */
+export const STAGES = [
+  {
+    name: "compare",
+    formula: ({ width }) => (width === 2 ? "q · k" : `q · k × √${width / 2}`),
+    code: "query @ key.transpose(-2, -1)",
+  },
+  {
+    name: "divide",
+    formula: ({ divide, width }) => (divide ? `÷ √${width}` : "not divided"),
+    code: "/ math.sqrt(query.size(-1))",
+  },
+  {
+    name: "mask",
+    formula: ({ mask }) => (mask ? "not later" : "all open"),
+    code: "scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)",
+  },
+  { name: "softmax", formula: () => "weight w", code: "scores.softmax(dim=-1)" },
+  { name: "mix", formula: () => "w · value", code: "weights @ value" },
+];
+export const COMPARE = 1;
+export const DIVIDE = 2;
+export const MASK = 3;
+export const SOFTMAX = 4;
+export const MIX = 5;

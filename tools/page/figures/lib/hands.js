@@ -1,0 +1,24 @@
+// What a hand does to a figure: drags, and arrow keys.
+
+/** Arrow keys as steps to the right and upwards. */
+export const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+
+/** Where a pointer is in an element: shares of its width and height, from its left upper corner. */
+export function shareOf({ clientX, clientY }, element) {
+  const { left, top, width, height } = element.getBoundingClientRect();
+  return [(clientX - left) / width, (clientY - top) / height];
+}
+
+/** Handlers of an element that is dragged: `move` is given the shares at once, and at each move. */
+export function dragged(move) {
+  const tell = (event) => move(shareOf(event, event.currentTarget));
+  return {
+    onPointerDown(event) {
+      event.currentTarget.setPointerCapture(event.pointerId);
+      tell(event);
+    },
+    onPointerMove(event) {
+      if (event.currentTarget.hasPointerCapture(event.pointerId)) tell(event);
+    },
+  };
+}
