@@ -23,33 +23,35 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-attention-of-a-copy": "learn",
     "figure-one-search": "tree",
 }
-KNOWN = {  # the settings that the page's translator can compute with
-    "attention": "plain",
-    "feed_forward": "plain",
-    "norm": "plain",
-    "positions": "plain",
-    "encoder_layer": "plain",
-    "decoder_layer": "plain",
-    "bias": True,
-    "norm_first": True,
-    "share_embeddings": True,
-}
+# Of these the figures compute the plain ones.
+KINDS = ("attention", "feed_forward", "norm", "positions", "encoder_layer", "decoder_layer")
 
 
-@functools.cache
-def side_file(model: Path = MODEL) -> str:
-    """The model as a script beside the page: checksum, settings and subwords, weights."""
+def check_parts(model: Path, config: dict) -> None:
+    """BuildError for a part that the figures do not compute."""
+    for kind in KINDS:
+        if config[kind] != "plain":
+            way = f"train one with --{kind.replace('_', '-')} plain"
+            raise BuildError(f"{model}: {kind} {config[kind]} has no JavaScript: {way}")
+
+
+def packed(model: Path) -> list:
+    """A model for the figures: checksum, settings and subwords, weights."""
     config = json.loads((model / "config.json").read_bytes())["model"]
-    for name, known in KNOWN.items():
-        if config[name] != known:
-            raise BuildError(f"{model.name}: the page computes with {name} {known} only")
+    check_parts(model, config)
     tokenizer = json.loads((model / "tokenizer.json").read_bytes())["model"]
     words = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
     merges = [" ".join(pair) for pair in tokenizer["merges"]]
     settings = json.dumps({"config": config, "words": words, "merges": merges})
     weights = base64.b64encode((model / "model.safetensors").read_bytes()).decode()
     check = zlib.adler32((settings + weights).encode())
-    return f"self.translatorFiles = {json.dumps([check, settings, weights])};\n"
+    return [check, settings, weights]
+
+
+@functools.cache
+def side_file(model: Path = MODEL) -> str:
+    """The model as a script beside the page."""
+    return f"self.translatorFiles = {json.dumps(packed(model))};\n"
 
 
 @functools.cache

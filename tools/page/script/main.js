@@ -7,6 +7,7 @@ import "./print.js";
 import { startCharts } from "./charts.js";
 import { all } from "./dom.js";
 import { startArriving } from "./folds.js";
+import { startScrolling } from "./scrolling.js";
 import { startTheme } from "./theme.js";
 import { ByHand } from "../figures/by-hand.js";
 import { Learn } from "../figures/learn.js";
@@ -36,6 +37,7 @@ const near = new IntersectionObserver(
 );
 
 startTheme();
+startScrolling();
 startCharts();
 all(".playable").forEach((figure) => near.observe(figure));
 startArriving();
