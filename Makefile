@@ -88,7 +88,7 @@ $(EXECUTED): $(NOTEBOOK) build/run $(CORPUS) $(wildcard pretrained/*.json pretra
 	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.execute run $(NOTEBOOK) $@ \
 	  $(if $(filter-out $(NOTEBOOK),$?),,--keep-outputs)
 
-PAGE_IS_OF := $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*) images/*) pyproject.toml LICENSE
+PAGE_IS_OF := $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*) images/* docs/results/learning.json) pyproject.toml LICENSE
 build/index.html: $(EXECUTED) $(filter-out %.pyc,$(PAGE_IS_OF))
 	$(PY) -m tools.page.build make $(EXECUTED) $@
 

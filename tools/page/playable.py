@@ -7,8 +7,9 @@ import zlib
 from pathlib import Path
 
 import vl_convert
-from bs4 import Tag
+from bs4 import BeautifulSoup, Comment, Tag
 
+from tools import records
 from tools.page import javascript
 from tools.page.bundle import bundle
 from tools.page.cache import cached
@@ -23,6 +24,12 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-attention-of-a-copy": "learn",
     "figure-one-search": "tree",
 }
+MOMENTS = (
+    "<strong>Watch it learn.</strong> What the run {run} writes at {count} moments of its training, "
+    "and the mean cross-attention of its last layer: columns are read, rows are written. The loss "
+    "is that on held-out sentences."
+)
+
 # Of these the figures compute the plain ones.
 KINDS = ("attention", "feed_forward", "norm", "positions", "encoder_layer", "decoder_layer")
 
@@ -73,6 +80,12 @@ def still(name: str, data: object = None) -> dict[str, str]:
     return json.loads(still_from(engine(), name, json.dumps(data, ensure_ascii=False)))
 
 
+def staged(name: str, data: object) -> str:
+    """The first picture of a figure, and the scene that it shows."""
+    first = still(name, data)
+    return f'<div class="stage">{first["html"]}</div>{json_script(first["scene"])}'
+
+
 def make_playable(figure: Tag, name: str) -> None:
     """Replace the notebook's picture by the still picture of a figure that can be played with."""
     spec = figure.find("script", type="application/json")
@@ -80,12 +93,35 @@ def make_playable(figure: Tag, name: str) -> None:
         [data] = json.loads(spec.string)["datasets"].values()
     else:
         data = str(figure.svg)
-    first = still(name, data)
     figure["class"] = "playable"
     figure["data-play"] = name
-    old = figure.find(class_=["chart", "picture", "table"])
-    stage = f'<div class="stage">{first["html"]}</div>'
-    old.replace_with(parsed(stage + json_script(first["scene"])))
+    figure.find(class_=["chart", "picture", "table"]).replace_with(parsed(staged(name, data)))
+
+
+def training_at_moments() -> dict | None:
+    """What is on record of a training that was watched: its moments, and its losses by update.
+
+    None if there is no such record. BuildError if it does not fit that of the run.
+    """
+    watched = records.read("learning")
+    if not watched:
+        return None
+    log = records.read(f"runs/{watched['run']}").get("log", [])
+    losses = [[entry["updates"], round(entry["nll"], 4)] for entry in log]
+    moments = watched["moments"]
+    if not losses or losses[-1][0] != moments[-1]["updates"]:
+        raise BuildError(f"learning.json does not fit runs/{watched['run']}.json: make both anew")
+    return {"run": watched["run"], "moments": moments, "losses": losses}
+
+
+def place_moments(article: BeautifulSoup) -> None:
+    """Where a comment asks for it, a figure of a training that was watched, if one is on record."""
+    for comment in article.find_all(string=lambda text: text.strip() == "figure: moments"):
+        if isinstance(comment, Comment) and (data := training_at_moments()):
+            caption = MOMENTS.format(run=data["run"], count=len(data["moments"]))
+            inside = f"{staged('moments', data)}<figcaption>{caption}</figcaption>"
+            about = 'id="figure-moments" class="playable" data-play="moments"'
+            comment.replace_with(parsed(f"<figure {about}>{inside}</figure>"))
 
 
 def preview() -> bytes:
