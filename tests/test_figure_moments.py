@@ -116,7 +116,7 @@ def test_the_dot_is_on_the_line_from_the_first_loss_on(recorded, box):
         dot = box.locator(".dot")
         if moment["updates"] < min(losses):
             assert dot.count() == 0
-            assert f"First measured at update {min(losses)}" in box.inner_text()
+            assert f"first measured at update {min(losses)}" in box.inner_text()
             continue
         top, left = dot.evaluate("each => [each.style.top, each.style.left].map(parseFloat)")
         loss = losses[moment["updates"]]  # the later moments are the ends of epochs

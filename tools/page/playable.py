@@ -25,9 +25,9 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-one-search": "tree",
 }
 MOMENTS = (
-    "<strong>Watch it learn.</strong> What the run {run} writes at {count} moments of its training, "
-    "and the mean cross-attention of its last layer: columns are read, rows are written. The loss "
-    "is that on held-out sentences."
+    "<strong>Watch it learn.</strong> What the run {run} writes at {count} moments of its "
+    "training, and the mean cross-attention of its last layer: columns are read, rows are written. "
+    "The loss is that on held-out sentences."
 )
 
 # Of these the figures compute the plain ones.

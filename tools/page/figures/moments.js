@@ -38,7 +38,7 @@ const sharpness = (rows) => sum(rows.map((row) => Math.max(...row))) / rows.leng
 /** The loss that was measured last. */
 function lossAt(losses, updates) {
   const known = losses.filter(([when]) => when <= updates);
-  if (!known.length) return `First measured at update ${grouped(losses[0][0])}.`;
+  if (!known.length) return `The validation loss is first measured at update ${grouped(losses[0][0])}.`;
   const [when, loss] = known[known.length - 1];
   return `Validation loss ${decimal(loss)}${when < updates ? `, measured at update ${grouped(when)}` : ""}.`;
 }
@@ -71,7 +71,8 @@ function Alignment({ reads, scene, room }) {
     return html`<text class="read" x=${x} y=${y} transform=${`rotate(-50 ${x} ${y})`}>${continued(piece)}</text>`;
   };
   const label = `Cross-attention, written “${textOf(scene)}”: ${pieces.length} rows, ${reads.length} columns`;
-  return html`<svg class="alignment" viewBox=${`0 0 ${LEFT + width + 44} ${TOP + height + 1}`} role="img" aria-label=${label}>
+  const [wide, tall] = [LEFT + width + 44, TOP + height + 1];
+  return html`<svg class="alignment" viewBox=${`0 0 ${wide} ${tall}`} width=${1.2 * wide} role="img" aria-label=${label}>
     ${reads.map(column)}${pieces.map(row)}
     <rect class="frame" x=${LEFT} y=${TOP} width=${width} height=${HIGH * pieces.length} />
   </svg>`;
