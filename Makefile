@@ -88,7 +88,7 @@ $(EXECUTED): $(NOTEBOOK) build/run $(CORPUS) $(wildcard pretrained/*.json pretra
 	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.execute run $(NOTEBOOK) $@ \
 	  $(if $(filter-out $(NOTEBOOK),$?),,--keep-outputs)
 
-PAGE_IS_OF := $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*) images/*) pyproject.toml LICENSE
+PAGE_IS_OF := $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*) images/* docs/results/learning.json) pyproject.toml LICENSE
 build/index.html: $(EXECUTED) $(filter-out %.pyc,$(PAGE_IS_OF))
 	$(PY) -m tools.page.build make $(EXECUTED) $@
 
@@ -99,13 +99,17 @@ docs/transformer.py: $(READY) $(SCRIPT) tools/page/bare.py
 
 bare: docs/transformer.py ## Write docs/transformer.py, the model alone: it trains the copy task
 
-blog page: docs/transformer.py
-blog: $(EXECUTED) ## Run the notebook and publish it in docs/ (needs Multi30k)
+blog: docs/transformer.py $(EXECUTED) ## Run the notebook and publish it in docs/ (needs Multi30k)
 	$(PY) -m tools.page.build publish $(EXECUTED) docs
 
-page: $(NOTEBOOK) ## Publish changed text or style with the outputs already in docs/ (runs no code)
+ifdef MODEL
+page: $(READY)
+	$(PY) -m tools.page.own make "$(MODEL)"
+else
+page: docs/transformer.py $(NOTEBOOK) ## Publish changed text or style with the outputs in docs/; MODEL=runs/mine: one file with your model
 	$(PY) -m tools.page.execute keep $(NOTEBOOK) docs/$(notdir $(NOTEBOOK)) build/published.ipynb
 	$(PY) -m tools.page.build publish build/published.ipynb docs
+endif
 
 # JUPYTER_CONFIG_PATH adds one setting, "open a script as a notebook", to those of the user, and changes
 # none of them. Kernels are looked for in the virtual environment first.

@@ -1846,6 +1846,8 @@ def a_training_run_in_a_dozen_lines():
 # *loss* says how little probability the right tokens get. The *backward pass* computes the
 # gradient, and the *optimizer* takes a small step against it. Then the gradient is reset.
 #
+# <!-- figure: moments -->
+#
 # The rest of this Part turns these lines into real training: many sentences at once, a loss that
 # discourages overconfidence, the paper's learning rates, and a loop that keeps count. Mistakes in
 # any of them rarely raise an error. The model just trains worse.

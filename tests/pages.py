@@ -1,5 +1,6 @@
 """Pages, notebooks and scripts that tests make: helpers of all that looks at the page."""
 
+import contextlib
 import inspect
 import itertools
 import re
@@ -132,11 +133,19 @@ def contrast(a: str, b: str) -> float:
 PLAYED = tuple(playable.PLAYABLE.values())
 
 
-def figures_in(folder: Path, at, chromium) -> Path:
-    """A page with all figures, in a file beside the model.
+@contextlib.contextmanager
+def drawn_by(chromium):
+    """Inside, the browser computes first pictures: QuickJS would take half a minute."""
+    tab = engine_in(chromium)
+    draw = "([name, data]) => JSON.stringify(stills.still(model, name, JSON.parse(data)))"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(playable, "still_from", lambda _, *given: tab.evaluate(draw, given))
+        yield
+    tab.close()
 
-    The browser computes their first pictures: QuickJS would take half a minute.
-    """
+
+def figures_in(folder: Path, at, chromium) -> Path:
+    """A page with all figures, in a file beside the model."""
     plan = (PROJECT / "images/architecture.svg").read_text("utf-8")
     names = sorted({*re.findall(r'href="#([\w-]+)"', plan), "label-smoothing"})
     by_hand = inspect.unwrap(at.attention_by_hand_figure)().to_dict()
@@ -151,11 +160,8 @@ def figures_in(folder: Path, at, chromium) -> Path:
             "three_schedules_figure",
         )
     }
-    tab = engine_in(chromium)
-    draw = "([name, data]) => JSON.stringify(stills.still(model, name, JSON.parse(data)))"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(playable, "still_from", lambda _, *given: tab.evaluate(draw, given))
-        page = built(
+    with drawn_by(chromium):
+        return built(
             folder,
             "![A translation.](images/first-translation.svg)",
             new_code_cell(inspect.getsource(at.attention)),
@@ -169,8 +175,6 @@ def figures_in(folder: Path, at, chromium) -> Path:
             ),
             "".join(f'<a id="{name}"></a>\n# {name}\n\n' for name in names),
         )
-    tab.close()
-    return page
 
 
 def engine_in(chromium):

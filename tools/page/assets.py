@@ -30,12 +30,13 @@ def katex_styles() -> str:
     return (VENDOR / "katex/katex.min.css").read_text("utf-8")
 
 
-def styles() -> str:
-    """The style sheet: fonts of the first screen, colours of code, our own."""
+def styles(article: bool = True) -> str:
+    """The style sheet: fonts of the first screen, code and formulas of the article, our own."""
     own = (PARTS / "page.css", *sorted(FIGURES.glob("*.css")))
     texts = [file.read_text("utf-8") for file in own]
-    formulas = FONT_RULE.sub("", katex_styles())
-    return "\n".join([fonts(FIRST_FONTS), highlight.colours(), formulas, *texts])
+    if article:
+        texts[:0] = [highlight.colours(), FONT_RULE.sub("", katex_styles())]
+    return "\n".join([fonts(FIRST_FONTS), *texts])
 
 
 def later_styles() -> str:
@@ -49,5 +50,7 @@ def later_styles() -> str:
     return "\n".join(rules)
 
 
-def licences() -> str:
-    return "\n".join((VENDOR / name).read_text("utf-8") for name in LICENCES)
+def licences(of: str = "") -> str:
+    """The licences of what is vendored, or of one package."""
+    names = [name for name in LICENCES if name.startswith(of)]
+    return "\n".join((VENDOR / name).read_text("utf-8") for name in names)

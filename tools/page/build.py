@@ -6,7 +6,6 @@ a chart with a null where a number should be fail the build. The same notebook g
 
 import hashlib
 import html
-import re
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tools.page import assets, pictures
 from tools.page.bundle import bundle
 from tools.page.cells import Cells
 from tools.page.links import links
-from tools.page.markup import PARTS, BuildError, parsed
+from tools.page.markup import PARTS, BuildError, filled, parsed
 from tools.page.notebook import published
 from tools.page.playable import preview, side_file
 
@@ -78,8 +77,7 @@ def build(notebook: Path) -> tuple[str, dict]:
         "vega": pictures.vega(*pictures.VEGA) if article.find(class_="chart") else "",
         "script": bundle(PARTS / "script/main.js"),
     }
-    template = (PARTS / "template.html").read_text("utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template), run
+    return filled("template.html", values), run
 
 
 def write(page: str, output: Path) -> None:

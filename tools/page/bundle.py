@@ -10,6 +10,7 @@ error.
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 VENDOR = Path(__file__).resolve().parent / "vendor" / "preact"
@@ -33,11 +34,13 @@ def pairs(names: str) -> list[tuple[str, str]]:
     return [(each[0].strip(), each[-1].strip()) for each in split]
 
 
-def bundle(entry: Path, name: str = "") -> str:
+def bundle(entry: Path, name: str = "", instead: Mapping[Path, Path] | None = None) -> str:
     """A script that does what the module `entry` does; ValueError for syntax that it does not know.
 
-    If a name is given, the script defines it as what the module exports.
+    If a name is given, the script defines it as what the module exports. `instead` has modules that
+    take the place of others.
     """
+    instead = instead or {}
     entry = entry.resolve()
     order: list[Path] = []  # a module after those that it imports
     joined: dict[Path, str] = {}
@@ -56,6 +59,7 @@ def bundle(entry: Path, name: str = "") -> str:
         def imported(found: re.Match) -> str:
             whole, names, name = found.groups()
             source = PACKAGES[name] if name in PACKAGES else (path.parent / name).resolve()
+            source = instead.get(source, source)
             add(source, (*importers, path))
             wanted = [("default", whole)] if whole else pairs(names or "")
             for outside, _ in wanted:
@@ -82,7 +86,9 @@ def bundle(entry: Path, name: str = "") -> str:
             return "const theDefault = "
 
         def as_text(found: re.Match) -> str:
-            return f"const {found[1]} = {json.dumps(bundle(path.parent / found[2]))};"
+            return (
+                f"const {found[1]} = {json.dumps(bundle(path.parent / found[2], instead=instead))};"
+            )
 
         code = IMPORT.sub(imported, TEXT.sub(as_text, path.read_text("utf-8")))
         code = DECLARED.sub(declared, DEFAULT.sub(default, LIST.sub(listed, code)))

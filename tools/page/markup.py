@@ -3,6 +3,7 @@
 import base64
 import functools
 import json
+import re
 from pathlib import Path
 
 from bs4 import BeautifulSoup
@@ -29,6 +30,13 @@ def compact_json(value: object) -> str:
     return text.replace("<", r"\u003c")
 
 
-def json_script(value: object) -> str:
+def json_script(value: object, name: str = "") -> str:
     """A value in a script element, where the page's script reads it."""
-    return f'<script type="application/json">{compact_json(value)}</script>'
+    address = f' id="{name}"' if name else ""
+    return f'<script type="application/json"{address}>{compact_json(value)}</script>'
+
+
+def filled(template: str, values: dict[str, str]) -> str:
+    """A template of the page with a value in the place of each {{name}}."""
+    text = (PARTS / template).read_text("utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], text)

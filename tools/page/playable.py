@@ -7,8 +7,9 @@ import zlib
 from pathlib import Path
 
 import vl_convert
-from bs4 import Tag
+from bs4 import BeautifulSoup, Comment, Tag
 
+from tools import records
 from tools.page import javascript
 from tools.page.bundle import bundle
 from tools.page.cache import cached
@@ -27,33 +28,41 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-one-search": "tree",
     "figure-next-token": "sampling",
 }
-KNOWN = {  # the settings that the page's translator can compute with
-    "attention": "plain",
-    "feed_forward": "plain",
-    "norm": "plain",
-    "positions": "plain",
-    "encoder_layer": "plain",
-    "decoder_layer": "plain",
-    "bias": True,
-    "norm_first": True,
-    "share_embeddings": True,
-}
+MOMENTS = (
+    "<strong>Watch it learn.</strong> What the run {run} writes at {count} moments of its "
+    "training, and the mean cross-attention of its last layer: columns are read, rows are written. "
+    "The loss is that on held-out sentences."
+)
+
+# Of these the figures compute the plain ones.
+KINDS = ("attention", "feed_forward", "norm", "positions", "encoder_layer", "decoder_layer")
 
 
-@functools.cache
-def side_file(model: Path = MODEL) -> str:
-    """The model as a script beside the page: checksum, settings and subwords, weights."""
+def check_parts(model: Path, config: dict) -> None:
+    """BuildError for a part that the figures do not compute."""
+    for kind in KINDS:
+        if config[kind] != "plain":
+            way = f"train one with --{kind.replace('_', '-')} plain"
+            raise BuildError(f"{model}: {kind} {config[kind]} has no JavaScript: {way}")
+
+
+def packed(model: Path) -> list:
+    """A model for the figures: checksum, settings and subwords, weights."""
     config = json.loads((model / "config.json").read_bytes())["model"]
-    for name, known in KNOWN.items():
-        if config[name] != known:
-            raise BuildError(f"{model.name}: the page computes with {name} {known} only")
+    check_parts(model, config)
     tokenizer = json.loads((model / "tokenizer.json").read_bytes())["model"]
     words = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
     merges = [" ".join(pair) for pair in tokenizer["merges"]]
     settings = json.dumps({"config": config, "words": words, "merges": merges})
     weights = base64.b64encode((model / "model.safetensors").read_bytes()).decode()
     check = zlib.adler32((settings + weights).encode())
-    return f"self.translatorFiles = {json.dumps([check, settings, weights])};\n"
+    return [check, settings, weights]
+
+
+@functools.cache
+def side_file(model: Path = MODEL) -> str:
+    """The model as a script beside the page."""
+    return f"self.translatorFiles = {json.dumps(packed(model))};\n"
 
 
 @functools.cache
@@ -75,6 +84,12 @@ def still(name: str, data: object = None) -> dict[str, str]:
     return json.loads(still_from(engine(), name, json.dumps(data, ensure_ascii=False)))
 
 
+def staged(name: str, data: object) -> str:
+    """The first picture of a figure, and the scene that it shows."""
+    first = still(name, data)
+    return f'<div class="stage">{first["html"]}</div>{json_script(first["scene"])}'
+
+
 def make_playable(figure: Tag, name: str) -> None:
     """Replace the notebook's picture by the still picture of a figure that can be played with."""
     spec = figure.find("script", type="application/json")
@@ -82,12 +97,35 @@ def make_playable(figure: Tag, name: str) -> None:
         [data] = json.loads(spec.string)["datasets"].values()
     else:
         data = str(figure.svg)
-    first = still(name, data)
     figure["class"] = "playable"
     figure["data-play"] = name
-    old = figure.find(class_=["chart", "picture", "table"])
-    stage = f'<div class="stage">{first["html"]}</div>'
-    old.replace_with(parsed(stage + json_script(first["scene"])))
+    figure.find(class_=["chart", "picture", "table"]).replace_with(parsed(staged(name, data)))
+
+
+def training_at_moments() -> dict | None:
+    """What is on record of a training that was watched: its moments, and its losses by update.
+
+    None if there is no such record. BuildError if it does not fit that of the run.
+    """
+    watched = records.read("learning")
+    if not watched:
+        return None
+    log = records.read(f"runs/{watched['run']}").get("log", [])
+    losses = [[entry["updates"], round(entry["nll"], 4)] for entry in log]
+    moments = watched["moments"]
+    if not losses or losses[-1][0] != moments[-1]["updates"]:
+        raise BuildError(f"learning.json does not fit runs/{watched['run']}.json: make both anew")
+    return {"run": watched["run"], "moments": moments, "losses": losses}
+
+
+def place_moments(article: BeautifulSoup) -> None:
+    """Where a comment asks for it, a figure of a training that was watched, if one is on record."""
+    for comment in article.find_all(string=lambda text: text.strip() == "figure: moments"):
+        if isinstance(comment, Comment) and (data := training_at_moments()):
+            caption = MOMENTS.format(run=data["run"], count=len(data["moments"]))
+            inside = f"{staged('moments', data)}<figcaption>{caption}</figcaption>"
+            about = 'id="figure-moments" class="playable" data-play="moments"'
+            comment.replace_with(parsed(f"<figure {about}>{inside}</figure>"))
 
 
 def preview() -> bytes:

@@ -1,6 +1,7 @@
 // The drawing of a translation: two rows of subwords, and arcs of attention between them.
 
 import { SPACE } from "./model/subwords.js";
+import { READS } from "./lib/corpus.js";
 import { spelt } from "./lib/text.js";
 import { classes, html } from "./lib/ui.js";
 
@@ -115,7 +116,7 @@ export function Drawing({ scene, at, tall = false, toward = null, onChoose, onLo
     ${
       onLook
         ? html`<g ...${told}>${arcs.reverse()}${written}</g>
-          <g class="german" role="group" aria-label="German: where the model looks">${asked}</g>`
+          <g class="german" role="group" aria-label=${`${READS.name}: where the model looks`}>${asked}</g>`
         : html`${arcs.reverse()}${asked}${written}`
     }
   </svg>`;

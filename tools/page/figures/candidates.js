@@ -1,12 +1,15 @@
 // The translation as a line of text, what could have stood at one of its words, and the path that was left.
 
 import { SPACE } from "./model/subwords.js";
+import { KNOWN, WRITES } from "./lib/corpus.js";
 import { continued, grouped, percent } from "./lib/text.js";
 import { Button, classes, html, useLayoutEffect, useRef } from "./lib/ui.js";
 
+const SMOOTHED = "Training asked for it: label smoothing gives a tenth of each target to the others.";
+
 /** The path that the reader has left: its rest stands above the place where it went another way. */
 export function Ghost({ ghost }) {
-  return html`<p class="ghost" lang="en">${
+  return html`<p class="ghost" lang=${WRITES.code}>${
     ghost &&
     html`<span class="room" aria-hidden="true">${ghost.before}${ghost.rest.startsWith(" ") ? " " : ""}</span><s title="What you have overruled">${ghost.rest.trim()}</s>`
   }</p>`;
@@ -21,7 +24,7 @@ export function English({ scene, at, busy }) {
       class=${classes({ now: t + 1 === at, later: next >= 0 && t >= next, yours: t + 1 === scene.chosen.length })}
       style=${`--doubt:${Math.round(100 * (1 - share))}%`}
     >${piece.replace(SPACE, "")}</span>`;
-  return html`<p class="english" lang="en" aria-live="polite" aria-busy=${String(busy)}>${words.length ? words.map(span) : "…"}</p>`;
+  return html`<p class="english" lang=${WRITES.code} aria-live="polite" aria-busy=${String(busy)}>${words.length ? words.map(span) : "…"}</p>`;
 }
 
 /** The offers of a decision: as long as it is the same one, they stay in their places. */
@@ -59,7 +62,7 @@ export function Candidates({ scene, at, hidden, onChoose, children }) {
       <span class="room" aria-hidden="true">${before}${space}</span>
       <div class=${classes({ offers: true, unseen: hidden })} role="group" aria-label=${before ? `What may follow “${before}”` : "What may come first"}>
         <ol>${offers.map(item)}</ol>
-        <p class="rest" title="Training asked for it: label smoothing gives a tenth of each target to the others.">
+        <p class="rest" title=${KNOWN ? SMOOTHED : null}>
           <span>${grouped(others)} others</span><i style=${`width:${(100 * rest).toFixed(1)}%`}></i><b>${percent(rest)}</b>
         </p>
       </div>

@@ -6,6 +6,7 @@
 // written into the page when it is built.
 
 import { pause } from "./model/slices.js";
+import { READS, WRITES } from "./lib/corpus.js";
 import { hintFor } from "./lib/hints.js";
 import { usePlayer } from "./lib/player.js";
 import { useModel } from "./lib/shipped.js";
@@ -16,10 +17,10 @@ import { joined, Pieces } from "./map/pieces.js";
 import { sideOf } from "./map/places.js";
 import { Plan } from "./map/plan.js";
 import { captionOf, Ride, stopAt, stopsOf } from "./map/ride.js";
-import { FIRST, firstScene, sceneOf } from "./map/scene.js";
+import { FIRST, firstScene, opening, sceneOf } from "./map/scene.js";
 import { headSwitches, isCut, Unplug, useCuts } from "./map/unplug.js";
 
-export { firstScene, sceneOf };
+export { firstScene, opening, sceneOf };
 
 const LONGEST = 80; // letters of a sentence
 const MOMENT = 250; // milliseconds after a key, or of a mouse that only passes by, before the model is asked
@@ -35,12 +36,14 @@ function hintOf(typed, scene) {
   return hintFor(text, scene.pieces.encoder, LONGEST);
 }
 
+const wishOf = (scene) => Object.fromEntries(WISHES.map((key) => [key, scene[key]]));
+
 /** The scene of the last wish, and `wish(changes)`, which asks for another. */
 function useScene(first) {
   const [scene, setScene] = useState(first);
   const [touched, setTouched] = useState(false);
   const [line, run] = useModel();
-  const wished = useRef(FIRST); // the last wish, perhaps not shown yet
+  const wished = useRef(wishOf(first)); // the last wish, perhaps not shown yet
 
   async function wish(changes) {
     const before = wished.current;
@@ -60,7 +63,7 @@ function useRide(stops, scene, wished, wish) {
   const arriving = useRef(null); // the promise of the scene of a stop
   const box = useRef(null);
   const seen = useRef(0);
-  const place = stopAt(stops, FIRST) + 1;
+  const place = stopAt(stops, wished.current) + 1;
   const wait = async (milliseconds) => {
     await Promise.all([pause(milliseconds), arriving.current]);
   };
@@ -157,13 +160,13 @@ export function ModelMap({ scene: first }) {
   const label = `Encoder and decoder, with the subwords of “${scene.text}” on the left and of “${translation}” on the right`;
   return html`<div class=${classes({ map: true, touched })} ref=${ride.box}>
     <div class="words">
-      <label for="map-german">Your own sentence, in German</label>
+      <label for="map-german">Your own sentence, in ${READS.name}</label>
       <input
-        id="map-german" type="text" lang="de" maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed}
+        id="map-german" type="text" lang=${READS.code} maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed}
         onInput=${({ target }) => write(target.value, MOMENT)}
         onKeyDown=${({ key, target }) => key === "Enter" && write(target.value)}
       />
-      <p class="translated" lang="en">${translation}</p>
+      <p class="translated" lang=${WRITES.code}>${translation}</p>
       <p class="line" role="status">${line || hintOf(typed, scene)}</p>
     </div>
     <${Pieces} kind="source" name="source" label="Subwords of the source" pieces=${pieces.encoder} chosen=${scene.encoder} onChoose=${choosing("encoder")} />

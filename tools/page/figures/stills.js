@@ -7,6 +7,7 @@ import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstLearn, Learn } from "./learn.js";
 import { html } from "./lib/ui.js";
 import { firstScene as firstMap, ModelMap } from "./map.js";
+import { firstScene as firstMoments, Moments } from "./moments.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
@@ -32,6 +33,7 @@ const FIGURES = {
   picture: [Picture, firstScene],
   translator: [Translator, firstScene],
   learn: [Learn, firstLearn],
+  moments: [Moments, firstMoments],
   "by-hand": [ByHand, firstByHand],
   map: [ModelMap, firstMap],
   positions: [Positions, firstPositions],

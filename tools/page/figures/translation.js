@@ -7,6 +7,7 @@ import { likeliest, sum } from "./model/arithmetic.js";
 import { pathsTo, searchFor } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { SPACE } from "./model/subwords.js";
+import { READS } from "./lib/corpus.js";
 import { hintFor } from "./lib/hints.js";
 import { SENTENCE } from "./lib/text.js";
 import { withUmlauts } from "./words.js";
@@ -51,7 +52,8 @@ function ghostOf(model, old, written, chosen) {
 
 /** All that is shown of a plan, as work that yields. */
 export function* sceneOf(model, plan) {
-  const read = withUmlauts(plan.text, (word) => model.encode(word));
+  const { text } = plan;
+  const read = READS.code === "de" ? withUmlauts(text, (word) => model.encode(word)) : text;
   const search = yield* searchFor(model, read);
   const known = (ids) => (ids.every((id) => id < model.words.length) ? ids : []);
   let last = search.start;
@@ -92,8 +94,10 @@ const firstPlan = (model) => ({
   view: { layer: model.N - 1, head: null },
 });
 
-/** What the page shows before anybody has touched it. */
-export const firstScene = (model) => finish(sceneOf(model, firstPlan(model)));
+/** What the page shows before anybody has touched it, as work that yields. */
+export const opening = (model) => sceneOf(model, firstPlan(model));
+
+export const firstScene = (model) => finish(opening(model));
 
 // In an address --------------------------------------------------------------------------------------
 

@@ -2,25 +2,29 @@
 //
 // The plan that the reader wishes for becomes a scene in translation.js; here it is drawn, and played.
 
+import { KNOWN, READS, SENTENCES } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { hintFor } from "./lib/hints.js";
 import { useModel } from "./lib/shipped.js";
-import { SENTENCE } from "./lib/text.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useRef, useState } from "./lib/ui.js";
 import { Drawing, inWords, lookedAt } from "./arcs.js";
 import { Candidates, English, Ghost } from "./candidates.js";
 import { addressOf, LONGEST, planIn, sceneOf } from "./translation.js";
 import { BANK, thrown, UMLAUTS, withWord, wordsOf } from "./words.js";
 
-const CAPTIONS = [
-  SENTENCE,
-  "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.",
-  "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.",
-  "Ein Schornsteinfeger trägt eine Leiter durch die Straße.",
-  "Ich habe heute leider keine Zeit.",
-];
 const MOMENT = 250; // milliseconds after a key, before the model is asked
 const BEFORE = 700; // milliseconds in sight, before it plays by itself
+
+/** A button that throws another caption. */
+function Die({ onThrow }) {
+  return html`<${Button} class="die" onClick=${onThrow}>
+    <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true">
+      <rect x="1.5" y="1.5" width="17" height="17" rx="4" />
+      <path d="M6 6h0M14 6h0M10 10h0M6 14h0M14 14h0" />
+    </svg>
+    Surprise me
+  <//>`;
+}
 
 /** A field for a sentence, with the letters that other keyboards lack, and a die. */
 function Field({ typed, onWrite }) {
@@ -33,22 +37,16 @@ function Field({ typed, onWrite }) {
   }
   const stay = (event) => event.preventDefault(); // a click leaves the cursor in the field
   return html`<div class="field">
-    <label for="german">Type a German caption, or build one from these words</label>
+    <label for="german">${KNOWN ? "Type a German caption, or build one from these words" : `Type a sentence in ${READS.name}`}</label>
     <span class="umlauts" lang="de" role="group" aria-label="Umlauts">
-      ${UMLAUTS.map((letter) => html`<${Button} onMouseDown=${stay} onClick=${() => add(letter)}>${letter}<//>`)}
+      ${READS.code === "de" && UMLAUTS.map((letter) => html`<${Button} onMouseDown=${stay} onClick=${() => add(letter)}>${letter}<//>`)}
     </span>
     <input
-      id="german" type="text" lang="de" maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed} ref=${input}
+      id="german" type="text" lang=${READS.code} maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed} ref=${input}
       onInput=${({ target }) => onWrite(target.value, MOMENT)}
       onKeyDown=${({ key, target }) => key === "Enter" && onWrite(target.value)}
     />
-    <${Button} class="die" onClick=${() => onWrite(thrown(typed.trim()))}>
-      <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true">
-        <rect x="1.5" y="1.5" width="17" height="17" rx="4" />
-        <path d="M6 6h0M14 6h0M10 10h0M6 14h0M14 14h0" />
-      </svg>
-      Surprise me
-    <//>
+    ${KNOWN && html`<${Die} onThrow=${() => onWrite(thrown(typed.trim()))} />`}
   </div>`;
 }
 
@@ -224,7 +222,7 @@ export function Translator({ scene: first }) {
   </div>`;
   return html`<div class=${classes({ translator: true, playing: player.playing })} ref=${figure}>
     <${Field} typed=${typed} onWrite=${write} />
-    <${Bank} typed=${typed} onWrite=${write} />
+    ${KNOWN && html`<${Bank} typed=${typed} onWrite=${write} />`}
     <p class="line" role="status">${line || hint}</p>
     <div class="drawings" ref=${drawings}>${[false, true].map(drawing)}</div>
     <div class="outcome">
@@ -254,11 +252,14 @@ export function Translator({ scene: first }) {
         <${Button} onClick=${copyLink}>${copied ?? "Copy the link to this"}<//>
       </div>
       <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => wish({ view }, () => {})} />
-      <div class="chips" lang="de" role="group" aria-label="Captions to try">
-        ${CAPTIONS.map((text) => html`<${Button} onClick=${() => write(text)}>${text}<//>`)}
+      <div class="chips" lang=${READS.code} role="group" aria-label="Captions to try">
+        ${SENTENCES.map((text) => html`<${Button} onClick=${() => write(text)}>${text}<//>`)}
       </div>
-      <p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. That the
-        others at a word get so much is no accident: <a href="#label-smoothing">training</a> gives them a share of every target.</p>
+      ${
+        KNOWN &&
+        html`<p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. That the
+        others at a word get so much is no accident: <a href="#label-smoothing">training</a> gives them a share of every target.</p>`
+      }
       </details>
     </div>
   </div>`;

@@ -7,17 +7,13 @@
 import { likeliest } from "./model/arithmetic.js";
 import { lengthPenalty, searchFor } from "./model/search.js";
 import { finish, listing } from "./model/slices.js";
+import { READS, SEARCHED } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { hintFor } from "./lib/hints.js";
 import { useModel } from "./lib/shipped.js";
 import { continued, decimal, grouped, SENTENCE } from "./lib/text.js";
 import { Button, classes, html, useLayoutEffect, useMemo, useRef, useState } from "./lib/ui.js";
 
-const SENTENCES = [
-  SENTENCE,
-  "Ein Kind schläft auf dem Schoß seiner Mutter.", // alpha decides
-  "Eine Gruppe junger Leute sammelt Muscheln am Strand.", // the width decides
-];
 const FIRST = { text: SENTENCE, width: 3, alpha: 0.6 };
 const SHOWN = 3; // of what a step cuts, and at least of what a hypothesis proposes
 const LONGEST = 80; // letters of a sentence
@@ -109,8 +105,10 @@ export function* sceneOf(model, plan) {
   };
 }
 
-/** What the page shows before anybody has touched it. */
-export const firstScene = (model) => finish(sceneOf(model, FIRST));
+/** What the page shows before anybody has touched it, as work that yields. */
+export const opening = (model) => sceneOf(model, FIRST);
+
+export const firstScene = (model) => finish(opening(model));
 
 // What is known at a step ----------------------------------------------------------------------------
 
@@ -676,14 +674,14 @@ export function Tree({ scene: first }) {
     <output>${decimal(asked[what], by < 1 ? 1 : 0)}</output></label>`;
   return html`<div class="tree">
     <div class="words">
-      <label for="searched">A sentence in German</label>
+      <label for="searched">A sentence in ${READS.name}</label>
       <input
-        id="searched" type="text" lang="de" maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed}
+        id="searched" type="text" lang=${READS.code} maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed}
         onInput=${({ target }) => write(target.value, MOMENT)}
         onKeyDown=${({ key, target }) => key === "Enter" && write(target.value)}
       />
-      <div class="chips scroll" lang="de" role="group" aria-label="Sentences to try">
-        ${SENTENCES.map((text) => html`<${Button} onClick=${() => write(text)}>${text}<//>`)}
+      <div class="chips scroll" lang=${READS.code} role="group" aria-label="Sentences to try">
+        ${SEARCHED.map((text) => html`<${Button} onClick=${() => write(text)}>${text}<//>`)}
       </div>
     </div>
     <div class="controls">
@@ -691,7 +689,7 @@ export function Tree({ scene: first }) {
       ${range("width", "Width", 1, 5, 1)}${range("alpha", "Length penalty α", 0, 2, 0.1)}
     </div>
     <p class="line" role="status">${line || (searching ? "Searching …" : hintFor(typed, typed.trim() === scene.text ? scene.pieces : [], LONGEST))}</p>
-    <p class="asked"><i lang="de">${scene.text}</i> <span>width ${scene.width}, α = ${decimal(scene.alpha, 1)}, step ${at}</span></p>
+    <p class="asked"><i lang=${READS.code}>${scene.text}</i> <span>width ${scene.width}, α = ${decimal(scene.alpha, 1)}, step ${at}</span></p>
     <${Words} scene=${scene} at=${at} busy=${player.playing} />
     <div class=${classes({ scroll: true, searching })} ref=${box}>
       <${Drawing} scene=${scene} at=${at} pointed=${pointed} onPoint=${point} grows=${player.turn > 0} />

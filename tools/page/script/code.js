@@ -1,6 +1,6 @@
-// A button that copies a block of code; boxes that scroll take the focus.
+// A button that copies a block of code.
 
-import { all, markScrolling } from "./dom.js";
+import { all } from "./dom.js";
 
 // One button for all blocks: it moves to the one that is pointed at, focused, or on the screen.
 const copy = Object.assign(document.createElement("button"), {
@@ -26,12 +26,4 @@ function moveCopy(block) {
 const onScreen = new IntersectionObserver((entries) =>
   moveCopy(entries.find((entry) => entry.isIntersecting)?.target),
 );
-
-const BOXES = ".scroll, .code pre, .output";
-const scrolling = new ResizeObserver((entries) => entries.forEach(({ target }) => markScrolling(target)));
-all(BOXES).forEach((box) => scrolling.observe(box));
-const moved = ({ target }) => target.matches?.(BOXES) && markScrolling(target);
-document.addEventListener("scroll", moved, { capture: true, passive: true });
-// A formula's letters come after the page: they widen what is in the box, and the box keeps its size.
-document.fonts.addEventListener("loadingdone", () => all(".display").forEach(markScrolling));
 all(".code").forEach((block) => onScreen.observe(block));

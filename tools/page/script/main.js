@@ -7,11 +7,13 @@ import "./print.js";
 import { startCharts } from "./charts.js";
 import { all } from "./dom.js";
 import { startArriving } from "./folds.js";
+import { startScrolling } from "./scrolling.js";
 import { startTheme } from "./theme.js";
 import { ByHand } from "../figures/by-hand.js";
 import { Learn } from "../figures/learn.js";
 import { html } from "../figures/lib/ui.js";
 import { ModelMap } from "../figures/map.js";
+import { Moments } from "../figures/moments.js";
 import { Positions } from "../figures/positions.js";
 import { Sampling } from "../figures/sampling.js";
 import { Schedule } from "../figures/schedule.js";
@@ -24,6 +26,7 @@ const COMPONENTS = {
   "by-hand": ByHand,
   learn: Learn,
   map: ModelMap,
+  moments: Moments,
   positions: Positions,
   sampling: Sampling,
   schedule: Schedule,
@@ -50,6 +53,7 @@ const near = new IntersectionObserver(
 );
 
 startTheme();
+startScrolling();
 startCharts();
 all(".playable").forEach((figure) => near.observe(figure));
 startArriving();

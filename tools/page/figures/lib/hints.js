@@ -2,6 +2,7 @@
 
 import { sum } from "../model/arithmetic.js";
 import { SPACE } from "../model/subwords.js";
+import { KNOWN, READS } from "./corpus.js";
 import { spelt } from "./text.js";
 
 const CRUMBS = 4; // a word of so many pieces was hardly ever seen
@@ -53,10 +54,11 @@ function hintOfLetters(text) {
 
 /** What is to be said of a text of at most `longest` letters, and of its pieces once they are known. */
 export function hintFor(text, pieces = [], longest = Infinity) {
-  if (text.trim() === "") return "Type a sentence in German. Below stands the one before.";
+  if (text.trim() === "") return `Type a sentence in ${READS.name}. Below stands the one before.`;
   if ([...text].length >= longest)
     return `There are at most ${longest} letters to a sentence here: what is longer is cut.`;
   if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
+  if (!KNOWN) return "";
   const told = hintOfLetters(text);
   if (told) return told;
   const words = wordsOf(pieces);

@@ -1,4 +1,4 @@
-// The model beside the page, for every figure that computes with it.
+// The model beside the page or in it, for every figure that computes with it.
 
 import { readingModel } from "../model/file.js";
 import { inSlices } from "../model/slices.js";
@@ -9,8 +9,10 @@ const NO_MODEL =
 
 let asked = null; // the promise of the model
 
-/** What the side file leaves in the window. */
-function files() {
+/** What the page holds, or what the side file leaves in the window. */
+async function files() {
+  const inside = document.getElementById("model");
+  if (inside) return JSON.parse(inside.textContent);
   return new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = "model.js";
@@ -43,7 +45,7 @@ export function useModel() {
   async function run(work) {
     const mine = ++turn.current;
     const isWanted = () => mine === turn.current;
-    if (!ready.current) say("Reading the model, six megabytes …");
+    if (!ready.current) say("Reading the model …");
     const model = await theModel().catch(() => null);
     ready.current = Boolean(model);
     if (isWanted() || model) say(model ? "" : NO_MODEL);

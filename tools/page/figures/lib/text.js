@@ -1,8 +1,9 @@
 // How figures say numbers and subwords.
 
 import { SPACE } from "../model/subwords.js";
+import { SENTENCES } from "./corpus.js";
 
-export const SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."; // in the first picture of all
+export const SENTENCE = SENTENCES[0]; // in the first picture of all
 
 /** A subword as it is read: without the mark of the space before it. */
 export const spelt = (piece) => piece.replace(SPACE, "").replace("</s>", "end") || "(space)";

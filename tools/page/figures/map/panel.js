@@ -43,7 +43,8 @@ function meaningOf({ place, layer, size }) {
   if (side === "encoder") {
     const curious = "A curiosity: the generator never hears the encoder.";
     if (adds) return `${curious} This is what it would say of what this part adds, after the final norm.`;
-    return `${curious} But both share one matrix of vectors, so its stream often names the German subword itself.`;
+    if (!size.shared) return curious;
+    return `${curious} But both share one matrix of vectors, so its stream often names the source subword itself.`;
   }
   if (part === "final" || part === "generator")
     return "What the generator does say: the probability of each next subword.";
@@ -91,7 +92,7 @@ export function Panel({ scene, section, head, onHead, caption, switches }) {
     ({ piece, share, next }) => html`<li class=${classes({ next })}><span>${spelt(piece)}</span>
       <span class="bar"><i style=${`width:${(100 * share).toFixed(1)}%`}></i></span><span>${share.toFixed(3)}</span></li>`,
   );
-  return html`<p class="where"><b class="name">${nameOf(place)}</b> <a href=${section}>the section about it</a><br />
+  return html`<p class="where"><b class="name">${nameOf(place)}</b> ${section && html`<a href=${section}>the section about it</a>`}<br />
       ${side}${inLayer}, at <b>${spelt(pieces[side][scene[side]])}</b>${next}: ${shapeOf(place)}</p>
     <p class="caption">${caption[0]}<br />${caption[1]}</p>
     <div class="slot">${

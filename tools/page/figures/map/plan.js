@@ -97,7 +97,7 @@ function Box({ box, scene, section, off, ids, label, onPoint, onChoose }) {
       : html`<rect class=${`kind-${kind}`} x=${x - WIDE / 2} y=${y} width=${WIDE} height=${high} rx="5" />
         <text x=${x} y=${y + high / 2 + 5} text-anchor="middle">${label}</text>
         ${off ? html`<path class="cut" d=${`M${x - WIDE / 2} ${y}l${WIDE} ${high}m0 ${-high}l${-WIDE} ${high}`} />` : null}`;
-  return html`<a href=${section} data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
+  return html`<a href=${section ?? "#"} data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
     class=${classes({ chosen: place === scene.place && !ids, off })}
     onPointerEnter=${() => onPoint(place)}
     onClick=${(event) => {

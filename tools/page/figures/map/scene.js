@@ -70,7 +70,7 @@ function vectorAt({ model, ids, seen }, place, layer, position) {
   const stream = seen[side][position];
   if (part === "embedding") {
     const from = ids[side][position] * model.d_model;
-    const row = model.vectors.slice(from, from + model.d_model);
+    const row = model.vectors[side].slice(from, from + model.d_model);
     return row.map((value) => value * Math.sqrt(model.d_model));
   }
   if (part === "positions") return stream[0].state;
@@ -182,6 +182,7 @@ export function* sceneOf(model, wish) {
       width: model.d_model,
       ff: model.d_ff,
       words: model.words.length,
+      shared: model.share_embeddings,
     },
     tables,
     attended: attendedIn(run),
@@ -206,7 +207,13 @@ function sectionsIn(drawing) {
   return Object.fromEntries(links);
 }
 
-/** What the page shows before anybody has touched it; `data` is the drawing. */
+/** What a page shows before anybody has touched it, as work that yields. */
+export function* opening(model) {
+  const scene = yield* sceneOf(model, { ...FIRST, layer: Math.min(FIRST.layer, model.N - 1) });
+  return { ...scene, sections: {} };
+}
+
+/** The same with links to sections; `data` is the drawing. */
 export function firstScene(model, data) {
-  return { ...finish(sceneOf(model, FIRST)), sections: sectionsIn(data) };
+  return { ...finish(opening(model)), sections: sectionsIn(data) };
 }

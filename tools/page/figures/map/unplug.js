@@ -1,6 +1,7 @@
 // Switches for parts of the model, and the translation without them under the intact one.
 
 import { greedyWithout } from "../model/unplug.js";
+import { WRITES } from "../lib/corpus.js";
 import { useModel } from "../lib/shipped.js";
 import { Button, html, useEffect, useState } from "../lib/ui.js";
 import { joined } from "./pieces.js";
@@ -76,8 +77,8 @@ function Compared({ intact, text, state }) {
   if (cuts.length)
     said = isReady ? verdictOn(broken, intact, result.ended) : line || "The sentence is translated …";
   return html`<div class="compared">
-    <p><b>intact</b> <span lang="en">${intact}</span></p>
-    <p class="broken"><b>unplugged</b> <span lang="en">${isReady && !broken ? "(nothing)" : shown}</span></p>
+    <p><b>intact</b> <span lang=${WRITES.code}>${intact}</span></p>
+    <p class="broken"><b>unplugged</b> <span lang=${WRITES.code}>${isReady && !broken ? "(nothing)" : shown}</span></p>
     <p class="verdict" role="status">${said}${cuts.length ? ` Off: ${cuts.map(named).join(", ")}.` : ""}</p>
   </div>`;
 }

@@ -50,7 +50,8 @@ function* multiply(numbers, steps) {
 /** Tensors of a safetensors file by name; a matrix of bytes is multiplied by the steps of its rows. */
 function* readTensors(bytes) {
   const headerEnd = 8 + Number(new DataView(bytes.buffer).getBigUint64(0, true));
-  const { __metadata__, ...header } = JSON.parse(String.fromCharCode(...bytes.subarray(8, headerEnd)));
+  const letters = Array.from(bytes.subarray(8, headerEnd), (byte) => String.fromCharCode(byte));
+  const { __metadata__, ...header } = JSON.parse(letters.join(""));
   const tensors = {};
   for (const [name, { dtype, data_offsets }] of Object.entries(header)) {
     const [from, to] = data_offsets.map((offset) => headerEnd + offset);

@@ -1,4 +1,4 @@
-// The shipped model in plain JavaScript: the layers of Parts 1 and 2, with the cache of Part 7.
+// A model in plain JavaScript: the layers of Parts 1 and 2, with the cache of Part 7.
 
 import { add, linear, logSoftmax, normalise, softmax } from "./arithmetic.js";
 import { Subwords } from "./subwords.js";
@@ -7,28 +7,34 @@ export class Transformer {
   constructor({ config, words, merges }, tensors) {
     Object.assign(this, config, { depth: config.d_model / config.h });
     this.subwords = new Subwords(words, merges, config.max_len);
-    const parameters = (name) => ({ weight: tensors[`${name}.weight`], bias: tensors[`${name}.bias`] });
+    const { d_model, d_ff, tgt_vocab } = config;
+    const parameters = (name, rows = d_model) => ({
+      weight: tensors[`${name}.weight`],
+      bias: tensors[`${name}.bias`] ?? new Float32Array(rows), // some models have none
+    });
     const heads = (name) => [0, 1, 2, 3].map((number) => parameters(`${name}.linears.${number}`));
     const stack = (name, kinds) =>
       Array.from({ length: config.N }, (_, n) => ({
         attentions: kinds.map((kind) => heads(`${name}.layers.${n}.${kind}`)),
         norms: [...kinds, "feed_forward"].map((_, i) => parameters(`${name}.layers.${n}.sublayer.${i}.norm`)),
-        widen: parameters(`${name}.layers.${n}.feed_forward.widen`),
+        widen: parameters(`${name}.layers.${n}.feed_forward.widen`, d_ff),
         narrow: parameters(`${name}.layers.${n}.feed_forward.narrow`),
       }));
     this.encoder = stack("encoder", ["self_attn"]);
     this.decoder = stack("decoder", ["self_attn", "src_attn"]);
     this.norms = { encoder: parameters("encoder.norm"), decoder: parameters("decoder.norm") };
-    this.vectors = tensors["src_embed.0.lut.weight"]; // one matrix for both sides and the output
-    this.output = { weight: this.vectors, bias: tensors["generator.proj.bias"] };
+    const shared = tensors["src_embed.0.lut.weight"]; // one matrix for both sides and the output, unless there are more
+    this.vectors = { encoder: shared, decoder: tensors["tgt_embed.0.lut.weight"] ?? shared };
+    const output = parameters("generator.proj", tgt_vocab);
+    this.output = { ...output, weight: output.weight ?? shared };
   }
 
-  /** The vector of a symbol at a position (Part 2). */
-  embed(id, position) {
+  /** The vector of a symbol at a position, on a side (Part 2). */
+  embed(id, position, side) {
     const D = this.d_model;
     return Float32Array.from({ length: D }, (_, i) => {
       const angle = position / 10000 ** ((i - (i % 2)) / D);
-      return this.vectors[id * D + i] * Math.sqrt(D) + (i % 2 ? Math.cos(angle) : Math.sin(angle));
+      return this.vectors[side][id * D + i] * Math.sqrt(D) + (i % 2 ? Math.cos(angle) : Math.sin(angle));
     });
   }
 
@@ -49,6 +55,28 @@ export class Transformer {
       });
     }
     return { mixed, weights };
+  }
+
+  /** What a part reads of the stream: in pre-norm, a norm comes first. */
+  before(state, norm) {
+    return this.norm_first ? normalise(state, norm) : state;
+  }
+
+  /** The stream after a part has added to it: in post-norm, a norm comes last. */
+  after(state, added, norm) {
+    const sum = add(state, added);
+    return this.norm_first ? sum : normalise(sum, norm);
+  }
+
+  /** What leaves a stack, which has a norm at its end in pre-norm only. */
+  final(state, side) {
+    return this.norm_first ? normalise(state, this.norms[side]) : state;
+  }
+
+  /** The stream after the feed-forward network, the last part of a layer. */
+  fed(state, layer) {
+    const norm = layer.norms[layer.norms.length - 1];
+    return this.after(state, this.feedForward(this.before(state, norm), layer), norm);
   }
 
   feedForward(x, layer) {
@@ -76,25 +104,25 @@ export class Transformer {
    * after attention its weights by position and head.
    */
   *reading(ids, see = () => {}) {
-    let states = ids.map((id, position) => this.embed(id, position));
+    let states = ids.map((id, position) => this.embed(id, position, "encoder"));
     see(states);
     for (const layer of this.encoder) {
       const [query, key, value, out] = layer.attentions[0];
-      const normed = states.map((state) => normalise(state, layer.norms[0]));
+      const normed = states.map((state) => this.before(state, layer.norms[0]));
       const [queries, keys, values] = [query, key, value].map((map) => normed.map((x) => linear(x, map)));
       yield;
       const heard = queries.map((asked) => this.attend(asked, keys, values));
-      states = states.map((state, i) => add(state, linear(heard[i].mixed, out)));
+      states = states.map((state, i) => this.after(state, linear(heard[i].mixed, out), layer.norms[0]));
       see(
         states,
         heard.map(({ weights }) => weights),
       );
       yield;
-      states = states.map((state) => add(state, this.feedForward(normalise(state, layer.norms[1]), layer)));
+      states = states.map((state) => this.fed(state, layer));
       see(states);
       yield;
     }
-    const memory = states.map((state) => normalise(state, this.norms.encoder));
+    const memory = states.map((state) => this.final(state, "encoder"));
     return this.decoder.map(({ attentions: [, [, key, value]] }) => ({
       keys: memory.map((state) => linear(state, key)),
       values: memory.map((state) => linear(state, value)),
@@ -109,27 +137,27 @@ export class Transformer {
    */
   step(memory, past, id, see = () => {}) {
     past ??= this.decoder.map(() => ({ keys: [], values: [] }));
-    let state = this.embed(id, past[0].keys.length);
+    let state = this.embed(id, past[0].keys.length, "decoder");
     see(state);
     const cross = [];
     past = this.decoder.map((layer, n) => {
       const [self, source] = layer.attentions;
-      const normed = normalise(state, layer.norms[0]);
+      const normed = this.before(state, layer.norms[0]);
       const keys = [...past[n].keys, linear(normed, self[1])];
       const values = [...past[n].values, linear(normed, self[2])];
       const heard = this.attend(linear(normed, self[0]), keys, values);
-      state = add(state, linear(heard.mixed, self[3]));
+      state = this.after(state, linear(heard.mixed, self[3]), layer.norms[0]);
       see(state, heard.weights);
-      const asked = linear(normalise(state, layer.norms[1]), source[0]);
+      const asked = linear(this.before(state, layer.norms[1]), source[0]);
       const found = this.attend(asked, memory[n].keys, memory[n].values);
-      state = add(state, linear(found.mixed, source[3]));
+      state = this.after(state, linear(found.mixed, source[3]), layer.norms[1]);
       cross.push(found.weights);
       see(state, found.weights);
-      state = add(state, this.feedForward(normalise(state, layer.norms[2]), layer));
+      state = this.fed(state, layer);
       see(state);
       return { keys, values };
     });
-    return { past, logProbs: this.next(normalise(state, this.norms.decoder)), cross };
+    return { past, logProbs: this.next(this.final(state, "decoder")), cross };
   }
 
   /** The generator: log-probabilities of all symbols (Part 2). */

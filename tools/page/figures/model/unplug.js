@@ -5,7 +5,7 @@
 //   "mask"                   in decoder self-attention, each position of a prefix sees the whole prefix
 //   "positions"              no positional encoding is added, on either side
 
-import { add, linear, normalise } from "./arithmetic.js";
+import { linear } from "./arithmetic.js";
 import { Search } from "./search.js";
 
 const ATTENTIONS = { attention: 0, cross: 1 };
@@ -35,28 +35,31 @@ function layerWithout(layer, part, head, depth) {
 }
 
 /** The vector of a symbol, wherever it stands. */
-function embedAnywhere(id) {
+function embedAnywhere(id, _, side) {
   const { d_model } = this;
-  return this.vectors.slice(id * d_model, (id + 1) * d_model).map((value) => value * Math.sqrt(d_model));
+  return this.vectors[side]
+    .slice(id * d_model, (id + 1) * d_model)
+    .map((value) => value * Math.sqrt(d_model));
 }
 
 /** A step without the causal mask: the whole prefix is computed again, since all of it sees the new symbol. */
 function stepUnmasked(memory, past, id) {
   const ids = [...(past ?? []), id];
-  let states = ids.map((each, position) => this.embed(each, position));
+  let states = ids.map((each, position) => this.embed(each, position, "decoder"));
   this.decoder.forEach((layer, n) => {
     const [self, source] = layer.attentions;
-    const normed = states.map((state) => normalise(state, layer.norms[0]));
+    const normed = states.map((state) => this.before(state, layer.norms[0]));
     const [queries, keys, values] = self.slice(0, 3).map((map) => normed.map((x) => linear(x, map)));
     states = states.map((state, i) => {
-      const heard = add(state, linear(this.attend(queries[i], keys, values).mixed, self[3]));
-      const asked = linear(normalise(heard, layer.norms[1]), source[0]);
+      const { mixed } = this.attend(queries[i], keys, values);
+      const heard = this.after(state, linear(mixed, self[3]), layer.norms[0]);
+      const asked = linear(this.before(heard, layer.norms[1]), source[0]);
       const found = this.attend(asked, memory[n].keys, memory[n].values);
-      const told = add(heard, linear(found.mixed, source[3]));
-      return add(told, this.feedForward(normalise(told, layer.norms[2]), layer));
+      const told = this.after(heard, linear(found.mixed, source[3]), layer.norms[1]);
+      return this.fed(told, layer);
     });
   });
-  const last = normalise(states[states.length - 1], this.norms.decoder);
+  const last = this.final(states[states.length - 1], "decoder");
   return { past: ids, logProbs: this.next(last), cross: [] };
 }
 

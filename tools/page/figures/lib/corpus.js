@@ -1,0 +1,23 @@
+// What the model reads and writes, and sentences to try. The page of another model has another file in this
+// place, which tools/page/own.py writes.
+
+export const READS = { code: "de", name: "German" };
+export const WRITES = { code: "en" };
+
+/** Captions of Multi30k: of them the figures can say more than the model does. */
+export const KNOWN = true;
+
+export const SENTENCES = [
+  "Ein kleines Mädchen hebt einen roten Ball auf.", // in the first picture of all figures
+  "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.",
+  "Drei Jungen klettern auf einen Baum, während ihre Mutter zusieht.",
+  "Ein Schornsteinfeger trägt eine Leiter durch die Straße.",
+  "Ich habe heute leider keine Zeit.",
+];
+
+/** For the beam. */
+export const SEARCHED = [
+  SENTENCES[0],
+  "Ein Kind schläft auf dem Schoß seiner Mutter.", // alpha decides
+  "Eine Gruppe junger Leute sammelt Muscheln am Strand.", // the width decides
+];

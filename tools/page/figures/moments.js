@@ -1,0 +1,145 @@
+// A training at stored moments: what the model writes, where it looks, its loss (Part 3, "Watch it learn").
+
+import { sum } from "./model/arithmetic.js";
+import { Controls, usePlayer } from "./lib/player.js";
+import { continued, decimal, grouped } from "./lib/text.js";
+import { Button, html, useState } from "./lib/ui.js";
+import { joined } from "./map/pieces.js";
+
+const ROWS = 16; // subwords of a translation that are shown: a fresh model finds no end
+const CELL = 22; // its width
+const HIGH = 18;
+const LEFT = 88; // of the map: what is written
+const TOP = 74; // what is read, aslant
+
+/** What is shown of a sentence at a moment; weights in per cent. */
+function shown({ written, attention }) {
+  const pieces = written.slice(0, ROWS);
+  const rows = attention.slice(0, ROWS).map((row) => row.map((weight) => Math.round(100 * weight)));
+  return { pieces, rows, more: written.length - pieces.length };
+}
+
+/** What the page shows, before anybody has touched it the last moment; `data` has the moments and the losses. */
+export function firstScene(_, { moments, losses }) {
+  return {
+    reads: moments[0].sentences.map(({ read }) => read),
+    moments: moments.map(({ updates, sentences }) => ({ updates, sentences: sentences.map(shown) })),
+    losses, // [[updates, loss]]
+  };
+}
+
+// Words ----------------------------------------------------------------------------------------------
+
+const textOf = ({ pieces, more }) => `${joined(pieces)}${more ? " …" : ""}`;
+
+/** The largest weight of a row, on average over rows. */
+const sharpness = (rows) => sum(rows.map((row) => Math.max(...row))) / rows.length / 100;
+
+/** The loss that was measured last. */
+function lossAt(losses, updates) {
+  const known = losses.filter(([when]) => when <= updates);
+  if (!known.length) return `The validation loss is first measured at update ${grouped(losses[0][0])}.`;
+  const [when, loss] = known[known.length - 1];
+  return `Validation loss ${decimal(loss)}${when < updates ? `, measured at update ${grouped(when)}` : ""}.`;
+}
+
+/** What is said of a moment. */
+function told({ moments, losses }, at, chosen) {
+  const { updates, sentences } = moments[at];
+  const begins = updates ? "" : " The weights are still random.";
+  const most = `On average, a row has ${decimal(sharpness(sentences[chosen].rows))} of its weight in one column.`;
+  return `Update ${grouped(updates)}.${begins} ${lossAt(losses, updates)} ${most}`;
+}
+
+// Drawing --------------------------------------------------------------------------------------------
+
+/** Where the last layer looks: columns are read, rows are written, a strong colour is much weight. */
+function Alignment({ reads, scene, room }) {
+  const { pieces, rows } = scene;
+  const [width, height] = [CELL * reads.length, HIGH * room];
+  const row = (
+    piece,
+    i,
+  ) => html`<text class="written" x=${LEFT - 7} y=${TOP + HIGH * (i + 0.5)}>${continued(piece)}</text>
+    ${rows[i].map((weight, column) =>
+      weight
+        ? html`<rect x=${LEFT + CELL * column} y=${TOP + HIGH * i} width=${CELL} height=${HIGH} fill-opacity=${weight / 100}><title>${`${continued(piece)} on ${continued(reads[column])}: ${weight} %`}</title></rect>`
+        : null,
+    )}`;
+  const column = (piece, i) => {
+    const [x, y] = [LEFT + CELL * (i + 0.5), TOP - 7];
+    return html`<text class="read" x=${x} y=${y} transform=${`rotate(-50 ${x} ${y})`}>${continued(piece)}</text>`;
+  };
+  const label = `Cross-attention, written “${textOf(scene)}”: ${pieces.length} rows, ${reads.length} columns`;
+  const [wide, tall] = [LEFT + width + 44, TOP + height + 1];
+  return html`<svg class="alignment" viewBox=${`0 0 ${wide} ${tall}`} width=${1.2 * wide} role="img" aria-label=${label}>
+    ${reads.map(column)}${pieces.map(row)}
+    <rect class="frame" x=${LEFT} y=${TOP} width=${width} height=${HIGH * pieces.length} />
+  </svg>`;
+}
+
+/** The loss at some updates, on the line between the measured ones; null before the first. */
+function between(losses, updates) {
+  const next = losses.findIndex(([when]) => when >= updates);
+  if (next < 0) return losses[losses.length - 1][1];
+  const [when, loss] = losses[next];
+  if (when === updates) return loss;
+  if (next === 0) return null;
+  const [before, from] = losses[next - 1];
+  return from + ((loss - from) * (updates - before)) / (when - before);
+}
+
+/** The loss against updates, with a dot where the slider is. */
+function Loss({ losses, updates, last }) {
+  const highest = Math.ceil(Math.max(...losses.map(([, loss]) => loss)));
+  const ticks = [...Array(highest + 1).keys()];
+  const [across, down] = [(when) => when / last, (loss) => 1 - loss / highest];
+  const line = losses.map(([when, loss]) => `${across(when).toFixed(4)} ${down(loss).toFixed(4)}`).join("L");
+  const loss = between(losses, updates);
+  const percent = (share) => `${(100 * share).toFixed(2)}%`;
+  const dot = loss === null ? "" : `left:${percent(across(updates))};top:${percent(down(loss))}`;
+  const label = `Validation loss against updates. ${lossAt(losses, updates)}`;
+  return html`<div class="loss">
+    <p class="title">validation loss</p>
+    <div class="curve" role="img" aria-label=${label}>
+      ${ticks.map((tick) => html`<span class="tick" style=${`top:${percent(down(tick))}`}>${tick}</span>`)}
+      <svg viewBox="0 0 1 1" preserveAspectRatio="none">
+        ${ticks.map((tick) => html`<path class="grid-line" d=${`M0 ${down(tick)}H1`} />`)}
+        <path class="now" d=${`M${across(updates)} 0V1`} /><path class="line-of-losses" d=${`M${line}`} />
+      </svg>
+      ${dot && html`<i class="dot" style=${dot}></i>`}
+      <span class="update" style="left:0">0</span><span class="update" style="left:100%">${grouped(last)} updates</span>
+    </div>
+  </div>`;
+}
+
+// The figure -----------------------------------------------------------------------------------------
+
+export function Moments({ scene }) {
+  const { reads, moments, losses } = scene;
+  const [chosen, choose] = useState(0);
+  const player = usePlayer(moments.length);
+  const at = player.at - 1;
+  const { updates, sentences } = moments[at];
+  const last = moments[moments.length - 1].updates;
+  const room = Math.max(...moments.map((moment) => moment.sentences[chosen].pieces.length));
+  const where = `update ${grouped(updates)} of ${grouped(last)}`;
+  const chips = reads.map(
+    (pieces, i) => html`<${Button} pressed=${i === chosen} onClick=${() => choose(i)}>${joined(pieces)}<//>`,
+  );
+  return html`<div class="moments">
+    <div class="controls">
+      <${Controls} player=${player} />
+      <input type="range" min="0" max=${moments.length - 1} step="1" value=${at} autocomplete="off"
+        aria-label="Moment of the training" aria-valuetext=${where} onInput=${({ target }) => player.show(Number(target.value) + 1)} />
+      <span class="at">${where}</span>
+    </div>
+    <div class="chips" lang="de" role="group" aria-label="Sentences">${chips}</div>
+    <p class="wrote" lang="en">${textOf(sentences[chosen])}</p>
+    <div class="board">
+      <${Alignment} reads=${reads[chosen]} scene=${sentences[chosen]} room=${room} />
+      <${Loss} losses=${losses} updates=${updates} last=${last} />
+    </div>
+    <p class="line" role="status" aria-busy=${String(player.playing)}>${told(scene, at, chosen)}</p>
+  </div>`;
+}
