@@ -2755,6 +2755,7 @@ import hashlib
 import re
 import runpy
 import unicodedata
+import zlib
 
 Pair = tuple[str, str]  # a source sentence and its translation
 THREE_LETTERS = {  # ISO 639 codes of languages without spaces between words
@@ -2817,7 +2818,7 @@ def read_lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path} is missing: name the folder of the text by --data") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}, after line {number}: not UTF-8; convert it first") from None
-    except (OSError, EOFError, gzip.zlib.error) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read ({error}): fetch it again") from None
 
 
@@ -2832,7 +2833,7 @@ class TextPairs(Sequence):
             self.paths.append(zipped if zipped.is_file() and not path.is_file() else path)
 
     @functools.cached_property
-    def count(self) -> int:
+    def number(self) -> int:
         source, target = self.paths
         counts = [sum(1 for _ in read_lines(path)) for path in self.paths]
         if counts[0] != counts[1]:
@@ -2841,7 +2842,7 @@ class TextPairs(Sequence):
         return counts[0]
 
     def __len__(self) -> int:
-        return self.count
+        return self.number
 
     def __iter__(self) -> Iterator[Pair]:
         for source, target in zip(*map(read_lines, self.paths), strict=True):
@@ -2939,7 +2940,7 @@ def read_builtin(languages: tuple[str, str] = ("de", "en")) -> Corpus:
     """The built-in captions, in either direction."""
     if set(languages) != {"de", "en"}:
         raise UserError(f"the {BUILTIN} are German and English, not {' and '.join(languages)}")
-    way = 1 if languages == ("de", "en") else -1
+    way = 1 if languages[0] == "de" else -1
     splits = {split: [pair[::way] for pair in pairs] for split, pairs in builtin_corpus().items()}
     return Corpus(BUILTIN, languages, splits, "builtin")
 
@@ -3012,7 +3013,7 @@ def load_tokenizers(languages: Sequence[str] = ("de", "en")) -> tuple:
 
 # %%
 JOIN = "‿"  # glued to the token before
-NOT_TEXT = re.compile(f"[{JOIN}▁\\x00-\\x08\\x0e-\\x1f\\x7f\\ud800-\\udfff]")
+NOT_TEXT = re.compile(f"[{JOIN}▁\\x00-\\x08\\x0e-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
 
 
 def clean(text: str) -> str:
@@ -3096,14 +3097,12 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
     from torchtext.vocab import Vocab
 
     counts = collections.Counter(itertools.chain.from_iterable(sentences))
-    for token in SPECIALS:
-        counts.pop(token, None)  # in a text they are not special
     return Vocabulary(tuple(Vocab(counts, min_freq=min_freq, specials=list(SPECIALS)).itos))
 
 
 def sample_of(pairs: Sequence[Pair], enough: int = 200_000) -> Iterator[Pair]:
     """All pairs, or every n-th if there are more than `enough`."""
-    return itertools.islice(pairs, 0, None, len(pairs) // enough + 1)
+    return itertools.islice(pairs, 0, None, -(-len(pairs) // enough))
 
 
 def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabulary]:
@@ -3165,11 +3164,16 @@ def check_words_of_the_test_are_unknown_and_ids_have_their_ends():
 
 
 # %% tags=["hide-input"]
+@functools.cache
+def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
+    """Vocabularies of the corpus of this page."""
+    return learn_words(corpus_at_hand())
+
+
 @example
 def what_the_vocabularies_miss():
     corpus = corpus_at_hand()
-    vocabularies = learn_words(corpus)
-    TRAINED["what_the_vocabularies_miss"] = vocabularies
+    vocabularies = words_at_hand()
     split = corpus.tests()[0]
     texts = zip(*corpus.pairs(split), strict=True)
     rows = []
@@ -3177,11 +3181,6 @@ def what_the_vocabularies_miss():
         ids = list(itertools.chain.from_iterable(vocabulary.encode(side, language)))
         rows.append((language, len(vocabulary), f"{ids.count(UNKNOWN) / len(ids):.1%}"))
     return table(rows, ["language", "words", f"unknown in {split}"], corpus.name)
-
-
-def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
-    """Vocabularies of the corpus of this page."""
-    return trained("what_the_vocabularies_miss")
 
 
 # %% [markdown]
@@ -3301,7 +3300,7 @@ class Translator:
 
 
 def choose_device() -> torch.device:
-    """A GPU if PyTorch finds one, else the CPU."""
+    """A CUDA GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -3410,12 +3409,14 @@ def translate(
     encoded = source_ids(translator, texts)
     translations = [""] * len(texts)
     lengths = [(len(ids), len(ids) + LONGER) for ids in encoded]
-    for group in token_batches(lengths, batch_tokens):
+    numbers = [n for n, ids in enumerate(encoded) if len(ids) > 1]  # not those of blank lines
+    for group in token_batches([lengths[n] for n in numbers], batch_tokens):
+        group = [numbers[n] for n in group]
         batch = move(Batch(pad_ids([encoded[n] for n in group])), translator.device)
         limits = torch.tensor([length_cap(len(encoded[n]), translator.max_len) for n in group])
         rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
         for n, row in zip(group, rows.tolist(), strict=True):
-            translations[n] = translator.vocabularies[1].decode(row) if len(encoded[n]) > 1 else ""
+            translations[n] = translator.vocabularies[1].decode(row)
     return translations
 
 
@@ -3569,7 +3570,7 @@ class Subwords:
 
 
 def learn_subwords(corpus: Corpus, size: int) -> tuple[Subwords, Subwords]:
-    """One list of at most `size` subwords, learnt from both sides of the training split."""
+    """One list of `size` subwords of the training split, or all its letters if those are more."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from tokenizers.trainers import BpeTrainer
 
@@ -3665,12 +3666,13 @@ def build_model(*, bias: bool = True, **arguments) -> EncoderDecoder:
     """
     for kind, known in PARTS.items():
         name = arguments.pop(kind, "plain")
-        if name != "plain" and name not in known:
+        if name == "plain":
+            continue
+        if name not in known:
             names = ", ".join(["plain", *known])
             add = f'put PARTS["{kind}"]["{name}"] = YourClass into a file and pass --parts FILE.py'
             raise ValueError(f"{kind} {name!r} is not among {names}: {add}")
-        if name != "plain":
-            arguments[kind] = known[name]
+        arguments[kind] = known[name]
     model = make_model(**arguments)
     if not bias:
         remove_biases(model)
@@ -3699,7 +3701,7 @@ def read_file(path: Path, read: Callable):
         way = "name the folder of a model, or of a run after its first epoch"
         raise UserError(f"{path} cannot be read ({error.strerror}): {way}") from None
     except Exception as error:  # whatever a library raises for bytes that it cannot read
-        way = "restore it from a copy (the published model: git checkout pretrained)"
+        way = "restore it from a copy"
         raise UserError(f"{path} is damaged ({str(error).strip()[:99]}): {way}") from error
 
 
@@ -3755,7 +3757,7 @@ def load_trained_model(place: str | Path, device: torch.device | None = None) ->
         model = build_model(**about["model"])
         facts = {name: about[name] for name in ("name", "corpus", "data", "longest")}
         languages = tuple(about["languages"])
-    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
     weights = read_file(folder / "model.safetensors", load)
     vocabularies = read_vocabularies(folder)
@@ -4045,7 +4047,9 @@ class MemoryAttention(CachedAttention):
     def forward(self, x: Tensor, key: None, value: None, mask: Tensor) -> Tensor:
         """States (B, beam, D) -> what they find in the memory of their sentence."""
         q = self.attn.split(self.attn.linears[0](x))  # (B, H, beam, d_k)
-        heads, _ = self.attn.attend(q, self.keys, self.values, mask.unsqueeze(1))
+        if mask is not None:
+            mask = mask.unsqueeze(1)
+        heads, _ = self.attn.attend(q, self.keys, self.values, mask)
         return self.attn.join(heads)
 
 
@@ -4088,7 +4092,7 @@ def cache_agrees(model: EncoderDecoder, tolerance: float = 1e-5) -> bool:
 
     In double precision on the CPU, up to `tolerance` times the largest state.
     """
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = copy.deepcopy(model).cpu().double().eval()
         for weight in model.parameters():
@@ -5432,8 +5436,8 @@ def sample(model, written, longest, temperature=1.0, top_k=None, top_p=1.0) -> l
             tgt = torch.tensor([written], device=device)
             causal = subsequent_mask(len(written), device)
             log_probs = model.generator(model(None, tgt, None, causal)[0, -1])  # (V,)
-            likeliest = log_probs.topk(top_k or len(log_probs))  # in descending order
-            probs = (likeliest.values / temperature).softmax(dim=-1)
+            likeliest = log_probs.topk(min(top_k or len(log_probs), len(log_probs)))  # descending
+            probs = ((likeliest.values - likeliest.values[0]) / temperature).softmax(dim=-1)
             before = probs.cumsum(dim=-1) - probs  # what the likelier tokens have together
             nucleus = probs.masked_fill(before >= top_p, 0.0)
             drawn = nucleus.multinomial(1)  # in proportion to what is left
@@ -6120,7 +6124,7 @@ def keep_freed_memory() -> None:
 
 # %%
 class FastDropout(nn.Dropout):
-    """nn.Dropout; on a CPU from random bytes, which rounds the rate to n/256."""
+    """nn.Dropout; on a CPU from random bytes, which rounds the rate to n/256, at least 1/256."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0 or x.device.type != "cpu":
@@ -6147,7 +6151,10 @@ def use_fast_dropout(model: nn.Module) -> None:
 
 # %%
 def fused_attention(query, key, value, mask=None, dropout=None, bias=None):
-    """`attention` by PyTorch's fused kernel; returns None in place of the weights."""
+    """`attention` by PyTorch's fused kernel, which returns no weights.
+
+    A query that may see no key gets zeros.
+    """
     if mask is not None:
         mask = mask != 0
     if bias is not None:
@@ -6260,6 +6267,7 @@ LIMITS = (
     ("vocab_size average weight_decay", lambda x: x >= 0, "at least 0"),
     ("factor clip", lambda x: x > 0, "above 0"),
     ("dropout attention_dropout smoothing", lambda x: 0 <= x < 1, "at least 0 and below 1"),
+    ("seed", lambda x: 0 <= x < 2**63, "at least 0 and below 2**63"),
 )
 
 
@@ -6322,7 +6330,7 @@ class Config:
     def __post_init__(self):
         for name, hint in typing.get_type_hints(Config).items():
             if not fits(getattr(self, name), hint):  # from Python, or an edited config.json
-                self.refuse(name, f"of type {getattr(hint, '__name__', hint)}")
+                self.refuse(name, f"of type {hint.__name__ if type(hint) is type else hint}")
         for names, holds, words in LIMITS:
             for name in names.split():
                 value = getattr(self, name)
@@ -6381,10 +6389,11 @@ def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
             os.fsync(folder)
             os.close(folder)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         way = "free some space or name another folder; the old file is unchanged"
         raise UserError(f"{path} was not written ({error.strerror or error}): {way}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()  # what is left of it
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -6480,6 +6489,7 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
     refuse_other_things(folder, MODEL_FILES)
     if (folder / "train.ids").is_file():
         raise UserError(f"{folder} is a run: name another folder")
+    (folder / "config.json").unlink(missing_ok=True)  # half a save cannot be loaded
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
     write_json(folder / "config.json", facts_of(translator))
@@ -6495,7 +6505,6 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
 # only what is used, and all processes share one copy.
 
 
-# %%
 # %%
 def mapped(path: Path) -> Tensor:
     """The 32-bit integers of a file, (n,), read on use; UserError where it is missing."""
@@ -6694,13 +6703,13 @@ def join_workers() -> Iterator[Worker]:
     device = choose_device()
     if device.type == "cpu":
         keep_freed_memory()
-    elif device.type == "cuda":
+    else:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)  # an error if there are fewer GPUs than processes
         torch.set_float32_matmul_precision("high")  # TF32: faster, with fewer digits
     if ranks > 1:
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=datetime.timedelta(hours=1))
+        dist.init_process_group(backend, timeout=datetime.timedelta(days=1))  # rank 0 encodes
     yield Worker(int(os.environ.get("RANK", 0)), ranks, device)
     if ranks > 1:
         dist.barrier()  # no rank leaves while another still communicates
@@ -6930,9 +6939,7 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
         refuse_changes(config, folder, corpus, text)
         return
     if (folder / "last.pt").exists():
-        raise UserError(
-            f"{typed(folder)} has a last.pt without its config.json: name another folder"
-        )
+        raise UserError(f"{typed(folder)} has a last.pt and no config.json: name another folder")
     refuse_without_cache(new_model(config, (range(8), range(8))))  # not after hours of encoding
     vocabularies = learn_vocabularies(corpus, config)
     write_vocabularies(folder, vocabularies)
@@ -6998,9 +7005,9 @@ def read_last(folder: Path) -> dict | None:
 
 # %%
 def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The rise and peak of `rate`, then a straight line that is zero at step `total`, the last."""
+    """The rise and peak of `rate`, then a straight line that reaches zero after step `total`."""
     peak = rate(warmup, model_size, factor, warmup)
-    falling = (total - step) / max(1, total - warmup)
+    falling = (total + 1 - step) / max(1, total + 1 - warmup)
     return peak * max(0.0, min(step / warmup, falling))
 
 
@@ -7100,7 +7107,7 @@ class Run:
         except (RuntimeError, ValueError) as error:
             place = self.folder / "last.pt"
             fault = str(error).strip().splitlines()[-1].strip()
-            raise UserError(f"{place} does not fit config.json: {fault}") from error
+            raise UserError(f"{place} does not fit config.json: {fault:.99}") from error
         self.scheduler.load_state_dict(last["scheduler"])
         [curve, *_] = self.scheduler.lr_lambdas
         for group in self.optimizer.param_groups:  # the curve depends on the number of epochs
@@ -7157,8 +7164,10 @@ class Run:
         begin = time.perf_counter()
         last = (0.0, 0.0, begin)  # loss, tokens and time at the last line
 
+        loads = []
+
         def log(loss_sum: Tensor, tokens: float) -> None:
-            nonlocal last
+            nonlocal last, loads
             if self.scheduler.last_epoch % self.config.log_every != 0:
                 return
             now = time.perf_counter()
@@ -7169,6 +7178,7 @@ class Run:
                 f"learning rate {self.scheduler.get_last_lr()[0]:.2e}"
             )
             last = (loss_sum, tokens, now)
+            loads = gpu_loads()
 
         batches = batches_of_epoch(self.config, self.train, epoch)
         if isinstance(self.net, OncePerUpdate):
@@ -7186,19 +7196,19 @@ class Run:
         )
         loss = self.mean_loss(loss, epoch)
         if epoch > self.config.epochs - self.config.average:
-            weights = {name: value.clone().cpu() for name, value in own_weights(self.model).items()}
+            weights = {n: x.to("cpu", copy=True) for n, x in own_weights(self.model).items()}
             self.recent = [*self.recent, weights][-self.config.average :]
         return {
             "updates": self.scheduler.last_epoch,
             "learning_rate": self.scheduler.get_last_lr()[0],
             "loss": loss,
             "tokens_per_second": round(ranks * state.tokens / (time.perf_counter() - begin)),
-            "gpu": gpu_loads(),
+            "gpu": loads or gpu_loads(),
         }
 
     def validate(self, model: EncoderDecoder) -> dict:
         """BLEU of greedy translations, nll and perplexity; each rank takes a share of the pairs."""
-        translator = dataclasses.replace(self.translator, model=model)
+        translator = dataclasses.replace(self.translator, model=model, longest=0)  # no warnings
         pairs = self.pairs[self.worker.rank :: self.worker.ranks]
         written = []
         nll = 0.0
@@ -7239,13 +7249,9 @@ class Run:
     def mean_of_recent(self) -> EncoderDecoder:
         """A model with the mean of the weights of the last epochs."""
         model = copy.deepcopy(self.model)
-
-        def models() -> Iterator[nn.Module]:
-            for weights in self.recent:
-                load_weights(model, weights)
-                yield model
-
-        average(model, models())
+        number = len(self.recent)
+        names = self.recent[0]
+        load_weights(model, {n: sum(each[n] for each in self.recent) / number for n in names})
         return model
 
     def conclusion(self) -> str:
@@ -7299,7 +7305,8 @@ def train_model(
         if worker.rank == 0 and config is not None:
             begin_run(config, folder, corpus)
         gather(None, worker)  # the others wait for the files
-        run = Run(folder, worker, config.epochs if config else epochs)
+        run = Run(folder, worker, epochs or settings.epochs)
+        refuse_without_cache(run.model)
         run.say(run.header())
         before = run.history[-1]["minutes"] if run.history else 0.0
 
@@ -7317,11 +7324,9 @@ def train_model(
             run.say(f"{name}: {loss}{scores}; {before + spent:.1f} minutes")
             return spent
 
-        epoch = begun = run.done
-        for epoch in range(begun + 1, run.config.epochs + 1):
+        epoch = run.done
+        for epoch in range(run.done + 1, run.config.epochs + 1):
             trained = run.train_epoch(epoch)
-            if epoch == begun + 1:
-                refuse_without_cache(run.model)  # now that all its weights have moved
             if keep(run.model, **trained) >= minutes:
                 break
         finished = run.done >= run.config.epochs
@@ -7436,7 +7441,7 @@ class ModelOptions:
 
 # %% tags=["hide-input"]
 ABBREVIATIONS = "ca dr fr hr mr mrs ms nr prof sr st str bzw evtl ggf inkl usw vgl etc vs".split()
-SENTENCE_END = re.compile(r"[.!?…]+[\"'”“’»)\]]*\s+|[。！？]+[」』”]*|\n+")
+SENTENCE_END = re.compile(r"[.!?…।؟۔]+[\"'”“’»)\]]*\s+|[。！？]+[」』”]*|\n+")
 
 
 def split_sentences(text: str) -> list[str]:
@@ -7447,7 +7452,8 @@ def split_sentences(text: str) -> list[str]:
         word = text[begin : end.start()].split(" ")[-1].lower().strip("(\"'„«")
         full_stop = end[0].rstrip() == "."
         short = len(word) == 1 or word in ABBREVIATIONS or word[-1:].isdigit() or "." in word
-        if not (full_stop and short) and not text[end.end() : end.end() + 1].islower():
+        goes_on = (full_stop and short) or text[end.end() : end.end() + 1].islower()
+        if "\n" in end[0] or not goes_on:
             sentences.append(text[begin : end.end()])
             begin = end.end()
     return [sentence for sentence in [*sentences, text[begin:]] if sentence.strip()]
@@ -7456,7 +7462,7 @@ def split_sentences(text: str) -> list[str]:
 def parts_that_fit(translator: Translator, text: str) -> list[str]:
     """A sentence, halved between words until each part fits the model."""
     [ids] = translator.vocabularies[0].encode([text], translator.languages[0])
-    if len(ids) < translator.max_len:
+    if len(ids) < translator.max_len or len(text) < 2:
         return [text]
     words = text.split()
     middle = len(words) // 2

@@ -296,8 +296,8 @@ def check_an_average_is_the_mean_of_every_weight(at):
 def check_the_linear_schedule_reaches_the_peak_and_zero(at):
     peak = at.rate(50, 64, 1.0, 50)
     for step, share in ((25, 0.5), (50, 1.0), (150, 0.5), (250, 0.0), (300, 0.0)):
-        assert math.isclose(at.linear_rate(step, 64, 1.0, warmup=50, total=250), share * peak)
-    assert at.linear_rate(1, 64, 2.0, 1, 1) == 0
+        assert math.isclose(at.linear_rate(step, 64, 1.0, warmup=50, total=249), share * peak)
+    assert at.linear_rate(1, 64, 2.0, 1, 1) == at.rate(1, 64, 2.0, 1), "one update is not lost"
 
 
 def check_the_masks_of_a_batch(at):
