@@ -6,6 +6,10 @@
 # search](../index.html#beam-search) to [A batch of beams](../index.html#batch-of-beams) in Part 7,
 # and [Part 9](../index.html#looking-inside) first. Task 7 needs the folder `pretrained/` beside
 # the script.
+#
+# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a
+# little of it; your mark comes from other tests, with other numbers and sizes. You may add cells
+# and functions. Hand in this file under its name.
 
 # %%
 import contextlib
@@ -330,12 +334,11 @@ assert len(costs_alone) == 2, "the cost of each of the two alone"
 assert cost_of_both > sum(costs_alone), "a pair with an excess costs more than the two alone"
 
 # %% [markdown]
-# *Your report, at most 150 words, in this cell (1 of the 3 points).* Look at the maps of the two
-# heads. What have they in common? Would you have called either of them important by the table in
-# [Switching heads off](../index.html#heads-off)? What does the excess say about a table that
-# switches off one head at a time?
-#
-# …
+# <!-- report: stand_ins -->
+# *Your report, 100 to 150 words (1 of the 3 points).* Look at the maps of the two heads. What have
+# they in common? Would you have called either of them important by the table in [Switching heads
+# off](../index.html#heads-off)? What does the excess say about any table that switches off one
+# head at a time?
 
 # %% [markdown]
 # bug_hunt: Task 8, four points, goes here.

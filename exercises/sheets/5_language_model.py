@@ -368,9 +368,8 @@ assert bigram_perplexity is not None, "the numbers are missing"
 assert lowest_perplexity < model_perplexity < bigram_perplexity, "the order is not plausible"
 
 # %% [markdown]
-# *Your report, at most 150 words, in this cell (1 of the 3 points).* At which tokens does the
-# bigram model lose most against the language model, and what would it have to remember there? In
-# nats, how much of the way from the bigram model to the lowest has the language model gone? Would
-# more captions help the bigram model?
-#
-# …
+# <!-- report: bigrams -->
+# *Your report, 100 to 150 words (1 of the 3 points).* At which tokens does the bigram model lose
+# most against the language model, and what would it have to remember there? In nats, how much of
+# the way from the bigram model to the lowest has the language model gone? Would more captions help
+# the bigram model?
