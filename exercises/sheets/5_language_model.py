@@ -5,6 +5,10 @@
 # 20 points, about three hours. Read [Part 10](../index.html#today), [Decoding with a
 # cache](../index.html#cached-decoding) in Part 7 and [Evaluation](../index.html#evaluation) in
 # Part 3 first.
+#
+# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
+# of it; your mark comes from other tests, with other numbers and sizes. You may add cells and
+# functions. Hand in this file under its name.
 
 # %%
 import itertools
