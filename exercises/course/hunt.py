@@ -309,6 +309,7 @@ def same(one: Tensor, other: Tensor) -> float:
     return (one == other).all(1).float().mean().item()
 
 
-def hunt(seed: int) -> Case:
-    """The case with this number."""
-    return Case(int(seed), parts_of(int(seed)))
+def hunt(seed: int | None) -> Case:
+    """The case with this number; for None, a sound model."""
+    number = None if seed is None else int(seed)
+    return Case(number, parts_of(number))

@@ -4,7 +4,8 @@
 
 A master is a percent script. The solution of a task stands between ### BEGIN SOLUTION and ### END SOLUTION.
 In a function, the hand-out raises NotImplementedError there. At the top level, each name that the solution
-sets becomes None.
+sets becomes None. A task's heading reads `## Task 3. Title (kind, level, 20 minutes, 4 points)` below the
+comment `<!-- task: name -->`; its points are those of the test and of the tutor together.
 """
 
 import ast
@@ -26,6 +27,7 @@ OUT = HERE.parent / "docs" / "course"
 PERCENT = "py:percent"
 SOLUTION = re.compile(r"(?m)^( *)### BEGIN SOLUTION\n(.*?)^ *### END SOLUTION\n?", re.S)
 TASK = re.compile(r"<!-- task: (\w+) -->")
+REPORT = re.compile(r"<!-- report: (\w+) -->")
 HEADING = re.compile(r"(?m)^## Task (\d+)\. (.*) \((.*), (\d+) points?\)$")
 
 

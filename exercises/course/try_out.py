@@ -30,14 +30,14 @@ def run(cells: list[tuple[str, str]], begin: dict | None = None) -> types.Module
     return module
 
 
-def points_of(module: types.ModuleType, task: Task, seed: int = 0) -> tuple[float, str]:
-    """What a task gets, the worst of its seeds, and the message."""
+def points_of(names: dict, task: Task, seed: int = 0) -> tuple[float, str]:
+    """What a task gets in a sheet that defines these names, the worst of its seeds, and the message."""
     draw = random.Random(seed)
     found = []
     for _ in range(task.seeds):
         number = draw.randrange(2**31)
         try:
-            result = worker.probe(worker.Solve(module), task.source(), number)
+            result = worker.probe(worker.Solve(names), task.source(), number)
         except NotImplementedError:
             found.append((0, "not answered"))
         except Exception as error:
@@ -57,17 +57,19 @@ def sheet(name: str, task: str = "") -> None:
     """Mark the master, the blank sheet and the wrong answers of a sheet, or of one of its tasks."""
     import the_annotated_transformer  # noqa: F401  # probes call it `at`
 
+    sys.path.append(str(sheets.OUT))  # hunt.py
+
     tasks = {each.name: each for each in tasks_of(name) if task in ("", each.name)}
     text = sheets.master(name)
     master = run(cells_of_script(text))
     for kind, module in (("master", master), ("blank", run(cells_of_script(sheets.blank(text))))):
         for each in tasks.values():
-            points, message = points_of(module, each)
+            points, message = points_of(vars(module), each)
             wanted = each.points if kind == "master" else 0
             print("ok  " if points == wanted else "BAD ", kind, each.name, points, message)
     for answer in wrong_answers(name):
         if answer.task in tasks:
-            points, message = points_of(with_answer(master, answer.code), tasks[answer.task])
+            points, message = points_of(vars(with_answer(master, answer.code)), tasks[answer.task])
             wanted = answer.points
             sign = "ok  " if points == wanted else f"BAD (not {wanted:g}) "
             print(sign, "wrong", answer.task, points, message)

@@ -341,4 +341,42 @@ assert cost_of_both > sum(costs_alone), "a pair with an excess costs more than t
 # head at a time?
 
 # %% [markdown]
-# bug_hunt: Task 8, four points, goes here.
+# <!-- task: bug_hunt -->
+# ## Task 8. The bug hunt (bug hunt, medium, 40 minutes, 4 points)
+#
+# A small Transformer should copy sequences, and one of its parts is faulty. Which one depends on a
+# number: take the last four digits of your student number. `hunt` is the file `hunt.py` beside this
+# sheet. It trains the model in some seconds and shows symptoms. What has gone wrong?
+#
+# 1. Look at the symptoms, and ask the model yourself: `case.write(sources)`, `case.attention(sources)`,
+#    `case.log_probs(sources, targets)`. `hunt(None)` is a sound model, to compare with.
+# 2. `CANDIDATES` lists what may be wrong, by part. Write the name of the part as `diagnosis` (2 points).
+# 3. `CONTRACTS` says what each part should do. Write that part anew, as `repaired` (2 points), and try
+#    it: `case.repair(diagnosis, repaired)`. Its symptoms should be those of the sound model.
+
+# %%
+sys.path.append("../../docs/course")  # where hunt.py lies, if not beside this sheet
+from hunt import CANDIDATES, CONTRACTS, hunt
+
+print(*(f"{part:14} {fault}" for part, fault in CANDIDATES.items()), sep="\n")
+
+# %% task="bug_hunt"
+### BEGIN SOLUTION
+def scaled_rows(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Rows of the table at ids, times the root of their width."""
+    return table[ids] * table.size(1) ** 0.5
+
+
+case_number = 1234
+diagnosis = "embed"
+repaired = scaled_rows
+### END SOLUTION
+
+# %% check="bug_hunt"
+assert case_number is not None, "write the last four digits of your student number as case_number"
+case = hunt(case_number)
+case.report()
+assert diagnosis in CANDIDATES, "write the name of a part as diagnosis"
+assert callable(repaired), "write the part as a function, and its name as repaired"
+print("\nRepaired:", CONTRACTS[diagnosis])
+case.repair(diagnosis, repaired)

@@ -183,7 +183,7 @@ class CheckOfAttention:
 
         kept = at.attention, F.scaled_dot_product_attention
         at.attention = F.scaled_dot_product_attention = none_at_hand
-        names = vars(solve._module)
+        names = solve._names
         ours = {name: each for name, each in names.items() if any(each is one for one in kept)}
         names.update(dict.fromkeys(ours, none_at_hand))
         refused = []

@@ -7,8 +7,10 @@ import math
 import random
 
 import torch
+from torch import nn
 
 import the_annotated_transformer as at
+from exercises.course import faults
 from exercises.course.tasks import close, is_number, shared, task
 
 
@@ -345,3 +347,76 @@ class StandIns:
         if close([*numbers, both], [*costs, cost], 0.005) and is_number(both):
             return 2, ""
         return 1, "the right pair, but not its costs"
+
+
+@shared
+def what_a_part_gives(part, function, seed):
+    """What a part of the hunt's model returns for random arguments."""
+    torch.manual_seed(seed)
+    src = torch.tensor([[4, 9, 7, 2, 2], [5, 6, 11, 8, 10], [7, 7, 4, 5, 2]])
+    if part == "rate":
+        return [float(function(step)) for step in (1, 20, 50, 51, 117, 400)]
+    if part == "dropout":
+        return function(torch.ones(40, 50), 0.25, False), function(torch.ones(40, 50), 0.25, True)
+    if part == "update":
+        weight = nn.Parameter(torch.randn(3))
+        optimizer = torch.optim.SGD([weight], 0.1)
+        for factor in (1.0, 2.0, -1.0):
+            function(factor * weight.square().sum(), optimizer)
+        return weight
+    scores = torch.randn(3, 2, 4, 5)
+    arguments = {
+        "embed": (torch.randn(12, 8), torch.randint(12, (3, 5))),
+        "add_positions": (torch.randn(2, 5, 8), torch.randn(5, 8)),
+        "split": (torch.randn(2, 5, 8), 2 + 2 * (seed % 2)),
+        "scores": (torch.randn(2, 2, 3, 6), torch.randn(2, 2, 5, 6)),
+        "weights": (scores, torch.rand(3, 1, 4, 5).lt(0.7).index_fill(3, torch.tensor([0]), True)),
+        "residual": (torch.randn(2, 3, 4), torch.randn(2, 3, 4)),
+        "memory": (torch.randn(2, 3, 4),),
+        "log_probs": (torch.randn(2, 3, 7),),
+        "frame": (src,),
+        "source_mask": (src,),
+        "causal": (4 + seed % 5,),
+        "shift": (torch.randint(12, (3, 6)),),
+        "loss": (torch.randn(3, 5, 12).log_softmax(-1), src),
+        "first": (src,),
+        "choose": (torch.randn(6, 12),),
+    }
+    return function(*arguments[part])
+
+
+def repaired_right(part: str, given, seed: int) -> bool:
+    """Whether a part returned what it should."""
+    if part == "dropout":
+        outside, inside = (torch.tensor(each) for each in given)
+        kept = (inside != 0).float().mean().item()
+        scaled = close(inside[inside != 0].tolist(), torch.full((int((inside != 0).sum()),), 4 / 3))
+        return bool((outside == 1).all()) and 0.7 < kept < 0.8 and scaled
+    right = what_a_part_gives(part, vars(faults.Right)[part], seed)
+    if isinstance(right, tuple):
+        return len(given) == len(right) and all(map(close, given, right))
+    return close(given, right)
+
+
+@task("bug_hunt", points=4)
+class BugHunt:
+    def inputs(seed):
+        return (seed,)
+
+    def probe(solve, seed):
+        if solve.case_number is None or solve.diagnosis is None:
+            return None
+        try:
+            given = what_a_part_gives(solve.diagnosis, solve.repaired, seed)
+        except Exception:
+            given = None
+        return int(solve.case_number), solve.diagnosis, given
+
+    def judge(result, seed):
+        case, diagnosis, given = result
+        part = faults.fault_of(case)
+        if diagnosis != part:
+            return 0, f"case {case}: another part is faulty"
+        if given is None or not repaired_right(part, given, seed):
+            return 2, f"case {case}: the diagnosis is right, the repaired part is not"
+        return 4, f"case {case}"

@@ -295,3 +295,36 @@ costs_alone = [0.093, 0.285]
 cost_of_both = 0.800
 """,
 )
+wrong(
+    "bug_hunt",
+    points=0,
+    why="Wrong tokens with the right length are taken for missing positions. But the right tokens are "
+    "in the right places: only some are taken for one another.",
+    code="""
+case_number = 1234
+diagnosis = "add_positions"
+repaired = lambda x, waves: x + waves
+""",
+)
+wrong(
+    "bug_hunt",
+    points=2,
+    why="Found, but the factor √D is forgotten in the new part.",
+    code="""
+case_number = 1234
+diagnosis = "embed"
+repaired = lambda table, ids: table[ids]
+""",
+)
+wrong(
+    "bug_hunt",
+    points=2,
+    why="Found, but not repaired: the script's class is named, which is called in another way.",
+    code="""
+import the_annotated_transformer
+
+case_number = 1234
+diagnosis = "embed"
+repaired = the_annotated_transformer.Embeddings
+""",
+)
