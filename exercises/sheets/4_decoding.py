@@ -2,7 +2,7 @@
 # <!-- sheet: 4_decoding -->
 # # Sheet 4. Decoding and looking inside
 #
-# 20 points, about three hours. Read [Part 4](../index.html#copy-task), [Beam
+# 20 points, about three hours and a quarter. Read [Part 4](../index.html#copy-task), [Beam
 # search](../index.html#beam-search) to [A batch of beams](../index.html#batch-of-beams) in Part 7,
 # and [Part 9](../index.html#looking-inside) first. Task 7 needs the folder `pretrained/` beside
 # the script.
@@ -279,8 +279,8 @@ assert torch.allclose(found.sum(), logits[7] - logits[8], atol=1e-4), "the terms
 #
 # The *cost* of heads is by how much `loss_of` rises without them, on the sentences of `captions`.
 # The *excess* of a pair is the cost of both minus the two costs of each alone. Which of the 36
-# pairs has the largest? Run it once, write your numbers below, and take the call out again. It
-# takes less than a minute.
+# pairs has the largest? Measure it in less than a minute. Write your numbers into the task's cell,
+# and the calls into the check cell below it, which the marker skips.
 
 
 # %%
@@ -345,8 +345,8 @@ assert cost_of_both > sum(costs_alone), "a pair with an excess costs more than t
 # ## Task 8. The bug hunt (bug hunt, medium, 40 minutes, 4 points)
 #
 # A small Transformer should copy sequences, and one of its parts is faulty. Which one depends on a
-# number: take the last four digits of your student number. `hunt` is the file `hunt.py` beside this
-# sheet. It trains the model in some seconds and shows symptoms. What has gone wrong?
+# number: take the last four digits of your student number. `hunt` is the file `hunt.py` beside
+# this sheet. It trains the model in some seconds and shows symptoms. What has gone wrong?
 #
 # 1. Look at the symptoms, and ask the model yourself: `case.write(sources)`, `case.attention(sources)`,
 #    `case.log_probs(sources, targets)`. `hunt(None)` is a sound model, to compare with.
@@ -359,6 +359,7 @@ sys.path.append("../../docs/course")  # where hunt.py lies, if not beside this s
 from hunt import CANDIDATES, CONTRACTS, hunt
 
 print(*(f"{part:14} {fault}" for part, fault in CANDIDATES.items()), sep="\n")
+
 
 # %% task="bug_hunt"
 ### BEGIN SOLUTION

@@ -2,13 +2,13 @@
 # <!-- sheet: 5_language_model -->
 # # Sheet 5. The language model
 #
-# 20 points, about three hours. Read [Part 10](../index.html#today), [Decoding with a
+# 20 points, about three hours and a quarter. Read [Part 10](../index.html#today), [Decoding with a
 # cache](../index.html#cached-decoding) in Part 7 and [Evaluation](../index.html#evaluation) in
 # Part 3 first.
 #
-# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
-# of it; your mark comes from other tests, with other numbers and sizes. You may add cells and
-# functions. Hand in this file under its name.
+# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a
+# little of it; your mark comes from other tests, with other numbers and sizes. You may add cells
+# and functions. Hand in this file under its name.
 
 # %%
 import itertools
@@ -304,7 +304,8 @@ assert torch.allclose(steps, plain, atol=1e-5), "a later position is wrong"
 #   captions that there can be: count the English ones. Each is equally likely, and the best model
 #   knows no more than that.
 #
-# Write your numbers below, and take the calls out again.
+# Write your numbers into the task's cell, and the calls into the check cell below it, which the
+# marker skips.
 
 
 # %%
