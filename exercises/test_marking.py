@@ -1,4 +1,4 @@
-"""More than twenty hand-ins, as a tutor gets them: each gets what it deserves, whatever it tries."""
+"""Hand-ins of all kinds, as a tutor gets them: each gets what it deserves."""
 
 import csv
 import json
@@ -10,13 +10,13 @@ import pytest
 from exercises.course import grade, sheets
 from exercises.course.tasks import HERE, tasks_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SHEET = "1_attention"
 MASTER = sheets.master(SHEET)
 BLANK = sheets.blank(MASTER)
 FULL = sum(task.points for task in tasks_of(SHEET))
+WITHOUT = FULL - 4  # where the windowed attention is missing
 SECRET = HERE / "tests" / f"{SHEET}.py"
-VALUES = "def windowed_attention(query, key, value, width):\n"
 
 
 def with_answers(text: str, **answers: str) -> str:
@@ -30,14 +30,15 @@ def with_answers(text: str, **answers: str) -> str:
 
 
 def window(code: str) -> str:
-    """A right sheet, but for the windowed attention (four points)."""
+    """A right sheet, but for the windowed attention."""
     return with_answers(MASTER, windowed_attention=code)
 
 
-def answered(**only: None) -> str:
-    """A blank sheet in which some tasks are answered as in the master."""
+def half() -> str:
+    """A blank sheet with the first two answers of the master."""
     cells = dict(grade.cells_of_script(MASTER))
-    return with_answers(BLANK, **{name: cells[name] for name in only})
+    begun = {name: cells[name] for name in ("predictions", "score_variance")}
+    return with_answers(BLANK, **begun)
 
 
 def in_notebook(text: str) -> str:
@@ -50,8 +51,70 @@ def with_magics() -> str:
     return json.dumps(notebook)
 
 
-WITHOUT = FULL - 4  # the windowed attention is missing
-HAND_INS = {  # the text of the file, its points, what the remarks must name
+UNCHANGED = """
+def windowed_attention(query, key, value, width):
+    return attention(query, key, value)[0]
+"""
+HARD_CODED = """
+def windowed_attention(query, key, value, width):
+    return query
+"""
+READS = f"""
+exec(open({str(SECRET)!r}).read())
+{HARD_CODED}
+"""
+IMPORTS = f"""
+sys.path.insert(0, {str(HERE.parent)!r})
+from exercises.course.tasks import tasks_of
+{HARD_CODED}
+"""
+FORGES = """
+import json, os
+torch.allclose = torch.equal = lambda *given, **named: True
+torch.randn = torch.zeros
+for number in range(60):
+    line = json.dumps({"end": number, "result": [[[1.0]], 0], "done": True})
+    for file in range(20):
+        try:
+            os.write(file, line.encode() + b"\\n")
+        except OSError:
+            pass
+"""
+LOOPS_WHEN_CALLED = """
+def windowed_attention(query, key, value, width):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+"""
+HOG = """
+def windowed_attention(query, key, value, width):
+    held = []
+    while True:
+        held.append(torch.empty(2**28))
+"""
+STARTS = """
+import os, socket, subprocess
+for harm in (
+    lambda: subprocess.run(["id"]),
+    lambda: os.system("id"),
+    lambda: os.fork(),
+    lambda: os.kill(os.getppid(), 9),
+    lambda: socket.create_connection(("127.0.0.1", 9)),
+):
+    try:
+        harm()
+    except PermissionError:
+        pass
+"""
+FLOODS = """
+def windowed_attention(query, key, value, width):
+    print("x" * 10**6)
+    return torch.zeros(20_000, 1_000)
+"""
+HAND_INS = {  # the text of the file, its points, and what the remarks must name
     "right.py": (MASTER, FULL, ""),
     "right.ipynb": (in_notebook(MASTER), FULL, ""),
     "windows.py": ("\ufeff" + MASTER.replace("\n", "\r\n"), FULL, ""),
@@ -60,77 +123,29 @@ HAND_INS = {  # the text of the file, its points, what the remarks must name
     "blank.ipynb": (in_notebook(BLANK), 0, "not answered"),
     "empty.py": ("", 0, "not answered"),
     "broken.ipynb": (in_notebook(MASTER)[:-200], 0, "cannot be read"),
-    "half.py": (answered(predictions=None, score_variance=None), 4, "not answered"),
-    "syntax.py": (window("def windowed_attention(query, key, value, width)\n"), WITHOUT, "SyntaxError"),
-    "numbers.py": (window("windowed_attention = 7"), WITHOUT, "TypeError"),
-    "alias.py": (window("windowed_attention = attention"), WITHOUT, ""),
-    "unchanged.py": (
-        window(VALUES + "    return attention(query, key, value)[0]"),
-        WITHOUT,
-        "not the attention",
-    ),
-    "hard-coded.py": (window(VALUES + "    return query"), WITHOUT, "not the attention"),
-    "reads.py": (
-        window(f"exec(open({str(SECRET)!r}).read())\n{VALUES}    return query"),
-        WITHOUT,
-        "refused: open",
-    ),
-    "imports.py": (
-        window(
-            f"sys.path.insert(0, {str(HERE.parent)!r})\n"
-            f"from exercises.course.tasks import tasks_of\n{VALUES}    return query"
-        ),
-        WITHOUT,
-        "No module named 'exercises'",
-    ),
-    "forges.py": (
-        window(
-            "import json, os\n"
-            "torch.allclose = lambda *given, **named: True\n"
-            "for number in range(60):\n"
-            "    line = json.dumps({'end': number, 'result': [[[1.0]], 0], 'ready': True, 'done': True})\n"
-            "    for file in range(20):\n"
-            "        try:\n"
-            "            os.write(file, line.encode() + b'\\n')\n"
-            "        except OSError:\n"
-            "            pass\n"
-        ),
-        None,
-        "",
-    ),
+    "half.py": (half(), 4, "not answered"),
+    "syntax.py": (window("def windowed_attention(query, key)\n"), WITHOUT, "SyntaxError"),
+    "number.py": (window("windowed_attention = 7"), WITHOUT, "TypeError"),
+    "alias.py": (window("windowed_attention = attention"), WITHOUT, "TypeError"),
+    "unchanged.py": (window(UNCHANGED), WITHOUT, "not the attention"),
+    "hard-coded.py": (window(HARD_CODED), WITHOUT, "not the attention"),
+    "reads.py": (window(READS), WITHOUT, "refused: open"),
+    "imports.py": (window(IMPORTS), WITHOUT, "No module named 'exercises'"),
+    "forges.py": (window(FORGES), None, ""),
     "loops.py": (window("while True:\n    pass"), WITHOUT, "longer than"),
-    "loops-when-called.py": (
-        window(VALUES + "    while True:\n        try:\n            pass\n        except BaseException:\n            pass"),
-        WITHOUT,
-        "longer than",
-    ),
-    "hog.py": (
-        window(VALUES + "    held = []\n    while True:\n        held.append(torch.empty(2**28))"),
-        WITHOUT,
-        "memory",
-    ),
+    "loops-when-called.py": (window(LOOPS_WHEN_CALLED), WITHOUT, "longer than"),
+    "hog.py": (window(HOG), WITHOUT, "memory"),
     "leaves.py": (window("import os\nos._exit(0)"), WITHOUT, "killed the process"),
-    "starts.py": (
-        window(
-            "import os, socket, subprocess\n"
-            "for harm in (\n"
-            "    lambda: subprocess.run(['id']),\n"
-            "    lambda: os.system('id'),\n"
-            "    lambda: os.fork(),\n"
-            "    lambda: os.kill(os.getppid(), 9),\n"
-            "    lambda: socket.create_connection(('127.0.0.1', 9)),\n"
-            "):\n"
-            "    try:\n"
-            "        harm()\n"
-            "    except PermissionError:\n"
-            "        pass\n"
-        ),
-        WITHOUT,
-        "refused: os.fork",
-    ),
-    "floods.py": (window(VALUES + "    return torch.zeros(20_000, 1_000)"), WITHOUT, ""),
+    "starts.py": (window(STARTS), WITHOUT, "refused: os.fork"),
+    "floods.py": (window(FLOODS), WITHOUT, ""),
     "crashes.py": (window("import ctypes\nctypes.string_at(0)"), WITHOUT, "refused: ctypes"),
 }
+
+
+def place_of(name: str) -> str:
+    """Where a hand-in lies: a folder for each student."""
+    path = Path(name)
+    return f"{path.stem}{path.suffix[1:]}/{SHEET}{path.suffix}"
 
 
 @pytest.fixture(scope="module")
@@ -138,26 +153,22 @@ def table(tmp_path_factory) -> dict[str, dict]:
     """The rows of the CSV, by hand-in."""
     folder = tmp_path_factory.mktemp("hand-ins")
     for name, (text, _, _) in HAND_INS.items():
-        path = folder / Path(name).stem / f"{SHEET}{Path(name).suffix}"
-        path = path.with_name(f"{path.stem}-{Path(name).suffix[1:]}{path.suffix}")
-        path.parent.mkdir(exist_ok=True)
+        path = folder / place_of(name)
+        path.parent.mkdir()
         path.write_text(text, "utf-8", newline="")
     grade.mark_folder(folder, seed=7, seconds=6)
     out = folder / "marks" / f"{SHEET}.csv"
     print(out.read_text("utf-8"))
     with out.open(encoding="utf-8", newline="") as file:
         rows = {row["hand-in"]: row for row in csv.DictReader(file)}
-    return {
-        name: rows[f"{Path(name).stem}/{SHEET}-{Path(name).suffix[1:]}{Path(name).suffix}"]
-        for name in HAND_INS
-    }
+    return {name: rows[place_of(name)] for name in HAND_INS}
 
 
 @pytest.mark.parametrize("name", HAND_INS)
 def test_each_hand_in_gets_what_it_deserves(table, name):
     _, points, remark = HAND_INS[name]
     row = table[name]
-    if points is None:  # it spoils its own other answers, too: it must not gain
+    if points is None:  # it may spoil its other answers, too
         assert float(row["windowed_attention (4)"]) == 0
         assert float(row["sum"]) <= WITHOUT
     else:

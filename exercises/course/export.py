@@ -1,15 +1,16 @@
 """Export for nbgrader: a course folder with the sheets as its assignments.
 
     python -m exercises.course.export make FOLDER
-
-Then, in FOLDER, `nbgrader generate_assignment 1_attention` and the rest as usual; see exercises/README.md.
-nbgrader runs hidden tests in the student's kernel: it does not protect from students who read files.
+ Then, in FOLDER, `nbgrader generate_assignment 1_attention` and the rest as usual; see
+exercises/README.md. nbgrader runs hidden tests in the student's kernel: it does not protect from
+students who read files.
 """
 
 import sys
 from pathlib import Path
 
 import nbformat
+import tyro
 
 from exercises.course import sheets
 from exercises.course.tasks import HERE, SHEETS, Task, tasks_of
@@ -64,7 +65,7 @@ def test_cell(sheet: str, task: Task) -> nbformat.NotebookNode:
 
 
 def source_notebook(sheet: str) -> nbformat.NotebookNode:
-    """The master of a sheet with nbgrader's marks: each task, its visible check, its hidden test."""
+    """The master of a sheet with nbgrader's marks; a hidden test follows each task."""
     tasks = {task.name: task for task in tasks_of(sheet)}
     notebook = sheets.notebook(sheets.master(sheet))
     cells = []
@@ -81,7 +82,7 @@ def source_notebook(sheet: str) -> nbformat.NotebookNode:
     return notebook
 
 
-def make(folder: Path) -> None:
+def make(folder: tyro.conf.Positional[Path]) -> None:
     """Write the course folder; ValueError if it holds other things already."""
     if folder.exists() and any(folder.iterdir()) and not (folder / "nbgrader_config.py").is_file():
         raise ValueError(f"{folder} is not empty: name a new folder, or one that this has made")
@@ -91,7 +92,7 @@ def make(folder: Path) -> None:
         write_text(folder / "source" / sheet / f"{sheet}.ipynb", text)
         hunt = sheets.handouts()["hunt.py"]
         write_text(folder / "source" / sheet / "hunt.py", hunt)
-    print(f"{folder}: {len(SHEETS)} assignments; go on there with nbgrader generate_assignment {SHEETS[0]}")
+    print(f"{folder}: {len(SHEETS)} assignments; there: nbgrader generate_assignment {SHEETS[0]}")
 
 
 main = command_line(make=make)

@@ -1,9 +1,8 @@
 """Mark a folder of handed-in sheets.
 
-    python -m exercises.course.grade folder FOLDER    write FOLDER/marks/SHEET.csv
-
-Every hand-in (.py or .ipynb) runs in a process of its own, in an empty folder; see worker.py for what
-it may do. Judges and solutions stay in this process.
+    python -m exercises.course.grade mark FOLDER    write FOLDER/marks/SHEET.csv
+ Every hand-in (.py or .ipynb) runs in a process of its own, in an empty folder; see worker.py for
+what it may do. Judges and solutions stay in this process.
 """
 
 import contextlib
@@ -24,6 +23,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import tyro
 
 from exercises.course.tasks import HERE, SHEETS, Task, first_line, tasks_of
 from tools.records import command_line
@@ -105,7 +106,7 @@ def sheet_of(path: Path) -> str:
     """Which sheet a file is: by its name, or by the name of its folder; "" if it is none."""
     for name in (path.stem, path.parent.name):
         for sheet in SHEETS:
-            number, _, title = sheet.partition("_")
+            number, *_ = sheet.partition("_")
             if sheet in name or re.fullmatch(rf"(sheet|blatt)?[ _-]?{number}", name, re.I):
                 return sheet
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -118,7 +119,7 @@ def sheet_of(path: Path) -> str:
 
 
 def readable_places() -> list[str]:
-    """Python's installation, the script and the pretrained model; ValueError if exercises/ is in it."""
+    """What a hand-in may read: Python, the script, the model; ValueError if exercises/ is in it."""
     paths = sysconfig.get_paths()
     places = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     places |= {f"{prefix}/lib" for prefix in (sys.base_prefix, sys.base_exec_prefix)}
@@ -127,7 +128,9 @@ def readable_places() -> list[str]:
     real = {os.path.realpath(place) for place in places}
     for place in real:
         if HERE.is_relative_to(place):
-            raise ValueError(f"exercises/ lies in {place}, which hand-ins can read: move the project")
+            raise ValueError(
+                f"exercises/ lies in {place}, which hand-ins can read: move the project"
+            )
     return sorted(places | real)
 
 
@@ -321,7 +324,11 @@ def hand_ins_of(folder: Path) -> dict[str, list[Path]]:
 
 
 def mark_folder(
-    folder: Path, seed: int | None = None, workers: int = 0, seconds: float = 60, gigabytes: float = 2
+    folder: tyro.conf.Positional[Path],
+    seed: int | None = None,
+    workers: int = 0,
+    seconds: float = 60,
+    gigabytes: float = 2,
 ) -> None:
     """Write FOLDER/marks/SHEET.csv: a row a hand-in, a column a task, the sum, remarks.
 
@@ -355,10 +362,10 @@ def mark_folder(
                 print(f"{sheet}  {mark.total():5g}  {name}", flush=True)
         print(f"{out} (seed {seed})")
     if not shielded:
-        print("Some hand-ins were shielded by Python alone, not by the kernel: see exercises/README.md.")
+        print("Some hand-ins were shielded by Python alone, not by the kernel: see worker.py.")
 
 
-main = command_line(folder=mark_folder)
+main = command_line(mark=mark_folder)
 
 if __name__ == "__main__":
     sys.exit(main())

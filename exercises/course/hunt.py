@@ -23,7 +23,7 @@ CONTRACTS = {
     "add_positions": "add_positions(x, waves): x (B, T, D) with the encodings (T, D) added",
     "split": "split(x, heads): the width of x (B, T, D) cut into heads -> (B, H, T, D/H)",
     "scores": "scores(q, k): (B, H, T, d) and (B, H, S, d) -> scaled inner products (B, H, T, S)",
-    "weights": "weights(scores, mask): attention weights (B, H, T, S); the mask broadcasts, True is open",
+    "weights": "weights(scores, mask): attention weights (B, H, T, S); True in the mask is open",
     "residual": "residual(x, change): the stream after a sub-layer whose output is `change`",
     "dropout": "dropout(x, p, training): drops entries with probability p, in training only",
     "memory": "memory(states): what cross-attention sees of the encoder's states (B, S, D)",
@@ -31,9 +31,9 @@ CONTRACTS = {
     "frame": "frame(src): source (B, S) as target (B, S + 2): start, tokens, end, padding",
     "source_mask": "source_mask(src): (B, 1, S), which positions of the source may be seen",
     "causal": "causal(size): (size, size), which positions of the target each position may see",
-    "shift": "shift(tgt): target (B, T + 1) -> what the decoder reads, what it must predict: (B, T) each",
-    "loss": "loss(log_probs, target): (B, T, V), (B, T) -> mean loss of a token; padding does not count",
-    "rate": "rate(step): learning rate at a step from 1: up to 0.01 at step 50, then as an inverse root",
+    "shift": "shift(tgt): target (B, T + 1) -> what the decoder reads, and predicts: (B, T) each",
+    "loss": "loss(log_probs, target): (B, T, V), (B, T) -> mean loss of a token, without padding",
+    "rate": "rate(step): learning rate: a line up to 0.01 at step 50, then as the inverse root",
     "update": "update(loss, optimizer): one update, with the gradient of this loss alone",
     "first": "first(src): what decoding begins with, for each source: (B, 1)",
     "choose": "choose(log_probs): the most likely token of each row: (B, V) -> (B,)",
@@ -149,7 +149,7 @@ def mean_change(before: Copier, after: Copier) -> float:
 
 @torch.enable_grad()
 def train(parts: dict) -> Copier:
-    """A trained model; it keeps the mean loss of every forty updates, and how far its weights moved."""
+    """A trained model, with `losses` (means of forty updates) and `moved` (by its weights)."""
     model = Copier(parts)
     start = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
@@ -234,7 +234,7 @@ class Case:
         return self.train().model(src, tgt)
 
     def attention(self, src: Tensor) -> Tensor:
-        """Weights of cross-attention, a mean of the heads, while the right copy is read: (B, T, S)."""
+        """Cross-attention, the mean of its heads, while the right copy is read: (B, T, S)."""
         self.log_probs(src, right_rows(src)[0])
         return self.model.src_attn.attn.mean(1)
 
@@ -243,7 +243,7 @@ class Case:
         src = self.samples()
         read, predict = right_rows(src)
         log_probs = self.log_probs(src, read)
-        told = log_probs.argmax(-1)
+        right = log_probs.argmax(-1) == predict
         real = (predict != PAD) & (predict != END)
         written = self.write(src)
         whole = (written == predict).all(1)
@@ -255,12 +255,14 @@ class Case:
         changed = read.clone()
         changed[:, -1] = PAD + 1
         later = (self.log_probs(src, changed)[:, :-1] - log_probs[:, :-1]).abs().amax(-1) > 1e-4
-        hard = [t for t in range(4, TOKENS) if (told == predict)[predict == t].float().mean() < 0.9]
+        hard = [t for t in range(4, TOKENS) if right[predict == t].float().mean() < 0.9]
         at_end = log_probs.exp()[predict == END][:, END]
         return {
-            "training loss, means of 40 updates": " ".join(f"{loss:.2f}" for loss in self.model.losses),
+            "training loss, means of 40 updates": " ".join(
+                f"{loss:.2f}" for loss in self.model.losses
+            ),
             "how far a weight moved in training": f"{self.model.moved:.3f}",
-            "told the right beginning, tokens right": f"{(told == predict)[real].float().mean():.0%}",
+            "told the right beginning, tokens right": f"{right[real].float().mean():.0%}",
             "of these, tokens right less than nine times of ten": str(hard),
             "predictions that a later token changes": f"{later.float().mean():.0%}",
             "probability of the end where it belongs": f"{at_end.mean():.2f}",
@@ -289,7 +291,7 @@ class Case:
             print("  ".join(f"{weight:.2f}" for weight in row))
 
     def repair(self, part: str, mine) -> "Case":
-        """The case with your function as one of its parts: print its report; ValueError for no part."""
+        """Print the report with your function as this part; ValueError if there is no such part."""
         if part not in CONTRACTS:
             raise ValueError(f"there is no part {part!r}: CONTRACTS lists them")
         repaired = Case(self.number, self.parts | {part: mine})

@@ -1,11 +1,11 @@
 """Hand-outs: sheets without their solutions, as scripts and notebooks, made from the masters.
 
     python -m exercises.course.sheets make    write docs/course/
-
-A master is a percent script. The solution of a task stands between ### BEGIN SOLUTION and ### END SOLUTION.
-In a function, the hand-out raises NotImplementedError there. At the top level, each name that the solution
-sets becomes None. A task's heading reads `## Task 3. Title (kind, level, 20 minutes, 4 points)` below the
-comment `<!-- task: name -->`; its points are those of the test and of the tutor together.
+ A master is a percent script. The solution of a task stands between ### BEGIN SOLUTION and ### END
+SOLUTION. In a function, the hand-out raises NotImplementedError there. At the top level, each name
+that the solution sets becomes None. A task's heading reads `## Task 3. Title (kind, level, 20
+minutes, 4 points)` below the comment `<!-- task: name -->`; its points are those of the test and of
+the tutor together.
 """
 
 import ast
@@ -58,7 +58,9 @@ def headings_of(text: str) -> list[Heading]:
         if cell.cell_type == "markdown" and (task := TASK.search(cell.source)):
             heading = HEADING.search(cell.source)
             if heading is None:
-                raise ValueError(f"task {task[1]}: no heading as in '## Task 3. Title (…, 4 points)'")
+                raise ValueError(
+                    f"task {task[1]}: no heading as in '## Task 3. Title (…, 4 points)'"
+                )
             number, title, kind, points = heading.groups()
             found.append(Heading(task[1], int(number), title, kind, int(points)))
     return found
@@ -71,8 +73,10 @@ def placeholder(solution: str, indent: str, number: int | None) -> str:
         return f'{indent}raise NotImplementedError("{message}")\n'
     names = []
     for statement in ast.parse(textwrap.dedent(solution)).body:
-        for target in getattr(statement, "targets", ()):
-            names.append(f"{ast.unparse(target)} = None  # {message}\n")
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        for target in filter(None, targets):
+            found = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
+            names += [f"{name} = None  # {message}\n" for name in found]
     return "".join(names) or f'raise NotImplementedError("{message}")\n'
 
 

@@ -14,11 +14,11 @@ exercises/tests/SHEET.py has a class for each task of the sheet:
             return (4, "") if close(result, right(x, window)) else (0, "the window is not kept")
 
 `inputs` and `probe` run in the student's process, so they hold no solution. They are sent there as
-source. They may use `torch`, `nn`, `F`, `math`, `random`, the script as `at`, and functions of the same
-file that are marked with `@shared`. `judge` runs in the marker's process, on the same inputs, and may use
-everything. Its `result` holds lists where `probe` returned tensors or tuples. An error in `inputs` or
-`probe` gives no points; an error in `judge` (of a result in a wrong form) neither. A task runs with
-`seeds` seeds, and the worst counts.
+source. They may use `torch`, `nn`, `F`, `math`, `random`, the script as `at`, and functions of the
+same file that are marked with `@shared`. `judge` runs in the marker's process, on the same inputs,
+and may use everything. Its `result` holds lists where `probe` returned tensors or tuples. An error
+in `inputs` or `probe` gives no points; an error in `judge` (of a result in a wrong form) neither. A
+task runs with `seeds` seeds, and the worst counts.
 
 A task whose report a tutor marks says `tutor=2`: these points come on top of `points`.
 """

@@ -1,9 +1,8 @@
 """Try a sheet's tests while writing them; the tests of the course use it, too.
 
-    python -m exercises.course.try_out sheet --name 1_attention [--task NAME]
-
-Prints what the master, the blank sheet and every wrong answer get. Everything runs in this process, one
-after the other: unlike foreign code, ours needs no isolation.
+    python -m exercises.course.try_out sheet 1_attention [--task NAME]
+ Prints what the master, the blank sheet and every wrong answer get. Everything runs in this
+process, one after the other: unlike foreign code, ours needs no isolation.
 """
 
 import contextlib
@@ -11,6 +10,8 @@ import io
 import random
 import sys
 import types
+
+import tyro
 
 from exercises.course import sheets, worker
 from exercises.course.grade import cells_of_script
@@ -31,7 +32,7 @@ def run(cells: list[tuple[str, str]], begin: dict | None = None) -> types.Module
 
 
 def points_of(names: dict, task: Task, seed: int = 0) -> tuple[float, str]:
-    """What a task gets in a sheet that defines these names, the worst of its seeds, and the message."""
+    """What a task gets where these names are defined, the worst of its seeds, and why."""
     draw = random.Random(seed)
     found = []
     for _ in range(task.seeds):
@@ -53,7 +54,7 @@ def with_answer(master: types.ModuleType, code: str) -> types.ModuleType:
     return run([("", code)], names)
 
 
-def sheet(name: str, task: str = "") -> None:
+def sheet(name: tyro.conf.Positional[str], task: str = "") -> None:
     """Mark the master, the blank sheet and the wrong answers of a sheet, or of one of its tasks."""
     import the_annotated_transformer  # noqa: F401  # probes call it `at`
 

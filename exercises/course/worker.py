@@ -1,9 +1,8 @@
 """The process in which a hand-in runs: it gets a job on standard input and sends messages back.
-
-It knows no solution and no judge. Before it runs foreign code it gives up what that code does not
-need: files elsewhere, other processes, the network. Two barriers stand in a row. On Linux the kernel
-itself refuses other files, whatever opens them (Landlock). Everywhere a hook of Python refuses, and
-reports, what Python code does; code that is written to get round this hook can.
+ It knows no solution and no judge. Before it runs foreign code it gives up what that code does not
+need: files elsewhere, other processes, the network. Two barriers stand in a row. On Linux the
+kernel itself refuses other files, whatever opens them (Landlock). Everywhere a hook of Python
+refuses, and reports, what Python code does; code that is written to get round this hook can.
 """
 
 import ctypes
@@ -149,7 +148,7 @@ def limit(memory: int) -> None:
 
 
 def plain(data: object) -> object:
-    """Tensors and tuples as lists, so that the marker gets data only; TypeError for anything else."""
+    """Tensors and tuples as lists: the marker gets data only; TypeError for anything else."""
     if hasattr(data, "detach"):
         return data.detach().tolist()
     if isinstance(data, list | tuple):

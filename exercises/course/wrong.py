@@ -1,7 +1,7 @@
 """Common wrong answers: how they are written, and how they are loaded.
-
-exercises/wrong/SHEET.py calls `wrong` once for each: the task, the points that the answer deserves, the
-mistake in words (for tutors), and the code that stands in the task's cell instead of the solution.
+ exercises/wrong/SHEET.py calls `wrong` once for each: the task, the points that the answer
+deserves, the mistake in words (for tutors), and the code that stands in the task's cell instead of
+the solution.
 """
 
 from dataclasses import dataclass

@@ -348,11 +348,13 @@ assert cost_of_both > sum(costs_alone), "a pair with an excess costs more than t
 # number: take the last four digits of your student number. `hunt` is the file `hunt.py` beside
 # this sheet. It trains the model in some seconds and shows symptoms. What has gone wrong?
 #
-# 1. Look at the symptoms, and ask the model yourself: `case.write(sources)`, `case.attention(sources)`,
-#    `case.log_probs(sources, targets)`. `hunt(None)` is a sound model, to compare with.
-# 2. `CANDIDATES` lists what may be wrong, by part. Write the name of the part as `diagnosis` (2 points).
-# 3. `CONTRACTS` says what each part should do. Write that part anew, as `repaired` (2 points), and try
-#    it: `case.repair(diagnosis, repaired)`. Its symptoms should be those of the sound model.
+# 1. Look at the symptoms, and ask the model yourself: `case.write(sources)`,
+#    `case.attention(sources)`, `case.log_probs(sources, targets)`. `hunt(None)` is a sound model,
+#    to compare with.
+# 2. `CANDIDATES` lists what may be wrong, by part. Write the name of the part as `diagnosis` (2
+#    points).
+# 3. `CONTRACTS` says what each part should do. Write that part anew, as `repaired` (2 points), and
+#    try it: `case.repair(diagnosis, repaired)`. Its symptoms should be those of the sound model.
 
 # %%
 sys.path.append("../../docs/course")  # where hunt.py lies, if not beside this sheet

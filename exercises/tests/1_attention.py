@@ -17,7 +17,9 @@ class Predictions:
     def judge(result):
         letters = str(result).upper().ljust(6, "-")
         right = sum(letter == truth for letter, truth in zip(letters, "TTFTTF", strict=False))
-        wrong = sum(letter not in (truth, "-") for letter, truth in zip(letters, "TTFTTF", strict=False))
+        wrong = sum(
+            letter not in (truth, "-") for letter, truth in zip(letters, "TTFTTF", strict=False)
+        )
         points = max(right - wrong, 0) / 3
         return round(2 * points) / 2, "" if right == 6 else f"{right} right, {wrong} wrong"
 
@@ -29,7 +31,9 @@ class ScoreVariance:
         return m, a, -c, b, 2 ** torch.randint(2, 8, ()).item()
 
     def probe(solve, *given):
-        return float(solve.score_variance(*given)), float(solve.score_variance(0.0, 1.0, 0.0, 1.0, 64))
+        return float(solve.score_variance(*given)), float(
+            solve.score_variance(0.0, 1.0, 0.0, 1.0, 64)
+        )
 
     def judge(result, m, a, c, b, d_k):
         right = a * b + a * c**2 + b * m**2
@@ -78,7 +82,11 @@ class Matrices:
         girl, ball = (weights[2, 1] > 0.5).item(), (weights[6, 5] > 0.5).item()
         if girl and ball:
             return 2, ""
-        return (1, "Ball does not listen to roten") if girl else (0, "Mädchen does not listen to kleines")
+        return (
+            (1, "Ball does not listen to roten")
+            if girl
+            else (0, "Mädchen does not listen to kleines")
+        )
 
 
 @shared
@@ -123,7 +131,11 @@ class WindowedAttention:
             right, _ = at.attention(x, x.flip(1), x.cos(), mask)
             if close(output, right) and off == 0:
                 small = largest < len(x) ** 2 / 2
-                return (4, "") if small else (3, f"a tensor on the way has {largest} numbers, T × T or more")
+                return (
+                    (4, "")
+                    if small
+                    else (3, f"a tensor on the way has {largest} numbers, T × T or more")
+                )
             if close(output, right):
                 return points, message
             if off == 0 and close(output[width:], right[width:]):
@@ -153,7 +165,7 @@ def versions(order):
         return lambda query, key, value, mask=None: plain(query, key, value, mask, **changes)
 
     def keys_only(query, key, value, mask=None):
-        output, weights = plain(query, key, value, mask)
+        _, weights = plain(query, key, value, mask)
         return weights @ value.roll(1, 0), weights
 
     ways = (
@@ -215,7 +227,10 @@ class CheckOfAttention:
             6: "NaN where no key is open",
             7: "values of other keys",
         }
-        return points, f"missed: {', '.join(faults[n] for n in faults if n not in refused)}" if missed else ""
+        return (
+            points,
+            f"missed: {', '.join(faults[n] for n in faults if n not in refused)}" if missed else "",
+        )
 
 
 @task("half_of_the_keys", points=2, tutor=2)
@@ -240,12 +255,15 @@ class HalfOfTheKeys:
             return 0, "not answered"
         right = close(keys, torch.special.entr(weights).sum(-1).exp())
         measured = is_number(factor) and abs(factor - half_factor()) < 0.06
-        said = [*([] if right else ["effective_keys is wrong"]), *([] if measured else ["half_factor is off"])]
+        said = [
+            *([] if right else ["effective_keys is wrong"]),
+            *([] if measured else ["half_factor is off"]),
+        ]
         return right + measured, "; ".join(said)
 
 
 def half_factor() -> float:
-    """The factor that leaves half of 256 keys, measured with other random numbers than the student's."""
+    """The factor that leaves half of 256 keys, measured anew."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         scores = (torch.randn(400, 1, 64) * torch.randn(400, 256, 64)).sum(-1) / 8

@@ -5,16 +5,12 @@ from exercises.course.wrong import wrong
 wrong(
     "predictions",
     points=1.5,
-    why="Adding a vector to all keys changes every score, so it seems to change the weights. But it "
-    "adds the same number to all scores of a query, and the softmax takes no notice. A wrong letter "
-    "costs two thirds of a point, and the sum is rounded to halves.",
+    why="Adding a vector to all keys changes every score, so it seems to change the weights. But "
+    "it adds the same number to all scores of a query, and the softmax takes no notice.",
     code='predictions = "TFFTTF"',
 )
 wrong(
-    "predictions",
-    points=0,
-    why="Guessed: three right, three wrong.",
-    code='predictions = "TTTFFF"',
+    "predictions", points=0, why="Guessed: three right, three wrong.", code='predictions = "TTTFFF"'
 )
 wrong(
     "score_variance",
@@ -37,7 +33,7 @@ def score_variance(m, a, c, b, d_k):
 wrong(
     "score_gradient",
     points=1,
-    why="Each weight is taken for its own: that a growing weight takes from the others is forgotten.",
+    why="That a growing weight takes from the others is forgotten.",
     code="""
 def score_gradient(weights, values, g):
     return weights * (values @ g)

@@ -298,7 +298,7 @@ cost_of_both = 0.800
 wrong(
     "bug_hunt",
     points=0,
-    why="Wrong tokens with the right length are taken for missing positions. But the right tokens are "
+    why="Wrong tokens with the right length are taken for missing positions. But most tokens are "
     "in the right places: only some are taken for one another.",
     code="""
 case_number = 1234
