@@ -1848,7 +1848,7 @@ def parameters_beside_table_3():
 #
 #    </details>
 #
-# *Sheet 2 in `docs/course` has longer tasks: a norm, a bias by distance, several sentences in a row.*
+# *Sheet 2 in `docs/course` has longer tasks: a norm, a bias by distance, packed sentences.*
 #
 # <a id="training"></a>
 # # Part 3. Training
