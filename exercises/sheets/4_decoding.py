@@ -2,7 +2,7 @@
 # <!-- sheet: 4_decoding -->
 # # Sheet 4. Decoding and looking inside
 #
-# 20 points, about three hours and a quarter. Read [Part 4](../index.html#copy-task), [Beam
+# 20 points, about three hours and a half. Read [Part 4](../index.html#copy-task), [Beam
 # search](../index.html#beam-search) to [A batch of beams](../index.html#batch-of-beams) in Part 7,
 # and [Part 9](../index.html#looking-inside) first. Task 7 needs the folder `pretrained/` beside
 # the script.
@@ -232,7 +232,7 @@ assert torch.equal(attn(x, x, x), before), "after the block the output should be
 # each layer, and a constant from the biases.
 #
 # Return the terms (N + 1,) of the embedding and the layers, without the constant, for one position
-# of one sentence.
+# of one sentence. This is called *direct logit attribution*.
 
 
 # %% task="contributions"
@@ -335,10 +335,10 @@ assert cost_of_both > sum(costs_alone), "a pair with an excess costs more than t
 
 # %% [markdown]
 # <!-- report: stand_ins -->
-# *Your report, 100 to 150 words (1 of the 3 points).* Look at the maps of the two heads. What have
-# they in common? Would you have called either of them important by the table in [Switching heads
-# off](../index.html#heads-off)? What does the excess say about any table that switches off one
-# head at a time?
+# *Your report, 100 to 150 words (1 of the 3 points).* Look at the maps of the two heads; `attn` of
+# each attention keeps them. What have they in common? Would you have called either of them
+# important by the table in [Switching heads off](../index.html#heads-off)? What does the excess
+# say about any table that switches off one head at a time?
 
 # %% [markdown]
 # <!-- task: bug_hunt -->

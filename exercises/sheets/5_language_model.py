@@ -137,8 +137,8 @@ assert per_word(7.0, 80, 50, 9) > 7, (
 # <!-- task: rotary_terms -->
 # ## Task 4. Why rotary positions are relative (derivation, medium, 25 minutes, 2 points)
 #
-# `rotate` of Part 10 turns the pair of features $2i$ and $2i + 1$ by the angle $m\,\omega_i$ at
-# place $m$. Let a query $q$ be turned at place $m$ and a key $k$ at place $n$. Show on paper that
+# `rotate` of Part 10 rotates the pair of features $2i$ and $2i + 1$ by the angle $m\,\omega_i$ at
+# place $m$. Let a query $q$ be rotated at place $m$ and a key $k$ at place $n$. Show on paper that
 # their inner product is
 #
 # $$\sum_i A_i \cos\big((m - n)\,\omega_i\big) + B_i \sin\big((m - n)\,\omega_i\big),$$
@@ -149,7 +149,7 @@ assert per_word(7.0, 80, 50, 9) > 7, (
 
 # %% task="rotary_terms"
 def rotary_terms(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """A and B (d_k / 2,) for a query and a key (d_k,), neither of them turned."""
+    """A and B (d_k / 2,) for a query and a key (d_k,), neither of them rotated."""
     ### BEGIN SOLUTION
     a, b = q[0::2], q[1::2]
     c, d = k[0::2], k[1::2]
@@ -162,7 +162,7 @@ q, k = torch.randn(2, 6)
 A, B = rotary_terms(q, k)
 assert A.shape == (3,) and B.shape == (3,), "one number for each pair of features"
 assert torch.allclose(A.sum(), q @ k, atol=1e-5), (
-    "at equal places nothing has turned: A should add up to q · k"
+    "at equal places nothing is rotated: A should add up to q · k"
 )
 
 # %% [markdown]
@@ -196,39 +196,43 @@ assert mask[0, 0].tolist() == [True, True, False, False], "row 0, query 0 sees i
 assert mask[1, 2].tolist() == [False, True, True, False], "row 1 has no question: it is causal"
 
 # %% [markdown]
-# <!-- task: longest_talk -->
+# <!-- task: longest_conversation -->
 # ## Task 6. How long may a conversation be? (derivation, easy, 10 minutes, 2 points)
 #
 # A server has `memory` bytes, of which the weights take `weights`. All the rest is for the KV
-# cache of `talks` conversations, all of one length. The model has `layers` layers of width
+# cache of `conversations` conversations, all of one length. The model has `layers` layers of width
 # `d_model`, each with `heads` heads of queries and `groups` heads of keys and values. A number in
 # the cache takes `size` bytes. How many tokens may each conversation have?
 
 
-# %% task="longest_talk"
-def longest_talk(memory, weights, talks, layers, d_model, heads, groups, size) -> int:
+# %% task="longest_conversation"
+def longest_conversation(
+    memory, weights, conversations, layers, d_model, heads, groups, size
+) -> int:
     """Whole tokens of each conversation; 0 if there is no room for one."""
     ### BEGIN SOLUTION
     width = groups * (d_model // heads)  # of the keys, and of the values, at one position
     bytes_per_token = 2 * layers * width * size
-    return max(0, memory - weights) // (talks * bytes_per_token)
+    return max(0, memory - weights) // (conversations * bytes_per_token)
     ### END SOLUTION
 
 
-# %% check="longest_talk"
-found = longest_talk(1000, 200, 5, 1, 8, 2, 1, 2)
+# %% check="longest_conversation"
+found = longest_conversation(1000, 200, 5, 1, 8, 2, 1, 2)
 assert isinstance(found, int), "a whole number"
-assert found == 10, "800 bytes for 5 talks, and 16 for a token: 4 numbers of keys, 4 of values"
+assert found == 10, (
+    "800 bytes for 5 conversations, and 16 for a token: 4 numbers of keys, 4 of values"
+)
 
 # %% [markdown]
-# <!-- task: turned_cache -->
-# ## Task 7. A cache that turns and shares (code, hard, 45 minutes, 4 points)
+# <!-- task: rotated_cache -->
+# ## Task 7. A cache that rotates once and shares (code, hard, 45 minutes, 4 points)
 #
-# Behind the `CachedAttention` of Part 7, a `RotaryGroupedAttention` turns all cached keys again at
-# every step, and copies every shared head for its queries. Write the cache that servers use. It
+# Behind the `CachedAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again
+# at every step, and copies every shared head for its queries. Write the cache that servers use. It
 # keeps
 #
-# - `keys` (rows, groups, length, d_k), each turned once, when it is new, and
+# - `keys` (rows, groups, length, d_k), each rotated once, when it is new, and
 # - `values` (rows, groups, length, d_k).
 #
 # `forward` takes the states (B, beam, D) of one new position of each hypothesis, as
@@ -238,8 +242,8 @@ assert found == 10, "800 bytes for 5 talks, and 16 for a token: 4 numbers of key
 # token stands at place 0. There is no dropout.
 
 
-# %% task="turned_cache"
-class TurnedCache(nn.Module):
+# %% task="rotated_cache"
+class RotatedCache(nn.Module):
     """Stands in for a `RotaryGroupedAttention` when tokens come one by one."""
 
     def __init__(self, attn: RotaryGroupedAttention):
@@ -275,11 +279,11 @@ class TurnedCache(nn.Module):
         ### END SOLUTION
 
 
-# %% check="turned_cache"
+# %% check="rotated_cache"
 attn = RotaryGroupedAttention(4, 16, dropout=0.0, groups=2)
 x = torch.randn(3, 5, 16)
 with torch.no_grad():
-    cache = TurnedCache(attn)
+    cache = RotatedCache(attn)
     steps = torch.cat([cache(x[:, n : n + 1]) for n in range(5)], dim=1)
     plain = attn(x, x, x, subsequent_mask(5))
 assert cache.keys.shape == (3, 2, 5, 4), f"two groups of keys, not {tuple(cache.keys.shape)}"

@@ -125,9 +125,9 @@ class RotaryTerms:
         ]
 
         def right(m, n):
-            turned_q = at.rotate(q.view(1, -1), torch.tensor([m]))[0]
-            turned_k = at.rotate(k.view(1, -1), torch.tensor([n]))[0]
-            return [float(one * turned_q @ turned_k) for one in ones]
+            rotated_q = at.rotate(q.view(1, -1), torch.tensor([m]))[0]
+            rotated_k = at.rotate(k.view(1, -1), torch.tensor([n]))[0]
+            return [float(one * rotated_q @ rotated_k) for one in ones]
 
         def agrees(sign):
             for m, n in places:
@@ -141,7 +141,7 @@ class RotaryTerms:
             return 2, ""
         if agrees(-1):
             return 1, "B has the wrong sign: the angle is (m − n) ω, and the sine is odd"
-        return 0, "the sum is not the inner product of the turned vectors"
+        return 0, "the sum is not the inner product of the rotated vectors"
 
 
 @task("prefix_mask", points=2)
@@ -181,8 +181,8 @@ class PrefixMask:
         return 0, "some token sees a wrong key"
 
 
-@task("longest_talk", points=2, seeds=4)
-class LongestTalk:
+@task("longest_conversation", points=2, seeds=4)
+class LongestConversation:
     def inputs(seed):
         draw = random.Random(seed)
         groups = draw.choice([1, 2, 4])
@@ -193,22 +193,24 @@ class LongestTalk:
         return memory, weights, draw.randint(1, 9), draw.randint(2, 40), d_model, heads, groups, 2
 
     def probe(solve, memory, weights, *more):
-        return solve.longest_talk(memory, weights, *more), solve.longest_talk(1, weights, *more)
+        return solve.longest_conversation(memory, weights, *more), solve.longest_conversation(
+            1, weights, *more
+        )
 
-    def judge(result, memory, weights, talks, layers, d_model, heads, groups, size):
+    def judge(result, memory, weights, conversations, layers, d_model, heads, groups, size):
         attn = at.GroupedAttention(heads, d_model, groups=groups)
         numbers = layers * (attn.linears[1].out_features + attn.linears[2].out_features)
-        right = (memory - weights) // (numbers * size * talks)
+        right = (memory - weights) // (numbers * size * conversations)
         found, none = result
         if found == right:
             return (2, "") if none == 0 else (1, "if the weights do not fit, no token does")
-        if found == (memory - weights) // (numbers // 2 * size * talks):
+        if found == (memory - weights) // (numbers // 2 * size * conversations):
             return 1, "keys and values are kept, both"
         return 0, "the bytes of one token are different"
 
 
-@task("turned_cache", points=4)
-class TurnedCacheTask:
+@task("rotated_cache", points=4)
+class RotatedCacheTask:
     def inputs(seed):
         draw = random.Random(seed)
         groups = draw.choice([2, 3])
@@ -222,7 +224,7 @@ class TurnedCacheTask:
 
     def probe(solve, attn, x, rows):
         with torch.no_grad():
-            cache = solve.TurnedCache(attn)
+            cache = solve.RotatedCache(attn)
             before = [cache(x[:, :, place], None, None, None) for place in range(x.size(2) - 1)]
             keys, values = cache.keys, cache.values
             found = {"states": torch.stack(before, dim=2), "keys": keys, "values": values}
@@ -238,10 +240,10 @@ class TurnedCacheTask:
             reordered = torch.cat([past[rows], flat[:, -1:]], dim=1)
             kept = attn(reordered, reordered, reordered)[:, -1].view_as(x[:, :, -1])
             _, keys, values = attn.project(past, past, past)
-            turned = at.rotate(keys, torch.arange(past.size(1)))
+            rotated = at.rotate(keys, torch.arange(past.size(1)))
             copies = attn.h // keys.size(1)
         if close(result["keys"], keys, 1e-3):
-            return 0, "the cached keys are not turned by their places, as in Part 7"
+            return 0, "the cached keys are not rotated by their places, as in Part 7"
         if not close(result["states"], plain[:, :-1].reshape_as(x[:, :, :-1]), 1e-3):
             first = [step[0] for sentence in result["states"] for step in sentence]
             if close(first, plain[:, 0], 1e-3):
@@ -249,9 +251,9 @@ class TurnedCacheTask:
             return 0, "the states differ from those of a plain pass"
         points = 2
         messages = []
-        if close(result["keys"], turned, 1e-3) and close(result["values"], values, 1e-3):
+        if close(result["keys"], rotated, 1e-3) and close(result["values"], values, 1e-3):
             points += 1
-        elif close(result["keys"], turned.repeat_interleave(copies, 1), 1e-3):
+        elif close(result["keys"], rotated.repeat_interleave(copies, 1), 1e-3):
             messages.append("every shared head is kept several times")
         else:
             messages.append("`keys` and `values` are not (rows, groups, length, d_k)")
@@ -305,7 +307,7 @@ class Bigrams:
     def probe(solve, sentences, V, k):
         try:
             found = solve.bigrams(sentences, V, k)
-        except NotImplementedError:
+        except Exception:  # the numbers may be right all the same
             found = None
         numbers = solve.bigram_perplexity, solve.model_perplexity, solve.lowest_perplexity
         return None if found is None and numbers == (None, None, None) else (found, numbers)

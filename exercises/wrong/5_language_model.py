@@ -153,34 +153,34 @@ def prefix_mask(padding, prefix, T):
 """,
 )
 wrong(
-    "longest_talk",
+    "longest_conversation",
     points=1,
     why="Only keys are counted, or only values.",
     code="""
-def longest_talk(memory, weights, talks, layers, d_model, heads, groups, size):
-    return max(0, memory - weights) // (talks * layers * groups * (d_model // heads) * size)
+def longest_conversation(memory, weights, conversations, layers, d_model, heads, groups, size):
+    return max(0, memory - weights) // (conversations * layers * groups * (d_model // heads) * size)
 """,
 )
 wrong(
-    "longest_talk",
+    "longest_conversation",
     points=0,
     why="The cache is counted as if every query head had keys and values of its own.",
     code="""
-def longest_talk(memory, weights, talks, layers, d_model, heads, groups, size):
-    return max(0, memory - weights) // (talks * 2 * layers * d_model * size)
+def longest_conversation(memory, weights, conversations, layers, d_model, heads, groups, size):
+    return max(0, memory - weights) // (conversations * 2 * layers * d_model * size)
 """,
 )
 wrong(
-    "longest_talk",
+    "longest_conversation",
     points=1,
     why="A negative number of tokens, if not even the weights fit.",
     code="""
-def longest_talk(memory, weights, talks, layers, d_model, heads, groups, size):
-    return (memory - weights) // (talks * 2 * layers * groups * (d_model // heads) * size)
+def longest_conversation(memory, weights, conversations, layers, d_model, heads, groups, size):
+    return (memory - weights) // (conversations * 2 * layers * groups * (d_model // heads) * size)
 """,
 )
-TURNED_CACHE = """
-class TurnedCache(nn.Module):
+ROTATED_CACHE = """
+class RotatedCache(nn.Module):
     def __init__(self, attn):
         super().__init__()
         self.attn = attn
@@ -207,44 +207,44 @@ class TurnedCache(nn.Module):
         self.values = self.values[rows]
 """
 wrong(
-    "turned_cache",
+    "rotated_cache",
     points=0,
-    why="The cache of the text under another name: it turns all keys at every step.",
+    why="The cache of the text under another name: it rotates all keys at every step.",
     code="""
 from the_annotated_transformer import CachedAttention
 
-class TurnedCache(CachedAttention):
+class RotatedCache(CachedAttention):
     pass
 """,
 )
 wrong(
-    "turned_cache",
+    "rotated_cache",
     points=0,
-    why="Each new key and query is turned as if it stood at place 0.",
-    code=TURNED_CACHE.replace("0 if self.keys is None else self.keys.size(2)", "0"),
+    why="Each new key and query is rotated as if it stood at place 0.",
+    code=ROTATED_CACHE.replace("0 if self.keys is None else self.keys.size(2)", "0"),
 )
 wrong(
-    "turned_cache",
+    "rotated_cache",
     points=0,
-    why="All keys are turned again at every step, though those in the cache are turned already.",
-    code=TURNED_CACHE.replace("        k = rotate(k, place)\n", "").replace(
+    why="All keys are rotated again at every step, though those in the cache are rotated already.",
+    code=ROTATED_CACHE.replace("        k = rotate(k, place)\n", "").replace(
         "        self.keys = k\n",
         "        k = rotate(k, torch.arange(k.size(2)))\n        self.keys = k\n",
     ),
 )
 wrong(
-    "turned_cache",
+    "rotated_cache",
     points=0,
     why="Heads of queries are dealt out to the groups in turn, not in blocks.",
-    code=TURNED_CACHE.replace(
+    code=ROTATED_CACHE.replace(
         "unflatten(1, (k.size(1), -1))", "unflatten(1, (-1, k.size(1))).transpose(1, 2)"
     ).replace("heads.flatten(1, 2)", "heads.transpose(1, 2).flatten(1, 2)"),
 )
 wrong(
-    "turned_cache",
+    "rotated_cache",
     points=3,
     why="Shared heads are copied before they are kept, so the cache is as large as without groups.",
-    code=TURNED_CACHE.replace(
+    code=ROTATED_CACHE.replace(
         "        k = rotate(k, place)\n",
         "        copies = q.size(1) // k.size(1)\n"
         "        k = rotate(k, place).repeat_interleave(copies, dim=1)\n"
@@ -252,10 +252,10 @@ wrong(
     ),
 )
 wrong(
-    "turned_cache",
+    "rotated_cache",
     points=3,
     why="`keep` forgets the values.",
-    code=TURNED_CACHE.replace("        self.values = self.values[rows]\n", ""),
+    code=ROTATED_CACHE.replace("        self.values = self.values[rows]\n", ""),
 )
 BIGRAMS = """
 def bigrams(sentences, V, k):
