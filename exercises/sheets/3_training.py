@@ -2,7 +2,7 @@
 # <!-- sheet: 3_training -->
 # # Sheet 3. Training and the copy task
 #
-# 20 points, about three hours. Read [Parts 3 and 4](../index.html#training) first.
+# 20 points, about three and a half hours. Read [Parts 3 and 4](../index.html#training) first.
 #
 # Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
 # of it; your mark comes from other tests, with other numbers and sizes. You may add cells and

@@ -166,14 +166,26 @@ class LearntBias:
         module = solve.LearntBias(h, x.size(-1), 0.0, reach=reach)
         learnt = isinstance(dict(module.named_parameters()).get("bias"), nn.Parameter)
         at_start = module.bias.detach().clone()
+        q, k, v = (module.split(x + shift) for shift in range(3))
+        mask = at.subsequent_mask(x.size(1))
+
+        everything, few = slice(None), slice(reach + 1)
+
+        def attend(which, queries, keys, mask):
+            try:
+                found = module.attend(q[:, :, queries], k[:, :, keys], v[:, :, keys], mask)
+            except Exception:
+                return None
+            return found[which]
+
         with torch.no_grad():
             module.bias.copy_(bias)
-            q, k, v = (module.split(x + shift) for shift in range(3))
-            mask = at.subsequent_mask(x.size(1))
-            found = [module.attend(q, k, v, None)[1], module.attend(q, k, v, mask)[0]]
-            near = reach + 1
-            found.append(module.attend(q[:, :, :near], k[:, :, :near], v[:, :, :near], None)[1])
-            found.append(module.attend(q[:, :, -newest:], k, v, mask[:, -newest:])[0])
+            found = [
+                attend(1, everything, everything, None),
+                attend(0, everything, everything, mask),
+                attend(1, few, few, None),
+                attend(0, slice(-newest, None), everything, mask[:, -newest:]),
+            ]
         return learnt, at_start, found
 
     def judge(result, h, reach, x, bias, newest):

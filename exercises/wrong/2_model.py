@@ -164,7 +164,7 @@ wrong(
     code="""
 def packed_places(sentences):
     same = packed_mask(sentences, sentences)
-    return (same & subsequent_mask(sentences.size(1))).sum(-1)
+    return same.tril().sum(-1)
 """
     + ENCODE,
 )
@@ -219,7 +219,7 @@ for points, why, change in (
         "Distances beyond reach start again.",
         {"row": "(distance + self.reach) % (2 * self.reach + 1)"},
     ),
-    (0, "Distances beyond reach raise an error.", {"row": "distance + self.reach"}),
+    (1, "Distances beyond reach raise an error.", {"row": "distance + self.reach"}),
     (
         0,
         "The bias is added to the weights.",

@@ -203,6 +203,18 @@ def update(model, batches, loss_compute, optimizer, limit):
     return mean.item()
 """,
 )
+wrong(
+    "accumulate",
+    points=1,
+    why="The text's loop is called, which holds all batches and does not clip.",
+    code="""
+def update(model, batches, loss_compute, optimizer, limit):
+    from the_annotated_transformer import run_epoch
+
+    loss, _ = run_epoch(batches, model, loss_compute, optimizer, accum_iter=10**6)
+    return loss
+""",
+)
 FLOOR = """
 def noisy_floor(V, length, q):
     n = V - 4
@@ -288,11 +300,6 @@ for why, src, target in (
         "The places of the sorted tokens are given, not the tokens.",
         "src",
         "4 + src.argsort(dim=-1)",
-    ),
-    (
-        "Equal tokens are written once.",
-        "src",
-        "src.sort(dim=-1).values.unique_consecutive(dim=1).clone()[:, 1:]",
     ),
     ("The source is sorted, too, so that sorting is copying.", "target", "src.sort(dim=-1).values"),
 ):
