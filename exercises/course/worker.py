@@ -5,6 +5,7 @@ kernel itself refuses other files, whatever opens them (Landlock). Everywhere a 
 refuses, and reports, what Python code does; code that is written to get round this hook can.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -132,16 +133,20 @@ def hook_for(readable: tuple[str, ...]):
     return hook
 
 
-def limit(memory: int) -> None:
+def open_size():
+    """A file that tells how much memory this process has; opened while it still may be."""
+    with contextlib.suppress(OSError):  # macOS has no such file: there the time limit has to do
+        return open("/proc/self/statm")
+
+
+def limit(memory: int, size) -> None:
     """Limit what the process may use from here on: memory in bytes, files of 100 MB, no core."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (10**8, 10**8))
-    try:
-        with open("/proc/self/statm") as file:
-            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return  # macOS counts in another way: there the time limit has to do
-    resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+    if size:
+        with size:
+            used = int(size.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
 
 
 # The hand-in --------------------------------------------------------------------------------------
@@ -228,6 +233,7 @@ def probe(solve: Solve, source: str, seed: int) -> object:
 def main() -> None:
     job = json.loads(sys.stdin.buffer.readline())
     hide_streams()
+    size = open_size()
     readable = (*SYSTEM, *job["readable"])
     landlock = close_with_landlock(readable)
     import torch
@@ -235,7 +241,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name, path in job["modules"].items():
         load_module(name, path)
-    limit(job["memory"])
+    limit(job["memory"], size)
     module = types.ModuleType("handed_in")
     module.display = lambda *values: None  # as in a notebook
     sys.modules["handed_in"] = module

@@ -92,12 +92,12 @@ class Matrices:
 @shared
 def largest_tensor(function):
     """The result of a function, and the most numbers that a tensor on the way has."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.overrides import TorchFunctionMode
 
     largest = 0
 
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, operation, types, args=(), kwargs=None):
             nonlocal largest
             made = operation(*args, **(kwargs or {}))
             for each in made if isinstance(made, list | tuple) else (made,):
