@@ -10,6 +10,20 @@ import the_annotated_transformer as at
 from exercises.course.tasks import close, shared, task
 
 
+@shared
+def answers(*calls):
+    """What each call returns, or says when it fails; None if nothing has been answered."""
+    found = []
+    for call in calls:
+        try:
+            found.append(call())
+        except NotImplementedError:
+            found.append("not answered")
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}"[:100])
+    return None if all(each == "not answered" for each in found) else found
+
+
 @task("embedding_sizes", points=3)
 class EmbeddingSizes:
     def inputs(seed):
@@ -17,10 +31,11 @@ class EmbeddingSizes:
         return 2 * draw.randint(2, 300), draw.uniform(0.01, 2), draw.uniform(0.1, 30)
 
     def probe(solve, D, std, factor):
-        return solve.sizes(D, std, factor), solve.balanced(D)
+        return answers(lambda: solve.sizes(D, std, factor), lambda: solve.balanced(D))
 
     def judge(result, D, std, factor):
-        (embedding, position, logit), balance = result
+        found, balance = result
+        embedding, position, logit = found if len(found) == 3 else (None, None, None)
         lengths = close([embedding, position], [D * (factor * std) ** 2, D / 2])
         logits = close(logit, D**0.5 * std)
         balanced = close(balance, [D**-0.5, (D / 2) ** 0.5])
@@ -112,19 +127,11 @@ class Packed:
         return model, torch.randint(20, (B, S)), queries, keys
 
     def probe(solve, model, src, queries, keys):
-        found = []
-        for call in (
+        return answers(
             lambda: solve.packed_mask(queries, keys).int(),
             lambda: solve.packed_places(keys),
             lambda: solve.encode_packed(model, src, keys),
-        ):
-            try:
-                found.append(call())
-            except NotImplementedError:
-                found.append("not answered")
-            except Exception as error:
-                found.append(f"{type(error).__name__}: {error}"[:100])
-        return None if found == 3 * ["not answered"] else found
+        )
 
     def judge(result, model, src, queries, keys):
         mask, places, memory = result
@@ -229,17 +236,22 @@ class WithoutResiduals:
         return (0.5 + torch.randn(draw.randint(2, 4), draw.randint(3, 7), draw.choice([6, 8])),)
 
     def probe(solve, x):
-        forms = []
-        for norm_first in (True, False):
+        def connect(norm_first):
             connection = solve.NoResidual(x.size(-1), 0.0, norm_first)
             with torch.no_grad():
                 connection.norm.weight.mul_(2).add_(torch.arange(x.size(-1)))
-            forms.append(connection(x, lambda inner: inner.square() + 1))
-        dropped = solve.NoResidual(4, 1.0)(torch.randn(1, 2, 4), lambda inner: inner + 3)
-        return forms, dropped, solve.likeness(x), solve.measured
+            return connection(x, lambda inner: inner.square() + 1)
+
+        return answers(
+            lambda: connect(True),
+            lambda: connect(False),
+            lambda: solve.NoResidual(4, 1.0)(torch.randn(1, 2, 4), lambda inner: inner + 3),
+            lambda: solve.likeness(x),
+            lambda: solve.measured or "not answered",
+        )
 
     def judge(result, x):
-        forms, dropped, likeness, measured = result
+        *forms, dropped, likeness, measured = result
         norm = at.LayerNorm(x.size(-1))
         norm.weight.data.mul_(2).add_(torch.arange(x.size(-1)))
         right = [norm(x).square() + 1, norm(x.square() + 1)]

@@ -33,6 +33,15 @@ def balanced(D):
     return D**-0.5, D / 2
 """,
 )
+wrong(
+    "embedding_sizes",
+    points=2,
+    why="The second function is left out.",
+    code="""
+def balanced(D):
+    raise NotImplementedError
+""",
+)
 COUNT = """
 def parameters(V, N, D, F, norm_first, shared):
     norm = {norm}
@@ -310,6 +319,19 @@ wrong(
     why="The numbers were invented from the prediction, not measured.",
     code="""
 measured = {"both": 0.1, "attention": 0.5, "feed-forward": 0.9}
+""",
+)
+wrong(
+    "without_residuals",
+    points=1,
+    why="Only likeness is answered.",
+    code="""
+class NoResidual(SublayerConnection):
+    def forward(self, x, sublayer):
+        raise NotImplementedError
+
+
+measured = None
 """,
 )
 BACKWARD = """

@@ -33,6 +33,15 @@ def lowest_loss_of_torch(V, eps):
     return -(1 - eps) * math.log(1 - eps)
 """,
 )
+wrong(
+    "smoothing",
+    points=1,
+    why="The last formula is left out.",
+    code="""
+def logit_gap(V, eps):
+    raise NotImplementedError
+""",
+)
 ADAM = """
 def move{name}(n, beta1, beta2):
     m = {m}
@@ -69,6 +78,15 @@ wrong(
     code="""
 def move(n, beta1, beta2):
     return 1.0 if n == 1 else 0.0
+""",
+)
+wrong(
+    "adam",
+    points=1,
+    why="Only the move with corrections is answered.",
+    code="""
+def move_uncorrected(n, beta1, beta2):
+    raise NotImplementedError
 """,
 )
 wrong(
@@ -284,6 +302,36 @@ wrong(
     why="A high loss is taken for failed copies; the number was not measured.",
     code="""
 noisy_measured = {"floor": 1.104, "loss": 1.104, "copied of 200": 0}
+""",
+)
+wrong(
+    "noisy_copies",
+    points=1,
+    why="The batches are written, and nothing was trained.",
+    code="""
+noisy_measured = None
+""",
+)
+wrong(
+    "sorting",
+    points=1,
+    why="Numbers of a neighbour, without batches.",
+    code="""
+def sorted_batches(V, batch_size, nbatches, length):
+    raise NotImplementedError
+""",
+)
+wrong(
+    "sorting",
+    points=1,
+    why="Sorting is thought to need source positions; the numbers follow the thought.",
+    code="""
+sorted_measured = {
+    "sort, no source positions": 3,
+    "sort, no target positions": 180,
+    "copy, no source positions": 3,
+    "copy, no target positions": 180,
+}
 """,
 )
 SORT = """
