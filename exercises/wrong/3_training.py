@@ -130,10 +130,10 @@ wrong(
 wrong(
     "schedule",
     points=0,
-    why="The points are taken in the order in which they come.",
+    why="Rise and fall are swapped: the first points are fitted by the inverse root.",
     code="""
 def rebuild(points, model_size):
-    (first, low), (last, end) = points[0], points[-1]
+    (last, end), *_, (first, low) = sorted(points)
     factor = end * (model_size * last) ** 0.5
     return factor, (factor * first / (low * model_size**0.5)) ** (2 / 3)
 """,
