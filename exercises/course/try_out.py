@@ -56,8 +56,11 @@ def with_answer(master: types.ModuleType, code: str) -> types.ModuleType:
 
 def sheet(name: tyro.conf.Positional[str], task: str = "") -> None:
     """Mark the master, the blank sheet and the wrong answers of a sheet, or of one of its tasks."""
+    import torch
+
     import the_annotated_transformer  # noqa: F401  # probes call it `at`
 
+    torch.set_num_threads(1)  # the models are small
     sys.path.append(str(sheets.OUT))  # hunt.py
 
     tasks = {each.name: each for each in tasks_of(name) if task in ("", each.name)}
