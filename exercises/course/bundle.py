@@ -92,12 +92,15 @@ def fetch_wheels(folder: Path, platform: str, python: str) -> None:
     wanted = ("-r", folder / "requirements.txt", "-c", ROOT / "constraints.txt")
     without_wheel = [line for line in requirements().split() if line.startswith("GPUtil==")]
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *without_wheel)
+    other = ("--platform", platform, "--python-version", python) if platform else ()
     index = os.environ.get("TORCH_INDEX")
     if index:  # torch for machines without an NVIDIA GPU
-        torch = [line for line in requirements().split() if line.startswith("torch==")]
-        of = ("--platform", platform, "--python-version", python) if platform else ()
-        pip("download", "--quiet", "--no-deps", "--index-url", index, *of, "-d", wheels, *torch)
-    other = ("--platform", platform, "--python-version", python) if platform else ()
+        torch = next(line for line in requirements().split() if line.startswith("torch=="))
+        place = ("--no-deps", "--index-url", index, "-d", wheels)
+        try:
+            pip("download", "--quiet", *place, *other, torch)
+        except ValueError as error:
+            print(f"{error}\ntaking the usual {torch}, which may bring gigabytes of CUDA")
     only = ("--only-binary", ":all:", "--find-links", wheels, "-d", wheels)
     pip("download", "--quiet", *only, *other, *wanted)
 
