@@ -98,7 +98,7 @@ def fetch_wheels(folder: Path, platform: str, python: str) -> None:
         torch = next(line for line in requirements().split() if line.startswith("torch=="))
         place = ("--no-deps", "--index-url", index, "-d", wheels)
         try:
-            pip("download", "--quiet", *place, *other, torch)
+            pip("download", "--quiet", "--retries", "1", *place, *other, torch)
         except ValueError as error:
             print(f"{error}\ntaking the usual {torch}, which may bring gigabytes of CUDA")
     only = ("--only-binary", ":all:", "--find-links", wheels, "-d", wheels)

@@ -223,7 +223,7 @@ def effective_keys(weights: Tensor) -> Tensor:
 
 
 ### BEGIN SOLUTION
-half_factor = 1.17
+half_factor = 1.2
 ### END SOLUTION
 
 # %% check="half_of_the_keys"
