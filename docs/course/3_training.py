@@ -225,7 +225,7 @@ noisy_measured = None  # Task 6: write it here
 
 # %%
 def train_on_noise(q: float = 0.3) -> dict[str, float]:
-    """Train for 400 updates, then copy 200 sequences without noise. It takes about a minute."""
+    """Train for 400 updates, then copy 200 sequences without noise. It takes less than a minute."""
     model = new_copy_model()
     test = next(data_gen(15, 200, 1))
     *_, loss = train_to_copy(model, lambda *sizes: noisy_batches(*sizes, 10, q), hundreds=4)
@@ -256,7 +256,7 @@ print("noisy_measured =", train_on_noise())
 # The target is now the source in ascending order. Write the batches. Then think. A model that
 # copies must know where in the source each token stands. Must one that sorts? And can the decoder
 # do without positions of its own? Predict which of the four models below fail, for the report. The
-# cell below trains them, for about a minute. Write down as `sorted_measured` what it prints.
+# cell below trains them, in less than a minute. Write down as `sorted_measured` what it prints.
 
 
 # %% task="sorting"
