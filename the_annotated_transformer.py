@@ -1073,6 +1073,8 @@ def a_view_straight_to_heads_mixes_positions():
 #
 #    </details>
 #
+# *Sheet 1 in `docs/course` has longer tasks: attention in a window, the gradient of the scores.*
+#
 # <a id="model"></a>
 # # Part 2. The model
 #
@@ -1814,6 +1816,8 @@ def parameters_beside_table_3():
 #    Nothing: it adds zero to the residual stream. A post-norm layer would still normalise.
 #
 #    </details>
+#
+# *Sheet 2 in `docs/course` has longer tasks: a norm, a bias by distance, packed sentences.*
 #
 # <a id="training"></a>
 # # Part 3. Training
@@ -2609,6 +2613,8 @@ published("warmups")
 #    positions.
 #
 #    </details>
+#
+# *Sheet 3 in `docs/course` has longer tasks: noisy copies, sorting, a schedule from its plot.*
 #
 # **You may stop here.** You have built a Transformer, trained it and taken it apart. Part 5 asks
 # what self-attention buys, and Part 6 builds a translator. For GPT, go on to [Part
@@ -5303,6 +5309,8 @@ published("layers")
 #    Next to nothing for either, because the other stands in. Only switching off both would show it.
 #
 #    </details>
+#
+# *Sheet 4 in `docs/course` finds such a pair in the published model, and has a bug hunt.*
 
 # %% [markdown]
 # <a id="today"></a>
@@ -5855,6 +5863,8 @@ def train_with_a_part_of_your_own():
 #    The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
 #
 #    </details>
+#
+# *Sheet 5 in `docs/course` has longer tasks: another sampler, a cache of rotated keys, bigrams.*
 
 # %% [markdown]
 # <a id="afterword"></a>

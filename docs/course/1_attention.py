@@ -1,0 +1,203 @@
+# %% [markdown]
+# <!-- sheet: 1_attention -->
+# # Sheet 1. Attention
+#
+# 20 points, about two and a half hours. Read [Part 1](../index.html#attention) first.
+#
+# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
+# of it; your mark comes from other tests, with other numbers and sizes. You may add cells and
+# functions. Hand in this file under its name.
+
+# %%
+import math
+import sys
+
+import torch
+from torch import Tensor
+
+sys.path[:0] = [".", "../.."]  # the script lies beside this sheet, or two folders up
+from the_annotated_transformer import VECTORS, WORDS, attention
+
+# %% [markdown]
+# <!-- task: predictions -->
+# ## Task 1. Before you run anything (prediction, easy, 10 minutes, 2 points)
+#
+# `attention(Q, K, V)` has no mask, unless a statement says otherwise. True or false?
+#
+# 1. You multiply all queries by ten. For each query, the key with the most weight stays the same.
+# 2. You add one and the same vector to all keys. The output stays the same.
+# 3. You add one and the same vector to all queries. The output stays the same.
+# 4. You append a copy of every key and of every value. The output stays the same.
+# 5. You shuffle the keys, and the values in the same way. The output stays the same.
+# 6. $Q$, $K$ and $V$ are the same matrix, and there is a causal mask. You shuffle its rows. The
+#    rows of the output stay the same, shuffled in the same way.
+#
+# Write six letters, such as `"TTTFFF"`. A wrong letter takes away what a right one gives; write `-`
+# where you are not sure. Then try it.
+
+# %% task="predictions"
+predictions = None  # Task 1: write it here
+
+# %% check="predictions"
+assert predictions is not None, "not answered yet"
+assert len(predictions) == 6, "there are six statements"
+assert set(predictions) <= set("TF-"), "write T, F or -"
+
+# %% [markdown]
+# <!-- task: score_variance -->
+# ## Task 2. The variance of a score (derivation, medium, 20 minutes, 2 points)
+#
+# The text shows why scores are divided by $\sqrt{d_k}$: for entries with mean zero and variance
+# one. Now all entries are still independent, but those of a query have mean $m$ and variance $a$,
+# and those of a key have mean $c$ and variance $b$. What is the variance of the score $q \cdot k /
+# \sqrt{d_k}$? Derive it by hand. The function returns your formula.
+
+
+# %% task="score_variance"
+def score_variance(m: float, a: float, c: float, b: float, d_k: int) -> float:
+    """Variance of a score: queries with mean m, variance a; keys with mean c, variance b."""
+    raise NotImplementedError("Task 2: write it here")
+
+
+# %% check="score_variance"
+assert math.isclose(score_variance(0, 1, 0, 1, 64), 1), "the case in the text has variance one"
+
+# %% [markdown]
+# <!-- task: score_gradient -->
+# ## Task 3. The gradient that reaches the scores (derivation, medium, 25 minutes, 3 points)
+#
+# One query has the weights $w$ for $S$ keys, and its output is $o = \sum_i w_i v_i$.
+# Backpropagation brings the gradient $g = \partial L / \partial o$. Derive $\partial L / \partial
+# s_i$ by hand, from the derivative of the softmax in the text. Simplify it until no table of $S
+# \times S$ numbers is left. The function returns your formula; it calls neither `backward` nor
+# `torch.autograd`.
+
+
+# %% task="score_gradient"
+def score_gradient(weights: Tensor, values: Tensor, g: Tensor) -> Tensor:
+    """Gradient of the loss by the scores: weights (S,), values (S, d_v), g (d_v,) -> (S,)."""
+    raise NotImplementedError("Task 3: write it here")
+
+
+# %% check="score_gradient"
+equal = torch.full((3,), 1 / 3)
+same_values = torch.ones(3, 2)
+found = score_gradient(equal, same_values, torch.tensor([1.0, 2.0]))
+assert found.shape == (3,), f"the shape should be (3,), it is {tuple(found.shape)}"
+assert found.abs().max() < 1e-6, "all values are the same: no change of weights changes the output"
+
+# %% [markdown]
+# <!-- task: matrices -->
+# ## Task 4. Who listens to whom (by hand, easy, 20 minutes, 2 points)
+#
+# With the matrices of the text, *Mädchen* attends to *roten* more than to *kleines*. Choose two 2 ×
+# 2 matrices with which *Mädchen* gives more than half of its weight to *kleines*, and *Ball* more
+# than half to *roten*. Write them as lists of rows. Hint: two vectors that point in different
+# directions can be sent anywhere by one matrix.
+
+# %% task="matrices"
+my_W_Q = None  # Task 4: write it here
+my_W_K = None  # Task 4: write it here
+
+# %% check="matrices"
+assert my_W_Q is not None and my_W_K is not None, "not answered yet"
+queries = VECTORS @ torch.tensor(my_W_Q)
+keys = VECTORS @ torch.tensor(my_W_K)
+_, weights = attention(queries, keys, VECTORS)
+for word, row in zip(WORDS, weights, strict=True):
+    print(f"{word:8} attends most to {WORDS[row.argmax()]} ({row.max():.2f})")
+
+# %% [markdown]
+# <!-- task: windowed_attention -->
+# ## Task 5. A window (code, hard, 35 minutes, 4 points)
+#
+# In a long text a word mostly needs its neighbourhood. In *windowed attention* query $t$ sees only
+# itself and the `width` − 1 positions before it; at the beginning there are fewer. Three points are
+# for the right output. The fourth is for memory: no tensor on the way may have $T \times T$
+# numbers, since that is the point of a window. Hint: `F.pad` and `Tensor.unfold`.
+
+
+# %% task="windowed_attention"
+def windowed_attention(query: Tensor, key: Tensor, value: Tensor, width: int) -> Tensor:
+    """Attention to the last `width` positions: three times (T, d_k) -> (T, d_k)."""
+    raise NotImplementedError("Task 5: write it here")
+
+
+# %% check="windowed_attention"
+x = torch.randn(6, 4)
+assert windowed_attention(x, x, x, 3).shape == (6, 4), "the shape should be that of the query"
+torch.testing.assert_close(windowed_attention(x, x, x, 1), x, msg="width 1: each sees only itself")
+
+# %% [markdown]
+# <!-- task: check_of_attention -->
+# ## Task 6. Hunt with a test (code, medium, 25 minutes, 3 points)
+#
+# Your colleague has written attention in several ways, and some of them are faulty. Write a check.
+# It gets a function that is called like ours, `function(query, key, value, mask)`, with shapes (T,
+# d_k), (S, d_k), (S, d_v), (T, S), and that returns output and weights. It raises an AssertionError
+# if the function is faulty, and nothing if it is right. The marker gives it right functions and six
+# with one fault each. If your check refuses a right one, it gets nothing.
+#
+# Test properties or cases that you can compute by hand. While your check is marked, neither our
+# `attention` nor PyTorch's can be called. Where all keys of a query are closed, its output may be
+# anything finite.
+
+
+# %% task="check_of_attention"
+def check_of_attention(function) -> None:
+    """Raise an AssertionError if the function is not scaled dot-product attention."""
+    raise NotImplementedError("Task 6: write it here")
+
+
+# %% check="check_of_attention"
+check_of_attention(attention)
+
+
+def attention_to_the_first(query, key, value, mask):
+    weights = torch.zeros(len(query), len(key))
+    weights[:, 0] = 1
+    return weights @ value, weights
+
+
+try:
+    check_of_attention(attention_to_the_first)
+except AssertionError:
+    print("refused, as it should be")
+else:
+    raise AssertionError("your check does not notice a function that looks at the first key only")
+
+# %% [markdown]
+# <!-- task: half_of_the_keys -->
+# ## Task 7. How many keys does a query use? (experiment, medium, 35 minutes, 4 points)
+#
+# The *effective number* of keys of a query is $\exp(H)$, where $H = -\sum_i w_i \log w_i$ is the
+# entropy of its weights: $S$ if all weights are equal, 1 if one key has all the weight.
+#
+# 1. Write `effective_keys` (1 point). A weight of zero adds nothing to the entropy.
+# 2. Draw random queries and 256 random keys of width 64 (`torch.randn`). Multiply the scores $q
+#    \cdot k / \sqrt{d_k}$ by a factor $c$. For which $c$ is the effective number 128, in the mean
+#    over many queries? Measure it to within 0.05, and write it as `half_factor` (1 point).
+# 3. Report in the cell below (a tutor gives up to 2 points). How did you measure, and how sure are
+#    you? What happens to $c$ with 1,024 keys, and with width 16? For large $S$ the scores of a
+#    query are like draws from a normal distribution; then $H \approx \log S - c^2/2$. Does that
+#    agree?
+
+
+# %% task="half_of_the_keys"
+def effective_keys(weights: Tensor) -> Tensor:
+    """Effective number of keys: weights (..., S) -> (...)."""
+    raise NotImplementedError("Task 7: write it here")
+
+
+half_factor = None  # Task 7: write it here
+
+# %% check="half_of_the_keys"
+assert torch.isclose(effective_keys(torch.full((8,), 1 / 8)), torch.tensor(8.0)), (
+    "eight equal weights"
+)
+assert torch.isclose(effective_keys(torch.eye(3)[0]), torch.tensor(1.0)), "all weight on one key"
+assert half_factor is not None, "measure half_factor"
+
+# %% [markdown]
+# <!-- report: half_of_the_keys -->
+# *Your report, 100 to 200 words:*

@@ -1,0 +1,314 @@
+# %% [markdown]
+# <!-- sheet: 2_model -->
+# # Sheet 2. The model
+#
+# 20 points, about three hours. Read [Part 2](../index.html#model) first.
+#
+# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
+# of it; your mark comes from other tests, with other numbers and sizes. You may add cells and
+# functions. Hand in this file under its name.
+
+# %%
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+sys.path[:0] = [".", "../.."]  # the script lies beside this sheet, or two folders up
+from the_annotated_transformer import (
+    Embeddings,
+    EncoderDecoder,
+    MultiHeadedAttention,
+    SublayerConnection,
+    attention,
+    count_parameters,
+    make_model,
+)
+
+# %% [markdown]
+# <!-- task: embedding_sizes -->
+# ## Task 1. How long is an embedding? (derivation, easy, 15 minutes, 3 points)
+#
+# The entries of an embedding matrix are independent, with mean zero and standard deviation `std`.
+# The model looks up a row of width `D`, multiplies it by `factor` and adds the positional encoding.
+# The same matrix serves in the generator, without the factor: a logit is the inner product of a row
+# and a state. The entries of that state are independent of the row, and the mean of their squares
+# is one, as after a norm.
+#
+# Derive three quantities and return them in this order:
+#
+# 1. the mean squared length of a row times `factor`;
+# 2. the squared length of a positional encoding, the same at every position;
+# 3. the standard deviation of a logit.
+#
+# Then write `balanced`. It returns the `std` with which logits have standard deviation one, and the
+# `factor` with which embeddings and positional encodings have the same mean squared length.
+
+
+# %% task="embedding_sizes"
+def sizes(D: int, std: float, factor: float) -> tuple[float, float, float]:
+    """Squared length of embedding and of position, standard deviation of a logit; D is even."""
+    raise NotImplementedError("Task 1: write it here")
+
+
+def balanced(D: int) -> tuple[float, float]:
+    """The `std` for logits of size one, and the `factor` for embeddings as long as positions."""
+    raise NotImplementedError("Task 1: write it here")
+
+
+# %% check="embedding_sizes"
+rows = Embeddings(64, 1000)(torch.arange(1000).unsqueeze(0))
+squared_length = rows.square().sum(-1).mean().item()
+embedding, position, logit = sizes(64, 64**-0.5, 8.0)
+assert abs(embedding / squared_length - 1) < 0.05, "the script's embeddings have another length"
+assert min(position, logit, *balanced(64)) > 0, "lengths and deviations are positive"
+
+# %% [markdown]
+# <!-- task: parameters -->
+# ## Task 2. Count before you build (derivation, easy, 20 minutes, 2 points)
+#
+# How many trainable values does `make_model(V, V, N, D, F, h, norm_first=…, share_embeddings=…)`
+# have? Find a formula. Do not build a model: the test forbids it. Look for biases, norms and what
+# is shared.
+#
+# `h` is not among the arguments. Why?
+
+
+# %% task="parameters"
+def parameters(V: int, N: int, D: int, F: int, norm_first: bool, shared: bool) -> int:
+    """Number of trainable values of a Transformer with these sizes."""
+    raise NotImplementedError("Task 2: write it here")
+
+
+# %% check="parameters"
+built = make_model(50, 50, 2, 16, 32, 4)
+counted = parameters(50, 2, 16, 32, norm_first=True, shared=False)
+assert counted == count_parameters(built), f"{counted} is not {count_parameters(built)}"
+
+# %% [markdown]
+# <!-- task: absolute_norm -->
+# ## Task 3. A norm of your own (code, easy, 15 minutes, 2 points)
+#
+# Write a norm that divides the vector of each position by the mean of the absolute values of its
+# entries, and then multiplies entry by entry by a learnt `weight`, which starts at one. It
+# subtracts nothing. Add `eps` to the mean, so that a vector of zeros stays zero.
+
+
+# %% task="absolute_norm"
+class AbsoluteNorm(nn.Module):
+    """A norm by absolute values with a learnt `weight`: (..., features) -> (..., features)."""
+
+    def __init__(self, features: int, eps: float = 1e-6):
+        super().__init__()
+        raise NotImplementedError("Task 3: write it here")
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError("Task 3: write it here")
+
+
+# %% check="absolute_norm"
+normed = AbsoluteNorm(4)(torch.tensor([[1.0, -3.0, 0.0, 4.0], [0.0, 0.0, 0.0, 0.0]]))
+assert torch.allclose(normed[0], torch.tensor([0.5, -1.5, 0.0, 2.0]), atol=1e-4), normed[0]
+assert normed[1].eq(0).all(), "a vector of zeros does not stay zero"
+make_model(9, 9, 1, 16, 32, 4, norm=AbsoluteNorm)  # must raise no error
+
+# %% [markdown]
+# <!-- task: packed -->
+# ## Task 4. Several sentences in one row (code, medium, 30 minutes, 3 points)
+#
+# Padding wastes time. Instead, put several short sentences into one row, one after the other.
+# `sentences` says to which sentence of its row each token belongs: 1 for the first, 2 for the
+# second and so on, and 0 for padding at the end. For example, `[1, 1, 1, 2, 2, 0]` is a sentence of
+# three tokens, one of two, and one place of padding. No token may attend to another sentence, and
+# each sentence must start at position 0 again.
+#
+# 1. `packed_mask` tells which keys a query may see. Queries and keys may come from different rows,
+#    as in cross-attention, where sentence 2 of the target attends to sentence 2 of the source. What
+#    a query of padding sees does not matter. The causal mask is not included: a decoder uses
+#    `packed_mask(s, s) & subsequent_mask(T)`.
+# 2. `packed_places` counts from 0 in each sentence. The places of padding do not matter.
+# 3. `encode_packed` returns the memory of packed rows, in which each sentence has the vectors it
+#    would have alone. The model is in eval mode. Use its parts: `model.src_embed[0]` is the
+#    embedding, `model.src_embed[1].pe` the table of positional encodings (1, longest, D).
+
+
+# %% task="packed"
+def packed_mask(query_sentences: Tensor, key_sentences: Tensor) -> Tensor:
+    """Sentence numbers (B, T) and (B, S) -> boolean (B, T, S), true where a query may see a key."""
+    raise NotImplementedError("Task 4: write it here")
+
+
+def packed_places(sentences: Tensor) -> Tensor:
+    """Sentence numbers (B, T) -> the place of each token in its own sentence (B, T)."""
+    raise NotImplementedError("Task 4: write it here")
+
+
+def encode_packed(model: EncoderDecoder, src: Tensor, sentences: Tensor) -> Tensor:
+    """Packed ids (B, S) and their sentence numbers (B, S) -> memory (B, S, D)."""
+    raise NotImplementedError("Task 4: write it here")
+
+
+# %% check="packed"
+packed_sentences = torch.tensor([[1, 1, 1, 2, 2, 0]])
+seen = packed_mask(packed_sentences, packed_sentences)
+assert seen.shape == (1, 6, 6), f"the mask has shape {tuple(seen.shape)}"
+assert seen[0, 3].tolist() == [0, 0, 0, 1, 1, 0], "the first token of the second sentence"
+assert packed_places(packed_sentences)[0, :5].tolist() == [0, 1, 2, 0, 1]
+small = make_model(9, 9, 2, 16, 32, 4).eval()
+words = torch.tensor([[4, 5, 6, 7, 8, 2]])
+together = encode_packed(small, words, packed_sentences)
+alone = small.encode(words[:, 3:5], None)
+assert torch.allclose(together[:, 3:5], alone, atol=1e-5), (
+    "the second sentence differs from itself alone"
+)
+
+# %% [markdown]
+# <!-- task: learnt_bias -->
+# ## Task 5. A learnt bias by distance (code, medium, 25 minutes, 3 points)
+#
+# Write an attention that learns, for each head, what each distance is worth. The module has a
+# parameter `bias` of shape (h, 2 · reach + 1), which starts at zero. A query at place $t$ and a key
+# at place $s$ have the distance $s - t$. Distances beyond `reach` count as `reach`, those below
+# −`reach` as −`reach`. `bias[head, distance + reach]` is added to the score, before the mask and
+# the softmax.
+#
+# The keys stand at places 0 to S − 1. The queries stand at the *last* T of these, as in decoding
+# with a cache, where only the newest token asks. Override `attend`, and use the argument `bias` of
+# `attention`.
+
+
+# %% task="learnt_bias"
+class LearntBias(MultiHeadedAttention):
+    """Attention with a learnt `bias` (h, 2 * reach + 1) for each head and distance."""
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, reach: int = 8):
+        super().__init__(h, d_model, dropout)
+        raise NotImplementedError("Task 5: write it here")
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """q (B, H, T, d_k), k and v (B, H, S, d_k) -> (B, H, T, d_k), weights (B, H, T, S)."""
+        raise NotImplementedError("Task 5: write it here")
+
+
+# %% check="learnt_bias"
+learnt = LearntBias(2, 8, dropout=0.0, reach=3)
+assert learnt.bias.shape == (2, 7), "a row for each head, a column for each distance"
+with torch.no_grad():
+    learnt.bias[0, 2] = 100.0  # one place to the left
+    learnt.bias[1, 6] = 100.0  # three places to the right, or more
+    learnt(*3 * [torch.randn(1, 6, 8)])
+assert learnt.attn[0, 0, 4].argmax() == 3, "head 0 must look one place to the left"
+assert learnt.attn[0, 1, 0, :3].sum() < 0.01, "head 1 must look three places to the right, or more"
+
+# %% [markdown]
+# <!-- task: without_residuals_prediction -->
+# ## Task 6. No residuals: predict (prediction, medium, 10 minutes, 1 point)
+#
+# The text explains residual connections by the gradient. They matter before any training, too. An
+# encoder with two pre-norm layers and fresh weights reads ten words. How alike are the vectors of
+# its ten positions, if only some sub-layers keep their residual connection?
+#
+# **Predict before you run anything.** Order these three, from positions that differ most to
+# positions that are most alike: `"both"` (all residual connections are there), `"attention"` (only
+# attention keeps its own), `"feed-forward"` (only the feed-forward networks keep theirs).
+
+# %% task="without_residuals_prediction"
+predicted_order = None  # Task 6: write it here
+
+# %% check="without_residuals_prediction"
+assert predicted_order, "write a list of the three names"
+assert sorted(predicted_order) == ["attention", "both", "feed-forward"], "each name once"
+
+# %% [markdown]
+# <!-- task: without_residuals -->
+# ## Task 7. No residuals: measure (experiment with a report, medium, 30 minutes, 3 points)
+#
+# Write a connection without the sum. Like `SublayerConnection` it knows both orders of the norm.
+# Then write `likeness`: the mean cosine between the vectors of two different positions of a
+# sentence, over all such pairs and all sentences. The cell below measures with your code. Write
+# down as `measured` what it prints.
+
+
+# %% task="without_residuals"
+class NoResidual(SublayerConnection):
+    """A sub-layer with dropout and norm, but without the sum: (B, T, D) -> (B, T, D)."""
+
+    def forward(self, x: Tensor, sublayer) -> Tensor:
+        raise NotImplementedError("Task 7: write it here")
+
+
+def likeness(states: Tensor) -> float:
+    """States (B, T, D) -> the mean cosine between two different positions of one sentence."""
+    raise NotImplementedError("Task 7: write it here")
+
+
+measured = None  # Task 7: write it here
+
+
+# %%
+def encoder_that_keeps(kept: str, N: int = 2, norm_first: bool = True) -> EncoderDecoder:
+    """A model whose encoder has residual connections in all or in some of its sub-layers."""
+    torch.manual_seed(0)
+    model = make_model(20, 20, N, 64, 256, 4, dropout=0.0, norm_first=norm_first).eval()
+    for layer in model.encoder.layers:
+        if kept == "feed-forward":
+            layer.sublayer[0] = NoResidual(64, 0.0, norm_first)
+        if kept == "attention":
+            layer.sublayer[1] = NoResidual(64, 0.0, norm_first)
+    return model
+
+
+def measure(**changes) -> dict[str, float]:
+    """Likeness of the positions of fifty sentences, by what keeps its residual connection."""
+    results = {}
+    for kept in ("both", "attention", "feed-forward"):
+        model = encoder_that_keeps(kept, **changes)
+        with torch.no_grad():
+            memory = model.encode(torch.randint(20, (50, 10)), None)
+        results[kept] = round(likeness(memory), 3)
+    return results
+
+
+# %% check="without_residuals"
+assert abs(likeness(torch.eye(3).expand(2, 3, 3))) < 1e-6, "vectors at right angles: likeness 0"
+assert abs(likeness(torch.tensor([[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]])) - 1) < 1e-5
+print("measured =", measure())
+
+# %% [markdown]
+# <!-- report: without_residuals -->
+# *Your report, 100 to 150 words (1 of the 3 points).* Was your prediction right? A feed-forward
+# network sees one position at a time: how can it make positions more alike? Try `measure(N=12)` and
+# `measure(norm_first=False)`. What can the decoder still learn from a memory whose vectors are all
+# the same?
+
+# %% [markdown]
+# <!-- task: layer_norm_backward -->
+# ## Task 8. Backwards through layer norm (derivation, hard, 30 minutes, 3 points)
+#
+# Let $y = \gamma \odot \hat{x} + \beta$ with $\hat{x} = (x - \mu) / \sqrt{\sigma^2 + \epsilon}$,
+# and let $g = \partial L / \partial y$ be given. Derive the gradients of $L$ with respect to $x$,
+# $\gamma$ and $\beta$. Mind that $\mu$ and $\sigma^2$ depend on every entry of $x$. Write your
+# formulas as a function. Automatic differentiation is switched off in the test.
+#
+# Two properties help you to find mistakes: if $\epsilon$ is small, the gradient with respect to $x$
+# is at right angles to $\hat{x}$, and its entries sum to zero. Why must they be?
+
+
+# %% task="layer_norm_backward"
+def layer_norm_backward(
+    x: Tensor, weight: Tensor, g: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x and g (B, T, D), weight (D,) -> gradients for x (B, T, D), weight (D,) and bias (D,)."""
+    raise NotImplementedError("Task 8: write it here")
+
+
+# %% check="layer_norm_backward"
+inputs = torch.tensor([[[1.0, 2.0, 4.0]]], dtype=torch.double, requires_grad=True)
+scale = torch.tensor([1.0, 2.0, -1.0], dtype=torch.double)
+outer = torch.tensor([[[0.5, -1.0, 2.0]]], dtype=torch.double)
+F.layer_norm(inputs, (3,), scale, eps=0.1).backward(outer)
+for_x, for_weight, for_bias = layer_norm_backward(inputs.detach(), scale, outer, 0.1)
+assert for_bias.shape == (3,), "one number for each feature, summed over batch and positions"
+assert torch.allclose(for_x, inputs.grad), f"for x: {for_x.tolist()}, not {inputs.grad.tolist()}"

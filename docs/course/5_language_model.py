@@ -1,0 +1,311 @@
+# %% [markdown]
+# <!-- sheet: 5_language_model -->
+# # Sheet 5. The language model
+#
+# 20 points, about three hours and a quarter. Read [Part 10](../index.html#today), [Decoding with a
+# cache](../index.html#cached-decoding) in Part 7 and [Evaluation](../index.html#evaluation) in
+# Part 3 first.
+#
+# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a
+# little of it; your mark comes from other tests, with other numbers and sizes. You may add cells
+# and functions. Hand in this file under its name.
+
+# %%
+import itertools
+import math
+import sys
+
+import torch
+from torch import Tensor, nn
+
+sys.path[:0] = [".", "../.."]  # the script lies beside this sheet, or two folders up
+from the_annotated_transformer import (
+    PAD,
+    LabelSmoothing,
+    RotaryGroupedAttention,
+    SimpleLossCompute,
+    attention,
+    create_dataloaders,
+    encode_pairs,
+    evaluate_loss,
+    learn_words,
+    make_language_model,
+    make_optimizer,
+    read_builtin,
+    rotate,
+    run_epoch,
+    subsequent_mask,
+)
+
+# %% [markdown]
+# <!-- task: sampling_by_hand -->
+# ## Task 1. Three settings at once (prediction, easy, 15 minutes, 2 points)
+#
+# A model gives the next token these probabilities:
+#
+# | `a` | `b` | `c` | `d` | `e` |
+# | ---: | ---: | ---: | ---: | ---: |
+# | 0.40 | 0.30 | 0.15 | 0.10 | 0.05 |
+#
+# The order in which settings act matters. Read in `sample` of Part 10 in which order it applies
+# them. Then find on paper the probability with which it draws `a`:
+#
+# 1. with `top_p=0.8`;
+# 2. with `temperature=0.5` and `top_p=0.8`;
+# 3. with `top_k=3` and `top_p=0.8`;
+# 4. if it cut the nucleus first, and then applied the temperature, with the settings of 2.
+
+# %% task="sampling_by_hand"
+draws_a = None  # Task 1: write it here
+
+
+# %% check="sampling_by_hand"
+assert draws_a is not None, "not answered yet"
+assert len(draws_a) == 4, "four numbers, one for each question"
+assert all(0.4 <= p < 1 for p in draws_a), "each setting makes the likeliest token likelier"
+
+# %% [markdown]
+# <!-- task: typical -->
+# ## Task 2. Neither too likely nor too unlikely (code, medium, 25 minutes, 3 points)
+#
+# Top-p keeps the most likely tokens. But people rarely say the most likely thing: the *surprise*
+# $-\log p$ of what they write stays near the *entropy* $-\sum_v p_v \log p_v$, which is the
+# surprise to be expected. **Typical sampling** ([Meister et al.,
+# 2022](https://arxiv.org/abs/2202.00666)) therefore sorts tokens by how far their surprise is from
+# the entropy, nearest first. Of this list it keeps the shortest beginning with a probability of at
+# least `p` together, and draws among these in proportion to their probabilities.
+#
+# Write it for a batch. Tokens with a log-probability of −∞ occur, and are never drawn.
+
+
+# %% task="typical"
+def typical(log_probs: Tensor, p: float) -> Tensor:
+    """The probabilities (B, V) with which typical sampling draws; log_probs (B, V)."""
+    raise NotImplementedError("Task 2: write it here")
+
+
+# %% check="typical"
+probs = torch.tensor([[0.9, 0.05, 0.05], [0.5, 0.3, 0.2]])
+found = typical(probs.log(), 0.25)
+assert found.shape == (2, 3), f"the shape should be (2, 3), it is {tuple(found.shape)}"
+assert torch.allclose(found.sum(1), torch.ones(2)), "each row should sum to one"
+# Row 1 has an entropy of 1.03, and the surprises are 0.69, 1.20 and 1.61.
+assert torch.allclose(found[1], torch.tensor([0.0, 1.0, 0.0])), "the second token is nearest"
+assert torch.allclose(typical(probs.log(), 1.0), probs), "with p = 1 nothing is cut"
+
+# %% [markdown]
+# <!-- task: per_word -->
+# ## Task 3. Two vocabularies, one measure (derivation, easy, 10 minutes, 2 points)
+#
+# A perplexity of 12 per subword and one of 30 per word cannot be compared. But both models give
+# the whole text a probability. A corpus of `sentences` sentences has `subwords` subwords or
+# `words` words, none of the counts with the end tokens. Each model also predicts an end token
+# after every sentence, and its perplexity counts these ends. Which perplexity per word would a
+# word model have, if it gave the text the same probability as a subword model with `perplexity`?
+
+
+# %% task="per_word"
+def per_word(perplexity: float, subwords: int, words: int, sentences: int) -> float:
+    """The perplexity of a word model that is as good as a subword model with `perplexity`."""
+    raise NotImplementedError("Task 3: write it here")
+
+
+# %% check="per_word"
+assert abs(per_word(7.0, 50, 50, 9) - 7) < 1e-6, "if every word is one subword, nothing changes"
+assert per_word(7.0, 80, 50, 9) > 7, (
+    "a word of several subwords is harder to guess than one of them"
+)
+
+# %% [markdown]
+# <!-- task: rotary_terms -->
+# ## Task 4. Why rotary positions are relative (derivation, medium, 25 minutes, 2 points)
+#
+# `rotate` of Part 10 rotates the pair of features $2i$ and $2i + 1$ by the angle $m\,\omega_i$ at
+# place $m$. Let a query $q$ be rotated at place $m$ and a key $k$ at place $n$. Show on paper that
+# their inner product is
+#
+# $$\sum_i A_i \cos\big((m - n)\,\omega_i\big) + B_i \sin\big((m - n)\,\omega_i\big),$$
+#
+# where $A_i$ and $B_i$ depend on $q$ and $k$ only. So it depends on the places by their difference
+# only. Return $A$ and $B$.
+
+
+# %% task="rotary_terms"
+def rotary_terms(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """A and B (d_k / 2,) for a query and a key (d_k,), neither of them rotated."""
+    raise NotImplementedError("Task 4: write it here")
+
+
+# %% check="rotary_terms"
+q, k = torch.randn(2, 6)
+A, B = rotary_terms(q, k)
+assert A.shape == (3,) and B.shape == (3,), "one number for each pair of features"
+assert torch.allclose(A.sum(), q @ k, atol=1e-5), (
+    "at equal places nothing is rotated: A should add up to q · k"
+)
+
+# %% [markdown]
+# <!-- task: prefix_mask -->
+# ## Task 5. A mask with a prefix (code, easy, 15 minutes, 2 points)
+#
+# A language model reads a whole question before it writes the answer. Within the question, nothing
+# needs to be hidden. Write a mask in which the tokens of this *prefix* see one another in both
+# directions, and all later ones are causal. To write answers for a whole batch, one pads on the
+# *left*, so that all rows end together: a row is `padding` padded positions, then `prefix` tokens
+# of the question, then the answer. No token may see padding. What padded positions see does not
+# matter.
+
+
+# %% task="prefix_mask"
+def prefix_mask(padding: Tensor, prefix: Tensor, T: int) -> Tensor:
+    """Boolean (B, T, T) from padding (B,) and prefix (B,), with padding + prefix <= T."""
+    raise NotImplementedError("Task 5: write it here")
+
+
+# %% check="prefix_mask"
+mask = prefix_mask(torch.tensor([0, 1]), torch.tensor([2, 0]), 4)
+assert mask.dtype == torch.bool, "the mask should be boolean"
+assert mask.shape == (2, 4, 4), f"the shape should be (2, 4, 4), it is {tuple(mask.shape)}"
+assert mask[0, 0].tolist() == [True, True, False, False], "row 0, query 0 sees its question"
+assert mask[1, 2].tolist() == [False, True, True, False], "row 1 has no question: it is causal"
+
+# %% [markdown]
+# <!-- task: longest_conversation -->
+# ## Task 6. How long may a conversation be? (derivation, easy, 10 minutes, 2 points)
+#
+# A server has `memory` bytes, of which the weights take `weights`. All the rest is for the KV
+# cache of `conversations` conversations, all of one length. The model has `layers` layers of width
+# `d_model`, each with `heads` heads of queries and `groups` heads of keys and values. A number in
+# the cache takes `size` bytes. How many tokens may each conversation have?
+
+
+# %% task="longest_conversation"
+def longest_conversation(
+    memory, weights, conversations, layers, d_model, heads, groups, size
+) -> int:
+    """Whole tokens of each conversation; 0 if there is no room for one."""
+    raise NotImplementedError("Task 6: write it here")
+
+
+# %% check="longest_conversation"
+found = longest_conversation(1000, 200, 5, 1, 8, 2, 1, 2)
+assert isinstance(found, int), "a whole number"
+assert found == 10, (
+    "800 bytes for 5 conversations, and 16 for a token: 4 numbers of keys, 4 of values"
+)
+
+# %% [markdown]
+# <!-- task: rotated_cache -->
+# ## Task 7. A cache that rotates once and shares (code, hard, 45 minutes, 4 points)
+#
+# Behind the `CachedAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again
+# at every step, and copies every shared head for its queries. Write the cache that servers use. It
+# keeps
+#
+# - `keys` (rows, groups, length, d_k), each rotated once, when it is new, and
+# - `values` (rows, groups, length, d_k).
+#
+# `forward` takes the states (B, beam, D) of one new position of each hypothesis, as
+# `CachedAttention` does, and returns what each finds, (B, beam, D). `keep` gets the numbers of the
+# rows to keep, in their new order. Copy no heads: query heads of one group can be the several
+# queries of one head of keys. Head number `h` belongs to group `h // (heads / groups)`. The first
+# token stands at place 0. There is no dropout.
+
+
+# %% task="rotated_cache"
+class RotatedCache(nn.Module):
+    """Stands in for a `RotaryGroupedAttention` when tokens come one by one."""
+
+    def __init__(self, attn: RotaryGroupedAttention):
+        super().__init__()
+        self.attn = attn
+        self.keys = None
+        self.values = None
+
+    def forward(self, x: Tensor, *_) -> Tensor:
+        raise NotImplementedError("Task 7: write it here")
+
+    def keep(self, rows: Tensor) -> None:
+        raise NotImplementedError("Task 7: write it here")
+
+
+# %% check="rotated_cache"
+attn = RotaryGroupedAttention(4, 16, dropout=0.0, groups=2)
+x = torch.randn(3, 5, 16)
+with torch.no_grad():
+    cache = RotatedCache(attn)
+    steps = torch.cat([cache(x[:, n : n + 1]) for n in range(5)], dim=1)
+    plain = attn(x, x, x, subsequent_mask(5))
+assert cache.keys.shape == (3, 2, 5, 4), f"two groups of keys, not {tuple(cache.keys.shape)}"
+assert torch.allclose(steps[:, 0], plain[:, 0], atol=1e-5), "the first position is wrong"
+assert torch.allclose(steps, plain, atol=1e-5), "a later position is wrong"
+
+# %% [markdown]
+# <!-- task: bigrams -->
+# ## Task 8. What is the network worth? (experiment with a report, medium, 45 minutes, 3 points)
+#
+# A perplexity of 1.8 means little alone. Compare the language model with one that needs no
+# network, and with the best that is possible, on the built-in captions.
+#
+# A **bigram model** predicts a token from the one before it, by counting: $p(b \mid a)$ is the
+# share of $b$ among all tokens that follow an $a$. Every count begins at `k`, so that nothing is
+# impossible. Write it. Then measure three perplexities per token of the validation captions, where
+# the end token counts and the start token does not:
+#
+# - of your bigram model, with counts of the training captions and `k=0.01`;
+# - of the language model that `train_a_small_model` trains in half a minute;
+# - the lowest that any model can reach. `PHRASES` in [A corpus](../index.html#corpus) shows all
+#   captions that there can be: count the English ones. Each is equally likely, and the best model
+#   knows no more than that.
+#
+# Write your numbers into the task's cell, and the calls into the check cell below it, which the
+# marker skips.
+
+
+# %%
+def caption_ids() -> tuple[list, list, int]:
+    """(German, English) ids of training and validation captions; size of the English vocabulary."""
+    corpus = read_builtin()
+    vocabularies = learn_words(corpus)
+    splits = [corpus.pairs(split) for split in ("train", "val")]
+    train, val = (encode_pairs(pairs, vocabularies, corpus.languages) for pairs in splits)
+    return train, val, len(vocabularies[1])
+
+
+def train_a_small_model() -> float:
+    """Validation perplexity of a small language model after six epochs."""
+    train_ids, val_ids, V = caption_ids()
+    torch.manual_seed(0)
+    model = make_language_model(V, N=2, d_model=64, d_ff=256, h=4, max_len=64)
+    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(V, PAD))
+    optimizer, scheduler = make_optimizer(model, factor=1.0, warmup=200)
+    for epoch in range(6):
+        train, val = create_dataloaders(train_ids, val_ids, 1024, epoch)
+        run_epoch(train, model, loss_compute, optimizer, scheduler)
+    return evaluate_loss(model, val)["perplexity"]
+
+
+# %% task="bigrams"
+def bigrams(sentences: list[list[int]], V: int, k: float) -> Tensor:
+    """log p(next | this), (V, V), a row for each token; sentences have their start and end."""
+    raise NotImplementedError("Task 8: write it here")
+
+
+bigram_perplexity = None  # Task 8: write it here
+model_perplexity = None  # Task 8: write it here
+lowest_perplexity = None  # Task 8: write it here
+
+
+# %% check="bigrams"
+found = bigrams([[0, 2, 1], [0, 2, 2, 1]], V=3, k=0.5).exp()
+assert torch.allclose(found.sum(1), torch.ones(3)), "each row should sum to one"
+assert abs(found[0, 2] - 2.5 / 3.5) < 1e-4, "2 follows 0 twice of twice: (2 + 0.5) / (2 + 3 · 0.5)"
+assert bigram_perplexity is not None, "the numbers are missing"
+assert lowest_perplexity < model_perplexity < bigram_perplexity, "the order is not plausible"
+
+# %% [markdown]
+# <!-- report: bigrams -->
+# *Your report, 100 to 150 words (1 of the 3 points).* At which tokens does the bigram model lose
+# most against the language model, and what would it have to remember there? In nats, how much of
+# the way from the bigram model to the lowest has the language model gone? Would more captions help
+# the bigram model?

@@ -1,0 +1,435 @@
+# %% [markdown]
+# <!-- sheet: 3_training -->
+# # Sheet 3. Training and the copy task
+#
+# 20 points, about three and a half hours. Read [Parts 3 and 4](../index.html#training) first.
+#
+# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
+# of it; your mark comes from other tests, with other numbers and sizes. You may add cells and
+# functions. Hand in this file under its name.
+
+# %%
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+sys.path[:0] = [".", "../.."]  # the script lies beside this sheet, or two folders up
+from the_annotated_transformer import (
+    END,
+    PAD,
+    START,
+    Batch,
+    EncoderDecoder,
+    NoPositions,
+    data_gen,
+    evaluating,
+    greedy_decode,
+    kinds_of_copies,
+    make_model,
+    new_copy_model,
+    rate,
+    train_to_copy,
+)
+
+# %% [markdown]
+# <!-- task: smoothing -->
+# ## Task 1. What smoothing asks for (derivation, medium, 25 minutes, 2 points)
+#
+# With a smoothed target no model reaches cross-entropy zero. Derive three formulas for a vocabulary
+# of `V` tokens and smoothing `eps`:
+#
+# 1. the lowest cross-entropy at a position, if ε is shared as in the text: nothing for padding, and
+#    nothing more for the right word;
+# 2. the same in PyTorch, where `F.cross_entropy(…, label_smoothing=eps)` shares ε among *all* V
+#    words, padding and the right one included;
+# 3. how much larger the logit of the right word is than that of another real word in a model that
+#    reaches the first minimum.
+#
+# What happens to the third for ε → 0? This is why smoothing keeps weights small.
+
+
+# %% task="smoothing"
+def lowest_loss(V: int, eps: float) -> float:
+    """The lowest cross-entropy at one position with the text's smoothing, 0 < eps < 1."""
+    ### BEGIN SOLUTION
+    return -(1 - eps) * math.log(1 - eps) - eps * math.log(eps / (V - 2))
+    ### END SOLUTION
+
+
+def lowest_loss_of_torch(V: int, eps: float) -> float:
+    """The lowest cross-entropy at one position with PyTorch's smoothing."""
+    ### BEGIN SOLUTION
+    other = eps / V
+    right = 1 - eps + other
+    return -right * math.log(right) - (V - 1) * other * math.log(other)
+    ### END SOLUTION
+
+
+def logit_gap(V: int, eps: float) -> float:
+    """Logit of the right word minus logit of another one, at the minimum of `lowest_loss`."""
+    ### BEGIN SOLUTION
+    return math.log((1 - eps) / (eps / (V - 2)))
+    ### END SOLUTION
+
+
+# %% check="smoothing"
+assert abs(lowest_loss(5000, 0.1) - 1.18) < 0.005, "the text says 1.18 for 5,000 tokens"
+two_words = F.cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), label_smoothing=0.3)
+assert lowest_loss_of_torch(2, 0.3) < two_words, "equal probabilities are not the best answer"
+assert logit_gap(9, 0.01) > logit_gap(9, 0.1) > 0, "the gap grows as eps gets smaller"
+
+# %% [markdown]
+# <!-- task: adam -->
+# ## Task 2. Adam after one gradient (derivation, medium, 20 minutes, 2 points)
+#
+# A parameter belongs to a rare word. At step 1 it gets the gradient $g > 0$, and in all later steps
+# zero. Adam's running means start at zero at step 1, and its ε is zero. By how much does Adam move
+# the parameter at step `n`, in units of the learning rate? Give the size with the bias corrections,
+# and without them.
+#
+# Put in 0.9 and 0.98. How large is the first move, and does it depend on $g$? How far does the
+# parameter move in all, after the only sentence that contained its word? Why does a warm-up help?
+
+
+# %% task="adam"
+def move(n: int, beta1: float, beta2: float) -> float:
+    """Size of Adam's n-th move, in learning rates, after a gradient at step 1 alone."""
+    ### BEGIN SOLUTION
+    m = (1 - beta1) * beta1 ** (n - 1) / (1 - beta1**n)
+    v = (1 - beta2) * beta2 ** (n - 1) / (1 - beta2**n)
+    return m / math.sqrt(v)
+    ### END SOLUTION
+
+
+def move_uncorrected(n: int, beta1: float, beta2: float) -> float:
+    """The same without bias corrections."""
+    ### BEGIN SOLUTION
+    m = (1 - beta1) * beta1 ** (n - 1)
+    v = (1 - beta2) * beta2 ** (n - 1)
+    return m / math.sqrt(v)
+    ### END SOLUTION
+
+
+# %% check="adam"
+parameter = nn.Parameter(torch.zeros(1))
+adam = torch.optim.Adam([parameter], lr=1.0, betas=(0.9, 0.98), eps=0.0)
+for n in (1, 2):
+    before = parameter.item()
+    parameter.grad = torch.tensor([5.0 if n == 1 else 0.0])
+    adam.step()
+    moved = abs(parameter.item() - before)
+    assert abs(move(n, 0.9, 0.98) - moved) < 1e-4, f"PyTorch moves by {moved:.4f} at step {n}"
+assert move_uncorrected(1, 0.9, 0.98) < move(1, 0.9, 0.98), "with these two values it is smaller"
+
+# %% [markdown]
+# <!-- task: schedule -->
+# ## Task 3. A schedule from a plot (code, medium, 30 minutes, 2 points)
+#
+# A paper shows its learning rate as a plot and does not say what `factor` and `warmup` were. You
+# know the width of the model and have read some points off the plot, in no order and with errors of
+# up to one per cent. Some lie on the rise and some on the fall, at least two of each, but perhaps
+# none near the peak. Find `factor` and `warmup` of the text's formula, to two per cent.
+#
+# Hint: what do you see if both axes are logarithmic?
+
+
+# %% task="schedule"
+def rebuild(points: list[tuple[int, float]], model_size: int) -> tuple[float, float]:
+    """Points (step, learning rate) -> factor and warmup."""
+    ### BEGIN SOLUTION
+    points = sorted(points)
+    fits = []
+    for cut in range(2, len(points) - 1):  # the first points rise, the others fall
+        rise = sum(math.log(r / step) for step, r in points[:cut]) / cut
+        fall = sum(math.log(r * step**0.5) for step, r in points[cut:]) / (len(points) - cut)
+        factor = math.exp(fall) * model_size**0.5
+        warmup = math.exp((fall - rise) / 1.5)  # where the two lines meet
+        errors = [math.log(r / rate(step, model_size, factor, warmup)) ** 2 for step, r in points]
+        fits.append((sum(errors), factor, warmup))
+    _, factor, warmup = min(fits)
+    return factor, warmup
+    ### END SOLUTION
+
+
+# %% check="schedule"
+steps = (40, 3000, 100, 12_000, 300, 6000)
+factor, warmup = rebuild([(step, rate(step, 256, 2.0, 1000)) for step in steps], 256)
+assert abs(factor / 2 - 1) < 0.02, f"factor is 2, not {factor}"
+assert abs(warmup / 1000 - 1) < 0.02, f"warmup is 1000, not {warmup}"
+
+# %% [markdown]
+# <!-- task: accumulate -->
+# ## Task 4. Exact accumulation from a stream (code, medium, 30 minutes, 3 points)
+#
+# `run_epoch` counts the tokens of an update before its first backward pass. So it must hold all its
+# batches. Now the batches come from a generator, one at a time and with different numbers of
+# tokens, and only one fits into memory. Write one update all the same. It must use the gradient of
+# the mean loss over *all* tokens of the update, and clip it: if the norm of all gradients together
+# is larger than `limit`, they are all scaled so that it equals `limit`. At the end no gradient is
+# left.
+#
+# `loss_compute(states, batch.tgt_y, ntokens)` returns the summed loss, without gradient, and the
+# sum divided by `ntokens`.
+
+
+# %% task="accumulate"
+def update(
+    model: EncoderDecoder, batches: Iterator[Batch], loss_compute, optimizer, limit: float
+) -> float:
+    """One update from all batches; returns the mean loss per token."""
+    ### BEGIN SOLUTION
+    tokens = 0
+    total = 0.0
+    for batch in batches:
+        states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        batch_sum, loss = loss_compute(states, batch.tgt_y, 1)
+        loss.backward()  # of the sum: its mean needs the number of all tokens
+        tokens += batch.ntokens
+        total += batch_sum.item()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= tokens
+    nn.utils.clip_grad_norm_(model.parameters(), limit)
+    optimizer.step()
+    optimizer.zero_grad()
+    return total / tokens
+    ### END SOLUTION
+
+
+# %% check="accumulate"
+class Summed:
+    """A generator and cross-entropy, as `update` expects them."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def __call__(self, states, target, ntokens):
+        log_probs = self.generator(states).flatten(0, 1)
+        total = F.nll_loss(log_probs, target.flatten(), ignore_index=PAD, reduction="sum")
+        return total.detach(), total / ntokens
+
+
+torch.manual_seed(0)
+tried = make_model(9, 9, 1, 16, 32, 4, dropout=0.0)
+long = next(data_gen(9, 3, 1, length=7))
+short = next(data_gen(9, 1, 1, length=2))
+descent = torch.optim.SGD(tried.parameters(), lr=0.0)
+mean = update(tried, iter([long, short]), Summed(tried.generator), descent, limit=1.0)
+with torch.no_grad():
+    sums = []
+    for batch in (long, short):
+        states = tried(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        sums.append(Summed(tried.generator)(states, batch.tgt_y, 1)[0].item())
+expected = sum(sums) / (long.ntokens + short.ntokens)
+assert abs(mean - expected) < 1e-4, f"the mean loss per token is {expected}, not {mean}"
+
+# %% [markdown]
+# <!-- task: noisy_floor -->
+# ## Task 5. The lowest loss of a noisy copy: predict (prediction, medium, 20 minutes, 2 points)
+#
+# In a noisy copy task each target token equals the source token with probability 1 − q. With
+# probability q it is drawn anew, evenly from all tokens to copy, so it may come out the same. There
+# are `V` tokens, four of them special. Sequences have `length` tokens and an end token, which
+# always comes in the same place.
+#
+# A perfect model knows this rule, but not the noise. What is its mean loss per target token without
+# label smoothing? Write a formula **before** you train.
+
+
+# %% task="noisy_floor"
+def noisy_floor(V: int, length: int, q: float) -> float:
+    """The lowest mean loss per target token, in nats, 0 < q <= 1."""
+    ### BEGIN SOLUTION
+    n = V - 4
+    other = q / n
+    right = 1 - q + other
+    token = -right * math.log(right) - (n - 1) * other * math.log(other)
+    return token * length / (length + 1)  # the end token costs nothing
+    ### END SOLUTION
+
+
+# %% check="noisy_floor"
+assert noisy_floor(15, 10, 0.001) < 0.01, "nearly no noise, nearly no loss"
+assert noisy_floor(15, 10, 0.5) < noisy_floor(15, 10, 1.0) < math.log(11)
+
+# %% [markdown]
+# <!-- task: noisy_copies -->
+# ## Task 6. Noisy copies: measure (experiment with a report, medium, 25 minutes, 3 points)
+#
+# Write batches of this task, as `data_gen` does. The cell below trains a model on them. Write down
+# as `noisy_measured` what it prints.
+
+
+# %% task="noisy_copies"
+def noisy_batches(V: int, batch_size: int, nbatches: int, length: int, q: float) -> Iterator[Batch]:
+    """Batches of random sequences; each target token is drawn anew with probability q."""
+    ### BEGIN SOLUTION
+    for clean in data_gen(V, batch_size, nbatches, length):
+        drawn = torch.randint(4, V, clean.src.shape)
+        noisy = torch.where(torch.rand(clean.src.shape) < q, drawn, clean.src)
+        yield Batch(clean.src, F.pad(F.pad(noisy, (1, 0), value=START), (0, 1), value=END))
+    ### END SOLUTION
+
+
+### BEGIN SOLUTION
+noisy_measured = {"floor": 1.104, "loss": 1.129, "copied of 200": 198}
+### END SOLUTION
+
+
+# %%
+def train_on_noise(q: float = 0.3) -> dict[str, float]:
+    """Train for 400 updates, then copy 200 sequences without noise. It takes less than a minute."""
+    model = new_copy_model()
+    test = next(data_gen(15, 200, 1))
+    *_, loss = train_to_copy(model, lambda *sizes: noisy_batches(*sizes, 10, q), hundreds=4)
+    copied = kinds_of_copies(model, test)["copied"]
+    return {
+        "floor": round(noisy_floor(15, 10, q), 3),
+        "loss": round(loss, 3),
+        "copied of 200": copied,
+    }
+
+
+# %% check="noisy_copies"
+noise = next(noisy_batches(15, 50, 1, 10, 0.5))
+assert noise.src.shape == (50, 10) and noise.tgt_y.shape == (50, 11)
+assert 0.4 < (noise.src == noise.tgt_y[:, :-1]).float().mean() < 0.7, "about half must be equal"
+print("noisy_measured =", train_on_noise())
+
+# %% [markdown]
+# <!-- report: noisy_copies -->
+# *Your report, 100 to 150 words (1 of the 3 points).* How near does the loss come to your
+# prediction? The text warns that a low loss can lie. What does the high loss here say about the
+# copies? For which q would greedy decoding fail?
+
+# %% [markdown]
+# <!-- task: sorting -->
+# ## Task 7. Sort instead of copy (experiment with a report, medium, 35 minutes, 3 points)
+#
+# The target is now the source in ascending order. Write the batches. Then think. A model that
+# copies must know where in the source each token stands. Must one that sorts? And can the decoder
+# do without positions of its own? Predict which of the four models below fail, for the report. The
+# cell below trains them, in less than a minute. Write down as `sorted_measured` what it prints.
+
+
+# %% task="sorting"
+def sorted_batches(V: int, batch_size: int, nbatches: int, length: int) -> Iterator[Batch]:
+    """Batches of random sequences whose target is the source in ascending order."""
+    ### BEGIN SOLUTION
+    for copies in data_gen(V, batch_size, nbatches, length):
+        in_order = copies.src.sort(dim=-1).values
+        yield Batch(copies.src, F.pad(F.pad(in_order, (1, 0), value=START), (0, 1), value=END))
+    ### END SOLUTION
+
+
+### BEGIN SOLUTION
+sorted_measured = {
+    "sort, no source positions": 182,
+    "sort, no target positions": 187,
+    "copy, no source positions": 2,
+    "copy, no target positions": 185,
+}
+### END SOLUTION
+
+
+# %%
+def exact(model: EncoderDecoder, batch: Batch) -> int:
+    """For how many sequences of a batch greedy decoding writes the target without a mistake."""
+    longest = batch.tgt_y.size(1)
+    written = greedy_decode(model, batch.src, batch.src_mask, longest + 1, START)[:, 1:]
+    written = F.pad(written, (0, longest - written.size(1)), value=PAD)
+    return (written == batch.tgt_y).all(1).sum().item()
+
+
+def train_without_positions(make_batches: Callable, side: str) -> int:
+    """Train one layer for 400 updates without the positions of a side; exact of 200 sequences."""
+    model = new_copy_model(N=1)
+    embedding = model.src_embed if side == "source" else model.tgt_embed
+    embedding[1] = NoPositions(64, 0.0)
+    test = next(make_batches(15, 200, 1, 6))
+    for _ in train_to_copy(model, lambda *sizes: make_batches(*sizes, 6), hundreds=4):
+        pass
+    return exact(model, test)
+
+
+def four_models() -> dict[str, int]:
+    """Exact of 200 sequences, by task and by the side without positions."""
+    return {
+        f"{task}, no {side} positions": train_without_positions(make_batches, side)
+        for task, make_batches in (("sort", sorted_batches), ("copy", data_gen))
+        for side in ("source", "target")
+    }
+
+
+# %% check="sorting"
+few = next(sorted_batches(15, 3, 1, 6))
+assert few.src.shape == (3, 6) and few.tgt_y.shape == (3, 7)
+assert (few.tgt_y[:, :-1].diff() >= 0).all(), "the target is not in ascending order"
+print("sorted_measured =", four_models())
+
+# %% [markdown]
+# <!-- report: sorting -->
+# *Your report, 100 to 150 words (1 of the 3 points).* Which models did you expect to fail? Explain
+# the four numbers. What tells a decoder without positions how many tokens it has written, and what
+# would happen if you also removed the causal mask?
+
+# %% [markdown]
+# <!-- task: by_position -->
+# ## Task 8. Three faults (bug hunt, medium, 30 minutes, 3 points)
+#
+# Does a model find later words harder than earlier ones? The function below means to compute the
+# mean negative log-likelihood at each target position, over all real tokens there. It raises no
+# error, and it has three faults. Copy it into the task's cell and repair it. A model must leave it
+# in the mode in which it came.
+#
+# Hint: change something that must not change the result. Call it twice. Add a column of padding.
+# Put the same sentences into other batches.
+
+
+# %%
+def faulty_loss_by_position(model: EncoderDecoder, batches: Iterable[Batch], longest: int):
+    """Mean loss at each of `longest` positions, with three faults."""
+    total = torch.zeros(longest)
+    seen = torch.zeros(longest)
+    with torch.no_grad():
+        for batch in batches:
+            states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+            log_probs = model.generator(states)
+            loss = -log_probs.gather(-1, batch.tgt_y.unsqueeze(-1)).squeeze(-1)  # (B, T)
+            T = loss.size(1)
+            total[:T] += loss.mean(0)
+            seen[:T] += 1
+    return total / seen
+
+
+# %% task="by_position"
+def loss_by_position(model: EncoderDecoder, batches: Iterable[Batch], longest: int):
+    """Mean loss at each of `longest` positions, a tensor (longest,)."""
+    ### BEGIN SOLUTION
+    total = torch.zeros(longest)
+    seen = torch.zeros(longest)
+    with evaluating(model):
+        for batch in batches:
+            states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+            log_probs = model.generator(states)
+            loss = -log_probs.gather(-1, batch.tgt_y.unsqueeze(-1)).squeeze(-1)  # (B, T)
+            real = batch.tgt_y != PAD
+            T = loss.size(1)
+            total[:T] += (loss * real).sum(0)
+            seen[:T] += real.sum(0)
+    return total / seen
+    ### END SOLUTION
+
+
+# %% check="by_position"
+plain = make_model(9, 9, 1, 16, 32, 4).eval()
+one = next(data_gen(9, 4, 1, length=3))
+found = loss_by_position(plain, [one], 4)
+assert found.shape == (4,), "a number for each position"
+assert torch.allclose(found, faulty_loss_by_position(plain, [one], 4)), (
+    "in eval mode, with one batch and no padding, the faulty function is right"
+)

@@ -1,0 +1,191 @@
+"""Hand-ins of all kinds, as a tutor gets them: each gets what it deserves."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from exercises.course import grade, sheets
+from exercises.course.tasks import HERE, tasks_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+SHEET = "1_attention"
+MASTER = sheets.master(SHEET)
+BLANK = sheets.blank(MASTER)
+FULL = sum(task.points for task in tasks_of(SHEET))
+WITHOUT = FULL - 4  # where the windowed attention is missing
+SECRET = HERE / "tests" / f"{SHEET}.py"
+
+
+def with_answers(text: str, **answers: str) -> str:
+    """A sheet with other code in the cells of some tasks."""
+    parts = re.split(r"(?m)^(?=# %%)", text)
+    for place, part in enumerate(parts):
+        task = re.match(r'# %% task="(\w+)"\n', part)
+        if task and task[1] in answers:
+            parts[place] = task[0] + answers[task[1]] + "\n\n"
+    return "".join(parts)
+
+
+def window(code: str) -> str:
+    """A right sheet, but for the windowed attention."""
+    return with_answers(MASTER, windowed_attention=code)
+
+
+def half() -> str:
+    """A blank sheet with the first two answers of the master."""
+    cells = dict(grade.cells_of_script(MASTER))
+    begun = {name: cells[name] for name in ("predictions", "score_variance")}
+    return with_answers(BLANK, **begun)
+
+
+def in_notebook(text: str) -> str:
+    return json.dumps(sheets.notebook(text))
+
+
+def with_magics() -> str:
+    notebook = sheets.notebook(MASTER)
+    notebook.cells[1].source = "%pip install torch\n!ls\n" + notebook.cells[1].source
+    return json.dumps(notebook)
+
+
+UNCHANGED = """
+def windowed_attention(query, key, value, width):
+    return attention(query, key, value)[0]
+"""
+HARD_CODED = """
+def windowed_attention(query, key, value, width):
+    return query
+"""
+READS = f"""
+exec(open({str(SECRET)!r}).read())
+{HARD_CODED}
+"""
+IMPORTS = f"""
+sys.path.insert(0, {str(HERE.parent)!r})
+from exercises.course.tasks import tasks_of
+{HARD_CODED}
+"""
+FORGES = """
+import json, os
+torch.allclose = torch.equal = lambda *given, **named: True
+torch.randn = torch.zeros
+for number in range(60):
+    line = json.dumps({"end": number, "result": [[[1.0]], 0], "done": True})
+    for file in range(20):
+        try:
+            os.write(file, line.encode() + b"\\n")
+        except OSError:
+            pass
+"""
+LOOPS_WHEN_CALLED = """
+def windowed_attention(query, key, value, width):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+"""
+HOG = """
+def windowed_attention(query, key, value, width):
+    held = []
+    while True:
+        held.append(torch.empty(2**28))
+"""
+STARTS = """
+import os, socket, subprocess
+for harm in (
+    lambda: subprocess.run(["id"]),
+    lambda: os.system("id"),
+    lambda: os.fork(),
+    lambda: os.kill(os.getppid(), 9),
+    lambda: socket.create_connection(("127.0.0.1", 9)),
+):
+    try:
+        harm()
+    except PermissionError:
+        pass
+"""
+FLOODS = """
+def windowed_attention(query, key, value, width):
+    print("x" * 10**6)
+    return torch.zeros(20_000, 1_000)
+"""
+HAND_INS = {  # the text of the file, its points, and what the remarks must name
+    "right.py": (MASTER, FULL, ""),
+    "right.ipynb": (in_notebook(MASTER), FULL, ""),
+    "windows.py": ("\ufeff" + MASTER.replace("\n", "\r\n"), FULL, ""),
+    "magics.ipynb": (with_magics(), FULL, ""),
+    "blank.py": (BLANK, 0, "not answered"),
+    "blank.ipynb": (in_notebook(BLANK), 0, "not answered"),
+    "empty.py": ("", 0, "not answered"),
+    "broken.ipynb": (in_notebook(MASTER)[:-200], 0, "cannot be read"),
+    "half.py": (half(), 4, "not answered"),
+    "syntax.py": (window("def windowed_attention(query, key)\n"), WITHOUT, "SyntaxError"),
+    "number.py": (window("windowed_attention = 7"), WITHOUT, "TypeError"),
+    "alias.py": (window("windowed_attention = attention"), WITHOUT, "TypeError"),
+    "unchanged.py": (window(UNCHANGED), WITHOUT, "not the attention"),
+    "hard-coded.py": (window(HARD_CODED), WITHOUT, "not the attention"),
+    "reads.py": (window(READS), WITHOUT, "refused: open"),
+    "imports.py": (window(IMPORTS), WITHOUT, "No module named 'exercises'"),
+    "forges.py": (window(FORGES), None, ""),
+    "loops.py": (window("while True:\n    pass"), WITHOUT, "longer than"),
+    "loops-when-called.py": (window(LOOPS_WHEN_CALLED), WITHOUT, "longer than"),
+    "hog.py": (window(HOG), WITHOUT, "memory"),
+    "leaves.py": (window("import os\nos._exit(0)"), WITHOUT, "killed the process"),
+    "starts.py": (window(STARTS), WITHOUT, "refused: os.fork"),
+    "floods.py": (window(FLOODS), WITHOUT, ""),
+    "crashes.py": (window("import ctypes\nctypes.string_at(0)"), WITHOUT, "refused: ctypes"),
+}
+
+
+def place_of(name: str) -> str:
+    """Where a hand-in lies: a folder for each student."""
+    path = Path(name)
+    return f"{path.stem}{path.suffix[1:]}/{SHEET}{path.suffix}"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> dict[str, dict]:
+    """The rows of the CSV, by hand-in."""
+    folder = tmp_path_factory.mktemp("hand-ins")
+    for name, (text, _, _) in HAND_INS.items():
+        path = folder / place_of(name)
+        path.parent.mkdir()
+        path.write_text(text, "utf-8", newline="")
+    grade.mark_folder(folder, seed=7, seconds=6)
+    out = folder / "marks" / f"{SHEET}.csv"
+    print(out.read_text("utf-8"))
+    with out.open(encoding="utf-8", newline="") as file:
+        rows = {row["hand-in"]: row for row in csv.DictReader(file)}
+    return {name: rows[place_of(name)] for name in HAND_INS}
+
+
+@pytest.mark.parametrize("name", HAND_INS)
+def test_each_hand_in_gets_what_it_deserves(table, name):
+    _, points, remark = HAND_INS[name]
+    row = table[name]
+    if points is None:  # it may spoil its other answers, too
+        assert float(row["windowed_attention (4)"]) == 0
+        assert float(row["sum"]) <= WITHOUT
+    else:
+        assert float(row["sum"]) == points, row
+    assert remark in row["remarks"], row
+
+
+def test_files_are_refused_below_python_too():
+    code = f"torch.from_file({str(SECRET)!r}, size=10, dtype=torch.uint8)"
+    tasks = [task for task in tasks_of(SHEET) if task.name == "predictions"]
+    mark = grade.mark_cells([("", "import torch"), ("predictions", code)], tasks)
+    if not mark.shielded:
+        pytest.skip("this kernel has no Landlock")
+    assert any("RuntimeError" in remark for remark in mark.remarks), mark.remarks
+
+
+def test_a_folder_without_sheets_is_refused(tmp_path):
+    (tmp_path / "essay.py").write_text("print(1)")
+    with pytest.raises(ValueError, match="holds no sheet"):
+        grade.mark_folder(tmp_path)
