@@ -34,13 +34,6 @@ def window(code: str) -> str:
     return with_answers(MASTER, windowed_attention=code)
 
 
-def half() -> str:
-    """A blank sheet with the first two answers of the master."""
-    cells = dict(grade.cells_of_script(MASTER))
-    begun = {name: cells[name] for name in ("predictions", "score_variance")}
-    return with_answers(BLANK, **begun)
-
-
 def in_notebook(text: str) -> str:
     return json.dumps(sheets.notebook(text))
 
@@ -55,18 +48,8 @@ UNCHANGED = """
 def windowed_attention(query, key, value, width):
     return attention(query, key, value)[0]
 """
-HARD_CODED = """
-def windowed_attention(query, key, value, width):
-    return query
-"""
 READS = f"""
 exec(open({str(SECRET)!r}).read())
-{HARD_CODED}
-"""
-IMPORTS = f"""
-sys.path.insert(0, {str(HERE.parent)!r})
-from exercises.course.tasks import tasks_of
-{HARD_CODED}
 """
 FORGES = """
 import json, os
@@ -78,15 +61,6 @@ for number in range(60):
         try:
             os.write(file, line.encode() + b"\\n")
         except OSError:
-            pass
-"""
-LOOPS_WHEN_CALLED = """
-def windowed_attention(query, key, value, width):
-    while True:
-        try:
-            while True:
-                pass
-        except BaseException:
             pass
 """
 HOG = """
@@ -109,35 +83,20 @@ for harm in (
     except PermissionError:
         pass
 """
-FLOODS = """
-def windowed_attention(query, key, value, width):
-    print("x" * 10**6)
-    return torch.zeros(20_000, 1_000)
-"""
 HAND_INS = {  # the text of the file, its points, and what the remarks must name
     "right.py": (MASTER, FULL, ""),
-    "right.ipynb": (in_notebook(MASTER), FULL, ""),
-    "windows.py": ("\ufeff" + MASTER.replace("\n", "\r\n"), FULL, ""),
     "magics.ipynb": (with_magics(), FULL, ""),
     "blank.py": (BLANK, 0, "not answered"),
-    "blank.ipynb": (in_notebook(BLANK), 0, "not answered"),
-    "empty.py": ("", 0, "not answered"),
     "broken.ipynb": (in_notebook(MASTER)[:-200], 0, "cannot be read"),
-    "half.py": (half(), 4, "not answered"),
     "syntax.py": (window("def windowed_attention(query, key)\n"), WITHOUT, "SyntaxError"),
-    "number.py": (window("windowed_attention = 7"), WITHOUT, "TypeError"),
     "alias.py": (window("windowed_attention = attention"), WITHOUT, "TypeError"),
     "unchanged.py": (window(UNCHANGED), WITHOUT, "not the attention"),
-    "hard-coded.py": (window(HARD_CODED), WITHOUT, "not the attention"),
     "reads.py": (window(READS), WITHOUT, "refused: open"),
-    "imports.py": (window(IMPORTS), WITHOUT, "No module named 'exercises'"),
     "forges.py": (window(FORGES), None, ""),
     "loops.py": (window("while True:\n    pass"), WITHOUT, "longer than"),
-    "loops-when-called.py": (window(LOOPS_WHEN_CALLED), WITHOUT, "longer than"),
     "hog.py": (window(HOG), WITHOUT, "memory"),
     "leaves.py": (window("import os\nos._exit(0)"), WITHOUT, "killed the process"),
     "starts.py": (window(STARTS), WITHOUT, "refused: os.fork"),
-    "floods.py": (window(FLOODS), WITHOUT, ""),
     "crashes.py": (window("import ctypes\nctypes.string_at(0)"), WITHOUT, "refused: ctypes"),
 }
 
