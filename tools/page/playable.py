@@ -67,7 +67,10 @@ def still_from(script: str, name: str, data: str) -> str:
 
 
 def still(name: str, data: object = None) -> dict[str, str]:
-    """What a figure shows first: `scene`, as data, and `html`, drawn by the figure's own code."""
+    """What a figure shows first, drawn by its own code.
+
+    That is `scene`, as data, `html`, and `whole`, which takes its place where scripts are off.
+    """
     return json.loads(still_from(engine(), name, json.dumps(data, ensure_ascii=False)))
 
 
@@ -76,14 +79,16 @@ def make_playable(figure: Tag, name: str) -> None:
     spec = figure.find("script", type="application/json")
     if spec:  # of a chart: its rows
         [data] = json.loads(spec.string)["datasets"].values()
-    else:
-        data = str(figure.svg)
+    else:  # of a drawing: where its boxes lead
+        boxes = figure.find_all("a", attrs={"data-place": True})
+        data = {box["data-place"]: box["href"] for box in boxes}
     first = still(name, data)
     figure["class"] = "playable"
     figure["data-play"] = name
     old = figure.find(class_=["chart", "picture", "table"])
     stage = f'<div class="stage">{first["html"]}</div>'
-    old.replace_with(parsed(stage + json_script(first["scene"])))
+    whole = f"<noscript>{first['whole']}</noscript>" if first["whole"] else ""
+    old.replace_with(parsed(stage + whole + json_script(first["scene"])))
 
 
 def preview() -> bytes:

@@ -12,7 +12,7 @@ import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { firstScene } from "./translation.js";
 import { Translator } from "./translator.js";
-import { firstScene as firstTree, Tree } from "./tree.js";
+import { firstScene as firstTree, Tree, Whole } from "./tree.js";
 
 export { finish, readingModel, Search };
 
@@ -24,7 +24,7 @@ function Picture({ scene }) {
 }
 
 const FIGURES = {
-  tree: [Tree, firstTree],
+  tree: [Tree, firstTree, Whole],
   picture: [Picture, firstScene],
   translator: [Translator, firstScene],
   learn: [Learn, firstLearn],
@@ -32,9 +32,10 @@ const FIGURES = {
   map: [ModelMap, firstMap],
 };
 
-/** What a figure's component begins with, and its HTML. */
+/** What a figure's component begins with, and its HTML; `whole` is what stands in its place without scripts, or empty. */
 export function still(model, name, data) {
-  const [Figure, sceneOf] = FIGURES[name];
+  const [Figure, sceneOf, WithoutScripts] = FIGURES[name];
   const scene = sceneOf(model, data);
-  return { scene, html: renderToString(html`<${Figure} scene=${scene} />`) };
+  const drawn = (Component) => renderToString(html`<${Component} scene=${scene} />`);
+  return { scene, html: drawn(Figure), whole: WithoutScripts ? drawn(WithoutScripts) : "" };
 }

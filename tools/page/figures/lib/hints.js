@@ -51,11 +51,9 @@ function hintOfLetters(text) {
   return "";
 }
 
-/** What is to be said of a text of at most `longest` letters, and of its pieces once they are known. */
-export function hintFor(text, pieces = [], longest = Infinity) {
+/** What is to be said of a text, and of its pieces once they are known. */
+export function hintFor(text, pieces = []) {
   if (text.trim() === "") return "Type a sentence in German. Below stands the one before.";
-  if ([...text].length >= longest)
-    return `There are at most ${longest} letters to a sentence here: what is longer is cut.`;
   if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
   const told = hintOfLetters(text);
   if (told) return told;
