@@ -130,6 +130,7 @@ def contrast(a: str, b: str) -> float:
 # The figures that readers play with ---------------------------------------------------------------
 
 PLAYED = tuple(playable.PLAYABLE.values())
+CAPTION = "Ein kleines Mädchen hebt einen roten Ball auf."  # in the first picture of all
 
 
 def figures_in(folder: Path, at, chromium) -> Path:
@@ -143,6 +144,8 @@ def figures_in(folder: Path, at, chromium) -> Path:
     copied = at.heat_map(
         at.torch.eye(2), range(2), ["reads", "writes", "weight"], "A copy.", "blues"
     )
+    sentences = pd.DataFrame({"sentence": at.SENTENCES})
+    maps = alt.Chart(sentences, description="Maps.").mark_point().encode(x="sentence")
     tab = engine_in(chromium)
     draw = "([name, data]) => JSON.stringify(stills.still(model, name, JSON.parse(data)))"
     with pytest.MonkeyPatch.context() as patch:
@@ -157,6 +160,7 @@ def figures_in(folder: Path, at, chromium) -> Path:
             shown(
                 {"text/html": "<table><thead></thead></table>"}, "@example\ndef one_search(): ..."
             ),
+            chart(maps.to_dict(), "@example\ndef attention_maps_figure(): ..."),
             "".join(f'<a id="{name}"></a>\n# {name}\n\n' for name in names),
         )
     tab.close()

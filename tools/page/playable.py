@@ -22,6 +22,7 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-architecture": "map",
     "figure-attention-of-a-copy": "learn",
     "figure-one-search": "tree",
+    "figure-attention-maps": "maps",
 }
 KNOWN = {  # the settings that the page's translator can compute with
     "attention": "plain",

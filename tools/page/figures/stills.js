@@ -7,6 +7,7 @@ import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstLearn, Learn } from "./learn.js";
 import { html } from "./lib/ui.js";
 import { firstScene as firstMap, ModelMap } from "./map.js";
+import { firstScene as firstMaps, Maps } from "./maps.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
@@ -30,6 +31,7 @@ const FIGURES = {
   learn: [Learn, firstLearn],
   "by-hand": [ByHand, firstByHand],
   map: [ModelMap, firstMap],
+  maps: [Maps, firstMaps],
 };
 
 /** What a figure's component begins with, and its HTML; `whole` is what stands in its place without scripts, or empty. */

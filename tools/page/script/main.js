@@ -12,11 +12,19 @@ import { ByHand } from "../figures/by-hand.js";
 import { Learn } from "../figures/learn.js";
 import { html } from "../figures/lib/ui.js";
 import { ModelMap } from "../figures/map.js";
+import { Maps } from "../figures/maps.js";
 import { Translator } from "../figures/translator.js";
 import { Tree } from "../figures/tree.js";
 import { hydrate } from "preact";
 
-const COMPONENTS = { "by-hand": ByHand, learn: Learn, map: ModelMap, translator: Translator, tree: Tree };
+const COMPONENTS = {
+  "by-hand": ByHand,
+  learn: Learn,
+  map: ModelMap,
+  maps: Maps,
+  translator: Translator,
+  tree: Tree,
+};
 
 /** Let a figure be played with. */
 function awaken(figure) {
