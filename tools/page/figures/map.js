@@ -135,7 +135,7 @@ export function ModelMap({ scene: first }) {
   const label = `Encoder and decoder, with the subwords of “${scene.read}” on the left and of “${translation}” on the right`;
   return html`<div class=${classes({ map: true, touched })} ref=${ride.box}>
     <div class="words">
-      <${SentenceField} id="map-german" label="Your own sentence, in German" sentence=${sentence} />
+      <${SentenceField} id="map-german" sentence=${sentence} />
       <p class="translated" lang="en">${translation}</p>
       <p class="line" role="status">${line || sentence.hint}</p>
     </div>

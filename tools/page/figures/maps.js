@@ -56,7 +56,7 @@ export function Maps({ scene: first }) {
   );
   return html`<div class="maps">
     <div class="words">
-      <${SentenceField} id="maps-german" label="A sentence in German" sentence=${sentence} />
+      <${SentenceField} id="maps-german" sentence=${sentence} />
       <div class="chips scroll" lang="de" role="group" aria-label="Sentences to try">
         ${first.sentences.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>
@@ -70,7 +70,7 @@ export function Maps({ scene: first }) {
       <div class="one">
         <p class="title">${KINDS[kind]}, ${headName(layer, head, heads)}</p>
         <${Large} shown=${shown} cell=${cell ?? [0, 0]} onPoint=${point} />
-        <p class="readout" role="status">${cell ? cellInWords(shown, cell) : "Point at a cell: its row is marked in all maps."}</p>
+        <p class="readout" role="status">${cell ? cellInWords(shown, cell) : "Point at a cell, or tap it: its row is marked in all maps."}</p>
         <p class="habit">${habitOf(shown)}</p>
         <label class="naming">Your name for this head
           <input type="text" maxlength=${LONGEST} autocomplete="off" disabled=${isMean} value=${isMean ? "" : nameOf(...Object.values(view))}

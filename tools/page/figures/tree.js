@@ -92,9 +92,11 @@ export function Tree({ scene: first }) {
   const at = Math.min(player.at, countOf(scene));
   useLayoutEffect(() => {
     if (player.turn === 0) return;
-    const newest = box.current.querySelector(".step:last-of-type");
-    if (newest && newest.offsetWidth < box.current.clientWidth / 2)
-      box.current.scrollLeft = newest.offsetLeft + 2 * newest.offsetWidth - box.current.clientWidth;
+    const { current: frame } = box;
+    const newest = frame.querySelector(".step:last-of-type");
+    if (newest.offsetWidth > frame.clientWidth / 2) return; // steps go down
+    const { right } = newest.getBoundingClientRect();
+    frame.scrollLeft += right + newest.offsetWidth - frame.getBoundingClientRect().right;
   }, [scene, at]);
 
   const pointed = Number(name.split("-")[1]) <= at ? name : START;
@@ -106,7 +108,7 @@ export function Tree({ scene: first }) {
     <output>${decimal(plan[what], by < 1 ? 1 : 0)}</output></label>`;
   return html`<div class="tree">
     <div class="words">
-      <${SentenceField} id="searched" label="A sentence in German" sentence=${sentence} />
+      <${SentenceField} id="searched" sentence=${sentence} />
       <div class="chips scroll" lang="de" role="group" aria-label="Sentences to try">
         ${SENTENCES.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>

@@ -112,7 +112,7 @@ export function useSentence(scene, ask) {
 }
 
 /** The field for a sentence, and its label. */
-export function SentenceField({ id, label, sentence }) {
+export function SentenceField({ id, label = "Your sentence in German, the same in all figures", sentence }) {
   const { typed, field, write } = sentence;
   return html`<label for=${id}>${label}</label>
     <input
