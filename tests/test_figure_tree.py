@@ -80,6 +80,13 @@ def test_it_opens_at_its_first_step_and_fits_to_its_last(browser, figures_page, 
     assert not box.locator("button.node").evaluate_all(overlap)
 
 
+def test_without_scripts_the_whole_tree_is_shown_once(browser, figures_page):
+    tab = watched(browser, figures_page, java_script_enabled=False)
+    box = figure(tab, "tree")
+    assert box.locator(".grid:visible").count() == 1
+    assert box.locator(".step:visible").count() > 8
+
+
 def test_on_paper_the_search_is_over(tab, box):
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert box.locator(".step").count() > 8

@@ -15,7 +15,7 @@ const weightOf = (hundredths) => decimal(hundredths / 100);
 /** What a cell says: [query, key]. */
 export function cellInWords({ kind, queries, keys, map }, [query, key]) {
   const weight = map[query][key];
-  const [asks, looked] = [spelt(queries[query]), spelt(keys[key])];
+  const [asks, looked] = [queries[query], keys[key]].map((piece) => `“${spelt(piece)}”`);
   if (weight === undefined) return `${asks} may not attend to ${looked}, which comes later.`;
   const who = kind === "cross" ? `To write ${asks}, the model gives ${looked}` : `${asks} gives ${looked}`;
   return `${who} ${weightOf(weight)} of its weight.`;
