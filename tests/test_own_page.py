@@ -73,7 +73,7 @@ def test_what_it_writes_equals_pytorch(at, chromium, model):
     )
     theirs = at.load_trained_model(model, torch.device("cpu"))
     texts = [german for german, _ in at.builtin_corpus()["train"]][:OUTPUTS]
-    sources = [ids for _, ids in at.source_parts(theirs, texts, split=False)]
+    sources = at.source_ids(theirs, texts)
     outputs = set()
     for text, ids in zip(texts, sources, strict=True):
         read, steps = tab.evaluate(GREEDY, [text, LENGTH])
@@ -116,7 +116,7 @@ def test_a_page_is_one_file_and_its_figures_can_be_played_with(at, browser, buil
     box.get_by_role("textbox").press("Enter")
     box.locator(".drawer > summary").click()
     box.get_by_role("combobox").select_option("greedy")
-    [translation] = at.translate(translator, [text], split=False)
+    [translation] = at.translate(translator, [text])
     box.locator(".english", has_text=translation).wait_for()
     offer = box.locator(".offers [aria-pressed=false]").first
     offer.click()
