@@ -8,7 +8,8 @@ from pages import figure, watched
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 DARKEST = """paths => {
     const shade = (path) => Number(path.getAttribute("fill-opacity"));
-    const [darkest] = paths.sort((one, other) => shade(other) - shade(one));
+    const isSeen = (path) => getComputedStyle(path).fill !== "none";
+    const [darkest] = paths.filter(isSeen).sort((one, other) => shade(other) - shade(one));
     return darkest.getAttribute("d").match(/M(\\d+) (\\d+)/).slice(1).map(Number);
 }"""  # the first of its squares: column, row
 
@@ -43,7 +44,7 @@ def test_the_small_map_that_is_chosen_stands_large_beside(box):
     seen = set()
     for name in ("layer 1, head 2", "layer 3, head 3", "layer 2, mean of its heads"):
         head(box, name).click()
-        [chosen] = box.locator(".small [aria-pressed=true]").all()
+        [chosen] = box.locator(".overview [aria-pressed=true]").all()
         assert chosen.get_attribute("aria-label") == name
         assert name in box.locator(".title").inner_text()
         numbers = large(box)
@@ -87,10 +88,10 @@ def test_arrow_keys_lead_through_the_heads_and_through_the_cells(tab, box):
 
 
 def test_the_row_of_a_cell_is_marked_in_all_maps(box):
-    assert box.locator(".small .row").count() == 0
+    assert box.locator(".overview .row").count() == 0
     box.locator("tbody tr").nth(3).locator("td").nth(2).hover()
-    marks = box.locator(".small .row")
-    assert marks.count() == box.locator(".small svg").count()
+    marks = box.locator(".overview .row")
+    assert marks.count() == box.locator(".overview svg").count()
     assert {mark.get_attribute("y") for mark in marks.all()} == {"3"}
     assert re.search(r"0\.\d\d|1\.00", box.locator(".readout").inner_text())
 
@@ -138,5 +139,5 @@ def test_all_maps_fit_and_a_long_sentence_scrolls_by_itself(browser, figures_pag
     assert box.evaluate(fits)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     box.locator("tbody tr").nth(2).locator("td").nth(1).tap()
-    assert box.locator(".small .row").count() > 0
+    assert box.locator(".overview .row").count() > 0
     assert tab.faults == []

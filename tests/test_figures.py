@@ -128,7 +128,7 @@ def test_at_any_width_and_in_both_themes_it_fits_and_is_accessible(
 
 
 # Arrow keys lead through them.
-ROWS = ".pieces, .german, .lens table, .heat table, .tree .grid, .maps .small, .maps table"
+ROWS = ".pieces, .german, .lens table, .heat table, .tree .grid, .maps .overview, .maps table"
 FOLLOW_THE_FOCUS = """([box, rows]) => {
     const look = (each) => [each, ...each.children].map((one) => {
         const { outline, outlineOffset, boxShadow, stroke, strokeWidth } = getComputedStyle(one);

@@ -140,6 +140,24 @@ def test_a_page_is_one_file_and_its_figures_can_be_played_with(at, browser, buil
 
 
 @pytest.mark.browser
+def test_its_figures_name_the_language_that_it_reads(at, browser, build):
+    folder = perturbed(at, build.parent / "toy", **SIZES["pre-norm"])
+    config = folder / "config.json"
+    about = json.loads(config.read_bytes()) | {"languages": ["en", "de"]}
+    config.write_text(json.dumps(about), "utf-8")
+    own.make(folder)
+    tab = watched(browser, build / "model-toy.html")
+    for name in ("translator", "tree", "map"):
+        box = figure(tab, name)
+        field = box.get_by_label("sentence in English")
+        assert field.get_attribute("lang") == "en"
+        assert "German" not in box.inner_text()
+        field.fill(" ")
+        box.locator(".line", has_text="in English").wait_for()
+    assert tab.faults == []
+
+
+@pytest.mark.browser
 def test_a_page_that_was_damaged_says_so(at, browser, build):
     own.make(perturbed(at, build.parent / "toy", **SIZES["pre-norm"]))
     [page] = build.iterdir()

@@ -42,7 +42,7 @@ export function AllMaps({ layers, columns, view, row, names, onChoose }) {
     return html`<${Button} pressed=${isChosen} tabindex=${isChosen ? 0 : -1} aria-label=${own ? `${label}: ${own}` : label}
       onClick=${() => onChoose({ layer, head })}><${Small} map=${map} columns=${columns} row=${row} /><small>${own}</small><//>`;
   };
-  return html`<div class="small" role="group" aria-label="All heads" style=${`--heads:${heads + 1};--shape:${columns / layers[0][0].length}`} onKeyDown=${WALK_MAPS}>
+  return html`<div class="overview" role="group" aria-label="All heads" style=${`--heads:${heads + 1};--shape:${columns / layers[0][0].length}`} onKeyDown=${WALK_MAPS}>
     <span></span>${[...headings, "mean"].map((heading) => html`<span aria-hidden="true">${heading}</span>`)}
     ${layers.map((maps, layer) => html`<span class="layer" aria-hidden="true">layer ${layer + 1}</span>${maps.map((map, head) => square(map, layer, head))}`)}
   </div>`;
