@@ -4912,7 +4912,9 @@ def attention_maps_figure():
 # %% [markdown]
 # **Figure 23.** All attention maps of a sentence: a row for each layer, a column for each head, and
 # their mean at the right. Choose another sentence or kind of attention. Point at a cell for its
-# weight, in hundredths, and for its row in all maps.
+# weight, in hundredths, and for its row in all maps. The web page takes any sentence and shows one
+# of the maps large. Find out what a head does, give it a name, and try another sentence: does the
+# name still fit?
 #
 # In the published model, every head of cross-attention has a staircase with breaks of its own,
 # which the mean blurs. When the decoder writes *rais*, the first half of *raises*, eight of nine

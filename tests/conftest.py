@@ -66,6 +66,14 @@ def one_cpu(at) -> Iterator[Callable]:
         yield really
 
 
+@pytest.fixture(scope="session")
+def shipped(at):
+    """The model of the page, as the script reads it."""
+    import torch
+
+    return at.load_trained_model(PROJECT / "pretrained", torch.device("cpu"))
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator:
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -131,6 +131,7 @@ def contrast(a: str, b: str) -> float:
 # The figures that readers play with ---------------------------------------------------------------
 
 PLAYED = tuple(playable.PLAYABLE.values())
+CAPTION = "Ein kleines Mädchen hebt einen roten Ball auf."  # in the first picture of all
 
 
 @contextlib.contextmanager
@@ -160,6 +161,8 @@ def figures_in(folder: Path, at, chromium) -> Path:
             "three_schedules_figure",
         )
     }
+    sentences = pd.DataFrame({"sentence": at.SENTENCES})
+    maps = alt.Chart(sentences, description="Maps.").mark_point().encode(x="sentence")
     with drawn_by(chromium):
         return built(
             folder,
@@ -173,6 +176,7 @@ def figures_in(folder: Path, at, chromium) -> Path:
             shown(
                 {"text/html": "<table><thead></thead></table>"}, "@example\ndef one_search(): ..."
             ),
+            chart(maps.to_dict(), "@example\ndef attention_maps_figure(): ..."),
             "".join(f'<a id="{name}"></a>\n# {name}\n\n' for name in names),
         )
 

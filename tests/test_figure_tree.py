@@ -32,12 +32,18 @@ def step(box, times: int = 1) -> None:
         box.get_by_role("button", name="Step", exact=True).press("Enter")
 
 
+def play(box) -> None:
+    """To the end at once, since motion is unwelcome."""
+    box.get_by_role("button", name="Play", exact=True).press("Enter")
+
+
 def wait_for(box, words: str) -> None:
     """Until the line above the tree says this."""
     box.locator(".asked", has_text=words).wait_for()
 
 
 def test_it_grows_step_by_step_and_nothing_tells_the_end_before(box):
+    play(box)
     count = box.locator(".step").count()
     end = box.locator(".told [role=status]").inner_text()
     rooms = """box => [".told", ".key", ".ranks", ".about"].map((name) =>
@@ -56,7 +62,40 @@ def test_it_grows_step_by_step_and_nothing_tells_the_end_before(box):
     assert box.locator(".told [role=status]").inner_text() == end
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_it_opens_at_its_first_step_and_fits_to_its_last(browser, figures_page, width):
+    size = {"width": width, "height": 900}
+    tab = watched(browser, figures_page, viewport=size, reduced_motion="reduce")
+    box = figure(tab, "tree")
+    assert box.locator(".step").count() == 1
+    play(box)
+    assert box.locator(".step").count() > 8
+    scroll = box.locator(".scroll:has(> .grid)")
+    assert scroll.evaluate("box => box.scrollWidth <= box.clientWidth")
+    overlap = """all => {
+        const boxes = all.map((each) => each.getBoundingClientRect());
+        return boxes.some((a, i) => boxes.slice(i + 1).some((b) => a.left < b.right - 1
+            && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1));
+    }"""
+    assert not box.locator("button.node").evaluate_all(overlap)
+
+
+def test_without_scripts_the_whole_tree_is_shown_once(browser, figures_page):
+    tab = watched(browser, figures_page, java_script_enabled=False)
+    box = figure(tab, "tree")
+    assert box.locator(".grid:visible").count() == 1
+    assert box.locator(".step:visible").count() > 8
+
+
+def test_on_paper_the_search_is_over(tab, box):
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert box.locator(".step").count() > 8
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert box.locator(".step").count() == 1
+
+
 def test_ended_hypotheses_are_ranked_by_log_probability_over_the_length_penalty(box):
+    play(box)
     for width, alpha in ((2, 2.0), (5, 0.0)):
         box.locator("[name=width]").fill(str(width))
         box.locator("[name=alpha]").fill(str(alpha))
@@ -78,7 +117,7 @@ def test_ended_hypotheses_are_ranked_by_log_probability_over_the_length_penalty(
 def test_a_step_keeps_as_many_as_the_width_and_a_sum_falls_along_a_path(box):
     box.locator("[name=width]").fill("4")
     wait_for(box, "width 4")
-    step(box, 3)
+    step(box, 2)
     logps = box.locator(".step .node.best small").all_inner_texts()
     assert len(logps) == 3
     assert all(number(a) >= number(b) for a, b in itertools.pairwise(logps))
@@ -98,14 +137,14 @@ def test_the_readers_sentence_is_searched(tab, box):
     field.fill("Ein Hund schläft.")
     field.press("Enter")
     wait_for(box, "Ein Hund schläft.")
-    assert "step 1" not in box.locator(".asked").inner_text().split(), "at once at its end"
+    assert "winner" in box.locator(".key").inner_text(), "at once at its end"
     field.fill(" ")
     assert "Ein Hund schläft." in box.locator(".asked").inner_text()
     assert [address.rsplit("/")[-1] for address in tab.asked] == ["page.html", "model.js"]
 
 
 def test_a_node_shows_what_it_has_proposed_and_what_became_of_it(box):
-    step(box, 4)
+    step(box, 3)
     about = box.locator(".about")
     stay = "> .node:not(.own):not(.cut)"
     named = []
@@ -133,7 +172,7 @@ def test_it_grows_downward_where_it_is_narrow(browser, figures_page, width, alon
     size = {"width": width, "height": 800}
     tab = watched(browser, figures_page, viewport=size, has_touch=True, reduced_motion="reduce")
     box = figure(tab, "tree")
-    step(box, 3)
+    step(box, 2)
     places = [node.bounding_box() for node in box.locator("button.best").all()]
     assert len(places) == 3
     for one, other in itertools.pairwise(places):

@@ -11,6 +11,12 @@ from tools.page import playable
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PLAYERS = ("translator", "by-hand", "tree")  # they go through steps
+SENTENCES = ("translator", "map", "tree", "maps")  # they have a field for a sentence
+
+
+def field_of(box):
+    """The field for a sentence."""
+    return box.locator("input[lang=de]")
 
 
 def head_of_the_drawer(box):
@@ -23,9 +29,10 @@ ASKS_FOR_THE_MODEL = {  # a touch that needs the model
     "translator": lambda box: head_of_the_drawer(box).click(),
     "map": lambda box: box.locator('[data-place="decoder final"]').press("Enter"),
     "tree": lambda box: box.locator("[name=width]").fill("4"),
+    "maps": lambda box: box.locator(".chips button").nth(1).click(),
 }
 OPERATED = (
-    ":is(.player, .chips, .bank, .drawer, .handle, .layers, select, "
+    ":is(.player, .chips, .kinds, .bank, .drawer, .handle, .layers, select, "
     "[type=range], [type=checkbox]):visible"
 )
 
@@ -75,7 +82,7 @@ def test_without_scripts_and_on_paper_there_is_the_picture_and_nothing_to_operat
     awake.emulate_media(media="print")
     for tab in (silent, awake):
         box = tab.locator(f"[data-play={name}]")
-        assert box.locator(":is([role=img], .grid, table):visible").count() > 0
+        assert box.locator(":is([role=img], [role=grid], .grid, table):visible").count() > 0
         assert box.locator(OPERATED).count() == 0
     awake.emulate_media(media="screen")
 
@@ -90,6 +97,7 @@ TOUCHES = {  # a touch that needs no model, and one more
     "smoothing": lambda box: box.get_by_role("slider", name="guess").press("End"),
     "schedule": lambda box: box.get_by_role("slider", name="factor").press("End"),
     "sampling": lambda box: box.get_by_role("slider", name="top-k").press("Home"),
+    "maps": lambda box: box.get_by_role("button", name="layer 2, head 3").click(),
 }
 
 
@@ -119,7 +127,8 @@ def test_at_any_width_and_in_both_themes_it_fits_and_is_accessible(
     assert tab.faults == []
 
 
-ROWS = ".pieces, .german, .lens table, .heat table, .tree .grid"  # arrow keys lead through them
+# Arrow keys lead through them.
+ROWS = ".pieces, .german, .lens table, .heat table, .tree .grid, .maps .overview, .maps table"
 FOLLOW_THE_FOCUS = """([box, rows]) => {
     const look = (each) => [each, ...each.children].map((one) => {
         const { outline, outlineOffset, boxShadow, stroke, strokeWidth } = getComputedStyle(one);
@@ -153,7 +162,7 @@ def test_the_tab_key_reaches_everything_that_can_be_operated(browser, figures_pa
 
 def test_rows_tables_and_trees_are_one_stop_for_the_tab_key(awake):
     groups = awake.locator(ROWS)
-    assert groups.count() == 8
+    assert groups.count() == 10
     for group in groups.all():
         assert group.locator("[tabindex='0']").count() == 1
         assert group.locator("[tabindex='-1']").count() > 1
@@ -255,7 +264,7 @@ def test_an_endless_word_leaves_the_page_awake_and_the_next_wish_counts(browser,
     box.locator(".asked", has_text="width 5").wait_for()  # the model is there
     tab.evaluate("self.turns = 0; setInterval(() => { turns += 1; }, 5)")
     field = box.get_by_role("textbox")
-    field.fill("日" * 80)
+    field.fill("日" * 120)
     field.press("Enter")
     tab.wait_for_function("turns > 5")
     assert "日" not in box.locator(".asked").inner_text(), "it is still searched"
@@ -265,13 +274,13 @@ def test_an_endless_word_leaves_the_page_awake_and_the_next_wish_counts(browser,
     assert tab.faults == []
 
 
-@pytest.mark.parametrize("name", ["translator", "map", "tree"])
+@pytest.mark.parametrize("name", SENTENCES)
 def test_an_empty_sentence_is_not_searched_and_a_strange_one_is_explained(
     browser, figures_page, name
 ):
     tab = watched(browser, figures_page, reduced_motion="reduce")
     box = figure(tab, name)
-    field = box.get_by_role("textbox")
+    field = field_of(box)
     line = box.locator(".line")
     assert line.inner_text() == ""
     field.fill("   ")
@@ -281,4 +290,75 @@ def test_an_empty_sentence_is_not_searched_and_a_strange_one_is_explained(
     field.fill("Ein Mann 日.")
     line.filter(has_text="never seen").wait_for()
     assert [address.rsplit("/")[-1] for address in tab.asked] == ["page.html", "model.js"]
+    assert tab.faults == []
+
+
+# One sentence for all -----------------------------------------------------------------------------
+
+
+READS = {  # where a figure shows what it has read
+    "translator": ".rows .german",
+    "map": ".source",
+    "tree": ".asked i",
+    "maps": ".maps thead",
+}
+
+
+def wait_until_read(box, name: str, word: str) -> None:
+    box.locator(READS[name]).filter(has_text=word).first.wait_for(state="attached")
+
+
+def shown_by(box) -> str:
+    """All that a figure draws, without its field."""
+    return box.locator(".stage").evaluate("stage => stage.textContent")
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_what_is_typed_in_one_figure_is_read_by_all_once_they_are_in_sight(
+    browser, figures_page, name
+):
+    tab = watched(browser, figures_page, reduced_motion="reduce")
+    others = [other for other in SENTENCES if other != name]
+    before = {other: shown_by(figure(tab, other)) for other in others}
+    assert len(tab.asked) == 1, "to scroll through the page asks for nothing"
+    box = figure(tab, name)
+    field_of(box).fill("Zwei Hunde bellen.")
+    field_of(box).press("Enter")
+    wait_until_read(box, name, "Hunde")
+    for other in others:
+        found = figure(tab, other)
+        wait_until_read(found, other, "Hunde")
+        assert field_of(found).input_value() == "Zwei Hunde bellen."
+        assert shown_by(found) != before[other]
+    assert [address.rsplit("/")[-1] for address in tab.asked] == ["page.html", "model.js"]
+    assert tab.faults == []
+
+
+def test_a_linked_sentence_is_that_of_all_figures(browser, figures_page):
+    tab = watched(browser, figures_page, reduced_motion="reduce")
+    for name in SENTENCES:
+        figure(tab, name)
+    tab.evaluate("location.hash = '#s=Ein%20Hund.'")
+    for name in SENTENCES:
+        wait_until_read(figure(tab, name), name, "Hund")
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_of_a_long_sentence_whole_words_are_read_and_umlauts_are_understood(
+    browser, figures_page, name
+):
+    tab = watched(browser, figures_page, reduced_motion="reduce")
+    box = figure(tab, name)
+    field = field_of(box)
+    long = "Zwei Maedchen " + "und ein Hund " * 8 + "im Sonnenschein."
+    field.fill(long)
+    field.press("Enter")
+    wait_until_read(box, name, "Zwei")
+    read = box.locator(READS[name]).text_content()
+    assert "Mädchen" in read and "Sonne" not in read
+    assert field.input_value() == long
+    box.locator(".line", has_text="letters").wait_for()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 1360
+    field.fill("Ein Maedchen.")
+    box.locator(".line", has_text="Read as “Ein Mädchen.”").wait_for()
     assert tab.faults == []

@@ -114,7 +114,7 @@ def test_it_draws_from_what_the_script_draws_from(
 def test_the_distribution_is_that_of_the_shipped_model(at, shown):
     translator = at.load_trained_model(at.Path("pretrained"), torch.device("cpu"))
     vocabulary = translator.vocabularies[1]
-    [(_, ids)] = at.source_parts(translator, [at.SENTENCE], split=False)
+    [ids] = at.source_ids(translator, [at.SENTENCE])
     src = torch.tensor([ids])
     everything = torch.ones(1, 1, len(ids), dtype=torch.bool)
     written = at.greedy_decode(translator.model, src, everything, 4, at.START)

@@ -73,7 +73,7 @@ def test_what_it_writes_equals_pytorch(at, chromium, model):
     )
     theirs = at.load_trained_model(model, torch.device("cpu"))
     texts = [german for german, _ in at.builtin_corpus()["train"]][:OUTPUTS]
-    sources = [ids for _, ids in at.source_parts(theirs, texts, split=False)]
+    sources = at.source_ids(theirs, texts)
     outputs = set()
     for text, ids in zip(texts, sources, strict=True):
         read, steps = tab.evaluate(GREEDY, [text, LENGTH])
@@ -116,7 +116,7 @@ def test_a_page_is_one_file_and_its_figures_can_be_played_with(at, browser, buil
     box.get_by_role("textbox").press("Enter")
     box.locator(".drawer > summary").click()
     box.get_by_role("combobox").select_option("greedy")
-    [translation] = at.translate(translator, [text], split=False)
+    [translation] = at.translate(translator, [text])
     box.locator(".english", has_text=translation).wait_for()
     offer = box.locator(".offers [aria-pressed=false]").first
     offer.click()
@@ -137,6 +137,24 @@ def test_a_page_is_one_file_and_its_figures_can_be_played_with(at, browser, buil
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.faults == []
     assert tab.asked == [page.as_uri()]
+
+
+@pytest.mark.browser
+def test_its_figures_name_the_language_that_it_reads(at, browser, build):
+    folder = perturbed(at, build.parent / "toy", **SIZES["pre-norm"])
+    config = folder / "config.json"
+    about = json.loads(config.read_bytes()) | {"languages": ["en", "de"]}
+    config.write_text(json.dumps(about), "utf-8")
+    own.make(folder)
+    tab = watched(browser, build / "model-toy.html")
+    for name in ("translator", "tree", "map"):
+        box = figure(tab, name)
+        field = box.get_by_label("sentence in English")
+        assert field.get_attribute("lang") == "en"
+        assert "German" not in box.inner_text()
+        field.fill(" ")
+        box.locator(".line", has_text="in English").wait_for()
+    assert tab.faults == []
 
 
 @pytest.mark.browser

@@ -103,7 +103,7 @@ def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, ab
 
 
 def test_a_page_of_a_finished_model_is_published(tmp_path, monkeypatch):
-    drawn = json.dumps({"scene": {}, "html": "<svg></svg>"})
+    drawn = json.dumps({"scene": {}, "html": "<svg></svg>", "whole": ""})
     monkeypatch.setattr(playable, "still_from", lambda *_: drawn)
     source = notebook(tmp_path, facts(FINISHED), "![A translation.](images/first-translation.svg)")
     folder = tmp_path / "docs"

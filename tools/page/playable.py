@@ -27,6 +27,7 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-attention-of-a-copy": "learn",
     "figure-one-search": "tree",
     "figure-next-token": "sampling",
+    "figure-attention-maps": "maps",
 }
 MOMENTS = (
     "<strong>Watch it learn.</strong> What the run {run} writes at {count} moments of its "
@@ -80,14 +81,19 @@ def still_from(script: str, name: str, data: str) -> str:
 
 
 def still(name: str, data: object = None) -> dict[str, str]:
-    """What a figure shows first: `scene`, as data, and `html`, drawn by the figure's own code."""
+    """What a figure shows first, drawn by its own code.
+
+    That is `scene`, as data, `html`, and `whole`, which takes its place where scripts are off.
+    """
     return json.loads(still_from(engine(), name, json.dumps(data, ensure_ascii=False)))
 
 
 def staged(name: str, data: object) -> str:
-    """The first picture of a figure, and the scene that it shows."""
+    """The first picture of a figure, what stands there without scripts, and its scene."""
     first = still(name, data)
-    return f'<div class="stage">{first["html"]}</div>{json_script(first["scene"])}'
+    stage = f'<div class="stage">{first["html"]}</div>'
+    whole = f"<noscript>{first['whole']}</noscript>" if first["whole"] else ""
+    return stage + whole + json_script(first["scene"])
 
 
 def make_playable(figure: Tag, name: str) -> None:
@@ -95,8 +101,9 @@ def make_playable(figure: Tag, name: str) -> None:
     spec = figure.find("script", type="application/json")
     if spec:  # of a chart: its rows
         [data] = json.loads(spec.string)["datasets"].values()
-    else:
-        data = str(figure.svg)
+    else:  # of a drawing: where its boxes lead
+        boxes = figure.find_all("a", attrs={"data-place": True})
+        data = {box["data-place"]: box["href"] for box in boxes}
     figure["class"] = "playable"
     figure["data-play"] = name
     figure.find(class_=["chart", "picture", "table"]).replace_with(parsed(staged(name, data)))

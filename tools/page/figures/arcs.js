@@ -2,9 +2,11 @@
 
 import { SPACE } from "./model/subwords.js";
 import { READS } from "./lib/corpus.js";
+import { arrows } from "./lib/keys.js";
 import { spelt } from "./lib/text.js";
 import { classes, html } from "./lib/ui.js";
 
+const WALK = arrows(".piece", { line: true });
 const LEAST = 0.09; // a weight that still gets an arc
 
 const apart = (piece) => piece.startsWith(SPACE) || piece === "</s>";
@@ -40,17 +42,6 @@ export function lookedAt({ source, decisions }, s) {
   const most = seen.filter(({ weight }) => weight >= LEAST).sort((one, other) => other.weight - one.weight);
   const whom = most.map(({ piece, weight }) => `${piece} (${weight.toFixed(2)})`).join(", ");
   return `${spelt(source[s])}: ${whom ? `the model looks here to write ${whom}` : "no piece looks here much"}.`;
-}
-
-const STEPS = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 };
-
-/** The arrow keys lead from a piece to its neighbours. */
-function walk(event) {
-  const { children } = event.currentTarget.parentNode;
-  const next = children[[...children].indexOf(event.currentTarget) + STEPS[event.key]];
-  if (!next) return;
-  event.preventDefault();
-  next.focus();
 }
 
 /**
@@ -98,7 +89,6 @@ export function Drawing({ scene, at, tall = false, toward = null, onChoose, onLo
     onFocus: () => onLook(s),
     onBlur: () => onLook(null),
     onClick: () => onLook(s),
-    onKeyDown: walk,
   });
   const asked = source.map((piece, s) =>
     box(piece, lines[0][s], tall ? 0 : near - 36, classes({ now: s === toward }), onLook ? look(s) : {}),
@@ -116,7 +106,7 @@ export function Drawing({ scene, at, tall = false, toward = null, onChoose, onLo
     ${
       onLook
         ? html`<g ...${told}>${arcs.reverse()}${written}</g>
-          <g class="german" role="group" aria-label=${`${READS.name}: where the model looks`}>${asked}</g>`
+          <g class="german" role="group" aria-label=${`${READS.name}: where the model looks`} onKeyDown=${WALK}>${asked}</g>`
         : html`${arcs.reverse()}${asked}${written}`
     }
   </svg>`;

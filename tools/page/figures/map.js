@@ -6,10 +6,10 @@
 // written into the page when it is built.
 
 import { pause } from "./model/slices.js";
-import { READS, WRITES } from "./lib/corpus.js";
-import { hintFor } from "./lib/hints.js";
+import { WRITES } from "./lib/corpus.js";
 import { usePlayer } from "./lib/player.js";
-import { useModel } from "./lib/shipped.js";
+import { useScene } from "./lib/scene.js";
+import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, classes, html, useRef, useState } from "./lib/ui.js";
 import { Lens } from "./map/lens.js";
 import { heardOf, Panel } from "./map/panel.js";
@@ -22,40 +22,8 @@ import { headSwitches, isCut, Unplug, useCuts } from "./map/unplug.js";
 
 export { firstScene, opening, sceneOf };
 
-const LONGEST = 80; // letters of a sentence
-const MOMENT = 250; // milliseconds after a key, or of a mouse that only passes by, before the model is asked
 const PACE = 2400; // milliseconds at a stop: two lines are read there
 const WISHES = Object.keys(FIRST);
-
-/** What is to be said of a text before, and of a scene after it has run through the model. */
-function hintOf(typed, scene) {
-  const text = typed.trim();
-  if (text === "") return hintFor(text);
-  if (text !== scene.text) return "The sentence runs through the model …";
-  if (scene.cut) return `It finds no end: the map shows its first ${scene.pieces.written.length} subwords.`;
-  return hintFor(text, scene.pieces.encoder, LONGEST);
-}
-
-const wishOf = (scene) => Object.fromEntries(WISHES.map((key) => [key, scene[key]]));
-
-/** The scene of the last wish, and `wish(changes)`, which asks for another. */
-function useScene(first) {
-  const [scene, setScene] = useState(first);
-  const [touched, setTouched] = useState(false);
-  const [line, run] = useModel();
-  const wished = useRef(wishOf(first)); // the last wish, perhaps not shown yet
-
-  async function wish(changes) {
-    const before = wished.current;
-    wished.current = { ...before, ...changes };
-    const isShown = (each) => WISHES.every((key) => each[key] === scene[key]);
-    if (isShown(before) && isShown(wished.current)) return;
-    setTouched(true);
-    const next = await run((model) => sceneOf(model, wished.current));
-    if (next) setScene(next);
-  }
-  return { scene, touched, line, wished, wish };
-}
 
 /** The ride over the stops: its player, the stop that is shown, and `go`, to a stop or to play. */
 function useRide(stops, scene, wished, wish) {
@@ -116,14 +84,30 @@ function useRide(stops, scene, wished, wish) {
 }
 
 export function ModelMap({ scene: first }) {
-  const { scene, touched, line, wished, wish } = useScene(first);
+  const { scene, wished, line, wish: ask } = useScene(first, WISHES, sceneOf);
+  const sentence = useSentence(scene, read);
+  const [touched, setTouched] = useState(false);
   const stops = stopsOf(first.size);
   const ride = useRide(stops, scene, wished, wish);
-  const state = useCuts(scene.text); // what is switched off
-  const [typed, setTyped] = useState(first.text);
+  const state = useCuts(scene.read); // what is switched off
   const [head, setHead] = useState(null);
-  const waiting = useRef(null); // for the end of typing
   const resting = useRef(null); // for a mouse that stays
+
+  /** Ask for another scene, unless it is shown already. */
+  async function wish(changes) {
+    const text = sentence.settle();
+    const before = wished.current;
+    const wanted = { ...before, ...changes, ...(text && { text }) };
+    const isShown = (each) => WISHES.every((key) => each[key] === scene[key]);
+    if (isShown(before) && isShown(wanted)) return;
+    setTouched(true);
+    await ask(wanted);
+  }
+
+  function read(text, isOwn) {
+    if (isOwn) choose({ text });
+    else ask({ text });
+  }
 
   function choose(chosen) {
     const changes = { ...chosen, start: false };
@@ -138,14 +122,6 @@ export function ModelMap({ scene: first }) {
     resting.current = setTimeout(() => choose({ place }), touched ? 0 : MOMENT);
   }
 
-  function write(text, moment = 0) {
-    setTyped(text);
-    clearTimeout(waiting.current);
-    const asked = text.trim();
-    const isShown = asked === wished.current.text && asked === scene.text;
-    if (asked && !isShown) waiting.current = setTimeout(() => choose({ text: asked }), moment);
-  }
-
   /** Choose a position; on the other side, where its stack ends. */
   const choosing = (side) => (position) =>
     choose({ [side]: position, ...(sideOf(scene.place) !== side && { place: `${side} final` }) });
@@ -157,17 +133,12 @@ export function ModelMap({ scene: first }) {
   );
   const decoder = { chosen: scene.decoder, onChoose: choosing("decoder") };
   const translation = joined(pieces.written);
-  const label = `Encoder and decoder, with the subwords of “${scene.text}” on the left and of “${translation}” on the right`;
+  const label = `Encoder and decoder, with the subwords of “${scene.read}” on the left and of “${translation}” on the right`;
   return html`<div class=${classes({ map: true, touched })} ref=${ride.box}>
     <div class="words">
-      <label for="map-german">Your own sentence, in ${READS.name}</label>
-      <input
-        id="map-german" type="text" lang=${READS.code} maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed}
-        onInput=${({ target }) => write(target.value, MOMENT)}
-        onKeyDown=${({ key, target }) => key === "Enter" && write(target.value)}
-      />
+      <${SentenceField} id="map-german" sentence=${sentence} />
       <p class="translated" lang=${WRITES.code}>${translation}</p>
-      <p class="line" role="status">${line || hintOf(typed, scene)}</p>
+      <p class="line" role="status">${line || sentence.hint}</p>
     </div>
     <${Pieces} kind="source" name="source" label="Subwords of the source" pieces=${pieces.encoder} chosen=${scene.encoder} onChoose=${choosing("encoder")} />
     <${Pieces} kind="read" name="reads" label="Subwords read so far" pieces=${pieces.decoder} ...${decoder} />
@@ -180,7 +151,7 @@ export function ModelMap({ scene: first }) {
             onPoint=${point} onChoose=${(place) => choose({ place }).then(ride.reveal)} />
           <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
         </div>
-        <${Unplug} intact=${translation} text=${scene.text} layers=${size.layers} state=${state} />
+        <${Unplug} intact=${translation} text=${scene.read} layers=${size.layers} state=${state} />
       </div>
       <div class="panel">
         <${Ride} player=${ride.player} stops=${stops} onStop=${ride.go} />

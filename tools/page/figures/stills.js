@@ -7,6 +7,7 @@ import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstLearn, Learn } from "./learn.js";
 import { html } from "./lib/ui.js";
 import { firstScene as firstMap, ModelMap } from "./map.js";
+import { firstScene as firstMaps, Maps } from "./maps.js";
 import { firstScene as firstMoments, Moments } from "./moments.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
@@ -17,7 +18,7 @@ import { firstScene as firstSchedule, Schedule } from "./schedule.js";
 import { firstScene as firstSmoothing, Smoothing } from "./smoothing.js";
 import { firstScene } from "./translation.js";
 import { Translator } from "./translator.js";
-import { firstScene as firstTree, Tree } from "./tree.js";
+import { firstScene as firstTree, Tree, Whole } from "./tree.js";
 
 export { finish, readingModel, Search };
 
@@ -29,22 +30,24 @@ function Picture({ scene }) {
 }
 
 const FIGURES = {
-  tree: [Tree, firstTree],
+  tree: [Tree, firstTree, Whole],
   picture: [Picture, firstScene],
   translator: [Translator, firstScene],
   learn: [Learn, firstLearn],
   moments: [Moments, firstMoments],
   "by-hand": [ByHand, firstByHand],
   map: [ModelMap, firstMap],
+  maps: [Maps, firstMaps],
   positions: [Positions, firstPositions],
   sampling: [Sampling, firstSampling],
   schedule: [Schedule, firstSchedule],
   smoothing: [Smoothing, firstSmoothing],
 };
 
-/** What a figure's component begins with, and its HTML. */
+/** What a figure's component begins with, and its HTML; `whole` is what stands in its place without scripts, or empty. */
 export function still(model, name, data) {
-  const [Figure, sceneOf] = FIGURES[name];
+  const [Figure, sceneOf, WithoutScripts] = FIGURES[name];
   const scene = sceneOf(model, data);
-  return { scene, html: renderToString(html`<${Figure} scene=${scene} />`) };
+  const drawn = (Component) => renderToString(html`<${Component} scene=${scene} />`);
+  return { scene, html: drawn(Figure), whole: WithoutScripts ? drawn(WithoutScripts) : "" };
 }

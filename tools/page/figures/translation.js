@@ -7,14 +7,11 @@ import { likeliest, sum } from "./model/arithmetic.js";
 import { pathsTo, searchFor } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { SPACE } from "./model/subwords.js";
-import { READS } from "./lib/corpus.js";
-import { hintFor } from "./lib/hints.js";
+import { fitted, hintOfRead, readBy } from "./lib/sentence.js";
 import { SENTENCE } from "./lib/text.js";
-import { withUmlauts } from "./words.js";
 
 const BEAM = 4; // of the paper, as alpha is
 const ALPHA = 0.6;
-export const LONGEST = 160; // letters of a sentence
 
 /** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
 function weightsOf(path, { layer, head }) {
@@ -52,8 +49,7 @@ function ghostOf(model, old, written, chosen) {
 
 /** All that is shown of a plan, as work that yields. */
 export function* sceneOf(model, plan) {
-  const { text } = plan;
-  const read = READS.code === "de" ? withUmlauts(text, (word) => model.encode(word)) : text;
+  const read = readBy(model, plan.text);
   const search = yield* searchFor(model, read);
   const known = (ids) => (ids.every((id) => id < model.words.length) ? ids : []);
   let last = search.start;
@@ -64,7 +60,6 @@ export function* sceneOf(model, plan) {
   const paths = pathsTo(last);
   const source = search.ids.map((id) => model.words[id]);
   const runaway = "It finds no end, and is stopped after fifty subwords more than the source has.";
-  const changed = read === plan.text ? "" : `Read as “${read}”`;
   const decisions = paths.map((path) => ({
     piece: model.words[path.written[path.written.length - 1]],
     share: Math.exp(path.logp - path.from.logp),
@@ -81,7 +76,7 @@ export function* sceneOf(model, plan) {
     decisions,
     stop: mostUncertain(decisions, chosen.length),
     ghost: ghostOf(model, known(plan.old), last.written, chosen.length),
-    hint: last.ended ? hintFor(read, source, LONGEST) || changed : runaway,
+    hint: last.ended ? hintOfRead(plan.text, read, source) : runaway,
     size: { layers: model.N, heads: model.h },
   };
 }
@@ -132,7 +127,7 @@ export function planIn(hash, { layers, heads }) {
   const [layer, head = null] = view;
   const seen = layer < layers && (head === null || head < heads) ? { view: { layer, head } } : {};
   try {
-    const text = [...decodeURIComponent(asked.get("s"))].slice(0, LONGEST).join("").trim();
+    const text = fitted(decodeURIComponent(asked.get("s")));
     return text ? { text, beam: !asked.has("g"), chosen, old, at: at[0] ?? null, ...seen } : null;
   } catch {
     return null; // an address may hold anything

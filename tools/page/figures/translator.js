@@ -4,15 +4,15 @@
 
 import { KNOWN, READS, SENTENCES } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
-import { hintFor } from "./lib/hints.js";
-import { useModel } from "./lib/shipped.js";
+import { useScene } from "./lib/scene.js";
+import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
+import { UMLAUTS } from "./lib/umlauts.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useRef, useState } from "./lib/ui.js";
 import { Drawing, inWords, lookedAt } from "./arcs.js";
 import { Candidates, English, Ghost } from "./candidates.js";
-import { addressOf, LONGEST, planIn, sceneOf } from "./translation.js";
-import { BANK, thrown, UMLAUTS, withWord, wordsOf } from "./words.js";
+import { addressOf, planIn, sceneOf } from "./translation.js";
+import { BANK, thrown, withWord, wordsOf } from "./words.js";
 
-const MOMENT = 250; // milliseconds after a key, before the model is asked
 const BEFORE = 700; // milliseconds in sight, before it plays by itself
 
 /** A button that throws another caption. */
@@ -26,35 +26,32 @@ function Die({ onThrow }) {
   <//>`;
 }
 
-/** A field for a sentence, with the letters that other keyboards lack, and a die. */
-function Field({ typed, onWrite }) {
-  const input = useRef(null);
+/** The field for a sentence, with the letters that other keyboards lack, and a die. */
+function Field({ sentence }) {
+  const { typed, field, write } = sentence;
   function add(letter) {
-    const { selectionStart: from, selectionEnd: to, value } = input.current;
-    if ([...value].length - (to - from) >= LONGEST) return;
-    input.current.setRangeText(letter, from, to, "end");
-    onWrite(input.current.value, MOMENT);
+    const { current: input } = field;
+    input.setRangeText(letter, input.selectionStart, input.selectionEnd, "end");
+    write(input.value, MOMENT);
   }
   const stay = (event) => event.preventDefault(); // a click leaves the cursor in the field
+  const label = KNOWN
+    ? "Type a German caption, or build one from these words"
+    : `Type a sentence in ${READS.name}`;
   return html`<div class="field">
-    <label for="german">${KNOWN ? "Type a German caption, or build one from these words" : `Type a sentence in ${READS.name}`}</label>
+    <${SentenceField} id="german" label=${label} sentence=${sentence} />
     <span class="umlauts" lang="de" role="group" aria-label="Umlauts">
       ${READS.code === "de" && UMLAUTS.map((letter) => html`<${Button} onMouseDown=${stay} onClick=${() => add(letter)}>${letter}<//>`)}
     </span>
-    <input
-      id="german" type="text" lang=${READS.code} maxlength=${LONGEST} autocomplete="off" spellcheck="false" value=${typed} ref=${input}
-      onInput=${({ target }) => onWrite(target.value, MOMENT)}
-      onKeyDown=${({ key, target }) => key === "Enter" && onWrite(target.value)}
-    />
-    ${KNOWN && html`<${Die} onThrow=${() => onWrite(thrown(typed.trim()))} />`}
+    ${KNOWN && html`<${Die} onThrow=${() => write(thrown(typed.trim()))} />`}
   </div>`;
 }
 
 /** German words with what they mean: a click puts one into the sentence. */
-function Bank({ typed, onWrite }) {
+function Bank({ typed, write }) {
   const chosen = wordsOf(typed) ?? {};
   const button = ({ kind, word, means }) => html`<${Button}
-    pressed=${chosen[kind] === word} onClick=${() => onWrite(withWord(typed, { kind, word }))}
+    pressed=${chosen[kind] === word} onClick=${() => write(withWord(typed, { kind, word }))}
   ><span lang="de">${word}</span><small>${means}</small><//>`;
   return html`<div class="bank" role="group" aria-label="Words for the sentence">${BANK.map(button)}</div>`;
 }
@@ -118,52 +115,44 @@ function useOpening(figure, player, stop) {
 }
 
 export function Translator({ scene: first }) {
-  const [scene, setScene] = useState(first);
-  const [typed, setTyped] = useState(first.text);
+  const {
+    scene,
+    wished,
+    line,
+    wish: ask,
+  } = useScene(first, ["text", "beam", "chosen", "old", "view"], sceneOf);
+  const sentence = useSentence(scene, translate);
   const [copied, setCopied] = useState(null); // what came of it
   const [toward, look] = useState(null); // a piece of the source
-  const [line, run] = useModel();
   const player = usePlayer(first.decisions.length, { at: first.stop });
-  const wished = useRef(first); // the last plan, perhaps not shown yet
-  const waiting = useRef(null); // of a text that is still being typed: it, and the clock
   const held = useRef(null); // where the candidates stand while the rest is written
   const figure = useRef(null);
   const drawings = useRef(null);
   useOpening(figure, player, first.stop);
 
   /** Change the plan; once its scene is there, `then` says where to look. */
-  async function wish(changes, then) {
-    const typing = waiting.current;
-    clearTimeout(typing?.clock);
-    waiting.current = null;
-    if (typing) changes = { ...changes, text: changes.text ?? typing.text, chosen: [], old: [] };
-    const { text, beam, chosen, old, view } = { ...wished.current, ...changes };
-    wished.current = { text, beam, chosen, old, view };
+  function wish(changes, then) {
+    const typed = sentence.settle();
+    if (typed) changes = { ...changes, text: typed, chosen: [], old: [] };
     setCopied(null);
     const linked = planIn(location.hash, scene.size); // then no stale link is left
-    if (linked) history.replaceState(null, "", addressOf(wished.current));
-    const next = await run((model) => sceneOf(model, wished.current));
-    if (!next) return;
-    wished.current = { ...wished.current, chosen: next.chosen };
-    look(null);
-    setScene(next);
-    (typing ? fromStart : then)(next);
+    if (linked) history.replaceState(null, "", addressOf({ ...wished.current, ...changes }));
+    ask(changes, (next) => {
+      wished.current = { ...wished.current, chosen: next.chosen };
+      look(null);
+      (typed ? fromStart : then)(next);
+    });
+  }
+
+  /** Translate a text; it is played if it was typed here. */
+  function translate(text, isOwn) {
+    const toStop = ({ decisions, stop }) => player.restart(decisions.length, stop);
+    wish({ text, chosen: [], old: [] }, isOwn ? fromStart : toStop);
   }
 
   function fromStart({ decisions, stop }) {
     player.restart(decisions.length);
     player.play(stop);
-  }
-
-  function write(text, moment = 0) {
-    setTyped(text);
-    clearTimeout(waiting.current?.clock);
-    waiting.current = null;
-    const wanted = text.trim();
-    // A wish that could not be fulfilled may be made again.
-    if (!wanted || (wanted === wished.current.text && wanted === scene.text)) return;
-    const clock = setTimeout(() => wish({ text: wanted }, fromStart), moment);
-    waiting.current = { text: wanted, clock };
   }
 
   const at = Math.min(player.at, scene.decisions.length);
@@ -198,12 +187,11 @@ export function Translator({ scene: first }) {
 
   useEffect(() => {
     const arrive = () => {
-      const plan = planIn(location.hash, first.size);
-      if (!plan) return;
-      setTyped(plan.text);
-      clearTimeout(waiting.current?.clock);
-      waiting.current = null; // the address is the last wish
-      wish(plan, (next) => (plan.at ? player.restart(next.decisions.length, plan.at) : fromStart(next)));
+      const asked = planIn(location.hash, first.size);
+      if (!asked) return;
+      const { at: stop, ...plan } = asked;
+      sentence.put(plan.text); // the address is the last wish
+      wish(plan, (next) => (stop ? player.restart(next.decisions.length, stop) : fromStart(next)));
     };
     arrive();
     addEventListener("hashchange", arrive);
@@ -216,14 +204,13 @@ export function Translator({ scene: first }) {
     const box = rows.querySelector(".piece.now[style]");
     if (box) rows.scrollLeft += box.getBoundingClientRect().right - rows.getBoundingClientRect().right + 100;
   }, [scene, at]);
-  const hint = typed.trim() === scene.text ? scene.hint : hintFor(typed, [], LONGEST);
   const drawing = (tall) => html`<div class=${`${tall ? "columns" : "rows"} scroll`}>
     <${Drawing} scene=${scene} at=${at} tall=${tall} toward=${toward} onChoose=${(t) => player.show(t)} onLook=${look} />
   </div>`;
   return html`<div class=${classes({ translator: true, playing: player.playing })} ref=${figure}>
-    <${Field} typed=${typed} onWrite=${write} />
-    ${KNOWN && html`<${Bank} typed=${typed} onWrite=${write} />`}
-    <p class="line" role="status">${line || hint}</p>
+    <${Field} sentence=${sentence} />
+    ${KNOWN && html`<${Bank} ...${sentence} />`}
+    <p class="line" role="status">${line || sentence.hint}</p>
     <div class="drawings" ref=${drawings}>${[false, true].map(drawing)}</div>
     <div class="outcome">
       <div class="paths">
@@ -253,7 +240,7 @@ export function Translator({ scene: first }) {
       </div>
       <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => wish({ view }, () => {})} />
       <div class="chips" lang=${READS.code} role="group" aria-label="Captions to try">
-        ${SENTENCES.map((text) => html`<${Button} onClick=${() => write(text)}>${text}<//>`)}
+        ${SENTENCES.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>
       ${
         KNOWN &&

@@ -13,6 +13,7 @@ import { ByHand } from "../figures/by-hand.js";
 import { Learn } from "../figures/learn.js";
 import { html } from "../figures/lib/ui.js";
 import { ModelMap } from "../figures/map.js";
+import { Maps } from "../figures/maps.js";
 import { Moments } from "../figures/moments.js";
 import { Positions } from "../figures/positions.js";
 import { Sampling } from "../figures/sampling.js";
@@ -26,6 +27,7 @@ const COMPONENTS = {
   "by-hand": ByHand,
   learn: Learn,
   map: ModelMap,
+  maps: Maps,
   moments: Moments,
   positions: Positions,
   sampling: Sampling,

@@ -52,11 +52,9 @@ function hintOfLetters(text) {
   return "";
 }
 
-/** What is to be said of a text of at most `longest` letters, and of its pieces once they are known. */
-export function hintFor(text, pieces = [], longest = Infinity) {
+/** What is to be said of a text, and of its pieces once they are known. */
+export function hintFor(text, pieces = []) {
   if (text.trim() === "") return `Type a sentence in ${READS.name}. Below stands the one before.`;
-  if ([...text].length >= longest)
-    return `There are at most ${longest} letters to a sentence here: what is longer is cut.`;
   if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
   if (!KNOWN) return "";
   const told = hintOfLetters(text);

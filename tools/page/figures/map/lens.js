@@ -1,11 +1,13 @@
 // The logit lens of all positions as a table, in a fold: a row for each place in the stream.
 
+import { arrows } from "../lib/keys.js";
 import { Button, classes, html } from "../lib/ui.js";
 import { spelt } from "../lib/text.js";
 import { inALine } from "./panel.js";
-import { STEPS } from "./pieces.js";
 import { rowOf, sideOf, streamOf } from "./places.js";
 import { tint } from "./weights.js";
+
+const WALK = arrows("button", { arrive: (button) => button.click() });
 
 /** The logit lens of all positions: a row for each place in the stream. Arrow keys walk through it. */
 export function Lens({ scene, onChoose }) {
@@ -21,19 +23,6 @@ export function Lens({ scene, onChoose }) {
     onChoose({ place, [side]: position, ...(layer !== undefined && { layer }) });
   }
 
-  function press(event, row, position) {
-    const step = STEPS[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const next = [row + step[0], position + step[1]];
-    const button = event.currentTarget
-      .closest("tbody")
-      .rows[next[0]]?.cells[next[1] + 1]?.querySelector("button");
-    if (!button) return;
-    button.focus();
-    choose(...next);
-  }
-
   const cell = (row, position) => {
     const { piece, share } = rows[row][position];
     const isStop = row === chosen.row && position === scene[side];
@@ -41,7 +30,7 @@ export function Lens({ scene, onChoose }) {
     return html`<td class=${classes({ first: isFirst })}><${Button}
       pressed=${isStop && chosen.exact} tabindex=${isStop ? 0 : -1} style=${tint(share)}
       title=${share.toFixed(3) + (isFirst ? ", what is written in the end" : "")}
-      onClick=${() => choose(row, position)} onKeyDown=${(event) => press(event, row, position)}
+      onClick=${() => choose(row, position)}
     >${spelt(piece)}<//></td>`;
   };
   const body = stream.map(({ layer, name }, row) => {
@@ -61,7 +50,7 @@ export function Lens({ scene, onChoose }) {
   return html`<details class="lens" style=${`--rows:${most}`}>
     <summary>The logit lens of the whole ${side}: the likeliest token at each place and each position</summary>
     <div class="scroll"><table aria-label=${`Logit lens of the ${side}: a row for each place of the stream, a column for each position`}>
-      <thead><tr><td>layer, after</td>${headings}</tr></thead><tbody>${body}</tbody>
+      <thead><tr><td>layer, after</td>${headings}</tr></thead><tbody onKeyDown=${WALK}>${body}</tbody>
     </table></div>
     <p class="chosen-cell">${inALine(scene)}</p>
     <p class="legend">The deeper the colour, the more probable. ${says} The last two rows are equal, because the

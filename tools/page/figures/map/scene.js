@@ -6,6 +6,7 @@ import { likeliest, normalise, sum } from "../model/arithmetic.js";
 import { Search } from "../model/search.js";
 import { finish } from "../model/slices.js";
 import { START } from "../model/subwords.js";
+import { hintOfRead, readBy } from "../lib/sentence.js";
 import { SENTENCE } from "../lib/text.js";
 import { ATTENTION, PARTS, placed, sideOf, streamOf } from "./places.js";
 
@@ -163,7 +164,8 @@ function attendedIn({ model, ids, seen }) {
 
 /** All that is shown of a wish, as work that yields. */
 export function* sceneOf(model, wish) {
-  const run = yield* followed(model, wish.text);
+  const read = readBy(model, wish.text);
+  const run = yield* followed(model, read);
   const { ids, written, cut, tables } = run;
   const spell = (list) => list.map((id) => model.words[id]);
   const position = (side) => Math.min(wish[side], ids[side].length - 1);
@@ -172,10 +174,14 @@ export function* sceneOf(model, wish) {
   const at = [choice.place, choice.layer, choice[side]];
   const vector = vectorAt(run, ...at);
   const next = side === "decoder" ? written[choice.decoder] : null;
+  const source = spell(ids.encoder);
+  const endless = `It finds no end: the map shows its first ${written.length} subwords.`;
   return {
     ...choice,
+    read,
+    hint: cut ? endless : hintOfRead(wish.text, read, source),
     ids,
-    pieces: { encoder: spell(ids.encoder), decoder: spell(ids.decoder), written: spell(written) },
+    pieces: { encoder: source, decoder: spell(ids.decoder), written: spell(written) },
     size: {
       layers: model.N,
       heads: model.h,
@@ -194,17 +200,7 @@ export function* sceneOf(model, wish) {
       share,
       next: id === next,
     })),
-    cut,
   };
-}
-
-/** Where each box leads, by place, as the drawing of the notebook has it. */
-function sectionsIn(drawing) {
-  const links = [...drawing.matchAll(/<a [^>]*data-place=[^>]*>/g)].map(([tag]) => {
-    const [, place] = tag.match(/data-place="([^"]*)"/);
-    return [place, tag.match(/ href="([^"]*)"/)[1]];
-  });
-  return Object.fromEntries(links);
 }
 
 /** What a page shows before anybody has touched it, as work that yields. */
@@ -213,7 +209,7 @@ export function* opening(model) {
   return { ...scene, sections: {} };
 }
 
-/** The same with links to sections; `data` is the drawing. */
-export function firstScene(model, data) {
-  return { ...finish(opening(model)), sections: sectionsIn(data) };
+/** The same with links: `sections` says where each place of the drawing leads. */
+export function firstScene(model, sections) {
+  return { ...finish(opening(model)), sections };
 }

@@ -60,22 +60,28 @@ export class Search {
     return proposed.sort((one, other) => other.total - one.total).slice(0, count);
   }
 
-  /** Beam search from `path` on, step by step: the paths in the beam. An ended path keeps its place. */
-  *beam(width, alpha, path = this.start) {
-    let paths = [path];
-    while (!this.decided(paths, alpha)) {
-      const ended = paths.filter((path) => path.ended);
-      const kept = this.candidates(paths, width - ended.length);
-      paths = [...ended, ...kept.map(({ path, id }) => this.extend(path, id))];
-      yield paths;
+  /**
+   * Beam search from `path` on, step by step: the paths `before`, the `paths` then, and the best `spare` candidates
+   * that were cut. An ended path keeps its place.
+   */
+  *beam(width, alpha, { path = this.start, spare = 0 } = {}) {
+    let before = [path];
+    while (!this.decided(before, alpha)) {
+      const ended = before.filter((each) => each.ended);
+      const free = width - ended.length;
+      const candidates = this.candidates(before, free + spare);
+      const kept = candidates.slice(0, free).map(({ path: from, id }) => this.extend(from, id));
+      const paths = [...ended, ...kept];
+      yield { before, paths, cut: candidates.slice(free) };
+      before = paths;
     }
   }
 
   /** The best path that a beam ends with, as work that yields after each step. */
   *translating(width, alpha, path = this.start) {
-    let paths = [path];
-    for (paths of this.beam(width, alpha, path)) yield;
-    return this.best(paths, alpha);
+    let last = [path];
+    for ({ paths: last } of this.beam(width, alpha, { path })) yield;
+    return this.best(last, alpha);
   }
 
   score(path, alpha) {

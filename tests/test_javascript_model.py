@@ -1,0 +1,199 @@
+"""The model in JavaScript is that of PyTorch, whole or with parts switched off.
+
+The browser's engine computes it, much faster than QuickJS.
+"""
+
+import contextlib
+import functools
+
+import pytest
+import torch
+from pages import CAPTION, engine_in
+
+from tools.page import bundle, playable
+from tools.page.markup import FIGURES
+
+pytestmark = pytest.mark.browser
+ODD = [
+    "",
+    "  Zwei  Hunde ",
+    "Café „Zür ich“, naïve—ok?",
+    "<s> ‿\x07 ▁a\u00a0b\u0085c\ufeff",
+    "日本 🙂!",
+    "u\u0308ber Cafe\u0301",  # as two characters each
+]
+OPEN = "const { finish, Search } = stills; const search = finish(Search.opening(model, text));"
+TRANSLATE = f"""([text, beam]) => {{ {OPEN}
+    return model.decode(finish(search.translating(beam, 0.6)).written);
+}}"""
+LOG_PROBS = f"""(text) => {{ {OPEN}
+    return [...search.greedy()].map((path) => [path.written, [...path.from.next.logProbs]]);
+}}"""
+
+
+@pytest.fixture(scope="module")
+def engine(chromium):
+    """A window with the shipped model, and no page."""
+    tab = engine_in(chromium)
+    tab.add_script_tag(content=bundle.bundle(FIGURES / "model/unplug.js", "unplug"))
+    return tab
+
+
+@pytest.fixture(scope="module")
+def texts(at) -> list[str]:
+    return [*ODD, *(german for german, _ in at.builtin_corpus()["train"][:8])]
+
+
+def test_subwords_equal_those_of_python(at, engine, shipped, texts):
+    ours = engine.evaluate("texts => texts.map((text) => model.encode(text))", texts)
+    assert ours == [[*ids, at.END] for ids in shipped.vocabularies[0].encode(texts)]
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_translations_equal_those_of_pytorch(at, engine, shipped, texts, width):
+    search = functools.partial(at.beam_search, beam=width, alpha=0.6)
+    ours = [engine.evaluate(TRANSLATE, [text, width]) for text in texts]
+    assert ours == at.translate(shipped, texts, search)
+
+
+def test_log_probabilities_equal_those_of_pytorch(at, engine, shipped, texts):
+    for text in texts[1:5]:  # an empty text is not translated by the script
+        written, log_probs = zip(*engine.evaluate(LOG_PROBS, text), strict=True)
+        [ids] = at.source_ids(shipped, [text])
+        batch = at.Batch(torch.tensor([ids]), torch.tensor([[at.START, *written[-1]]]))
+        with torch.no_grad():
+            states = shipped.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+            theirs = shipped.model.generator(states)[0]
+        torch.testing.assert_close(torch.tensor(log_probs), theirs, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_beam_grows_step_by_step_as_in_the_script(at, engine, shipped, width):
+    [ids] = at.source_ids(shipped, [CAPTION])
+    batch = at.Batch(torch.tensor([ids]))
+    log_probs_after = at.log_probs_of(shipped.model, batch.src, batch.src_mask)
+    steps = engine.evaluate(
+        """([text, width]) => {
+            const { finish, Search } = stills;
+            const search = finish(Search.opening(model, text));
+            return [...search.beam(width, 0.6, { spare: 2 })].map(({ paths, cut }) => [
+                paths.map(({ logp, written }) => [logp, written]),
+                cut.map(({ path, id, total }) => [total, [...path.written, id]]),
+            ]);
+        }""",
+        [CAPTION, width],
+    )
+    hypotheses = [(0.0, [at.START])]
+    for kept, cut in steps:
+        with torch.no_grad():
+            wider = at.grow(hypotheses, log_probs_after, width + 2)
+            hypotheses = at.grow(hypotheses, log_probs_after, width)
+        theirs = {tuple(ids[1:]): logp for logp, ids in hypotheses}
+        assert {tuple(ids): logp for logp, ids in kept} == pytest.approx(theirs, abs=1e-3)
+        left = {tuple(ids[1:]): logp for logp, ids in wider if tuple(ids[1:]) not in theirs}
+        assert {tuple(ids): logp for logp, ids in cut} == pytest.approx(left, abs=1e-3)
+
+
+# Parts switched off -------------------------------------------------------------------------------
+
+CUTS = [
+    ["encoder attention 0"],
+    ["encoder feed-forward 1"],
+    ["decoder attention 2"],
+    ["decoder cross 2"],
+    ["decoder feed-forward 0"],
+    ["encoder attention 1 head 2"],
+    ["decoder attention 0 head 0"],
+    ["decoder cross 1 head 1"],
+    ["mask"],
+    ["positions"],
+    ["decoder cross 0", "encoder attention 2 head 0", "mask", "positions"],
+]
+LENGTH = 24  # tokens of a translation, which may find no end
+PARTS = {"attention": "self_attn", "cross": "src_attn", "feed-forward": "feed_forward"}
+GREEDY_WITHOUT = """([texts, cuts, most]) => texts.map((text) => {
+    const { written, from } = stills.finish(unplug.greedyWithout(model, text, cuts, most));
+    const steps = [];
+    for (let path = from; path; path = path.from)
+        steps.unshift([...path.next.logProbs.keys()].filter((id) => path.next.logProbs[id] > -7)
+            .map((id) => [id, path.next.logProbs[id]]));
+    return [written, steps];
+})"""
+
+
+@contextlib.contextmanager
+def switched_off(model, cuts: list[str]):
+    """The model of PyTorch with the same parts switched off; afterwards it is as before."""
+    hooks, kept = [], []
+    for cut in cuts:
+        if cut == "positions":
+            waves = [model.src_embed[1].pe, model.tgt_embed[1].pe]
+            kept += [(each, each.clone()) for each in waves]
+            [each.zero_() for each in waves]
+        elif cut != "mask":
+            side, part, layer, *head = cut.split()
+            module = getattr(getattr(model, side).layers[int(layer)], PARTS[part])
+            if head:
+                output = module.linears[-1].weight
+                kept.append((output, output.clone()))
+                width = len(output) // module.h
+                output[:, int(head[1]) * width : (int(head[1]) + 1) * width] = 0
+            else:
+                hooks.append(module.register_forward_hook(lambda *given: given[-1] * 0))
+    yield
+    for hook in hooks:
+        hook.remove()
+    for tensor, before in kept:
+        tensor.copy_(before)
+
+
+def log_probs_without(at, model, ids: list[int], read: list[int], cuts: list[str]) -> torch.Tensor:
+    """Log-probabilities of the symbol after each prefix of what was read: (T, V)."""
+    seen = torch.ones(1, 1, len(ids), dtype=torch.bool)
+    tgt = torch.tensor([read])
+    memory = model.encode(torch.tensor([ids]), seen)
+    if "mask" not in cuts:
+        return model.generator(model.decode(memory, seen, tgt, at.subsequent_mask(len(read))))[0]
+    prefixes = [tgt[:, : number + 1] for number in range(len(read))]
+    opened = [torch.ones(1, each.size(1), each.size(1), dtype=torch.bool) for each in prefixes]
+    states = [
+        model.decode(memory, seen, *each)[:, -1] for each in zip(prefixes, opened, strict=True)
+    ]
+    return model.generator(torch.cat(states))
+
+
+@pytest.fixture(scope="module")
+def captions(at) -> list[str]:
+    return [german for german, _ in at.builtin_corpus()["train"][:20]]
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids="+".join)
+def test_a_part_switched_off_is_as_in_pytorch(at, engine, shipped, captions, cuts):
+    ours = engine.evaluate(GREEDY_WITHOUT, [captions, cuts, LENGTH])
+    with torch.no_grad(), switched_off(shipped.model, cuts):
+        sources = at.source_ids(shipped, captions)
+        for ids, (written, steps) in zip(sources, ours, strict=True):
+            read = [at.START, *written[:-1]]
+            theirs = log_probs_without(at, shipped.model, ids, read, cuts)
+            for row, token, likely in zip(theirs, written, steps, strict=True):
+                numbers, log_probs = zip(*likely, strict=True)
+                there = row[list(numbers)]
+                torch.testing.assert_close(torch.tensor(log_probs), there, atol=1e-3, rtol=0)
+                assert row[token] > row.max() - 1e-3
+
+
+def test_a_model_with_parts_switched_off_leaves_the_model_as_it_was(at, engine, shipped, texts):
+    every = [cut for cuts in CUTS for cut in cuts]
+    greedy = "stills.finish(unplug.greedyWithout(model, text, [], 80))"
+    translate = f"([text]) => model.decode({greedy}.written)"
+    before = engine.evaluate(translate, [CAPTION])
+    engine.evaluate(GREEDY_WITHOUT, [[CAPTION], every, LENGTH])
+    assert engine.evaluate(translate, [CAPTION]) == before
+    search = functools.partial(at.beam_search, beam=1, alpha=0.6)
+    assert [before] == at.translate(shipped, [CAPTION], search)
+
+
+def test_the_build_draws_what_the_browser_draws(engine):
+    """QuickJS computes the pictures that the page is built with."""
+    drawn = playable.still("translator")["html"]
+    assert drawn == engine.evaluate("stills.still(model, 'translator', null).html")

@@ -1,0 +1,129 @@
+// The sentence of all figures: what is typed in one of them is shown by the others once they are in sight.
+
+import { READS } from "./corpus.js";
+import { hintFor } from "./hints.js";
+import { withUmlauts } from "./umlauts.js";
+import { html, useEffect, useRef, useState } from "./ui.js";
+
+export const LONGEST = 120; // letters of a sentence
+export const MOMENT = 250; // milliseconds after a key, before the model is asked
+
+/** The part of a text that is asked for: as many whole words as fit, or the beginning of a word that does not. */
+export function fitted(text) {
+  const letters = [...text.trim()];
+  if (letters.length <= LONGEST) return letters.join("");
+  const kept = letters.slice(0, LONGEST + 1).join("");
+  const end = kept.search(/\s+\S*$/);
+  return end < 0 ? letters.slice(0, LONGEST).join("") : kept.slice(0, end);
+}
+
+/** A text as the model reads it: in German with umlauts in place of plain letters. */
+export const readBy = (model, text) =>
+  READS.code === "de" ? withUmlauts(text, (word) => model.encode(word)) : text;
+
+/** What is to be said of a sentence that was typed as `text` and read as `read`, in these subwords. */
+export const hintOfRead = (text, read, pieces) =>
+  hintFor(read, pieces) || (read === text ? "" : `Read as “${read}”`);
+
+/** What is to be said of what is typed, beside a scene with a text and a hint. */
+function hintOf(typed, scene) {
+  const text = fitted(typed);
+  if (text !== typed.trim()) return `Of a long sentence only ${LONGEST} letters are read, in whole words.`;
+  if (text === scene.text) return scene.hint;
+  return hintFor(typed) || "The sentence runs through the model …";
+}
+
+let shared = null; // the last sentence that was asked for, in whichever figure
+const listeners = new Set();
+
+function share(text) {
+  shared = text;
+  for (const hear of listeners) hear();
+}
+
+/**
+ * The sentence of a figure, whose scene has a `text` and a `hint`. `ask(text, isOwn)` is called for a text that is to
+ * be shown; `isOwn` is false if it was typed in another figure.
+ *
+ * Returns what is `typed` and the `hint` about it; `field`, a ref to the input; `write(text, moment)`, for what is
+ * typed; `settle()`, which ends a typing at once and returns the text that was not asked for yet, or null; and
+ * `put(text)` for a text that the figure asks for by itself.
+ */
+export function useSentence(scene, ask) {
+  const [typed, setTyped] = useState(scene.text);
+  const field = useRef(null);
+  const own = useRef({ asked: scene.text, pending: null, isNear: false }).current;
+  own.shown = scene.text;
+  own.ask = ask;
+
+  function drop() {
+    clearTimeout(own.pending?.clock);
+    own.pending = null;
+  }
+
+  /** This text is shown here, and shall be everywhere. */
+  function claim(text) {
+    drop();
+    own.asked = text;
+    share(text);
+  }
+
+  function settle() {
+    const text = own.pending?.text ?? null;
+    if (text) claim(text);
+    return text;
+  }
+
+  function put(text) {
+    setTyped(text);
+    claim(text);
+  }
+
+  function write(text, moment = 0) {
+    setTyped(text);
+    drop();
+    const wanted = fitted(text);
+    const isShown = wanted === own.asked && wanted === own.shown; // what failed may be asked for again
+    if (!wanted || isShown) return;
+    const clock = setTimeout(() => own.ask(settle(), true), moment);
+    own.pending = { text: wanted, clock };
+  }
+
+  /** Follow another figure, if this one is in sight. */
+  function hear() {
+    if (!own.isNear || shared === null || shared === own.asked) return;
+    drop();
+    own.asked = shared;
+    setTyped(shared);
+    own.ask(shared, false);
+  }
+
+  useEffect(() => {
+    const watch = new IntersectionObserver(([{ isIntersecting }]) => {
+      own.isNear = isIntersecting;
+      hear();
+    });
+    watch.observe(field.current.closest("figure"));
+    listeners.add(hear);
+    return () => {
+      watch.disconnect();
+      listeners.delete(hear);
+    };
+  }, []);
+  return { typed, hint: hintOf(typed, scene), field, write, settle, put };
+}
+
+/** The field for a sentence, and its label. */
+export function SentenceField({
+  id,
+  label = `Your sentence in ${READS.name}, the same in all figures`,
+  sentence,
+}) {
+  const { typed, field, write } = sentence;
+  return html`<label for=${id}>${label}</label>
+    <input
+      id=${id} type="text" lang=${READS.code} autocomplete="off" spellcheck="false" value=${typed} ref=${field}
+      onInput=${({ target }) => write(target.value, MOMENT)}
+      onKeyDown=${({ key, target }) => key === "Enter" && write(target.value)}
+    />`;
+}

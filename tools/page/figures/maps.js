@@ -1,0 +1,84 @@
+// All attention maps of a sentence: every head small, one of them large (Part 9, "All maps at once").
+//
+// maps/scene.js computes all maps of a sentence at once, so only another sentence needs the model.
+
+import { remember, remembered } from "../script/dom.js";
+import { READS, WRITES } from "./lib/corpus.js";
+import { useScene } from "./lib/scene.js";
+import { SentenceField, useSentence } from "./lib/sentence.js";
+import { Button, html, useEffect, useState } from "./lib/ui.js";
+import { AllMaps, Large } from "./maps/drawing.js";
+import { firstScene, KINDS, sceneOf } from "./maps/scene.js";
+import { cellInWords, habitOf, headName } from "./maps/words.js";
+
+export { firstScene };
+
+const LONGEST = 24; // letters of a name
+const STORED = "names of heads";
+
+/** Names that the reader has given to heads: `[nameOf(kind, layer, head), give(kind, layer, head, name)]`. They are kept. */
+function useNames() {
+  const [names, setNames] = useState({});
+  useEffect(() => {
+    try {
+      setNames(JSON.parse(remembered(STORED)) ?? {});
+    } catch {} // it was written by something else
+  }, []);
+  const key = (...place) => place.join(" ");
+  const nameOf = (...place) => names[key(...place)] ?? "";
+  function give(kind, layer, head, name) {
+    const next = { ...names, [key(kind, layer, head)]: name };
+    setNames(next);
+    remember(STORED, JSON.stringify(next));
+  }
+  return [nameOf, give];
+}
+
+export function Maps({ scene: first }) {
+  const { scene, line, wish } = useScene(first, ["text"], sceneOf);
+  const sentence = useSentence(scene, (text) => wish({ text }, () => point(null)));
+  const [view, setView] = useState({ kind: "cross", layer: 0, head: 0 });
+  const [cell, point] = useState(null); // [query, key]
+  const [nameOf, give] = useNames();
+  const { kind, layer, head } = view;
+  const layers = scene.maps[kind];
+  const heads = layers[layer].length - 1;
+  const shown = { kind, ...scene.sides[kind], map: layers[layer][head] };
+  const isMean = head === heads;
+
+  function change(changes) {
+    setView({ ...view, ...changes });
+    if (changes.kind) point(null);
+  }
+
+  const kinds = Object.entries(KINDS).map(
+    ([each, name]) =>
+      html`<${Button} pressed=${each === kind} onClick=${() => change({ kind: each })}>${name}<//>`,
+  );
+  return html`<div class="maps">
+    <div class="words">
+      <${SentenceField} id="maps-german" sentence=${sentence} />
+      <div class="chips scroll" lang=${READS.code} role="group" aria-label="Sentences to try">
+        ${first.sentences.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
+      </div>
+      <p class="line" role="status">${line || sentence.hint}</p>
+    </div>
+    <p class="translated" lang=${WRITES.code}>${scene.translation}</p>
+    <div class="kinds" role="group" aria-label="Attention">${kinds}</div>
+    <div class="board">
+      <${AllMaps} layers=${layers} columns=${shown.keys.length} view=${view} row=${cell?.[0] ?? null}
+        names=${(...place) => nameOf(kind, ...place)} onChoose=${change} />
+      <div class="one">
+        <p class="title">${KINDS[kind]}, ${headName(layer, head, heads)}</p>
+        <${Large} shown=${shown} cell=${cell ?? [0, 0]} onPoint=${point} />
+        <p class="readout" role="status">${cell ? cellInWords(shown, cell) : "Point at a cell, or tap it: its row is marked in all maps."}</p>
+        <p class="habit">${habitOf(shown)}</p>
+        <label class="naming">Your name for this head
+          <input type="text" maxlength=${LONGEST} autocomplete="off" disabled=${isMean} value=${isMean ? "" : nameOf(...Object.values(view))}
+            placeholder=${isMean ? "a mean of heads has no habit of its own" : "what does it do?"}
+            onInput=${({ target }) => give(kind, layer, head, target.value)} />
+        </label>
+      </div>
+    </div>
+  </div>`;
+}

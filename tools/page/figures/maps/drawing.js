@@ -1,0 +1,76 @@
+// The maps as they are drawn: all heads small, and one of them large.
+
+import { arrows } from "../lib/keys.js";
+import { spelt } from "../lib/text.js";
+import { Button, classes, html, useMemo } from "../lib/ui.js";
+import { cellInWords, headName } from "./words.js";
+
+const SHADES = 8; // of a small map
+const LEAST = 5; // hundredths that still get a number
+const WALK_MAPS = arrows("button", { arrive: (button) => button.click() });
+const WALK_CELLS = arrows("[role=gridcell]");
+
+/** A small map as a path for each shade: [{ shade, d }]. */
+function shadesOf(map) {
+  const paths = new Map();
+  for (const [query, row] of map.entries())
+    for (const [key, weight] of row.entries()) {
+      const shade = Math.round((SHADES * weight) / 100);
+      if (shade) paths.set(shade, `${paths.get(shade) ?? ""}M${key} ${query}h1v1h-1z`);
+    }
+  return [...paths].map(([shade, d]) => ({ shade, d }));
+}
+
+function Small({ map, columns, row }) {
+  const drawn = useMemo(
+    () => shadesOf(map).map(({ shade, d }) => html`<path fill-opacity=${shade / SHADES} d=${d} />`),
+    [map],
+  );
+  return html`<svg viewBox=${`0 0 ${columns} ${map.length}`} preserveAspectRatio="none" aria-hidden="true">
+    ${row !== null && html`<rect class="row" y=${row} width=${columns} height="1" />`}${drawn}
+  </svg>`;
+}
+
+/** The maps of all heads of a kind, a row for each layer, the mean at its end; one of them is chosen. */
+export function AllMaps({ layers, columns, view, row, names, onChoose }) {
+  const heads = layers[0].length - 1;
+  const headings = [...Array(heads).keys()].map((head) => `head ${head + 1}`);
+  const square = (map, layer, head) => {
+    const isChosen = layer === view.layer && head === view.head;
+    const own = names(layer, head);
+    const label = headName(layer, head, heads);
+    return html`<${Button} pressed=${isChosen} tabindex=${isChosen ? 0 : -1} aria-label=${own ? `${label}: ${own}` : label}
+      onClick=${() => onChoose({ layer, head })}><${Small} map=${map} columns=${columns} row=${row} /><small>${own}</small><//>`;
+  };
+  return html`<div class="overview" role="group" aria-label="All heads" style=${`--heads:${heads + 1};--shape:${columns / layers[0][0].length}`} onKeyDown=${WALK_MAPS}>
+    <span></span>${[...headings, "mean"].map((heading) => html`<span aria-hidden="true">${heading}</span>`)}
+    ${layers.map((maps, layer) => html`<span class="layer" aria-hidden="true">layer ${layer + 1}</span>${maps.map((map, head) => square(map, layer, head))}`)}
+  </div>`;
+}
+
+/** One map: a row for each query. `cell`, [query, key], is where the keyboard stops. */
+export function Large({ shown, cell, onPoint }) {
+  const { queries, keys, map, kind } = shown;
+  const square = (query, key) => {
+    const weight = map[query][key];
+    const isStop = query === cell[0] && key === cell[1];
+    return html`<td
+      role="gridcell" class=${classes({ closed: weight === undefined })} style=${`--weight:${weight ?? 0}%`}
+      aria-label=${cellInWords(shown, [query, key])} tabindex=${isStop ? 0 : -1}
+      onPointerEnter=${() => onPoint([query, key])} onFocus=${() => onPoint([query, key])}
+    >${weight >= LEAST ? weight : ""}</td>`;
+  };
+  const line = (piece, query) => html`<tr role="row">
+    <th role="rowheader" scope="row">${spelt(piece)}</th>${keys.map((_, key) => square(query, key))}
+  </tr>`;
+  const headings = keys.map(
+    (piece) => html`<th role="columnheader" scope="col"><span>${spelt(piece)}</span></th>`,
+  );
+  const asks = { cross: "writes", encoder: "asks", decoder: "has read" }[kind];
+  return html`<div class="scroll">
+    <table role="grid" style=${`--count:${keys.length}`} aria-label="Weights in hundredths: a row for each query, a column for each key" onKeyDown=${WALK_CELLS}>
+      <thead><tr role="row"><th role="columnheader" scope="col" class="corner">${asks}</th>${headings}</tr></thead>
+      <tbody>${queries.map(line)}</tbody>
+    </table>
+  </div>`;
+}

@@ -1,0 +1,150 @@
+// What is said about the tree at a step, and about one of its nodes.
+
+import { continued, decimal, grouped } from "../lib/text.js";
+import { lengthPenalty } from "../model/search.js";
+import { bestAt, fateOf, forkOf, lostAt, nodeNamed, reached } from "./known.js";
+
+export const NUMBERS = ["no", "one", "two", "three", "four", "five"];
+const capital = (words) => words.replace(/^./, (letter) => letter.toUpperCase());
+export const share = (number) => (number < 0.005 ? "under 0.01" : decimal(number));
+
+/** A whole sentence in quotation marks, among the words of another. */
+const cited = ({ text }) => `“${text.replace(/\.$/, "")}”`;
+
+/** A hypothesis in quotation marks, to the letter. */
+function quoted({ text, piece }) {
+  if (piece !== "</s>") return `“${text}”`;
+  return text ? `“${text}” with its end` : "the end alone";
+}
+
+/** Where the greedy path is at a step of the beam. */
+function whereGreedy(scene, step) {
+  const place = scene.steps[step].greedy + 1;
+  return place
+    ? `The greedy path is at place ${place}.`
+    : `The greedy path fell out at step ${lostAt(scene)}.`;
+}
+
+/** What a step has kept and cut. */
+function keptAndCut({ steps, subwords }, at) {
+  const going = steps[at - 1].kept.filter(({ proposals }) => proposals.length).length;
+  const ended = steps[at - 1].kept.filter((node) => node.ended).length;
+  const kept = steps[at].kept.filter(({ waits }) => !waits);
+  const last = kept[kept.length - 1];
+  const keeps = ended === 1 ? "has ended and keeps its place" : "have ended and keep their places";
+  const one = going === 1;
+  const who = one ? "One hypothesis" : `${capital(NUMBERS[going])} hypotheses`;
+  const proposers = at === 1 ? "The start" : who;
+  const proposed = `${proposers} ${one ? "proposes" : "propose"} ${grouped(going * subwords)} candidates`;
+  const places = ended ? `${capital(NUMBERS[ended])} ${keeps}. ` : "";
+  const total = `a log-probability of ${decimal(last.logp)}`;
+  const [best] = steps[at].cut;
+  const cut = `the best that is cut, ${quoted(best)}, ${decimal(best.logp)}.`;
+  if (kept.length === 1)
+    return `${places}${proposed}; the likeliest is kept. This, ${quoted(last)}, has ${total}, ${cut}`;
+  return `${places}${proposed}; the ${NUMBERS[kept.length]} likeliest are kept. The last of them, ${quoted(last)}, has ${total}, ${cut}`;
+}
+
+/** Why the search has stopped. */
+function whyOver({ steps, alpha, longest }) {
+  const { kept, best } = steps[steps.length - 1];
+  const going = kept.filter(({ ended }) => !ended);
+  if (!going.length) return "The search is over: every hypothesis has ended.";
+  if (going.every(({ length }) => length >= longest))
+    return "The search is over: the longest length is reached.";
+  const reach = Math.max(...going.map(({ logp }) => logp)) / lengthPenalty(longest, alpha);
+  return (
+    `The search is over: the best that has ended scores ${decimal(kept[best].score)}, ` +
+    `and what goes on can never come above ${decimal(reach)}.`
+  );
+}
+
+/** The winner and greedy decoding, in a few sentences that follow from both. */
+function verdict(scene) {
+  const { steps, greedy, width } = scene;
+  const fork = forkOf(scene);
+  const { kept, best } = steps[steps.length - 1];
+  const winner = kept[best];
+  const rival = greedy[greedy.length - 1];
+  if (fork < 0) {
+    const who = width === 1 ? "A beam of one is greedy decoding" : "Greedy decoding and the beam agree";
+    return `${who}: both write ${cited(winner)}, with log-probability ${decimal(winner.logp)} and score ${decimal(winner.score)}.`;
+  }
+  const digits = Math.abs(winner.score - rival.score) < 0.01 ? 4 : 2;
+  const choice = ({ piece, share: part }) => `“${continued(piece)}” (${share(part)})`;
+  const worth = ({ logp, score }) =>
+    `log-probability ${decimal(logp, digits)} and score ${decimal(score, digits)}`;
+  const after = fork ? `After “${greedy[fork - 1].text}” greedy` : "Greedy";
+  const lost = lostAt(scene);
+  return [
+    `${after} took ${choice(greedy[fork])}, the winner ${choice(bestAt(scene, steps.length - 1)[fork])}.`,
+    `Greedy’s sentence, ${cited(rival)}, has ${worth(rival)}; the winner’s, ${cited(winner)}, ${worth(winner)}.`,
+    rival.score > winner.score ? "So greedy’s has the higher score." : "",
+    rival.score < winner.score && winner.logp < rival.logp
+      ? "Only the length penalty puts the winner in front."
+      : "",
+    `Greedy’s path ${lost < 0 ? "stayed in the beam to the end of the search" : `fell out of the beam at step ${lost}`}.`,
+  ]
+    .filter(Boolean)
+    .join(" ");
+}
+
+/** What is known at a step, in words. */
+export function told(scene, at) {
+  const { last, done, over } = reached(scene, at);
+  const { kept, best } = scene.steps[last];
+  if (over) return `${whyOver(scene)} ${verdict(scene)}`;
+  if (done) return `${whyOver(scene)} Its best is ${quoted(kept[best])}. Greedy decoding still goes on.`;
+  const score = `The best so far is ${quoted(kept[best])}, with score ${decimal(kept[best].score)}.`;
+  return `Step ${at}. ${keptAndCut(scene, at)} ${score} ${whereGreedy(scene, at)}`;
+}
+
+/** A node in words: where it stands, what it was worth, how it came to its place. */
+function inWords({ steps, greedy, alpha }, { kind, step, place, node }) {
+  if (step === 0) {
+    return (
+      "At the start nothing is written. Point at a subword, or go to it by the arrow keys: " +
+      "here is what it has proposed."
+    );
+  }
+  const parent = kind === "greedy" ? greedy[step - 2] : steps[step - 1].kept[node.from];
+  const where = { kept: `place ${place + 1}`, cut: "cut", greedy: "greedy" }[kind];
+  const after = parent?.text ? ` after “${parent.text}”` : "";
+  const part = `Step ${step}, ${where}: “${continued(node.piece)}”${after} has probability ${share(node.share)}.`;
+  const whole = `${part} The whole: log-probability ${decimal(node.logp)}`;
+  if (kind === "cut") {
+    const { kept } = steps[step];
+    return `${whole}; the last that is kept has ${decimal(kept[kept.length - 1].logp)}.`;
+  }
+  const penalty = decimal(lengthPenalty(node.length, alpha));
+  return `${whole}, divided by ${penalty}, is ${decimal(node.score)}.${node.ended ? " It has ended." : ""}`;
+}
+
+/**
+ * All that is known of a node: in words, and what was proposed there. What was cut has proposed
+ * nothing itself; it stands among the proposals of its hypothesis.
+ */
+export function about(scene, name, at) {
+  const found = nodeNamed(scene, name, at);
+  const { kind, step, node } = found;
+  const isCut = kind === "cut";
+  const proposer = isCut ? { kind: "kept", step: step - 1, place: node.from } : found;
+  const from = isCut ? scene.steps[step - 1].kept[node.from] : node;
+  const proposals = [...from.proposals];
+  if (isCut && proposals.every(({ piece }) => piece !== node.piece)) proposals[proposals.length - 1] = node;
+  const rows = proposals.map(({ piece, share: part, logp }) => ({
+    piece,
+    share: part,
+    logp,
+    fate: fateOf(scene, proposer, piece, at),
+    meant: isCut && piece === node.piece,
+  }));
+  const rest = 1 - rows.reduce((total, row) => total + row.share, 0);
+  return {
+    words: inWords(scene, found),
+    rows,
+    text: from.text,
+    others: scene.subwords - rows.length,
+    rest: Math.max(0, rest),
+  };
+}
