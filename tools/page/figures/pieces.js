@@ -14,7 +14,7 @@ const KINDS = [
   ["unknown", "unknown letters"],
 ];
 
-/** What the subword is that a word has been cut into, or one of several. */
+/** Whether a subword is a whole word, a part of one, or an unknown letter. */
 function kindOf(id, pieces) {
   if (id === UNKNOWN) return "unknown";
   return pieces.length === 1 ? "whole" : "part";
