@@ -3812,6 +3812,8 @@ def a_finished_model_meets_a_new_word():
 # reads it in six pieces. One of them, *orn*, comes out again: the model writes a *k* and copies
 # *orn* behind it, which it can because both languages share their subwords. That is how *korn* came
 # to carry a ladder.
+#
+# <!-- figure: pieces -->
 
 # %% [markdown]
 # <a id="beam-search"></a>
@@ -4349,6 +4351,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # precisions are $5/6$, $4/5$, $3/4$ and $2/3$, their product is $1/3$, and BLEU is $100 \cdot
 # (1/3)^{1/4} = 76$: one wrong word of six costs 24 points. Over a whole test set, the counts are
 # added up before the division.
+#
+# <!-- figure: bleu -->
 #
 # Scores can be compared only if case and tokenization agree, which sacreBLEU's *signature* records.
 # We keep the case, and count an unknown word as one wrong word, where the tokenization `13a` would

@@ -130,7 +130,8 @@ def contrast(a: str, b: str) -> float:
 
 # The figures that readers play with ---------------------------------------------------------------
 
-PLAYED = tuple(playable.PLAYABLE.values())
+ASKED_FOR = ("pieces", "bleu")  # by a comment in the text
+PLAYED = (*playable.PLAYABLE.values(), *ASKED_FOR)
 CAPTION = "Ein kleines Mädchen hebt einen roten Ball auf."  # in the first picture of all
 
 
@@ -177,6 +178,7 @@ def figures_in(folder: Path, at, chromium) -> Path:
                 {"text/html": "<table><thead></thead></table>"}, "@example\ndef one_search(): ..."
             ),
             chart(maps.to_dict(), "@example\ndef attention_maps_figure(): ..."),
+            *(f"<!-- figure: {name} -->" for name in ASKED_FOR),
             "".join(f'<a id="{name}"></a>\n# {name}\n\n' for name in names),
         )
 

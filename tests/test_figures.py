@@ -30,10 +30,11 @@ ASKS_FOR_THE_MODEL = {  # a touch that needs the model
     "map": lambda box: box.locator('[data-place="decoder final"]').press("Enter"),
     "tree": lambda box: box.locator("[name=width]").fill("4"),
     "maps": lambda box: box.locator(".chips button").nth(1).click(),
+    "pieces": lambda box: box.get_by_role("button").first.click(),
 }
 OPERATED = (
     ":is(.player, .chips, .kinds, .bank, .drawer, .handle, .layers, select, "
-    "[type=range], [type=checkbox]):visible"
+    "[type=range], [type=checkbox], .small :is(input, button)):visible"
 )
 
 
@@ -82,7 +83,7 @@ def test_without_scripts_and_on_paper_there_is_the_picture_and_nothing_to_operat
     awake.emulate_media(media="print")
     for tab in (silent, awake):
         box = tab.locator(f"[data-play={name}]")
-        assert box.locator(":is([role=img], [role=grid], .grid, table):visible").count() > 0
+        assert box.locator(":is([role=img], [role=grid], .grid, table, ol):visible").count() > 0
         assert box.locator(OPERATED).count() == 0
     awake.emulate_media(media="screen")
 
@@ -98,6 +99,8 @@ TOUCHES = {  # a touch that needs no model, and one more
     "schedule": lambda box: box.get_by_role("slider", name="factor").press("End"),
     "sampling": lambda box: box.get_by_role("slider", name="top-k").press("Home"),
     "maps": lambda box: box.get_by_role("button", name="layer 2, head 3").click(),
+    "pieces": lambda box: box.get_by_role("textbox").focus(),
+    "bleu": lambda box: box.get_by_role("button", name="Swap two words").click(),
 }
 
 

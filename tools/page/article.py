@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup, Tag
 
 from tools.page.captions import add_captions, list_figures
 from tools.page.markup import BuildError, parsed
-from tools.page.playable import PLAYABLE, make_playable, place_moments
+from tools.page.playable import PLAYABLE, make_playable, place_figures
 
 SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
@@ -124,7 +124,7 @@ def lay_out(cells: str) -> BeautifulSoup:
         cell.unwrap()
     for figure in article.find_all("figure", id=set(PLAYABLE)):
         make_playable(figure, PLAYABLE[figure["id"]])
-    place_moments(article)
+    place_figures(article)
     add_captions(article)
     place_notes(article)
     fold_sections(article)

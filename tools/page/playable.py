@@ -29,11 +29,21 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
     "figure-next-token": "sampling",
     "figure-attention-maps": "maps",
 }
-MOMENTS = (
-    "<strong>Watch it learn.</strong> What the run {run} writes at {count} moments of its "
-    "training, and the mean cross-attention of its last layer: columns are read, rows are written. "
-    "The loss is that on held-out sentences."
-)
+CAPTIONS = {  # of figures that stand where a comment asks for them
+    "moments": (
+        "<strong>Watch it learn.</strong> What the run {run} writes as its training goes on, and "
+        "the mean cross-attention of its last layer: columns are read, rows are written. The loss "
+        "is that on held-out sentences."
+    ),
+    "pieces": (
+        "<strong>Cut a text.</strong> The subwords that the published model reads, each with its "
+        "id. Type whatever you like."
+    ),
+    "bleu": (
+        "<strong>Spoil a translation.</strong> BLEU of one sentence, as <code>corpus_bleu</code> "
+        "computes it: the n-grams of the translation, and those that match the reference."
+    ),
+}
 
 # Of these the figures compute the plain ones.
 KINDS = ("attention", "feed_forward", "norm", "positions", "encoder_layer", "decoder_layer")
@@ -125,13 +135,23 @@ def training_at_moments() -> dict | None:
     return {"run": watched["run"], "moments": moments, "losses": losses}
 
 
-def place_moments(article: BeautifulSoup) -> None:
-    """Where a comment asks for it, a figure of a training that was watched, if one is on record."""
-    for comment in article.find_all(string=lambda text: text.strip() == "figure: moments"):
-        if isinstance(comment, Comment) and (data := training_at_moments()):
-            caption = MOMENTS.format(run=data["run"], count=len(data["moments"]))
-            inside = f"{staged('moments', data)}<figcaption>{caption}</figcaption>"
-            about = 'id="figure-moments" class="playable" data-play="moments"'
+def data_of(name: str) -> dict | None:
+    """What a figure is drawn from besides the model; None if that is not on record."""
+    return training_at_moments() if name == "moments" else {}
+
+
+def place_figures(article: BeautifulSoup) -> None:
+    """Put figures where comments ask for them; BuildError for a name that no figure has."""
+    for comment in article.find_all(string=lambda text: isinstance(text, Comment)):
+        asks, _, name = comment.strip().partition(": ")
+        if asks != "figure":
+            continue
+        if name not in CAPTIONS:
+            raise BuildError(f"<!--{comment}-->: no such figure; there are {', '.join(CAPTIONS)}")
+        if (data := data_of(name)) is not None:
+            caption = CAPTIONS[name].format(**data)
+            inside = f"{staged(name, data)}<figcaption>{caption}</figcaption>"
+            about = f'id="figure-{name}" class="playable" data-play="{name}"'
             comment.replace_with(parsed(f"<figure {about}>{inside}</figure>"))
 
 

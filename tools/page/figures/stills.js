@@ -3,6 +3,7 @@
 import { renderToString } from "preact-render-to-string";
 
 import { Drawing } from "./arcs.js";
+import { Bleu, firstScene as firstBleu } from "./bleu.js";
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstLearn, Learn } from "./learn.js";
 import { html } from "./lib/ui.js";
@@ -12,6 +13,7 @@ import { firstScene as firstMoments, Moments } from "./moments.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
+import { firstScene as firstPieces, PiecesOfText } from "./pieces.js";
 import { firstScene as firstPositions, Positions } from "./positions.js";
 import { firstScene as firstSampling, Sampling } from "./sampling.js";
 import { firstScene as firstSchedule, Schedule } from "./schedule.js";
@@ -38,6 +40,8 @@ const FIGURES = {
   "by-hand": [ByHand, firstByHand],
   map: [ModelMap, firstMap],
   maps: [Maps, firstMaps],
+  pieces: [PiecesOfText, firstPieces],
+  bleu: [Bleu, firstBleu],
   positions: [Positions, firstPositions],
   sampling: [Sampling, firstSampling],
   schedule: [Schedule, firstSchedule],

@@ -9,12 +9,14 @@ import { all } from "./dom.js";
 import { startArriving } from "./folds.js";
 import { startScrolling } from "./scrolling.js";
 import { startTheme } from "./theme.js";
+import { Bleu } from "../figures/bleu.js";
 import { ByHand } from "../figures/by-hand.js";
 import { Learn } from "../figures/learn.js";
 import { html } from "../figures/lib/ui.js";
 import { ModelMap } from "../figures/map.js";
 import { Maps } from "../figures/maps.js";
 import { Moments } from "../figures/moments.js";
+import { PiecesOfText } from "../figures/pieces.js";
 import { Positions } from "../figures/positions.js";
 import { Sampling } from "../figures/sampling.js";
 import { Schedule } from "../figures/schedule.js";
@@ -24,11 +26,13 @@ import { Tree } from "../figures/tree.js";
 import { hydrate } from "preact";
 
 const COMPONENTS = {
+  bleu: Bleu,
   "by-hand": ByHand,
   learn: Learn,
   map: ModelMap,
   maps: Maps,
   moments: Moments,
+  pieces: PiecesOfText,
   positions: Positions,
   sampling: Sampling,
   schedule: Schedule,

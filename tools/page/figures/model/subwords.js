@@ -2,12 +2,15 @@
 
 export const START = 0;
 export const END = 1;
-const UNKNOWN = 3;
+export const UNKNOWN = 3;
 export const SPACE = "▁"; // stands for the space before a word
 const NOT_TEXT = /[‿▁\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]/gu; // control characters, halves of a character
 const BLANK = /[^\S\ufeff]|\x85/; // what Python's split() takes for a space
 const SIGN = "!-/:-@[-`{-~\\p{P}"; // punctuation stands alone
 const WORD = new RegExp(`[${SIGN}]|${SPACE}[^${SPACE}${SIGN}]*|[^${SPACE}${SIGN}]+`, "gu");
+
+/** The words of a text, in NFC and without control characters; signs are still part of them. */
+export const cleaned = (text) => text.normalize("NFC").replace(NOT_TEXT, " ").split(BLANK).filter(Boolean);
 
 export class Subwords {
   constructor(words, merges, maxLength) {
@@ -17,12 +20,23 @@ export class Subwords {
     this.ranks = new Map(merges.map((pair, rank) => [pair, rank]));
   }
 
+  /** The subwords of each word and sign of a text, as they are spelt. */
+  cut(text) {
+    const line = cleaned(text)
+      .map((word) => SPACE + word)
+      .join("");
+    return (line.match(WORD) ?? []).map((word) => this.mergePieces([...word]));
+  }
+
+  idOf(piece) {
+    return this.ids.get(piece) ?? UNKNOWN;
+  }
+
   /** Ids of a text and the end symbol. */
   encode(text) {
-    const clean = text.normalize("NFC").replace(NOT_TEXT, " ").split(BLANK).filter(Boolean).join(SPACE);
-    const line = clean && !clean.startsWith(SPACE) ? SPACE + clean : clean;
-    const pieces = (line.match(WORD) ?? []).flatMap((word) => this.mergePieces([...word]));
-    const ids = pieces.map((piece) => this.ids.get(piece) ?? UNKNOWN);
+    const ids = this.cut(text)
+      .flat()
+      .map((piece) => this.idOf(piece));
     return [...ids.slice(0, this.maxLength - 1), END];
   }
 
