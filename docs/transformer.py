@@ -144,7 +144,7 @@ layer_norm = functools.partial(nn.LayerNorm, eps=1e-6)
 class SublayerConnection(nn.Module):
     """A sub-layer with dropout, sum and norm: (B, T, D) -> (B, T, D).
 
-    `norm_first=False` gives the paper's order (§3.1). `norm` makes the norm from its size.
+    `norm_first=False` gives the paper's order (§3.1). `norm` takes the size and returns a norm.
     """
 
     def __init__(self, size: int, dropout: float, norm_first: bool = True, norm=layer_norm):
