@@ -38,11 +38,9 @@ def test_a_sentence_comes_with_the_translation_that_the_model_would_give(transla
     assert batch.tgt[0, 0] == START
 
 
-@pytest.mark.filterwarnings("ignore:line 1 has a sentence of")
-def test_maps_take_one_sentence_that_fits(translator):
-    for sentence in ("", "Hund " * 200, "Ein Hund rennt. Ein Mann lacht."):
-        with pytest.raises(ValueError, match="one sentence that fits"):
-            tutorial.attention_maps(translator, sentence)
+def test_maps_refuse_a_sentence_that_does_not_fit(translator):
+    with pytest.raises(tutorial.UserError, match="split it"):
+        tutorial.attention_maps(translator, "Hund " * 200)
 
 
 def test_rows_of_a_map_are_queries_and_bear_the_word_about_to_be_written(translator, monkeypatch):
