@@ -12,6 +12,7 @@ from exercises.course import bundle, export, faults, grade, hunt, sheets
 from exercises.course.grade import cells_of_script, harmless, sheet_of
 from exercises.course.tasks import HERE, SHEETS, load, tasks_of
 from exercises.course.try_out import points_of, run, with_answer
+from exercises.course.worker import plain
 from exercises.course.wrong import wrong_answers
 
 torch.set_num_threads(1)  # the models are small
@@ -126,6 +127,19 @@ def test_a_probe_is_sent_without_its_judge():
             assert "def probe" in task.source()
 
 
+def test_right_versions_of_attention_stand_a_closed_key_with_a_high_score():
+    def check_of_attention(function):
+        query = torch.tensor([[1.0, 0.0]])
+        key = torch.tensor([[0.0, 1.0], [1.0, 0.0], [500.0, 0.0]])
+        mask = torch.tensor([[True, True, False]])
+        _, weights = function(query, key, torch.randn(3, 2), mask)
+        assert torch.allclose(weights[0], torch.tensor([0.330, 0.670, 0.0]), atol=1e-3)
+
+    [task] = [task for task in tasks_of("1_attention") if task.name == "check_of_attention"]
+    points, message = points_of({"check_of_attention": check_of_attention}, task)
+    assert points > 0, message
+
+
 # Marking, without a process of its own ------------------------------------------------------------
 
 
@@ -212,12 +226,26 @@ def test_the_hand_out_of_the_hunt_names_no_fault():
     assert "class Faulty" not in text
 
 
+def given_by(part: str, function) -> list:
+    """What a part of the hunt returns for random arguments."""
+    sheet = load(HERE / "tests" / "4_decoding.py")
+    return plain(sheet.what_a_part_gives(part, function, 1))
+
+
 def test_the_hand_out_of_the_hunt_has_the_same_cases():
     handed_out = load(sheets.OUT / "hunt.py")
     for case in range(20):
-        faulty = faults.parts_of(case)[faults.fault_of(case)]
-        packed = handed_out.parts_of(case)[faults.fault_of(case)]
-        assert packed.__code__.co_code == faulty.__code__.co_code
+        ours, packed = faults.parts_of(case), handed_out.parts_of(case)
+        for part in ours:
+            assert given_by(part, packed[part]) == given_by(part, ours[part]), part
+
+
+def test_comparing_a_case_with_the_sound_model_does_not_tell_the_fault():
+    sound, faulty = hunt.hunt(None).parts, hunt.hunt(1234).parts
+    for part in sound:
+        assert sound[part] != faulty[part]
+        assert sound[part].__code__ == faulty[part].__code__
+        assert repr(sound[part]).split(" at ")[0] == repr(faulty[part]).split(" at ")[0]
 
 
 @pytest.mark.parametrize("part", faults.FAULTS)

@@ -69,8 +69,9 @@ assert math.isclose(score_variance(0, 1, 0, 1, 64), 1), "the case in the text ha
 # One query has the weights $w$ for $S$ keys, and its output is $o = \sum_i w_i v_i$.
 # Backpropagation brings the gradient $g = \partial L / \partial o$. Derive $\partial L / \partial
 # s_i$ by hand, from the derivative of the softmax in the text. Simplify it until no table of $S
-# \times S$ numbers is left. The function returns your formula; it calls neither `backward` nor
-# `torch.autograd`.
+# \times S$ numbers is left. The function returns your formula. The test checks its numbers, and
+# automatic differentiation is switched off there. Nobody checks your derivation: keep it for the
+# exam.
 
 
 # %% task="score_gradient"

@@ -290,10 +290,11 @@ print("measured =", measure())
 # Let $y = \gamma \odot \hat{x} + \beta$ with $\hat{x} = (x - \mu) / \sqrt{\sigma^2 + \epsilon}$,
 # and let $g = \partial L / \partial y$ be given. Derive the gradients of $L$ with respect to $x$,
 # $\gamma$ and $\beta$. Mind that $\mu$ and $\sigma^2$ depend on every entry of $x$. Write your
-# formulas as a function. Automatic differentiation is switched off in the test.
+# formulas as a function. The test checks its numbers; automatic differentiation and PyTorch's own
+# formulas for backward passes are switched off there.
 #
-# Two properties help you to find mistakes: if $\epsilon$ is small, the gradient with respect to $x$
-# is at right angles to $\hat{x}$, and its entries sum to zero. Why must they be?
+# Two properties help you to find mistakes. The entries of the gradient with respect to $x$ sum to
+# zero. And if $\epsilon$ is small, it is at right angles to $\hat{x}$. Why must that be?
 
 
 # %% task="layer_norm_backward"

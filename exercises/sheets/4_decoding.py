@@ -279,8 +279,9 @@ assert torch.allclose(found.sum(), logits[7] - logits[8], atol=1e-4), "the terms
 #
 # The *cost* of heads is by how much `loss_of` rises without them, on the sentences of `captions`.
 # The *excess* of a pair is the cost of both minus the two costs of each alone. Which of the 36
-# pairs has the largest? Measure it in less than a minute. Write your numbers into the task's cell,
-# and the calls into the check cell below it, which the marker skips.
+# pairs has the largest? All pairs take less than a minute. Name a head as `(layer, head)`, both
+# counted from 1, as in the text's table; `heads_off` counts from 0. Write your numbers into the
+# task's cell, and the calls into the check cell below it, which the marker skips.
 
 
 # %%
@@ -330,15 +331,19 @@ cost_of_both = 0.211
 # %% check="stand_ins"
 assert stand_ins is not None, "not answered yet"
 assert len(stand_ins) == 2, "two heads, each as (layer, head)"
+assert all(number in (1, 2, 3) for head in stand_ins for number in head), (
+    "layer and head are counted from 1, as in the text's table"
+)
 assert len(costs_alone) == 2, "the cost of each of the two alone"
 assert cost_of_both > sum(costs_alone), "a pair with an excess costs more than the two alone"
 
 # %% [markdown]
 # <!-- report: stand_ins -->
 # *Your report, 100 to 150 words (1 of the 3 points).* Look at the maps of the two heads; `attn` of
-# each attention keeps them. What have they in common? Would you have called either of them
-# important by the table in [Switching heads off](../index.html#heads-off)? What does the excess
-# say about any table that switches off one head at a time?
+# each attention keeps them. What have they in common? The table in [Switching heads
+# off](../index.html#heads-off) has costs in perplexity over many sentences, yours are in nats over
+# twenty captions. Do they agree as far as twenty captions can tell? Together, the two heads cost
+# more than the sum. What does that say about any table that switches off one head at a time?
 
 # %% [markdown]
 # <!-- task: bug_hunt -->

@@ -276,6 +276,21 @@ class WithoutResiduals:
         return (2, "") if known else (1, "measured is missing, or cannot come from this experiment")
 
 
+@shared
+def without_autograd(function):
+    """What a function returns where PyTorch records no gradient and runs no backward formula."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Forwards(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            if "backward" in str(operation) or not torch.is_inference_mode_enabled():
+                raise RuntimeError("automatic differentiation is switched off")
+            return operation(*args, **(kwargs or {}))
+
+    with torch.inference_mode(), Forwards():
+        return function()
+
+
 @task("layer_norm_backward", points=3)
 class LayerNormBackward:
     def inputs(seed):
@@ -286,17 +301,10 @@ class LayerNormBackward:
         return x, weight, torch.randn(shape, dtype=torch.double), draw.uniform(0.5, 2)
 
     def probe(solve, x, weight, g, eps):
-        from contextlib import ExitStack
-        from unittest.mock import patch
+        def gradients(small):
+            return without_autograd(lambda: solve.layer_norm_backward(x, weight, g, small))
 
-        places = [(torch.Tensor, "backward")]
-        places += [(torch.autograd, name) for name in ("grad", "backward")]
-        places += [(torch.func, name) for name in ("grad", "vjp", "jvp", "jacrev", "jacfwd")]
-        off = RuntimeError("automatic differentiation is switched off")
-        with ExitStack() as stack:
-            for place, name in places:
-                stack.enter_context(patch.object(place, name, side_effect=off))
-            return [solve.layer_norm_backward(x, weight, g, small) for small in (1e-9, eps)]
+        return [gradients(small) for small in (1e-9, eps)]
 
     def judge(result, x, weight, g, eps):
         found = []

@@ -387,3 +387,31 @@ def layer_norm_backward(x, weight, g, eps):
     return x.grad, weight.grad, bias.grad
 """,
 )
+wrong(
+    "layer_norm_backward",
+    points=0,
+    why="The same by a name that was imported.",
+    code="""
+from torch.autograd import grad
+
+
+def layer_norm_backward(x, weight, g, eps):
+    inputs = [x.clone(), weight.clone(), torch.zeros_like(weight)]
+    inputs = [each.requires_grad_() for each in inputs]
+    normed = F.layer_norm(inputs[0], weight.shape, *inputs[1:], eps)
+    return grad(normed, inputs, g)
+""",
+)
+wrong(
+    "layer_norm_backward",
+    points=0,
+    why="PyTorch's own formula is called.",
+    code="""
+def layer_norm_backward(x, weight, g, eps):
+    sizes = [x.size(-1)]
+    bias = torch.zeros_like(weight)
+    _, mean, rstd = torch.native_layer_norm(x, sizes, weight, bias, eps)
+    every = [True, True, True]
+    return torch.ops.aten.native_layer_norm_backward(g, x, sizes, mean, rstd, weight, bias, every)
+""",
+)
