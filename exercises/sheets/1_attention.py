@@ -32,8 +32,8 @@ from the_annotated_transformer import VECTORS, WORDS, attention
 # 6. $Q$, $K$ and $V$ are the same matrix, and there is a causal mask. You shuffle its rows. The
 #    rows of the output stay the same, shuffled in the same way.
 #
-# Write six letters, such as `"TTTFFF"`. A wrong letter takes away what a right one gives; write `-`
-# where you are not sure. Then try it.
+# Write six letters, such as `"TTTFFF"`, and `-` where you are not sure. A `-` costs half a point and
+# a wrong letter a whole one, so guessing does not pay. Then try it.
 
 # %% task="predictions"
 ### BEGIN SOLUTION

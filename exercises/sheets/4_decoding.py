@@ -61,7 +61,7 @@ assert break_even(-3.0, 4, alpha=1.0) < 0, "with a penalty, a token may cost som
 # <!-- task: beam_by_hand -->
 # ## Task 2. A step by hand (prediction, easy, 15 minutes, 2 points)
 #
-# A search with three places knows the tokens `a`, `b`, `c` and the end `.`. After two steps it
+# A search with a beam of three knows the tokens `a`, `b`, `c` and the end `.`. After two steps it
 # holds
 #
 # | place | written | log-probability |
@@ -78,7 +78,7 @@ assert break_even(-3.0, 4, alpha=1.0) < 0, "with a penalty, a token may cost som
 # | `b c` | −2.8 | −3.5 | −4.0 | −0.1 |
 #
 # Do one step of the beam search of Part 7 on paper, without running it. Give the three hypotheses
-# that it holds afterwards, in any order. May it then stop, if α = 0? And if α = 1: what is the
+# that it holds afterwards, in any order. Lengths and $T_\mathrm{max}$ are without the start token. May it then stop, if α = 0? And if α = 1: what is the
 # largest length limit $T_\mathrm{max}$ with which it may stop?
 
 # %% task="beam_by_hand"
@@ -94,7 +94,7 @@ largest_limit_with_alpha_1 = 4  # a whole number
 
 # %% check="beam_by_hand"
 assert held_after_the_step is not None, "not answered yet"
-assert len(held_after_the_step) == 3, "there are three places"
+assert len(held_after_the_step) == 3, "a beam of three holds three hypotheses"
 assert all(len(each) % 2 for each in held_after_the_step), 'write tokens with one space: "a b"'
 assert stops_with_alpha_0 in (True, False), "True or False"
 assert isinstance(largest_limit_with_alpha_1, int), "the limit is a whole number"
@@ -182,7 +182,7 @@ assert model.training, "the model was in training mode before"
 # changes what the output projection, `attn.linears[3]`, receives. Switch off several heads at once
 # (counted from 0). `instead` (H, d_k), if given, is what the heads in the list give at every
 # position, for example their mean. When the block is left, by an error too, the module is as
-# before; two blocks can be nested.
+# before, with the hooks that others have registered. Two blocks can be nested.
 #
 # PyTorch calls a hook that `register_forward_pre_hook` has registered with the module and the
 # tuple of its inputs, and takes what the hook returns as the new inputs.

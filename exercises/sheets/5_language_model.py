@@ -236,8 +236,8 @@ assert found == 10, (
 # - `values` (rows, groups, length, d_k).
 #
 # `forward` takes the states (B, beam, D) of one new position of each hypothesis, as
-# `CachedAttention` does, and returns what each finds, (B, beam, D). `keep` gets the numbers of the
-# rows to keep, in their new order. Copy no heads: query heads of one group can be the several
+# `CachedAttention` does, and returns what each finds, (B, beam, D). `keep` gets the indices of the
+# rows to keep, in their new order. Copy no heads (1 of the 4 points): query heads of one group can be the several
 # queries of one head of keys. Head number `h` belongs to group `h // (heads / groups)`. The first
 # token stands at place 0. There is no dropout.
 
@@ -295,7 +295,7 @@ assert torch.allclose(steps, plain, atol=1e-5), "a later position is wrong"
 # ## Task 8. What is the network worth? (experiment with a report, medium, 45 minutes, 3 points)
 #
 # A perplexity of 1.8 means little alone. Compare the language model with one that needs no
-# network, and with the best that is possible, on the built-in captions.
+# network, and with one that knows the rules, on the built-in captions.
 #
 # A **bigram model** predicts a token from the one before it, by counting: $p(b \mid a)$ is the
 # share of $b$ among all tokens that follow an $a$. Every count begins at `k`, so that nothing is
@@ -304,9 +304,9 @@ assert torch.allclose(steps, plain, atol=1e-5), "a later position is wrong"
 #
 # - of your bigram model, with counts of the training captions and `k=0.01`;
 # - of the language model that `train_a_small_model` trains in half a minute;
-# - the lowest that any model can reach. `PHRASES` in [A corpus](../index.html#corpus) shows all
-#   captions that there can be: count the English ones. Each is equally likely, and the best model
-#   knows no more than that.
+# - the lowest for a model that knows the phrases, but not which captions were in training.
+#   `PHRASES` and `builtin_corpus` in [A corpus](../index.html#corpus) show all captions that there
+#   can be: count the English ones. Take each as equally likely.
 #
 # Write your numbers into the task's cell, and the calls into the check cell below it, which the
 # marker skips.
@@ -372,7 +372,7 @@ lowest_perplexity = 1.70
 # %% check="bigrams"
 found = bigrams([[0, 2, 1], [0, 2, 2, 1]], V=3, k=0.5).exp()
 assert torch.allclose(found.sum(1), torch.ones(3)), "each row should sum to one"
-assert abs(found[0, 2] - 2.5 / 3.5) < 1e-4, "2 follows 0 twice of twice: (2 + 0.5) / (2 + 3 · 0.5)"
+assert abs(found[0, 2] - 2.5 / 3.5) < 1e-4, "2 follows 0 both times: (2 + 0.5) / (2 + 3 · 0.5)"
 assert bigram_perplexity is not None, "the numbers are missing"
 assert lowest_perplexity < model_perplexity < bigram_perplexity, "the order is not plausible"
 

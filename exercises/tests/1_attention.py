@@ -16,12 +16,12 @@ class Predictions:
 
     def judge(result):
         letters = str(result).upper().ljust(6, "-")
-        right = sum(letter == truth for letter, truth in zip(letters, "TTFTTF", strict=False))
-        wrong = sum(
-            letter not in (truth, "-") for letter, truth in zip(letters, "TTFTTF", strict=False)
-        )
-        points = max(right - wrong, 0) / 3
-        return round(2 * points) / 2, "" if right == 6 else f"{right} right, {wrong} wrong"
+        pairs = list(zip(letters, "TTFTTF", strict=False))
+        right = sum(letter == truth for letter, truth in pairs)
+        unsure = sum(letter == "-" for letter, _ in pairs)
+        wrong = 6 - right - unsure
+        points = 2 - unsure / 2 - wrong  # a guess gains as much as it loses, on average
+        return max(points, 0), "" if right == 6 else f"{right} right, {wrong} wrong"
 
 
 @task("score_variance", points=2)

@@ -4,10 +4,13 @@ from exercises.course.wrong import wrong
 
 wrong(
     "predictions",
-    points=1.5,
+    points=1,
     why="Adding a vector to all keys changes every score, so it seems to change the weights. But "
     "it adds the same number to all scores of a query, and the softmax takes no notice.",
     code='predictions = "TFFTTF"',
+)
+wrong(
+    "predictions", points=1.5, why="One statement is left open.", code='predictions = "TTFT-F"'
 )
 wrong(
     "predictions", points=0, why="Guessed: three right, three wrong.", code='predictions = "TTTFFF"'

@@ -168,8 +168,28 @@ def encode_packed(model, src, sentences):
 )
 wrong(
     "packed",
-    points=1,
-    why="Places count from 1.",
+    points=2,
+    why="The mask has an axis for heads.",
+    code="""
+def packed_mask(query_sentences, key_sentences):
+    return (query_sentences.unsqueeze(2) == key_sentences.unsqueeze(1)).unsqueeze(1)
+
+
+def packed_places(sentences):
+    first = packed_mask(sentences, sentences)[:, 0].int().argmax(-1)
+    return torch.arange(sentences.size(1)) - first
+
+
+def encode_packed(model, src, sentences):
+    embedding, positions = model.src_embed
+    x = embedding(src) + positions.pe[0, packed_places(sentences)]
+    return model.encoder(x, packed_mask(sentences, sentences)[:, 0])
+""",
+)
+wrong(
+    "packed",
+    points=2,
+    why="Places count from 1; the memory follows from that.",
     code="""
 def packed_places(sentences):
     same = packed_mask(sentences, sentences)

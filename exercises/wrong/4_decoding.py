@@ -178,6 +178,25 @@ def heads_off(attn, heads, instead=None):
 )
 wrong(
     "heads_off",
+    points=2,
+    why="At the end all hooks are cleared, those of others and of an outer block, too.",
+    code="""
+@contextlib.contextmanager
+def heads_off(attn, heads, instead=None):
+    def replace(_, inputs):
+        parts = inputs[0].unflatten(-1, (attn.h, attn.d_k)).clone()
+        parts[..., heads, :] = 0.0 if instead is None else instead[heads]
+        return parts.flatten(-2)
+
+    attn.linears[3].register_forward_pre_hook(replace)
+    try:
+        yield
+    finally:
+        attn.linears[3]._forward_pre_hooks.clear()
+""",
+)
+wrong(
+    "heads_off",
     points=0,
     why="Heads are taken to be interleaved in the width, not side by side.",
     code="""
