@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import re
 import sys
 from pathlib import Path
 
@@ -66,6 +67,28 @@ def test_a_blank_sheet_holds_no_solution(sheet):
     assert solutions
     for solution in solutions:
         assert solution not in blank
+
+
+def code_of(text: str) -> list[str]:
+    """The code cells of a percent script, those with checks, too."""
+    return [cell.source for cell in sheets.cells_of(text) if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("sheet", SHEETS)
+def test_a_blank_sheet_runs_to_its_end(sheet, masters, capsys):
+    space = {}
+    for source in code_of(sheets.blank(sheets.master(sheet))):
+        exec(source, space)
+    assert capsys.readouterr().out.count("not answered yet") == len(tasks_of(sheet))
+
+
+def test_a_check_raises_where_an_answer_is_wrong(masters):
+    master = sheets.master("1_attention")
+    right = "return (a + m**2) * (b + c**2) - (m * c) ** 2"
+    [check] = re.findall(r'(?ms)^# %% check="score_variance"\n(.*?)^# %%', master)
+    space = vars(run(cells_of_script(master.replace(right, "return 2.0"))))
+    with pytest.raises(AssertionError, match="variance one"):
+        exec(check, space)
 
 
 def test_a_solution_at_the_top_gives_way_to_names_without_values():
@@ -161,7 +184,9 @@ def test_a_spreadsheet_takes_nothing_for_a_formula():
 def marked(folder: Path, monkeypatch, points: float) -> list[dict[str, str]]:
     """The rows of a marking in which each task has these points."""
     monkeypatch.setattr(
-        grade, "mark_file", lambda path, tasks, *_: grade.Mark({t.name: points for t in tasks}, NONE)
+        grade,
+        "mark_file",
+        lambda path, tasks, *_: grade.Mark({t.name: points for t in tasks}, NONE),
     )
     grade.mark_folder(folder, seed=1)
     return rows_of(folder)

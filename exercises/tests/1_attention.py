@@ -233,7 +233,7 @@ class CheckOfAttention:
     def judge(result, order):
         refused = {way for way, said in zip(order, result, strict=True) if said is True}
         if refused & {0, 1}:
-            return 0, "it refuses a right function"
+            return 0, "it rejects a correct function"
         missed = 6 - len(refused)
         points = (6 - missed) / 2
         faults = {

@@ -294,7 +294,8 @@ class WithoutResiduals:
         alike = close(likeness, torch.stack(pairs).mean())
         ranges = {"both": (0.3, 0.6), "attention": (0.7, 0.95), "feed-forward": (0.98, 1.0)}
         known = isinstance(measured, dict) and all(
-            is_number(measured.get(kept)) and low <= measured[kept] <= high for kept, (low, high) in ranges.items()
+            is_number(measured.get(kept)) and low <= measured[kept] <= high
+            for kept, (low, high) in ranges.items()
         )
         if not connected:
             return int(alike), "NoResidual is not the connection without the sum"

@@ -9,9 +9,7 @@ wrong(
     "it adds the same number to all scores of a query, and the softmax takes no notice.",
     code='predictions = "TFFTTF"',
 )
-wrong(
-    "predictions", points=1.5, why="One statement is left open.", code='predictions = "TTFT-F"'
-)
+wrong("predictions", points=1.5, why="One statement is left open.", code='predictions = "TTFT-F"')
 wrong(
     "predictions", points=0, why="Guessed: three right, three wrong.", code='predictions = "TTTFFF"'
 )
