@@ -255,10 +255,10 @@ class HeadsOff:
             messages.append("`instead` does not stand in the place of the heads")
         if not result["weights"]:
             messages.append("a weight has changed meanwhile")
-        elif not close(result["nested"], zeros) or not close(result["outer"], outer):
-            messages.append("two nested blocks do not work")
         elif result["calls"] != 2:
             messages.append("the hook of another is lost")
+        elif not close(result["nested"], zeros) or not close(result["outer"], outer):
+            messages.append("two nested blocks do not work")
         elif not close(result["after an error"], whole):
             messages.append("after an error the heads stay off")
         else:
