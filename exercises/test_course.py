@@ -1,14 +1,19 @@
 """Sheets, their hidden tests, the hunt, the export and the bundle."""
 
+import collections
+import csv
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from exercises.course import bundle, export, faults, hunt, sheets
+from exercises.course import bundle, export, faults, grade, hunt, sheets
 from exercises.course.grade import cells_of_script, harmless, sheet_of
 from exercises.course.tasks import HERE, SHEETS, load, tasks_of
 from exercises.course.try_out import points_of, run, with_answer
+from exercises.course.worker import plain
 from exercises.course.wrong import wrong_answers
 
 torch.set_num_threads(1)  # the models are small
@@ -62,6 +67,28 @@ def test_a_blank_sheet_holds_no_solution(sheet):
     assert solutions
     for solution in solutions:
         assert solution not in blank
+
+
+def code_of(text: str) -> list[str]:
+    """The code cells of a percent script, those with checks, too."""
+    return [cell.source for cell in sheets.cells_of(text) if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("sheet", SHEETS)
+def test_a_blank_sheet_runs_to_its_end(sheet, masters, capsys):
+    space = {}
+    for source in code_of(sheets.blank(sheets.master(sheet))):
+        exec(source, space)
+    assert capsys.readouterr().out.count("not answered yet") == len(tasks_of(sheet))
+
+
+def test_a_check_raises_where_an_answer_is_wrong(masters):
+    master = sheets.master("1_attention")
+    right = "return (a + m**2) * (b + c**2) - (m * c) ** 2"
+    [check] = re.findall(r'(?ms)^# %% check="score_variance"\n(.*?)^# %%', master)
+    space = vars(run(cells_of_script(master.replace(right, "return 2.0"))))
+    with pytest.raises(AssertionError, match="variance one"):
+        exec(check, space)
 
 
 def test_a_solution_at_the_top_gives_way_to_names_without_values():
@@ -123,6 +150,19 @@ def test_a_probe_is_sent_without_its_judge():
             assert "def probe" in task.source()
 
 
+def test_right_versions_of_attention_stand_a_closed_key_with_a_high_score():
+    def check_of_attention(function):
+        query = torch.tensor([[1.0, 0.0]])
+        key = torch.tensor([[0.0, 1.0], [1.0, 0.0], [500.0, 0.0]])
+        mask = torch.tensor([[True, True, False]])
+        _, weights = function(query, key, torch.randn(3, 2), mask)
+        assert torch.allclose(weights[0], torch.tensor([0.330, 0.670, 0.0]), atol=1e-3)
+
+    [task] = [task for task in tasks_of("1_attention") if task.name == "check_of_attention"]
+    points, message = points_of({"check_of_attention": check_of_attention}, task)
+    assert points > 0, message
+
+
 # Marking, without a process of its own ------------------------------------------------------------
 
 
@@ -139,6 +179,57 @@ def test_the_sheet_of_a_file_is_known_by_name_or_text(tmp_path):
 def test_a_spreadsheet_takes_nothing_for_a_formula():
     assert harmless("=1+1") == "'=1+1"
     assert harmless("two\nlines") == "two lines"
+
+
+def marked(folder: Path, monkeypatch, points: float) -> list[dict[str, str]]:
+    """The rows of a marking in which each task has these points."""
+    monkeypatch.setattr(
+        grade,
+        "mark_file",
+        lambda path, tasks, *_: grade.Mark({t.name: points for t in tasks}, NONE),
+    )
+    grade.mark_folder(folder, seed=1)
+    return rows_of(folder)
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    text = grade.table_of(folder, "1_attention").read_text("utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+NONE = collections.defaultdict(str)
+REPORT = "half_of_the_keys, by tutor (2)"
+
+
+@pytest.fixture
+def hand_ins(tmp_path) -> Path:
+    """A folder with two hand-ins."""
+    for name in ("ADA", "BEN"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1_attention.py").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize("delimiter, number", [(",", "1.5"), (";", "1,5")])
+def test_marking_again_keeps_what_a_tutor_typed(hand_ins, monkeypatch, delimiter, number):
+    ada, ben = marked(hand_ins, monkeypatch, points=1)
+    assert (ada[REPORT], ada["sum"]) == ("", "7")
+    with grade.table_of(hand_ins, "1_attention").open("w", encoding="utf-8-sig") as file:
+        table = csv.DictWriter(file, ada.keys(), delimiter=delimiter)
+        table.writeheader()
+        table.writerows([ben | {REPORT: number}, ada])  # sorted in another way, too
+    ada, ben = marked(hand_ins, monkeypatch, points=0)
+    assert (ada[REPORT], ada["sum"]) == ("", "0")
+    assert (ben[REPORT], ben["sum"]) == (number, "1.5")
+
+
+def test_a_table_that_cannot_be_read_is_not_overwritten(hand_ins, monkeypatch):
+    marked(hand_ins, monkeypatch, points=1)
+    table = grade.table_of(hand_ins, "1_attention")
+    table.write_bytes("Mädchen".encode("utf-16"))
+    with pytest.raises(ValueError, match="move it away"):
+        marked(hand_ins, monkeypatch, points=1)
+    assert table.read_bytes() == "Mädchen".encode("utf-16")
 
 
 # The hunt -----------------------------------------------------------------------------------------
@@ -160,12 +251,26 @@ def test_the_hand_out_of_the_hunt_names_no_fault():
     assert "class Faulty" not in text
 
 
+def given_by(part: str, function) -> list:
+    """What a part of the hunt returns for random arguments."""
+    sheet = load(HERE / "tests" / "4_decoding.py")
+    return plain(sheet.what_a_part_gives(part, function, 1))
+
+
 def test_the_hand_out_of_the_hunt_has_the_same_cases():
     handed_out = load(sheets.OUT / "hunt.py")
     for case in range(20):
-        faulty = faults.parts_of(case)[faults.fault_of(case)]
-        packed = handed_out.parts_of(case)[faults.fault_of(case)]
-        assert packed.__code__.co_code == faulty.__code__.co_code
+        ours, packed = faults.parts_of(case), handed_out.parts_of(case)
+        for part in ours:
+            assert given_by(part, packed[part]) == given_by(part, ours[part]), part
+
+
+def test_comparing_a_case_with_the_sound_model_does_not_tell_the_fault():
+    sound, faulty = hunt.hunt(None).parts, hunt.hunt(1234).parts
+    for part in sound:
+        assert sound[part] != faulty[part]
+        assert sound[part].__code__ == faulty[part].__code__
+        assert repr(sound[part]).split(" at ")[0] == repr(faulty[part]).split(" at ")[0]
 
 
 @pytest.mark.parametrize("part", faults.FAULTS)

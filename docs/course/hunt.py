@@ -21,23 +21,24 @@ import the_annotated_transformer as at
 
 # The parts, right and faulty, are packed: reading this file must not spoil the hunt.
 PACKED = """
-c-p;JZExE)5dQ98aWgPX+GNhokYR9<VL{UX1%|XpJnVyExU@uBL?lunsW@5J{r26FiX|u7uykz=BrwT)e|gR~9*-A=fSMa;L
-FeG`P&CSYW1-TSC=)PpTR7k<gPb>|yJv9anoKC9-wKBe(n2mvl967EjE%?R(MVRcHVz7Ii&AbLjum&s{>^EV76%8W6w4cxI;
-j;efm=8qjjk4_mx}~mU7RKG_Vf%+V4A=zfuqrAl$P9DxFiGTBft;p{=MK11Wya^6WBsGWd@mk0q<VExmaADzFb_r1F5{1tiA
-`!?=472S37Mo8yp~MnaDv@8<9nhZ%UDX%xoMK(Z>ka7zO@qiBBu|)_ch8jd6j6S^0;EW^vpJ<XN_^wUy+gjqVcI@mnz<_71)
-aPaUhROX-NE5PZmzJJzVY<jx5dO)x}}r%Pah1~6y1vZxr%!Qk}_vZ*%0MmGsuKNWcczrZ!C7Vv$~wVUA9<iM|;pfuPhh)a;%
-4#*3yj2=a{#<D4+zvz&(6_87n>sAKK+<h%#R!J2zt8-WJJ5t)|L?W3ryrh_<1y@@!9LMn1@nuHWy78f`QM2JvNws~-d(QrWv
-J+K_N}K!0I_`$D816grQg7F_(Hk4#H|YjA!aXCxL7#KOD-l_f_F47LVq=`MnrHNcsmCPG;skDa*@zSDoA`iuIZt4^LKfd$`z
-N6?l0zcks}pKB417~z0b>wnhY~`*xS_~KB~~1ngc?Z(NydhK>>Ba)>P|N%6>G}=V|N1iff<dmH;oX!n>raOZ!D&t%5k7Ey@g
-s~aT7rT;lHn{lkm9Fx}?^SWz_G8Lgv`OTQ?wc>nL{f$!wK89A@)XKf%`LHe?xTxIvU0DlJu(>qBbx(7e--yuiD^#T&U**cof
-7GI1BO+Vuh!8kV7`pX!>j>5Q;RDo=pDd^}Bh{d_#dE6>`K*VGwFBnuPJwUZS_&-8@v?->5+_10kRbyY@uY=aYF$4&pf<06Iq
-sOQpHH(UuVHZ+J9`%()b^7Y#<h(Z&@?L#`)Uv0E8y8G^GN6ERLaQj*EMu{-=XgKU=3QdyJi?i2fr;AsgX_PQDr>Y|~?}YsI_
-c2W1hxii@ndb}_MB9Sbq1o@^mN3DGR=*!KUw$AQJ#!#@s$sA&jri|_Ab3NaV%Md-77v8~cQhP*q0#Vh5Z*y>>oghg6o5Y?xP
-LUN)8QGgPVSXbScj48Ag09^=3{LitDWqbmO)-S?N+Q3Tt&|ScS7`MK=&5{=feT@3}~kK<L?Lh(E;;S52*2`y+_D?i}iVh;a(
-~%d&so`{{_MKmKz)SwIBwWgVN4Fp;xr#?4&EA@p>GuM(3x${pw{{TtX0>hb4un@UNn1g!niS>00Me%B`5A1hioCGY(g?A1V*
-)7H&?ssnGJ|#gjG;#O9}lkDA<uf@;?&hWLAQ{9}}l{f~LHvl0g0qY|$!{xD`jrMR_4_<KJvx5<5gFz@aX8CY&~wcgw#1Vw>z
-IsXZZf4q^~aSUGrWipUsn1XM9M?CNi{)7u`LGNNFQ}@J2zfuOTUH}CP;j=vhFLA{)BJ7uYp99wkyr(G7`<e7<UL9n|SHK6)C
--Wc`<4HLpv%327LYD`*i3#HR*?s)nkDKQo{S9d4mDm
+c-p;JZExE)5dQ98aWgPX%49Ci&|z?qVMfyc1BSF{JnVyExU@uBL?lunsW@4e{r26FvMk5muykz=BrwT)eeTUS91drNfSMa;L
+FeG`P&CSYW1-TSC=)PpT{z$>gPb>|dth+wnoKC9Ukir}(n2mvl9Aqsj17mw!9Z5EHVz7Ii&Cz($BMh6dvn^P#omD_#qvg_PH
+M$V;1(_igX`J!-7JCER~HGqonF8>oF*_%;A}7$q$Rf&-jRWm0pJI9|6Xthf~SS|32dR8GJ{ONg!ixBT+QB1U(K%HgH+y2RzH
+B{4;G}OtBp394GxgBOynS{mB=E;SEWcmW;PCr=wpOyi~|2Q$EO9Hcn_JqH7>9)EB_GDIF5G$d6q3}Z6!Hrqx%Fl{7xJZdk^1
++ryZ-UOX-NE5d4@W_pDKQ$(<7_8X-iHr%Paj1~6y1vZxr%LGXG8*;E^0quT^-4n^L=&v3)48GP4s?KZeI+Vg88C=50V;u0jc
+N92W9Mvo#}V%n6^Uvx;?49KO*bt{8q?x7YjtE7sV)w!$qJt^JkL?W3ryd+H0f~&PSj$?S+@nuHWy75rfsM&C-q*@>HUb26n+
+=;40rOiWR9e2l~818rErCu*<qgOV<Z_*v%2=|N#kNTV&UWv$>w9l$H77OE&)jXpo3_S*U94Bzc%SN1I-Nbvu^GO1y3uN)t)j
+bK7ksJ~MU!7CAA@EIw35+0)_a%gQaYM*PC1xC%gc?Z(NydVG>KgI&@=iA<6-$c#Q+ERSo*9j@w~Y|Knszc$-dGGjrQ?yp^cH
+G`$xQ?ag#SLP&cowM>yk=CmQlYV3YlX8uiX)uYe(2kM&m`YJ&Y%det@lyZHO|`aD!d)SZb-VT<%k|ZSkIl;05097H{NQVP!0
+(%EWz$>aG?r(J&1~eW>e{osOwDN#zN!mS3DEy?TCeidUYsC$Fh9l1LUNplc^9M9=hucXtf`^m1)5_jXxEd~AgiVZ%-Te#b=$
+`>5yASa&=V+TPG$x9CzWK;-kcpAdzn7S};~w7y!j5#6r3+EH@pCtNp6-Y5}<9u0?XrqCprUS0fhF`d2sOrwOMIaM8@dFSM>z
+mH)A-^ZVL$UJAbV7D!J9g6)vZV3~7X!ZL+^W_J^*)s>iry2$`(}@2*2!c0MDRx=P8?hz)zoX&o3yp@4YvH>V+&WDL95&$3*x
+Wz5tJC2bZJpdJrLYc>+qIaszc7!reX4fUG0lU#cG@jiCAf;7(cGz{KcjVjq2|0lpq|m134i?kKtDQQvgkExylL;TWxvJzyhg
+a^3ez5PZNPuQ=6lDDjr>{=gUmr`=bz9kT5~qi713}xj2DB;>2JS!85WliY|h6eg{knbqG*J8oQQO(^C;z3Oi%(^F!~9HtLcW
+ycHP3w2{#p5p1gR{#(~)U)bOaubx5dojbhk;&tCix<wO5t9__4zfe)y}tBW6pOsEvMwg`Xk2j(`o+ZN{Cog)Lwjjoof2W&x6
+pqx*B#N;2Y<a!vx*FcdB<OoynZDV*{BS_m7E$&>J!uBpWm1$x9CTR&qS{>0%af^)^vjs5(jgMvmsjd(S?6y!f=qQ1UD~c?;E
+p&f?5^B-OTHXnjz{v^4Av?^XttkhTgFX}_tM$w8zI!o)Kj8{niw|8UQ+E(Mzbc1ly#z`E91HCkc!{g45n*rcVi~y3;RD$+>1
+U`<-^E_m`OJRwd@>JG5kP{6%-VVEh0gbKE~eJq&)TQYeGpn>wt*#aac4*pvQ!4FER#-DHi{nye*-S~>rD
 """
 hidden = {}
 exec(zlib.decompress(base64.b85decode(PACKED.replace("\n", ""))), hidden)

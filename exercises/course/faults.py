@@ -142,9 +142,18 @@ def fault_of(case: int) -> str:
     return FAULTS[int.from_bytes(digest[:8], "big") % len(FAULTS)]
 
 
+def wrapped(function):
+    """A function that does the same and is equal to no other: comparing must not spoil the hunt."""
+
+    def part(*given, **named):
+        return function(*given, **named)
+
+    return part
+
+
 def parts_of(case: int | None) -> dict:
     """The parts of a case; without a case all are right."""
     parts = {name: vars(Right)[name] for name in PARTS}
     if case is not None:
         parts[fault_of(case)] = vars(Faulty)[fault_of(case)]
-    return parts
+    return {name: wrapped(part) for name, part in parts.items()}

@@ -9,6 +9,7 @@ import contextlib
 import csv
 import importlib.util
 import json
+import math
 import os
 import random
 import re
@@ -35,6 +36,7 @@ WORKER = Path(__file__).with_name("worker.py")
 SCRIPT = ROOT / "the_annotated_transformer.py"
 HUNT = ROOT / "docs" / "course" / "hunt.py"
 CSV_FOLDER = "marks"
+BY_TUTOR = ", by tutor"
 LARGEST_REPLY = 50 * 2**20
 STARTING = 300  # seconds until the process has loaded PyTorch, at most
 
@@ -318,14 +320,20 @@ def harmless(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def row_of(name: str, mark: Mark, tasks: list[Task]) -> list:
+def row_of(name: str, mark: Mark, tasks: list[Task], typed: dict[str, str]) -> list:
+    """A row of the table; `typed` has what a tutor typed before, by task."""
     row = [harmless(name)]
+    total = mark.total()
     for task in tasks:
-        row += [f"{mark.points[task.name]:g}", *([""] if task.tutor else [])]
+        row.append(f"{mark.points[task.name]:g}")
+        if task.tutor:
+            by_tutor = typed.get(task.name, "")
+            row.append(harmless(by_tutor))
+            total += number_in(by_tutor)
     said = [
         f"{task.name}: {mark.messages[task.name]}" for task in tasks if mark.messages[task.name]
     ]
-    return [*row, f"{mark.total():g}", harmless("; ".join([*said, *mark.remarks]))]
+    return [*row, f"{total:g}", harmless("; ".join([*said, *mark.remarks]))]
 
 
 def columns_of(tasks: list[Task]) -> list[str]:
@@ -333,8 +341,47 @@ def columns_of(tasks: list[Task]) -> list[str]:
     for task in tasks:
         columns.append(f"{task.name} ({task.points:g})")
         if task.tutor:
-            columns.append(f"{task.name}, by tutor ({task.tutor:g})")
+            columns.append(f"{task.name}{BY_TUTOR} ({task.tutor:g})")
     return [*columns, "sum", "remarks"]
+
+
+def number_in(text: str) -> float:
+    """The number that a tutor typed, with a point or a comma; 0 where it is none."""
+    try:
+        number = float(text.replace(",", "."))
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0
+
+
+def typed_by_tutor(path: Path) -> dict[str, dict[str, str]]:
+    """What a tutor typed into an earlier table: by hand-in and by task; ValueError if unreadable.
+
+    A spreadsheet may have saved it with semicolons or tabs.
+    """
+    if not path.exists():
+        return {}
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    for delimiter in ",;\t":
+        table = csv.DictReader(lines, delimiter=delimiter)
+        if "hand-in" in (table.fieldnames or []):
+            return {row["hand-in"]: tutor_columns(row) for row in table}
+    raise ValueError(
+        f"{path} is no table with a column 'hand-in' in UTF-8. Marking would lose what a tutor "
+        "typed there: save it as CSV in UTF-8, or move it away"
+    )
+
+
+def tutor_columns(row: dict) -> dict[str, str]:
+    """What stands in the columns for a tutor: by task, without empty ones."""
+    return {
+        column.partition(BY_TUTOR)[0]: text.strip()
+        for column, text in row.items()
+        if BY_TUTOR in (column or "") and text and text.strip()
+    }
 
 
 def hand_ins_of(folder: Path) -> dict[str, list[Path]]:
@@ -347,6 +394,21 @@ def hand_ins_of(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
+def table_of(folder: Path, sheet: str) -> Path:
+    return folder / CSV_FOLDER / f"{sheet}.csv"
+
+
+def write_table(path: Path, rows: list[list]) -> None:
+    """Write a CSV in one piece: whoever interrupts the marking keeps the table from before."""
+    path.parent.mkdir(exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", newline="", dir=path.parent, suffix=".part", delete=False
+    ) as file:
+        csv.writer(file).writerows(rows)
+    Path(file.name).chmod(0o644)
+    Path(file.name).replace(path)
+
+
 def mark_folder(
     folder: tyro.conf.Positional[Path],
     seed: int | None = None,
@@ -356,7 +418,8 @@ def mark_folder(
 ) -> None:
     """Write FOLDER/marks/SHEET.csv: a row a hand-in, a column a task, the sum, remarks.
 
-    The same seed gives all hand-ins, and another marking, the same random inputs.
+    The same seed gives all hand-ins, and another marking, the same random inputs. What a tutor
+    typed into an earlier table stays, and counts in the sum.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder: make grade FOLDER=… names one with hand-ins")
@@ -368,23 +431,24 @@ def mark_folder(
         print(f"left out, since neither name nor text says which sheet it is: {path}")
     if not found:
         raise ValueError(f"{folder} holds no sheet: hand-ins are named like NAME/{SHEETS[0]}.py")
+    typed = {sheet: typed_by_tutor(table_of(folder, sheet)) for sheet in found}
     for sheet, paths in found.items():
         tasks = tasks_of(sheet)
-        names = [path.relative_to(folder).as_posix() for path in paths]
-        out = folder / CSV_FOLDER / f"{sheet}.csv"
-        out.parent.mkdir(exist_ok=True)
-        with (
-            ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool,
-            out.open("w", encoding="utf-8", newline="") as file,
-        ):
-            table = csv.writer(file)
-            table.writerow(columns_of(tasks))
+        out = table_of(folder, sheet)
+        rows = []
+        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
             marks = pool.map(lambda path, t=tasks: mark_file(path, t, seed, limits), paths)
-            for name, mark in zip(names, marks, strict=True):
-                table.writerow(row_of(name, mark, tasks))
+            for path, mark in zip(paths, marks, strict=True):
+                name = path.relative_to(folder).as_posix()
+                by_tutor = typed[sheet].pop(harmless(name), {})
+                rows.append(row_of(name, mark, tasks, by_tutor))
                 shielded = shielded and mark.shielded
                 print(f"{sheet}  {mark.total():5g}  {name}", flush=True)
+        write_table(out, [columns_of(tasks), *rows])
         print(f"{out} (seed {seed})")
+        for name, by_tutor in typed[sheet].items():
+            if by_tutor:
+                print(f"{name} is gone, and with it what a tutor typed: {by_tutor}")
     if not shielded:
         print("Some hand-ins were shielded by Python alone, not by the kernel: see worker.py.")
 

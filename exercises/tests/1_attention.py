@@ -16,12 +16,12 @@ class Predictions:
 
     def judge(result):
         letters = str(result).upper().ljust(6, "-")
-        right = sum(letter == truth for letter, truth in zip(letters, "TTFTTF", strict=False))
-        wrong = sum(
-            letter not in (truth, "-") for letter, truth in zip(letters, "TTFTTF", strict=False)
-        )
-        points = max(right - wrong, 0) / 3
-        return round(2 * points) / 2, "" if right == 6 else f"{right} right, {wrong} wrong"
+        pairs = list(zip(letters, "TTFTTF", strict=False))
+        right = sum(letter == truth for letter, truth in pairs)
+        unsure = sum(letter == "-" for letter, _ in pairs)
+        wrong = 6 - right - unsure
+        points = 2 - unsure / 2 - wrong  # a guess gains as much as it loses, on average
+        return max(points, 0), "" if right == 6 else f"{right} right, {wrong} wrong"
 
 
 @task("score_variance", points=2)
@@ -48,6 +48,21 @@ class ScoreVariance:
         return 0, "not the variance of a score"
 
 
+@shared
+def without_autograd(function):
+    """What a function returns where PyTorch records no gradient and runs no backward formula."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Forwards(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            if "backward" in str(operation) or not torch.is_inference_mode_enabled():
+                raise RuntimeError("automatic differentiation is switched off")
+            return operation(*args, **(kwargs or {}))
+
+    with torch.inference_mode(), Forwards():
+        return function()
+
+
 @task("score_gradient", points=3)
 class ScoreGradient:
     def inputs(seed):
@@ -55,7 +70,7 @@ class ScoreGradient:
         return torch.randn(S).softmax(0), torch.randn(S, d_v), torch.randn(d_v)
 
     def probe(solve, weights, values, g):
-        return solve.score_gradient(weights, values, g)
+        return without_autograd(lambda: solve.score_gradient(weights, values, g))
 
     def judge(result, weights, values, g):
         scores = weights.log().requires_grad_()
@@ -156,8 +171,10 @@ def versions(order):
 
     def with_exponentials(query, key, value, mask=None):
         scores = (key @ query.T).T * query.size(-1) ** -0.5
-        open_keys = torch.ones_like(scores) if mask is None else mask.to(scores.dtype)
-        shares = (scores - scores.amax(-1, keepdim=True)).exp() * open_keys
+        closed = torch.zeros_like(scores) if mask is None else mask == 0
+        scores = scores.masked_fill(closed.bool(), -torch.inf)
+        highest = scores.amax(-1, keepdim=True).clamp(min=-1e30)  # of the open keys
+        shares = (scores - highest).exp()
         weights = shares / shares.sum(-1, keepdim=True).clamp(min=1e-30)
         return weights @ value, weights
 
@@ -216,7 +233,7 @@ class CheckOfAttention:
     def judge(result, order):
         refused = {way for way, said in zip(order, result, strict=True) if said is True}
         if refused & {0, 1}:
-            return 0, "it refuses a right function"
+            return 0, "it rejects a correct function"
         missed = 6 - len(refused)
         points = (6 - missed) / 2
         faults = {

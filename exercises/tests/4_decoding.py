@@ -216,8 +216,17 @@ class HeadsOff:
                     found["instead"] = attn(x, x, x)
             except TypeError:
                 found["instead"] = []
-            with solve.heads_off(attn, off[:1]), solve.heads_off(attn, off[1:]):
-                found["nested"] = attn(x, x, x)
+            with solve.heads_off(attn, off[:1]):
+                with solve.heads_off(attn, off[1:]):
+                    found["nested"] = attn(x, x, x)
+                found["outer"] = attn(x, x, x)
+            calls = []
+            foreign = attn.linears[3].register_forward_pre_hook(lambda *_: calls.append(1))
+            with solve.heads_off(attn, off):
+                attn(x, x, x)
+            attn(x, x, x)
+            foreign.remove()
+            found["calls"] = len(calls)
             try:
                 with solve.heads_off(attn, off):
                     raise KeyError
@@ -230,6 +239,8 @@ class HeadsOff:
         with torch.no_grad():
             heads, _ = attn.attend(*attn.project(x, x, x), None)  # (B, H, T, d_k)
             whole = attn.join(heads)
+            heads[:, off[:1]] = 0.0
+            outer = attn.join(heads)
             heads[:, off] = 0.0
             zeros = attn.join(heads)
             heads[:, off] = instead[off].unsqueeze(1)
@@ -244,7 +255,9 @@ class HeadsOff:
             messages.append("`instead` does not stand in the place of the heads")
         if not result["weights"]:
             messages.append("a weight has changed meanwhile")
-        elif not close(result["nested"], zeros):
+        elif result["calls"] != 2:
+            messages.append("the hook of another is lost")
+        elif not close(result["nested"], zeros) or not close(result["outer"], outer):
             messages.append("two nested blocks do not work")
         elif not close(result["after an error"], whole):
             messages.append("after an error the heads stay off")

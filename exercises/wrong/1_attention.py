@@ -4,11 +4,12 @@ from exercises.course.wrong import wrong
 
 wrong(
     "predictions",
-    points=1.5,
+    points=1,
     why="Adding a vector to all keys changes every score, so it seems to change the weights. But "
     "it adds the same number to all scores of a query, and the softmax takes no notice.",
     code='predictions = "TFFTTF"',
 )
+wrong("predictions", points=1.5, why="One statement is left open.", code='predictions = "TTFT-F"')
 wrong(
     "predictions", points=0, why="Guessed: three right, three wrong.", code='predictions = "TTTFFF"'
 )
@@ -48,6 +49,35 @@ def score_gradient(weights, values, g):
     return weights * (1 - weights) * (values @ g)
 """,
 )
+for why, derive in (
+    ("Automatic differentiation does the work.", "torch.autograd.grad(answer, scores)[0]"),
+    ("The same by a name that was imported.", "grad(answer, scores)[0]"),
+    ("PyTorch's formula is called.", "torch._softmax_backward_data(values @ g, weights, 0, F32)"),
+    (
+        "It is switched on again.",
+        "torch.inference_mode(False)(lambda: torch.func.grad(loss)(weights.log()))()",
+    ),
+):
+    wrong(
+        "score_gradient",
+        points=0,
+        why=why,
+        code=f"""
+from torch.autograd import grad
+
+F32 = torch.float32
+
+
+def score_gradient(weights, values, g):
+    def loss(scores):
+        return scores.softmax(0) @ values @ g
+
+    with torch.enable_grad():
+        scores = weights.log().requires_grad_()
+        answer = loss(scores)
+        return {derive}
+""",
+    )
 wrong(
     "matrices",
     points=0,

@@ -168,8 +168,28 @@ def encode_packed(model, src, sentences):
 )
 wrong(
     "packed",
-    points=1,
-    why="Places count from 1.",
+    points=2,
+    why="The mask has an axis for heads.",
+    code="""
+def packed_mask(query_sentences, key_sentences):
+    return (query_sentences.unsqueeze(2) == key_sentences.unsqueeze(1)).unsqueeze(1)
+
+
+def packed_places(sentences):
+    first = packed_mask(sentences, sentences)[:, 0].int().argmax(-1)
+    return torch.arange(sentences.size(1)) - first
+
+
+def encode_packed(model, src, sentences):
+    embedding, positions = model.src_embed
+    x = embedding(src) + positions.pe[0, packed_places(sentences)]
+    return model.encoder(x, packed_mask(sentences, sentences)[:, 0])
+""",
+)
+wrong(
+    "packed",
+    points=2,
+    why="Places count from 1; the memory follows from that.",
     code="""
 def packed_places(sentences):
     same = packed_mask(sentences, sentences)
@@ -385,5 +405,33 @@ def layer_norm_backward(x, weight, g, eps):
     bias = torch.zeros_like(weight, requires_grad=True)
     F.layer_norm(x, weight.shape, weight, bias, eps).backward(g)
     return x.grad, weight.grad, bias.grad
+""",
+)
+wrong(
+    "layer_norm_backward",
+    points=0,
+    why="The same by a name that was imported.",
+    code="""
+from torch.autograd import grad
+
+
+def layer_norm_backward(x, weight, g, eps):
+    inputs = [x.clone(), weight.clone(), torch.zeros_like(weight)]
+    inputs = [each.requires_grad_() for each in inputs]
+    normed = F.layer_norm(inputs[0], weight.shape, *inputs[1:], eps)
+    return grad(normed, inputs, g)
+""",
+)
+wrong(
+    "layer_norm_backward",
+    points=0,
+    why="PyTorch's own formula is called.",
+    code="""
+def layer_norm_backward(x, weight, g, eps):
+    sizes = [x.size(-1)]
+    bias = torch.zeros_like(weight)
+    _, mean, rstd = torch.native_layer_norm(x, sizes, weight, bias, eps)
+    every = [True, True, True]
+    return torch.ops.aten.native_layer_norm_backward(g, x, sizes, mean, rstd, weight, bias, every)
 """,
 )

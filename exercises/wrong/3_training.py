@@ -13,7 +13,7 @@ def lowest_loss_of_torch(V, eps):
 )
 wrong(
     "smoothing",
-    points=1,
+    points=1.5,
     why="The gap is that of the probabilities, not of the logits.",
     code="""
 def logit_gap(V, eps):
@@ -22,7 +22,7 @@ def logit_gap(V, eps):
 )
 wrong(
     "smoothing",
-    points=0,
+    points=0.5,
     why="Only the right word is counted, and a divergence, which can reach zero, is taken.",
     code="""
 def lowest_loss(V, eps):
@@ -35,7 +35,7 @@ def lowest_loss_of_torch(V, eps):
 )
 wrong(
     "smoothing",
-    points=1,
+    points=1.5,
     why="The last formula is left out.",
     code="""
 def logit_gap(V, eps):
@@ -177,6 +177,11 @@ for points, why, change in (
     (0, "The sum of the batches' means.", {"ntokens": "batch.ntokens", "divide": "pass"}),
     (0, "The gradient of the sum, without a division.", {"divide": "pass"}),
     (2, "The gradient is kept for the next update.", {"after": "pass"}),
+    (
+        2,
+        "Old gradients are cleared at the beginning, and the new ones are left at the end.",
+        {"before": "optimizer.zero_grad()", "after": "pass"},
+    ),
     (2, "Nothing is clipped.", {"clip": "pass"}),
     (
         2,
@@ -302,6 +307,14 @@ wrong(
     why="A high loss is taken for failed copies; the number was not measured.",
     code="""
 noisy_measured = {"floor": 1.104, "loss": 1.104, "copied of 200": 0}
+""",
+)
+wrong(
+    "noisy_copies",
+    points=1,
+    why="The batches are right, and a number is missing.",
+    code="""
+noisy_measured = {"floor": 1.104, "loss": 1.129}
 """,
 )
 wrong(

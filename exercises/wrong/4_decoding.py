@@ -178,6 +178,50 @@ def heads_off(attn, heads, instead=None):
 )
 wrong(
     "heads_off",
+    points=2,
+    why="At the end all hooks are cleared, those of others, too.",
+    code="""
+@contextlib.contextmanager
+def heads_off(attn, heads, instead=None):
+    def replace(_, inputs):
+        parts = inputs[0].unflatten(-1, (attn.h, attn.d_k)).clone()
+        parts[..., heads, :] = 0.0 if instead is None else instead[heads]
+        return parts.flatten(-2)
+
+    attn.linears[3].register_forward_pre_hook(replace)
+    try:
+        yield
+    finally:
+        attn.linears[3]._forward_pre_hooks.clear()
+""",
+)
+wrong(
+    "heads_off",
+    points=2,
+    why="One list of heads serves all blocks, and the inner block empties it.",
+    code="""
+@contextlib.contextmanager
+def heads_off(attn, heads, instead=None):
+    off = vars(attn).setdefault("off", {})
+    for head in heads:
+        off[head] = 0.0 if instead is None else instead[head]
+
+    def replace(_, inputs):
+        parts = inputs[0].unflatten(-1, (attn.h, attn.d_k)).clone()
+        for head, values in off.items():
+            parts[..., head, :] = values
+        return parts.flatten(-2)
+
+    hook = attn.linears[3].register_forward_pre_hook(replace)
+    try:
+        yield
+    finally:
+        hook.remove()
+        off.clear()
+""",
+)
+wrong(
+    "heads_off",
     points=0,
     why="Heads are taken to be interleaved in the width, not side by side.",
     code="""

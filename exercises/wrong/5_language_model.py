@@ -243,6 +243,18 @@ wrong(
 wrong(
     "rotated_cache",
     points=3,
+    why="Shared heads are kept once, but copied at every step.",
+    code=ROTATED_CACHE.replace(
+        "        q = q.squeeze(2).unflatten(1, (k.size(1), -1))\n"
+        "        heads, _ = attention(q, k, v)\n",
+        "        copies = q.size(1) // k.size(1)\n"
+        "        k, v = (each.repeat_interleave(copies, dim=1) for each in (k, v))\n"
+        "        heads, _ = attention(q, k, v)\n",
+    ),
+)
+wrong(
+    "rotated_cache",
+    points=3,
     why="Shared heads are copied before they are kept, so the cache is as large as without groups.",
     code=ROTATED_CACHE.replace(
         "        k = rotate(k, place)\n",
