@@ -31,7 +31,7 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
 }
 CAPTIONS = {  # of figures that stand where a comment asks for them
     "moments": (
-        "<strong>Watch it learn.</strong> What the run {run} writes as its training goes on, and "
+        "<strong>Watch it learn.</strong> What a model writes while it trains for {epochs} epochs, and "
         "the mean cross-attention of its last layer: columns are read, rows are written. The loss "
         "is that on held-out sentences."
     ),
@@ -132,7 +132,7 @@ def training_at_moments() -> dict | None:
     moments = watched["moments"]
     if not losses or losses[-1][0] != moments[-1]["updates"]:
         raise BuildError(f"learning.json does not fit runs/{watched['run']}.json: make both anew")
-    return {"run": watched["run"], "moments": moments, "losses": losses}
+    return {"epochs": len(log), "moments": moments, "losses": losses}
 
 
 def data_of(name: str) -> dict | None:
