@@ -127,6 +127,7 @@ def test_a_blank_sheet_gets_nothing(sheet, masters):
 
 
 @slow
+@pytest.mark.long
 @pytest.mark.parametrize("sheet, answer", WRONG)
 def test_a_wrong_answer_gets_what_it_deserves(sheet, answer, masters):
     [task] = [task for task in tasks_of(sheet) if task.name == answer.task]

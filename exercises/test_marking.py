@@ -34,10 +34,6 @@ def window(code: str) -> str:
     return with_answers(MASTER, windowed_attention=code)
 
 
-def in_notebook(text: str) -> str:
-    return json.dumps(sheets.notebook(text))
-
-
 def with_magics() -> str:
     notebook = sheets.notebook(MASTER)
     notebook.cells[1].source = "%pip install torch\n!ls\n" + notebook.cells[1].source
@@ -84,10 +80,8 @@ for harm in (
         pass
 """
 HAND_INS = {  # the text of the file, its points, and what the remarks must name
-    "right.py": (MASTER, FULL, ""),
     "magics.ipynb": (with_magics(), FULL, ""),
     "blank.py": (BLANK, 0, "not answered"),
-    "broken.ipynb": (in_notebook(MASTER)[:-200], 0, "cannot be read"),
     "syntax.py": (window("def windowed_attention(query, key)\n"), WITHOUT, "SyntaxError"),
     "alias.py": (window("windowed_attention = attention"), WITHOUT, "TypeError"),
     "unchanged.py": (window(UNCHANGED), WITHOUT, "not the attention"),
@@ -97,7 +91,6 @@ HAND_INS = {  # the text of the file, its points, and what the remarks must name
     "hog.py": (window(HOG), WITHOUT, "memory"),
     "leaves.py": (window("import os\nos._exit(0)"), WITHOUT, "killed the process"),
     "starts.py": (window(STARTS), WITHOUT, "refused: os.fork"),
-    "crashes.py": (window("import ctypes\nctypes.string_at(0)"), WITHOUT, "refused: ctypes"),
 }
 
 

@@ -245,6 +245,7 @@ def test_nothing_starts_by_itself_and_start_lowers_the_loss_until_it_is_paused(t
     )
 
 
+@pytest.mark.long
 def test_it_shows_what_the_same_seed_gives_elsewhere(browser, box):
     button(box, "Start").click()
     wait_until(box, 0, 1)
@@ -262,6 +263,7 @@ def test_it_shows_what_the_same_seed_gives_elsewhere(browser, box):
     assert 5 ** (1 - float(y)) * 1e-4 ** float(y) == pytest.approx(sum(losses) / 10, rel=2e-3)
 
 
+@pytest.mark.long
 def test_a_switch_begins_its_model_again_and_leaves_the_other_alone(tab, box):
     button(box, "Start").click()
     wait_until(box, 1, 2)
@@ -279,6 +281,7 @@ def test_a_switch_begins_its_model_again_and_leaves_the_other_alone(tab, box):
     assert len(tab.workers) == 2
 
 
+@pytest.mark.long
 def test_the_end_is_told_and_the_next_training_has_another_seed(browser, figures_page, tmp_path):
     page = changed_page(figures_page, tmp_path, "UPDATES = 300", "UPDATES = 20")
     tab = watched(browser, page)

@@ -110,6 +110,7 @@ def test_short_odd_and_unknown_texts_score_as_in_the_script(at, engine):
     assert bleu_of(engine, pairs) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.long
 def test_n_grams_that_match_are_those_that_sacrebleu_counts(engine, lines):
     chance = random.Random(3)
     pairs = [(spoilt(text, chance), text) for text in lines]

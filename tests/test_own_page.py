@@ -64,6 +64,7 @@ GREEDY = """([text, most]) => {
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.browser
 def test_what_it_writes_equals_pytorch(at, chromium, model):
     tab = chromium.new_page()

@@ -165,6 +165,7 @@ def test_two_processes_are_measured_together(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_case_is_measured_in_processes_of_its_own(multi30k, monkeypatch):
     monkeypatch.setenv("MULTI30K_DIR", multi30k)
     assert speed.measure_apart(speed.Case("train", "ours"))["peak MB"] > 500

@@ -32,8 +32,8 @@ PLAYABLE = {  # figures of the notebook, and what takes their place on the page
 CAPTIONS = {  # of figures that stand where a comment asks for them
     "moments": (
         "<strong>Watch it learn.</strong> What a model writes while it trains for {epochs} epochs, "
-        "and the mean cross-attention of its last layer: columns are read, rows are written. The loss "
-        "is that on held-out sentences."
+        "and the mean cross-attention of its last layer: columns are read, rows are written. The "
+        "loss is that on held-out sentences."
     ),
     "pieces": (
         "<strong>Cut a text.</strong> The subwords that the published model reads, each with its "
