@@ -286,6 +286,7 @@ def test_a_repaired_part_is_told_from_a_faulty_one(part):
 
 
 @slow
+@pytest.mark.long
 def test_a_sound_model_copies_and_its_faults_show():
     """Two faults that the loss alone does not give away."""
 

@@ -54,6 +54,7 @@ def test_it_holds_no_checks_and_imports_nothing_of_ours(file):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_run_in_an_empty_folder_it_learns_to_copy(file, tmp_path):
     told = subprocess.check_output([sys.executable, str(file)], cwd=tmp_path, text=True)
     source, copy = told.splitlines()[-2:]

@@ -102,7 +102,7 @@ def wait_for_another(chart, before: str) -> None:
 # Every page ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [360, 768, 1360])
+@pytest.mark.parametrize("width", [360, pytest.param(768, marks=pytest.mark.long), 1360])
 def test_a_page_fits_the_window_and_asks_nothing_of_the_network(browser, any_page, width):
     page = opened(browser, any_page, width, folds="details")
     assert page.evaluate("document.documentElement.scrollWidth") <= width

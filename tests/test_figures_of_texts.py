@@ -45,6 +45,7 @@ def lines(at) -> list[str]:
     return captions + prose[:200]
 
 
+@pytest.mark.long
 def test_a_text_is_cut_as_the_script_cuts_it(at, engine, shipped, lines):
     subwords = shipped.vocabularies[0]
     words = sorted({word for line in lines for word in line.split()})

@@ -186,7 +186,8 @@ def test_a_translation_does_not_depend_on_its_neighbours(small):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beam", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("beam", [1, 3])
 def test_a_thousand_translations_depend_on_no_order_and_no_batch(shipped, multi30k, beam):
     """In double precision: in single, rounding in another batch may break ties otherwise."""
     corpus = tutorial.read_corpus(Path(multi30k), DE_EN)

@@ -42,11 +42,11 @@ def when_answered():
 # 3. You add one and the same vector to all queries. The output stays the same.
 # 4. You append a copy of every key and of every value. The output stays the same.
 # 5. You shuffle the keys, and the values in the same way. The output stays the same.
-# 6. $Q$, $K$ and $V$ are the same matrix, and there is a causal mask. You shuffle its rows. The
-#    rows of the output stay the same, shuffled in the same way.
+# 6. $Q$, $K$ and $V$ are the same matrix, and there is a causal mask. You shuffle the rows
+#    of the matrix. The rows of the output stay the same, shuffled in the same way.
 #
 # Write six letters, such as `"TTTFFF"`, and `-` where you are not sure. A `-` costs half a point
-# and a wrong letter a whole one, so guessing does not pay. Then try it.
+# and a wrong letter a whole one. Then try it.
 
 # %% task="predictions"
 predictions = None  # Task 1: write it here
@@ -164,8 +164,8 @@ with when_answered():
 # with one fault each. If your check rejects a correct one, it gets nothing.
 #
 # Test properties or cases that you can compute by hand. While your check is marked, neither our
-# `attention` nor PyTorch's can be called. Where all keys of a query are closed, its output may be
-# anything finite.
+# `attention` nor PyTorch's can be called. Where all keys of a query are closed, its output and
+# weights may be anything finite.
 
 
 # %% task="check_of_attention"

@@ -70,7 +70,10 @@ class Mark:
 
 
 def without_magics(source: str) -> str:
-    """A cell without the lines that only a notebook understands."""
+    """A cell without the lines that only a notebook understands; none in a cell of plain Python."""
+    with contextlib.suppress(SyntaxError):
+        compile(source, "cell", "exec")
+        return source
     return re.sub(r"(?m)^(\s*)[%!].*$", r"\1pass", source)
 
 

@@ -404,8 +404,8 @@ with when_answered():
 #
 # Does a model find later words harder than earlier ones? The function below means to compute the
 # mean negative log-likelihood at each target position, over all real tokens there. It raises no
-# error, and it has three faults. Copy it into the task's cell and repair it. A model must leave it
-# in the mode in which it came.
+# error, and it has three faults. Copy it into the task's cell and repair it. The function must
+# leave the model in the mode in which it found it.
 #
 # Hint: change something that must not change the result. Call it twice. Add a column of padding.
 # Put the same sentences into other batches.

@@ -195,7 +195,10 @@ def versions(order):
         with_(lowest=-torch.inf),
         keys_only,
     )
-    return [ways[n] for n in order]
+    alike = [
+        lambda query, key, value, mask=None, way=way: way(query, key, value, mask) for way in ways
+    ]
+    return [alike[n] for n in order]  # no name tells which is right
 
 
 @task("check_of_attention", points=3)

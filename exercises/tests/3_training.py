@@ -293,8 +293,8 @@ def can_be_measured(measured):
     if not all(map(is_number, found)):
         return False
     floor, loss, copied = found
-    right_floor = close(floor, noisy_floor(15, 10, 0.3), 2e-3)
-    return right_floor and -0.02 < loss - floor < 0.15 and 100 <= copied <= 200
+    lowest = noisy_floor(15, 10, 0.3)  # a wrong floor costs a point in task 5 only
+    return floor > 0 and -0.02 < loss - lowest < 0.15 and 100 <= copied <= 200
 
 
 def problem_of_noise(parts, V, rows, count, length, q):
