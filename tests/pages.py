@@ -149,7 +149,7 @@ def drawn_by(chromium):
 def figures_in(folder: Path, at, chromium) -> Path:
     """A page with all figures, in a file beside the model."""
     plan = (PROJECT / "images/architecture.svg").read_text("utf-8")
-    names = sorted({*re.findall(r'href="#([\w-]+)"', plan), "label-smoothing"})
+    names = sorted({*re.findall(r'href="#([\w-]+)"', plan), "label-smoothing", "model"})
     by_hand = inspect.unwrap(at.attention_by_hand_figure)().to_dict()
     copied = at.heat_map(
         at.torch.eye(2), range(2), ["reads", "writes", "weight"], "A copy.", "blues"

@@ -116,7 +116,7 @@ def page(folder: Path, text: str = "") -> str:
             "about": json_script(
                 {"languages": about["languages"], "sentences": sentences}, "about"
             ),
-            "model": json_script(packed(folder), "model"),
+            "model": json_script(packed(folder), "model-inside"),
             "script": bundle(PARTS / "script/own.js", instead=CORPUS),
         },
     )

@@ -11,7 +11,7 @@ let asked = null; // the promise of the model
 
 /** What the page holds, or what the side file leaves in the window. */
 async function files() {
-  const inside = document.getElementById("model");
+  const inside = document.getElementById("model-inside");
   if (inside) return JSON.parse(inside.textContent);
   return new Promise((resolve, reject) => {
     const script = document.createElement("script");
