@@ -264,8 +264,8 @@ def published(name: str) -> None:
 #
 # (§2) To the authors' knowledge, the *Transformer* was the first model to turn one sequence into
 # another with self-attention alone, without convolutions or recurrence along the sequence.
-# (Abstract) It translated better than all earlier systems into German, and better than any single
-# one into French, for a small fraction of their training cost ([Part 8](#paper-results)).
+# (Abstract) Into German it translated better than all earlier systems; into French, better than any
+# single one, for a small fraction of the training cost ([Part 8](#paper-results)).
 #
 # The model has two halves. The **encoder** reads the source, and each of its positions can attend
 # to the whole source. The **decoder** writes the target, and each of its positions can attend to
@@ -2535,7 +2535,7 @@ published("breaks")
 # Dropping the norms, the feed-forward networks or the division makes little difference here. The
 # stack is shallow, and a copy needs nothing new computed at a position. The small translator of
 # Part 6 does not need its feed-forward networks either; in the paper's [base model](#paper-results)
-# their width does matter. The division matters for [wide heads](#why-scale), and these are only 16
+# their width matters. The division matters for [wide heads](#why-scale), and these are only 16
 # wide. A single head of width 512 does not learn to copy without it ([Common failures](#failures)).
 #
 # How does a model copy? To write a token, it must look at that token in the source, so its
