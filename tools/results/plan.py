@@ -65,6 +65,10 @@ OF_ROWS = {
     "recipe-en-de": recipe(languages="en-de"),
 }
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
+# Half as large batches make twice the updates. The search found them; they are to be the recipe.
+SMALLER = {
+    f"smaller-batches-{seed}": recipe(batch_tokens=1280, warmup=2000, seed=seed) for seed in SEEDS
+}
 ON_GPU = {f"gpu-{seed}": recipe(seed=seed) for seed in SEEDS}  # the recipe again, on a GPU
 ROWS = (
     Row("words", "word vocabulary", tuple(f"words-{seed}" for seed in SEEDS)),
@@ -172,4 +176,4 @@ def today(seed: int) -> at.Config:
 
 TODAY = {f"today-{seed}": today(seed) for seed in SEEDS}
 WATCHED = "base-seed-1"  # learning.json shows how it learns, in five epochs
-RUNS = OF_ROWS | ON_GPU | TRIALS | SEARCH | TABLE_3 | TODAY
+RUNS = OF_ROWS | SMALLER | ON_GPU | TRIALS | SEARCH | TABLE_3 | TODAY
