@@ -3206,6 +3206,8 @@ def what_the_vocabularies_miss():
 # The size of a batch is its number of sentences times the length of its longest sentence in either
 # language. We limit that.
 #
+# <!-- figure: batches -->
+#
 # > **Why shuffle, sort, and shuffle again?** The sort keeps sentences of equal length in the order
 # > of the first shuffle, so they meet different ones in each epoch. The second shuffle mixes short
 # > batches with long ones.

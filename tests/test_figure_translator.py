@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import PROJECT
 from pages import figure, watched
+from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CAPTION = "Zwei Hunde spielen im Schnee."
@@ -359,6 +360,37 @@ def test_while_the_model_is_read_the_last_wish_counts(browser, served):
     box.locator(".rows text", has_text="Hund").wait_for()
     assert status.inner_text() == ""
     assert not held
+
+
+def test_without_the_model_the_controls_show_what_the_picture_does(browser, served):
+    tab = watched(browser, served, reduced_motion="reduce")
+    box = figure(tab, "translator")
+    search = box.get_by_role("combobox")
+    status = box.get_by_role("status")
+    tab.route("**/model.js", lambda route: route.abort())
+    box.get_by_text("Heads, search, link").click()
+    search.select_option("greedy")
+    status.get_by_text("connection broke").wait_for()
+    assert search.input_value() == "beam"
+    tab.unroute("**/model.js")
+    tab.route("**/model.js", lambda route: route.fulfill(body="self.translatorFiles = [2, '', ''];"))
+    status.get_by_role("button", name="Try again").click()
+    status.get_by_text("damaged").wait_for()
+    tab.unroute("**/model.js")
+    status.get_by_role("button", name="Try again").click()
+    expect(search).to_have_value("greedy")
+    expect(status).to_be_empty()
+
+
+def test_an_umlaut_is_written_at_the_cursor_or_at_the_end(box):
+    field = box.get_by_role("textbox")
+    umlaut = box.get_by_role("button", name="ü", exact=True)
+    before = field.input_value()
+    umlaut.click()  # the field has no cursor yet
+    assert field.input_value() == before + "ü"
+    field.press("Home")
+    umlaut.click()
+    assert field.input_value() == "ü" + before + "ü"
 
 
 def test_a_long_sentence_scrolls_with_the_highlight(tab, box):

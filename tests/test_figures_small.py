@@ -8,7 +8,7 @@ from tools.page.bundle import bundle
 from tools.page.markup import FIGURES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-SMALL = ("positions", "smoothing", "schedule", "sampling")
+SMALL = ("batches", "positions", "smoothing", "schedule", "sampling")
 
 
 # They compute what the script computes ------------------------------------------------------------
@@ -68,6 +68,27 @@ def test_learning_rates_are_those_of_the_script(at, engine, width, factor, warmu
     expected = [at.rate(step, width, factor, warmup) for step, _ in scene["rates"]]
     assert [rate for _, rate in scene["rates"]] == pytest.approx(expected, rel=1e-12)
     assert scene["peak"] == pytest.approx(max(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("budget", [24, 96, 130, 240])
+def test_sorted_batches_are_those_of_the_script(at, engine, budget):
+    wish = {"budget": budget, "sorted": True, "seed": 3}
+    scene = engine.evaluate("wish => batches.sceneOf(wish)", wish)
+    lengths = [length for batch in scene["batches"] for length in batch]
+    ours = at.token_batches([(length, 1) for length in lengths], budget)
+    assert scene["batches"] == [[lengths[number] for number in batch] for batch in ours]
+    positions = sum(len(batch) * max(batch) for batch in scene["batches"])
+    assert scene["padding"] == pytest.approx(1 - sum(lengths) / positions)
+
+
+def test_sorting_keeps_the_sentences_and_saves_padding(engine):
+    wish = {"budget": 96, "sorted": False, "seed": 2}
+    mixed = engine.evaluate("wish => batches.sceneOf(wish)", wish)
+    tidy = engine.evaluate("wish => batches.sceneOf(wish)", wish | {"sorted": True})
+    flat = [sorted(sum(scene["batches"], [])) for scene in (mixed, tidy)]
+    assert flat[0] == flat[1]
+    assert tidy["padding"] < mixed["padding"]
+    assert all(len(batch) * max(batch) <= 96 for batch in mixed["batches"])
 
 
 class Told(torch.nn.Module):

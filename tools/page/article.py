@@ -16,6 +16,7 @@ EXERCISE = "try-"  # how the names of their sections begin, which are folded, to
 LOOKED_UP = {"paper-map", "failures", "glossary", "references"}  # folded sections
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 PART = re.compile(r"(Part \d+)\. ")
+ON_THE_PAGE = re.compile(r"On the page,?\s+(\w)")
 
 
 def refuse(tag: Tag, message: str) -> None:
@@ -109,6 +110,12 @@ def place_notes(article: BeautifulSoup) -> None:
             left.wrap(article.new_tag("div", attrs={"class": "beside"})).append(note)
 
 
+def speak_of_here(article: BeautifulSoup) -> None:
+    """What the notebook says of the page: here "On the page you can drag it" is "You can drag it"."""
+    for text in article.find_all(string=ON_THE_PAGE):
+        text.replace_with(ON_THE_PAGE.sub(lambda found: found[1].upper(), text))
+
+
 def lay_out(cells: str) -> BeautifulSoup:
     """The article of the cells that `Cells` has written."""
     article = parsed(cells)
@@ -117,6 +124,7 @@ def lay_out(cells: str) -> BeautifulSoup:
     for heading in article.find_all("th"):
         if not heading.get_text(strip=True):
             heading.name = "td"  # an empty heading confuses screen readers
+    speak_of_here(article)
     name_headings(article)
     link_formulas(article)
     check_links(article)

@@ -35,6 +35,10 @@ CAPTIONS = {  # of figures that stand where a comment asks for them
         "and the mean cross-attention of its last layer: columns are read, rows are written. The "
         "loss is that on held-out sentences."
     ),
+    "batches": (
+        "<strong>Fill batches.</strong> A row is a sentence, a block is a batch; what is hatched "
+        "is padding. Sort the sentences, or change the budget."
+    ),
     "pieces": (
         "<strong>Cut a text.</strong> The subwords that the published model reads, each with its "
         "id. Type whatever you like."

@@ -21,7 +21,7 @@ const REASONS = {
   shift: "In training it reads the very token that it must write, and so learns nothing else.",
 };
 const LINES = ["a solid line", "a dashed line"];
-const TICKS = [1, 0.1, 0.01, 0.001]; // of the loss
+const TICKS = [3, 1, 0.1, 0.01, 0.001]; // of the loss
 const [LOWEST, HIGHEST] = [0.0001, 5];
 
 /** What the page shows before anybody has touched it: the full model, and one that can see the future. */

@@ -6,24 +6,26 @@ import { continued, decimal, grouped } from "./lib/text.js";
 import { Button, html, useState } from "./lib/ui.js";
 import { joined } from "./map/pieces.js";
 
-const ROWS = 16; // subwords of a translation that are shown: a fresh model finds no end
+const ROWS = 16; // subwords of a translation that are shown at most
+const MORE = 2; // subwords that are shown beyond the last translation: a fresh model finds no end
 const CELL = 22; // its width
 const HIGH = 18;
 const LEFT = 88; // of the map: what is written
 const TOP = 74; // what is read, aslant
 
 /** What is shown of a sentence at a moment; weights in per cent. */
-function shown({ written, attention }) {
-  const pieces = written.slice(0, ROWS);
-  const rows = attention.slice(0, ROWS).map((row) => row.map((weight) => Math.round(100 * weight)));
+function shown({ written, attention }, most) {
+  const pieces = written.slice(0, most);
+  const rows = attention.slice(0, most).map((row) => row.map((weight) => Math.round(100 * weight)));
   return { pieces, rows, more: written.length - pieces.length };
 }
 
 /** What the page shows, before anybody has touched it the last moment; `data` has the moments and the losses. */
 export function firstScene(_, { moments, losses }) {
+  const most = moments[moments.length - 1].sentences.map(({ written }) => Math.min(ROWS, written.length + MORE));
   return {
     reads: moments[0].sentences.map(({ read }) => read),
-    moments: moments.map(({ updates, sentences }) => ({ updates, sentences: sentences.map(shown) })),
+    moments: moments.map(({ updates, sentences }) => ({ updates, sentences: sentences.map((each, i) => shown(each, most[i])) })),
     losses, // [[updates, loss]]
   };
 }
@@ -40,7 +42,7 @@ function lossAt(losses, updates) {
   const known = losses.filter(([when]) => when <= updates);
   if (!known.length) return `The validation loss is first measured at update ${grouped(losses[0][0])}.`;
   const [when, loss] = known[known.length - 1];
-  return `Validation loss ${decimal(loss)}${when < updates ? `, measured at update ${grouped(when)}` : ""}.`;
+  return `Validation loss ${decimal(loss)}${when < updates ? " at the end of the epoch before" : ""}.`;
 }
 
 /** What is said of a moment. */

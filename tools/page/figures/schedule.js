@@ -43,14 +43,19 @@ function axesFor(peak) {
   };
 }
 
-const factorOf = (one, other) => decimal(one / other, one / other < 10 ? 1 : 0);
+/** How high a peak is beside the paper’s. */
+function beside(peak) {
+  const times = peak / OF_PAPER.peak;
+  const factor = decimal(times, times < 10 ? 1 : 0);
+  return factor === "1.0" ? "as high as" : `${factor} times`;
+}
 
 /** What is to be seen. */
 function Says({ scene }) {
   const { peak, last, warmup } = scene;
   const same = Object.entries(PAPER).every(([name, value]) => scene[name] === value);
   const high = html`The rate rises to <b>${peak.toPrecision(2)}</b> at step ${grouped(warmup)}, and at step ${grouped(LAST)} it is ${last.toPrecision(2)}.`;
-  return html`${high} ${same ? "This is the paper’s base model." : `The peak is ${factorOf(peak, OF_PAPER.peak)} times as high as in the paper.`}`;
+  return html`${high} ${same ? "This is the paper’s base model." : `The peak is ${beside(peak)} the paper’s.`}`;
 }
 
 export function Schedule({ scene: first }) {

@@ -3,6 +3,7 @@
 import { renderToString } from "preact-render-to-string";
 
 import { Drawing } from "./arcs.js";
+import { Batches, firstScene as firstBatches } from "./batches.js";
 import { Bleu, firstScene as firstBleu } from "./bleu.js";
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstLearn, Learn } from "./learn.js";
@@ -41,6 +42,7 @@ const FIGURES = {
   map: [ModelMap, firstMap],
   maps: [Maps, firstMaps],
   pieces: [PiecesOfText, firstPieces],
+  batches: [Batches, firstBatches],
   bleu: [Bleu, firstBleu],
   positions: [Positions, firstPositions],
   sampling: [Sampling, firstSampling],

@@ -31,6 +31,8 @@ function Field({ sentence }) {
   const { typed, field, write } = sentence;
   function add(letter) {
     const { current: input } = field;
+    if (document.activeElement !== input) input.setSelectionRange(input.value.length, input.value.length);
+    input.focus();
     input.setRangeText(letter, input.selectionStart, input.selectionEnd, "end");
     write(input.value, MOMENT);
   }
@@ -73,7 +75,7 @@ function Heads({ size, view, onChoose }) {
   return html`<div class="heads" role="group" aria-label="Layer and head whose attention is drawn"><p>Arcs: attention to the source</p>${rows}</div>`;
 }
 
-/** Play once, when the figure has been in sight for a moment; a reader who goes into it goes first. */
+/** Play once, when the translation has been in sight for a moment; a reader who goes into it goes first. */
 function useOpening(figure, player, stop) {
   useEffect(() => {
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -105,7 +107,7 @@ function useOpening(figure, player, stop) {
       if (playing === player.turn) player.show(stop);
     };
     const { current } = figure;
-    seen.observe(current);
+    seen.observe(current.querySelector(".outcome"));
     current.addEventListener("focusin", enter);
     return () => {
       give();

@@ -16,6 +16,8 @@ import { told } from "./tree/words.js";
 
 export { firstScene, opening };
 
+const BEGINS = 3; // the step that is shown first: enough to see what a tree is
+
 /** What is said at a step, in the room of the longest that will be said. */
 function Words({ scene, at, busy }) {
   const room = useMemo(() => {
@@ -58,7 +60,7 @@ export function Whole({ scene }) {
 export function Tree({ scene: first }) {
   const { scene, plan, busy, line, wish } = useScene(first, ["text", "width", "alpha"], sceneOf);
   const sentence = useSentence(scene, search);
-  const player = usePlayer(countOf(first), { at: 1 });
+  const player = usePlayer(countOf(first), { at: Math.min(BEGINS, countOf(first)) });
   const [name, point] = useState(START);
   const box = useRef(null);
   useWholeOnPaper(player);

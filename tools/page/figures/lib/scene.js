@@ -8,23 +8,35 @@ import { useRef, useState } from "./ui.js";
  *
  * Returns the scene that is shown; the last `plan`, also as `wished.current`, and whether it is `busy`, since that is
  * not shown yet; the `line` that says what the model is doing; and `wish(changes, then)`. This asks for a scene of the plan
- * with these changes. `then(scene)` is called once it is there, and never if there is no model or another wish came.
+ * with these changes. `then(scene)` is called once it is there, and never if another wish came or there is no model.
+ * Without a model the plan is again that of the scene, and the line offers to try once more.
  */
 export function useScene(first, names, sceneOf) {
   const [scene, setScene] = useState(first);
   const [busy, setBusy] = useState(false);
   const [line, run] = useModel();
-  const [plan, setPlan] = useState(() => Object.fromEntries(names.map((name) => [name, first[name]])));
+  const planOf = (shown) => Object.fromEntries(names.map((name) => [name, shown[name]]));
+  const [plan, setPlan] = useState(() => planOf(first));
   const wished = useRef(plan);
+  const shown = useRef(first);
 
   async function wish(changes, then = () => {}) {
     const asked = { ...wished.current, ...changes };
-    wished.current = asked;
-    setPlan(asked);
+    const expect = (plan) => {
+      wished.current = plan;
+      setPlan(plan);
+    };
+    expect(asked);
     setBusy(true);
-    const next = await run((model) => sceneOf(model, asked));
-    if (wished.current === asked) setBusy(false);
+    const next = await run(
+      (model) => sceneOf(model, asked),
+      () => wish(changes, then),
+    );
+    const isLast = wished.current === asked;
+    if (isLast) setBusy(false);
+    if (isLast && !next) expect(planOf(shown.current));
     if (!next) return;
+    shown.current = next;
     setScene(next);
     then(next);
   }

@@ -2,10 +2,7 @@
 
 import { readingModel } from "../model/file.js";
 import { inSlices } from "../model/slices.js";
-import { useRef, useState } from "./ui.js";
-
-const NO_MODEL =
-  "The model could not be read: model.js is missing beside this page, or damaged. The picture stays as it was.";
+import { Button, html, useRef, useState } from "./ui.js";
 
 let asked = null; // the promise of the model
 
@@ -18,10 +15,14 @@ async function files() {
     script.src = "model.js";
     script.onload = () => {
       script.remove();
-      resolve(self.translatorFiles);
+      if (self.translatorFiles) resolve(self.translatorFiles);
+      else reject(new Error("model.js is damaged"));
       delete self.translatorFiles; // a few megabytes that nobody needs any more
     };
-    script.onerror = () => reject(script.remove());
+    script.onerror = () => {
+      script.remove();
+      reject(new Error("model.js is not beside this page, or the connection broke"));
+    };
     document.head.append(script);
   });
 }
@@ -33,25 +34,35 @@ export function theModel() {
   return asked;
 }
 
+/** Why the model could not be read, and a way to try again. */
+const Failure = ({ error, again }) => html`The model could not be read: ${error.message}. The picture stays as it
+  was. <${Button} class="again" onClick=${again}>Try again<//>`;
+
 /**
- * Work with the model: [a line that says what is going on, run]. `run(work)` calls `work(model)`,
- * a generator, in slices, and returns a promise of what it returns; null where there is no model,
- * or where `run` was called again since: the last wish counts.
+ * Work with the model: [a line that says what is going on, run]. `run(work, again)` calls `work(model)`,
+ * a generator, in slices, and returns a promise of what it returns; null where `run` was called again
+ * since, as the last wish counts, or where there is no model: the line then offers `again()`.
  */
 export function useModel() {
   const [line, say] = useState("");
   const turn = useRef(0);
   const ready = useRef(false);
-  async function run(work) {
+  async function run(work, again) {
     const mine = ++turn.current;
     const isWanted = () => mine === turn.current;
     if (!ready.current) say("Reading the model …");
-    const model = await theModel().catch(() => null);
-    ready.current = Boolean(model);
-    if (isWanted() || model) say(model ? "" : NO_MODEL);
-    if (!model || !isWanted()) return null;
-    const result = await inSlices(work(model), isWanted);
-    return isWanted() ? result : null;
+    try {
+      const model = await theModel();
+      ready.current = true;
+      say("");
+      if (!isWanted()) return null;
+      const result = await inSlices(work(model), isWanted);
+      return isWanted() ? result : null;
+    } catch (error) {
+      if (ready.current) throw error;
+      if (isWanted()) say(html`<${Failure} error=${error} again=${again} />`);
+      return null;
+    }
   }
   return [line, run];
 }

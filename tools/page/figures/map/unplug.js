@@ -43,10 +43,11 @@ export function useCuts(text) {
   const [line, run] = useModel();
   useEffect(() => {
     if (!cuts.length) return;
-    run(function* (model) {
+    const translated = function* (model) {
       const { written, ended } = yield* greedyWithout(model, text, cuts, MOST);
       return { text, cuts, pieces: written.map((id) => model.words[id]), ended };
-    }).then((found) => found && setResult(found));
+    };
+    run(translated, () => setCuts([...cuts])).then((found) => found && setResult(found));
   }, [text, cuts]);
   const toggle = (cut) =>
     setCuts((before) => (before.includes(cut) ? before.filter((each) => each !== cut) : [...before, cut]));

@@ -68,7 +68,7 @@ function* readTensors(bytes) {
 /** The model of a side file; an error where it is damaged. */
 export function* readingModel([expected, settings, weights]) {
   const sum = yield* checksum([settings, weights]);
-  if (sum !== expected) throw new Error("the model's file is damaged");
+  if (sum !== expected) throw new Error("model.js is damaged");
   const bytes = yield* decodeBase64(weights);
   return new Transformer(JSON.parse(settings), yield* readTensors(bytes));
 }

@@ -58,6 +58,5 @@ export function Drawing({ scene, at, pointed, onPoint, grows }) {
       (each) =>
         html`<${Step} key=${each.step} scene=${scene} ...${each} pointed=${touches(each.step) ? pointed : ""} onPoint=${onPoint} />`,
     )}
-    ${shown.length === 1 && html`<p class="go-on">Press Play, and the search goes on here.</p>`}
   </div>`;
 }
