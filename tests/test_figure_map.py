@@ -166,7 +166,9 @@ def test_on_a_phone_the_panel_stays_in_sight_and_off_the_box(browser, figures_pa
     box = figure(tab, "map")
     place(box, "encoder attention").tap()
     wait_for(box, "encoder attention")
-    assert 0 < box.locator(".panel").bounding_box()["y"] < size["height"] / 2
+    panel, chosen = (box.locator(name).bounding_box() for name in (".panel", ".plan .chosen"))
+    assert panel["y"] + panel["height"] <= size["height"] + 1
+    assert chosen["y"] + chosen["height"] <= panel["y"]
     box.locator(".lens summary").press("Enter")
     first = box.locator(".lens tbody th").first
     before = first.bounding_box()["x"]

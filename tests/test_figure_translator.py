@@ -373,7 +373,8 @@ def test_without_the_model_the_controls_show_what_the_picture_does(browser, serv
     status.get_by_text("connection broke").wait_for()
     assert search.input_value() == "beam"
     tab.unroute("**/model.js")
-    tab.route("**/model.js", lambda route: route.fulfill(body="self.translatorFiles = [2, '', ''];"))
+    damaged = "self.translatorFiles = [2, '', ''];"
+    tab.route("**/model.js", lambda route: route.fulfill(body=damaged))
     status.get_by_role("button", name="Try again").click()
     status.get_by_text("damaged").wait_for()
     tab.unroute("**/model.js")

@@ -1,5 +1,7 @@
 """Small figures with sliders: numbers are those of the script, and each slider changes them."""
 
+import itertools
+
 import pytest
 import torch
 from pages import engine_in, figure, watched
@@ -85,7 +87,7 @@ def test_sorting_keeps_the_sentences_and_saves_padding(engine):
     wish = {"budget": 96, "sorted": False, "seed": 2}
     mixed = engine.evaluate("wish => batches.sceneOf(wish)", wish)
     tidy = engine.evaluate("wish => batches.sceneOf(wish)", wish | {"sorted": True})
-    flat = [sorted(sum(scene["batches"], [])) for scene in (mixed, tidy)]
+    flat = [sorted(itertools.chain(*scene["batches"])) for scene in (mixed, tidy)]
     assert flat[0] == flat[1]
     assert tidy["padding"] < mixed["padding"]
     assert all(len(batch) * max(batch) <= 96 for batch in mixed["batches"])

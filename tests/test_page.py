@@ -213,7 +213,8 @@ def test_captions_join_what_they_describe(tmp_path):
 def test_the_page_speaks_of_itself_as_here(tmp_path):
     told = "**Figure 1.** A line. On the page you\ncan drag it. On the page, press Play."
     page = page_of(tmp_path, chart(line_chart([1, 2])), told)
-    assert " ".join(page.figcaption.text.split()) == "Figure 1. A line. You can drag it. Press Play."
+    said = " ".join(page.figcaption.text.split())
+    assert said == "Figure 1. A line. You can drag it. Press Play."
 
 
 def test_only_the_first_sentence_of_a_long_caption_is_in_sight(tmp_path):

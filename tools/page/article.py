@@ -111,7 +111,7 @@ def place_notes(article: BeautifulSoup) -> None:
 
 
 def speak_of_here(article: BeautifulSoup) -> None:
-    """What the notebook says of the page: here "On the page you can drag it" is "You can drag it"."""
+    """Make "You can drag it" of "On the page you can drag it", which the notebook has to say."""
     for text in article.find_all(string=ON_THE_PAGE):
         text.replace_with(ON_THE_PAGE.sub(lambda found: found[1].upper(), text))
 

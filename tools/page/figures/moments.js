@@ -22,10 +22,15 @@ function shown({ written, attention }, most) {
 
 /** What the page shows, before anybody has touched it the last moment; `data` has the moments and the losses. */
 export function firstScene(_, { moments, losses }) {
-  const most = moments[moments.length - 1].sentences.map(({ written }) => Math.min(ROWS, written.length + MORE));
+  const most = moments[moments.length - 1].sentences.map(({ written }) =>
+    Math.min(ROWS, written.length + MORE),
+  );
   return {
     reads: moments[0].sentences.map(({ read }) => read),
-    moments: moments.map(({ updates, sentences }) => ({ updates, sentences: sentences.map((each, i) => shown(each, most[i])) })),
+    moments: moments.map(({ updates, sentences }) => ({
+      updates,
+      sentences: sentences.map((each, i) => shown(each, most[i])),
+    })),
     losses, // [[updates, loss]]
   };
 }

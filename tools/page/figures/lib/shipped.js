@@ -35,7 +35,10 @@ export function theModel() {
 }
 
 /** Why the model could not be read, and a way to try again. */
-const Failure = ({ error, again }) => html`The model could not be read: ${error.message}. The picture stays as it
+const Failure = ({
+  error,
+  again,
+}) => html`The model could not be read: ${error.message}. The picture stays as it
   was. <${Button} class="again" onClick=${again}>Try again<//>`;
 
 /**
