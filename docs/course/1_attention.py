@@ -65,10 +65,10 @@ with when_answered():
 # <!-- task: score_variance -->
 # ## Task 2. The variance of a score (derivation, medium, 20 minutes, 2 points)
 #
-# The text divides scores by $\sqrt{d_k}$, because entries have mean zero and variance one. Now the
-# entries of a query have mean $m$ and variance $a$, and those of a key mean $c$ and variance $b$.
-# All are independent. Derive the variance of the score $q \cdot k / \sqrt{d_k}$ by hand. The
-# function returns your formula.
+# In the text, all entries of queries and keys are independent, with mean zero and variance one.
+# Then the score $q \cdot k / \sqrt{d_k}$ has variance one. Now the entries of a query have mean $m$
+# and variance $a$, and those of a key have mean $c$ and variance $b$. All are still independent.
+# Derive the variance of the score by hand. The function returns your formula.
 
 
 # %% task="score_variance"
@@ -168,7 +168,7 @@ with when_answered():
 # function is right, it raises nothing.
 #
 # The marker has six functions with one fault each: finding one gives half a point. It also has
-# right ones: if you reject one of them, you get no points. If the mask hides all keys of a query,
+# right ones: if you reject one of those, you get no points. If the mask hides all keys of a query,
 # its output and weights may be any finite numbers.
 #
 # Test properties, or cases that you can compute by hand. The marker does not let you call our

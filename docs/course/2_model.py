@@ -81,9 +81,9 @@ with when_answered():
 # <!-- task: parameters -->
 # ## Task 2. Count before you build (derivation, easy, 20 minutes, 2 points)
 #
-# How many parameters has a model made by `make_model(V, V, N, D, F, h, norm_first=…,
-# share_embeddings=…)`? Find a formula. Do not forget biases and norms, and count a shared matrix
-# once. In the test you cannot build a model.
+# How many parameters does the model have that `make_model(V, V, N, D, F, h, norm_first=…,
+# share_embeddings=…)` returns? Find a formula. Do not forget biases and norms, and count a shared
+# matrix once. In the test you cannot build a model.
 #
 # For yourself: why is `h` not needed?
 
@@ -138,7 +138,7 @@ with when_answered():
 # sentence of three tokens, one of two, and one padded position. No token may attend to another
 # sentence, and each sentence starts at position 0.
 #
-# 1. `packed_mask` lets a query attend to the keys of the sentence with its number. In
+# 1. In `packed_mask`, a query may attend to the keys whose sentence has the same number. In
 #    cross-attention, for example, sentence 2 of the target attends to sentence 2 of the source. A
 #    query at a padded position may attend to anything. Leave out the causal mask: a decoder will
 #    use `packed_mask(s, s) & subsequent_mask(T)`.
@@ -186,8 +186,8 @@ with when_answered():
 #
 # Write an attention in which each head learns a bias for each distance. The parameter `bias` has
 # the shape (h, 2 · reach + 1) and starts at zero. A query at position $t$ and a key at position $s$
-# have the distance $s - t$. Larger distances than `reach` count as `reach`, smaller ones than
-# −`reach` count as −`reach`. Add `bias[head, distance + reach]` to the score, before the mask and
+# have the distance $s - t$. Distances above `reach` count as `reach`, those below −`reach` as
+# −`reach`. Add `bias[head, distance + reach]` to the score, before the mask and
 # the softmax.
 #
 # The keys have the positions 0 to S − 1. There may be fewer queries than keys: they have the *last*
@@ -230,9 +230,9 @@ with when_answered():
 # positions if only some sub-layers have a residual connection?
 #
 # **Predict before you run anything.** Order these three, from the least similar positions to the
-# most similar: `"both"` (all sub-layers have one), `"attention"` (only the attentions have one),
-# `"feed-forward"` (only the feed-forward networks have one). Any order gives the point. Task 7
-# measures, and its report asks for reasons.
+# most similar: `"both"` (all sub-layers have one), `"attention"` (only attention has one),
+# `"feed-forward"` (only the feed-forward networks have one). Your prediction gives the point, right
+# or wrong. Task 7 measures, and its report asks for reasons.
 
 # %% task="without_residuals_prediction"
 predicted_order = None  # Task 6: write it here

@@ -229,8 +229,8 @@ with when_answered():
 # <!-- task: noisy_copies -->
 # ## Task 6. Noisy copies: measure (experiment with a report, medium, 25 minutes, 3 points)
 #
-# Write batches of this task, as `data_gen` does for copies. The check below the task trains a model
-# on them, in less than a minute. Copy what it prints into `noisy_measured`.
+# Write batches of the noisy copy task, as `data_gen` does for copies. The check below the task
+# trains a model on them, in less than a minute. Copy what it prints into `noisy_measured`.
 
 
 # %% task="noisy_copies"

@@ -47,7 +47,7 @@ def when_answered():
 
 # %% [markdown]
 # <!-- task: break_even -->
-# ## Task 1. What the next token must promise (derivation, easy, 10 minutes, 1 point)
+# ## Task 1. One more token (derivation, easy, 10 minutes, 1 point)
 #
 # A hypothesis of `length` tokens has the log-probability `logp`. Its score is `logp` divided by the
 # length penalty. Now one more token is added. Which log-probability of this token leaves the score
@@ -89,8 +89,8 @@ with when_answered():
 #
 # Do the next step of the beam search of Part 7 on paper. Which three hypotheses does the search
 # hold after this step? Their order does not matter. May the search stop now if α = 0? If α = 1,
-# what is the largest length limit $T_\mathrm{max}$ with which it may stop? No length counts the
-# start token.
+# what is the largest length limit $T_\mathrm{max}$ with which it may stop? Lengths do not
+# count the start token.
 
 # %% task="beam_by_hand"
 held_after_the_step = None  # Task 2: write it here
@@ -116,8 +116,8 @@ with when_answered():
 # probabilities so that they sum to one, and compares each candidate with each.
 #
 # Return the expected similarity of every candidate: the mean of `similarity(candidate, reference)`,
-# where each reference counts by its probability. The references are all candidates, also the
-# candidate itself. `log_probs` are those of whole sentences, so −1,000 is not unusual. `similarity`
+# where each reference counts by its probability. Every candidate is a reference, also for
+# itself. `log_probs` are those of whole sentences, so −1,000 is not unusual. `similarity`
 # need not be symmetric.
 
 
@@ -186,7 +186,7 @@ with when_answered():
 # - Blocks can be nested.
 #
 # You register a hook by `register_forward_pre_hook`. PyTorch calls it with the module and the tuple
-# of its inputs. What the hook returns are the new inputs.
+# of its inputs. What the hook returns becomes the new input.
 
 
 # %% task="heads_off"
@@ -220,8 +220,8 @@ with when_answered():
 # In pre-norm, the decoder's last state at a position is a sum: the embedding with its positional
 # encoding, and what each layer adds. The final norm subtracts the mean, divides by the standard
 # deviation (with its ε) and multiplies by its `weight`. Take the standard deviation of the *last*
-# state as a constant. Then the norm and the generator act on each term of the sum alone. So the
-# lead is a sum, too: a term for the embedding, a term for each layer, and a constant from the
+# state as a constant. Then the norm and the generator act on each term of the sum separately. So
+# the lead is a sum, too: a term for the embedding, a term for each layer, and a constant from the
 # biases.
 #
 # Return the terms (N + 1,) of the embedding and the layers, without the constant, for one position

@@ -334,6 +334,6 @@ with when_answered():
 # %% [markdown]
 # <!-- report: bigrams -->
 # *Your report, 100 to 150 words (1 of the 3 points).* After which tokens is the bigram model much
-# worse than the language model, and what would it have to remember there? In nats, which part of
+# worse than the language model, and what would it have to remember there? In nats, how much of
 # the way from the bigram model to the lowest perplexity has the language model gone? Would more
 # captions help the bigram model?
