@@ -17,7 +17,7 @@ class Predictions:
         return None if answers == (None, None) else answers
 
     def judge(result):
-        predicted, observed = (str(letters or "").strip().upper() for letters in result)
+        predicted, observed = ("".join(map(str, letters or "")).upper() for letters in result)
         given = len(predicted) == 6 and set(predicted) <= set("TF")
         right = sum(letter == truth for letter, truth in zip(observed, "TTFTTF", strict=False))
         said = [
@@ -292,8 +292,8 @@ def half_factor() -> float:
     """The factor that leaves half of 256 keys, measured anew."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        lengths = torch.randn(10_000, 64).norm(dim=1, keepdim=True)
-        scores = lengths * torch.randn(10_000, 256) / 8  # as those of random keys are distributed
+        lengths = torch.randn(20_000, 64).norm(dim=1, keepdim=True)
+        scores = lengths * torch.randn(20_000, 256) / 8  # as those of random keys are distributed
     low, high = 0.5, 2.0
     for _ in range(20):
         middle = (low + high) / 2
