@@ -51,7 +51,7 @@ def when_answered():
 # Derive three quantities. `sizes` returns them in this order:
 #
 # 1. the mean squared length of an embedding, a row times `factor`;
-# 2. the squared length of a positional encoding, which is the same at every position;
+# 2. the squared length of a positional encoding, at any position;
 # 3. the standard deviation of a logit.
 #
 # `balanced` returns the `std` that gives logits a standard deviation of one, and then the `factor`
@@ -82,8 +82,8 @@ with when_answered():
 # ## Task 2. Count before you build (derivation, easy, 20 minutes, 2 points)
 #
 # How many parameters does the model have that `make_model(V, V, N, D, F, h, norm_first=…,
-# share_embeddings=…)` returns? Find a formula. Do not forget biases and norms, and count a shared
-# matrix once. In the test you cannot build a model.
+# share_embeddings=…)` returns? Find a formula. Count biases and norms, too, and a shared matrix
+# once. In the test you cannot build a model.
 #
 # For yourself: why is `h` not needed?
 
@@ -132,17 +132,16 @@ with when_answered():
 # <!-- task: packed -->
 # ## Task 4. Several sentences in one row (code, medium, 30 minutes, 3 points)
 #
-# Padding wastes time. Instead, put several short sentences into one row, one after the other.
-# `sentences` gives each token the number of its sentence: 1 for the first sentence of the row, 2
-# for the second and so on, and 0 for padding at the end. For example, `[1, 1, 1, 2, 2, 0]` is a
-# sentence of three tokens, one of two, and one padded position. No token may attend to another
-# sentence, and each sentence starts at position 0.
+# To save padding, we put several short sentences into one row, one after the other. `sentences`
+# gives each token the number of its sentence: 1 for the first sentence of the row, 2 for the second
+# and so on, and 0 for padding at the end. For example, `[1, 1, 1, 2, 2, 0]` is a sentence of three
+# tokens, one of two, and one padded position. No token may attend to another sentence, and each
+# sentence starts at position 0. Results at padded positions do not matter.
 #
 # 1. In `packed_mask`, a query may attend to the keys whose sentence has the same number. In
-#    cross-attention, for example, sentence 2 of the target attends to sentence 2 of the source. A
-#    query at a padded position may attend to anything. Leave out the causal mask: a decoder will
-#    use `packed_mask(s, s) & subsequent_mask(T)`.
-# 2. `packed_places` counts positions from 0 in each sentence. Padding may get any position.
+#    cross-attention, for example, sentence 2 of the target attends to sentence 2 of the source.
+#    Leave out the causal mask: a decoder will use `packed_mask(s, s) & subsequent_mask(T)`.
+# 2. `packed_places` counts positions from 0 in each sentence.
 # 3. `encode_packed` returns the memory of packed rows. Each sentence has the same vectors as if it
 #    were alone in its row. The model is in eval mode. Use its parts: `model.src_embed[0]` is the
 #    embedding, `model.src_embed[1].pe` the table of positional encodings (1, longest, D), and
@@ -187,8 +186,7 @@ with when_answered():
 # Write an attention in which each head learns a bias for each distance. The parameter `bias` has
 # the shape (h, 2 · reach + 1) and starts at zero. A query at position $t$ and a key at position $s$
 # have the distance $s - t$. Distances above `reach` count as `reach`, those below −`reach` as
-# −`reach`. Add `bias[head, distance + reach]` to the score, before the mask and
-# the softmax.
+# −`reach`. Add `bias[head, distance + reach]` to the score, before the mask and the softmax.
 #
 # The keys have the positions 0 to S − 1. There may be fewer queries than keys: they have the *last*
 # T of these positions. Override `attend`, and use the argument `bias` of `attention`. As in
@@ -225,9 +223,9 @@ with when_answered():
 # <!-- task: without_residuals_prediction -->
 # ## Task 6. No residuals: predict (prediction, medium, 10 minutes, 1 point)
 #
-# The text explains residual connections by the gradient. They matter before training, too. An
-# untrained encoder with two pre-norm layers reads ten words. How similar are the vectors of its ten
-# positions if only some sub-layers have a residual connection?
+# Residual connections matter even before training. An untrained encoder with two pre-norm layers
+# reads ten words. How similar are the vectors of its ten positions if only some sub-layers have a
+# residual connection?
 #
 # **Predict before you run anything.** Order these three, from the least similar positions to the
 # most similar: `"both"` (all sub-layers have one), `"attention"` (only attention has one),

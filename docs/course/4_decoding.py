@@ -89,8 +89,8 @@ with when_answered():
 #
 # Do the next step of the beam search of Part 7 on paper. Which three hypotheses does the search
 # hold after this step? Their order does not matter. May the search stop now if α = 0? If α = 1,
-# what is the largest length limit $T_\mathrm{max}$ with which it may stop? Lengths do not
-# count the start token.
+# what is the largest length limit $T_\mathrm{max}$ with which it may stop? Lengths do not count the
+# start token.
 
 # %% task="beam_by_hand"
 held_after_the_step = None  # Task 2: write it here
@@ -112,13 +112,13 @@ with when_answered():
 # ## Task 3. The least risk (code, medium, 20 minutes, 2 points)
 #
 # Beam search looks for the most likely translation. *Minimum Bayes risk* decoding looks for the
-# translation that is most similar to all likely ones. It draws some candidates, rescales their
-# probabilities so that they sum to one, and compares each candidate with each.
+# translation that is most similar to all likely ones. It draws some candidates and rescales their
+# probabilities to sum to one.
 #
 # Return the expected similarity of every candidate: the mean of `similarity(candidate, reference)`,
-# where each reference counts by its probability. Every candidate is a reference, also for
-# itself. `log_probs` are those of whole sentences, so −1,000 is not unusual. `similarity`
-# need not be symmetric.
+# where each reference counts by its probability. Every candidate is a reference, also for itself.
+# `log_probs` are those of whole sentences, so −1,000 is not unusual. `similarity` need not be
+# symmetric.
 
 
 # %% task="expected_similarity"
@@ -214,8 +214,8 @@ with when_answered():
 # <!-- task: contributions -->
 # ## Task 6. Which layer says so? (code, hard, 35 minutes, 3 points)
 #
-# The logit lens reads the stream after each layer, as if that layer were the last. Here we ask how
-# much each layer *adds* to the lead of one token over another, `logits[first] - logits[second]`.
+# How much does each layer add to `logits[first] - logits[second]`, the lead of one token over
+# another?
 #
 # In pre-norm, the decoder's last state at a position is a sum: the embedding with its positional
 # encoding, and what each layer adds. The final norm subtracts the mean, divides by the standard

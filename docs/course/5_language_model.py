@@ -58,8 +58,8 @@ def when_answered():
 # | ---: | ---: | ---: | ---: | ---: |
 # | 0.40 | 0.30 | 0.15 | 0.10 | 0.05 |
 #
-# `sample` of Part 10 applies its settings one after the other, and their order matters. Look up the
-# order there. Then find on paper the probability with which `sample` draws `a`:
+# The order in which `sample` of Part 10 applies its settings matters: look it up. Then find on
+# paper the probability with which `sample` draws `a`:
 #
 # 1. with `top_p=0.8`;
 # 2. with `temperature=0.5` and `top_p=0.8`;
@@ -81,12 +81,11 @@ with when_answered():
 # <!-- task: typical -->
 # ## Task 2. Neither too likely nor too unlikely (code, medium, 25 minutes, 3 points)
 #
-# Top-p keeps the most likely tokens. But people rarely write the most likely word. The *surprise*
-# $-\log p$ of what they write stays near its mean, the *entropy* $-\sum_v p_v \log p_v$. So
-# **typical sampling** ([Meister et al., 2022](https://arxiv.org/abs/2202.00666)) sorts tokens by
-# the distance of their surprise from the entropy, nearest first. It keeps the first tokens of this
-# list, just enough for a total probability of at least `p`. Among these it draws in proportion to
-# their probabilities.
+# People rarely write the most likely word. The *surprise* $-\log p$ of what they write stays near
+# its mean, the *entropy* $-\sum_v p_v \log p_v$. So **typical sampling** ([Meister et al.,
+# 2022](https://arxiv.org/abs/2202.00666)) sorts tokens by the distance of their surprise from the
+# entropy, nearest first. It keeps the first tokens of this list, just enough for a total
+# probability of at least `p`. Among these it draws in proportion to their probabilities.
 #
 # Write it for a batch. Some tokens have a log-probability of −∞: they are never drawn.
 
@@ -273,9 +272,9 @@ with when_answered():
 # that needs no network, and with one that knows all the rules.
 #
 # A **bigram model** predicts a token from the token before it, by counting: $p(b \mid a)$ is the
-# share of $b$ among all tokens that follow an $a$. Every count begins at `k`, so that nothing is
-# impossible. Write it. Then find three perplexities per token of the validation captions. The end
-# token counts, the start token does not.
+# share of $b$ among all tokens that follow an $a$. Every count begins at `k`. Write it. Then find
+# three perplexities per token of the validation captions. The end token counts, the start token
+# does not.
 #
 # - `bigram_perplexity`: of your bigram model, with the counts of the training captions and
 #   `k=0.01`.
@@ -334,6 +333,6 @@ with when_answered():
 # %% [markdown]
 # <!-- report: bigrams -->
 # *Your report, 100 to 150 words (1 of the 3 points).* After which tokens is the bigram model much
-# worse than the language model, and what would it have to remember there? In nats, how much of
-# the way from the bigram model to the lowest perplexity has the language model gone? Would more
+# worse than the language model, and what would it have to remember there? In nats, how much of the
+# way from the bigram model to the lowest perplexity has the language model gone? Would more
 # captions help the bigram model?

@@ -67,10 +67,10 @@ with when_answered():
 # <!-- task: score_variance -->
 # ## Task 2. The variance of a score (derivation, medium, 20 minutes, 2 points)
 #
-# In the text, all entries of queries and keys are independent, with mean zero and variance one.
-# Then the score $q \cdot k / \sqrt{d_k}$ has variance one. Now the entries of a query have mean $m$
-# and variance $a$, and those of a key have mean $c$ and variance $b$. All are still independent.
-# Derive the variance of the score by hand. The function returns your formula.
+# In the text, the score $q \cdot k / \sqrt{d_k}$ has variance one, because all entries are
+# independent with mean zero and variance one. Now the entries, still independent, have mean $m$ and
+# variance $a$ in a query, and mean $c$ and variance $b$ in a key. Derive the variance of the score
+# by hand. The function returns your formula.
 
 
 # %% task="score_variance"
@@ -145,10 +145,9 @@ with when_answered():
 # <!-- task: windowed_attention -->
 # ## Task 5. A window (code, hard, 35 minutes, 4 points)
 #
-# In a long text, a word mostly needs the words near it. In *windowed attention*, the query at
-# position $t$ sees only itself and the `width` − 1 positions before it. The first queries see
-# fewer. The right output gives three points. The fourth point is for memory: none of your tensors
-# may have $T \times T$ numbers.
+# In *windowed attention*, the query at position $t$ sees only itself and the `width` − 1 positions
+# before it. The first queries see fewer. The right output gives three points. The fourth point is
+# for memory: none of your tensors may have $T \times T$ numbers.
 #
 # Hint: `F.pad` and `Tensor.unfold`.
 
@@ -241,7 +240,6 @@ with when_answered():
 #    Multiply the scores $q \cdot k / \sqrt{d_k}$ by a factor $c$. For which $c$ is the mean
 #    effective number 128? Measure it to within 0.01, and write it as `half_factor` (1 point). This
 #    takes thousands of queries.
-# 3. Write the report below (2 points).
 
 
 # %% task="half_of_the_keys"

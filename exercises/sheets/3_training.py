@@ -50,8 +50,7 @@ def when_answered():
 # <!-- task: smoothing -->
 # ## Task 1. What smoothing asks for (derivation, medium, 25 minutes, 2 points)
 #
-# With a smoothed target, no model reaches a cross-entropy of zero. Derive three formulas for a
-# vocabulary of `V` tokens and smoothing `eps`:
+# Derive three formulas for a vocabulary of `V` tokens and smoothing `eps`:
 #
 # 1. the lowest cross-entropy at one position with the text's target, which shares ε among the words
 #    that are neither right nor padding (half a point);
@@ -144,9 +143,9 @@ with when_answered():
 # ## Task 3. A schedule from a plot (code, medium, 30 minutes, 2 points)
 #
 # A paper shows its learning rate as a plot and does not give `factor` and `warmup`. You know the
-# width of the model, and you have read some points off the plot, with errors of up to one per cent.
-# They are in no order. At least two lie on the rise and two on the fall, but perhaps none lies near
-# the peak. Find `factor` and `warmup` of the text's formula, with errors of at most two per cent.
+# width of the model, and you have read some points off the plot, in no order and with errors of up
+# to one per cent. At least two lie on the rise and two on the fall, but perhaps none lies near the
+# peak. Find `factor` and `warmup` of the text's formula, with errors of at most two per cent.
 #
 # Hint: what do you see if both axes are logarithmic?
 
@@ -180,9 +179,8 @@ with when_answered():
 # <!-- task: accumulate -->
 # ## Task 4. Exact accumulation from a stream (code, medium, 30 minutes, 3 points)
 #
-# `run_epoch` counts the tokens of an update before its first backward pass, so it must hold all
-# batches of the update. Now only one batch fits into memory. A generator yields the batches, with
-# different numbers of tokens. Write one update:
+# `run_epoch` holds all batches of an update, to count their tokens first. Now only one batch fits
+# into memory. A generator yields the batches, with different numbers of tokens. Write one update:
 #
 # - It uses the gradient of the mean loss over *all* tokens of the update.
 # - It clips this gradient: if the norm of all gradients together is larger than `limit`, scale them
@@ -334,9 +332,7 @@ with when_answered():
 #
 # The check below the task trains four models, in less than a minute: for sorting and for copying,
 # one without positions in the source and one without positions in the target. **Predict which of
-# them fail before you run the check.** Must a model that sorts know where a token stands in the
-# source? Can a decoder do without positions? Then copy what the check prints into
-# `sorted_measured`.
+# them fail before you run the check.** Then copy what the check prints into `sorted_measured`.
 
 
 # %% task="sorting"
