@@ -164,6 +164,33 @@ def test_right_versions_of_attention_stand_a_closed_key_with_a_high_score():
     assert points > 0, message
 
 
+def test_a_wrong_prediction_costs_nothing():
+    tasks = {task.name: task for sheet in SHEETS[:2] for task in tasks_of(sheet)}
+    guess = {"predicted": "FFTFFT", "observed": "TTFTTF"}
+    assert points_of(guess, tasks["predictions"])[0] == tasks["predictions"].points
+    guess = {"predicted_order": ["feed-forward", "attention", "both"]}
+    task = tasks["without_residuals_prediction"]
+    assert points_of(guess, task)[0] == task.points
+
+
+def test_a_view_of_a_shared_head_is_no_copy(masters):
+    master = sheets.master("5_language_model")
+    grouped = "        heads, _ = attention(q, k, v)\n"
+    assert master.count(grouped) == 1
+    expanded = """
+        copies = (-1, -1, q.size(2), -1, -1)
+        k, v = (each.unsqueeze(2).expand(copies) for each in (k, v))
+        heads, _ = attention(q.unsqueeze(3), k, v)
+        heads = heads.squeeze(3)
+"""
+    [task] = [task for task in tasks_of("5_language_model") if task.name == "rotated_cache"]
+    names = vars(run(cells_of_script(master.replace(grouped, expanded))))
+    assert points_of(names, task)[0] == task.points
+    copied = expanded.replace(".expand(copies)", ".expand(copies).contiguous()")
+    names = vars(run(cells_of_script(master.replace(grouped, copied))))
+    assert points_of(names, task)[0] == task.points - 1
+
+
 # Marking, without a process of its own ------------------------------------------------------------
 
 

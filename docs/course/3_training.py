@@ -4,9 +4,9 @@
 #
 # 20 points, about three and a half hours. Read [Parts 3 and 4](../index.html#training) first.
 #
-# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
-# of it; your mark comes from other tests, with other numbers and sizes. You may add cells and
-# functions. Hand in this file under its name.
+# Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
+# little of your answer. Points come from other tests, with other numbers and sizes. You may add
+# cells and functions. Keep the file's name when you hand it in.
 
 # %%
 import contextlib
@@ -50,18 +50,16 @@ def when_answered():
 # <!-- task: smoothing -->
 # ## Task 1. What smoothing asks for (derivation, medium, 25 minutes, 2 points)
 #
-# With a smoothed target no model reaches cross-entropy zero. Derive three formulas for a vocabulary
-# of `V` tokens and smoothing `eps`:
+# Derive three formulas for a vocabulary of `V` tokens and smoothing `eps`:
 #
-# 1. the lowest cross-entropy at a position, if ε is shared as in the text: nothing for padding, and
-#    nothing more for the right word;
-# 2. the same in PyTorch, where `F.cross_entropy(…, label_smoothing=eps)` shares ε among *all* V
-#    words, padding and the right one included;
-# 3. how much larger the logit of the right word is than that of another real word in a model that
-#    reaches the first minimum.
+# 1. the lowest cross-entropy at one position with the text's target, which shares ε among the words
+#    that are neither right nor padding (half a point);
+# 2. the lowest cross-entropy with PyTorch's target: `F.cross_entropy(…, label_smoothing=eps)`
+#    shares ε among *all* V words, padding and the right one included (one point);
+# 3. the logit of the right word minus the logit of another word, not padding, in a model that
+#    reaches the first minimum (half a point).
 #
-# The second is worth one point, each of the others half a point. What happens to the third for
-# ε → 0? This is why smoothing keeps weights small.
+# For yourself: what happens to the third if ε goes to 0? Why does smoothing keep weights small?
 
 
 # %% task="smoothing"
@@ -91,13 +89,12 @@ with when_answered():
 # <!-- task: adam -->
 # ## Task 2. Adam after one gradient (derivation, medium, 20 minutes, 2 points)
 #
-# A parameter belongs to a rare word. At step 1 it gets the gradient $g > 0$, and in all later steps
-# zero. Adam's running means start at zero at step 1, and its ε is zero. By how much does Adam move
-# the parameter at step `n`, in units of the learning rate? Give the size with the bias corrections,
-# and without them.
+# A parameter belongs to a rare word. Its gradient is $g > 0$ at step 1, and zero at all later
+# steps. Adam's ε is zero. By how much does Adam move the parameter at step `n`, in units of the
+# learning rate? Write the size of this move with the bias corrections, and without them.
 #
-# Put in 0.9 and 0.98. How large is the first move, and does it depend on $g$? How far does the
-# parameter move in all, after the only sentence that contained its word? Why does a warm-up help?
+# For yourself, with the paper's 0.9 and 0.98: how large is the first move, and does it depend on
+# $g$? How far does the parameter move in all? Why does a warm-up help?
 
 
 # %% task="adam"
@@ -129,10 +126,10 @@ with when_answered():
 # <!-- task: schedule -->
 # ## Task 3. A schedule from a plot (code, medium, 30 minutes, 2 points)
 #
-# A paper shows its learning rate as a plot and does not say what `factor` and `warmup` were. You
-# know the width of the model and have read some points off the plot, in no order and with errors of
-# up to one per cent. Some lie on the rise and some on the fall, at least two of each, but perhaps
-# none near the peak. Find `factor` and `warmup` of the text's formula, to two per cent.
+# A paper shows its learning rate as a plot and does not give `factor` and `warmup`. You know the
+# width of the model, and you have read some points off the plot, in no order and with errors of up
+# to one per cent. At least two lie on the rise and two on the fall, but perhaps none lies near the
+# peak. Find `factor` and `warmup` of the text's formula, with errors of at most two per cent.
 #
 # Hint: what do you see if both axes are logarithmic?
 
@@ -154,15 +151,16 @@ with when_answered():
 # <!-- task: accumulate -->
 # ## Task 4. Exact accumulation from a stream (code, medium, 30 minutes, 3 points)
 #
-# `run_epoch` counts the tokens of an update before its first backward pass. So it must hold all its
-# batches. Now the batches come from a generator, one at a time and with different numbers of
-# tokens, and only one fits into memory. Write one update all the same. It must use the gradient of
-# the mean loss over *all* tokens of the update, and clip it: if the norm of all gradients together
-# is larger than `limit`, they are all scaled so that it equals `limit`. At the end no gradient is
-# left.
+# `run_epoch` holds all batches of an update, to count their tokens first. Now only one batch fits
+# into memory. A generator yields the batches, with different numbers of tokens. Write one update:
 #
-# `loss_compute(states, batch.tgt_y, ntokens)` returns the summed loss, without gradient, and the
-# sum divided by `ntokens`.
+# - It uses the gradient of the mean loss over *all* tokens of the update.
+# - It clips this gradient: if the norm of all gradients together is larger than `limit`, scale them
+#   all so that the norm equals `limit`.
+# - The model comes in training mode and without gradients. Leave no gradients behind.
+#
+# As in the text, `loss_compute(states, batch.tgt_y, ntokens)` returns the summed loss, without
+# gradient, and the sum divided by `ntokens`.
 
 
 # %% task="accumulate"
@@ -203,15 +201,15 @@ with when_answered():
 
 # %% [markdown]
 # <!-- task: noisy_floor -->
-# ## Task 5. The lowest loss of a noisy copy: predict (prediction, medium, 20 minutes, 2 points)
+# ## Task 5. The lowest loss of a noisy copy (derivation, medium, 20 minutes, 2 points)
 #
-# In a noisy copy task each target token equals the source token with probability 1 − q. With
-# probability q it is resampled uniformly from all tokens to copy, so it may come out the same.
-# There are `V` tokens, four of them special. Sequences have `length` tokens and an end token, which
-# always comes in the same place.
+# In a noisy copy task, each target token equals the source token with probability 1 − q. With
+# probability q it is drawn anew from all tokens to copy, all equally likely, so it may come out the
+# same. There are `V` tokens, and four of them are special. A target has `length` tokens, and then
+# the end token.
 #
-# A perfect model knows this rule, but not the noise. What is its mean loss per target token without
-# label smoothing? Write a formula **before** you train.
+# A perfect model knows this rule, but not which tokens were drawn anew. What is its mean loss per
+# target token, without label smoothing? Derive a formula **before** you train.
 
 
 # %% task="noisy_floor"
@@ -229,13 +227,13 @@ with when_answered():
 # <!-- task: noisy_copies -->
 # ## Task 6. Noisy copies: measure (experiment with a report, medium, 25 minutes, 3 points)
 #
-# Write batches of this task, as `data_gen` does. The cell below trains a model on them. Write down
-# as `noisy_measured` what it prints.
+# Write batches of the noisy copy task, as `data_gen` does for copies. The check below the task
+# trains a model on them, in less than a minute. Copy what it prints into `noisy_measured`.
 
 
 # %% task="noisy_copies"
 def noisy_batches(V: int, batch_size: int, nbatches: int, length: int, q: float) -> Iterator[Batch]:
-    """Batches of random sequences; each target token is resampled with probability q."""
+    """Batches of random sequences; each target token is drawn anew with probability q."""
     raise NotImplementedError("Task 6: write it here")
 
 
@@ -244,7 +242,7 @@ noisy_measured = None  # Task 6: write it here
 
 # %%
 def train_on_noise(q: float = 0.3) -> dict[str, float]:
-    """Train for 400 updates, then copy 200 sequences without noise. It takes less than a minute."""
+    """Train for 400 updates, then copy 200 sequences without noise."""
     model = new_copy_model()
     test = next(data_gen(15, 200, 1))
     *_, loss = train_to_copy(model, lambda *sizes: noisy_batches(*sizes, 10, q), hundreds=4)
@@ -265,18 +263,19 @@ with when_answered():
 
 # %% [markdown]
 # <!-- report: noisy_copies -->
-# *Your report, 100 to 150 words (1 of the 3 points).* How near does the loss come to your
-# prediction? The text warns that a low loss can lie. What does the high loss here say about the
-# copies? For which q would greedy decoding fail?
+# *Your report, 100 to 150 words (1 of the 3 points).* How near does the loss come to your formula?
+# The text warns that a low loss can lie. What does the high loss here say about the copies? For
+# which q would greedy decoding fail?
 
 # %% [markdown]
 # <!-- task: sorting -->
 # ## Task 7. Sort instead of copy (experiment with a report, medium, 35 minutes, 3 points)
 #
-# The target is now the source in ascending order. Write the batches. Then think. A model that
-# copies must know where in the source each token stands. Must one that sorts? And can the decoder
-# do without positions of its own? Predict which of the four models below fail, for the report. The
-# cell below trains them, in less than a minute. Write down as `sorted_measured` what it prints.
+# The target is now the source in ascending order. Write the batches.
+#
+# The check below the task trains four models, in less than a minute: for sorting and for copying,
+# one without positions in the source and one without positions in the target. **Predict which of
+# them fail before you run the check.** Then copy what the check prints into `sorted_measured`.
 
 
 # %% task="sorting"
@@ -327,20 +326,20 @@ with when_answered():
 # %% [markdown]
 # <!-- report: sorting -->
 # *Your report, 100 to 150 words (1 of the 3 points).* Which models did you expect to fail? Explain
-# the four numbers. What tells a decoder without positions how many tokens it has written, and what
+# the four numbers. How does a decoder without positions know how many tokens it has written? What
 # would happen if you also removed the causal mask?
 
 # %% [markdown]
 # <!-- task: by_position -->
 # ## Task 8. Three faults (bug hunt, medium, 30 minutes, 3 points)
 #
-# Does a model find later words harder than earlier ones? The function below means to compute the
-# mean negative log-likelihood at each target position, over all real tokens there. It raises no
-# error, and it has three faults. Copy it into the task's cell and repair it. The function must
-# leave the model in the mode in which it found it.
+# Does a model find later words harder than earlier ones? The function below should compute the mean
+# negative log-likelihood at each target position, over all real tokens at that position. It raises
+# no error, but it has three faults. Copy it into the task's cell and repair it. No target is longer
+# than `longest`. Afterwards the model must be in the same mode as before.
 #
-# Hint: change something that must not change the result. Call it twice. Add a column of padding.
-# Put the same sentences into other batches.
+# Hint: change something that must not change the result. Call the function twice. Add a column of
+# padding. Put the same sentences into other batches.
 
 
 # %%

@@ -6,9 +6,9 @@
 # of beams](../index.html#batch-of-beams) in Part 7, and [Part 9](../index.html#looking-inside)
 # first. Task 7 needs the folder `pretrained/` beside the script.
 #
-# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a
-# little of it; your mark comes from other tests, with other numbers and sizes. You may add cells
-# and functions. Hand in this file under its name.
+# Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
+# little of your answer. Points come from other tests, with other numbers and sizes. You may add
+# cells and functions. Keep the file's name when you hand it in.
 
 # %%
 import contextlib
@@ -47,11 +47,11 @@ def when_answered():
 
 # %% [markdown]
 # <!-- task: break_even -->
-# ## Task 1. What the next token must promise (derivation, easy, 10 minutes, 1 point)
+# ## Task 1. One more token (derivation, easy, 10 minutes, 1 point)
 #
-# A hypothesis of `length` tokens has the log-probability `logp`. Its score is `logp` divided by
-# the length penalty. It may grow by one more token. Derive the lowest log-probability that this
-# token may have without lowering the score, and return it.
+# A hypothesis of `length` tokens has the log-probability `logp`. Its score is `logp` divided by the
+# length penalty. Now one more token is added. Which log-probability of this token leaves the score
+# as it is?
 
 
 # %% task="break_even"
@@ -69,10 +69,10 @@ with when_answered():
 
 # %% [markdown]
 # <!-- task: beam_by_hand -->
-# ## Task 2. A step by hand (prediction, easy, 15 minutes, 2 points)
+# ## Task 2. A step by hand (by hand, easy, 15 minutes, 2 points)
 #
-# A search with a beam of three knows the tokens `a`, `b`, `c` and the end `.`. After two steps it
-# holds
+# A search with a beam of three knows the tokens `a`, `b`, `c` and the end token `.`. After two
+# steps it holds
 #
 # | place | written | log-probability |
 # | ---: | --- | ---: |
@@ -80,17 +80,17 @@ with when_answered():
 # | 1 | `b c` | −1.6 |
 # | 2 | `a .` | −2.4 |
 #
-# and the model gives these log-probabilities to the next token:
+# The model gives these log-probabilities to the next token:
 #
 # | after | `a` | `b` | `c` | `.` |
 # | --- | ---: | ---: | ---: | ---: |
 # | `a b` | −1.3 | −4.0 | −1.1 | −1.5 |
 # | `b c` | −2.8 | −3.5 | −4.0 | −0.1 |
 #
-# Do one step of the beam search of Part 7 on paper, without running it. Give the three hypotheses
-# that it holds afterwards, in any order. Lengths and $T_\mathrm{max}$ are without the start token.
-# May it then stop, if α = 0? And if α = 1: what is the largest length limit $T_\mathrm{max}$ with
-# which it may stop?
+# Do the next step of the beam search of Part 7 on paper. Which three hypotheses does the search
+# hold after this step? Their order does not matter. May the search stop now if α = 0? If α = 1,
+# what is the largest length limit $T_\mathrm{max}$ with which it may stop? Lengths do not count the
+# start token.
 
 # %% task="beam_by_hand"
 held_after_the_step = None  # Task 2: write it here
@@ -111,20 +111,21 @@ with when_answered():
 # <!-- task: expected_similarity -->
 # ## Task 3. The least risk (code, medium, 20 minutes, 2 points)
 #
-# Beam search looks for the most likely translation. One can also choose the one that is most like
-# all others that are likely. This is *minimum Bayes risk* decoding: draw some candidates, let them
-# share the probability in proportion to the model's, and compare each with each.
+# Beam search looks for the most likely translation. *Minimum Bayes risk* decoding looks for the
+# translation that is most similar to all likely ones. It draws some candidates and rescales their
+# probabilities to sum to one.
 #
-# Return the expected similarity of every candidate, where the reference is drawn by probability
-# (the candidate itself may be drawn, too). The log-probabilities are those of whole sentences:
-# −1,000 is nothing unusual. `similarity(written, reference)` need not be symmetric.
+# Return the expected similarity of every candidate: the mean of `similarity(candidate, reference)`,
+# where each reference counts by its probability. Every candidate is a reference, also for itself.
+# `log_probs` are those of whole sentences, so −1,000 is not unusual. `similarity` need not be
+# symmetric.
 
 
 # %% task="expected_similarity"
 def expected_similarity(
     candidates: list, log_probs: list[float], similarity: Callable
 ) -> list[float]:
-    """What each candidate may expect of `similarity(candidate, reference)`."""
+    """The mean of `similarity(candidate, reference)` over all references, for each candidate."""
     raise NotImplementedError("Task 3: write it here")
 
 
@@ -146,10 +147,10 @@ with when_answered():
 # <!-- task: head_entropies -->
 # ## Task 4. How sharply does a head look? (code, medium, 20 minutes, 2 points)
 #
-# The *entropy* $-\sum_s w_s \log_2 w_s$ of a row of weights says how widely a head looks: $b$ bits
-# are as many as $2^b$ places with equal weights. Measure the encoder's self-attention. Return a
-# tensor (N, H) with the mean entropy of a head's rows, over all real tokens of the batch. The
-# model must be in eval mode meanwhile, and afterwards in the mode that it had.
+# The *entropy* $-\sum_s w_s \log_2 w_s$ of a row of weights says how widely a head looks: $2^b$
+# equal weights have an entropy of $b$ bits. Measure the encoder's self-attention. Return a tensor
+# (N, H) with the mean entropy of each head's rows, over all real tokens of the batch. Measure in
+# eval mode. Afterwards the model must be in the same mode as before.
 
 
 # %% task="head_entropies"
@@ -176,14 +177,16 @@ with when_answered():
 # <!-- task: heads_off -->
 # ## Task 5. Heads off, by a hook (code, medium, 25 minutes, 3 points)
 #
-# `without_head` of Part 9 sets weights to zero. Do it without touching any weight: a *hook*
-# changes what the output projection, `attn.linears[3]`, receives. Switch off several heads at once
-# (counted from 0). `instead` (H, d_k), if given, is what the heads in the list give at every
-# position, for example their mean. When the block is left, by an error too, the module is as
-# before, with the hooks that others have registered. Two blocks can be nested.
+# `without_head` of Part 9 switches a head off by setting weights to zero. Do the same without
+# changing any weight: a *hook* changes the input of the output projection, `attn.linears[3]`.
 #
-# PyTorch calls a hook that `register_forward_pre_hook` has registered with the module and the
-# tuple of its inputs, and takes what the hook returns as the new inputs.
+# - Switch off all heads in the list `heads`, counted from 0. They give zeros.
+# - If `instead` (H, d_k) is given, these heads give their rows of `instead` at every position.
+# - After the block the module is as before, even if there was an error. Hooks of others stay.
+# - Blocks can be nested.
+#
+# You register a hook by `register_forward_pre_hook`. PyTorch calls it with the module and the tuple
+# of its inputs. What the hook returns becomes the new input.
 
 
 # %% task="heads_off"
@@ -211,15 +214,15 @@ with when_answered():
 # <!-- task: contributions -->
 # ## Task 6. Which layer says so? (code, hard, 35 minutes, 3 points)
 #
-# The logit lens reads the stream after each layer, as if no further one came. Here is a question
-# with an exact answer: how much does each layer *add* to the lead of one token over another?
+# How much does each layer add to `logits[first] - logits[second]`, the lead of one token over
+# another?
 #
-# In pre-norm, the decoder's last state at a position is a sum: the embedding (with its position),
-# and what each layer adds. The final norm subtracts the mean, divides by the standard deviation
-# (with its ε) and multiplies by its `weight`. Take the standard deviation of the *last* state as a
-# fixed number. Then the norm, like the generator's matrix, treats each term of the sum by itself,
-# and the lead, `logits[first] - logits[second]`, is a sum with a term for the embedding, one for
-# each layer, and a constant from the biases.
+# In pre-norm, the decoder's last state at a position is a sum: the embedding with its positional
+# encoding, and what each layer adds. The final norm subtracts the mean, divides by the standard
+# deviation (with its ε) and multiplies by its `weight`. Take the standard deviation of the *last*
+# state as a constant. Then the norm and the generator act on each term of the sum separately. So
+# the lead is a sum, too: a term for the embedding, a term for each layer, and a constant from the
+# biases.
 #
 # Return the terms (N + 1,) of the embedding and the layers, without the constant, for one position
 # of one sentence. This is called *direct logit attribution*.
@@ -252,14 +255,16 @@ with when_answered():
 # <!-- task: stand_ins -->
 # ## Task 7. Who stands in for whom? (experiment with a report, medium, 40 minutes, 3 points)
 #
-# If two heads can do the same work, switching off both costs more than the two costs together.
-# Look for such a pair in the encoder of the published model, with your `heads_off` and zeros.
+# If two heads can do the same work, switching off both costs more than the sum of the two costs.
+# Find such a pair in the encoder of the published model. Use your `heads_off`, with zeros.
 #
-# The *cost* of heads is by how much `loss_of` rises without them, on the sentences of `captions`.
-# The *excess* of a pair is the cost of both minus the two costs of each alone. Which of the 36
-# pairs has the largest? All pairs take less than a minute. Name a head as `(layer, head)`, both
-# counted from 1, as in the text's table; `heads_off` counts from 0. Write your numbers into the
-# task's cell, and the calls into the check cell below it, which the marker skips.
+# The *cost* of heads is the rise of `loss_of` on `captions` if they are off. The *excess* of a pair
+# is the cost of both together minus the costs of each alone. Which of the 36 pairs has the largest
+# excess? All pairs take less than a minute. Write a head as `(layer, head)`, both counted from 1,
+# as in the text's table; `heads_off` counts from 0.
+#
+# Write your numbers into the task's cell, and the code that measures them into the check cell below
+# it: the marker does not run that cell.
 
 
 # %%
@@ -296,27 +301,30 @@ with when_answered():
 
 # %% [markdown]
 # <!-- report: stand_ins -->
-# *Your report, 100 to 150 words (1 of the 3 points).* Look at the maps of the two heads; `attn` of
-# each attention keeps them. What have they in common? The table in [Switching heads
-# off](../index.html#heads-off) has costs in perplexity over many sentences, yours are in nats over
-# twenty captions. Do they agree as far as twenty captions can tell? Together, the two heads cost
-# more than the sum. What does that say about any table that switches off one head at a time?
+# *Your report, 100 to 150 words (1 of the 3 points).* Look at the maps of the two heads, which are
+# in `attn` of their attentions. What do they have in common? The table in [Switching heads
+# off](../index.html#heads-off) has costs in perplexity over many sentences. Yours are in nats over
+# twenty captions. Do they agree, as far as twenty captions can tell? Together the two heads cost
+# more than the sum of their costs. What does that say about tables that switch off one head at a
+# time?
 
 # %% [markdown]
 # <!-- task: bug_hunt -->
 # ## Task 8. The bug hunt (bug hunt, medium, 40 minutes, 4 points)
 #
-# A small Transformer should copy sequences, and one of its parts is faulty. Which one depends on a
-# number: take the last four digits of your student number. `hunt` is the file `hunt.py` beside
-# this sheet. It trains the model in some seconds and shows symptoms. What has gone wrong?
+# A small Transformer should copy sequences, but one of its parts is faulty. Which part it is
+# depends on `case_number`: write the last four digits of your student number there. The file
+# `hunt.py` beside this sheet trains the model in a few seconds and shows symptoms. Find the faulty
+# part.
 #
 # 1. Look at the symptoms, and ask the model yourself: `case.write(sources)`,
-#    `case.attention(sources)`, `case.log_probs(sources, targets)`. `hunt(None)` is a sound model,
-#    to compare with.
-# 2. `CANDIDATES` lists what may be wrong, by part. Write the name of the part as `diagnosis` (2
-#    points).
-# 3. `CONTRACTS` says what each part should do. Write that part anew, as `repaired` (2 points), and
-#    try it: `case.repair(diagnosis, repaired)`. Its symptoms should be those of the sound model.
+#    `case.attention(sources)`, `case.log_probs(sources, targets)`. Compare with `hunt(None)`, a
+#    model without a fault.
+# 2. `CANDIDATES` lists the parts and what may be wrong with each. Write the name of the faulty part
+#    as `diagnosis` (2 points).
+# 3. `CONTRACTS` says what each part should do. Write the faulty part anew, as `repaired` (2
+#    points). Try it with `case.repair(diagnosis, repaired)`: the symptoms should be those of
+#    `hunt(None)`.
 
 # %%
 sys.path.append("../../docs/course")  # where hunt.py lies, if not beside this sheet

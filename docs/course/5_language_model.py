@@ -2,13 +2,13 @@
 # <!-- sheet: 5_language_model -->
 # # Sheet 5. The language model
 #
-# 20 points, about three and a quarter hours. Read [Part 10](../index.html#today), [Decoding with a
-# cache](../index.html#cached-decoding) in Part 7 and [Evaluation](../index.html#evaluation) in Part
-# 3 first.
+# 20 points, about three and a quarter hours. Read [Part 10](../index.html#today) first. Tasks 3 and
+# 8 also need [Evaluation](../index.html#evaluation) in Part 3, and task 7 needs [Decoding with a
+# cache](../index.html#cached-decoding) in Part 7.
 #
-# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a
-# little of it; your mark comes from other tests, with other numbers and sizes. You may add cells
-# and functions. Hand in this file under its name.
+# Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
+# little of your answer. Points come from other tests, with other numbers and sizes. You may add
+# cells and functions. Keep the file's name when you hand it in.
 
 # %%
 import contextlib
@@ -50,7 +50,7 @@ def when_answered():
 
 # %% [markdown]
 # <!-- task: sampling_by_hand -->
-# ## Task 1. Three settings at once (prediction, easy, 15 minutes, 2 points)
+# ## Task 1. Three settings at once (by hand, easy, 15 minutes, 2 points)
 #
 # A model gives the next token these probabilities:
 #
@@ -58,13 +58,13 @@ def when_answered():
 # | ---: | ---: | ---: | ---: | ---: |
 # | 0.40 | 0.30 | 0.15 | 0.10 | 0.05 |
 #
-# The order in which settings act matters. Read in `sample` of Part 10 in which order it applies
-# them. Then find on paper the probability with which it draws `a`:
+# The order in which `sample` of Part 10 applies its settings matters: look it up. Then find on
+# paper the probability with which `sample` draws `a`:
 #
 # 1. with `top_p=0.8`;
 # 2. with `temperature=0.5` and `top_p=0.8`;
 # 3. with `top_k=3` and `top_p=0.8`;
-# 4. if it cut the nucleus first, and then applied the temperature, with the settings of 2.
+# 4. with the settings of 2, if `top_p` came first and the temperature second.
 
 # %% task="sampling_by_hand"
 draws_a = None  # Task 1: write it here
@@ -81,14 +81,13 @@ with when_answered():
 # <!-- task: typical -->
 # ## Task 2. Neither too likely nor too unlikely (code, medium, 25 minutes, 3 points)
 #
-# Top-p keeps the most likely tokens. But people rarely say the most likely thing: the *surprise*
-# $-\log p$ of what they write stays near the *entropy* $-\sum_v p_v \log p_v$, which is the
-# surprise to be expected. **Typical sampling** ([Meister et al.,
-# 2022](https://arxiv.org/abs/2202.00666)) therefore sorts tokens by how far their surprise is from
-# the entropy, nearest first. Of this list it keeps the shortest beginning with a probability of at
-# least `p` together, and draws among these in proportion to their probabilities.
+# People rarely write the most likely word. The *surprise* $-\log p$ of what they write stays near
+# its mean, the *entropy* $-\sum_v p_v \log p_v$. So **typical sampling** ([Meister et al.,
+# 2022](https://arxiv.org/abs/2202.00666)) sorts tokens by the distance of their surprise from the
+# entropy, nearest first. It keeps the first tokens of this list, just enough for a total
+# probability of at least `p`. Among these it draws in proportion to their probabilities.
 #
-# Write it for a batch. Tokens with a log-probability of −∞ occur, and are never drawn.
+# Write it for a batch. Some tokens have a log-probability of −∞: they are never drawn.
 
 
 # %% task="typical"
@@ -111,16 +110,18 @@ with when_answered():
 # <!-- task: per_word -->
 # ## Task 3. Two vocabularies, one measure (derivation, easy, 10 minutes, 2 points)
 #
-# A perplexity of 12 per subword and one of 30 per word cannot be compared. But both models give
-# the whole text a probability. A corpus of `sentences` sentences has `subwords` subwords or
-# `words` words, none of the counts with the end tokens. Each model also predicts an end token
-# after every sentence, and its perplexity counts these ends. Which perplexity per word would a
-# word model have, if it gave the text the same probability as a subword model with `perplexity`?
+# Is a perplexity of 12 per subword better than one of 30 per word? To compare the two, look at the
+# probability of the whole text. A corpus of `sentences` sentences has `subwords` subwords, or
+# `words` words; both numbers are without end tokens. Both models also predict an end token after
+# every sentence, and their perplexities include these tokens.
+#
+# A subword model has the given `perplexity`. A word model gives the corpus the same probability.
+# What is its perplexity?
 
 
 # %% task="per_word"
 def per_word(perplexity: float, subwords: int, words: int, sentences: int) -> float:
-    """The perplexity of a word model that is as good as a subword model with `perplexity`."""
+    """The perplexity of a word model that gives the corpus the same probability."""
     raise NotImplementedError("Task 3: write it here")
 
 
@@ -135,14 +136,14 @@ with when_answered():
 # <!-- task: rotary_terms -->
 # ## Task 4. Why rotary positions are relative (derivation, medium, 25 minutes, 2 points)
 #
-# `rotate` of Part 10 rotates the pair of features $2i$ and $2i + 1$ by the angle $m\,\omega_i$ at
-# place $m$. Let a query $q$ be rotated at place $m$ and a key $k$ at place $n$. Show on paper that
+# At place $m$, `rotate` of Part 10 rotates the pair of features $2i$ and $2i + 1$ by the angle
+# $m\,\omega_i$. Rotate a query $q$ at place $m$ and a key $k$ at place $n$. Show on paper that
 # their inner product is
 #
 # $$\sum_i A_i \cos\big((m - n)\,\omega_i\big) + B_i \sin\big((m - n)\,\omega_i\big),$$
 #
-# where $A_i$ and $B_i$ depend on $q$ and $k$ only. So it depends on the places by their difference
-# only. Return $A$ and $B$.
+# where $A_i$ and $B_i$ depend on $q$ and $k$ only. So only the difference of the places matters.
+# Return $A$ and $B$.
 
 
 # %% task="rotary_terms"
@@ -164,12 +165,13 @@ with when_answered():
 # <!-- task: prefix_mask -->
 # ## Task 5. A mask with a prefix (code, easy, 15 minutes, 2 points)
 #
-# A language model reads a whole question before it writes the answer. Within the question, nothing
-# needs to be hidden. Write a mask in which the tokens of this *prefix* see one another in both
-# directions, and all later ones are causal. To write answers for a whole batch, one pads on the
-# *left*, so that all rows end together: a row is `padding` padded positions, then `prefix` tokens
-# of the question, then the answer. No token may see padding. What padded positions see does not
-# matter.
+# A language model reads a whole question before it writes the answer. So the tokens of the
+# question, the *prefix*, may see one another in both directions. The answer is causal: each of its
+# tokens sees the question, the answer so far, and itself. Write a mask for this.
+#
+# Padding is on the *left*, so that all rows of a batch end together: a row has `padding` padded
+# positions, then `prefix` tokens of the question, then the answer. No token may see padding. Padded
+# positions may see anything.
 
 
 # %% task="prefix_mask"
@@ -190,8 +192,8 @@ with when_answered():
 # <!-- task: longest_conversation -->
 # ## Task 6. How long may a conversation be? (derivation, easy, 10 minutes, 2 points)
 #
-# A server has `memory` bytes, of which the weights take `weights`. All the rest is for the KV
-# cache of `conversations` conversations, all of one length. The model has `layers` layers of width
+# A server has `memory` bytes. The weights take `weights` bytes. The rest is for the KV caches of
+# `conversations` conversations, which are equally long. The model has `layers` layers of width
 # `d_model`, each with `heads` heads of queries and `groups` heads of keys and values. A number in
 # the cache takes `size` bytes. How many tokens may each conversation have?
 
@@ -216,19 +218,21 @@ with when_answered():
 # <!-- task: rotated_cache -->
 # ## Task 7. A cache that rotates once and shares (code, hard, 45 minutes, 4 points)
 #
-# Behind the `CachedAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again
-# at every step, and copies every shared head for its queries. Write the cache that servers use. It
+# With the `CachedAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again at
+# every step, and copies every shared head for its queries. Write a cache that does neither. It
 # keeps
 #
-# - `keys` (rows, groups, length, d_k), each rotated once, when it is new, and
+# - `keys` (rows, groups, length, d_k), each rotated once, when it is new;
 # - `values` (rows, groups, length, d_k).
 #
-# `forward` takes the states (B, beam, D) of one new position of each hypothesis, as
-# `CachedAttention` does, and returns what each finds, (B, beam, D). `keep` gets the indices of the
-# rows to keep, in their new order. Copy no heads, not even for a step; the test watches the sizes
-# of tensors. Query heads of one group can be the several queries of one head of keys. Head number
-# `h` belongs to group `h // (heads / groups)`. The first token stands at place 0. There is no
-# dropout.
+# Like `CachedAttention`, `forward` takes the states (B, beam, D) of one new position of each
+# hypothesis, and returns the attention's output (B, beam, D). `keep` gets the indices of the rows
+# to keep, in their new order. The first token has position 0. There is no dropout.
+#
+# Query head `h` belongs to group `h // (heads / groups)`. Never copy the shared heads: the test
+# watches the memory of your tensors. A view, such as `expand` makes, is not a copy.
+#
+# Hint: the query heads of a group can be several queries to one head of keys.
 
 
 # %% task="rotated_cache"
@@ -264,22 +268,23 @@ with when_answered():
 # <!-- task: bigrams -->
 # ## Task 8. What is the network worth? (experiment with a report, medium, 45 minutes, 3 points)
 #
-# A perplexity of 1.8 means little alone. Compare the language model with one that needs no
-# network, and with one that knows the rules, on the built-in captions.
+# Is a perplexity of 1.8 good? On the built-in captions, compare the language model with a model
+# that needs no network, and with one that knows all the rules.
 #
-# A **bigram model** predicts a token from the one before it, by counting: $p(b \mid a)$ is the
-# share of $b$ among all tokens that follow an $a$. Every count begins at `k`, so that nothing is
-# impossible. Write it. Then measure three perplexities per token of the validation captions, where
-# the end token counts and the start token does not:
+# A **bigram model** predicts a token from the token before it, by counting: $p(b \mid a)$ is the
+# share of $b$ among all tokens that follow an $a$. Every count begins at `k`. Write it. Then find
+# three perplexities per token of the validation captions. The end token counts, the start token
+# does not.
 #
-# - of your bigram model, with counts of the training captions and `k=0.01`;
-# - of the language model that `train_a_small_model` trains in half a minute;
-# - the lowest for a model that knows the phrases, but not which captions were in training.
-#   `PHRASES` and `builtin_corpus` in [A corpus](../index.html#corpus) show all captions that there
-#   can be: count the English ones. Take each as equally likely.
+# - `bigram_perplexity`: of your bigram model, with the counts of the training captions and
+#   `k=0.01`.
+# - `model_perplexity`: of the language model that `train_a_small_model` trains in half a minute.
+# - `lowest_perplexity`: of a model that knows which captions there can be, and takes all of them as
+#   equally likely. `PHRASES` and `builtin_corpus` in [A corpus](../index.html#corpus) show all
+#   captions: count the English ones.
 #
-# Write your numbers into the task's cell, and the calls into the check cell below it, which the
-# marker skips.
+# Write your numbers into the task's cell, and the code that measures them into the check cell below
+# it: the marker does not run that cell.
 
 
 # %%
@@ -327,7 +332,7 @@ with when_answered():
 
 # %% [markdown]
 # <!-- report: bigrams -->
-# *Your report, 100 to 150 words (1 of the 3 points).* At which tokens does the bigram model lose
-# most against the language model, and what would it have to remember there? In nats, how much of
-# the way from the bigram model to the lowest has the language model gone? Would more captions help
-# the bigram model?
+# *Your report, 100 to 150 words (1 of the 3 points).* After which tokens is the bigram model much
+# worse than the language model, and what would it have to remember there? In nats, how much of the
+# way from the bigram model to the lowest perplexity has the language model gone? Would more
+# captions help the bigram model?

@@ -5,9 +5,9 @@
 # 20 points, about three hours. Read [Background](../index.html#background) and [Part
 # 1](../index.html#attention) first.
 #
-# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
-# of it; your mark comes from other tests, with other numbers and sizes. You may add cells and
-# functions. Hand in this file under its name.
+# Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
+# little of your answer. Points come from other tests, with other numbers and sizes. You may add
+# cells and functions. Keep the file's name when you hand it in.
 
 # %%
 import contextlib
@@ -33,41 +33,44 @@ def when_answered():
 
 # %% [markdown]
 # <!-- task: predictions -->
-# ## Task 1. Before you run anything (prediction, easy, 10 minutes, 2 points)
+# ## Task 1. Predict, then try (prediction, easy, 15 minutes, 2 points)
 #
-# `attention(Q, K, V)` has no mask, unless a statement says otherwise. True or false?
+# True or false? There is no mask, except in statement 6.
 #
 # 1. You multiply all queries by ten. For each query, the key with the most weight stays the same.
 # 2. You add one and the same vector to all keys. The output stays the same.
 # 3. You add one and the same vector to all queries. The output stays the same.
 # 4. You append a copy of every key and of every value. The output stays the same.
 # 5. You shuffle the keys, and the values in the same way. The output stays the same.
-# 6. $Q$, $K$ and $V$ are the same matrix, and there is a causal mask. You shuffle the rows
-#    of the matrix. The rows of the output stay the same, shuffled in the same way.
+# 6. $Q$, $K$ and $V$ are the same matrix, and there is a causal mask. You shuffle the rows of the
+#    matrix. The output has the same rows, shuffled in the same way.
 #
-# Write six letters, such as `"TTTFFF"`, and `-` where you are not sure. A `-` costs half a point
-# and a wrong letter a whole one. Then try it.
+# First predict: write six letters as `predicted`, such as `"TTTFFF"`. Six letters give a point,
+# right or wrong. Then try each statement with random matrices, and write the six letters that you
+# found as `observed`. They give the other point, less half a point for each wrong letter.
 
 # %% task="predictions"
 ### BEGIN SOLUTION
-predictions = "TTFTTF"
+predicted = "TTFTTF"
+observed = "TTFTTF"
 ### END SOLUTION
 
 # %% check="predictions"
 with when_answered():
-    if predictions is None:
+    if None in (predicted, observed):
         raise NotImplementedError
-    assert len(predictions) == 6, "there are six statements"
-    assert set(predictions) <= set("TF-"), "write T, F or -"
+    for letters in (predicted, observed):
+        assert len(letters) == 6, "there are six statements"
+        assert set(letters) <= set("TF"), "write T or F"
 
 # %% [markdown]
 # <!-- task: score_variance -->
 # ## Task 2. The variance of a score (derivation, medium, 20 minutes, 2 points)
 #
-# The text shows why scores are divided by $\sqrt{d_k}$: for entries with mean zero and variance
-# one. Now all entries are still independent, but those of a query have mean $m$ and variance $a$,
-# and those of a key have mean $c$ and variance $b$. What is the variance of the score $q \cdot k /
-# \sqrt{d_k}$? Derive it by hand. The function returns your formula.
+# In the text, the score $q \cdot k / \sqrt{d_k}$ has variance one, because all entries are
+# independent with mean zero and variance one. Now the entries, still independent, have mean $m$ and
+# variance $a$ in a query, and mean $c$ and variance $b$ in a key. Derive the variance of the score
+# by hand. The function returns your formula.
 
 
 # %% task="score_variance"
@@ -86,17 +89,16 @@ with when_answered():
 # <!-- task: score_gradient -->
 # ## Task 3. The gradient that reaches the scores (derivation, medium, 25 minutes, 3 points)
 #
-# One query has the weights $w$ for $S$ keys, and its output is $o = \sum_i w_i v_i$.
-# Backpropagation brings the gradient $g = \partial L / \partial o$. Derive $\partial L / \partial
-# s_i$ by hand, from the derivative of the softmax in the text. Simplify it until no table of $S
-# \times S$ numbers is left. The function returns your formula. The test checks its numbers, and
-# automatic differentiation is switched off there. Nobody checks your derivation: keep it for the
-# exam.
+# One query gives the weights $w$ to $S$ keys, and its output is $o = \sum_i w_i v_i$. The gradient
+# $g = \partial L / \partial o$ is known. Derive $\partial L / \partial s_i$, the gradient with
+# respect to the scores, by hand. Start from the derivative of the softmax in the text, and simplify
+# until no table of $S \times S$ numbers is left. The function returns your formula. Automatic
+# differentiation does not work in the test.
 
 
 # %% task="score_gradient"
 def score_gradient(weights: Tensor, values: Tensor, g: Tensor) -> Tensor:
-    """Gradient of the loss by the scores: weights (S,), values (S, d_v), g (d_v,) -> (S,)."""
+    """Gradient with respect to the scores: weights (S,), values (S, d_v), g (d_v,) -> (S,)."""
     ### BEGIN SOLUTION
     answers = values @ g
     return weights * (answers - weights @ answers)
@@ -115,12 +117,13 @@ with when_answered():
 
 # %% [markdown]
 # <!-- task: matrices -->
-# ## Task 4. Who listens to whom (by hand, easy, 20 minutes, 2 points)
+# ## Task 4. Who attends to whom? (by hand, easy, 20 minutes, 2 points)
 #
 # With the matrices of the text, *Mädchen* attends to *roten* more than to *kleines*. Choose two 2 ×
 # 2 matrices with which *Mädchen* gives more than half of its weight to *kleines*, and *Ball* more
-# than half to *roten*. Write them as lists of rows. Hint: two vectors that point in different
-# directions can be sent anywhere by one matrix.
+# than half of its weight to *roten*. Write each matrix as a list of rows.
+#
+# Hint: if two vectors point in different directions, one matrix can map them to any two vectors.
 
 # %% task="matrices"
 ### BEGIN SOLUTION
@@ -142,10 +145,11 @@ with when_answered():
 # <!-- task: windowed_attention -->
 # ## Task 5. A window (code, hard, 35 minutes, 4 points)
 #
-# In a long text a word mostly needs its neighbourhood. In *windowed attention* query $t$ sees only
-# itself and the `width` − 1 positions before it; at the beginning there are fewer. Three points are
-# for the right output. The fourth is for memory: for long sequences, no tensor on the way may have
-# $T \times T$ numbers, since that is the point of a window. Hint: `F.pad` and `Tensor.unfold`.
+# In *windowed attention*, the query at position $t$ sees only itself and the `width` − 1 positions
+# before it. The first queries see fewer. The right output gives three points. The fourth point is
+# for memory: none of your tensors may have $T \times T$ numbers.
+#
+# Hint: `F.pad` and `Tensor.unfold`.
 
 
 # %% task="windowed_attention"
@@ -174,15 +178,17 @@ with when_answered():
 # <!-- task: check_of_attention -->
 # ## Task 6. Hunt with a test (code, medium, 25 minutes, 3 points)
 #
-# Your colleague has written attention in several ways, and some of them are faulty. Write a check.
-# It gets a function that is called like ours, `function(query, key, value, mask)`, with shapes (T,
-# d_k), (S, d_k), (S, d_v), (T, S), and that returns output and weights. It raises an AssertionError
-# if the function is faulty, and nothing if it is right. The marker gives it right functions and six
-# with one fault each. If your check rejects a correct one, it gets nothing.
+# Write a check that tells right functions from faulty ones. It gets a `function(query, key, value,
+# mask)` with shapes (T, d_k), (S, d_k), (S, d_v) and (T, S), which should return output and weights
+# as our `attention` does. If the function is faulty, your check raises an AssertionError. If the
+# function is right, it raises nothing.
 #
-# Test properties or cases that you can compute by hand. While your check is marked, neither our
-# `attention` nor PyTorch's can be called. Where all keys of a query are closed, its output and
-# weights may be anything finite.
+# The marker has six functions with one fault each: finding one gives half a point. It also has
+# right ones: if you reject one of those, you get no points. If the mask hides all keys of a query,
+# its output and weights may be any finite numbers.
+#
+# Test properties, or cases that you can compute by hand. The marker does not let you call our
+# `attention` or PyTorch's.
 
 
 # %% task="check_of_attention"
@@ -219,7 +225,7 @@ with when_answered():
         print("rejected, as it should be")
     else:
         raise AssertionError(
-            "your check does not notice a function that looks at the first key only"
+            "your check does not notice a function that attends to the first key only"
         )
 
 # %% [markdown]
@@ -227,16 +233,13 @@ with when_answered():
 # ## Task 7. How many keys does a query use? (experiment, medium, 35 minutes, 4 points)
 #
 # The *effective number* of keys of a query is $\exp(H)$, where $H = -\sum_i w_i \log w_i$ is the
-# entropy of its weights: $S$ if all weights are equal, 1 if one key has all the weight.
+# entropy of its weights. It is $S$ if all weights are equal, and 1 if one key has all the weight.
 #
 # 1. Write `effective_keys` (1 point). A weight of zero adds nothing to the entropy.
-# 2. Draw random queries and 256 random keys of width 64 (`torch.randn`). Multiply the scores $q
-#    \cdot k / \sqrt{d_k}$ by a factor $c$. For which $c$ is the effective number 128, on
-#    average over many queries? Measure it to within 0.05, and write it as `half_factor` (1 point).
-# 3. Report in the cell below (a tutor gives up to 2 points). How did you measure, and how sure are
-#    you? What happens to $c$ with 1,024 keys, where half is 512, and with width 16? For large $S$
-#    the scores of a query are like draws from a normal distribution; then
-#    $H \approx \log S - c^2/2$. Does that agree?
+# 2. Draw random queries, and for each of them 256 random keys, all of width 64 (`torch.randn`).
+#    Multiply the scores $q \cdot k / \sqrt{d_k}$ by a factor $c$. For which $c$ is the mean
+#    effective number 128? Measure it to within 0.01, and write it as `half_factor` (1 point). This
+#    takes thousands of queries.
 
 
 # %% task="half_of_the_keys"
@@ -248,7 +251,7 @@ def effective_keys(weights: Tensor) -> Tensor:
 
 
 ### BEGIN SOLUTION
-half_factor = 1.2
+half_factor = 1.205
 ### END SOLUTION
 
 # %% check="half_of_the_keys"
@@ -264,4 +267,7 @@ with when_answered():
 
 # %% [markdown]
 # <!-- report: half_of_the_keys -->
-# *Your report, 100 to 200 words:*
+# *Your report, 100 to 200 words (2 of the 4 points).* How did you measure, and how sure are you?
+# How does $c$ change with 1,024 keys, where half is 512? And with 256 keys of width 16? If the
+# scores were draws from a normal distribution, $H$ would be about $\log S - c^2/2$. Which $c$
+# follows from that, and does it agree with yours?

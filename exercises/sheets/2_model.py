@@ -4,9 +4,9 @@
 #
 # 20 points, about three hours. Read [Part 2](../index.html#model) first.
 #
-# Write your answers into the cells with a `raise` or a `None`. The cell after a task tests a little
-# of it; your mark comes from other tests, with other numbers and sizes. You may add cells and
-# functions. Hand in this file under its name.
+# Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
+# little of your answer. Points come from other tests, with other numbers and sizes. You may add
+# cells and functions. Keep the file's name when you hand it in.
 
 # %%
 import contextlib
@@ -44,18 +44,18 @@ def when_answered():
 #
 # The entries of an embedding matrix are independent, with mean zero and standard deviation `std`.
 # The model looks up a row of width `D`, multiplies it by `factor` and adds the positional encoding.
-# The same matrix serves in the generator, without the factor: a logit is the inner product of a row
-# and a state. The entries of that state are independent of the row, and the mean of their squares
-# is one, as after a norm.
+# The generator uses the same matrix, without the factor: a logit is the inner product of a row and
+# a state. The entries of the state do not depend on the row, and their mean square is one, as after
+# a norm.
 #
-# Derive three quantities and return them in this order:
+# Derive three quantities. `sizes` returns them in this order:
 #
-# 1. the mean squared length of a row times `factor`;
-# 2. the squared length of a positional encoding, the same at every position;
+# 1. the mean squared length of an embedding, a row times `factor`;
+# 2. the squared length of a positional encoding, at any position;
 # 3. the standard deviation of a logit.
 #
-# Then write `balanced`. It returns the `std` with which logits have standard deviation one, and the
-# `factor` with which embeddings and positional encodings have the same mean squared length.
+# `balanced` returns the `std` that gives logits a standard deviation of one, and then the `factor`
+# that gives embeddings and positional encodings the same mean squared length.
 
 
 # %% task="embedding_sizes"
@@ -88,16 +88,16 @@ with when_answered():
 # <!-- task: parameters -->
 # ## Task 2. Count before you build (derivation, easy, 20 minutes, 2 points)
 #
-# How many trainable values does `make_model(V, V, N, D, F, h, norm_first=…, share_embeddings=…)`
-# have? Find a formula. Do not build a model: the test forbids it. Look for biases, norms and what
-# is shared.
+# How many parameters does the model have that `make_model(V, V, N, D, F, h, norm_first=…,
+# share_embeddings=…)` returns? Find a formula. Count biases and norms, too, and a shared matrix
+# once. In the test you cannot build a model.
 #
-# `h` is not among the arguments. Why?
+# For yourself: why is `h` not needed?
 
 
 # %% task="parameters"
 def parameters(V: int, N: int, D: int, F: int, norm_first: bool, shared: bool) -> int:
-    """Number of trainable values of a Transformer with these sizes."""
+    """Number of parameters of a Transformer with these sizes."""
     ### BEGIN SOLUTION
     norm = 2 * D
     attention = 4 * (D * D + D)
@@ -120,9 +120,9 @@ with when_answered():
 # <!-- task: absolute_norm -->
 # ## Task 3. A norm of your own (code, easy, 15 minutes, 2 points)
 #
-# Write a norm that divides the vector of each position by the mean of the absolute values of its
-# entries, and then multiplies entry by entry by a learnt `weight`, which starts at one. It
-# subtracts nothing. Add `eps` to the mean, so that a vector of zeros stays zero.
+# Write a norm that divides the vector of each position by the mean absolute value of its entries.
+# Add `eps` to this mean, so that a vector of zeros stays zero. Then multiply by a learnt `weight`
+# (features,), which starts at one. Subtract nothing.
 
 
 # %% task="absolute_norm"
@@ -154,32 +154,32 @@ with when_answered():
 # <!-- task: packed -->
 # ## Task 4. Several sentences in one row (code, medium, 30 minutes, 3 points)
 #
-# Padding wastes time. Instead, put several short sentences into one row, one after the other.
-# `sentences` says to which sentence of its row each token belongs: 1 for the first, 2 for the
-# second and so on, and 0 for padding at the end. For example, `[1, 1, 1, 2, 2, 0]` is a sentence of
-# three tokens, one of two, and one place of padding. No token may attend to another sentence, and
-# each sentence must start at position 0 again.
+# To save padding, we put several short sentences into one row, one after the other. `sentences`
+# gives each token the number of its sentence: 1 for the first sentence of the row, 2 for the second
+# and so on, and 0 for padding at the end. For example, `[1, 1, 1, 2, 2, 0]` is a sentence of three
+# tokens, one of two, and one padded position. No token may attend to another sentence, and each
+# sentence starts at position 0. Results at padded positions do not matter.
 #
-# 1. `packed_mask` tells which keys a query may see. Queries and keys may come from different rows,
-#    as in cross-attention, where sentence 2 of the target attends to sentence 2 of the source. What
-#    a query of padding sees does not matter. The causal mask is not included: a decoder uses
-#    `packed_mask(s, s) & subsequent_mask(T)`.
-# 2. `packed_places` counts from 0 in each sentence. The places of padding do not matter.
-# 3. `encode_packed` returns the memory of packed rows, in which each sentence has the vectors it
-#    would have alone. The model is in eval mode. Use its parts: `model.src_embed[0]` is the
-#    embedding, `model.src_embed[1].pe` the table of positional encodings (1, longest, D).
+# 1. In `packed_mask`, a query may attend to the keys whose sentence has the same number. In
+#    cross-attention, for example, sentence 2 of the target attends to sentence 2 of the source.
+#    Leave out the causal mask: a decoder will use `packed_mask(s, s) & subsequent_mask(T)`.
+# 2. `packed_places` counts positions from 0 in each sentence.
+# 3. `encode_packed` returns the memory of packed rows. Each sentence has the same vectors as if it
+#    were alone in its row. The model is in eval mode. Use its parts: `model.src_embed[0]` is the
+#    embedding, `model.src_embed[1].pe` the table of positional encodings (1, longest, D), and
+#    `model.encoder` the stack.
 
 
 # %% task="packed"
 def packed_mask(query_sentences: Tensor, key_sentences: Tensor) -> Tensor:
-    """Sentence numbers (B, T) and (B, S) -> boolean (B, T, S), true where a query may see a key."""
+    """Sentence numbers (B, T) and (B, S) -> boolean (B, T, S), as masks of the text are."""
     ### BEGIN SOLUTION
     return query_sentences.unsqueeze(2) == key_sentences.unsqueeze(1)
     ### END SOLUTION
 
 
 def packed_places(sentences: Tensor) -> Tensor:
-    """Sentence numbers (B, T) -> the place of each token in its own sentence (B, T)."""
+    """Sentence numbers (B, T) -> the position of each token in its own sentence (B, T)."""
     ### BEGIN SOLUTION
     first = packed_mask(sentences, sentences).int().argmax(-1)  # (B, T): where its sentence starts
     return torch.arange(sentences.size(1)) - first
@@ -214,15 +214,14 @@ with when_answered():
 # <!-- task: learnt_bias -->
 # ## Task 5. A learnt bias by distance (code, medium, 25 minutes, 3 points)
 #
-# Write an attention that learns, for each head, what each distance is worth. The module has a
-# parameter `bias` of shape (h, 2 · reach + 1), which starts at zero. A query at place $t$ and a key
-# at place $s$ have the distance $s - t$. Distances beyond `reach` count as `reach`, those below
-# −`reach` as −`reach`. `bias[head, distance + reach]` is added to the score, before the mask and
-# the softmax.
+# Write an attention in which each head learns a bias for each distance. The parameter `bias` has
+# the shape (h, 2 · reach + 1) and starts at zero. A query at position $t$ and a key at position $s$
+# have the distance $s - t$. Distances above `reach` count as `reach`, those below −`reach` as
+# −`reach`. Add `bias[head, distance + reach]` to the score, before the mask and the softmax.
 #
-# The keys stand at places 0 to S − 1. The queries stand at the *last* T of these, as in decoding
-# with a cache, where only the newest token asks. Override `attend`, and use the argument `bias` of
-# `attention`.
+# The keys have the positions 0 to S − 1. There may be fewer queries than keys: they have the *last*
+# T of these positions. Override `attend`, and use the argument `bias` of `attention`. As in
+# `MultiHeadedAttention`, dropout acts on the weights.
 
 
 # %% task="learnt_bias"
@@ -263,13 +262,14 @@ with when_answered():
 # <!-- task: without_residuals_prediction -->
 # ## Task 6. No residuals: predict (prediction, medium, 10 minutes, 1 point)
 #
-# The text explains residual connections by the gradient. They matter before any training, too. An
-# encoder with two pre-norm layers and fresh weights reads ten words. How alike are the vectors of
-# its ten positions, if only some sub-layers keep their residual connection?
+# Residual connections matter even before training. An untrained encoder with two pre-norm layers
+# reads ten words. How similar are the vectors of its ten positions if only some sub-layers have a
+# residual connection?
 #
-# **Predict before you run anything.** Order these three, from positions that differ most to
-# positions that are most alike: `"both"` (all residual connections are there), `"attention"` (only
-# attention keeps its own), `"feed-forward"` (only the feed-forward networks keep theirs).
+# **Predict before you run anything.** Order these three, from the least similar positions to the
+# most similar: `"both"` (all sub-layers have one), `"attention"` (only attention has one),
+# `"feed-forward"` (only the feed-forward networks have one). Your prediction gives the point, right
+# or wrong. Task 7 measures, and its report asks for reasons.
 
 # %% task="without_residuals_prediction"
 ### BEGIN SOLUTION
@@ -286,10 +286,10 @@ with when_answered():
 # <!-- task: without_residuals -->
 # ## Task 7. No residuals: measure (experiment with a report, medium, 30 minutes, 3 points)
 #
-# Write a connection without the sum. Like `SublayerConnection` it knows both orders of the norm.
-# Then write `likeness`: the mean cosine between the vectors of two different positions of a
-# sentence, over all such pairs and all sentences. The cell below measures with your code. Write
-# down as `measured` what it prints.
+# Write `NoResidual`: a `SublayerConnection` without the sum, in both orders of the norm. Then write
+# `likeness`: the mean cosine between the vectors of two different positions of a sentence, over all
+# such pairs and all sentences. The check below the task measures with your code. Copy what it
+# prints into `measured`.
 
 
 # %% task="without_residuals"
@@ -351,10 +351,10 @@ with when_answered():
 
 # %% [markdown]
 # <!-- report: without_residuals -->
-# *Your report, 100 to 150 words (1 of the 3 points).* Was your prediction right? A feed-forward
-# network sees one position at a time: how can it make positions more alike? Try `measure(N=12)` and
-# `measure(norm_first=False)`. What can the decoder still learn from a memory whose vectors are all
-# the same?
+# *Your report, 100 to 150 words (1 of the 3 points).* Was your prediction right, and why? A
+# feed-forward network sees one position at a time: how can it make positions more similar? Try
+# `measure(N=12)` and `measure(norm_first=False)`. What can the decoder still learn from a memory
+# whose vectors are all the same?
 
 # %% [markdown]
 # <!-- task: layer_norm_backward -->
@@ -362,12 +362,12 @@ with when_answered():
 #
 # Let $y = \gamma \odot \hat{x} + \beta$ with $\hat{x} = (x - \mu) / \sqrt{\sigma^2 + \epsilon}$,
 # and let $g = \partial L / \partial y$ be given. Derive the gradients of $L$ with respect to $x$,
-# $\gamma$ and $\beta$. Mind that $\mu$ and $\sigma^2$ depend on every entry of $x$. Write your
-# formulas as a function. The test checks its numbers; automatic differentiation and PyTorch's own
-# formulas for backward passes are switched off there.
+# $\gamma$ and $\beta$. Remember that $\mu$ and $\sigma^2$ depend on every entry of $x$. The
+# function returns your formulas. Automatic differentiation and PyTorch's own formulas for backward
+# passes do not work in the test.
 #
 # Two properties help you to find mistakes. The entries of the gradient with respect to $x$ sum to
-# zero. And if $\epsilon$ is small, it is at right angles to $\hat{x}$. Why must that be?
+# zero. If $\epsilon$ is small, this gradient is orthogonal to $\hat{x}$. For yourself: why?
 
 
 # %% task="layer_norm_backward"

@@ -202,6 +202,7 @@ class LearntBias:
         at_start = module.bias.detach().clone()
         q, k, v = (module.split(x + shift) for shift in range(3))
         mask = at.subsequent_mask(x.size(1))
+        dropping = solve.LearntBias(h, x.size(-1), 0.5, reach=reach).train()
 
         everything, few = slice(None), slice(reach + 1)
 
@@ -220,10 +221,12 @@ class LearntBias:
                 attend(1, few, few, None),
                 attend(0, slice(-newest, None), everything, mask[:, -newest:]),
             ]
-        return learnt, at_start, found
+            ones = torch.ones_like(v[:, :, few])
+            dropped, _ = dropping.attend(q[:, :, few], k[:, :, few], ones, None)
+        return learnt, at_start, found, dropped
 
     def judge(result, h, reach, x, bias, newest):
-        learnt, at_start, (weights, masked, near, cached) = result
+        learnt, at_start, (weights, masked, near, cached), dropped = result
         split = at.MultiHeadedAttention(h, x.size(-1)).split
         q, k, v = (split(x + shift) for shift in range(3))
         T = x.size(1)
@@ -240,9 +243,15 @@ class LearntBias:
             return 1, "wrong beyond reach, or with a mask"
         if not learnt or not close(at_start, 0 * bias):
             return 1, "bias must be a parameter, and start at zero"
+        said = []
         if not close(cached, right_masked[:, :, -newest:]):
-            return 2, "wrong where there are fewer queries than keys: they stand last"
-        return 3, ""
+            said.append("wrong where there are fewer queries than keys: they stand last")
+        sums = torch.tensor(dropped)  # of each query's weights, once for each feature
+        if close(dropped, torch.ones_like(sums)) or not close(
+            dropped, sums[..., :1].expand_as(sums)
+        ):
+            said.append("dropout does not act on the weights")
+        return 3 - len(said), "; ".join(said)
 
 
 @task("without_residuals_prediction", points=1, seeds=1)
@@ -251,9 +260,9 @@ class WithoutResidualsPrediction:
         return solve.predicted_order
 
     def judge(result):
-        if result == ["both", "attention", "feed-forward"]:
-            return 1, ""
-        return 0, "attention mixes positions, so what goes round it keeps them apart"
+        if sorted(result) == ["attention", "both", "feed-forward"]:
+            return 1, ""  # a prediction may be wrong: the report of the next task gives reasons
+        return 0, "each of the three names once"
 
 
 @task("without_residuals", points=2, tutor=1)

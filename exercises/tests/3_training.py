@@ -246,7 +246,7 @@ class NoisyFloor:
             return 1, "the end token costs nothing, and counts"
         others = -(1 - q) * math.log(1 - q) - q * math.log(q / (V - 5))
         if close(result, others * length / (length + 1)):
-            return 1, "a token that is resampled may come out the same"
+            return 1, "a token that is drawn anew may come out the same"
         return 0, "not the entropy of a token"
 
 
@@ -315,12 +315,12 @@ def problem_of_noise(parts, V, rows, count, length, q):
     wanted = 1 - q + q / (V - 4)
     spread = math.sqrt(wanted * (1 - wanted))
     if abs(same.mean() - wanted) > 5 * spread / math.sqrt(same.numel()):
-        return "another share of tokens is resampled, or they cannot come out the same"
+        return "another share of tokens is drawn anew, or they cannot come out the same"
     drawn = predicted[:, :-1][same == 0]
     counts = drawn.bincount(minlength=V)[4:].double()
     mean = len(drawn) / (V - 4)
     if (counts - mean).abs().max() > 6 * math.sqrt(mean):
-        return "resampled tokens must be uniform over all tokens to copy"
+        return "tokens drawn anew must be uniform over all tokens to copy"
     within = same.mean(1).var() * length / spread**2  # near one if tokens are independent
     if abs(within - 1) > 0.3:
         return "each token has its own noise, not each sequence"

@@ -221,7 +221,9 @@ def largest_tensor(function):
             nonlocal largest
             made = operation(*args, **(kwargs or {}))
             for each in made if isinstance(made, list | tuple) else (made,):
-                largest = max(largest, each.numel() if isinstance(each, torch.Tensor) else 0)
+                if isinstance(each, torch.Tensor):  # a view takes no memory
+                    held = each.untyped_storage().nbytes() // each.element_size()
+                    largest = max(largest, min(each.numel(), held))
             return made
 
     with Watch():

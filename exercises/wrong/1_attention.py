@@ -4,14 +4,19 @@ from exercises.course.wrong import wrong
 
 wrong(
     "predictions",
-    points=1,
+    points=1.5,
     why="Adding a vector to all keys changes every score, so it seems to change the weights. But "
     "it adds the same number to all scores of a query, and the softmax takes no notice.",
-    code='predictions = "TFFTTF"',
+    code='observed = "TFFTTF"',
 )
-wrong("predictions", points=1.5, why="One statement is left open.", code='predictions = "TTFT-F"')
+wrong("predictions", points=1, why="Predicted, and not tried.", code="observed = None")
+wrong("predictions", points=1, why="Tried, and not predicted.", code="predicted = None")
+wrong("predictions", points=1, why="Guessed: three right, three wrong.", code='observed = "TTTFFF"')
 wrong(
-    "predictions", points=0, why="Guessed: three right, three wrong.", code='predictions = "TTTFFF"'
+    "predictions",
+    points=0.5,
+    why="One letter is left open in both.",
+    code='predicted = observed = "TTFT-F"',
 )
 wrong(
     "score_variance",
@@ -176,18 +181,23 @@ wrong(
     code="""
 def effective_keys(weights):
     return (-(weights * weights.log()).sum(-1)).exp()
-
-half_factor = 1.18
 """,
 )
 wrong(
     "half_of_the_keys",
     points=1,
     why="The number of weights above the mean is taken for half: a factor without a measurement.",
-    code="""
-def effective_keys(weights):
-    return torch.special.entr(weights).sum(-1).exp()
-
-half_factor = 0.5
-""",
+    code="half_factor = 0.5",
+)
+wrong(
+    "half_of_the_keys",
+    points=1,
+    why="The factor comes from the approximation, not from a measurement.",
+    code="half_factor = math.sqrt(2 * math.log(2))",
+)
+wrong(
+    "half_of_the_keys",
+    points=1,
+    why="The mean of the entropies is taken, not that of the effective numbers.",
+    code="half_factor = 1.191",
 )

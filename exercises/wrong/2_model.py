@@ -242,6 +242,23 @@ RIGHT_BIAS = {
 AFTER = "mixed, weights = attention(q, k, v, mask, self.dropout); "
 for points, why, change in (
     (2, "Queries are taken to stand first.", {"queries": "torch.arange(q.size(2))"}),
+    (2, "Dropout is forgotten.", {"last": "return attention(q, k, v, mask, bias=bias)"}),
+    (
+        2,
+        "Dropout acts on the output.",
+        {
+            "last": "mixed, weights = attention(q, k, v, mask, bias=bias); "
+            "return self.dropout(mixed), weights"
+        },
+    ),
+    (
+        1,
+        "Queries are taken to stand first, and dropout is forgotten.",
+        {
+            "queries": "torch.arange(q.size(2))",
+            "last": "return attention(q, k, v, mask, bias=bias)",
+        },
+    ),
     (0, "The sign of the distance is turned round.", {"distance": "queries.unsqueeze(1) - keys"}),
     (
         1,
@@ -281,17 +298,17 @@ class LearntBias(MultiHeadedAttention):
 wrong(
     "without_residuals_prediction",
     points=0,
-    why="Both sub-layers are thought to mix alike, or the wider one more.",
+    why="One name is missing.",
     code="""
-predicted_order = ["both", "feed-forward", "attention"]
+predicted_order = ["both", "attention"]
 """,
 )
 wrong(
     "without_residuals_prediction",
     points=0,
-    why="Residual connections are thought to mix positions.",
+    why="One name stands twice.",
     code="""
-predicted_order = ["feed-forward", "attention", "both"]
+predicted_order = ["both", "attention", "attention"]
 """,
 )
 wrong(
