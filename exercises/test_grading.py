@@ -258,14 +258,22 @@ def test_students_without_a_report_are_told(folder):
     assert "report: none is in its place" in feedback_for(folder, "BEN")
 
 
-def test_a_report_is_found_wherever_it_stands_below_its_task(tmp_path):
+@pytest.mark.parametrize(
+    "place", ['# %% task="without_residuals"', "# %% [markdown]\n# <!-- report: without_residuals"]
+)
+def test_a_report_is_found_wherever_it_stands_below_its_task(tmp_path, place):
     text = sheets.blank(sheets.master("2_model"))
-    for place in ('# %% task="without_residuals"', "# %% [markdown]\n# <!-- report:"):
-        path = tmp_path / "2_model.py"
-        path.write_text(text.replace(place, f"# %% [markdown]\n# Two\n#\n# lines.\n\n{place}"))
-        cells = read_hand_in(path)
-        assert reports.report_of(cells, "2_model", "without_residuals") == "Two\n\nlines."
-        assert reports.report_of(cells, "2_model", "packed") == ""
+    path = tmp_path / "2_model.py"
+    path.write_text(text.replace(place, f"# %% [markdown]\n# Two\n#\n# lines.\n\n{place}"), "utf-8")
+    cells = read_hand_in(path)
+    assert reports.report_of(cells, "2_model", "without_residuals") == "Two\n\nlines."
+    assert reports.report_of(cells, "2_model", "packed") == ""
+
+
+def test_a_report_is_found_without_the_heading_of_its_task(tmp_path):
+    path = hand_in(tmp_path, "ADA")
+    cells = [cell for cell in read_hand_in(path) if f"task: {TASK}" not in cell.source]
+    assert reports.report_of(cells, SHEET, TASK).endswith(REPORT)
 
 
 def test_two_tutors_share_the_reports(folder):

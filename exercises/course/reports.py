@@ -40,11 +40,11 @@ class Verdict:
 
 
 def section_of(cells: list[Cell], task: str) -> list[str]:
-    """The lines of text between the heading of a task and that of the next."""
+    """The lines of text from the heading of a task, or the cell of its report, to the next task."""
     lines, inside = [], False
     for cell in cells:
         if cell.kind == "markdown":
-            found = sheets.TASK.search(cell.source)
+            found = sheets.TASK.search(cell.source) or sheets.REPORT.search(cell.source)
             inside = found[1] == task if found else inside
             if inside:
                 lines += [*cell.source.split("\n"), ""]
