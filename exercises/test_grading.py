@@ -190,7 +190,7 @@ def test_points_typed_into_the_reports_count_and_stay(folder):
         assert [rows[name][column] for name in ("ADA", "BEN", "CEM")] == ["1.5", "", ""]
         assert [rows[name]["sum (20)"] for name in ("ADA", "BEN")] == ["8.5", "7"]
         assert rows_of(folder, "totals")["ADA"]["sum (20)"] == "8.5"
-        assert "1.5 of 2: Good, but one seed only." in feedback_for(folder, "ADA")
+        assert "1.5 of 2. Good, but one seed only." in feedback_for(folder, "ADA")
         assert "but one seed" not in feedback_for(folder, "BEN")
         assert report_file(folder).read_text("utf-8").count(REPORT) == 3
 

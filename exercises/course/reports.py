@@ -22,9 +22,11 @@ from tools.records import write_text
 HEAD = """# {title}
 
 Up to {most:g} points. Type them behind `points:`, and below that line what the student should read.
-Then run `make grade` again. Lines with > were written by the student. {wanted}
+Then run `make grade` again.
 
 {question}
+
+{wanted}
 """
 
 
