@@ -204,7 +204,7 @@ COURSE := $(PY) -m exercises.course
 sheets: $(READY) ## Write the hand-outs docs/course/ from the masters in exercises/sheets
 	$(COURSE).sheets make
 
-grade: $(READY) ## Mark the hand-ins in FOLDER="…" into FOLDER/marks/*.csv
+grade: $(READY) ## Mark the hand-ins in FOLDER="…" into FOLDER/marks
 	@[ -n "$(FOLDER)" ] || { echo 'name the folder of hand-ins: make grade FOLDER=hand-ins'; exit 1; }
 	@$(COURSE).grade mark "$(FOLDER)" $(ARGS)
 

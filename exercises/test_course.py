@@ -1,16 +1,13 @@
 """Sheets, their hidden tests, the hunt, the export and the bundle."""
 
-import collections
-import csv
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from exercises.course import bundle, export, faults, grade, hunt, sheets
-from exercises.course.grade import cells_of_script, harmless, sheet_of
+from exercises.course import bundle, export, faults, hunt, sheets
+from exercises.course.hand_in import Cell, cells_of_script
 from exercises.course.tasks import HERE, SHEETS, load, tasks_of
 from exercises.course.try_out import points_of, run, with_answer
 from exercises.course.worker import plain
@@ -97,7 +94,7 @@ def test_a_solution_at_the_top_gives_way_to_names_without_values():
     )
     text = f'# %% task="x"\n### BEGIN SOLUTION\n{solution}### END SOLUTION\n'
     blank = sheets.blank(text)
-    names = vars(run([("x", blank)]))
+    names = vars(run([Cell("code", blank)]))
     assert [names[name] for name in ("first", "second", "third", "fourth")] == [None] * 4
     assert "helper" not in blank
 
@@ -191,75 +188,6 @@ def test_a_view_of_a_shared_head_is_no_copy(masters):
     assert points_of(names, task)[0] == task.points - 1
 
 
-# Marking, without a process of its own ------------------------------------------------------------
-
-
-def test_the_sheet_of_a_file_is_known_by_name_or_text(tmp_path):
-    assert sheet_of(tmp_path / "miller-1_attention.py") == "1_attention"
-    assert sheet_of(tmp_path / "1_attention" / "miller.ipynb") == "1_attention"
-    renamed = tmp_path / "mine.py"
-    renamed.write_text(sheets.master("1_attention"), "utf-8")
-    assert sheet_of(renamed) == "1_attention"
-    renamed.write_text("print(1)")
-    assert sheet_of(renamed) == ""
-
-
-def test_a_spreadsheet_takes_nothing_for_a_formula():
-    assert harmless("=1+1") == "'=1+1"
-    assert harmless("two\nlines") == "two lines"
-
-
-def marked(folder: Path, monkeypatch, points: float) -> list[dict[str, str]]:
-    """The rows of a marking in which each task has these points."""
-    monkeypatch.setattr(
-        grade,
-        "mark_file",
-        lambda path, tasks, *_: grade.Mark({t.name: points for t in tasks}, NONE),
-    )
-    grade.mark_folder(folder, seed=1)
-    return rows_of(folder)
-
-
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    text = grade.table_of(folder, "1_attention").read_text("utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
-NONE = collections.defaultdict(str)
-REPORT = "half_of_the_keys, by tutor (2)"
-
-
-@pytest.fixture
-def hand_ins(tmp_path) -> Path:
-    """A folder with two hand-ins."""
-    for name in ("ADA", "BEN"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1_attention.py").write_text("")
-    return tmp_path
-
-
-@pytest.mark.parametrize("delimiter, number", [(",", "1.5"), (";", "1,5")])
-def test_marking_again_keeps_what_a_tutor_typed(hand_ins, monkeypatch, delimiter, number):
-    ada, ben = marked(hand_ins, monkeypatch, points=1)
-    assert (ada[REPORT], ada["sum"]) == ("", "7")
-    with grade.table_of(hand_ins, "1_attention").open("w", encoding="utf-8-sig") as file:
-        table = csv.DictWriter(file, ada.keys(), delimiter=delimiter)
-        table.writeheader()
-        table.writerows([ben | {REPORT: number}, ada])  # sorted in another way, too
-    ada, ben = marked(hand_ins, monkeypatch, points=0)
-    assert (ada[REPORT], ada["sum"]) == ("", "0")
-    assert (ben[REPORT], ben["sum"]) == (number, "1.5")
-
-
-def test_a_table_that_cannot_be_read_is_not_overwritten(hand_ins, monkeypatch):
-    marked(hand_ins, monkeypatch, points=1)
-    table = grade.table_of(hand_ins, "1_attention")
-    table.write_bytes("Mädchen".encode("utf-16"))
-    with pytest.raises(ValueError, match="move it away"):
-        marked(hand_ins, monkeypatch, points=1)
-    assert table.read_bytes() == "Mädchen".encode("utf-16")
-
-
 # The hunt -----------------------------------------------------------------------------------------
 
 
@@ -347,6 +275,17 @@ def test_the_export_gives_nbgrader_every_point(sheet):
     for cell in cells:
         assert cell.source.count("BEGIN HIDDEN") == cell.source.count("END HIDDEN")
         assert cell.source.count("BEGIN SOLUTION") == cell.source.count("END SOLUTION")
+
+
+def test_an_assignment_of_nbgrader_has_what_its_sheet_needs(tmp_path):
+    export.make(tmp_path / "course")
+    for sheet in SHEETS:
+        folder = tmp_path / "course" / "source" / sheet
+        names = {path.name for path in folder.iterdir()}
+        assert {f"{sheet}.ipynb", "the_annotated_transformer.py"} <= names
+        text = sheets.master(sheet)
+        assert ("hunt.py" in names) == ("from hunt import" in text)
+        assert (folder / "pretrained" / "config.json").is_file() == ('"pretrained"' in text)
 
 
 def test_a_bundle_holds_what_students_need_and_no_solution(tmp_path, monkeypatch):

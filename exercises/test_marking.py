@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from exercises.course import grade, sheets
+from exercises.course.hand_in import Cell, mark_cells
 from exercises.course.tasks import HERE, tasks_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -79,6 +80,18 @@ for harm in (
     except PermissionError:
         pass
 """
+HELPED = """
+def windowed_attention(query, key, value, width):
+    return helper(query, key, value)
+"""
+HELPER = "\n\ndef helper(query, key, value):\n    return query\n"
+
+
+def with_helper_in_check() -> str:
+    check = '# %% check="windowed_attention"\n'
+    return window(HELPED).replace(check, check + HELPER)
+
+
 HAND_INS = {  # the text of the file, its points, and what the remarks must name
     "magics.ipynb": (with_magics(), FULL, ""),
     "blank.py": (BLANK, 0, "not answered"),
@@ -90,47 +103,40 @@ HAND_INS = {  # the text of the file, its points, and what the remarks must name
     "loops.py": (window("while True:\n    pass"), WITHOUT, "longer than"),
     "hog.py": (window(HOG), WITHOUT, "memory"),
     "leaves.py": (window("import os\nos._exit(0)"), WITHOUT, "killed the process"),
+    "helper.py": (with_helper_in_check(), WITHOUT, "helper stands in a check cell"),
     "starts.py": (window(STARTS), WITHOUT, "refused: os.fork"),
 }
 
 
-def place_of(name: str) -> str:
-    """Where a hand-in lies: a folder for each student."""
-    path = Path(name)
-    return f"{path.stem}{path.suffix[1:]}/{SHEET}{path.suffix}"
+def student_of(name: str) -> str:
+    return name.replace(".", "")
 
 
 def test_each_hand_in_gets_what_it_deserves(tmp_path):
     for name, (text, _, _) in HAND_INS.items():
-        path = tmp_path / place_of(name)
+        path = tmp_path / student_of(name) / f"{SHEET}{Path(name).suffix}"
         path.parent.mkdir()
         path.write_text(text, "utf-8", newline="")
     grade.mark_folder(tmp_path, seed=7, seconds=6)
     out = tmp_path / "marks" / f"{SHEET}.csv"
     print(out.read_text("utf-8"))
-    with out.open(encoding="utf-8", newline="") as file:
-        rows = {row["hand-in"]: row for row in csv.DictReader(file)}
+    with out.open(encoding="utf-8-sig", newline="") as file:
+        rows = {row["student"]: row for row in csv.DictReader(file)}
     assert len(rows) == len(HAND_INS)
     for name, (_, points, remark) in HAND_INS.items():
-        row = rows[place_of(name)]
+        row = rows[student_of(name)]
         if points is None:  # it may spoil its other answers, too
             assert float(row["windowed_attention (4)"]) == 0
-            assert float(row["sum"]) <= WITHOUT
+            assert float(row["sum (20)"]) <= WITHOUT
         else:
-            assert float(row["sum"]) == points, row
+            assert float(row["sum (20)"]) == points, row
         assert remark in row["remarks"], row
 
 
 def test_files_are_refused_below_python_too():
     code = f"torch.from_file({str(SECRET)!r}, size=10, dtype=torch.uint8)"
     tasks = [task for task in tasks_of(SHEET) if task.name == "predictions"]
-    mark = grade.mark_cells([("", "import torch"), ("predictions", code)], tasks)
+    mark = mark_cells([Cell("code", "import torch"), Cell("code", code, "predictions")], tasks)
     if not mark.shielded:
         pytest.skip("this kernel has no Landlock")
-    assert any("RuntimeError" in remark for remark in mark.remarks), mark.remarks
-
-
-def test_a_folder_without_sheets_is_refused(tmp_path):
-    (tmp_path / "essay.py").write_text("print(1)")
-    with pytest.raises(ValueError, match="holds no sheet"):
-        grade.mark_folder(tmp_path)
+    assert any("RuntimeError" in error for error in mark.errors), mark.errors

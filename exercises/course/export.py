@@ -6,6 +6,7 @@ exercises/README.md. nbgrader runs hidden tests in the student's kernel: it does
 students who read files.
 """
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -26,11 +27,18 @@ from exercises.course.export import points_in_kernel
 points_in_kernel({sheet!r}, {name!r}, globals())
 ### END HIDDEN TESTS
 """
-CONFIG = """c = get_config()  # noqa: F821
+CONFIG = """import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads slow each other down on a busy machine
+c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = "annotated_transformer"
 c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write it here")'}
-c.ExecutePreprocessor.timeout = 300
+c.Execute.timeout = 300
+c.Execute.startup_timeout = 300
+c.Execute.iopub_timeout = 60  # with the usual 4 seconds a busy machine gives no score
 """
+SCRIPT = "the_annotated_transformer.py"
+NEEDS = {"4_decoding": ("docs/course/hunt.py", "pretrained")}  # beside the script
 
 
 def points_in_kernel(sheet: str, name: str, names: dict) -> float:
@@ -82,6 +90,15 @@ def source_notebook(sheet: str) -> nbformat.NotebookNode:
     return notebook
 
 
+def copy(source: Path, folder: Path) -> None:
+    """Copy a file or a folder into a folder."""
+    target = folder / source.name
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copy2(source, target)
+
+
 def make(folder: tyro.conf.Positional[Path]) -> None:
     """Write the course folder; ValueError if it holds other things already."""
     if folder.exists() and any(folder.iterdir()) and not (folder / "nbgrader_config.py").is_file():
@@ -90,8 +107,8 @@ def make(folder: tyro.conf.Positional[Path]) -> None:
     for sheet in SHEETS:
         text = nbformat.writes(source_notebook(sheet)) + "\n"
         write_text(folder / "source" / sheet / f"{sheet}.ipynb", text)
-        hunt = sheets.handouts()["hunt.py"]
-        write_text(folder / "source" / sheet / "hunt.py", hunt)
+        for name in (SCRIPT, *NEEDS.get(sheet, ())):
+            copy(HERE.parent / name, folder / "source" / sheet)
     print(f"{folder}: {len(SHEETS)} assignments; there: nbgrader generate_assignment {SHEETS[0]}")
 
 

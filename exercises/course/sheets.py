@@ -66,6 +66,11 @@ def headings_of(text: str) -> list[Heading]:
     return found
 
 
+def title_of(text: str) -> str:
+    """The title of a sheet, such as "Sheet 1. Attention"."""
+    return re.search(r"(?m)^# # (.*)", text)[1]
+
+
 def placeholder(solution: str, indent: str, number: int | None) -> str:
     """What stands in the hand-out instead of a solution."""
     message = "write it here" if number is None else f"Task {number}: write it here"

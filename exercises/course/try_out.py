@@ -14,20 +14,21 @@ import types
 import tyro
 
 from exercises.course import sheets, worker
-from exercises.course.grade import cells_of_script
+from exercises.course.hand_in import Cell, cells_of_script
 from exercises.course.tasks import SHEETS, Task, first_line, tasks_of
 from exercises.course.wrong import wrong_answers
 from tools.records import command_line
 
 
-def run(cells: list[tuple[str, str]], begin: dict | None = None) -> types.ModuleType:
-    """Run the cells of a sheet as a module, which begins with these names; errors are left out."""
+def run(cells: list[Cell], begin: dict | None = None) -> types.ModuleType:
+    """Run the code of a sheet as a module, which begins with these names; errors are left out."""
     module = types.ModuleType("handed_in")
     sys.modules["handed_in"] = module
     vars(module).update(begin or {"display": print})
-    for number, (_, source) in enumerate(cells):
-        with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
-            worker.run_cell(module, number, source)
+    for number, cell in enumerate(cells):
+        if cell.kind == "code":
+            with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+                worker.run_cell(module, number, cell.source)
     return module
 
 
@@ -51,7 +52,7 @@ def points_of(names: dict, task: Task, seed: int = 0) -> tuple[float, str]:
 def with_answer(master: types.ModuleType, code: str) -> types.ModuleType:
     """The names of a master that has run, with the code of an answer run on top."""
     names = {name: value for name, value in vars(master).items() if not name.startswith("__")}
-    return run([("", code)], names)
+    return run([Cell("code", code)], names)
 
 
 def sheet(name: tyro.conf.Positional[str], task: str = "") -> None:

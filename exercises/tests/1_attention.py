@@ -45,7 +45,7 @@ class ScoreVariance:
         if close(result, (right * d_k, 64.0)):
             return 1, "right for the inner product, but the division by √d_k is missing"
         if close(result, (right * math.sqrt(d_k), 8.0)):
-            return 1, "dividing by √d_k divides the variance by d_k"
+            return 1, "the division by √d_k is counted wrongly"
         if close(result[0], a * b):
             return 0, "this is right for means of zero only"
         return 0, "not the variance of a score"
@@ -81,7 +81,7 @@ class ScoreGradient:
         if close(result, scores.grad):
             return 3, ""
         if close(result, weights * (values @ g)):
-            return 1, "weights that grow take from the others: the mean of the answers is missing"
+            return 1, "weights that grow take from the others"
         if close(result, -scores.grad):
             return 2, "the sign is wrong"
         return 0, "not the gradient"

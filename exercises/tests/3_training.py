@@ -243,10 +243,10 @@ class NoisyFloor:
         if close(result, right):
             return 2, ""
         if close(result, right * (length + 1) / length):
-            return 1, "the end token costs nothing, and counts"
+            return 1, "the end token is counted wrongly"
         others = -(1 - q) * math.log(1 - q) - q * math.log(q / (V - 5))
         if close(result, others * length / (length + 1)):
-            return 1, "a token that is drawn anew may come out the same"
+            return 1, "drawing anew is counted wrongly"
         return 0, "not the entropy of a token"
 
 

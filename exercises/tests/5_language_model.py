@@ -140,7 +140,7 @@ class RotaryTerms:
         if agrees(1):
             return 2, ""
         if agrees(-1):
-            return 1, "B has the wrong sign: the angle is (m − n) ω, and the sine is odd"
+            return 1, "B has the wrong sign"
         return 0, "the sum is not the inner product of the rotated vectors"
 
 
