@@ -415,6 +415,8 @@ def one_word_asks():
 # step. It would at any distance, because no step uses the position of a word. That also loses the
 # word order; [Part 2](#positional-encoding) puts it back.
 #
+# <!-- figure: ask -->
+#
 # <a id="three-matrices"></a>
 # ## Three matrices
 #
@@ -5436,8 +5438,8 @@ def train_a_language_model():
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the likeliest token, is, has more than half. At 1 it has less than a third, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
 # **Figure 25.** What the [finished translator](#model-to-take-away) may write after *A little
-# girl*, at three temperatures. At 2 the tail has nearly all. On the page you set temperature, $k$
-# and $p$, and draw.
+# girl*. At a temperature of 2 the tail has nearly all. On the page you set temperature, $k$ and
+# $p$, and draw.
 
 
 # %%

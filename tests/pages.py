@@ -130,7 +130,7 @@ def contrast(a: str, b: str) -> float:
 
 # The figures that readers play with ---------------------------------------------------------------
 
-ASKED_FOR = ("batches", "pieces", "bleu")  # by a comment in the text
+ASKED_FOR = ("ask", "batches", "pieces", "bleu")  # by a comment in the text
 PLAYED = (*playable.PLAYABLE.values(), *ASKED_FOR)
 CAPTION = "Ein kleines Mädchen hebt einen roten Ball auf."  # in the first picture of all
 

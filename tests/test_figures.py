@@ -100,8 +100,9 @@ TOUCHES = {  # a touch that needs no model, and one more
     "sampling": lambda box: box.get_by_role("slider", name="top-k").press("Home"),
     "maps": lambda box: box.get_by_role("button", name="layer 2, head 3").click(),
     "pieces": lambda box: box.get_by_role("textbox").focus(),
+    "ask": lambda box: box.get_by_role("button", name="auf").click(),
     "batches": lambda box: box.get_by_role("button", name="Sort by length").click(),
-    "bleu": lambda box: box.get_by_role("button", name="Swap two words").click(),
+    "bleu": lambda box: box.get_by_role("button", name="swap two words").click(),
 }
 
 

@@ -1,6 +1,7 @@
 """Small figures with sliders: numbers are those of the script, and each slider changes them."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from tools.page.bundle import bundle
 from tools.page.markup import FIGURES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-SMALL = ("batches", "positions", "smoothing", "schedule", "sampling")
+SMALL = ("ask", "batches", "positions", "smoothing", "schedule", "sampling")
 
 
 # They compute what the script computes ------------------------------------------------------------
@@ -72,7 +73,26 @@ def test_learning_rates_are_those_of_the_script(at, engine, width, factor, warmu
     assert scene["peak"] == pytest.approx(max(expected), rel=1e-12)
 
 
-@pytest.mark.parametrize("budget", [24, 96, 130, 240])
+@pytest.mark.parametrize("asks, turn", [(3, 0), (0, 90), (7, -135)])
+def test_a_word_asks_as_in_the_script(at, double, engine, asks, turn):
+    words = [
+        {"word": word, "place": place.tolist()}
+        for word, place in zip(at.WORDS, at.VECTORS, strict=True)
+    ]
+    wish = {"words": words, "asks": asks, "turn": turn}
+    scene = engine.evaluate("wish => ask.sceneOf(wish)", wish)
+    angle = math.radians(turn)
+    turned = [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
+    vectors = torch.tensor([each["place"] for each in words])
+    query = vectors[asks] @ torch.tensor(turned)
+    answer, weights = at.ask(query, vectors, vectors)
+    for ours, expected in zip(
+        (scene["query"], scene["weights"], scene["answer"]), (query, weights, answer), strict=True
+    ):
+        torch.testing.assert_close(torch.tensor(ours), expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("budget", [24, 96, 130, 160])
 def test_sorted_batches_are_those_of_the_script(at, engine, budget):
     wish = {"budget": budget, "sorted": True, "seed": 3}
     scene = engine.evaluate("wish => batches.sceneOf(wish)", wish)

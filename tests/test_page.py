@@ -110,7 +110,7 @@ def test_a_page_of_a_finished_model_is_published(tmp_path, monkeypatch):
     assert build.main(["publish", str(source), str(folder)]) == 0
     names = ["index.html", "model.js", "preview.png", "the_annotated_transformer.ipynb"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    assert "Multi30k at level laptop" in (folder / "index.html").read_text("utf-8")
+    assert "ran on Multi30k" in (folder / "index.html").read_text("utf-8")
 
 
 # What a page is made of ---------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def build(notebook: Path) -> tuple[str, dict]:
     lead = lead[: lead.rfind(".", 0, 300) + 1] or lead[:200]  # whole sentences
     about = draft = ""
     if run:
-        about = f"This page shows a run on {run.get('corpus')} at level {run.get('level')}."
+        about = f"The cells ran on {run.get('corpus')}."
         problem = publish_problem(run)
         draft = f'<p class="draft" role="note">A draft: {problem}.</p>' if problem else ""
     urls = links()

@@ -58,14 +58,17 @@ def first_sentence(caption: Tag) -> str:
 
 
 def list_figures(article: BeautifulSoup) -> None:
-    """At the end a folded list of all figures and tables that have a number."""
+    """At the end a folded list of all figures and tables that have a number or are played with."""
     listed = ""
     for caption in article.select("figure > figcaption"):
+        figure = caption.parent
+        is_played = figure.get("data-play")
         numbered = caption.strong and NUMBERED.match(caption.strong.get_text())
         if numbered:
-            figure = caption.parent
-            name = figure.attrs.setdefault("id", numbered[0].lower().replace(" ", "-"))
-            played = " <small>to play with</small>" if figure.get("data-play") else ""
+            figure.attrs.setdefault("id", numbered[0].lower().replace(" ", "-"))
+        if numbered or (is_played and caption.strong):
+            name = figure["id"]
+            played = " <small>to play with</small>" if is_played else ""
             said = html.escape(first_sentence(caption), quote=False)
             listed += f'<li><a href="#{name}">{said}</a>{played}</li>'
     if listed:

@@ -35,6 +35,10 @@ CAPTIONS = {  # of figures that stand where a comment asks for them
         "and the mean cross-attention of its last layer: columns are read, rows are written. The "
         "loss is that on held-out sentences."
     ),
+    "ask": (
+        "<strong>Let a word ask.</strong> Choose who asks, or turn its query away from its vector, "
+        "and see who answers."
+    ),
     "batches": (
         "<strong>Fill batches.</strong> A row is a sentence, a block is a batch; what is hatched "
         "is padding. Sort the sentences, or change the budget."
@@ -139,8 +143,20 @@ def training_at_moments() -> dict | None:
     return {"epochs": len(log), "moments": moments, "losses": losses}
 
 
-def data_of(name: str) -> dict | None:
-    """What a figure is drawn from besides the model; None if that is not on record."""
+def words_in_the_plane(article: BeautifulSoup) -> dict | None:
+    """The words that Figure 7 has, and who asks; None without that figure."""
+    figure = article.find(attrs={"data-play": "by-hand"})
+    if figure is None:
+        return None
+    scene = json.loads(figure.find("script", type="application/json").string)
+    words = scene["rows"]
+    return {"words": words, "asks": [row["word"] for row in words].index(scene["asks"])}
+
+
+def data_of(name: str, article: BeautifulSoup) -> dict | None:
+    """What a figure is drawn from besides the model; None if that is not there."""
+    if name == "ask":
+        return words_in_the_plane(article)
     return training_at_moments() if name == "moments" else {}
 
 
@@ -152,7 +168,7 @@ def place_figures(article: BeautifulSoup) -> None:
             continue
         if name not in CAPTIONS:
             raise BuildError(f"<!--{comment}-->: no such figure; there are {', '.join(CAPTIONS)}")
-        if (data := data_of(name)) is not None:
+        if (data := data_of(name, article)) is not None:
             caption = CAPTIONS[name].format(**data)
             inside = f"{staged(name, data)}<figcaption>{caption}</figcaption>"
             about = f'id="figure-{name}" class="playable" data-play="{name}"'

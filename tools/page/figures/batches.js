@@ -73,7 +73,7 @@ export function Batches({ scene: first }) {
   const way = sorted ? "Sentences of similar length share a batch." : "Sentences come in a random order.";
   return html`<div class="small batches">
     <div class="controls">
-      <${Slider} label="budget" min="24" max="240" step="8" value=${budget} says=${`${budget} positions`}
+      <${Slider} label="budget" min="24" max="160" step="8" value=${budget} says=${`${budget} positions`}
         onMove=${(value) => change({ budget: value })} />
       <${Button} pressed=${sorted} onClick=${() => change({ sorted: !sorted })}>Sort by length<//>
       <${Button} onClick=${() => change({ seed: seed + 1 })}>Other sentences<//>

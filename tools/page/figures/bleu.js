@@ -77,12 +77,12 @@ export const firstScene = () => sceneOf(FIRST);
 // Spoiling a translation -----------------------------------------------------------------------------
 
 const SPOILING = {
-  "Drop a word": (words, at) => words.filter((_, i) => i !== at),
-  "Swap two words": (words, at) => {
+  "drop a word": (words, at) => words.filter((_, i) => i !== at),
+  "swap two words": (words, at) => {
     const pair = words.slice(at, at + 2).reverse();
     return [...words.slice(0, at), ...pair, ...words.slice(at + 2)];
   },
-  "One wrong word": (words, at) => words.map((word, i) => (i === at ? WRONG : word)),
+  "change a word": (words, at) => words.map((word, i) => (i === at ? WRONG : word)),
 };
 
 /** The reference spoilt at its first place; or at the next one, if the translation is spoilt so already. */
@@ -149,7 +149,7 @@ export function Bleu({ scene: first }) {
     return html`<${Row} name=${`n = ${i + 1}`} grams=${grams} counts=${slashed([count, grams.length])} />`;
   });
   return html`<div class="small bleu">
-    <div class="controls">${field("reference", "Reference")}${field("translation", "Translation")}${spoiling}</div>
+    <div class="controls">${field("reference", "Reference")}${field("translation", "Translation")}<span class="name">Copy the reference, but</span>${spoiling}</div>
     <table>
       <thead><tr><td></td><th scope="col" class="boxes">n-grams</th><th scope="col">precision</th></tr></thead>
       <tbody><${Row} name="reference" grams=${wanted} counts="" />${precisions}</tbody>

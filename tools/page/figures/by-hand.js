@@ -26,7 +26,7 @@ function Experiments({ chosen, onChoose }) {
       html`<${Button} pressed=${each === chosen} onClick=${() => onChoose(each === chosen ? null : each)}>${each.name}<//>`,
   );
   const hint =
-    "Drag the ring or a key, click a word, or press an experiment: this line then says what to see.";
+    "Press an experiment, and this line says what to see. Or drag the ring or a key, or click a word.";
   return html`<div class="experiments">
     ${buttons}<${Button} onClick=${() => onChoose(null)}>Start again<//>
     <p role="status">${chosen?.see ?? hint}</p>

@@ -78,7 +78,7 @@ function Curves({ scenes }) {
       .join("");
   const ends = scenes.map(({ parts, losses }) => `${nameOf(parts)} ${sayLoss(losses)}`).join(", ");
   return html`<div class="curves" role="img" aria-label=${`Loss against updates, on a logarithmic scale. Now: ${ends}`}>
-    <span class="axis" aria-hidden="true">loss</span>
+    <span class="axis" aria-hidden="true">loss, log scale</span>
     ${TICKS.map((tick) => html`<span class="tick" style=${`top:${(100 * depth(tick)).toFixed(2)}%`}>${tick}</span>`)}
     <svg viewBox="0 0 1 1" preserveAspectRatio="none">
       ${TICKS.map((tick) => html`<path class="grid-line" d=${`M0 ${depth(tick).toFixed(4)}H1`} />`)}

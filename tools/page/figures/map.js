@@ -77,7 +77,6 @@ function useRide(stops, scene, wished, wish) {
     const at = stopAt(stops, { ...wished.current, ...changes }) + 1;
     seen.current = at || player.at;
     player.show(seen.current);
-    if (at) setBegun(true);
   }
   const shown = stopAt(stops, scene);
   return { player, go, leave, reveal, box, stop: stops[shown], before: stops[shown - 1] };
@@ -137,7 +136,7 @@ export function ModelMap({ scene: first }) {
   return html`<div class=${classes({ map: true, touched })} ref=${ride.box}>
     <div class="words">
       <${SentenceField} id="map-german" sentence=${sentence} />
-      <p class="translated" lang=${WRITES.code}>${translation}</p>
+      <p class="translated"><span lang=${WRITES.code}>${translation}</span> <small>greedy decoding</small></p>
       <p class="line" role="status">${line || sentence.hint}</p>
     </div>
     <${Pieces} kind="source" name="source" label="Subwords of the source" pieces=${pieces.encoder} chosen=${scene.encoder} onChoose=${choosing("encoder")} />
@@ -154,7 +153,7 @@ export function ModelMap({ scene: first }) {
         <${Unplug} intact=${translation} text=${scene.read} layers=${size.layers} state=${state} />
       </div>
       <div class="panel">
-        <${Ride} player=${ride.player} stops=${stops} onStop=${ride.go} />
+        <${Ride} player=${ride.player} stops=${stops} isStop=${Boolean(ride.stop)} onStop=${ride.go} />
         <${Panel} scene=${scene} section=${first.sections[scene.place]} head=${head} onHead=${setHead}
           caption=${captionOf(scene, ride.stop, ride.before)} switches=${headSwitches(state, scene)} />
         <p class="heard" role="status">${touched ? heardOf(scene) : ""}</p>

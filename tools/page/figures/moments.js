@@ -54,7 +54,7 @@ function lossAt(losses, updates) {
 function told({ moments, losses }, at, chosen) {
   const { updates, sentences } = moments[at];
   const begins = updates ? "" : " The weights are still random.";
-  const most = `On average, a row has ${decimal(sharpness(sentences[chosen].rows))} of its weight in one column.`;
+  const most = `On average, each written subword has ${decimal(sharpness(sentences[chosen].rows))} of its attention on one source subword.`;
   return `Update ${grouped(updates)}.${begins} ${lossAt(losses, updates)} ${most}`;
 }
 

@@ -3,6 +3,7 @@
 import { renderToString } from "preact-render-to-string";
 
 import { Drawing } from "./arcs.js";
+import { Ask, firstScene as firstAsk } from "./ask.js";
 import { Batches, firstScene as firstBatches } from "./batches.js";
 import { Bleu, firstScene as firstBleu } from "./bleu.js";
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
@@ -42,6 +43,7 @@ const FIGURES = {
   map: [ModelMap, firstMap],
   maps: [Maps, firstMaps],
   pieces: [PiecesOfText, firstPieces],
+  ask: [Ask, firstAsk],
   batches: [Batches, firstBatches],
   bleu: [Bleu, firstBleu],
   positions: [Positions, firstPositions],

@@ -6,6 +6,7 @@ import { KNOWN, READS, SENTENCES } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { useScene } from "./lib/scene.js";
 import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
+import { spelt } from "./lib/text.js";
 import { UMLAUTS } from "./lib/umlauts.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useRef, useState } from "./lib/ui.js";
 import { Drawing, inWords, lookedAt } from "./arcs.js";
@@ -13,7 +14,7 @@ import { Candidates, English, Ghost } from "./candidates.js";
 import { addressOf, planIn, sceneOf } from "./translation.js";
 import { BANK, thrown, withWord, wordsOf } from "./words.js";
 
-const BEFORE = 700; // milliseconds in sight, before it plays by itself
+const BEFORE = 150; // milliseconds in sight, before it plays by itself
 
 /** A button that throws another caption. */
 function Die({ onThrow }) {
@@ -56,6 +57,15 @@ function Bank({ typed, write }) {
     pressed=${chosen[kind] === word} onClick=${() => write(withWord(typed, { kind, word }))}
   ><span lang="de">${word}</span><small>${means}</small><//>`;
   return html`<div class="bank" role="group" aria-label="Words for the sentence">${BANK.map(button)}</div>`;
+}
+
+/** Why the beam has not taken the likeliest piece; nothing where it has, or where the reader has chosen. */
+function whyTaken({ beam, chosen, decisions }, at) {
+  const { offers, taken } = decisions[at - 1];
+  const [best] = offers;
+  if (!beam || at <= chosen.length || best.id === taken) return "";
+  const { piece } = offers.find(({ id }) => id === taken);
+  return ` “${spelt(best.piece)}” is likelier here, but the beam found a better whole sentence with “${spelt(piece)}”.`;
 }
 
 /** A grid of buttons: for each layer the mean of its heads (null), and every head. */
@@ -221,9 +231,10 @@ export function Translator({ scene: first }) {
       </div>
       <${Candidates} scene=${scene} at=${under} hidden=${player.playing && !stays} onChoose=${overrule}>
         <p class=${classes({ try: true, unseen: player.playing && !stays })}>
-          Choose another piece, a word or part of one, and the rest is written anew.
+          Choose another piece, a word or part of one, and the rest is written anew. The more orange, the less sure the
+          model was.
         </p>
-        <p class="reads">${toward === null ? inWords(scene, at) : lookedAt(scene, toward)}</p>
+        <p class="reads">${toward === null ? inWords(scene, at) : lookedAt(scene, toward)}${whyTaken(scene, under)}</p>
       <//>
     </div>
     <div class="foot">

@@ -9,6 +9,7 @@ import { all } from "./dom.js";
 import { startArriving } from "./folds.js";
 import { startScrolling } from "./scrolling.js";
 import { startTheme } from "./theme.js";
+import { Ask } from "../figures/ask.js";
 import { Batches } from "../figures/batches.js";
 import { Bleu } from "../figures/bleu.js";
 import { ByHand } from "../figures/by-hand.js";
@@ -27,6 +28,7 @@ import { Tree } from "../figures/tree.js";
 import { hydrate } from "preact";
 
 const COMPONENTS = {
+  ask: Ask,
   batches: Batches,
   bleu: Bleu,
   "by-hand": ByHand,

@@ -64,7 +64,7 @@ export function captionOf(scene, stop, before) {
   const word = `“${spelt(pieces[side][position])}”`;
   const length = decimal(strip.length, 1);
   const guess = side === "decoder" ? guessOf(scene, before) : "";
-  const skipped = stop?.skipped ? `${layer} ${layer === 1 ? "layer" : "layers"} later: ` : "";
+  const skipped = stop?.skipped ? `After ${layer} more ${layer === 1 ? "layer" : "layers"}: ` : "";
   if (scene.start)
     return [
       `${word} is token ${position + 1} of ${ids[side].length}, id ${grouped(ids[side][position])} of ${grouped(size.words)}.`,
@@ -119,8 +119,8 @@ export function captionOf(scene, stop, before) {
   ];
 }
 
-/** Play, the stops before and after, and a slider. */
-export function Ride({ player, stops, onStop }) {
+/** Play, the stops before and after, and a slider. Where a box beside the way is shown, no stop is counted. */
+export function Ride({ player, stops, isStop, onStop }) {
   const { at, playing } = player;
   const stop = stops[at - 1];
   const name = `${sideOf(stop.place)}: ${stop.start ? "ids" : nameOf(stop.place)}`;
@@ -130,6 +130,6 @@ export function Ride({ player, stops, onStop }) {
     <input type="range" min="1" max=${stops.length} step="1" value=${at} aria-label="Stop" aria-valuetext=${name}
       onInput=${({ target }) => onStop(Number(target.value))} />
     <${Button} aria-label="Next stop" off=${at >= stops.length} onClick=${() => onStop(at + 1)}>›<//>
-    <span class="count">${at} of ${stops.length}</span>
+    <span class="count">${isStop ? `${at} of ${stops.length}` : `${stops.length} stops`}</span>
   </div>`;
 }
