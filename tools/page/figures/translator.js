@@ -91,6 +91,7 @@ function useOpening(figure, player, stop) {
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (still || location.hash.startsWith("#s=")) return;
     const { turn } = player;
+    const { current } = figure;
     let clock;
     let playing = 0; // the player's turn, once it plays
     const seen = new IntersectionObserver(
@@ -106,7 +107,7 @@ function useOpening(figure, player, stop) {
     };
     function play() {
       give();
-      if (player.turn !== turn) return;
+      if (player.turn !== turn || current.contains(document.activeElement)) return;
       player.restart(player.count);
       player.play(stop);
       playing = player.turn;
@@ -116,7 +117,6 @@ function useOpening(figure, player, stop) {
       give();
       if (playing === player.turn) player.show(stop);
     };
-    const { current } = figure;
     seen.observe(current.querySelector(".outcome"));
     current.addEventListener("focusin", enter);
     return () => {
@@ -257,8 +257,8 @@ export function Translator({ scene: first }) {
       </div>
       ${
         KNOWN &&
-        html`<p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. That the
-        others at a word get so much is no accident: <a href="#label-smoothing">training</a> gives them a share of every target.</p>`
+        html`<p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. The
+        other candidates get as much as they do because <a href="#label-smoothing">label smoothing</a> gives them a share of every target.</p>`
       }
       </details>
     </div>

@@ -121,8 +121,8 @@ export function WidthSays({ width, divide }) {
   if (width === 2) {
     const two = "The vectors of this plane have two numbers.";
     if (divide)
-      return html`${two} Wider ones spread a dot product √(d<sub>k</sub>/2) times as far.
-        The division takes that back.`;
+      return html`${two} Dot products of wider vectors spread √(d<sub>k</sub>/2) times as far,
+        and the division takes that back.`;
     return html`${two} Undivided, their scores lie ${rootOf(2)} times as far apart.`;
   }
   const farther = rootOf(width / 2, `√(${width}/2)`);

@@ -39,21 +39,24 @@ export const stopAt = (stops, { place, layer, start }) =>
       (stop.layer === layer || placed(place).number < 0),
   );
 
-/** What the lens finds in a row of the decoder's table, as words. */
+/** What the lens finds in a row of the decoder's table: [piece, share], as words. */
 function guessIn({ tables, decoder }, row) {
   const { piece, share } = tables.decoder.rows[row][decoder];
-  return `“${spelt(piece)}” (${decimal(share)})`;
+  return [`“${spelt(piece)}”`, decimal(share)];
 }
 
 /** How the guess changes here, against the stop before. */
-function guessOf(scene, before) {
+function guessOf(scene, last) {
   const row = rowOf(scene).row;
   const from =
-    before && sideOf(before.place) === "decoder"
-      ? rowOf({ ...before, size: scene.size }).row
+    last && sideOf(last.place) === "decoder"
+      ? rowOf({ ...last, size: scene.size }).row
       : Math.max(0, row - 1);
-  const [was, is] = [guessIn(scene, from), guessIn(scene, row)];
-  return was === is ? `The guess here is ${is}.` : `The guess changes from ${was} to ${is}.`;
+  const [[was, before], [is, now]] = [guessIn(scene, from), guessIn(scene, row)];
+  if (was !== is) return `The guess changes from ${was} (${before}) to ${is} (${now}).`;
+  return before === now
+    ? `The guess here is ${is} (${now}).`
+    : `The guess stays ${is}, from ${before} to ${now}.`;
 }
 
 /** Two sentences about what happens at a place, with the numbers of this text. */

@@ -97,7 +97,7 @@ export function Unplug({ intact, text, layers, state }) {
       );
       return html`<div class="row"><span>${name.replace(/^(encoder|decoder|masked) /, "")}</span>${switches}</div>`;
     });
-    return html`<div role="group" aria-label=${`Parts of the ${side}, by layer`}>${rows}</div>`;
+    return html`<div role="group" aria-label=${`Parts of the ${side}, by layer`}><b>${side}</b>${rows}</div>`;
   });
   const alone = Object.entries(ALONE).map(([cut, name]) => button(cut, name, name));
   return html`<div class="unplug">

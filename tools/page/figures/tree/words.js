@@ -102,7 +102,7 @@ export function told(scene, at) {
 /** A node in words: where it stands, what it was worth, how it came to its place. */
 function inWords({ steps, greedy, alpha }, { kind, step, place, node }) {
   if (step === 0) {
-    return "Point at a subword, or go to it by the arrow keys: here is what it has proposed.";
+    return "Point at a subword, or tap it: here is what it has proposed.";
   }
   const parent = kind === "greedy" ? greedy[step - 2] : steps[step - 1].kept[node.from];
   const where = { kept: `place ${place + 1}`, cut: "cut", greedy: "greedy" }[kind];
