@@ -144,7 +144,7 @@ class WindowedAttention:
         full = torch.ones(len(x), len(x))
         for off, points, message in (
             (0, 3, ""),
-            (1, 1, "the window is one too wide: it counts the query itself"),
+            (1, 1, "the window is one too wide: the query itself is one of the `width`"),
             (-1, 1, "the window is one too narrow"),
         ):
             mask = full.tril() - full.tril(-width - off)
