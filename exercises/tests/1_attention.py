@@ -229,9 +229,7 @@ class CheckOfAttention:
                 try:
                     solve.check_of_attention(function)
                     refused.append(False)
-                except (NotImplementedError, NotHere):
-                    raise
-                except Exception:
+                except AssertionError:
                     refused.append(True)
         finally:
             at.attention, F.scaled_dot_product_attention = kept
