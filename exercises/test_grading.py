@@ -195,6 +195,29 @@ def test_points_typed_into_the_reports_count_and_stay(folder):
         assert report_file(folder).read_text("utf-8").count(REPORT) == 3
 
 
+def test_a_report_that_changed_after_it_was_read_is_to_be_read_again(folder, capsys):
+    grade.mark_folder(folder)
+    change(report_file(folder), "## ADA\npoints:", "## ADA\npoints: 1.5\nOne seed only.\n")
+    grade.mark_folder(folder)
+    assert "read again" not in capsys.readouterr().out
+    hand_in(folder, "ADA", "I drew\n\nten thousand queries.")
+    hand_in(folder, "BEN", "Nobody has read this one yet.")
+    for _ in range(2):  # until the tutor deletes the line
+        grade.mark_folder(folder)
+        said = capsys.readouterr().out
+        assert f"to read again, since they have changed: ADA in {report_file(folder)}" in said
+        assert rows_of(folder)["ADA"]["sum (20)"] == "8.5"
+        assert "1.5 of 2 for an earlier version. One seed only." in feedback_for(folder, "ADA")
+    path = report_file(folder)
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    heading = lines.index("## ADA\n")
+    assert lines[heading + 2].startswith(reports.CHANGED)
+    path.write_text("".join(lines[: heading + 2] + lines[heading + 3 :]), "utf-8")
+    grade.mark_folder(folder)
+    assert "read again" not in capsys.readouterr().out
+    assert "1.5 of 2. One seed only." in feedback_for(folder, "ADA")
+
+
 @pytest.mark.parametrize(
     "typed, message",
     [

@@ -188,7 +188,7 @@ def read_verdicts(sheet: Sheet, folder: Path) -> None:
     for task in sheet.with_reports():
         found = sheet.verdicts[task.name] = {}
         for path in reports.files_of(folder, sheet.name, task.name):
-            typed = reports.read(path, task.tutor, set(sheet.reports[task.name]))
+            typed = reports.read(path, task.tutor, sheet.reports[task.name])
             if again := typed.keys() & found.keys():
                 raise ValueError(f"{path}: {min(again)} also stands in the file of another tutor")
             found |= typed
@@ -209,6 +209,9 @@ def write_reports(sheet: Sheet, folder: Path, roster: Roster) -> None:
             unread = sum(sheet.verdict(task, student).points is None for student in texts)
             if unread:
                 print(f"{unread} of {len(texts)} reports to read: {path}")
+            changed = [student for student in texts if sheet.verdict(task, student).changed]
+            if changed:
+                print(f"to read again, since they have changed: {', '.join(changed)} in {path}")
         for path in before:
             if path not in shares:  # the roster has changed
                 path.unlink()

@@ -10,7 +10,7 @@ A good measurement, but of one seed only.
 import functools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exercises.course import sheets
@@ -22,12 +22,16 @@ from tools.records import write_text
 HEAD = """# {title}
 
 Up to {most:g} points. Type them behind `points:`, and below that line what the student should read.
-Then run `make grade` again.
+Then run `make grade` again. A line with READ AGAIN says that a report has changed since: delete it
+when you have read the new text. Until then the old points count.
 
 {question}
 
 {wanted}
 """
+
+
+CHANGED = "READ AGAIN"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Verdict:
 
     points: float | None = None
     comment: str = ""
+    changed: bool = False  # the report is another than the one that the tutor has read
 
 
 # What a student wrote -----------------------------------------------------------------------------
@@ -108,14 +113,18 @@ def write(
     for student, text in sorted(found.items()):
         verdict = verdicts.get(student, Verdict())
         points = "" if verdict.points is None else f" {verdict.points:g}"
+        again = f"{CHANGED}: the report has changed. Delete this line.\n" if verdict.changed else ""
         comment = f"{verdict.comment}\n" if verdict.comment else ""
         report = quoted(text)
-        parts.append(f"## {student}\npoints:{points}\n{comment}\n{report}\n")
+        parts.append(f"## {student}\npoints:{points}\n{again}{comment}\n{report}\n")
     write_text(path, "\n".join(parts))
 
 
-def read(path: Path, most: float, students: set[str]) -> dict[str, Verdict]:
-    """What a tutor typed, by student. ValueError names the line that cannot be understood."""
+def read(path: Path, most: float, found: dict[str, str]) -> dict[str, Verdict]:
+    """What a tutor typed, by student; `found` has the reports as they are now.
+
+    ValueError names the line that cannot be understood.
+    """
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError:
@@ -128,14 +137,21 @@ def read(path: Path, most: float, students: set[str]) -> dict[str, Verdict]:
         verdict = verdict_of(body, most, f"{place} ({student})")
         if student in verdicts:
             raise ValueError(f"{place}: {student} stands here twice; delete one of the two")
-        if student in students:
-            verdicts[student] = verdict
+        if student in found:
+            same = report_in(body) == quoted(found[student])
+            changed = verdict.points is not None and (verdict.changed or not same)
+            verdicts[student] = replace(verdict, changed=changed)
         elif verdict != Verdict():
             raise ValueError(
                 f"{place}: {student} has no such report. Put it back, or delete these lines"
             )
         line += 1 + body.count("\n")
     return verdicts
+
+
+def report_in(body: str) -> str:
+    """The report, still quoted, below a student's name."""
+    return "\n".join(line.rstrip() for line in body.split("\n") if line.startswith(">"))
 
 
 def verdict_of(body: str, most: float, place: str) -> Verdict:
@@ -145,7 +161,8 @@ def verdict_of(body: str, most: float, place: str) -> Verdict:
     if len(points) != 1:
         raise ValueError(f"{place}: one line with 'points:' is needed, not {len(points)}")
     typed.remove(points[0])
-    comment = "\n".join(typed).strip()
+    comment = "\n".join(line for line in typed if not line.startswith(CHANGED)).strip()
+    changed = any(line.startswith(CHANGED) for line in typed)
     number = points[0].partition(":")[2].strip()
     if not number:
         return Verdict(None, comment)
@@ -155,4 +172,4 @@ def verdict_of(body: str, most: float, place: str) -> Verdict:
         value = math.nan
     if not 0 <= value <= most:
         raise ValueError(f"{place}: points are a number from 0 to {most:g}, not '{number}'")
-    return Verdict(value, comment)
+    return Verdict(value, comment, changed)

@@ -130,6 +130,7 @@ def said_by_tutor(sheet: Sheet, task: Task, student: str) -> str:
     if student not in sheet.reports[task.name]:
         return "none is in its place"
     points = "not read yet" if verdict.points is None else f"{verdict.points:g} of {task.tutor:g}"
+    points += " for an earlier version" if verdict.changed else ""
     return f"{points}. {' '.join(verdict.comment.split())}" if verdict.comment else points
 
 
