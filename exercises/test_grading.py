@@ -106,6 +106,17 @@ def test_a_file_in_no_students_folder_is_left_out(folder, capsys):
     assert "no student's folder" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", [f"{SHEET}.zip", f"{SHEET}.ipynb.txt", "all.tar.gz", "X.PY"])
+def test_files_of_other_kinds_are_left_out_and_named(folder, capsys, name):
+    for other in (name, "curve.png"):
+        (folder / "BEN" / other).write_bytes(b"PK\x03\x04\xff")
+    grade.mark_folder(folder)
+    assert rows_of(folder).keys() == {"ADA", "BEN"}
+    left_out = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert len(left_out) == 1
+    assert left_out[0].endswith(str(folder / "BEN" / name))
+
+
 @pytest.mark.parametrize("sheet", SHEETS)
 def test_only_names_that_are_lost_are_named(sheet, tmp_path):
     path = tmp_path / "sheet.py"

@@ -28,6 +28,7 @@ from tools.records import command_line, write_text
 
 MARKS = "marks"
 ROSTER = "students.csv"
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".svg")
 SETTINGS = {"seconds": 60, "gigabytes": 2}
 
 
@@ -47,12 +48,13 @@ def plain_name(name: str) -> str:
 
 
 def files_in(folder: Path) -> Iterator[Path]:
-    """Scripts and notebooks in a folder and below, but for hidden ones and copies of ours."""
+    """The files in a folder and below, but for hidden ones, copies of ours, and pictures."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith((".", "__")) for part in parts) or parts[0] == MARKS
-        ours = path.name in (SCRIPT.name, HUNT.name)
-        if path.suffix in (".py", ".ipynb") and path.is_file() and not hidden and not ours:
+        ours = path.name in (SCRIPT.name, HUNT.name, ROSTER)
+        picture = path.suffix.lower() in PICTURES
+        if path.is_file() and not hidden and not ours and not picture:
             yield path
 
 
@@ -61,6 +63,9 @@ def hand_ins_of(folder: Path) -> dict[str, dict[str, Path]]:
     found: dict[str, dict[str, Path]] = {}
     twice = []
     for path in files_in(folder):
+        if path.suffix not in (".py", ".ipynb"):
+            print(f"left out, since it ends with neither .py nor .ipynb: {path}")
+            continue
         sheet = sheet_of(path)
         if not sheet:
             print(f"left out, since neither name nor text says which sheet it is: {path}")
