@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exercises.course import grade, sheets
-from exercises.course.hand_in import Cell, mark_cells
+from exercises.course.hand_in import Cell, Limits, mark_cells
 from exercises.course.tasks import HERE, tasks_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -131,6 +131,23 @@ def test_each_hand_in_gets_what_it_deserves(tmp_path):
         else:
             assert float(row["sum (20)"]) == points, row
         assert remark in row["remarks"], row
+
+
+def test_the_reason_why_a_cell_gave_no_answer_stands_with_its_task():
+    cells = [
+        Cell("code", "predicted = 'TTFTTF'\nwhile True:\n    pass", "predictions"),
+        Cell("code", "def score_variance(m)\n", "score_variance"),
+        Cell("code", "raise NotImplementedError", "matrices"),
+        Cell("code", "1 / 0"),
+    ]
+    names = [cell.task for cell in cells]
+    tasks = [task for task in tasks_of(SHEET) if task.name in names]
+    mark = mark_cells(cells, tasks, limits=Limits(step=3))
+    assert "longer than 3 seconds" in mark.messages["predictions"]
+    assert "SyntaxError" in mark.messages["score_variance"]
+    assert mark.messages["matrices"] == "not answered"
+    assert len(mark.errors) == 1
+    assert "ZeroDivisionError" in mark.errors[0]
 
 
 def test_files_are_refused_below_python_too():

@@ -31,6 +31,7 @@ WORKER = Path(__file__).with_name("worker.py")
 SCRIPT = ROOT / "the_annotated_transformer.py"
 HUNT = ROOT / "docs" / "course" / "hunt.py"
 LARGEST_REPLY = 50 * 2**20
+UNANSWERED = "not answered"  # as the worker and the tests say it
 STARTING = 300  # seconds until the process has loaded PyTorch, at most
 
 
@@ -280,7 +281,7 @@ def run_steps(job: dict, limits: Limits, alike: Callable[[int], list[int]]) -> R
             raise RuntimeError("the process for hand-ins does not start: COURSE_DEBUG=1 says why")
         if begun is None or begun in skip or time.monotonic() >= end:
             return replies
-        reason = f"longer than {limits.step:g} seconds" if late else "it killed the process"
+        reason = f"ran longer than {limits.step:g} seconds" if late else "it killed the process"
         for number in alike(begun):
             replies.ends[number] = {"end": number, "error": reason}
             skip.add(number)
@@ -326,7 +327,11 @@ def mark_cells(
             mark.messages[task.name] = message
     for number, cell in enumerate(code):
         error = str(replies.ends.get(number, {}).get("error", ""))[:200]
-        if error and error != "not answered":
+        if not error or error == UNANSWERED:
+            continue
+        if mark.messages.get(cell.task) == UNANSWERED:  # nothing came of the cell: this is why
+            mark.messages[cell.task] = f"its cell: {error}"
+        else:
             place = f"cell of {cell.task}" if cell.task else f"cell {number + 1}"
             mark.errors.append(f"{place}: {error}")
     for name in only_in_checks(cells):
@@ -340,5 +345,5 @@ def mark_file(path: Path, tasks: list[Task], seed: int = 0, limits: Limits | Non
         cells = read_hand_in(path)
     except ValueError as error:
         none = {task.name: 0 for task in tasks}
-        return Mark(none, dict.fromkeys(none, "not answered"), [str(error)], shielded=True)
+        return Mark(none, dict.fromkeys(none, UNANSWERED), [str(error)], shielded=True)
     return mark_cells(cells, tasks, seed, limits)

@@ -120,7 +120,8 @@ def feedback_on(sheet: Sheet, student: str) -> str:
         if task.tutor:
             lines.append(f"  - report: {said_by_tutor(sheet, task, student)}")
     if mark.errors:
-        lines += ["", "Errors, the first of which may cause the others:", ""]
+        several = len(mark.errors) > 1
+        lines += ["", "Errors, the first of which may cause the others:" if several else "Error:", ""]
         lines += [f"- {error}" for error in mark.errors]
     return "\n".join(lines) + "\n"
 
