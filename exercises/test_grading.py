@@ -379,7 +379,7 @@ def test_a_list_of_students_in_another_encoding_is_refused(folder):
         grade.mark_folder(folder)
 
 
-def test_feedback_has_points_messages_and_errors_but_no_refusals(folder, monkeypatch):
+def test_feedback_has_points_messages_and_errors_but_no_refusals(folder, monkeypatch, capsys):
     def mark_file(path, tasks, *_):
         names = [task.name for task in tasks]
         points, messages = dict.fromkeys(names, 1), dict.fromkeys(names, f"for {path.parent.name}")
@@ -396,3 +396,4 @@ def test_feedback_has_points_messages_and_errors_but_no_refusals(folder, monkeyp
     assert "BEN" not in text
     assert "/secret" not in text
     assert "refused: open /secret" in rows_of(folder)["ADA"]["remarks"]
+    assert "refused: open /secret" in capsys.readouterr().out

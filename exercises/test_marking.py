@@ -150,6 +150,19 @@ def test_the_reason_why_a_cell_gave_no_answer_stands_with_its_task():
     assert "ZeroDivisionError" in mark.errors[0]
 
 
+def test_no_message_says_where_the_project_lies():
+    cells = [
+        Cell("code", f"open({str(SECRET)!r})", "predictions"),
+        Cell("code", f"open({str(SECRET)!r})"),
+    ]
+    mark = mark_cells(cells, [task for task in tasks_of(SHEET) if task.name == "predictions"])
+    said = [*mark.messages.values(), *mark.errors, *mark.refused]
+    assert len(said) == 3
+    for text in said:
+        assert "tests/1_attention.py" in text
+        assert str(HERE) not in text
+
+
 def test_files_are_refused_below_python_too():
     code = f"torch.from_file({str(SECRET)!r}, size=10, dtype=torch.uint8)"
     tasks = [task for task in tasks_of(SHEET) if task.name == "predictions"]

@@ -160,6 +160,8 @@ def mark_sheet(sheet: Sheet, kept: dict, workers: int, save: Callable[[], None])
             before = sum(old[student]["points"].values()) if student in old else points
             was = f" (was {before:g})" if before != points else ""
             print(f"{sheet.name}  {points:5g}{was}  {student}", flush=True)
+            for what in mark.refused:
+                print(f"    the marker has refused: {what}")
             save()
     for student in sheet.paths:
         result = {name: value for name, value in known[student].items() if name != "digest"}

@@ -6,6 +6,7 @@ solutions stay in this process.
 import ast
 import builtins
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -287,6 +288,21 @@ def run_steps(job: dict, limits: Limits, alike: Callable[[int], list[int]]) -> R
             skip.add(number)
 
 
+@functools.cache
+def our_places() -> list[str]:
+    """Folders of this machine, the longest first: no student need know where they lie."""
+    places = {str(ROOT), sys.prefix, sys.base_prefix, tempfile.gettempdir(), str(Path.home())}
+    places |= {os.path.realpath(place) for place in places}
+    return sorted(places - {os.sep}, key=len, reverse=True)
+
+
+def without_places(text: str) -> str:
+    """A message without the folders of this machine."""
+    for place in our_places():
+        text = text.replace(place + os.sep, "…/")
+    return text
+
+
 # Judging ------------------------------------------------------------------------------------------
 
 
@@ -315,18 +331,19 @@ def mark_cells(
         return [number for number, (task, _) in enumerate(plan, len(code)) if task is tested]
 
     replies = run_steps(job, limits, alike)
-    mark = Mark(refused=list(dict.fromkeys(replies.refused)), shielded=replies.shielded)
+    refused = dict.fromkeys(map(without_places, replies.refused))
+    mark = Mark(refused=list(refused), shielded=replies.shielded)
     for number, (task, number_of_seed) in enumerate(plan, len(code)):
         reply = replies.ends.get(number, {"error": "did not run"})
         if "error" in reply:
-            points, message = 0, str(reply["error"])[:200]
+            points, message = 0, without_places(str(reply["error"]))[:200]
         else:
             points, message = task.mark(reply.get("result"), number_of_seed)
         if points < mark.points.get(task.name, points + 1):  # the worst of all seeds counts
             mark.points[task.name] = points
             mark.messages[task.name] = message
     for number, cell in enumerate(code):
-        error = str(replies.ends.get(number, {}).get("error", ""))[:200]
+        error = without_places(str(replies.ends.get(number, {}).get("error", "")))[:200]
         if not error or error == UNANSWERED:
             continue
         if mark.messages.get(cell.task) == UNANSWERED:  # nothing came of the cell: this is why
@@ -345,5 +362,7 @@ def mark_file(path: Path, tasks: list[Task], seed: int = 0, limits: Limits | Non
         cells = read_hand_in(path)
     except ValueError as error:
         none = {task.name: 0 for task in tasks}
-        return Mark(none, dict.fromkeys(none, UNANSWERED), [str(error)], shielded=True)
+        return Mark(
+            none, dict.fromkeys(none, UNANSWERED), [without_places(str(error))], shielded=True
+        )
     return mark_cells(cells, tasks, seed, limits)

@@ -121,7 +121,11 @@ def feedback_on(sheet: Sheet, student: str) -> str:
             lines.append(f"  - report: {said_by_tutor(sheet, task, student)}")
     if mark.errors:
         several = len(mark.errors) > 1
-        lines += ["", "Errors, the first of which may cause the others:" if several else "Error:", ""]
+        lines += [
+            "",
+            "Errors, the first of which may cause the others:" if several else "Error:",
+            "",
+        ]
         lines += [f"- {error}" for error in mark.errors]
     return "\n".join(lines) + "\n"
 
