@@ -82,8 +82,8 @@ def quoted(text: str) -> str:
 def wanted_in(sheet: str, number: int) -> str:
     """What the guide for teachers says about a report."""
     guide = (HERE / "README.md").read_text("utf-8")
-    found = re.search(rf"(?m)^\| {sheet[0]}, {number} \| (.*) \|$", guide)
-    return f"What to look for: {found[1]}" if found else ""
+    found = re.search(rf"(?m)^\| {sheet[0]}, {number} \| ([^|]*) \| ([^|]*) \|$", guide)
+    return f"Numbers to expect: {found[1]}\n\nWhat to look for: {found[2]}" if found else ""
 
 
 def file_of(folder: Path, sheet: str, task: str, tutor: str = "") -> Path:
