@@ -92,11 +92,24 @@ def test_a_folder_without_sheets_is_refused(tmp_path):
         grade.mark_folder(tmp_path)
 
 
-def test_two_files_of_one_student_are_refused_before_anything_runs(folder):
-    (folder / "ADA" / "1_attention-new.py").write_text("")
-    with pytest.raises(ValueError, match="ADA has two files for 1_attention"):
+def test_a_student_with_two_files_is_skipped_and_loses_nothing(folder, capsys):
+    hand_in(folder, "ADA", "Two\n\n> lines\n> and a quotation.")
+    grade.mark_folder(folder)
+    change(report_file(folder), "## ADA\npoints:", "## ADA\npoints: 1.5\nOne seed only.\n")
+    second = folder / "ADA" / f"{SHEET}-new.py"
+    second.write_text("")
+    hand_in(folder, "CEM")
+    for _ in range(2):
         grade.mark_folder(folder)
-    assert not ran
+        said = capsys.readouterr().out
+        assert f"NOT MARKED: ADA has 2 files for {SHEET}" in said
+        assert str(second) in said
+        assert rows_of(folder).keys() == {"BEN", "CEM"}
+    second.unlink()
+    grade.mark_folder(folder)
+    assert ran == ["ADA", "BEN", "CEM"]
+    assert rows_of(folder)["ADA"]["sum (20)"] == "8.5"
+    assert "1.5 of 2. One seed only." in feedback_for(folder, "ADA")
 
 
 def test_a_file_in_no_students_folder_is_left_out(folder, capsys):
@@ -352,7 +365,8 @@ def test_totals_have_all_sheets_and_all_students(folder, capsys, delimiter):
     assert list(rows["DAN"].values()) == ["0816", "DAN", "", "", "0"]
     said = capsys.readouterr().out
     assert "not in students.csv: BEN" in said
-    assert "has handed in nothing: DAN" in said
+    assert "1 of 2 have not handed in 1_attention:\n    DAN\n" in said
+    assert "1 of 2 have not handed in 2_model:\n    DAN\n" in said
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,9 @@ def files_in(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def hand_ins_of(folder: Path) -> dict[str, dict[str, Path]]:
-    """The hand-ins by sheet and student; ValueError if there is none, or a student has two."""
-    found: dict[str, dict[str, Path]] = {}
-    twice = []
+def hand_ins_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """The files by sheet and student, who should have one of each; ValueError if there are none."""
+    found: dict[str, dict[str, list[Path]]] = {}
     for path in files_in(folder):
         if path.suffix not in (".py", ".ipynb"):
             print(f"left out, since it ends with neither .py nor .ipynb: {path}")
@@ -73,11 +72,7 @@ def hand_ins_of(folder: Path) -> dict[str, dict[str, Path]]:
             print(f"left out, since it lies in no student's folder: {path}")
         else:
             student = student_of(path, folder)
-            other = found.setdefault(sheet, {}).setdefault(student, path)
-            if other != path:
-                twice.append(f"{student} has two files for {sheet}: {other} and {path}")
-    if twice:
-        raise ValueError("\n".join([*twice, "nothing is marked: move away all but one of each"]))
+            found.setdefault(sheet, {}).setdefault(student, []).append(path)
     if not found:
         raise ValueError(f"{folder} holds no sheet: hand-ins lie at {folder}/NAME/{SHEETS[0]}.py")
     return dict(sorted(found.items()))
@@ -141,7 +136,8 @@ def mark_sheet(sheet: Sheet, kept: dict, workers: int, save: Callable[[], None])
         settings["seconds"], max(30 * settings["seconds"], 600), int(settings["gigabytes"] * 2**30)
     )
     old = kept["marks"].get(sheet.name, {})
-    kept["marks"][sheet.name] = known = {}
+    known = {student: old[student] for student in sheet.skipped if student in old}
+    kept["marks"][sheet.name] = known
     changed = {}
     for student, path in sheet.paths.items():
         digest = digest_of(path, sheet.name, settings)
@@ -171,13 +167,19 @@ def mark_sheet(sheet: Sheet, kept: dict, workers: int, save: Callable[[], None])
 # The command --------------------------------------------------------------------------------------
 
 
-def sheet_with(name: str, paths: dict[str, Path], folder: Path) -> Sheet:
+def sheet_with(name: str, files: dict[str, list[Path]], folder: Path) -> Sheet:
     """A sheet before its marking: its reports, and what tutors typed about them so far."""
     headings = {heading.name: heading for heading in sheets.headings_of(sheets.master(name))}
     tasks = tasks_of(name)
-    sheet = Sheet(name, tasks, headings, paths, {}, {})
+    paths = {student: own[0] for student, own in files.items() if len(own) == 1}
+    skipped = {student: own for student, own in files.items() if len(own) > 1}
+    sheet = Sheet(name, tasks, headings, paths, skipped, {}, {})
     for task in sheet.with_reports():
-        texts = {student: report_in(path, name, task.name) for student, path in paths.items()}
+        kept = {}
+        for path in reports.files_of(folder, name, task.name):
+            kept |= reports.texts_in(path)
+        texts = {student: kept.get(student, "") for student in skipped}  # as the tutor has read it
+        texts |= {student: report_in(path, name, task.name) for student, path in paths.items()}
         sheet.reports[task.name] = {student: text for student, text in texts.items() if text}
     read_verdicts(sheet, folder)
     return sheet
@@ -264,11 +266,18 @@ def mark_folder(
 
 def warn(found: list[Sheet], roster: Roster) -> None:
     """Say what a lecturer should look at."""
-    students = {student for sheet in found for student in sheet.marks}
+    students = {student for sheet in found for student in (*sheet.marks, *sheet.skipped)}
     for student in sorted(students - roster.keys()) if roster else ():
         print(f"not in {ROSTER}: {student}")
-    for student in sorted(roster.keys() - students):
-        print(f"has handed in nothing: {student}")
+    for sheet in found:
+        missing = sorted(roster.keys() - sheet.marks.keys() - sheet.skipped.keys())
+        if missing:
+            print(f"{len(missing)} of {len(roster)} have not handed in {sheet.name}:")
+            print(f"    {', '.join(missing)}")
+    for sheet in found:
+        for student, paths in sheet.skipped.items():
+            print(f"NOT MARKED: {student} has {len(paths)} files for {sheet.name}, keep one:")
+            print("\n".join(f"    {path}" for path in paths))
     if not all(mark.shielded for sheet in found for mark in sheet.marks.values()):
         print("Some hand-ins were shielded by Python alone, not by the kernel: see worker.py.")
 

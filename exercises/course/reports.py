@@ -32,6 +32,7 @@ when you have read the new text. Until then the old points count.
 
 
 CHANGED = "READ AGAIN"
+STUDENT = r"(?m)^## (.*)\n"
 
 
 @dataclass(frozen=True)
@@ -120,17 +121,30 @@ def write(
     write_text(path, "\n".join(parts))
 
 
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not in UTF-8: save it so") from None
+
+
+def texts_in(path: Path) -> dict[str, str]:
+    """The reports in a file, by student."""
+    _, *parts = re.split(STUDENT, text_of(path))
+    found = {
+        name.strip(): report_in(body) for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+    return {student: re.sub("(?m)^> ?", "", report) for student, report in found.items()}
+
+
 def read(path: Path, most: float, found: dict[str, str]) -> dict[str, Verdict]:
     """What a tutor typed, by student; `found` has the reports as they are now.
 
     ValueError names the line that cannot be understood.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not in UTF-8: save it so") from None
+    text = text_of(path)
     verdicts = {}
-    parts = re.split(r"(?m)^## (.*)\n", text)
+    parts = re.split(STUDENT, text)
     line = 1 + parts[0].count("\n")
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         student, place = name.strip(), f"{path}, line {line}"

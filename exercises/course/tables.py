@@ -24,6 +24,7 @@ class Sheet:
     tasks: list[Task]
     headings: dict[str, Heading]  # by task
     paths: dict[str, Path]  # by student
+    skipped: dict[str, list[Path]]  # by student: several files, of which none is marked
     reports: dict[str, dict[str, str]]  # by task and student, without empty ones
     verdicts: dict[str, dict[str, Verdict]]  # by task and student
     marks: dict[str, Mark] = field(default_factory=dict)  # by student
