@@ -369,6 +369,38 @@ def test_totals_have_all_sheets_and_all_students(folder, capsys, delimiter):
     assert "1 of 2 have not handed in 2_model:\n    DAN\n" in said
 
 
+def test_a_tutor_decides_against_a_test(folder):
+    path = folder / "decisions.csv"
+    heading = "student,sheet,task,points,reason\n"
+    path.write_text(f'{heading}ADA,{SHEET},matrices,"1,5",a slip\n')
+    grade.mark_folder(folder)
+    assert rows_of(folder)["ADA"]["matrices (2)"] == "1.5"
+    assert [rows_of(folder)[name]["sum (20)"] for name in ("ADA", "BEN")] == ["7.5", "7"]
+    assert "decided by a tutor: a slip" in feedback_for(folder, "ADA")
+    assert "a slip" not in feedback_for(folder, "BEN")
+    path.write_text(heading)
+    hand_in(folder, "CEM")
+    grade.mark_folder(folder)
+    assert rows_of(folder)["ADA"]["sum (20)"] == "7"
+    assert ran == ["ADA", "BEN", "CEM"]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (f"DAN,{SHEET},matrices,1,x", "line 2: DAN has not handed in '1_attention'"),
+        ("ADA,2_model,matrices,1,x", "ADA has not handed in '2_model'"),
+        (f"ADA,{SHEET},matrix,1,x", "no task 'matrix', but predictions"),
+        (f"ADA,{SHEET},matrices,3,x", "from 0 to 2, not '3'"),
+    ],
+)
+def test_a_decision_that_makes_no_sense_is_refused_before_anything_runs(folder, line, message):
+    (folder / "decisions.csv").write_text(f"student,sheet,task,points,reason\n{line}\n")
+    with pytest.raises(ValueError, match=message):
+        grade.mark_folder(folder)
+    assert not ran
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

@@ -28,6 +28,7 @@ from tools.records import command_line, write_text
 
 MARKS = "marks"
 ROSTER = "students.csv"
+DECISIONS = "decisions.csv"
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".svg")
 SETTINGS = {"seconds": 60, "gigabytes": 2}
 
@@ -52,7 +53,7 @@ def files_in(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith((".", "__")) for part in parts) or parts[0] == MARKS
-        ours = path.name in (SCRIPT.name, HUNT.name, ROSTER)
+        ours = path.name in (SCRIPT.name, HUNT.name, ROSTER, DECISIONS)
         picture = path.suffix.lower() in PICTURES
         if path.is_file() and not hidden and not ours and not picture:
             yield path
@@ -78,10 +79,10 @@ def hand_ins_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
     return dict(sorted(found.items()))
 
 
-def read_roster(path: Path) -> Roster:
-    """The rows of the list of students by name, none without a list; ValueError if it is broken."""
+def rows_in(path: Path, *needed: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a CSV with these columns, each with its place; ValueError if it is broken."""
     if not path.exists():
-        return {}
+        return
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError:
@@ -89,21 +90,43 @@ def read_roster(path: Path) -> Roster:
     heading = text.partition("\n")[0]
     delimiter = max(",;\t", key=heading.count)  # as a spreadsheet has saved it
     table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    roster = {}
     try:
-        if "student" not in (table.fieldnames or ()):
-            raise ValueError(f"{path} is no table with a column 'student'")
+        for column in needed:
+            if column not in (table.fieldnames or ()):
+                raise ValueError(f"{path} is no table with a column '{column}'")
         for row in table:
+            place = f"{path}, line {table.line_num}"
             if None in row or None in row.values():
-                raise ValueError(f"{path}, line {table.line_num}: not as many cells as headings")
-            name = plain_name(row["student"])
-            if name and name in roster:
-                raise ValueError(f"{path}, line {table.line_num}: {name} stands there twice")
-            roster[name] = row | {"student": name}
+                raise ValueError(f"{place}: not as many cells as headings")
+            if any(row.values()):
+                yield place, row | {"student": plain_name(row["student"])}
     except csv.Error as error:
         raise ValueError(f"{path} is no table: {error}") from error
+
+
+def read_roster(path: Path) -> Roster:
+    """The rows of the list of students by name, none without a list; ValueError if it is broken."""
+    roster: Roster = {}
+    for place, row in rows_in(path, "student"):
+        if row["student"] and row["student"] in roster:
+            raise ValueError(f"{place}: {row['student']} stands there twice")
+        roster[row["student"]] = row
     roster.pop("", None)
     return roster
+
+
+def read_decisions(path: Path, found: list[Sheet]) -> None:
+    """What tutors decide against a test; ValueError for a student or a task that is not there."""
+    by_name = {sheet.name: sheet for sheet in found}
+    for place, row in rows_in(path, "student", "sheet", "task", "points", "reason"):
+        sheet, student = by_name.get(row["sheet"]), row["student"]
+        if not sheet or student not in (*sheet.paths, *sheet.skipped):
+            raise ValueError(f"{place}: {student} has not handed in '{row['sheet']}'")
+        points = {task.name: task.points for task in sheet.tasks}
+        if row["task"] not in points:
+            raise ValueError(f"{place}: no task '{row['task']}', but {', '.join(points)}")
+        number = reports.number_of(row["points"], points[row["task"]], place)
+        sheet.decided[student, row["task"]] = number, row["reason"]
 
 
 # Results, which are kept --------------------------------------------------------------------------
@@ -162,6 +185,10 @@ def mark_sheet(sheet: Sheet, kept: dict, workers: int, save: Callable[[], None])
     for student in sheet.paths:
         result = {name: value for name, value in known[student].items() if name != "digest"}
         sheet.marks[student] = Mark(**result)
+    for (student, task), (points, reason) in sheet.decided.items():
+        if mark := sheet.marks.get(student):  # what the tests found is kept as it was
+            mark.points = mark.points | {task: points}
+            mark.messages = mark.messages | {task: f"decided by a tutor: {reason}"}
 
 
 # The command --------------------------------------------------------------------------------------
@@ -253,6 +280,7 @@ def mark_folder(
     )
     hand_ins = hand_ins_of(folder)
     found = [sheet_with(name, paths, marks / "reports") for name, paths in hand_ins.items()]
+    read_decisions(folder / DECISIONS, found)
     for sheet in found:
         mark_sheet(sheet, kept, workers, lambda: write_text(results, json.dumps(kept, indent=1)))
         read_verdicts(sheet, marks / "reports")  # again: tutors may type while hand-ins run

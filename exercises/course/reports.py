@@ -180,10 +180,15 @@ def verdict_of(body: str, most: float, place: str) -> Verdict:
     number = points[0].partition(":")[2].strip()
     if not number:
         return Verdict(None, comment)
+    return Verdict(number_of(number, most, place), comment, changed)
+
+
+def number_of(typed: str, most: float, place: str) -> float:
+    """Points as typed, with a point or a comma; ValueError if they are no number up to `most`."""
     try:
-        value = float(number.replace(",", "."))
+        value = float(typed.replace(",", "."))
     except ValueError:
         value = math.nan
     if not 0 <= value <= most:
-        raise ValueError(f"{place}: points are a number from 0 to {most:g}, not '{number}'")
-    return Verdict(value, comment, changed)
+        raise ValueError(f"{place}: points are a number from 0 to {most:g}, not '{typed}'")
+    return value

@@ -27,6 +27,7 @@ class Sheet:
     skipped: dict[str, list[Path]]  # by student: several files, of which none is marked
     reports: dict[str, dict[str, str]]  # by task and student, without empty ones
     verdicts: dict[str, dict[str, Verdict]]  # by task and student
+    decided: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
     marks: dict[str, Mark] = field(default_factory=dict)  # by student
 
     def most(self) -> float:
