@@ -23,7 +23,7 @@ HEAD = """# {title}
 
 Up to {most:g} points. Type them behind `points:`, and below that line what the student should read.
 Then run `make grade` again. A line with READ AGAIN says that a report has changed since: delete it
-when you have read the new text. Until then the old points count.
+when you have read the new text. The points count as they stand.
 
 {question}
 
