@@ -92,11 +92,24 @@ def test_a_folder_without_sheets_is_refused(tmp_path):
         grade.mark_folder(tmp_path)
 
 
-def test_two_files_of_one_student_are_refused_before_anything_runs(folder):
-    (folder / "ADA" / "1_attention-new.py").write_text("")
-    with pytest.raises(ValueError, match="ADA has two files for 1_attention"):
+def test_a_student_with_two_files_is_skipped_and_loses_nothing(folder, capsys):
+    hand_in(folder, "ADA", "Two\n\n> lines\n> and a quotation.")
+    grade.mark_folder(folder)
+    change(report_file(folder), "## ADA\npoints:", "## ADA\npoints: 1.5\nOne seed only.\n")
+    second = folder / "ADA" / f"{SHEET}-new.py"
+    second.write_text("")
+    hand_in(folder, "CEM")
+    for _ in range(2):
         grade.mark_folder(folder)
-    assert not ran
+        said = capsys.readouterr().out
+        assert f"NOT MARKED: ADA has 2 files for {SHEET}" in said
+        assert str(second) in said
+        assert rows_of(folder).keys() == {"BEN", "CEM"}
+    second.unlink()
+    grade.mark_folder(folder)
+    assert ran == ["ADA", "BEN", "CEM"]
+    assert rows_of(folder)["ADA"]["sum (20)"] == "8.5"
+    assert "1.5 of 2. One seed only." in feedback_for(folder, "ADA")
 
 
 def test_a_file_in_no_students_folder_is_left_out(folder, capsys):
@@ -104,6 +117,17 @@ def test_a_file_in_no_students_folder_is_left_out(folder, capsys):
     grade.mark_folder(folder)
     assert rows_of(folder).keys() == {"ADA", "BEN"}
     assert "no student's folder" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [f"{SHEET}.zip", f"{SHEET}.ipynb.txt", "all.tar.gz", "X.PY"])
+def test_files_of_other_kinds_are_left_out_and_named(folder, capsys, name):
+    for other in (name, "curve.png"):
+        (folder / "BEN" / other).write_bytes(b"PK\x03\x04\xff")
+    grade.mark_folder(folder)
+    assert rows_of(folder).keys() == {"ADA", "BEN"}
+    left_out = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert len(left_out) == 1
+    assert left_out[0].endswith(str(folder / "BEN" / name))
 
 
 @pytest.mark.parametrize("sheet", SHEETS)
@@ -193,6 +217,29 @@ def test_points_typed_into_the_reports_count_and_stay(folder):
         assert "1.5 of 2. Good, but one seed only." in feedback_for(folder, "ADA")
         assert "but one seed" not in feedback_for(folder, "BEN")
         assert report_file(folder).read_text("utf-8").count(REPORT) == 3
+
+
+def test_a_report_that_changed_after_it_was_read_is_to_be_read_again(folder, capsys):
+    grade.mark_folder(folder)
+    change(report_file(folder), "## ADA\npoints:", "## ADA\npoints: 1.5\nOne seed only.\n")
+    grade.mark_folder(folder)
+    assert "read again" not in capsys.readouterr().out
+    hand_in(folder, "ADA", "I drew\n\nten thousand queries.")
+    hand_in(folder, "BEN", "Nobody has read this one yet.")
+    for _ in range(2):  # until the tutor deletes the line
+        grade.mark_folder(folder)
+        said = capsys.readouterr().out
+        assert f"to read again, since they have changed: ADA in {report_file(folder)}" in said
+        assert rows_of(folder)["ADA"]["sum (20)"] == "8.5"
+        assert "1.5 of 2 for an earlier version. One seed only." in feedback_for(folder, "ADA")
+    path = report_file(folder)
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    heading = lines.index("## ADA\n")
+    assert lines[heading + 2].startswith(reports.CHANGED)
+    path.write_text("".join(lines[: heading + 2] + lines[heading + 3 :]), "utf-8")
+    grade.mark_folder(folder)
+    assert "read again" not in capsys.readouterr().out
+    assert "1.5 of 2. One seed only." in feedback_for(folder, "ADA")
 
 
 @pytest.mark.parametrize(
@@ -318,7 +365,40 @@ def test_totals_have_all_sheets_and_all_students(folder, capsys, delimiter):
     assert list(rows["DAN"].values()) == ["0816", "DAN", "", "", "0"]
     said = capsys.readouterr().out
     assert "not in students.csv: BEN" in said
-    assert "has handed in nothing: DAN" in said
+    assert "1 of 2 have not handed in 1_attention:\n    DAN\n" in said
+    assert "1 of 2 have not handed in 2_model:\n    DAN\n" in said
+
+
+def test_a_tutor_decides_against_a_test(folder):
+    path = folder / "decisions.csv"
+    heading = "student,sheet,task,points,reason\n"
+    path.write_text(f'{heading}ADA,{SHEET},matrices,"1,5",a slip\n')
+    grade.mark_folder(folder)
+    assert rows_of(folder)["ADA"]["matrices (2)"] == "1.5"
+    assert [rows_of(folder)[name]["sum (20)"] for name in ("ADA", "BEN")] == ["7.5", "7"]
+    assert "decided by a tutor: a slip" in feedback_for(folder, "ADA")
+    assert "a slip" not in feedback_for(folder, "BEN")
+    path.write_text(heading)
+    hand_in(folder, "CEM")
+    grade.mark_folder(folder)
+    assert rows_of(folder)["ADA"]["sum (20)"] == "7"
+    assert ran == ["ADA", "BEN", "CEM"]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (f"DAN,{SHEET},matrices,1,x", "line 2: DAN has not handed in '1_attention'"),
+        ("ADA,2_model,matrices,1,x", "ADA has not handed in '2_model'"),
+        (f"ADA,{SHEET},matrix,1,x", "no task 'matrix', but predictions"),
+        (f"ADA,{SHEET},matrices,3,x", "from 0 to 2, not '3'"),
+    ],
+)
+def test_a_decision_that_makes_no_sense_is_refused_before_anything_runs(folder, line, message):
+    (folder / "decisions.csv").write_text(f"student,sheet,task,points,reason\n{line}\n")
+    with pytest.raises(ValueError, match=message):
+        grade.mark_folder(folder)
+    assert not ran
 
 
 @pytest.mark.parametrize(
@@ -345,7 +425,7 @@ def test_a_list_of_students_in_another_encoding_is_refused(folder):
         grade.mark_folder(folder)
 
 
-def test_feedback_has_points_messages_and_errors_but_no_refusals(folder, monkeypatch):
+def test_feedback_has_points_messages_and_errors_but_no_refusals(folder, monkeypatch, capsys):
     def mark_file(path, tasks, *_):
         names = [task.name for task in tasks]
         points, messages = dict.fromkeys(names, 1), dict.fromkeys(names, f"for {path.parent.name}")
@@ -362,3 +442,4 @@ def test_feedback_has_points_messages_and_errors_but_no_refusals(folder, monkeyp
     assert "BEN" not in text
     assert "/secret" not in text
     assert "refused: open /secret" in rows_of(folder)["ADA"]["remarks"]
+    assert "refused: open /secret" in capsys.readouterr().out

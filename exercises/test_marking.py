@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exercises.course import grade, sheets
-from exercises.course.hand_in import Cell, mark_cells
+from exercises.course.hand_in import Cell, Limits, mark_cells
 from exercises.course.tasks import HERE, tasks_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -133,10 +133,40 @@ def test_each_hand_in_gets_what_it_deserves(tmp_path):
         assert remark in row["remarks"], row
 
 
+def test_the_reason_why_a_cell_gave_no_answer_stands_with_its_task():
+    cells = [
+        Cell("code", "predicted = 'TTFTTF'\nwhile True:\n    pass", "predictions"),
+        Cell("code", "def score_variance(m)\n", "score_variance"),
+        Cell("code", "raise NotImplementedError", "matrices"),
+        Cell("code", "1 / 0"),
+    ]
+    names = [cell.task for cell in cells]
+    tasks = [task for task in tasks_of(SHEET) if task.name in names]
+    mark = mark_cells(cells, tasks, limits=Limits(step=3))
+    assert "longer than 3 seconds" in mark.messages["predictions"]
+    assert "SyntaxError" in mark.messages["score_variance"]
+    assert mark.messages["matrices"] == "not answered"
+    assert len(mark.errors) == 1
+    assert "ZeroDivisionError" in mark.errors[0]
+
+
+def test_no_message_says_where_the_project_lies():
+    cells = [
+        Cell("code", f"open({str(SECRET)!r})", "predictions"),
+        Cell("code", f"open({str(SECRET)!r})"),
+    ]
+    mark = mark_cells(cells, [task for task in tasks_of(SHEET) if task.name == "predictions"])
+    said = [*mark.messages.values(), *mark.errors, *mark.refused]
+    assert len(said) == 3
+    for text in said:
+        assert "tests/1_attention.py" in text
+        assert str(HERE) not in text
+
+
 def test_files_are_refused_below_python_too():
     code = f"torch.from_file({str(SECRET)!r}, size=10, dtype=torch.uint8)"
     tasks = [task for task in tasks_of(SHEET) if task.name == "predictions"]
     mark = mark_cells([Cell("code", "import torch"), Cell("code", code, "predictions")], tasks)
     if not mark.shielded:
         pytest.skip("this kernel has no Landlock")
-    assert any("RuntimeError" in error for error in mark.errors), mark.errors
+    assert "RuntimeError" in mark.messages["predictions"]

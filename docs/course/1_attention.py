@@ -200,7 +200,7 @@ with when_answered():
 
 # %% [markdown]
 # <!-- task: half_of_the_keys -->
-# ## Task 7. How many keys does a query use? (experiment, medium, 35 minutes, 4 points)
+# ## Task 7. How many keys a query uses (experiment with a report, medium, 35 minutes, 4 points)
 #
 # The *effective number* of keys of a query is $\exp(H)$, where $H = -\sum_i w_i \log w_i$ is the
 # entropy of its weights. It is $S$ if all weights are equal, and 1 if one key has all the weight.

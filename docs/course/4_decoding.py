@@ -313,9 +313,9 @@ with when_answered():
 # ## Task 8. The bug hunt (bug hunt, medium, 40 minutes, 4 points)
 #
 # A small Transformer should copy sequences, but one of its parts is faulty. Which part it is
-# depends on `case_number`: write the last four digits of your student number there. The file
-# `hunt.py` beside this sheet trains the model in a few seconds and shows symptoms. Find the faulty
-# part.
+# depends on `case_number`: write the last four digits of your student number there, without leading
+# zeros. The file `hunt.py` beside this sheet trains the model in a few seconds and shows symptoms.
+# Find the faulty part.
 #
 # 1. Look at the symptoms, and ask the model yourself: `case.write(sources)`,
 #    `case.attention(sources)`, `case.log_probs(sources, targets)`. Compare with `hunt(None)`, a

@@ -36,7 +36,7 @@ GUIDE = """# The course, without a network
    (On Windows `.venv\\Scripts\\python` instead of `.venv/bin/python`.)
 2. Open `docs/index.html`, the text, in a browser; `docs/the_annotated_transformer.ipynb` is the
    notebook.
-3. The sheets are in `docs/course/`: `.venv/bin/python -m jupyterlab docs/course`
+3. The sheets: `.venv/bin/python -m jupyterlab` in this folder, then open `docs/course` there.
 4. {corpus}
 
 Licences: `LICENSE` is that of text, drawings and code. `pretrained/README.md` says what holds for

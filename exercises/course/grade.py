@@ -28,6 +28,8 @@ from tools.records import command_line, write_text
 
 MARKS = "marks"
 ROSTER = "students.csv"
+DECISIONS = "decisions.csv"
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".svg")
 SETTINGS = {"seconds": 60, "gigabytes": 2}
 
 
@@ -47,20 +49,23 @@ def plain_name(name: str) -> str:
 
 
 def files_in(folder: Path) -> Iterator[Path]:
-    """Scripts and notebooks in a folder and below, but for hidden ones and copies of ours."""
+    """The files in a folder and below, but for hidden ones, copies of ours, and pictures."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith((".", "__")) for part in parts) or parts[0] == MARKS
-        ours = path.name in (SCRIPT.name, HUNT.name)
-        if path.suffix in (".py", ".ipynb") and path.is_file() and not hidden and not ours:
+        ours = path.name in (SCRIPT.name, HUNT.name, ROSTER, DECISIONS)
+        picture = path.suffix.lower() in PICTURES
+        if path.is_file() and not hidden and not ours and not picture:
             yield path
 
 
-def hand_ins_of(folder: Path) -> dict[str, dict[str, Path]]:
-    """The hand-ins by sheet and student; ValueError if there is none, or a student has two."""
-    found: dict[str, dict[str, Path]] = {}
-    twice = []
+def hand_ins_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """The files by sheet and student, who should have one of each; ValueError if there are none."""
+    found: dict[str, dict[str, list[Path]]] = {}
     for path in files_in(folder):
+        if path.suffix not in (".py", ".ipynb"):
+            print(f"left out, since it ends with neither .py nor .ipynb: {path}")
+            continue
         sheet = sheet_of(path)
         if not sheet:
             print(f"left out, since neither name nor text says which sheet it is: {path}")
@@ -68,20 +73,16 @@ def hand_ins_of(folder: Path) -> dict[str, dict[str, Path]]:
             print(f"left out, since it lies in no student's folder: {path}")
         else:
             student = student_of(path, folder)
-            other = found.setdefault(sheet, {}).setdefault(student, path)
-            if other != path:
-                twice.append(f"{student} has two files for {sheet}: {other} and {path}")
-    if twice:
-        raise ValueError("\n".join([*twice, "nothing is marked: move away all but one of each"]))
+            found.setdefault(sheet, {}).setdefault(student, []).append(path)
     if not found:
         raise ValueError(f"{folder} holds no sheet: hand-ins lie at {folder}/NAME/{SHEETS[0]}.py")
     return dict(sorted(found.items()))
 
 
-def read_roster(path: Path) -> Roster:
-    """The rows of the list of students by name, none without a list; ValueError if it is broken."""
+def rows_in(path: Path, *needed: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a CSV with these columns, each with its place; ValueError if it is broken."""
     if not path.exists():
-        return {}
+        return
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError:
@@ -89,21 +90,43 @@ def read_roster(path: Path) -> Roster:
     heading = text.partition("\n")[0]
     delimiter = max(",;\t", key=heading.count)  # as a spreadsheet has saved it
     table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    roster = {}
     try:
-        if "student" not in (table.fieldnames or ()):
-            raise ValueError(f"{path} is no table with a column 'student'")
+        for column in needed:
+            if column not in (table.fieldnames or ()):
+                raise ValueError(f"{path} is no table with a column '{column}'")
         for row in table:
+            place = f"{path}, line {table.line_num}"
             if None in row or None in row.values():
-                raise ValueError(f"{path}, line {table.line_num}: not as many cells as headings")
-            name = plain_name(row["student"])
-            if name and name in roster:
-                raise ValueError(f"{path}, line {table.line_num}: {name} stands there twice")
-            roster[name] = row | {"student": name}
+                raise ValueError(f"{place}: not as many cells as headings")
+            if any(row.values()):
+                yield place, row | {"student": plain_name(row["student"])}
     except csv.Error as error:
         raise ValueError(f"{path} is no table: {error}") from error
+
+
+def read_roster(path: Path) -> Roster:
+    """The rows of the list of students by name, none without a list; ValueError if it is broken."""
+    roster: Roster = {}
+    for place, row in rows_in(path, "student"):
+        if row["student"] and row["student"] in roster:
+            raise ValueError(f"{place}: {row['student']} stands there twice")
+        roster[row["student"]] = row
     roster.pop("", None)
     return roster
+
+
+def read_decisions(path: Path, found: list[Sheet]) -> None:
+    """What tutors decide against a test; ValueError for a student or a task that is not there."""
+    by_name = {sheet.name: sheet for sheet in found}
+    for place, row in rows_in(path, "student", "sheet", "task", "points", "reason"):
+        sheet, student = by_name.get(row["sheet"]), row["student"]
+        if not sheet or student not in (*sheet.paths, *sheet.skipped):
+            raise ValueError(f"{place}: {student} has not handed in '{row['sheet']}'")
+        points = {task.name: task.points for task in sheet.tasks}
+        if row["task"] not in points:
+            raise ValueError(f"{place}: no task '{row['task']}', but {', '.join(points)}")
+        number = reports.number_of(row["points"], points[row["task"]], place)
+        sheet.decided[student, row["task"]] = number, row["reason"]
 
 
 # Results, which are kept --------------------------------------------------------------------------
@@ -136,7 +159,8 @@ def mark_sheet(sheet: Sheet, kept: dict, workers: int, save: Callable[[], None])
         settings["seconds"], max(30 * settings["seconds"], 600), int(settings["gigabytes"] * 2**30)
     )
     old = kept["marks"].get(sheet.name, {})
-    kept["marks"][sheet.name] = known = {}
+    known = {student: old[student] for student in sheet.skipped if student in old}
+    kept["marks"][sheet.name] = known
     changed = {}
     for student, path in sheet.paths.items():
         digest = digest_of(path, sheet.name, settings)
@@ -155,22 +179,34 @@ def mark_sheet(sheet: Sheet, kept: dict, workers: int, save: Callable[[], None])
             before = sum(old[student]["points"].values()) if student in old else points
             was = f" (was {before:g})" if before != points else ""
             print(f"{sheet.name}  {points:5g}{was}  {student}", flush=True)
+            for what in mark.refused:
+                print(f"    the marker has refused: {what}")
             save()
     for student in sheet.paths:
         result = {name: value for name, value in known[student].items() if name != "digest"}
         sheet.marks[student] = Mark(**result)
+    for (student, task), (points, reason) in sheet.decided.items():
+        if mark := sheet.marks.get(student):  # what the tests found is kept as it was
+            mark.points = mark.points | {task: points}
+            mark.messages = mark.messages | {task: f"decided by a tutor: {reason}"}
 
 
 # The command --------------------------------------------------------------------------------------
 
 
-def sheet_with(name: str, paths: dict[str, Path], folder: Path) -> Sheet:
+def sheet_with(name: str, files: dict[str, list[Path]], folder: Path) -> Sheet:
     """A sheet before its marking: its reports, and what tutors typed about them so far."""
     headings = {heading.name: heading for heading in sheets.headings_of(sheets.master(name))}
     tasks = tasks_of(name)
-    sheet = Sheet(name, tasks, headings, paths, {}, {})
+    paths = {student: own[0] for student, own in files.items() if len(own) == 1}
+    skipped = {student: own for student, own in files.items() if len(own) > 1}
+    sheet = Sheet(name, tasks, headings, paths, skipped, {}, {})
     for task in sheet.with_reports():
-        texts = {student: report_in(path, name, task.name) for student, path in paths.items()}
+        kept = {}
+        for path in reports.files_of(folder, name, task.name):
+            kept |= reports.texts_in(path)
+        texts = {student: kept.get(student, "") for student in skipped}  # as the tutor has read it
+        texts |= {student: report_in(path, name, task.name) for student, path in paths.items()}
         sheet.reports[task.name] = {student: text for student, text in texts.items() if text}
     read_verdicts(sheet, folder)
     return sheet
@@ -188,7 +224,7 @@ def read_verdicts(sheet: Sheet, folder: Path) -> None:
     for task in sheet.with_reports():
         found = sheet.verdicts[task.name] = {}
         for path in reports.files_of(folder, sheet.name, task.name):
-            typed = reports.read(path, task.tutor, set(sheet.reports[task.name]))
+            typed = reports.read(path, task.tutor, sheet.reports[task.name])
             if again := typed.keys() & found.keys():
                 raise ValueError(f"{path}: {min(again)} also stands in the file of another tutor")
             found |= typed
@@ -209,6 +245,9 @@ def write_reports(sheet: Sheet, folder: Path, roster: Roster) -> None:
             unread = sum(sheet.verdict(task, student).points is None for student in texts)
             if unread:
                 print(f"{unread} of {len(texts)} reports to read: {path}")
+            changed = [student for student in texts if sheet.verdict(task, student).changed]
+            if changed:
+                print(f"to read again, since they have changed: {', '.join(changed)} in {path}")
         for path in before:
             if path not in shares:  # the roster has changed
                 path.unlink()
@@ -241,6 +280,7 @@ def mark_folder(
     )
     hand_ins = hand_ins_of(folder)
     found = [sheet_with(name, paths, marks / "reports") for name, paths in hand_ins.items()]
+    read_decisions(folder / DECISIONS, found)
     for sheet in found:
         mark_sheet(sheet, kept, workers, lambda: write_text(results, json.dumps(kept, indent=1)))
         read_verdicts(sheet, marks / "reports")  # again: tutors may type while hand-ins run
@@ -254,11 +294,18 @@ def mark_folder(
 
 def warn(found: list[Sheet], roster: Roster) -> None:
     """Say what a lecturer should look at."""
-    students = {student for sheet in found for student in sheet.marks}
+    students = {student for sheet in found for student in (*sheet.marks, *sheet.skipped)}
     for student in sorted(students - roster.keys()) if roster else ():
         print(f"not in {ROSTER}: {student}")
-    for student in sorted(roster.keys() - students):
-        print(f"has handed in nothing: {student}")
+    for sheet in found:
+        missing = sorted(roster.keys() - sheet.marks.keys() - sheet.skipped.keys())
+        if missing:
+            print(f"{len(missing)} of {len(roster)} have not handed in {sheet.name}:")
+            print(f"    {', '.join(missing)}")
+    for sheet in found:
+        for student, paths in sheet.skipped.items():
+            print(f"NOT MARKED: {student} has {len(paths)} files for {sheet.name}, keep one:")
+            print("\n".join(f"    {path}" for path in paths))
     if not all(mark.shielded for sheet in found for mark in sheet.marks.values()):
         print("Some hand-ins were shielded by Python alone, not by the kernel: see worker.py.")
 

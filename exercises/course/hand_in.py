@@ -6,6 +6,7 @@ solutions stay in this process.
 import ast
 import builtins
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -31,6 +32,7 @@ WORKER = Path(__file__).with_name("worker.py")
 SCRIPT = ROOT / "the_annotated_transformer.py"
 HUNT = ROOT / "docs" / "course" / "hunt.py"
 LARGEST_REPLY = 50 * 2**20
+UNANSWERED = "not answered"  # as the worker and the tests say it
 STARTING = 300  # seconds until the process has loaded PyTorch, at most
 
 
@@ -280,10 +282,25 @@ def run_steps(job: dict, limits: Limits, alike: Callable[[int], list[int]]) -> R
             raise RuntimeError("the process for hand-ins does not start: COURSE_DEBUG=1 says why")
         if begun is None or begun in skip or time.monotonic() >= end:
             return replies
-        reason = f"longer than {limits.step:g} seconds" if late else "it killed the process"
+        reason = f"ran longer than {limits.step:g} seconds" if late else "it killed the process"
         for number in alike(begun):
             replies.ends[number] = {"end": number, "error": reason}
             skip.add(number)
+
+
+@functools.cache
+def our_places() -> list[str]:
+    """Folders of this machine, the longest first: no student need know where they lie."""
+    places = {str(ROOT), sys.prefix, sys.base_prefix, tempfile.gettempdir(), str(Path.home())}
+    places |= {os.path.realpath(place) for place in places}
+    return sorted(places - {os.sep}, key=len, reverse=True)
+
+
+def without_places(text: str) -> str:
+    """A message without the folders of this machine."""
+    for place in our_places():
+        text = text.replace(place + os.sep, "…/")
+    return text
 
 
 # Judging ------------------------------------------------------------------------------------------
@@ -314,19 +331,24 @@ def mark_cells(
         return [number for number, (task, _) in enumerate(plan, len(code)) if task is tested]
 
     replies = run_steps(job, limits, alike)
-    mark = Mark(refused=list(dict.fromkeys(replies.refused)), shielded=replies.shielded)
+    refused = dict.fromkeys(map(without_places, replies.refused))
+    mark = Mark(refused=list(refused), shielded=replies.shielded)
     for number, (task, number_of_seed) in enumerate(plan, len(code)):
         reply = replies.ends.get(number, {"error": "did not run"})
         if "error" in reply:
-            points, message = 0, str(reply["error"])[:200]
+            points, message = 0, without_places(str(reply["error"]))[:200]
         else:
             points, message = task.mark(reply.get("result"), number_of_seed)
         if points < mark.points.get(task.name, points + 1):  # the worst of all seeds counts
             mark.points[task.name] = points
             mark.messages[task.name] = message
     for number, cell in enumerate(code):
-        error = str(replies.ends.get(number, {}).get("error", ""))[:200]
-        if error and error != "not answered":
+        error = without_places(str(replies.ends.get(number, {}).get("error", "")))[:200]
+        if not error or error == UNANSWERED:
+            continue
+        if mark.messages.get(cell.task) == UNANSWERED:  # nothing came of the cell: this is why
+            mark.messages[cell.task] = f"its cell: {error}"
+        else:
             place = f"cell of {cell.task}" if cell.task else f"cell {number + 1}"
             mark.errors.append(f"{place}: {error}")
     for name in only_in_checks(cells):
@@ -340,5 +362,7 @@ def mark_file(path: Path, tasks: list[Task], seed: int = 0, limits: Limits | Non
         cells = read_hand_in(path)
     except ValueError as error:
         none = {task.name: 0 for task in tasks}
-        return Mark(none, dict.fromkeys(none, "not answered"), [str(error)], shielded=True)
+        return Mark(
+            none, dict.fromkeys(none, UNANSWERED), [without_places(str(error))], shielded=True
+        )
     return mark_cells(cells, tasks, seed, limits)

@@ -10,7 +10,7 @@ A good measurement, but of one seed only.
 import functools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exercises.course import sheets
@@ -22,12 +22,17 @@ from tools.records import write_text
 HEAD = """# {title}
 
 Up to {most:g} points. Type them behind `points:`, and below that line what the student should read.
-Then run `make grade` again.
+Then run `make grade` again. A line with READ AGAIN says that a report has changed since: delete it
+when you have read the new text. The points count as they stand.
 
 {question}
 
 {wanted}
 """
+
+
+CHANGED = "READ AGAIN"
+STUDENT = r"(?m)^## (.*)\n"
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Verdict:
 
     points: float | None = None
     comment: str = ""
+    changed: bool = False  # the report is another than the one that the tutor has read
 
 
 # What a student wrote -----------------------------------------------------------------------------
@@ -77,8 +83,8 @@ def quoted(text: str) -> str:
 def wanted_in(sheet: str, number: int) -> str:
     """What the guide for teachers says about a report."""
     guide = (HERE / "README.md").read_text("utf-8")
-    found = re.search(rf"(?m)^\| {sheet[0]}, {number} \| (.*) \|$", guide)
-    return f"What to look for: {found[1]}" if found else ""
+    found = re.search(rf"(?m)^\| {sheet[0]}, {number} \| ([^|]*) \| ([^|]*) \|$", guide)
+    return f"Numbers to expect: {found[1]}\n\nWhat to look for: {found[2]}" if found else ""
 
 
 def file_of(folder: Path, sheet: str, task: str, tutor: str = "") -> Path:
@@ -108,34 +114,58 @@ def write(
     for student, text in sorted(found.items()):
         verdict = verdicts.get(student, Verdict())
         points = "" if verdict.points is None else f" {verdict.points:g}"
+        again = f"{CHANGED}: the report has changed. Delete this line.\n" if verdict.changed else ""
         comment = f"{verdict.comment}\n" if verdict.comment else ""
         report = quoted(text)
-        parts.append(f"## {student}\npoints:{points}\n{comment}\n{report}\n")
+        parts.append(f"## {student}\npoints:{points}\n{again}{comment}\n{report}\n")
     write_text(path, "\n".join(parts))
 
 
-def read(path: Path, most: float, students: set[str]) -> dict[str, Verdict]:
-    """What a tutor typed, by student. ValueError names the line that cannot be understood."""
+def text_of(path: Path) -> str:
     try:
-        text = path.read_text("utf-8-sig")
+        return path.read_text("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not in UTF-8: save it so") from None
+
+
+def texts_in(path: Path) -> dict[str, str]:
+    """The reports in a file, by student."""
+    _, *parts = re.split(STUDENT, text_of(path))
+    found = {
+        name.strip(): report_in(body) for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+    return {student: re.sub("(?m)^> ?", "", report) for student, report in found.items()}
+
+
+def read(path: Path, most: float, found: dict[str, str]) -> dict[str, Verdict]:
+    """What a tutor typed, by student; `found` has the reports as they are now.
+
+    ValueError names the line that cannot be understood.
+    """
+    text = text_of(path)
     verdicts = {}
-    parts = re.split(r"(?m)^## (.*)\n", text)
+    parts = re.split(STUDENT, text)
     line = 1 + parts[0].count("\n")
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         student, place = name.strip(), f"{path}, line {line}"
         verdict = verdict_of(body, most, f"{place} ({student})")
         if student in verdicts:
             raise ValueError(f"{place}: {student} stands here twice; delete one of the two")
-        if student in students:
-            verdicts[student] = verdict
+        if student in found:
+            same = report_in(body) == quoted(found[student])
+            changed = verdict.points is not None and (verdict.changed or not same)
+            verdicts[student] = replace(verdict, changed=changed)
         elif verdict != Verdict():
             raise ValueError(
                 f"{place}: {student} has no such report. Put it back, or delete these lines"
             )
         line += 1 + body.count("\n")
     return verdicts
+
+
+def report_in(body: str) -> str:
+    """The report, still quoted, below a student's name."""
+    return "\n".join(line.rstrip() for line in body.split("\n") if line.startswith(">"))
 
 
 def verdict_of(body: str, most: float, place: str) -> Verdict:
@@ -145,14 +175,20 @@ def verdict_of(body: str, most: float, place: str) -> Verdict:
     if len(points) != 1:
         raise ValueError(f"{place}: one line with 'points:' is needed, not {len(points)}")
     typed.remove(points[0])
-    comment = "\n".join(typed).strip()
+    comment = "\n".join(line for line in typed if not line.startswith(CHANGED)).strip()
+    changed = any(line.startswith(CHANGED) for line in typed)
     number = points[0].partition(":")[2].strip()
     if not number:
         return Verdict(None, comment)
+    return Verdict(number_of(number, most, place), comment, changed)
+
+
+def number_of(typed: str, most: float, place: str) -> float:
+    """Points as typed, with a point or a comma; ValueError if they are no number up to `most`."""
     try:
-        value = float(number.replace(",", "."))
+        value = float(typed.replace(",", "."))
     except ValueError:
         value = math.nan
     if not 0 <= value <= most:
-        raise ValueError(f"{place}: points are a number from 0 to {most:g}, not '{number}'")
-    return Verdict(value, comment)
+        raise ValueError(f"{place}: points are a number from 0 to {most:g}, not '{typed}'")
+    return value

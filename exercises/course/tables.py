@@ -24,8 +24,10 @@ class Sheet:
     tasks: list[Task]
     headings: dict[str, Heading]  # by task
     paths: dict[str, Path]  # by student
+    skipped: dict[str, list[Path]]  # by student: several files, of which none is marked
     reports: dict[str, dict[str, str]]  # by task and student, without empty ones
     verdicts: dict[str, dict[str, Verdict]]  # by task and student
+    decided: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
     marks: dict[str, Mark] = field(default_factory=dict)  # by student
 
     def most(self) -> float:
@@ -120,7 +122,12 @@ def feedback_on(sheet: Sheet, student: str) -> str:
         if task.tutor:
             lines.append(f"  - report: {said_by_tutor(sheet, task, student)}")
     if mark.errors:
-        lines += ["", "Errors, the first of which may cause the others:", ""]
+        several = len(mark.errors) > 1
+        lines += [
+            "",
+            "Errors, the first of which may cause the others:" if several else "Error:",
+            "",
+        ]
         lines += [f"- {error}" for error in mark.errors]
     return "\n".join(lines) + "\n"
 
@@ -130,6 +137,7 @@ def said_by_tutor(sheet: Sheet, task: Task, student: str) -> str:
     if student not in sheet.reports[task.name]:
         return "none is in its place"
     points = "not read yet" if verdict.points is None else f"{verdict.points:g} of {task.tutor:g}"
+    points += " for an earlier version" if verdict.changed else ""
     return f"{points}. {' '.join(verdict.comment.split())}" if verdict.comment else points
 
 

@@ -207,7 +207,7 @@ class Accumulate:
         if close(found_clipped[1], right_clipped[1], 1e-5):
             points += 1
         else:
-            said.append("clipped in another way")
+            said.append("clipped in another way than by the norm of all gradients together")
         pairs = ((found_first, right_first), (found_second, right_second))
         left = any(found[2] for found, _ in pairs)
         one_by_one = events == 5 * ["batch", "backward"]
@@ -216,7 +216,7 @@ class Accumulate:
         elif not one_by_one:
             said.append("a batch is asked for before the one before it has had its backward pass")
         elif not all(close(found[0], right[0]) for found, right in pairs):
-            said.append("the mean loss is wrong")
+            said.append("what is returned is not the mean loss over all tokens of the update")
         else:
             points += 1
         return points, "; ".join(said)
@@ -305,7 +305,7 @@ def problem_of_noise(parts, V, rows, count, length, q):
     if src.shape != (count * rows, length) or predicted.shape != (count * rows, length + 1):
         return "sequences of another number or length"
     if [part[3] for part in parts] != count * [rows * (length + 1)]:
-        return "the number of tokens to predict is wrong"
+        return "ntokens should count every token to predict, the end of a sequence, too"
     if src.min() != 4 or src.max() != V - 1 or predicted[:, :-1].min() < 4:
         return "tokens run from 4 to V - 1"
     begins, ends = read[:, 0].eq(at.START).all(), predicted[:, -1].eq(at.END).all()

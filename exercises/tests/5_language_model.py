@@ -323,6 +323,22 @@ def right_perplexities():
     return math.exp(-sum(gains) / len(gains)), lowest
 
 
+def fault_of_bigrams(found: object, right: torch.Tensor) -> str:
+    """What is wrong with a bigram model; "" if nothing is."""
+    if close(found, right):
+        return ""
+    if found is None or isinstance(found, str):
+        return found or "not answered"
+    if close(found, right.exp()):
+        return "these are probabilities, not their logarithms"
+    found = torch.tensor(found, dtype=torch.double)
+    if found.shape != right.shape:
+        return f"the shape should be {tuple(right.shape)}, it is {tuple(found.shape)}"
+    if not close(found.exp().sum(1).tolist(), [1.0] * len(right)):
+        return "the probabilities of all next tokens must sum to one"
+    return "each count of a pair should begin at k, and grow by one for each pair of neighbours"
+
+
 @task("bigrams", points=2, tutor=1)
 class Bigrams:
     def inputs(seed):
@@ -334,21 +350,23 @@ class Bigrams:
     def probe(solve, sentences, V, k):
         try:
             found = solve.bigrams(sentences, V, k)
-        except Exception:  # the numbers may be right all the same
+        except NotImplementedError:
             found = None
+        except Exception as error:  # the numbers may be right all the same
+            found = f"{type(error).__name__}: {error}"
         numbers = solve.bigram_perplexity, solve.model_perplexity, solve.lowest_perplexity
         return None if found is None and numbers == (None, None, None) else (found, numbers)
 
     def judge(result, sentences, V, k):
         found, (of_bigrams, of_model, lowest) = result
-        points = 0
-        messages = []
-        if found is not None and close(found, counted(sentences, V, k)):
-            points += 1
-        else:
-            messages.append("`bigrams` is wrong")
+        fault = fault_of_bigrams(found, counted(sentences, V, k))
+        points = not fault
+        messages = [f"bigrams: {fault}"] if fault else []
         right, right_lowest = right_perplexities()
         names = []
+        texts = [text for text in result[1] if isinstance(text, str)]
+        if texts:
+            messages.append(f"a number is expected, not {texts[0]!r:.40}")
         if not is_number(of_bigrams) or not close(of_bigrams, right, 0.005):
             names.append("bigram")
         if not is_number(lowest) or not close(lowest, right_lowest, 0.005):

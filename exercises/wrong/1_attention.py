@@ -164,6 +164,18 @@ def check_of_attention(function):
 )
 wrong(
     "check_of_attention",
+    points=0,
+    why="A name is not defined, which ends the check of functions without a mask only.",
+    code="""
+def check_of_attention(function):
+    x = torch.randn(3, 4)
+    _, weights = function(x, x, x, torch.eye(3))
+    if weights.trace() < 2.9:
+        raise NoMask
+""",
+)
+wrong(
+    "check_of_attention",
     points=0.5,
     why="Only shapes and sums are looked at; a NaN is noticed by chance.",
     code="""
