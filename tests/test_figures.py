@@ -156,7 +156,7 @@ FOLLOW_THE_FOCUS = """([box, rows]) => {
 
 
 def test_the_tab_key_reaches_everything_that_can_be_operated(browser, figures_page):
-    tab = watched(browser, figures_page)
+    tab = watched(browser, figures_page, reduced_motion="reduce")
     for name in PLAYED:
         box = figure(tab, name).element_handle()
         for _ in range(tab.evaluate(FOLLOW_THE_FOCUS, [box, ROWS])):

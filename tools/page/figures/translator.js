@@ -56,7 +56,7 @@ function Bank({ typed, write }) {
   const button = ({ kind, word, means }) => html`<${Button}
     pressed=${chosen[kind] === word} onClick=${() => write(withWord(typed, { kind, word }))}
   ><span lang="de">${word}</span><small>${means}</small><//>`;
-  return html`<div class="bank" role="group" aria-label="Words for the sentence">${BANK.map(button)}</div>`;
+  return html`<div class="bank scroll" role="group" aria-label="Words for the sentence">${BANK.map(button)}</div>`;
 }
 
 /** Why the beam has not taken the likeliest piece; nothing where it has, or where the reader has chosen. */
