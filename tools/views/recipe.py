@@ -186,6 +186,7 @@ TRIED = {  # what each trial changes, in words
     "trial-subwords-10000": "baseline, twice the subwords, in a narrower model",
     "trial-whole-25": "half the batch and twice the subwords, dropout 0.25",
     "trial-whole-30": "half the batch and twice the subwords, dropout 0.3",
+    "smaller-batches-1": "the recipe with half the batch",
     "recipe-1": "the recipe, dropout 0.25",
 }
 
@@ -198,7 +199,7 @@ def choices() -> Table:
         numbers = f"{last['updates']:,}", f"{last['bleu']:.1f}", f"{last['perplexity']:.2f}"
         rows.append([str(last["epoch"]), words, *numbers])
     return Table(
-        "Trials for 8 epochs, and three full runs.",
+        "Trials for 8 epochs, and four full runs.",
         ["epochs", "settings", "updates", "BLEU", "perplexity"],
         rows,
         "Multi30k, validation split, greedy decoding, last epoch, seed 1. More subwords or layers"
