@@ -187,6 +187,21 @@ def stop(box) -> int:
     return int(box.get_by_role("slider").input_value())
 
 
+def test_the_ride_does_not_call_back_a_reader_who_has_left(browser, figures_page):
+    tab = watched(browser, figures_page)
+    box = figure(tab, "map")
+    box.get_by_role("button", name="Play").press("Enter")
+    wait_for(box, "encoder embedding")
+    tab.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    before = stop(box)
+    tab.wait_for_function(
+        "before => document.querySelector('[data-play=map] [type=range]').value > before + 1",
+        arg=before,
+    )
+    plan = box.locator(".plan").bounding_box()
+    assert plan["y"] + plan["height"] < 0
+
+
 def test_a_ride_leads_from_the_source_ids_to_the_generator(box):
     slider = box.get_by_role("slider")
     forth = box.get_by_role("button", name="Next stop")

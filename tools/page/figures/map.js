@@ -23,6 +23,7 @@ import { headSwitches, isCut, Unplug, useCuts } from "./map/unplug.js";
 export { firstScene, opening, sceneOf };
 
 const PACE = 2400; // milliseconds at a stop: two lines are read there
+const LEFT = 120; // pixels of the plan in the window, with which it counts as left
 const WISHES = Object.keys(FIRST);
 
 /** The ride over the stops: its player, the stop that is shown, and `go`, to a stop or to play. */
@@ -39,10 +40,12 @@ function useRide(stops, scene, wished, wish) {
   player.pace = PACE;
   seen.current ||= place;
 
-  /** Scroll to the chosen box, if it is out of sight or behind the panel. */
+  /** Scroll to the chosen box, if it is out of sight or behind the panel; but a reader who has left the plan may go. */
   function reveal() {
-    const chosen = box.current?.querySelector(".plan .chosen");
-    chosen?.scrollIntoView({ block: "nearest", behavior: "instant" });
+    const plan = box.current?.querySelector(".plan");
+    const { top, bottom } = plan?.getBoundingClientRect() ?? {};
+    const isInSight = top < innerHeight - LEFT && bottom > LEFT;
+    if (isInSight) plan.querySelector(".chosen")?.scrollIntoView({ block: "nearest", behavior: "instant" });
   }
 
   /** Ask for the scene of the stop that the player is at. */
