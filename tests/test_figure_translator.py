@@ -158,8 +158,9 @@ def test_it_shows_the_most_uncertain_word_with_its_candidates_under_it(box):
 
 
 def test_it_plays_once_by_itself_and_stops_at_the_most_uncertain_word(browser, figures_page):
+    silent = watched(browser, figures_page, java_script_enabled=False)
+    stop = silent.locator("[data-play=translator] .english .now").inner_text()
     tab = watched(browser, figures_page)
-    stop = tab.locator("[data-play=translator] .english .now").inner_text()
     box = figure(tab, "translator")
     box.locator(".playing .english .later").first.wait_for(state="attached")
     assert not box.locator(".offers").is_visible()
