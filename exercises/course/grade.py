@@ -1,7 +1,8 @@
 """Mark a folder of hand-ins, FOLDER/STUDENT/1_attention.ipynb and so on.
 
     python -m exercises.course.grade mark FOLDER
- writes into FOLDER/marks a table for each sheet, totals.csv, the reports to read, and a file with
+
+writes into FOLDER/marks a table for each sheet, totals.csv, the reports to read, and a file with
 feedback for each student. Hand-ins that have not changed since are not run again.
 """
 

@@ -1,5 +1,6 @@
 """One hand-in: read its cells, run them in a process of its own, judge what comes back.
- Every hand-in (.py or .ipynb) runs in an empty folder; see worker.py for what it may do. Judges and
+
+Every hand-in (.py or .ipynb) runs in an empty folder; see worker.py for what it may do. Judges and
 solutions stay in this process.
 """
 

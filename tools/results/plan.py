@@ -65,7 +65,7 @@ OF_ROWS = {
     "recipe-en-de": recipe(languages="en-de"),
 }
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
-# Half as large batches make twice the updates. The search found them; they are to be the recipe.
+# Batches of half the size make twice the updates. The search suggests them for the next recipe.
 SMALLER = {
     f"smaller-batches-{seed}": recipe(batch_tokens=1280, warmup=2000, seed=seed) for seed in SEEDS
 }
