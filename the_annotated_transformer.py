@@ -5923,8 +5923,8 @@ def train_with_a_part_of_your_own():
 # | [vocabulary](#byte-pairs) | about 37,000 shared subwords; 32,000 for French | 5,000 shared subwords |
 # | [dropout](#dropout) | 0.1 (base), 0.3 (big; 0.1 for French), on sub-layer outputs and embeddings | 0.25, also inside the feed-forward network; on attention weights only if a run sets `attention_dropout` |
 # | [linear maps](#make-model) | biases only in the feed-forward formula; initial weights not stated | biases in all; Glorot initialisation |
-# | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 1,000 steps, `factor` 1.5, then a straight line to zero |
-# | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 2,560 positions |
+# | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 2,000 steps, `factor` 1.5, then a straight line to zero |
+# | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 1,280 positions |
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if its greedy translations score higher on the validation split |
 # | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#model-to-take-away); weights [rounded to int8](#model-to-take-away) |
 #
@@ -6335,8 +6335,8 @@ class Config:
     smoothing: float = 0.1  # of labels
     batch_tokens: int | None = None  # positions per batch, over all processes; else by corpus
     accum_iter: int = 1  # batches per update
-    warmup: int | None = None  # updates; else 1,000, or a quarter of all if that is less
-    factor: float | None = None  # of the learning rate; else 1.5 for 1,000 warm-up updates
+    warmup: int | None = None  # updates; else 2,000, or a quarter of all if that is less
+    factor: float | None = None  # of the learning rate; else 1.5 for 2,000 warm-up updates
     schedule: Literal["linear", "inverse_sqrt"] = "linear"  # decay to zero, or the paper's
     clip: float | None = None  # shorten longer gradients to this length
     weight_decay: float = 0.0  # of matrices, by AdamW; not of norms and biases
@@ -6657,7 +6657,7 @@ def planned_updates(config: Config, train: IdPairs) -> int:
 
 # %% [markdown]
 # Unless you give them, some settings depend on the corpus. A batch is a fiftieth of it, from 64 to
-# 2,560 positions, so that a small corpus gives enough updates. A share has about a thousand updates
+# 1,280 positions, so that a small corpus gives enough updates. A share has about a thousand updates
 # and ends with a checkpoint. The default is 32 passes: more (up to 100) if they give fewer than
 # 2,000 updates, fewer if they give more than 100,000. The peak of the learning rate is the same for
 # any warm-up.
@@ -6670,7 +6670,7 @@ CHOSEN = "vocab_size share_embeddings batch_tokens shares epochs warmup factor p
 def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Config:
     """The settings with values for all of `CHOSEN`: those given, or those that fit the corpus."""
     positions = int(train.positions().amax(1).sum())
-    batch_tokens = config.batch_tokens or min(2560, max(64, positions // 50))
+    batch_tokens = config.batch_tokens or min(1280, max(64, positions // 50))
     updates = positions / batch_tokens / config.accum_iter  # per pass, about
     shares = config.shares or math.ceil(updates / 1000)
     if shares > len(train):
@@ -6686,8 +6686,8 @@ def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Conf
         shares=shares,
         epochs=config.epochs or math.ceil(passes * shares),
     )
-    warmup = config.warmup or min(1000, max(1, planned_updates(config, train) // 4))
-    factor = config.factor or 1.5 * math.sqrt(warmup / 1000)
+    warmup = config.warmup or min(2000, max(1, planned_updates(config, train) // 4))
+    factor = config.factor or 1.5 * math.sqrt(warmup / 2000)
     bf16 = gains_from_bf16(choose_device())
     precision = config.precision or ("bf16" if bf16 else "fp32")
     return dataclasses.replace(config, warmup=warmup, factor=factor, precision=precision)

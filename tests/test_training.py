@@ -194,6 +194,7 @@ def test_freed_memory_is_used_again():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_training_has_the_same_losses(small_config, tmp_path, monkeypatch):
     """Without dropout, which a compiled model draws from other numbers."""
     try:

@@ -72,14 +72,13 @@ def translated(
 
 def validation(sweep: list[dict]) -> dict:
     """A sweep with the first seed of the full recipe, and how it was made."""
-    [run] = plan.SHIPPED.runs
-    facts = {"run": run, "beam": plan.BEAM, "averaged": plan.AVERAGED}
+    facts = {"run": plan.FULL[0], "beam": plan.BEAM, "averaged": plan.AVERAGED}
     return facts | {"made": records.circumstances(), "sweep": sweep}
 
 
 @records.once("beam")
 def sweep_beams() -> dict:
-    whole = translator_of(plan.SHIPPED.runs[0], plan.AVERAGED)
+    whole = translator_of(plan.FULL[0], plan.AVERAGED)
     sweep = []
     for beam, alpha in itertools.product(plan.BEAMS, plan.ALPHAS):
         if beam > 1 or alpha == 0:
@@ -92,7 +91,7 @@ def sweep_beams() -> dict:
 def sweep_averages() -> dict:
     sweep = []
     for count in range(plan.AVERAGED + 1):  # 0 stands for the best epoch
-        _, scores = translated(translator_of(plan.SHIPPED.runs[0], count), "val", plan.BEAM)
+        _, scores = translated(translator_of(plan.FULL[0], count), "val", plan.BEAM)
         sweep.append({"averaged": count} | scores)
     return validation(sweep)
 
