@@ -9,7 +9,7 @@ import { SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, html, useEffect, useState } from "./lib/ui.js";
 import { AllMaps, Large } from "./maps/drawing.js";
 import { firstScene, KINDS, sceneOf } from "./maps/scene.js";
-import { cellInWords, habitOf, headName } from "./maps/words.js";
+import { cellInWords, headName } from "./maps/words.js";
 
 export { firstScene };
 
@@ -72,7 +72,6 @@ export function Maps({ scene: first }) {
         <p class="title">${KINDS[kind]}, ${headName(layer, head, heads)}</p>
         <${Large} shown=${shown} cell=${cell ?? [0, 0]} onPoint=${point} />
         <p class="readout" role="status">${cell ? cellInWords(shown, cell) : "Point at a cell, or tap it: its row is marked in all maps."}</p>
-        <p class="habit">${habitOf(shown)}</p>
         <label class="naming">Your name for this head
           <input type="text" maxlength=${LONGEST} autocomplete="off" disabled=${isMean} value=${isMean ? "" : nameOf(...Object.values(view))}
             placeholder=${isMean ? "a mean of heads has no habit of its own" : "what does it do?"}

@@ -49,23 +49,23 @@ const Failure = ({
 export function useModel() {
   const [line, say] = useState("");
   const turn = useRef(0);
-  const ready = useRef(false);
+  const isRead = useRef(false);
   async function run(work, again) {
     const mine = ++turn.current;
     const isWanted = () => mine === turn.current;
-    if (!ready.current) say("Reading the model …");
+    if (!isRead.current) say("Reading the model …");
+    let model;
     try {
-      const model = await theModel();
-      ready.current = true;
-      say("");
-      if (!isWanted()) return null;
-      const result = await inSlices(work(model), isWanted);
-      return isWanted() ? result : null;
+      model = await theModel();
     } catch (error) {
-      if (ready.current) throw error;
       if (isWanted()) say(html`<${Failure} error=${error} again=${again} />`);
       return null;
     }
+    isRead.current = true;
+    say("");
+    if (!isWanted()) return null;
+    const result = await inSlices(work(model), isWanted);
+    return isWanted() ? result : null;
   }
   return [line, run];
 }
