@@ -59,6 +59,11 @@ def test_every_planned_model_can_be_made_and_decodes_with_a_cache(at, name):
     assert at.cache_agrees(model)
 
 
+def test_the_shipped_run_is_the_best_seed_on_validation():
+    means = {run: records.read(f"runs/{run}")["summary"]["mean"] for run in plan.FULL}
+    assert plan.SHIPPED.runs == (max(means, key=lambda run: means[run]["bleu"]),)
+
+
 def test_models_of_today_have_as_many_parameters(at):
     words = range(5000), range(5000)
     old, new = (at.new_model(plan.RUNS[name], words) for name in ("recipe-1", "today-1"))

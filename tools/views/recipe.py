@@ -111,14 +111,15 @@ def steps() -> Table:
 
 def training() -> Chart:
     """Validation perplexity falls and BLEU rises, epoch by epoch, as training goes on."""
-    run = record(f"runs/{record('pretrained')['run']}")
+    name = record("pretrained")["run"]
+    run = record(f"runs/{name}")
     panels = []
-    for name, scale in (("perplexity", "log"), ("BLEU", "linear")):
-        points = [{"update": e["updates"], name: round(e[name.lower()], 2)} for e in run["log"]]
+    for what, scale in (("perplexity", "log"), ("BLEU", "linear")):
+        points = [{"update": e["updates"], what: round(e[what.lower()], 2)} for e in run["log"]]
         chart = alt.Chart(alt.Data(values=points), width=165, height=150).mark_line(point=True)
-        y = alt.Y(f"{name}:Q").scale(type=scale, nice=False)
-        panels.append(chart.encode(x="update:Q", y=y, tooltip=["update:Q", f"{name}:Q"]))
-    measured = "Multi30k, validation split, greedy decoding, seed 1."
+        y = alt.Y(f"{what}:Q").scale(type=scale, nice=False)
+        panels.append(chart.encode(x="update:Q", y=y, tooltip=["update:Q", f"{what}:Q"]))
+    measured = f"Multi30k, validation split, greedy decoding, model {name}."
     return Chart(alt.hconcat(*panels), measured)
 
 
