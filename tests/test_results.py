@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import random
 import shutil
 import statistics
 
@@ -11,7 +10,7 @@ import torch
 from conftest import saved
 
 from tools import records
-from tools.results import learning, plan, score, ship, significance, train
+from tools.results import bootstrap, learning, plan, score, ship, train
 
 
 @pytest.fixture
@@ -229,78 +228,50 @@ POOR = [
 ]
 
 
-def test_differences_are_those_of_sampled_corpora(at, monkeypatch):
-    """sacreBLEU scores each sampled corpus anew; both have the same samples."""
-    monkeypatch.setattr(significance, "DRAWS", 20)
-    good = [REFERENCES[0], *POOR[1:]]
+@pytest.mark.parametrize("same_runs", [True, False])
+def test_gains_are_those_of_sampled_sentences_and_runs(at, monkeypatch, same_runs):
+    """sacreBLEU scores each sampled corpus of each sampled run anew."""
+    monkeypatch.setattr(bootstrap, "DRAWS", 20)
     before = [POOR, POOR[:2] + REFERENCES[2:]]
-    after = [good, REFERENCES]
+    after = [[REFERENCES[0], *POOR[1:]], REFERENCES]
     counts = [
-        [significance.counts_of(written, REFERENCES) for written in seeds]
-        for seeds in (before, after)
+        [bootstrap.counts_of(written, REFERENCES) for written in runs] for runs in (before, after)
     ]
-    found = significance.differences(*counts)
-    drawn = torch.randint(4, (20, 4), generator=torch.Generator().manual_seed(1)).tolist()
+    found = bootstrap.gains(*counts, same_runs=same_runs)
+    generator = torch.Generator().manual_seed(1)
+    sentences, runs, others = (
+        torch.randint(most, (20, most), generator=generator).tolist() for most in (4, 2, 2)
+    )
+    if same_runs:
+        others = runs
 
-    def mean_bleu(seeds: list[list[str]], sample: list[int]) -> float:
+    def mean_bleu(written: list[list[str]], sample: list[int]) -> float:
         references = [REFERENCES[n] for n in sample]
-        texts = [[written[n] for n in sample] for written in seeds]
+        texts = [[each[n] for n in sample] for each in written]
         return statistics.mean(at.corpus_bleu(text, references)[0] for text in texts)
 
-    for difference, sample in zip(found.tolist(), drawn, strict=True):
-        expected = mean_bleu(after, sample) - mean_bleu(before, sample)
-        assert difference == pytest.approx(expected, abs=1e-6)
+    for gain, sample, old, new in zip(found.tolist(), sentences, runs, others, strict=True):
+        expected = mean_bleu([after[n] for n in new], sample)
+        expected -= mean_bleu([before[n] for n in old], sample)
+        assert gain == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_empty_translation_has_no_bleu():
-    assert significance.bleu(significance.counts_of([""], ["A dog ."])[0]) == 0
+    assert bootstrap.bleu(bootstrap.counts_of([""], ["A dog ."])[0]) == 0
 
 
-def test_the_chance_is_twice_the_share_beyond_zero():
-    assert significance.chance(torch.tensor([1.0] * 99)) == 0.02
-    assert significance.chance(torch.tensor([1.0] * 95 + [-1.0] * 4)) == 0.1
-    assert significance.chance(torch.zeros(99)) == 1
-
-
-def test_the_correction_of_holm():
-    """Its definition: the largest of the m - k times the k-th smallest chance, up to this one."""
-    draw = random.Random(1)
-    for _ in range(20):
-        chances = [draw.random() ** 3 for _ in range(7)]
-        ordered = sorted(chances)
-        expected = [
-            min(1, max((7 - k) * ordered[k] for k in range(ordered.index(chance) + 1)))
-            for chance in chances
-        ]
-        assert significance.holm(chances) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("after", "changes", "passes"),
-    [
-        ([40.2, 41.2, 42.2], {"beam": 4}, True),  # the same weights: each must gain
-        ([39.9, 42.5, 43.5], {"beam": 4}, False),
-        ([41.0, 42.0, 43.0], {"averaged": 6}, False),  # others: by more than seeds differ
-        ([43.0, 44.0, 45.0], {"averaged": 6}, True),
-        ([41.0, 42.0, 43.0], {"runs": ("a", "b", "c")}, False),
-        ([42.5, 43.5, 44.5], {"runs": ("a", "b", "c")}, True),
-    ],
-)
-def test_a_step_passes_by_the_rule_of_the_text(toy, monkeypatch, after, changes, passes):
-    """The sentences show a sure gain; it is left to the seeds."""
-    sure = torch.linspace(0.5, 1.5, 10_001).double()
-    monkeypatch.setattr(score, "counts_of", lambda row, run, split: None)
-    monkeypatch.setattr(significance, "differences", lambda before, after: sure)
-    first = plan.Row("first", "", ("run-1", "run-2", "run-3"))
-    second = dataclasses.replace(first, name="second", **changes)
-    bleu = {"first": [40.0, 41.0, 42.0], "second": after}
-
-    def score_of(row, run, split):
-        return {"bleu": bleu[row.name][row.runs.index(run)]}
-
-    monkeypatch.setattr(score, "score_of", score_of)
+def test_a_step_has_the_gain_of_the_scores_and_an_interval_around_it(toy, monkeypatch):
+    first = plan.Row("first", "", ("run-1", "run-2"))
+    second = dataclasses.replace(first, name="second", runs=("run-3", "run-4"))
+    written = {"run-1": POOR, "run-2": POOR, "run-3": REFERENCES, "run-4": REFERENCES}
     monkeypatch.setattr(plan, "ROWS", (first, second))
+    monkeypatch.setattr(
+        score, "counts_of", lambda row, run, split: bootstrap.counts_of(written[run], REFERENCES)
+    )
+    bleu = {"run-1": 40.0, "run-2": 41.0, "run-3": 42.0, "run-4": 43.5}
+    monkeypatch.setattr(score, "score_of", lambda row, run, split: {"bleu": bleu[run]})
     assert score.main(["steps"]) == 0
-    for step in records.read("steps")["steps"]:
-        assert step["passes"] == passes
-        assert step["chance"] < 0.001
+    [step] = records.read("steps")["steps"]
+    low, high = step["interval"]
+    assert step["gain"] == 2.25
+    assert 0 < low < high

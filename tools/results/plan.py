@@ -45,7 +45,9 @@ def words(seed: int) -> at.Config:
     More weights occur rarely, so there is more dropout. A sentence has fewer words than subwords,
     so a batch of as many sentences has fewer tokens.
     """
-    return larger_batches(vocab_size=0, share_embeddings=False, dropout=0.4, batch_tokens=2140, seed=seed)
+    return larger_batches(
+        vocab_size=0, share_embeddings=False, dropout=0.4, batch_tokens=2140, seed=seed
+    )
 
 
 # The recipe, step by step -------------------------------------------------------------------------

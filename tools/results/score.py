@@ -2,7 +2,7 @@
 
     python -m tools.results.score validate       try beams, length penalties and averages
     python -m tools.results.score test [NAME ...]   translate each test split with each row's runs
-    python -m tools.results.score steps          which steps of the recipe pass the rule of the text
+    python -m tools.results.score steps          gains of the steps, and their intervals
 
 Nothing on record is scored again: remove a record, or entries of scores.json, to score them anew.
 """
@@ -19,7 +19,7 @@ import torch
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import plan, significance
+from tools.results import bootstrap, plan
 from tools.results.plan import Row
 from tools.results.train import finished_run, folder_of, named
 
@@ -147,50 +147,35 @@ def counts_of(row: Row, run: str, split: str) -> torch.Tensor:
     """What BLEU counts in the translations on file of a row's run."""
     references = [pair[1] for pair in at.find_corpus(plan.CORPUS).pairs(split)]
     text = translations_path(row, run, split).read_text("utf-8")
-    return significance.counts_of(text.split("\n")[:-1], references)
+    return bootstrap.counts_of(text.split("\n")[:-1], references)
 
 
 def step_between(before: Row, after: Row, split: str) -> dict:
-    """What a row gains over the row before on a split, seed by seed."""
-    scores = [[score_of(row, run, split)["bleu"] for run in row.runs] for row in (before, after)]
-    luck = max(max(each) - min(each) for each in scores)  # of the training
-    pairs = list(zip(before.runs, after.runs, strict=True))
-    gains = [new - old for old, new in zip(*scores, strict=True)]
-    drawn = significance.differences(
-        [counts_of(before, run, split) for run, _ in pairs],
-        [counts_of(after, run, split) for _, run in pairs],
+    """What a row gains over the row before on a split, and the 95% interval of that."""
+    old, new = (
+        mean(score_of(row, run, split)["bleu"] for run in row.runs) for row in (before, after)
     )
-    low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
-    same_runs = all(old == new for old, new in pairs)
-    same_weights = same_runs and before.averaged == after.averaged  # so that each must gain
+    counts = [[counts_of(row, run, split) for run in row.runs] for row in (before, after)]
+    drawn = bootstrap.gains(*counts, same_runs=before.runs == after.runs)
+    interval = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
     return {
         "row": after.name,
         "split": split,
-        "gain": round(mean(gains), 2),
-        "interval": [round(low, 2), round(high, 2)],
-        "chance": significance.chance(drawn),
-        "range": round(luck, 2),
-        "beyond the seeds": min(gains) > 0 if same_weights else mean(gains) > luck,
+        "gain": round(new - old, 2),
+        "interval": [round(end, 2) for end in interval],
     }
 
 
 def steps() -> None:
-    """Which steps gain on both test splits, by more than sentences and seeds differ."""
+    """What each step gains on each test split."""
     found = [
         step_between(before, after, split)
         for before, after in itertools.pairwise(plan.ROWS)
         for split in plan.TESTS
     ]
-    corrected = significance.holm([step["chance"] for step in found])
-    for step, chance in zip(found, corrected, strict=True):
-        step["chance"] = round(chance, 4)  # of all together
-        sure = chance < significance.SURE and step["gain"] > 0
-        step["passes"] = sure and step["beyond the seeds"]
-    records.write("steps", {"draws": significance.DRAWS, "steps": found})
-    for row in plan.ROWS[1:]:
-        of_row = [step for step in found if step["row"] == row.name]
-        verdict = "passes" if all(step["passes"] for step in of_row) else "does not pass"
-        print(f"{row.step}: {verdict}", *of_row, sep="\n  ")
+    records.write("steps", {"draws": bootstrap.DRAWS, "steps": found})
+    for step in found:
+        print(step)
 
 
 main = records.command_line(validate=validate, test=test, steps=steps)
