@@ -26,7 +26,6 @@ def toy(small_config, tmp_path, monkeypatch):
         "RUNS": runs,
         "ROWS": (first, second),
         "OTHER": dataclasses.replace(second, name="back", runs=("back",)),
-        "ON_GPU": {},
         "FULL": ("subwords-1",),
         "SHIPPED": dataclasses.replace(second, name="int8", runs=("subwords-1",)),
         "CORPUS": small_config.data,
@@ -181,10 +180,9 @@ def test_an_unknown_run_is_refused(toy, capsys):
 def test_a_gpu_run_without_a_gpu_is_refused(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for named, run in (("", "gpu-2"), ("0", "gpu-2"), ("0", "recipe-2")):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-        assert train.main(["run", run]) == 1
-        assert capsys.readouterr().err.startswith("error: no NVIDIA GPU")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert train.main(["run", "recipe-2"]) == 1
+    assert capsys.readouterr().err.startswith("error: no NVIDIA GPU")
 
 
 @pytest.mark.parametrize("what", ["torch", "device", "format"])

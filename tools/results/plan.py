@@ -74,7 +74,6 @@ OF_ROWS = {
 }
 ONE_MATRIX = tuple(f"one-matrix-{seed}" for seed in SEEDS)
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
-ON_GPU = {f"gpu-{seed}": larger_batches(seed=seed) for seed in SEEDS}  # ONE_MATRIX, on a GPU
 ROWS = (
     Row("words", "word vocabulary", tuple(f"words-{seed}" for seed in SEEDS)),
     Row("subwords", "subword vocabulary", tuple(f"subwords-{seed}" for seed in SEEDS)),
@@ -181,4 +180,4 @@ def today(seed: int) -> at.Config:
 TODAY = {f"today-{seed}": today(seed) for seed in SEEDS}
 WATCHED = "watched-1"  # learning.json shows how it learns
 SHORT = {WATCHED: larger_batches(epochs=5, warmup=251, factor=0.7515)}
-RUNS = OF_ROWS | ON_GPU | TRIALS | TABLE_3 | TODAY | SHORT
+RUNS = OF_ROWS | TRIALS | TABLE_3 | TODAY | SHORT

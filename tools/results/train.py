@@ -92,7 +92,7 @@ def run(beginnings: tuple[str, ...] = (), /, at_once: int = 1) -> None:
     torch.set_num_threads(1)
     device = records.chosen_device()
     names = [name for name in named(beginnings) if not records.read(f"runs/{name}")]
-    if device == "cuda" or plan.ON_GPU.keys() & names:
+    if device == "cuda":
         records.graphics_card()  # ValueError without one
     if at_once == 1:
         for name in names:

@@ -198,7 +198,9 @@ def choices() -> Table:
         "Trials for 8 epochs, and four full runs.",
         ["epochs", "settings", "updates", "BLEU", "perplexity"],
         rows,
-        "Multi30k, validation split, greedy decoding, last epoch, seed 1. More subwords or layers"
-        " make the model narrower, so that the number of parameters stays. All settings are in"
+        "Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with"
+        " a warm-up of twice the updates, so the learning rate peaks at 0.7 times the height. More"
+        " subwords or layers make the model narrower, so that the number of parameters stays;"
+        " perplexities of different vocabularies do not compare. All settings are in"
         " `docs/results/runs`.",
     )
