@@ -4937,10 +4937,10 @@ def attention_maps_figure():
 # seem to follow sentence structure, each in its own way.
 #
 # > **Is attention an explanation?** [Jain and Wallace (2019)](https://arxiv.org/abs/1902.10186) say
-# > no: weights often disagreed with other measures of importance, and very different ones could
-# > give the same prediction. Such made-up weights did worse in a further test, reply [Wiegreffe and
-# > Pinter (2019)](https://arxiv.org/abs/1908.04626), and it depends on what you call an
-# > explanation. We treat a map as a hypothesis to be tested.
+# > no: weights often disagree with other measures of importance, and very different weights can
+# > give the same prediction. [Wiegreffe and Pinter (2019)](https://arxiv.org/abs/1908.04626) reply
+# > that the answer depends on what you call an explanation. We treat a map as a hypothesis to be
+# > tested.
 #
 # <a id="single-heads"></a>
 # ## What single heads do
@@ -5066,10 +5066,9 @@ def check_the_output_is_a_sum_over_heads():
 # ## Layer by layer: the logit lens
 #
 # In a pre-norm model, layers only add to the residual stream ([Part 2](#residual)), and the final
-# norm and the generator read its last state. What would they predict from an earlier one? The
-# **logit lens** ([nostalgebraist,
-# 2020](https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens)) sends
-# them the stream after each layer, as if no layers followed.
+# norm and the generator turn its last state into a prediction. The **logit lens** ([nostalgebraist,
+# 2020](https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens)) applies
+# both to the stream after each layer, as if no layers followed.
 
 
 # %%
@@ -5103,7 +5102,8 @@ def predictions_by_layer():
 
 # %% [markdown]
 # Layer by layer, the word just read turns into the next one. In the published model the embedding
-# still predicts the former, because embeddings and generator share [one matrix](#one-matrix). Layer
+# still predicts the word just read, because embeddings and generator share [one
+# matrix](#one-matrix). Layer
 # 1 mostly keeps it, layer 2 replaces it with the word to come, and layer 3 mostly makes that more
 # certain. (After *girl* it slightly prefers *is*, but beam search judges whole sentences.) Only the
 # last layer was trained to be read, so an earlier state may hold more than the lens shows.
@@ -5243,8 +5243,9 @@ def shares_of_six_pairs():
 # at*), most of the shift comes with the German verb; if it changes only a small word (*up*,
 # *down*), the shift stays at the particle.
 #
-# But we chose these pairs. A larger sample follows a rule stated beforehand: it takes all pairs
-# from templates, and some from Multi30k, whose translations say what the particle asks for.
+# But we chose these pairs. For a larger sample we fixed a rule beforehand: it tries lists of
+# subjects, verbs, objects and particles in all combinations, and sentences of Multi30k with these
+# verbs, and a pair counts if both of its translations are the right ones.
 #
 # <!-- results: particles -->
 #
@@ -5266,9 +5267,10 @@ def shares_of_six_pairs():
 #
 # <!-- end of results: particles -->
 #
-# So both answers are right, for different pairs, though most in the first row have the verbs
-# *sieht* and *schaut*, and this may be their habit. When is the particle carried? We swap encoder
-# states instead of the memory, before the first layer and after each one:
+# So the encoder carries the particle to the verb where the English verb depends on it, and leaves
+# it in place where it does not. (Most pairs of the first row have the verbs *sieht* and *schaut*,
+# so the first half may hold for these only.) When is the particle carried? We swap encoder states
+# instead of the memory, before the first layer and after each one:
 
 
 # %% tags=["hide-input"]
@@ -5277,7 +5279,7 @@ published("layers")
 
 # %% [markdown]
 # **Figure 24.** Share of the shift that comes with the state at one word, by layer. At first all of
-# it lies at the particle. The first layer carries most of it to the verb, but only where the
+# it lies at the particle, as it must. The first layer carries most of it to the verb, but only where the
 # English verb changes.
 #
 # <!-- results: layers -->
