@@ -97,7 +97,7 @@ def steps() -> Table:
         f"Multi30k, German to English. {about_scores()} The last row has one seed. Each gain"
         " is relative to the row above; brackets give its 95% confidence interval, from"
         f" {drawn['draws']:,} samples of the test sentences and of the seeds. The first three rows"
-        " were trained with the third edition of this code, those of subwords and two of the three"
+        " were trained with an earlier edition of this code, those of subwords and two of the three"
         " of words on a GPU.",
         list(runs.values()),
     )
