@@ -26,12 +26,12 @@
 # learning to translate.
 #
 # Two captions it had never seen, one with a word it does not know ([Part 7](#model-at-hand) shows
-# where *korn* comes from):
+# where *horn* comes from):
 #
 # | German | What the model writes | What it means |
 # | --- | --- | --- |
 # | Ein kleines Mädchen hebt einen roten Ball auf. | A little girl raises a red ball. | A little girl picks up a red ball. |
-# | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A korn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
+# | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A horn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
 #
 # By the end you will have built such a model yourself. We follow the paper [*Attention Is All You
 # Need*](https://arxiv.org/abs/1706.03762), in which eight researchers proposed in 2017 to translate
@@ -3639,7 +3639,7 @@ def subwords_of_a_few_words():
 # width 192 in each stack, three heads, 5,000 subwords, 32 epochs ([all settings](#settings)). Its
 # folder, `pretrained/`, holds the weights, the subwords, and the arguments of `make_model`.
 #
-# One command trains such a model, in about two hours on two CPU cores, and another uses it. Your
+# One command trains such a model, in one to two hours on two CPU cores, and another uses it. Your
 # own text works in the same way, as [the engine room](#command-line) explains:
 #
 # ```
@@ -3813,8 +3813,8 @@ def a_finished_model_meets_a_new_word():
 
 # %% [markdown]
 # *Schornsteinfeger*, a chimney sweep, never occurs in the training text, so the published model
-# reads it in six pieces. One of them, *orn*, comes out again: the model writes a *k* and copies
-# *orn* behind it, which it can because both languages share their subwords. That is how *korn* came
+# reads it in six pieces. One of them, *orn*, comes out again: the model writes an *h* and copies
+# *orn* behind it, which it can because both languages share their subwords. That is how a horn came
 # to carry a ladder.
 #
 # <!-- figure: pieces -->
@@ -4307,7 +4307,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <!-- end of results: averaging -->
 #
 # > **Does averaging always help?** With the paper's schedule the weights keep moving until the end,
-# > and their mean is usually better than any of them. In the published run the rate falls to zero
+# > and their mean is usually better than any of them. In our runs the rate falls to zero
 # > in a straight line. We think that the weights then come to rest by themselves, so that averaging
 # > gains nothing here. The best epoch alone was chosen on this very split, which flatters it.
 #
@@ -4502,17 +4502,18 @@ def ten_fixed_test_sentences():
 
 # %% [markdown]
 # Where translation and reference differ, look twice. *Soccer* for *football* is an error only to
-# BLEU. The true errors are words left out, subwords joined to something that is not a word, and one
-# word taken for another, as when a man throws a *monument* into a canal.
+# BLEU. The true errors are words left out, subwords joined to something that is not a word, as in
+# *Coffeek*, and one word taken for another, as when a happy woman prepares a *wife*.
 #
 # <a id="step-by-step"></a>
 # ## Subwords and beam search help on both test sets
 #
-# The first three rows are models trained from scratch, the third with [one matrix](#one-matrix).
-# Models of words have more dropout, 0.4 instead of 0.25, so the first gain belongs to both changes.
-# The other rows train nothing: they decode the third row's weights with a beam, then replace the
-# best epoch by the mean of the last six, then set the [length penalty](#beam-search) to whichever
-# value up to 1 scores best on the validation split.
+# The first four rows are models trained from scratch, the third with [one matrix](#one-matrix), the
+# fourth with half the batch and twice the updates. Models of words have more dropout, 0.4 instead
+# of 0.25, so the first gain belongs to both changes. The other rows train nothing: they decode the
+# fourth row's weights with a beam, then replace the best epoch by the mean of the last six, then
+# set the [length penalty](#beam-search) to whichever value up to 1 scores best on the validation
+# split.
 #
 # <!-- results: steps -->
 #
@@ -4544,11 +4545,12 @@ def ten_fixed_test_sentences():
 # <!-- end of results: steps -->
 #
 # **How sure is this?** A gain can be luck in two ways. Runs that differ only in their random
-# numbers (*seeds*) end up to SEEDS BLEU apart, as the ranges after the scores show. And on another
+# numbers (*seeds*) end up to 1.3 BLEU apart, as the ranges after the scores show. And on another
 # test set the gain would be another. So we sample ten thousand times with replacement, sentences
 # from the test set and runs from the three: a *bootstrap* ([Koehn,
 # 2004](https://aclanthology.org/W04-3250/)). The brackets after a gain hold the middle 95% of its
-# values in these samples.
+# values in these samples. What no row shows: the smaller batches gained nearly a point in greedy
+# decoding on the validation split, and on the test sets we cannot tell.
 #
 # BLEU varies within a run, too:
 
@@ -4559,7 +4561,7 @@ published("training")
 
 # %% [markdown]
 # **Figure 22.** The published model on the validation split after each epoch, with perplexity on a
-# logarithmic scale. Late in training, BLEU still moves by up to a point between epochs.
+# logarithmic scale. Late in training, BLEU still moves by half a point between epochs.
 #
 # <!-- results: training -->
 #
@@ -4657,7 +4659,7 @@ published("training")
 # <!-- end of results: choices -->
 #
 # Two differences are large. After 8 epochs, post-norm is more than four points below pre-norm at
-# the same rate, and half the batch gains CHOICES. Dropout of 0.25 is a judgement: it costs two points
+# the same rate, and half the batch gains a point and a half. Dropout of 0.25 is a judgement: it costs two points
 # after 8 epochs, and we have not tried less for 32.
 #
 # <a id="cost"></a>
@@ -4918,15 +4920,15 @@ def attention_maps_figure():
 # of the maps large. Find out what a head does, give it a name, and try another sentence: does the
 # name still fit?
 #
-# In the published model, every head of cross-attention has a staircase with breaks of its own,
-# which the mean blurs. When the decoder writes *rais*, the first half of *raises*, eight of nine
-# heads give at least 88% of their weight to *hebt*, and none gives more than 2% to its other half,
-# *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, but [an
-# experiment](#one-word) with another verb can.
+# In the published model, most heads of cross-attention have a staircase with breaks of their
+# own, which the mean blurs. When the decoder writes *rais*, the first subword of *raises*, six of
+# nine heads give at least 88% of their weight to *hebt*, and none gives more than 7% to its
+# particle, *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, but [an
+# experiment](#one-word) can.
 #
-# In encoder self-attention the halves of the verb find each other, as we arranged by hand in [Part
-# 1](#one-sentence), but here *auf* does the looking: in layer 1, head 2, it gives 53% of its weight
-# to *hebt*, which never gives more than 19% back.
+# In encoder self-attention verb and particle find each other, as we arranged by hand in [Part
+# 1](#one-sentence), but here *auf* does most of the looking: in layer 1, head 1, it gives 76% of
+# its weight to *hebt*, and no head of *hebt* gives more than 28% to *auf*.
 #
 # For one large map of your own sentence, call
 # `attention_explorer([attention_maps(translator_at_hand(), "…")])`.
@@ -4972,15 +4974,15 @@ def habits_of_heads():
 
 
 # %% [markdown]
-# In the published model three of nine heads have one. Head 1 of layer 3 gives half of its weight to
-# the previous token, head 1 of layer 2 nearly a third, and head 3 of layer 1 over a third to the
-# next. None prefers the first token or the end.
+# In these sentences, even weights would give each place about 7%. In the published model two of nine
+# heads have a clear habit: head 3 of layer 3 gives half of its weight to the previous token, and
+# head 2 of layer 1 gives 30% to the next. None prefers the first token or the end.
 #
 # > **What do the strongest columns in a map mean?** Often that heads park their weight there. A
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is
 # > always there and whose value does little: an *attention sink*. In Figure 23, row *es* (the end
-# > of *raises*) needs little from the source, and head 3 of every layer puts over 85% of its weight
-# > on the full stop. In BERT, separator tokens draw over half of all weight in layers 6 to 10 and
+# > of *raises*) needs little from the source, and five of nine heads of cross-attention put over
+# > three quarters of its weight on the full stop and the end. In BERT, separator tokens draw over half of all weight in layers 6 to 10 and
 # > hardly affect the output ([Clark et al., 2019](https://arxiv.org/abs/1906.04341)). In large
 # > language models the sink is the first token, which all others can see ([Xiao et al.,
 # > 2024](https://arxiv.org/abs/2309.17453)).
@@ -5056,11 +5058,11 @@ def check_the_output_is_a_sum_over_heads():
 #
 # <!-- end of results: heads -->
 #
-# The three encoder heads with a habit are the three that cost most: 0.23, 0.17 and 0.12. Larger
-# models show the same. There, most heads can be removed one at a time at almost no cost ([Michel et
-# al., 2019](https://arxiv.org/abs/1905.10650)), and if more and more go, those with a clear habit
-# go last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)). Dearest of all are two heads of
-# the decoder's first self-attention, whose habits we have not looked at.
+# The two encoder heads with a habit are the two that cost most, 0.28 and 0.14. Larger models show
+# the same. There, most heads can be removed one at a time at almost no cost ([Michel et al.,
+# 2019](https://arxiv.org/abs/1905.10650)), and if more and more go, those with a clear habit go
+# last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)). Most expensive of all are heads of
+# the decoder's self-attention.
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
@@ -5103,10 +5105,9 @@ def predictions_by_layer():
 # %% [markdown]
 # Layer by layer, the word just read turns into the next one. In the published model the embedding
 # still predicts the word just read, because embeddings and generator share [one
-# matrix](#one-matrix). Layer
-# 1 mostly keeps it, layer 2 replaces it with the word to come, and layer 3 mostly makes that more
-# certain. (After *girl* it slightly prefers *is*, but beam search judges whole sentences.) Only the
-# last layer was trained to be read, so an earlier state may hold more than the lens shows.
+# matrix](#one-matrix). Layer 1 mostly keeps it, layer 2 replaces it with a word to come, and layer 3
+# corrects that: *young* becomes *little*, and *is* becomes *rais*. Only the last layer was trained
+# to be read, so an earlier state may hold more than the lens shows.
 #
 # <a id="one-word"></a>
 # ## What does one word carry?
@@ -5188,7 +5189,7 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, particles: S
 PAIRS = (
     ("sieht", "Ein Mann sieht zwei Frauen {}.", ("zu", "an")),
     ("schaut", "Ein Mann schaut zwei Frauen {}.", ("zu", "an")),
-    ("hebt", "Ein Mädchen hebt einen Stein {}.", ("auf", "hoch")),
+    ("hebt", "Ein Mann hebt einen Stein {}.", ("auf", "hoch")),
     ("sieht", "Ein Kind sieht das Fenster {}.", ("an", "durch")),
     ("geht", "Ein Mann geht die Treppe {}.", ("hinauf", "hinunter")),
     ("rennt", "Ein Junge rennt die Straße {}.", ("hinauf", "hinunter")),
@@ -5211,14 +5212,14 @@ def one_swap_in_numbers():
 
 
 # %% [markdown]
-# Given A's memory, the published model assigns probability 0.217 to *A man watches two women* and
-# 0.00162 to *A man is looking at two women*, so the preference is $\log(0.217/0.00162) = 4.90$.
-# Given B's memory it is −1.94. The shift is $4.90 + 1.94 = 6.84$.
+# Given A's memory, the published model assigns probability 0.189 to *A man watches two women* and
+# 0.0119 to *A man is looking at two women*, so the preference is $\log(0.189/0.0119) = 2.76$.
+# Given B's memory it is −2.24. The shift is $2.76 + 2.24 = 5.00$.
 #
 # Now put B's vector at *sieht* into A's memory. The particle's own vector still says *zu*, yet the
-# decoder changes its mind: the preference is −0.74 and the share $(4.90 + 0.74)/6.84 = 82\%$.
-# Swapping the particle instead gives 24%. (Shares need not add up to one.) So most of what *zu*
-# means for the English verb lies at *sieht*.
+# decoder changes its mind: the preference is −0.73 and the share $(2.76 + 0.73)/5.00 = 70\%$.
+# Swapping the particle instead gives 31%, and both 99%, so the other words hardly matter. Most of
+# what *zu* means for the English verb lies at *sieht*.
 #
 # Now all six:
 
@@ -5239,9 +5240,10 @@ def shares_of_six_pairs():
 
 
 # %% [markdown]
-# Two patterns appear, and *hebt* lies between them. If English changes its *verb* (*watch*, *look
-# at*), most of the shift comes with the German verb; if it changes only a small word (*up*,
-# *down*), the shift stays at the particle.
+# Two patterns appear. With *sieht* and *schaut*, English changes its verb (*watch*, *look at*), and
+# most of the shift comes with the German verb. Where English changes only a small word (*up*,
+# *down*), the shift stays at the particle. With *hebt* it stays there, too, although the English
+# verb changes.
 #
 # But we chose these pairs. For a larger sample we fixed a rule beforehand: it tries lists of
 # subjects, verbs, objects and particles in all combinations, and sentences of Multi30k with these
@@ -5268,8 +5270,8 @@ def shares_of_six_pairs():
 # <!-- end of results: particles -->
 #
 # So the encoder carries the particle to the verb where the English verb depends on it, and leaves
-# it in place where it does not. (Most pairs of the first row have the verbs *sieht* and *schaut*,
-# so the first half may hold for these only.) When is the particle carried? We swap encoder states
+# it in place where it does not. (Most pairs of the first row have *sieht* or *schaut*, so the first
+# half may hold for these verbs only.) When is the particle carried? We swap encoder states
 # instead of the memory, before the first layer and after each one:
 
 
@@ -5921,7 +5923,7 @@ def train_with_a_part_of_your_own():
 # | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 2,000 steps, `factor` 1.5, then a straight line to zero |
 # | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 1,280 positions |
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if its greedy translations score higher on the validation split |
-# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#model-to-take-away); weights [rounded to int8](#model-to-take-away) |
+# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [one to two hours](#model-to-take-away); weights [rounded to int8](#model-to-take-away) |
 #
 # As in the paper, one matrix serves for embeddings and output, and Adam, label smoothing and beam
 # search have the same settings. BLEU scores cannot be compared, because the test sentences differ.
