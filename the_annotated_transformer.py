@@ -4920,10 +4920,10 @@ def attention_maps_figure():
 # of the maps large. Find out what a head does, give it a name, and try another sentence: does the
 # name still fit?
 #
-# In the published model, most heads of cross-attention have a staircase with breaks of their
-# own, which the mean blurs. When the decoder writes *rais*, the first subword of *raises*, six of
-# nine heads give at least 88% of their weight to *hebt*, and none gives more than 7% to its
-# particle, *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, but [an
+# In the published model, most heads of cross-attention have a staircase with breaks of their own,
+# which the mean blurs. When the decoder writes *rais*, the first subword of *raises*, six of nine
+# heads give at least 88% of their weight to *hebt*, and none gives more than 7% to its particle,
+# *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, but [an
 # experiment](#one-word) can.
 #
 # In encoder self-attention verb and particle find each other, as we arranged by hand in [Part
