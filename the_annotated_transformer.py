@@ -4405,8 +4405,8 @@ def check_case_counts_and_an_unknown_word_is_one():
 
 # %% [markdown]
 # If you score a test set again and again and keep what scores best, you have chosen on it, and the
-# score flatters the model. So we choose on the validation split, and score each test set once per
-# model. (Earlier versions of the model were scored on the same test sets.) Here is the published
+# score flatters the model. So we choose on the validation split, and score each test set once per row
+# and seed. (Earlier versions of the model were scored on the same test sets.) Here is the published
 # model on the validation split, with the paper's beam of four and $\alpha = 0.6$. *chrF* compares
 # runs of letters, so a wrong ending costs less than a wrong word. **Cost: less than a minute.**
 
@@ -4501,7 +4501,7 @@ def ten_fixed_test_sentences():
 
 
 # %% [markdown]
-# Where translation and reference differ, look twice. *Soccer* for *football* is an error only to
+# Where translation and reference differ, look twice. *Soccer* for *football* is an error only for
 # BLEU. The true errors are words left out, subwords joined to something that is not a word, as in
 # *Coffeek*, and one word taken for another, as when a happy woman prepares a *wife*.
 #
@@ -4509,15 +4509,15 @@ def ten_fixed_test_sentences():
 # ## Subwords and beam search help on both test sets
 #
 # The first four rows are models trained from scratch, the third with [one matrix](#one-matrix), the
-# fourth with half the batch and twice the updates. Models of words have more dropout, 0.4 instead
-# of 0.25, so the first gain belongs to both changes. The other rows train nothing: they decode the
+# fourth with half the batch and twice the updates. Models of words have more parameters and more
+# dropout, 0.4 instead of 0.25, so the first gain has more than one cause. The other rows train nothing: they decode the
 # fourth row's weights with a beam, then replace the best epoch by the mean of the last six, then
 # set the [length penalty](#beam-search) to whichever value up to 1 scores best on the validation
 # split.
 #
 # <!-- results: steps -->
 #
-# **These steps gain on both test sets, by intervals above zero: subword vocabulary and beam search.**
+# **These steps gain on both test sets, with intervals above zero: subword vocabulary and beam search.**
 #
 # | step | test 2016 BLEU | gain | test 2017 BLEU | gain |
 # | --- | ---: | ---: | ---: | ---: |
@@ -4545,12 +4545,12 @@ def ten_fixed_test_sentences():
 # <!-- end of results: steps -->
 #
 # **How sure is this?** A gain can be luck in two ways. Runs that differ only in their random
-# numbers (*seeds*) end up to 1.3 BLEU apart, as the ranges after the scores show. And on another
-# test set the gain would be another. So we sample ten thousand times with replacement, sentences
+# numbers (*seeds*) end up to 1.3 BLEU apart, as the ranges after the scores show. And another
+# test set would give another gain. So we sample ten thousand times with replacement, sentences
 # from the test set and runs from the three: a *bootstrap* ([Koehn,
 # 2004](https://aclanthology.org/W04-3250/)). The brackets after a gain hold the middle 95% of its
-# values in these samples. What no row shows: the smaller batches gained nearly a point in greedy
-# decoding on the validation split, and on the test sets we cannot tell.
+# values in these samples. With only three runs they are rough. The smaller batches gained 0.9 BLEU on
+# the validation split; whether they gain on the test sets, we cannot tell.
 #
 # BLEU varies within a run, too:
 
@@ -4561,7 +4561,7 @@ published("training")
 
 # %% [markdown]
 # **Figure 22.** The published model on the validation split after each epoch, with perplexity on a
-# logarithmic scale. Late in training, BLEU still moves by half a point between epochs.
+# logarithmic scale. Until the learning rate nears zero, BLEU moves by half a point between epochs.
 #
 # <!-- results: training -->
 #
@@ -4593,8 +4593,8 @@ published("training")
 # Into German, even the base model beats all earlier systems, ensembles included, for a third of the
 # operations of the cheapest, and the big model beats them by two points. Into French, the paper
 # says that the big model beats every *single* model at less than a quarter of the training cost of
-# the best before it. Whether it beats the ensembles depends on the page: the 41.8 of Table 2 and
-# the abstract does, the 41.0 in the text of §6.1 does not.
+# the best before it. Whether it beats the ensembles depends on which of its numbers
+# you take: the 41.8 of Table 2 and the abstract, or the 41.0 in the text of §6.1.
 #
 # (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes the base model
 # (values in brackets), which scores 25.8 on newstest2013 without averaged checkpoints.
@@ -4652,15 +4652,15 @@ published("training")
 # Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with a
 # warm-up of twice the updates, so the learning rate peaks at 0.7 times the height. More subwords or
 # layers make the model narrower, so that the number of parameters stays; perplexities of different
-# vocabularies do not compare. All settings are in `docs/results/runs`.
+# vocabularies cannot be compared. All settings are in `docs/results/runs`.
 #
 # </details>
 #
 # <!-- end of results: choices -->
 #
-# Two differences are large. After 8 epochs, post-norm is more than four points below pre-norm at
-# the same rate, and half the batch gains a point and a half. Dropout of 0.25 is a judgement: it costs two points
-# after 8 epochs, and we have not tried less for 32.
+# Three differences are large, all after 8 epochs and with one seed. Post-norm ends more than four
+# points below pre-norm at the same rate and a short warm-up. Halving the batch gains 1.5. Dropout
+# of 0.25 costs 2.2; we still took it for 32 epochs, by judgement, and have not tried less.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -5058,11 +5058,11 @@ def check_the_output_is_a_sum_over_heads():
 #
 # <!-- end of results: heads -->
 #
-# The two encoder heads with a habit are the two that cost most, 0.28 and 0.14. Larger models show
-# the same. There, most heads can be removed one at a time at almost no cost ([Michel et al.,
-# 2019](https://arxiv.org/abs/1905.10650)), and if more and more go, those with a clear habit go
-# last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)). Most expensive of all are heads of
-# the decoder's self-attention.
+# The two encoder heads with a habit are the two that cost most, 0.28 and 0.14. In larger models,
+# too, those with a clear habit matter: if more and more heads go, they go last ([Voita et al.,
+# 2019](https://arxiv.org/abs/1905.09418)), while most others can be removed one at a time at almost
+# no cost ([Michel et al., 2019](https://arxiv.org/abs/1905.10650)). The two most expensive heads
+# here belong to the decoder's self-attention.
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
@@ -5245,9 +5245,9 @@ def shares_of_six_pairs():
 # *down*), the shift stays at the particle. With *hebt* it stays there, too, although the English
 # verb changes.
 #
-# But we chose these pairs. For a larger sample we fixed a rule beforehand: it tries lists of
-# subjects, verbs, objects and particles in all combinations, and sentences of Multi30k with these
-# verbs, and a pair counts if both of its translations are the right ones.
+# But we chose these pairs. For a larger sample we fixed a rule beforehand: it combines lists of
+# subjects, verbs, objects and particles in all ways, adds a few sentences of Multi30k, and counts a
+# pair if both of its translations are the right ones.
 #
 # <!-- results: particles -->
 #
@@ -5269,9 +5269,9 @@ def shares_of_six_pairs():
 #
 # <!-- end of results: particles -->
 #
-# So the encoder carries the particle to the verb where the English verb depends on it, and leaves
-# it in place where it does not. (Most pairs of the first row have *sieht* or *schaut*, so the first
-# half may hold for these verbs only.) When is the particle carried? We swap encoder states
+# So for *sieht* and *schaut*, 125 of the 133 pairs in the first row, the encoder carries most of the
+# particle to the verb. For the other eight, with *hebt*, and where only an English particle
+# changes, it leaves the particle in place. When is it carried? We swap encoder states
 # instead of the memory, before the first layer and after each one:
 
 
@@ -5306,7 +5306,7 @@ published("layers")
 #
 #    <details><summary>Answer</summary>
 #
-#    The first position sees only itself, so its weight is 1 in every head. It tells nothing.
+#    The first position sees only itself, so its weight is 1 in every head. It tells us nothing.
 #
 #    </details>
 #

@@ -52,6 +52,7 @@ def test_subwords_equal_those_of_python(at, engine, shipped, texts):
 @pytest.mark.parametrize("width", [1, 4])
 def test_translations_equal_those_of_pytorch(at, engine, shipped, texts, width):
     search = functools.partial(at.beam_search, beam=width, alpha=0.6)
+    texts = texts[1:]  # an empty text is not translated by the script
     ours = [engine.evaluate(TRANSLATE, [text, width]) for text in texts]
     assert ours == at.translate(shipped, texts, search)
 

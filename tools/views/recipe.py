@@ -91,7 +91,7 @@ def steps() -> Table:
     ]
     runs = summaries(*plan.ROWS, plan.OTHER)
     return Table(
-        f"These steps gain on both test sets, by intervals above zero: {listed(sure)}.",
+        f"These steps gain on both test sets, with intervals above zero: {listed(sure)}.",
         ["step", "test 2016 BLEU", "gain", "test 2017 BLEU", "gain"],
         rows,
         f"Multi30k, German to English. {about_scores()} The last row has one seed. Each gain"
@@ -201,6 +201,6 @@ def choices() -> Table:
         "Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with"
         " a warm-up of twice the updates, so the learning rate peaks at 0.7 times the height. More"
         " subwords or layers make the model narrower, so that the number of parameters stays;"
-        " perplexities of different vocabularies do not compare. All settings are in"
+        " perplexities of different vocabularies cannot be compared. All settings are in"
         " `docs/results/runs`.",
     )
