@@ -324,9 +324,9 @@ wrong(
     points=0,
     why="The pair with the largest cost together is taken, not the one with the largest excess.",
     code="""
-stand_ins = [(1, 3), (2, 1)]
-costs_alone = [0.114, 0.080]
-cost_of_both = 0.232
+stand_ins = [(1, 2), (3, 3)]
+costs_alone = [0.107, 0.094]
+cost_of_both = 0.240
 """,
 )
 wrong(
@@ -334,9 +334,9 @@ wrong(
     points=1,
     why="The right pair, but perplexities are given instead of losses.",
     code="""
-stand_ins = [(3, 1), (2, 1)]
-costs_alone = [0.093, 0.285]
-cost_of_both = 0.800
+stand_ins = [(3, 3), (2, 2)]
+costs_alone = [0.352, -0.001]
+cost_of_both = 0.642
 """,
 )
 wrong(

@@ -18,6 +18,6 @@ export const SENTENCES = [
 /** For the beam. */
 export const SEARCHED = [
   SENTENCES[0],
-  "Ein Kind schläft auf dem Schoß seiner Mutter.", // alpha decides
-  "Eine Gruppe junger Leute sammelt Muscheln am Strand.", // the width decides
+  "Ein Kind schläft auf dem Schoß seiner Mutter.", // the width decides
+  "Ein Junge taucht in ein Schwimmbecken.", // a large alpha decides
 ];
