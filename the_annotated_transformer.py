@@ -18,7 +18,7 @@
 # browser: type a sentence, watch where the model looks, and overrule its choices. Then build it
 # yourself in PyTorch, from an empty file.
 #
-# ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop, thinly, to auf.](images/first-translation.svg)
+# ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
 # **Figure 1.** Attention from English to German. A curve joins each English piece to the German
 # pieces the model looked at while writing it, in its last layer, on average over its heads ([Part
