@@ -4309,7 +4309,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # > **Does averaging always help?** With the paper's schedule the weights keep moving until the end,
 # > and their mean is usually better than any of them. In our runs the rate falls to zero
 # > in a straight line. We think that the weights then come to rest by themselves, so that averaging
-# > gains nothing here. The best epoch alone was chosen on this very split, which flatters it.
+# > gains nothing here.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -4405,10 +4405,11 @@ def check_case_counts_and_an_unknown_word_is_one():
 
 # %% [markdown]
 # If you score a test set again and again and keep what scores best, you have chosen on it, and the
-# score flatters the model. So we choose on the validation split, and score each test set once per row
-# and seed. (Earlier versions of the model were scored on the same test sets.) Here is the published
-# model on the validation split, with the paper's beam of four and $\alpha = 0.6$. *chrF* compares
-# runs of letters, so a wrong ending costs less than a wrong word. **Cost: less than a minute.**
+# score flatters the model. So we choose on the validation split, and score each test set once per
+# row and seed. Earlier editions of the model were scored on the same test sets. Here is the
+# published model on the validation split, with the paper's beam of four and $\alpha = 0.6$. *chrF*
+# compares runs of letters, so a wrong ending costs less than a wrong word. **Cost: less than a
+# minute.**
 
 
 # %% tags=["hide-input"]
@@ -4510,10 +4511,10 @@ def ten_fixed_test_sentences():
 #
 # The first four rows are models trained from scratch, the third with [one matrix](#one-matrix), the
 # fourth with half the batch and twice the updates. Models of words have more parameters and more
-# dropout, 0.4 instead of 0.25, so the first gain has more than one cause. The other rows train nothing: they decode the
-# fourth row's weights with a beam, then replace the best epoch by the mean of the last six, then
-# set the [length penalty](#beam-search) to whichever value up to 1 scores best on the validation
-# split.
+# dropout, 0.4 instead of 0.25, so the first gain has more than one cause. The other rows train
+# nothing: they decode the fourth row's weights with a beam, then replace the best epoch by the mean
+# of the last six, then set the [length penalty](#beam-search) to whichever value up to 1 scores
+# best on the validation split.
 #
 # <!-- results: steps -->
 #
@@ -5218,8 +5219,8 @@ def one_swap_in_numbers():
 #
 # Now put B's vector at *sieht* into A's memory. The particle's own vector still says *zu*, yet the
 # decoder changes its mind: the preference is −0.73 and the share $(2.76 + 0.73)/5.00 = 70\%$.
-# Swapping the particle instead gives 31%, and both 99%, so the other words hardly matter. Most of
-# what *zu* means for the English verb lies at *sieht*.
+# Swapping the particle instead gives 31%, and both 99%, so the other words hardly matter. The
+# vector at *sieht* holds most of what *zu* says about the English verb.
 #
 # Now all six:
 
@@ -5270,9 +5271,9 @@ def shares_of_six_pairs():
 # <!-- end of results: particles -->
 #
 # So for *sieht* and *schaut*, 125 of the 133 pairs in the first row, the encoder carries most of the
-# particle to the verb. For the other eight, with *hebt*, and where only an English particle
-# changes, it leaves the particle in place. When is it carried? We swap encoder states
-# instead of the memory, before the first layer and after each one:
+# particle to the verb. For the other eight, with *hebt*, and where only an English particle changes,
+# it leaves the particle in place. When is it carried? We swap encoder states instead of the memory,
+# before the first layer and after each one:
 
 
 # %% tags=["hide-input"]
@@ -5281,8 +5282,8 @@ published("layers")
 
 # %% [markdown]
 # **Figure 24.** Share of the shift that comes with the state at one word, by layer. At first all of
-# it lies at the particle, as it must. The first layer carries most of it to the verb, but only where the
-# English verb changes.
+# it lies at the particle, as it must. The first layer carries most of it to the verb, but only where
+# the English verb changes.
 #
 # <!-- results: layers -->
 #

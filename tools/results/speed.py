@@ -56,7 +56,7 @@ SIZES = {
     "small": SMALL,
     "base": BASE,
     "base-25000": replace(BASE, batch_tokens=25_000),  # as large as the batches of the paper
-    "recipe": plan.RUNS["one-matrix-1"],
+    "recipe": plan.RUNS["recipe-1"],
 }
 
 WITHOUT = {  # our code less one faster form: where that stands, and what replaces it

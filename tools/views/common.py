@@ -49,6 +49,14 @@ def made_by(made: Sequence[dict]) -> str:
     return f"Machine: {'; '.join(machines)}. Date: {listed(dates)}. Commit: {listed(commits)}."
 
 
+def in_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, with numbers to the right."""
+    cells = zip(columns, *rows, strict=True)
+    numbers = [all(map(NUMBER.fullmatch, each)) for _, *each in cells]
+    rules = ["---:" if number else "---" for number in numbers]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, rules, *rows))
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of results."""
@@ -58,13 +66,6 @@ class Table:
     rows: Sequence[Sequence[str]]
     measured: str  # how, in a few sentences
     made: Sequence[dict] = ()  # of times: date, machine and commit of each measurement
-
-    def markdown(self) -> str:
-        """The table alone, with numbers to the right."""
-        columns = zip(self.columns, *self.rows, strict=True)
-        numbers = [all(map(NUMBER.fullmatch, cells)) for _, *cells in columns]
-        rules = ["---:" if number else "---" for number in numbers]
-        return "".join(f"| {' | '.join(line)} |\n" for line in (self.columns, rules, *self.rows))
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class Chart:
 
 def block(shown: Table | Chart) -> str:
     """What stands in a text: a table under its caption, and how table or chart was measured."""
-    table = f"\n**{shown.caption}**\n\n{shown.markdown()}" if isinstance(shown, Table) else ""
+    table = ""
+    if isinstance(shown, Table):
+        table = f"\n**{shown.caption}**\n\n{in_markdown(shown.columns, shown.rows)}"
     made = f" {made_by(shown.made)}" if shown.made else ""
     measured = wrapped(f"{shown.measured}{made}")
     summary = "<details><summary>How this was measured</summary>"

@@ -4,7 +4,7 @@ import altair as alt
 
 from tools import records
 from tools.results import plan
-from tools.views.common import Chart, Table, listed, record, with_range, without_range, wrapped
+from tools.views.common import Chart, Table, in_markdown, listed, record, with_range, wrapped
 
 
 def summaries(*rows: plan.Row) -> dict[str, dict]:
@@ -40,8 +40,8 @@ def paces() -> dict[str, dict]:
     return found
 
 
-def results() -> Table:
-    """The short table, for the start of the text and for README."""
+def for_readme() -> str:
+    """The short table, and how it was measured."""
     runs = summaries(*plan.ROWS)
     timed = paces()
     rows = []
@@ -51,23 +51,9 @@ def results() -> Table:
         minutes = f"{timed[first]['seconds'] * runs[first]['updates'] / 60:.0f}"
         bleu = [with_range(scores(row, split), 1) for split in plan.TESTS]
         rows.append([row.step, *bleu, parameters, minutes])
-    first, last = ([without_range(cell) for cell in row] for row in (rows[0], rows[-1]))
-    pace = timed[plan.FULL[0]]
-    return Table(
-        f"Together the steps bring BLEU from {first[1]} to {last[1]} on test 2016 and from"
-        f" {first[2]} to {last[2]} on test 2017.",
-        ["step", "test 2016 BLEU", "test 2017 BLEU", "parameters", "minutes, 2 CPU cores"],
-        rows,
-        f"Multi30k, German to English. {about_scores()} An unknown word counts as one wrong token."
-        " Minutes are those of all updates of a run, estimated from a timed sample of updates: two"
-        f" processes, {pace['format']}, {pace['made']['machine']}.",
-        [*runs.values(), *(pace["made"] for pace in timed.values())],
-    )
-
-
-def for_readme() -> str:
-    """The short table, and how it was scored."""
-    return f"{results().markdown()}\n{wrapped(about_scores())}"
+    columns = ["step", "test 2016 BLEU", "test 2017 BLEU", "parameters", "minutes, 2 CPU cores"]
+    timing = "Minutes are estimated from a sample of updates by two processes."
+    return f"{in_markdown(columns, rows)}\n{wrapped(f'{about_scores()} {timing}')}"
 
 
 def steps() -> Table:
@@ -158,7 +144,7 @@ def averaging() -> Table:
     swept = record("averaging")
     rows = []
     for cell in swept["sweep"]:
-        if cell["averaged"] not in (0, 1, 3, plan.AVERAGED, 10):
+        if cell["averaged"] not in (0, 1, 3, plan.AVERAGED):
             continue
         epochs = str(cell["averaged"] or "best epoch alone")
         rows.append([epochs, f"{cell['bleu']:.1f}", f"{cell['perplexity']:.2f}"])
