@@ -2249,13 +2249,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 # %%
+def perplexity(nll: float) -> float:
+    """e to the mean negative log-likelihood, at most e^100, which does not overflow."""
+    return math.exp(min(nll, 100.0))
+
+
 def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, float]:
     """Negative log-likelihood per real target token, and perplexity."""
     words = model.generator.proj.out_features
     loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(words, PAD))  # cross-entropy
     with evaluating(model):
         nll, _ = run_epoch(batches, model, loss_compute, mode="eval")
-    return {"nll": nll, "perplexity": math.exp(min(nll, 100.0))}  # no overflow
+    return {"nll": nll, "perplexity": perplexity(nll)}
 
 
 # %% [markdown]
@@ -3395,6 +3400,11 @@ def source_ids(translator: Translator, sentences: Sequence[str]) -> list[list[in
     return [[*ids, END] for ids in encoded]
 
 
+def source_batch(translator: Translator, sentence: str) -> Batch:
+    """A batch of one sentence, on the device of the model; UserError if it is too long."""
+    return move(Batch(torch.tensor(source_ids(translator, [sentence]))), translator.device)
+
+
 LONGER = 50  # tokens that a translation may have more than its source
 
 
@@ -3800,13 +3810,12 @@ def translator_at_hand() -> Translator:
 @example
 def a_finished_model_meets_a_new_word():
     translator = translator_at_hand()
-    [ids] = source_ids(translator, ["Ein Schornsteinfeger trägt eine Leiter durch die Straße."])
-    batch = Batch(torch.tensor([ids], device=translator.device))
-    longest = length_cap(len(ids), translator.max_len)
+    batch = source_batch(translator, "Ein Schornsteinfeger trägt eine Leiter durch die Straße.")
+    longest = length_cap(batch.src.size(1), translator.max_len)
     [written] = greedy_decode(translator.model, batch.src, batch.src_mask, longest, START).tolist()
     of_source, of_target = translator.vocabularies
     return {
-        "reads": " ".join(of_source.words[n] for n in ids),
+        "reads": " ".join(of_source.words[n] for n in batch.src[0].tolist()),
         "writes": " ".join(of_target.words[n] for n in written),
     }
 
@@ -3917,7 +3926,7 @@ def a_beam_of_two_finds_what_greedy_decoding_misses():
 # > **Can beam search score worse than greedy decoding?** Yes. The greedy hypothesis may be pushed
 # > out by others that look better for a step or two and then continue badly.
 #
-# Here is one search in full, with the plain decoder.
+# Here is one search in full, with the plain decoder. A *Künstlerin* is a female artist.
 
 
 # %% tags=["hide-input"]
@@ -3936,11 +3945,10 @@ def log_probs_of(model: EncoderDecoder, src: Tensor, src_mask: Tensor) -> Callab
 @example
 def one_search():
     translator = translator_at_hand()
-    [ids] = source_ids(translator, ["Ein kleines Mädchen hebt einen roten Ball auf."])
+    batch = source_batch(translator, "Eine Künstlerin malt im Freien.")
     hypotheses = [(0.0, [START])]
     rows = []
     with evaluating(translator.model):
-        batch = Batch(torch.tensor([ids], device=translator.device))
         log_probs_after = log_probs_of(translator.model, batch.src, batch.src_mask)
         for step in range(1, 13):
             hypotheses = grow(hypotheses, log_probs_after, beam=3)
@@ -3949,15 +3957,19 @@ def one_search():
                 score = logp / length_penalty(len(written) - 1, 0.6)
                 cells.append(f"{translator.vocabularies[1].decode(written)} ({score:.2f})")
             rows.append((step, *cells))
+            if all(written[-1] == END for _, written in hypotheses):
+                break
     caption = f"A beam search, step by step, by model {translator.name}"
     return table(rows, ["step", "place 1", "place 2", "place 3"], caption)
 
 
 # %% [markdown]
-# **Figure 21.** One search with three places, and the score of each hypothesis. Some hypotheses are
-# extended more than once, others are dropped. The web page draws the search as a tree beside greedy
-# decoding: under each subword stands the log-probability of everything up to it, and past the
-# dashed line the best of what each step drops. Try a sentence, a width or an $\alpha$ of your own.
+# **Figure 21.** One search with three places, and the score of each hypothesis. *A* is the likeliest
+# beginning, so greedy decoding takes it, and *A artist* is no English: the published model ends with
+# *A female performer is painting outside*. The beam keeps *An* and finds the better sentence. The
+# web page draws the search as a tree beside greedy decoding: under each subword stands the
+# log-probability of everything up to it, and past the dashed line the best of what each step drops.
+# Try a sentence, a width or an $\alpha$ of your own.
 #
 # How wide should the beam be, and how large $\alpha$? Going from one hypothesis to two gains more
 # than going from two to eight:
@@ -4773,9 +4785,8 @@ SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 
 def with_own_translation(translator: Translator, sentence: str) -> Batch:
     """A batch of one sentence and the model's translation; UserError if it does not fit."""
-    [ids] = source_ids(translator, [sentence])
-    batch = Batch(torch.tensor([ids], device=translator.device))
-    longest = length_cap(len(ids), translator.max_len)
+    batch = source_batch(translator, sentence)
+    longest = length_cap(batch.src.size(1), translator.max_len)
     written = beam_search(translator.model, batch.src, batch.src_mask, longest)
     return Batch(batch.src, written[:, written[0] != PAD])
 
@@ -5163,7 +5174,10 @@ def shares_of_shift(preferences: Sequence[float]) -> list[float]:
 
 
 def memories_of_pair(translator: Translator, verb: str, frame: str, particles: Sequence[str]):
-    """Translations (1, T) of two sentences, and five memories (1, S, D), from A's to B's."""
+    """Translations (1, T) of two sentences, and five memories (1, S, D), from A's to B's.
+
+    ValueError if the sentences cannot be compared.
+    """
     batches = [with_own_translation(translator, frame.format(each)) for each in particles]
     targets = [torch.cat([batch.tgt, batch.tgt_y[:, -1:]], dim=1) for batch in batches]
     with evaluating(translator.model):
@@ -5171,6 +5185,14 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, particles: S
     [verb_ids] = translator.vocabularies[0].encode([verb], translator.languages[0])
     ids = [batch.src[0].tolist() for batch in batches]
     at_verb = [n for n, token in enumerate(ids[0]) if token in verb_ids]
+    faults = {
+        "both have the same translation": torch.equal(*targets),
+        "one has more subwords than the other": len(ids[0]) != len(ids[1]),
+        f"they do not contain {verb!r}": not at_verb,
+    }
+    for fault, found in faults.items():
+        if found:
+            raise ValueError(f"{frame!r} with {' and '.join(particles)}: {fault}; try others")
     at_particle = [n for n, (one, two) in enumerate(zip(*ids, strict=True)) if one != two]
     memories = {
         "A": a,
@@ -7247,7 +7269,7 @@ class Run:
         references = [target for _, target in self.pairs]
         bleu, _ = corpus_bleu(texts, references, translator.languages[1])
         nll = sum(share[1] for share in shares) / sum(share[2] for share in shares)
-        return {"bleu": bleu, "nll": nll, "perplexity": math.exp(min(nll, 100.0))}
+        return {"bleu": bleu, "nll": nll, "perplexity": perplexity(nll)}
 
     def save(self, model: EncoderDecoder, entry: dict) -> None:
         """Add an entry to the history; write the model if it is the best, the log, `last.pt`."""

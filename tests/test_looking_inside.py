@@ -98,3 +98,21 @@ def test_a_head_switched_off_is_a_head_whose_output_is_zero(at):
             )
             raise KeyError
         assert torch.equal(attn(x, x, x), before)
+
+
+# Swapped vectors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "particles", "fault"),
+    [
+        ("sieht", ("zu", "zu"), "zu and zu: both have the same translation"),
+        ("sieht", ("zu", "ganz genau zu"), "one has more subwords"),
+        ("hebt", ("zu", "an"), "they do not contain 'hebt'"),
+    ],
+)
+def test_sentences_that_cannot_be_compared_are_refused(at, shipped, verb, particles, fault):
+    frame = "Ein Mann sieht zwei Frauen {}."
+    at.memories_of_pair(shipped, "sieht", frame, ("zu", "an"))
+    with pytest.raises(ValueError, match=fault):
+        at.memories_of_pair(shipped, verb, frame, particles)

@@ -17,7 +17,7 @@ export const SENTENCES = [
 
 /** For the beam. */
 export const SEARCHED = [
-  SENTENCES[0],
+  "Eine Künstlerin malt im Freien.", // greedy decoding begins with “A” and cannot go back
   "Ein Kind schläft auf dem Schoß seiner Mutter.", // the width decides
   "Ein Junge taucht in ein Schwimmbecken.", // a large alpha decides
 ];

@@ -1,13 +1,13 @@
 // From a plan to a scene. A *plan* is a sentence, a width and an alpha. The scene has all steps of the search, each
 // with what it keeps and the best of what it cuts, and greedy decoding beside it.
 
+import { SEARCHED } from "../lib/corpus.js";
 import { hintOfRead, readBy } from "../lib/sentence.js";
-import { SENTENCE } from "../lib/text.js";
 import { likeliest } from "../model/arithmetic.js";
 import { searchFor } from "../model/search.js";
 import { finish, listing } from "../model/slices.js";
 
-export const FIRST = { text: SENTENCE, width: 3, alpha: 0.6 };
+export const FIRST = { text: SEARCHED[0], width: 3, alpha: 0.6 };
 export const SHOWN = 3; // of what a step cuts, and at least of what a hypothesis proposes
 
 const rounded = (number) => Math.round(1e5 * number) / 1e5;
