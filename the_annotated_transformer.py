@@ -16,7 +16,7 @@
 #
 # Here is a small Transformer that translates German into English. On the page it runs in your
 # browser: type a sentence, watch where the model looks, and overrule its choices. Then build it
-# yourself in PyTorch, from an empty file.
+# yourself in PyTorch, part by part.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
@@ -186,10 +186,11 @@ class UserError(Exception):
 #
 # - *Five minutes.* On the web page, type a sentence into [the translator](#top), drag the query in
 #   [attention by hand](#by-hand), and point at the boxes of [the model map](#encoder-decoder).
-# - *Two hours.* Read Parts 1 to 4 in order. You will have built, trained and broken a Transformer.
+# - *Two hours.* Read on to the end of Part 4. You will have seen a Transformer built, trained and
+#   broken.
 # - *Everything.* Read all ten Parts. The engine room is folded; you need it only for training runs
 #   that take hours.
-# - *Just GPT.* Read Parts 1 to 4, then [Part 10](#today).
+# - *Just GPT.* Read on to the end of Part 4, then go to [Part 10](#today).
 #
 # | Part | What it covers |
 # | --- | --- |
@@ -206,7 +207,7 @@ class UserError(Exception):
 # | [The engine room](#engine-room) | speed, many processes, checkpoints |
 # | [Make it your own](#your-own) | your own sentence pairs |
 #
-# **How to read it.** A mark such as (§3.1) opens what we restate from that section of the paper;
+# **How to read it.** What follows a mark such as (§3.1) restates that section of the paper, and
 # "we" means the authors of this text. Boxes like the next one answer readers' questions:
 #
 # > **What does `@example` above a function do?** In a notebook it runs the function and shows the
@@ -265,7 +266,7 @@ def published(name: str) -> None:
 # (§2) To the authors' knowledge, the *Transformer* was the first model to turn one sequence into
 # another with self-attention alone, without convolutions or recurrence along the sequence.
 # (Abstract) Into German it translated better than all earlier systems; into French, better than any
-# single one, for a small fraction of the training cost ([Part 8](#paper-results)).
+# single model, for a small fraction of the training cost ([Part 8](#paper-results)).
 #
 # The model has two halves. The **encoder** reads the source, and each of its positions can attend
 # to the whole source. The **decoder** writes the target, and each of its positions can attend to
@@ -314,7 +315,8 @@ def published(name: str) -> None:
 # ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next. Each box has the number of its Part, 1 or 2; below are the Parts 3 to 10.](images/sketch.svg)
 #
 # **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. Numbers
-# are those of the Parts; on the page each box leads to its Part. Norms and some sums are left out.
+# are those of the Parts; on the page each box leads to its Part. Layer normalisation and some sums
+# are left out.
 #
 # The same in pseudocode, where $\mathrm{attention}(a, b)$ takes queries from $a$, keys and values
 # from $b$:
@@ -335,9 +337,6 @@ def published(name: str) -> None:
 #
 # loss = -log p(true next token)                   Part 3   its gradient trains all parameters
 # ```
-#
-# **How well will it translate?** [Part 8](#results) scores translations of **held-out** sentences,
-# which are never used in training.
 #
 # <a id="attention"></a>
 # # Part 1. Attention
@@ -397,10 +396,11 @@ def ask(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
     """Who answers, and with what weight."""
     answer, weights = ask(query, keys, values)
-    rows = zip(WORDS, ENGLISH, (keys @ query).tolist(), weights.tolist(), strict=True)
+    scores = keys @ query / math.sqrt(len(query))
+    rows = zip(WORDS, ENGLISH, scores.tolist(), weights.tolist(), strict=True)
     question = f"{word} asks with ({query[0]:.1f}, {query[1]:.1f})"
     caption = f"{question}, and receives ({answer[0]:.2f}, {answer[1]:.2f})"
-    return table(rows, ["word", "in English", "inner product", "weight"], caption)
+    return table(rows, ["word", "in English", "score", "weight"], caption)
 
 
 @example
@@ -420,7 +420,7 @@ def one_word_asks():
 # <a id="three-matrices"></a>
 # ## Three matrices
 #
-# With its own vector as the query, a word finds only words like itself. But a noun needs its
+# With its own vector as the query, a word finds mostly words like itself. But a noun needs its
 # adjective, whose vector points elsewhere. So a model multiplies each vector by three learnt
 # matrices. The three products, called **projections**, are the word's query (what it looks for),
 # its key (what it can be found by) and its value (what it passes on). Here we choose the matrices
@@ -611,6 +611,8 @@ def line_chart(rows: Sequence, columns: Sequence[str], description: str):
 # %%
 @example
 def derivative_by_width_figure():
+    import altair as alt
+
     rows = []
     for width in (4, 16, 64, 256, 1024):
         query = torch.randn(1000, 1, width)
@@ -620,7 +622,8 @@ def derivative_by_width_figure():
             size = size_of_derivative(products / root).mean()
             rows.append((width, size.item(), division))
     text = "Size of the softmax's derivative by width: flat with the division, falling without it."
-    return line_chart(rows, ["d_k", "size of the derivative", "division"], text)
+    chart = line_chart(rows, ["d_k", "size of the derivative", "division"], text)
+    return chart.encode(x=alt.X("d_k").scale(type="log", base=4))
 
 
 # %% [markdown]
@@ -666,12 +669,12 @@ def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
 
 
 @example
-def the_mask_of_four_places():
+def a_mask_for_four_positions():
     return subsequent_mask(4)[0].int()
 
 
 # %% [markdown]
-# A 1, or `True`, means that the query of this row may attend to the key of this column. Such a key
+# A 1, or `True`, means that the query in this row may attend to the key in this column. Such a key
 # is *open*; the others are *closed*.
 #
 # <a id="attention-function"></a>
@@ -744,9 +747,9 @@ def all_words_ask_through_matrices_figure():
 # %% [markdown]
 # **Figure 6.** Each row is a word that asks, each column a word that answers, and each row sums to
 # one. The row of *Ball* is the right half of Figure 3. *Mädchen* attends more to *roten* than to
-# *kleines* (little), because these vectors do not say which one stands next to it. And *auf*, whose
-# query points down, lands on *einen* (a). It has no use for an article, but its weights must go
-# somewhere.
+# *kleines* (little), because these vectors do not say which one stands next to it. And *hebt* and
+# *auf*, whose queries point down, land on *einen* (a): we made these matrices for nouns, and the
+# weights must go somewhere.
 #
 # If the mask works, changing the last three words leaves the first five outputs unchanged:
 
@@ -788,7 +791,7 @@ def attention_by_hand_figure():
 # %% [markdown]
 # **Figure 7.** A larger disc means more weight. All matrices start as the identity. On the page you
 # can rotate them, drag the query and the keys, go through five steps (compare, divide, mask,
-# softmax, mix), and press three experiments.
+# softmax, mix), and run three experiments.
 #
 # PyTorch has this function too, and ours must agree with it. The inputs have two leading axes, for
 # sentences and for heads, which come next.
@@ -801,7 +804,7 @@ def random_attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     key = torch.randn(2, 4, 5, 8)
     value = torch.randn(2, 4, 5, 6)
     mask = torch.rand(2, 1, 3, 5) < 0.6
-    mask[..., :2] = True  # each query may see two keys at least
+    mask[..., :2] = True  # each query may see at least two keys
     return query, key, value, mask
 
 
@@ -822,12 +825,12 @@ def check_attention_equals_torch():
 #
 # A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
 # *Ball*. One query can find both, if it points between their keys. But it gives one set of weights
-# for all features, so it cannot take one feature from *auf* and another from *Ball*. With two
-# queries, *hebt* can attend mostly to *auf* with one and mostly to *Ball* with the other. Give each
-# its own value matrix, and it can also choose what to take.
+# for all numbers of the value, so every number of the answer is the same blend of both words. With
+# two queries, *hebt* can attend mostly to *auf* with one and mostly to *Ball* with the other. Give
+# each its own value matrix, and it can also choose what to take.
 #
 # An extreme case shows what a single average can lose. One query finds two of eight words equally
-# well. First these two pass on *left* and *right*, then *up* and *down*:
+# well. In one experiment these two pass on *left* and *right*, in the other *up* and *down*:
 
 
 # %%
@@ -940,7 +943,7 @@ class MultiHeadedAttention(nn.Module):
         return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)
 
     def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head: (B, T, D) each -> (B, H, T, d_k) each."""
+        """Queries (B, H, T, d_k), keys and values (B, H, S, d_k) of every head."""
         to_q, to_k, to_v, _ = self.linears
         return self.split(to_q(query)), self.split(to_k(key)), self.split(to_v(value))
 
@@ -1091,7 +1094,7 @@ def a_view_straight_to_heads_mixes_positions():
 #
 # **Figure 9.** The whole model (the paper's Figure 1), here with the norm before each sub-layer
 # ([why](#residual)). From layer to layer the shape never changes. On the page, type a sentence and
-# press Play for a ride through the model, or point at a box: you see the vector of the chosen
+# press Play to follow it through the model, or point at a box: you see the vector of the chosen
 # subword, the weights of every head and, in the decoder, what the model would predict at this point
 # (the *[logit lens](#logit-lens)*). Then unplug a part, and see whether the translation breaks.
 #
@@ -1123,11 +1126,10 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** The paper rarely explains its constants; for this one, the usual
-# > explanation is that the same matrix may also serve in the [generator](#generator), where entries
-# > of size about $D^{-1/2}$ give initial scores of order one. Used as embeddings, entries that
-# > small would drown in the positional encoding, whose entries reach 1. The factor brings them up
-# > to about one.
+# > **Why multiply by $\sqrt{D}$?** The paper does not say. The usual explanation is that the same
+# > matrix may also serve in the [generator](#generator), which needs entries of about $D^{-1/2}$ at
+# > the start. As embeddings, entries that small would drown in the positional encoding, whose
+# > entries reach 1. The factor brings them up to about one.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
@@ -1169,12 +1171,12 @@ class PositionalEncoding(nn.Module):
 # > training.
 # >
 # > **Why 10,000?** If all waves were short, distant positions could look alike. Slow waves, longer
-# > than any sentence, rule that out.
+# > than any sentence, rule that out. The paper does not say why it takes this number.
 # >
-# > **Why add and not concatenate?** A matrix that multiplies a concatenation has a left half for
-# > $e$ and a right half for $PE$, and gives $W_1 e + W_2\,PE$. With a sum it gives $We + W\,PE$.
-# > Both mix the two, and a model that needs them apart can learn embeddings that leave some
-# > directions to the positions. The width stays $D$.
+# > **Why add and not concatenate?** After a concatenation, a projection would have separate columns
+# > for the embedding and for the position, but it would still add up what they give. After a sum
+# > both share the same columns, and a model that needs them apart can learn embeddings that leave
+# > some directions to the positions. The width stays $D$.
 
 
 # %% tags=["hide-input"]
@@ -1231,8 +1233,9 @@ def inner_products_by_distance_figure():
 # can drag the position, and rotate its query.
 #
 # What can a head do with this? Take positions alone, without embeddings. If $W^Q$ and $W^K$ are the
-# identity, each position gives itself the highest score. If $W^Q$ rotates by one step back ($k =
-# -1$), each position looks at its predecessor, and a larger $W^Q$ makes the peak sharper.
+# identity, each position gives itself the highest score. If $W^Q$ rotates by one step back
+# ($k = -1$), each position gives the highest score to its predecessor, and a larger $W^Q$ makes the
+# peak sharper.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1289,10 +1292,10 @@ class PositionwiseFeedForward(nn.Module):
 # <a id="layer-norm"></a>
 # ## Layer normalisation
 #
-# Sums have a drawback: they grow. With fresh weights each sub-layer makes the vectors larger by
-# about the same factor, so their size grows exponentially with depth, and such a stack is hard to
-# train. **Layer normalisation** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) fixes the
-# size. It shifts the vector of each position to mean zero and scales it to variance one:
+# Sums have a drawback: they grow. With fresh weights each feed-forward network makes the vectors
+# larger by about the same factor, so their size grows exponentially with depth, and such a stack is
+# hard to train. **Layer normalisation** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) fixes
+# the size. It shifts the vector of each position to mean zero and scales it to variance one:
 #
 # $$\begin{gathered}
 # \mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \\
@@ -1387,9 +1390,9 @@ def size_of_the_stream_figure():
 
 
 # %% [markdown]
-# **Figure 13.** Size of the residual stream by depth, on a logarithmic scale. Without norms each
-# sub-layer multiplies it by about the same factor. In pre-norm each adds about the same amount, so
-# growth slows down. In post-norm the size stays constant.
+# **Figure 13.** Size of the residual stream by depth, in a stack of feed-forward networks, on a
+# logarithmic scale. Without norms each multiplies it by about the same factor. In pre-norm each
+# adds about the same to its square, so growth slows down. In post-norm the size stays constant.
 #
 # > **Why put the norm first when the paper puts it last?** Pre-norm trains more reliably. In
 # > post-norm the gradient crosses every norm on its way to the first layer, and at the start the
@@ -1399,17 +1402,17 @@ def size_of_the_stream_figure():
 # > it are pre-norm. For the paper's order, set `norm_first=False`.
 # >
 # > **Why a norm at the end of a pre-norm stack?** Nothing normalises the residual stream itself,
-# > and every sub-layer adds to it. The final norm gives the output a fixed scale. A post-norm stack
-# > ends with a norm anyway.
+# > and every sub-layer adds to it. The final norm gives the output a fixed scale, and
+# > cross-attention reads the memory as it is. A post-norm stack ends with a norm anyway.
 #
 # <a id="dropout"></a>
 # ## Dropout
 #
 # (§5.4) **Dropout** ([Srivastava et al., 2014](https://jmlr.org/papers/v15/srivastava14a.html))
-# reduces *overfitting*, memorising the training data. During training it sets random entries to
-# zero, so that no unit comes to depend on one particular other, and scales up the rest to keep the
-# mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer, before
-# the sum, and to the sum of the embedding and the position. `make_model` also applies it to
+# reduces *overfitting*, that is, memorising the training data. During training it sets random
+# entries to zero, so that no entry can rely on one particular other, and scales up the rest to keep
+# the mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer,
+# before the sum, and to the sum of the embedding and the position. `make_model` also applies it to
 # attention weights and inside the feed-forward network, as later configurations of the authors'
 # code do.
 #
@@ -1590,7 +1593,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = self.proj(x)  # (..., V); the result is in fp32 even where they are 16-bit
+        logits = self.proj(x)  # (..., V); log-probabilities are fp32, also of 16-bit logits
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -1678,8 +1681,8 @@ def make_model(
     """A Transformer with fresh weights; the default sizes are the base model of Table 3.
 
     `max_len` is the longest sequence. The last six arguments put other classes in place of ours;
-    `attention` is for self-attention, cross-attention stays plain. ValueError for two vocabularies
-    that are to share one matrix.
+    `attention` is for self-attention, cross-attention stays plain. ValueError for vocabularies of
+    two sizes that are to share one matrix.
     """
     arguments = dict(locals())  # to build the same model again from a file
     if share_embeddings and src_vocab != tgt_vocab:
@@ -1712,7 +1715,7 @@ def make_model(
 # To try a class of your own, pass it: `make_model(…, norm=LayerNorm)` builds a model with our
 # norms.
 #
-# What does a model say before any training?
+# What does an untrained model say?
 
 
 # %%
@@ -1738,8 +1741,8 @@ def an_untrained_model_babbles():
 #
 # Some properties must hold for any weights, and most mistakes in a mask or an axis break one of
 # them. Padding must not change the output of a sentence. Without positions, permuted words must
-# give the same outputs, permuted. And no output of the decoder may depend on later target tokens,
-# which we check here:
+# give the same outputs, permuted. And no output of the decoder may depend on later target tokens.
+# The tests check all three; here is the third:
 
 
 # %%
@@ -1790,7 +1793,7 @@ def parameters_beside_table_3():
 # %% [markdown]
 # Our base model is a little smaller than the paper's, our big one a little larger. The vocabulary,
 # which the paper gives only roughly, cannot explain both: the base model needs about 41,000 tokens,
-# the big one fewer than 37,000.
+# the big one fewer than 37,000. We do not know what else differs.
 #
 # **The bare model.** The model and its training, stripped of prose and checks, are also one file,
 # `docs/transformer.py`. Run it, and it trains a model on the copy task of [Part 4](#copy-task).
@@ -1855,8 +1858,8 @@ def a_training_run_in_a_dozen_lines():
 # <!-- figure: moments -->
 #
 # The rest of this Part turns these lines into real training: many sentences at once, a loss that
-# discourages overconfidence, the paper's learning rates, and a loop that keeps count. Mistakes in
-# any of them rarely raise an error. The model just trains worse.
+# discourages overconfidence, the paper's learning rates, and a loop that tracks progress. Mistakes
+# in any of them rarely raise an error. The model just trains worse.
 #
 # <a id="batches"></a>
 # ## Batches and masks
@@ -1867,9 +1870,6 @@ def a_training_run_in_a_dozen_lines():
 #
 # The decoder learns to predict the next token. So it reads `tgt[:, :-1]` and must predict
 # `tgt[:, 1:]`, one position later: the *shift right* from [Part 1](#causal-mask).
-#
-# In training it reads the true words, even where it would have written others (teacher forcing), so
-# we compute all positions at once.
 
 # %% tags=["bare"]
 SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
@@ -1927,18 +1927,18 @@ def masks_of_a_short_sentence():
 # sets $\epsilon = 0.1$ (§5.4) and does not say how it is shared. We give $1 - \epsilon$ to the
 # right word, nothing to padding and $s = \epsilon/(V-2)$ to each other word.
 #
-# The loss is the Kullback–Leibler (KL) divergence between this target $t$ and the model's
-# distribution $p$, which is zero if they agree. We sum it over the real positions of a batch:
+# The loss at a position is the Kullback–Leibler (KL) divergence between this target $t$ and the
+# model's distribution $p$, which is zero if they agree:
 #
 # $$\mathrm{KL}(t \,\|\, p) = \sum_{v} t_v \left(\log t_v - \log p_v\right).$$
 #
-# The target holds only three values, $1-\epsilon$, $s$ and zero, so we need not build it. The loss
-# at a position is
+# The target holds only three values, $1-\epsilon$, $s$ and zero, so we need not build it:
 #
 # $$-(1-\epsilon-s) \log p_\text{right} \;-\; s \sum_{v \neq \text{padding}} \log p_v \;-\; \mathrm{H}(t).$$
 #
 # The sum runs over the right word, too, and gives it the weight $s$; the first term adds what is
-# missing to $1-\epsilon$. The entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant.
+# missing to $1-\epsilon$. The entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant. The
+# loss of a batch is the sum over its real positions.
 #
 # > **Why KL divergence and not cross-entropy?** They differ only by $\mathrm{H}(t)$, so their
 # > gradients are the same. But the divergence can fall to zero, while smoothed cross-entropy stops
@@ -1964,7 +1964,7 @@ class LabelSmoothing(nn.Module):
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
         right = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         loss = -(1 - self.smoothing - self.share) * right - self.entropy
-        if self.share > 0:  # else 0 times -∞, of a word with probability zero, would be NaN
+        if self.share > 0:  # with a share of 0, 0 · log 0 would be NaN
             before = log_probs[..., : self.padding_idx].sum(-1)
             after = log_probs[..., self.padding_idx + 1 :].sum(-1)
             loss = loss - self.share * (before + after)
@@ -2019,7 +2019,7 @@ def penalty_on_over_confidence_figure():
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
-# *criterion*. It returns the sum over all real tokens, for reports, and the same divided by
+# *criterion*. It returns the sum over all real tokens, for reports, and the sum divided by
 # `ntokens`, for gradients.
 #
 # > **What is `ntokens` for?** It counts the real target tokens of an update. Dividing by it makes
@@ -2061,8 +2061,8 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # ## Optimizer and schedule
 #
 # (§5.3) The paper trains with **Adam** ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)).
-# Adam steps along $m$, a running mean of the gradients (*momentum*), which smooths out the noise of
-# single batches. It divides the step of each parameter by the root of $v$, a running mean of the
+# Adam steps against $m$, a running mean of the gradients (*momentum*), which smooths out the noise
+# of single batches. It divides the step of each parameter by the root of $v$, a running mean of the
 # squared gradients, so parameters with small gradients move about as fast as those with large ones.
 # Both means start at zero and are too small at first, so each is divided by a *bias correction*.
 # For a parameter $\theta$ with gradient $g$:
@@ -2073,9 +2073,9 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # $$\theta \leftarrow \theta - \mathit{rate} \cdot \frac{m / (1-\beta_1^{\mathit{step}})}{\sqrt{v / (1-\beta_2^{\mathit{step}})} + \epsilon}.$$
 # <!-- code: make_optimizer -->
 #
-# The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$, which mainly prevents a
-# division by zero; it is not the $\epsilon$ of label smoothing. The learning rate depends on the
-# *step*, the number of the update:
+# The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. This $\epsilon$
+# prevents a division by zero; label smoothing uses the letter for something else. The learning rate
+# depends on the *step*, the number of the update:
 #
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
@@ -2104,10 +2104,10 @@ def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
 
 
 # %% [markdown]
-# > **Why warm-up?** The usual reason is that Adam's first steps have full size, because a gradient
-# > divided by its own size is ±1, yet their direction rests on a handful of batches. In
-# > [post-norm](#layer-norm) models large gradients near the output come on top. [Part
-# > 4](#warm-up-and-norm) tests how much warm-up helps.
+# > **Why warm-up?** Adam's first steps have full size, because a gradient divided by its own size
+# > is ±1, yet their direction rests on a handful of batches. In [post-norm](#layer-norm) models
+# > large gradients near the output add to this. [Part 4](#warm-up-and-norm) tests how much warm-up
+# > helps.
 # >
 # > **Why does the rate then fall, and why as an inverse square root?** Small steps later on keep
 # > the noise of single batches from pushing a good model around. The paper does not explain the
@@ -2151,7 +2151,7 @@ class TrainState:
 
 
 def grouped(items: Iterable, size: int) -> Iterator[list]:
-    """Lists of `size` items, the last one perhaps shorter."""
+    """Lists of `size` items; the last may be shorter."""
     iterator = iter(items)
     while group := list(itertools.islice(iterator, size)):
         yield group
