@@ -2540,10 +2540,11 @@ published("breaks")
 # <!-- end of results: copied -->
 #
 # Dropping the norms, the feed-forward networks or the division makes little difference here. The
-# stack is shallow, and a copy needs nothing new computed at a position. The small translator of
-# Part 6 does not need its feed-forward networks either; in the paper's [base model](#paper-results)
-# their width matters. The division matters for [wide heads](#why-scale), and these are only 16
-# wide. A single head of width 512 does not learn to copy without it ([Common failures](#failures)).
+# stack is shallow, a copy needs nothing new computed at a position, and the heads are only 16 wide.
+# The small translator of Part 6 does not need its feed-forward networks either; in the paper's
+# [base model](#paper-results) their width matters. But without the division that translator falls
+# from 24 to 6 BLEU, and a single head of [width 512](#why-scale) does not learn to copy ([Common
+# failures](#failures)).
 #
 # How does a model copy? To write a token, it must look at that token in the source, so its
 # cross-attention should have a diagonal. The notebook draws that of the model trained above. On the
@@ -2579,7 +2580,7 @@ published("warmups")
 # %% [markdown]
 # **Figure 18.** Loss after 400 updates against the highest learning rate. Each point is one run;
 # there are six rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven tokens and
-# the end token, all equally likely.
+# the end token, all equally likely. A model that knows only where sequences end reaches 2.18.
 #
 # <!-- results: warmups -->
 #
@@ -2593,8 +2594,8 @@ published("warmups")
 #
 # Say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the warm-up
 # raises the highest rate that works from 0.004 to 0.018, but at the lowest rates the loss ends
-# about as low without it. In post-norm nothing works without the warm-up, and with it only the two
-# lowest rates do. So pre-norm is easier to train here, as [Xiong et
+# about as low without it. In post-norm none of the six rates works without the warm-up, and with it
+# only the two lowest do. So pre-norm is easier to train here, as [Xiong et
 # al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
 #
 # <a id="try-copy"></a>
@@ -2661,14 +2662,15 @@ published("warmups")
 # <a id="cost-of-length"></a>
 # ## What length costs
 #
-# **Time.** By Table 1, self-attention takes less work than recurrence as long as $T$ is smaller
-# than $D$. The paper says that this holds for most sentences in translation. Ours have about a
-# dozen words, and the base model is 512 wide.
+# **Time.** According to Table 1, self-attention takes less work than recurrence as long as $T$ is
+# smaller than $D$. The paper says that this holds for most sentences in translation. Ours have
+# about a dozen words, and the base model is 512 wide.
 #
-# When does the quadratic part dominate a whole layer? Only in long sequences, because the
-# projections and the feed-forward network are linear in $T$. With $F = 4D$, they take $12TD^2$
-# multiplications in an encoder layer, while scores and weighted means take $2T^2D$. The quadratic
-# share is $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model.
+# Table 1 leaves out constants and attention's projections, which are linear in $T$ like the
+# feed-forward network. When does the quadratic part dominate a whole layer? With $F = 4D$, the
+# linear parts take $12TD^2$ multiplications in an encoder layer, while scores and weighted means
+# take $2T^2D$. The quadratic share is $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072
+# tokens in the base model.
 #
 # > **What does attention cost in memory?** Each head has a $T \times T$ table of weights
 # > ($T \times S$ in cross-attention), and training keeps it for the backward pass. At 3,072 tokens,
@@ -2688,10 +2690,10 @@ published("length-cost")
 
 # %% [markdown]
 # **Figure 19.** Time of one layer of width 256 for one sequence, forward and backward. Both axes
-# are logarithmic, so look at the slopes. The recurrent layer is linear in the length. Attention
-# starts flatter and ends steepest, because of its quadratic part. The convolution is the cheapest
-# here, although Table 1 gives it the most work: it does a few large products, and the recurrent
-# layer many small ones.
+# are logarithmic, so look at the slopes. The recurrent layer, a GRU, is linear in the length.
+# Attention ends steepest, because of its quadratic part. The convolution over three positions is
+# the cheapest: with constants and projections it takes $3TD^2$ multiplications, attention
+# $4TD^2 + 2T^2D$, and the GRU $6TD^2$ in many small steps.
 #
 # <!-- results: length-cost -->
 #
@@ -2704,8 +2706,8 @@ published("length-cost")
 #
 # <!-- end of results: length-cost -->
 #
-# Attention was faster than the recurrent layer at every length we timed, even where $T$ exceeds
-# $D$.
+# Attention was faster than the recurrent layer at every length we timed, even where it takes more
+# multiplications.
 #
 # > **Is attention easier to interpret?** The paper says that it could be, as a side benefit (§4):
 # > individual heads clearly learn different tasks, and many seem related to syntax and meaning.
@@ -2737,9 +2739,9 @@ published("length-cost")
 # <a id="real-data"></a>
 # # Part 6. Real data
 #
-# So far our data were random numbers. Now we translate German into English. We cut text into
-# tokens, number them, pack sentences of similar length into batches, and train with the loop of
-# Part 3. In two minutes we have a small translator.
+# So far we trained on made-up data. Now we translate German into English. We cut text into tokens,
+# number them, pack sentences of similar length into batches, and train with the loop of Part 3. In
+# two minutes we have a small translator.
 #
 # <a id="corpus"></a>
 # ## A corpus
@@ -2812,7 +2814,7 @@ class Corpus:
             found = sorted(path.name for path in Path(self.place).glob("[!.]*"))
         raise UserError(
             f"{self.place or self.name} has no pairs in {files}; it has "
-            f"{', '.join(found[:12]) or 'nothing'}: name a file so, or another corpus by --data"
+            f"{', '.join(found[:12]) or 'nothing'}: rename a file, or choose another --data"
         )
 
     def tests(self) -> list[str]:
@@ -2828,7 +2830,7 @@ def read_lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(file, 1):  # noqa: B007
                 yield line
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: name the folder of the text by --data") from None
+        raise UserError(f"{path} is missing: name the folder of the text with --data") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}, after line {number}: not UTF-8; convert it first") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -2902,7 +2904,7 @@ def download_multi30k(folder: Path) -> None:
         for name in MULTI30K_SUMS:
             fetcher.fetch(name, downloader=pooch.HTTPDownloader(timeout=(3, 6)))
     except (OSError, ValueError) as error:
-        way = "name a folder with these files by MULTI30K_DIR, or train on a toy by --data builtin"
+        way = "name a folder with these files in MULTI30K_DIR, or train with --data builtin, a toy"
         raise UserError(f"{MULTI30K_URL} could not be fetched ({error!s:.99}): {way}") from None
 
 
@@ -3155,7 +3157,7 @@ def usable(pair: IdPair, max_len: int) -> bool:
 
 
 # %% [markdown]
-# *schläft* and *sleeps* occur only in the test set, so they must come back as `<unk>`:
+# *schläft* and *sleeps* do not occur in the training text, so they must come back as `<unk>`:
 
 
 # %%
@@ -3205,13 +3207,13 @@ def what_the_vocabularies_miss():
 # <a id="token-budget"></a>
 # ## Batches by token budget
 #
-# Batches of random sentences are half padding. Batches of similar lengths are only 6 per cent
-# padding (Multi30k, about 2,560 positions a side). The paper, too, puts sentences of similar length
+# Batches of random sentences are half padding. Batches of similar lengths are only 7 per cent
+# padding (Multi30k, 1,280 positions per language). The paper, too, puts sentences of similar length
 # together (§5.1). It measures a batch in tokens, about 25,000 of the source and 25,000 of the
-# target, so that all batches cost about the same.
+# target.
 #
-# The size of a batch is its number of sentences times the length of its longest sentence in either
-# language. We limit that.
+# So do we, with the padding: the size of a batch is its number of sentences times the length of its
+# longest sentence, source or target. We limit that, so all batches cost about the same.
 #
 # <!-- figure: batches -->
 #
@@ -3267,6 +3269,7 @@ def create_dataloaders(
     """Batches of the training pairs, shuffled anew for each epoch, and of the validation pairs."""
 
     def loader(pairs: list[IdPair], order: random.Random | None):
+        # The decoder reads all but the last token of a target.
         lengths = [(len(source), len(target) - 1) for source, target in pairs]
         batches = token_batches(lengths, budget, order)
         return torch.utils.data.DataLoader(pairs, batch_sampler=batches, collate_fn=collate)
@@ -3279,9 +3282,9 @@ def create_dataloaders(
 # ## A demonstration
 #
 # `run_epoch` of Part 3, which trained the copy task, now trains a small translator: one layer of
-# width 128 in each stack, short sentences of Multi30k (up to 15 tokens in German, 14 in English),
-# batches of 512 positions, two epochs. That is too little for good translations; the published
-# model comes in [Part 7](#model-at-hand). **Cost: two minutes.**
+# width 128 in each stack, trained for two epochs on short sentences of Multi30k (up to 15 tokens in
+# German, 14 in English), in batches of 512 positions. That is too little for good translations; the
+# published model comes in [Part 7](#model-at-hand). **Cost: two minutes.**
 #
 # *Folded: a `Translator` keeps a model together with its languages and vocabularies, and `move`
 # puts a batch on the GPU, if there is one.*
@@ -3376,10 +3379,11 @@ def train_a_demonstration():
 # <a id="translate"></a>
 # ## Translating
 #
-# (§6.1) As in the paper, a translation may have 50 tokens more than its source. Each sentence has
-# its own limit, so its neighbours cannot change its translation. We sort sentences by length,
-# decode them in batches, and put the translations back in order. The [token
-# budget](#token-budget) allows for the longest translations that a batch can produce.
+# (§6.1) As in the paper, a translation may be up to 50 tokens longer than its source. Each sentence
+# has its own limit, so its neighbours cannot change its translation. We sort sentences by length,
+# decode them in batches, and put the translations back in order. In the [token
+# budget](#token-budget) each sentence counts with 50 tokens more, so that the batch still fits if
+# all translations become that long.
 #
 # The model has only seen single sentences, and would drop the second of two. The [command
 # line](#command-line) splits a text into sentences first.
@@ -3430,10 +3434,11 @@ def translate(
     translations = [""] * len(texts)
     lengths = [(len(ids), len(ids) + LONGER) for ids in encoded]
     numbers = [n for n, ids in enumerate(encoded) if len(ids) > 1]  # not those of blank lines
-    for group in token_batches([lengths[n] for n in numbers], batch_tokens):
-        group = [numbers[n] for n in group]
+    for chosen in token_batches([lengths[n] for n in numbers], batch_tokens):
+        group = [numbers[n] for n in chosen]
         batch = move(Batch(pad_ids([encoded[n] for n in group])), translator.device)
-        limits = torch.tensor([length_cap(len(encoded[n]), translator.max_len) for n in group])
+        caps = [length_cap(len(encoded[n]), translator.max_len) for n in group]
+        limits = torch.tensor(caps, device=translator.device)
         rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
         for n, row in zip(group, rows.tolist(), strict=True):
             translations[n] = translator.vocabularies[1].decode(row)
@@ -3441,7 +3446,8 @@ def translate(
 
 
 # %% [markdown]
-# We try a plain sentence, a subordinate clause, a separable verb, a rare word, and a blank line:
+# We try a plain sentence, a subordinate clause, a separable verb, an unknown word, and a blank
+# line:
 
 # %% tags=["hide-input"]
 TRY_THESE = {
@@ -3515,7 +3521,8 @@ def what_the_demonstration_says():
 # (§5.1) The paper has one vocabulary of about 37,000 tokens for English and German. Names, numbers
 # and many stems are spelt alike in both languages and share their subwords.
 #
-# First by hand. A word is a tuple of subwords, and `words` counts how often each word occurs:
+# First a version of our own. A word is a tuple of subwords, and `words` counts how often each word
+# occurs:
 
 
 # %%
@@ -3559,9 +3566,9 @@ def merges_of_four_words():
 # words that end in it occur nine times. After five, *▁low* is one too, and the new word *lowest* is
 # cut into *▁low* and *est*.
 #
-# For real text we use the library `tokenizers`, which makes the same merges, only faster. It first
-# splits text at spaces and around punctuation, so no subword joins a word and a comma. Our class
-# has the methods of `Vocabulary`, so all the code of Part 6 works with it.
+# For real text we use the library `tokenizers`, which does the same much faster. It first splits
+# text at spaces and around punctuation, so no subword joins a word and a comma. Our class has the
+# methods of `Vocabulary`, so all the code of Part 6 works with it.
 
 
 # %%
@@ -3646,8 +3653,9 @@ def subwords_of_a_few_words():
 # ## A finished model
 #
 # The rest of this page uses the published model, trained with the whole recipe: three layers of
-# width 192 in each stack, three heads, 5,000 subwords, 32 epochs ([all settings](#settings)). Its
-# folder, `pretrained/`, holds the weights, the subwords, and the arguments of `make_model`.
+# width 192 in each stack, three heads, 5,000 subwords, 32 epochs, and a learning rate that falls to
+# zero in a straight line ([all settings](#settings)). Its folder, `pretrained/`, holds the weights,
+# the subwords, and the arguments of `make_model`.
 #
 # One command trains such a model, in one to two hours on two CPU cores, and another uses it. Your
 # own text works in the same way, as [the engine room](#command-line) explains:
@@ -3844,7 +3852,7 @@ def a_finished_model_meets_a_new_word():
 # We cannot search the whole tree: 5,000 tokens already make 25 million beginnings of two tokens.
 # **Beam search** keeps only the few best beginnings, called *hypotheses*. Each step extends every
 # unfinished hypothesis by every token of the vocabulary, and keeps the best. (§6.1) The paper keeps
-# four, lets a translation be 50 tokens longer than its source, and stops early when it can.
+# four, allows 50 tokens more than the source has, and stops early when it can.
 #
 # Hypotheses of different lengths must be compared. Each token lowers the log-probability, so long
 # sentences lose merely for being long. (§6.1) The paper divides by a **length penalty** ([Wu et
@@ -3867,8 +3875,9 @@ def length_penalty(length: Tensor | int, alpha: float) -> Tensor | float:
 
 # %% [markdown]
 # Now the search for one sentence. A hypothesis is a pair: a log-probability, and ids from the start
-# token on. `grow` is one step. An ended hypothesis keeps its place in the beam. The unfinished ones
-# all have the same length, so we can rank them by log-probability and leave the score to the end.
+# token on. `grow` is one step. A finished hypothesis keeps its place in the beam. The unfinished
+# ones all have the same length, so we can rank them by log-probability and leave the score to the
+# end.
 
 
 # %%
@@ -3923,8 +3932,9 @@ def a_beam_of_two_finds_what_greedy_decoding_misses():
 
 
 # %% [markdown]
-# > **Can beam search score worse than greedy decoding?** Yes. The greedy hypothesis may be pushed
-# > out by others that look better for a step or two and then continue badly.
+# > **Can beam search find a less probable sentence than greedy decoding?** Yes. The greedy
+# > hypothesis may be pushed out by others that look better for a step or two and then continue
+# > badly.
 #
 # Here is one search in full, with the plain decoder. A *Künstlerin* is a female artist.
 
@@ -3955,7 +3965,9 @@ def one_search():
             cells = []
             for logp, written in hypotheses:
                 score = logp / length_penalty(len(written) - 1, 0.6)
-                cells.append(f"{translator.vocabularies[1].decode(written)} ({score:.2f})")
+                text = translator.vocabularies[1].decode(written)
+                end = " </s>" if written[-1] == END else ""
+                cells.append(f"{text}{end} ({score:.2f})")
             rows.append((step, *cells))
             if all(written[-1] == END for _, written in hypotheses):
                 break
@@ -3964,19 +3976,22 @@ def one_search():
 
 
 # %% [markdown]
-# **Figure 21.** One search with three places, and the score of each hypothesis. *A* is the likeliest
-# beginning, so greedy decoding takes it, and *A artist* is no English: the published model ends with
-# *A female performer is painting outside*. The beam keeps *An* and finds the better sentence. The
-# web page draws the search as a tree beside greedy decoding: under each subword stands the
-# log-probability of everything up to it, and past the dashed line the best of what each step drops.
-# Try a sentence, a width or an $\alpha$ of your own.
+# **Figure 21.** One search with a beam of three, and the score of each hypothesis. A finished one
+# has its `</s>` and keeps its place. On the page the search is a tree: under each subword stands
+# the log-probability of everything up to it, and past the dashed line the best of what each step
+# drops. Try a sentence, a width or an $\alpha$ of your own.
 #
-# How wide should the beam be, and how large $\alpha$? Going from one hypothesis to two gains more
-# than going from two to eight:
+# Greedy decoding takes *A*, the likeliest beginning. *A artist* is not English, so the published
+# model then writes *A female performer is painting outside*. The beam keeps *An* as well and finds
+# the more probable sentence.
+#
+# How wide should the beam be, and how large $\alpha$? We compare scores in [BLEU](#bleu), which Part
+# 8 explains. A beam of two gains a point; a wider one gains no more in this run. We keep the
+# paper's four.
 #
 # <!-- results: beam -->
 #
-# **BLEU is highest with a beam of 8 and α = 1.4: 43.8, against 42.3 for greedy decoding (beam 1).**
+# **BLEU rises from 42.3 with a beam of 1, greedy decoding, to at most 43.8 with 2, 43.7 with 4 and 43.8 with 8.**
 #
 # | beam | α = 0 | α = 0.6 | α = 1 | α = 1.4 |
 # | ---: | ---: | ---: | ---: | ---: |
@@ -3987,7 +4002,8 @@ def one_search():
 #
 # <details><summary>How this was measured</summary>
 #
-# Multi30k, validation split, model recipe-1: the mean of its last 6 epochs, before rounding.
+# Multi30k, validation split, model recipe-1: the mean of its last 6 epochs, before rounding. One
+# run: differences of a few tenths may be chance.
 #
 # </details>
 #
@@ -3995,10 +4011,10 @@ def one_search():
 #
 # With one hypothesis there is nothing to choose at the end, so $\alpha$ does not matter.
 #
-# > **Why not take α = 1.4, where BLEU is highest?** Up to 1, a token that is as probable as those
-# > before it lowers the score, if only slightly. Beyond 1 there is a length from which it *raises*
-# > the score: with $\alpha = 1.4$, from the fourteenth token on. A model that repeats itself would
-# > then be rewarded for not ending. So Part 8 tries no α above 1.
+# > **Why not take α = 1.4, where BLEU is highest?** Up to 1, one more token that is as probable as
+# > those before it still lowers the score slightly. Beyond 1 there is a length from which it
+# > *raises* the score: with $\alpha = 1.4$, from the fourteenth token on. A model that repeats
+# > itself would then be rewarded for not ending. So Part 8 tries no α above 1.
 
 
 # %% [markdown]
@@ -4015,10 +4031,10 @@ def one_search():
 # | self-attention | all tokens written so far | (B·beam, H, length, d_k) | one position longer |
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
-# The layers stay as they are. We copy the decoder, share its weights, and wrap each attention. The
-# wrapper calls the attention's own `project`, `attend` and `join`, so a self-attention of your own
-# works here too. A layer used to read states (B, T, D), one for each position. Now only the newest
-# position is read, for every hypothesis, so states are (B, beam, D).
+# The layers stay as they are. We build a second decoder from the same parts and wrap its
+# attentions. The wrapper calls the attention's own `project`, `attend` and `join`, so a
+# self-attention of your own works here too. A layer used to read states (B, T, D), one for each
+# position. Now only the newest position is read, for every hypothesis, so states are (B, beam, D).
 #
 # In self-attention each hypothesis has its own past, so each becomes a row with one query. The new
 # key and value are appended to those kept. The cache holds no future, so no mask is needed. When
@@ -4080,11 +4096,11 @@ class MemoryAttention(CachedAttention):
 def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
     """A copy of a decoder that shares its parts and has a cache.
 
-    Without `memory`, the decoder is an `Encoder`, as in a language model.
-
     It takes states (B, beam, D) of one position at a time, for B sentences with a beam each.
+    Without `memory` there is no cross-attention: the decoder of a language model.
     """
-    own = {decoder, decoder.layers, *decoder.layers}  # deepcopy copies these and shares the rest
+    # deepcopy skips what its memo already holds: all but the decoder and its layers themselves.
+    own = {decoder, decoder.layers, *decoder.layers}
     shared = [*(part for part in decoder.modules() if part not in own), *decoder.parameters()]
     decoder = copy.deepcopy(decoder, {id(part): part for part in shared})
     for layer in decoder.layers:
@@ -4165,21 +4181,19 @@ def check_cached_and_plain_decoding_agree():
 #
 # **Propose.** Each hypothesis proposes its four best tokens. A fifth could never get a place, since
 # four from the same hypothesis beat it. The sixteen proposals lie in one row, so proposal $n$,
-# counted from 0, comes from place `n // 4`. An ended hypothesis must keep its place, so it proposes
-# nothing but padding, and we rank that first by calling its log-probability $+\infty$.
+# counted from 0, comes from place `n // 4`. A finished hypothesis must keep its place. It makes one
+# proposal, padding, which we rank first by giving it $+\infty$; its true log-probability is kept.
 #
-# **Choose.** The four best proposals take the places. Take a beam of two in Figure 20, whose places
-# hold *A* and *The*. The row is *A dog* 0.24, *A cat* 0.21, *The dog* 0.36, *The cat* 0.04.
-# Proposals 2 and 0 are the best; they come from places 1 and 0, which now hold *The dog* and *A
-# dog*.
+# **Choose.** The four best proposals take the places. Suppose that the two places of Figure 20 hold
+# *A* and *The*. The row is *A dog* 0.24, *A cat* 0.21, *The dog* 0.36, *The cat* 0.04. Proposals 2
+# and 0 are the best; they come from places 1 and 0, which now hold *The dog* and *A dog*.
 #
-# **Stop.** The log-probability $\log p$ of an unfinished hypothesis can only fall, and its divisor
-# can grow to $\mathrm{lp}(T_\mathrm{max})$ at most, where $T_\mathrm{max}$ is the length limit. So
-# for $\alpha \ge 0$ none of its continuations scores above $\log
-# p\,/\,\mathrm{lp}(T_\mathrm{max})$. When the best ended hypothesis reaches the highest of these
-# bounds, it has won. The bound is *admissible*: it never stops a search too early. At the length
-# limit the best hypothesis wins, ended or not. A sentence that is done leaves the batch and the
-# cache.
+# **Stop.** The log-probability $\log p$ of an unfinished hypothesis is negative and can only fall.
+# For $\alpha \ge 0$ its divisor is at most $\mathrm{lp}(T_\mathrm{max})$, where $T_\mathrm{max}$ is
+# the length limit. So none of its continuations scores above
+# $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. Once the best finished score reaches the highest of
+# these bounds, nothing can overtake it. At the length limit the best hypothesis wins, finished or
+# not. A sentence that is done leaves the batch and the cache.
 
 
 # %%
@@ -4205,7 +4219,7 @@ def beam_search(
         decoder = with_cache(model.decoder, model.encode(src, src_mask))
         for step in range(1, results.size(1)):
             # Propose.
-            # The newest tokens, (B·beam, D); embedding all of them is cheap and gives the position.
+            # Embed all that is written, which is cheap, and keep the newest: its position is right.
             x = model.tgt_embed(written.flatten(0, 1))[:, -1]
             states = decoder(x.view(len(left), beam, -1), None, src_mask, None)
             log_probs, tokens = model.generator(states).topk(proposals)  # (B, beam, proposals)
@@ -4220,7 +4234,8 @@ def beam_search(
             had_ended = ended.gather(1, place)
             logp = torch.where(had_ended, logp.gather(1, place), best)
             length = torch.where(had_ended, length.gather(1, place), step)
-            ended = had_ended | (best.isfinite() & (token == end_symbol))
+            real = best.isfinite()  # neither an empty place (-∞) nor a finished hypothesis (+∞)
+            ended = had_ended | (real & (token == end_symbol))
             written = written.take_along_dim(place.unsqueeze(2), dim=1)
             written = torch.cat([written, token.unsqueeze(2)], dim=2)
 
@@ -4249,8 +4264,8 @@ def beam_search(
 # Batches and cache make decoding over twenty times as fast as a plain loop over single sentences
 # ([the table](#speed)).
 #
-# Each sentence must get what `search_one` finds for it alone, though the three differ in length,
-# end at different steps and have their own limits. And a beam of one must be greedy decoding.
+# We search three sentences in one batch, with different lengths and limits. Each must get what
+# `search_one` finds for it alone. And a beam of one must be greedy decoding.
 
 
 # %%
@@ -4296,16 +4311,15 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 
 # %% [markdown]
 # The mean of two unrelated models is worthless. But late checkpoints of one run lie close together,
-# in one valley of the loss. We average six, near the paper's five. The number hardly matters, as
-# one run shows on the validation split:
+# in one valley of the loss. We average six, about as many as the paper's five. The number hardly
+# matters, as one run shows on the validation split:
 #
 # <!-- results: averaging -->
 #
 # **However many epochs are averaged, BLEU stays between 43.0 and 43.2.**
 #
-# | weights averaged over the last | BLEU | perplexity |
-# | --- | ---: | ---: |
-# | best epoch alone | 43.0 | 4.20 |
+# | mean of the last epochs | BLEU | perplexity |
+# | ---: | ---: | ---: |
 # | 1 | 43.0 | 4.20 |
 # | 3 | 43.1 | 4.20 |
 # | 6 | 43.2 | 4.19 |
@@ -4335,12 +4349,12 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 #    </details>
 #
-# 2. A translation has 20 tokens. Counting one run per position, how often does the plain loop run
-#    the decoder, and how often does the loop with a cache?
+# 2. A translation has 20 tokens. How many positions does the decoder compute in the plain loop, and
+#    how many with a cache?
 #
 #    <details><summary>Answer</summary>
 #
-#    $1 + 2 + \dots + 20 = 210$ times, and 20 times.
+#    $1 + 2 + \dots + 20 = 210$, and 20.
 #
 #    </details>
 
@@ -4473,7 +4487,7 @@ def evaluate(
 def corpus_of(translator: Translator) -> Corpus:
     """The corpus that a model was trained on; UserError where it is not there any more."""
     if not translator.data and translator.corpus not in ("Multi30k", BUILTIN):
-        raise UserError(f"where is the text of {translator.corpus}? Name it by --data")
+        raise UserError(f"where is the text of {translator.corpus}? Name it with --data")
     return find_corpus(translator.data or translator.corpus, translator.languages)
 
 
@@ -4935,8 +4949,8 @@ def attention_maps_figure():
 # In the published model, most heads of cross-attention have a staircase with breaks of their own,
 # which the mean blurs. When the decoder writes *rais*, the first subword of *raises*, six of nine
 # heads give at least 88% of their weight to *hebt*, and none gives more than 7% to its particle,
-# *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, but [an
-# experiment](#one-word) can.
+# *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, so we will [ask by
+# an experiment](#one-word).
 #
 # In encoder self-attention verb and particle find each other, as we arranged by hand in [Part
 # 1](#one-sentence), but here *auf* does most of the looking: in layer 1, head 1, it gives 76% of
@@ -4951,10 +4965,10 @@ def attention_maps_figure():
 # seem to follow sentence structure, each in its own way.
 #
 # > **Is attention an explanation?** [Jain and Wallace (2019)](https://arxiv.org/abs/1902.10186) say
-# > no: weights often disagree with other measures of importance, and very different weights can
-# > give the same prediction. [Wiegreffe and Pinter (2019)](https://arxiv.org/abs/1908.04626) reply
-# > that the answer depends on what you call an explanation. We treat a map as a hypothesis to be
-# > tested.
+# > no, after tests with recurrent classifiers: weights often disagree with other measures of
+# > importance, and very different weights can give the same prediction. [Wiegreffe and Pinter
+# > (2019)](https://arxiv.org/abs/1908.04626) reply that the answer depends on what you call an
+# > explanation. We treat a map as a hypothesis to be tested.
 #
 # <a id="single-heads"></a>
 # ## What single heads do
@@ -4975,6 +4989,7 @@ def habits_of_heads():
             model.encode(torch.tensor([ids], device=translator.device), None)
             layers = [layer.self_attn.attn for layer in model.encoder.layers]
             maps = torch.cat(layers)  # (N, H, S, S)
+            # The diagonals: weights on the previous token, on the token itself, on the next.
             near = [maps.diagonal(k, -2, -1).sum(-1) / len(ids) for k in (-1, 0, 1)]
             found.append(torch.stack([*near, maps[..., 0].mean(-1), maps[..., -1].mean(-1)], -1))
     means = torch.stack(found).mean(0)  # (N, H, 5)
@@ -4986,9 +5001,10 @@ def habits_of_heads():
 
 
 # %% [markdown]
-# In these sentences, even weights would give each place about 7%. In the published model two of nine
-# heads have a clear habit: head 3 of layer 3 gives half of its weight to the previous token, and
-# head 2 of layer 1 gives 30% to the next. None prefers the first token or the end.
+# In these sentences, even weights would give each place about 7%. In the published model two of
+# nine heads give more than a quarter of their weight to one place: head 3 of layer 3 gives half to
+# the previous token, and head 2 of layer 1 gives 30% to the next. None prefers the first token or
+# the end.
 #
 # > **What do the strongest columns in a map mean?** Often that heads park their weight there. A
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is
@@ -5124,8 +5140,8 @@ def predictions_by_layer():
 # <a id="one-word"></a>
 # ## What does one word carry?
 #
-# *Sieht … zu* means *watches*, *sieht … an* means *looks at*. To write the English verb, does the
-# decoder read the particle at the end of the clause, or has the encoder carried it to *sieht*
+# *Sieht … zu* means *watches*, and *sieht … an* means *looks at*. To write the English verb, does
+# the decoder read the particle at the end of the clause, or has the encoder carried it to *sieht*
 # (sees)?
 #
 # To find out, take two sentences that differ only in the particle, A with *zu* and B with *an*.
@@ -5153,9 +5169,8 @@ def log_probability(model: EncoderDecoder, memory: Tensor, written: Tensor) -> f
 
 # %% [markdown]
 # Three numbers describe a swap. The *preference* is the log-probability of A's translation minus
-# that of B's, given a memory. The *shift* is the preference given A's memory minus that given B's.
-# The *share* is the part of the shift that the swap brings about, from 0 if nothing is swapped to 1
-# if everything is:
+# that of B's, given a memory. Going from A's memory to B's lowers it by the *shift*. The *share* of
+# a swap is how much of this it brings about: 0 if nothing is swapped and 1 if everything is.
 #
 # $$\text{share} = \frac{\text{preference}_A - \text{preference}_\text{swapped}}{\text{preference}_A - \text{preference}_B}$$
 # <!-- code: shares_of_shift -->
@@ -5184,7 +5199,9 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, particles: S
         a, b = (translator.model.encode(batch.src, batch.src_mask) for batch in batches)
     [verb_ids] = translator.vocabularies[0].encode([verb], translator.languages[0])
     ids = [batch.src[0].tolist() for batch in batches]
-    at_verb = [n for n, token in enumerate(ids[0]) if token in verb_ids]
+    size = len(verb_ids)
+    begins = [n for n in range(len(ids[0])) if ids[0][n : n + size] == verb_ids]
+    at_verb = [begin + n for begin in begins for n in range(size)]
     faults = {
         "both have the same translation": torch.equal(*targets),
         "one has more subwords than the other": len(ids[0]) != len(ids[1]),
@@ -5213,7 +5230,7 @@ PAIRS = (
     ("sieht", "Ein Mann sieht zwei Frauen {}.", ("zu", "an")),
     ("schaut", "Ein Mann schaut zwei Frauen {}.", ("zu", "an")),
     ("hebt", "Ein Mann hebt einen Stein {}.", ("auf", "hoch")),
-    ("sieht", "Ein Kind sieht das Fenster {}.", ("an", "durch")),
+    ("hält", "Ein Mann hält ein Buch {}.", ("hoch", "fest")),
     ("geht", "Ein Mann geht die Treppe {}.", ("hinauf", "hinunter")),
     ("rennt", "Ein Junge rennt die Straße {}.", ("hinauf", "hinunter")),
 )
@@ -5263,63 +5280,48 @@ def shares_of_six_pairs():
 
 
 # %% [markdown]
-# Two patterns appear. With *sieht* and *schaut*, English changes its verb (*watch*, *look at*), and
-# most of the shift comes with the German verb. Where English changes only a small word (*up*,
-# *down*), the shift stays at the particle. With *hebt* it stays there, too, although the English
-# verb changes.
+# Two patterns appear. With *zu* and *an*, English changes its verb (*watch*, *look at*), and most
+# of the shift comes with the German verb. Where English changes only a small word (*up*, *down*),
+# the shift stays at the particle. With *hebt* it stays there, too, although the English verb
+# changes.
 #
-# But we chose these pairs. For a larger sample we fixed a rule beforehand: it combines lists of
-# subjects, verbs, objects and particles in all ways, adds a few sentences of Multi30k, and counts a
-# pair if both of its translations are the right ones.
+# But we chose these pairs. A larger sample combines lists of subjects, verbs that the model knows,
+# objects and particles in all ways, and adds a few sentences of Multi30k. A pair counts if the
+# translations say what the particles ask for.
 #
 # <!-- results: particles -->
 #
-# **When the English verb changes, the German verb accounts for 75% of the shift; when the English particle changes, the German particle accounts for 96%.**
+# **With *zu* and *an*, the German verb accounts for 76% of the shift; with all other particles, the particle itself accounts for at least 94%.**
 #
-# | what changes | pairs | German verb | German particle | verb and particle |
-# | --- | ---: | ---: | ---: | ---: |
-# | the English verb | 133 | 75% (71–79) | 25% (22–30) | 99% (98–100) |
-# | the English particle | 350 | 1% (0–1) | 96% (94–98) | 98% (96–99) |
+# | particles | in English | pairs | German verb | German particle | verb and particle |
+# | --- | --- | ---: | ---: | ---: | ---: |
+# | *zu*, *an* | watch, look at | 125 | 76% (73 to 79) | 24% (22 to 29) | 99% (98 to 100) |
+# | *auf*, *hoch* | pick up, lift | 8 | −22% (−136 to 1) | 128% (88 to 239) | 94% (89 to 100) |
+# | *an*, *durch* | look at, look through | 116 | 1% (1 to 1) | 96% (94 to 97) | 97% (97 to 98) |
+# | *hinauf*, *hinunter* | up, down | 146 | 1% (1 to 3) | 97% (95 to 98) | 98% (98 to 99) |
+# | *vorbei*, *weg* | by, away | 21 | 2% (1 to 9) | 95% (91 to 98) | 100% (99 to 100) |
+# | *hoch*, *herunter* | jump up, jump down | 9 | 0% (0 to 0) | 99% (98 to 99) | 99% (99 to 99) |
+# | *hoch*, *an* | hold up, hold | 58 | 0% (0 to 1) | 94% (93 to 96) | 95% (93 to 96) |
 #
 # <details><summary>How this was measured</summary>
 #
-# Each column names the German words whose vectors were patched into the other sentence. Each cell
-# is the median share of the whole shift of log p(A) − log p(B), with the interquartile range in
-# brackets. Of 672 pairs, 483 count: both sentences have equally many subwords and are translated as
-# intended.
+# The last three columns name the German words whose vectors were patched into the other sentence.
+# Each cell is the median share of the whole shift of log p(A) − log p(B), with the interquartile
+# range in brackets. Of 672 pairs, 483 count: both sentences have equally many subwords, and each
+# translation has an English phrase listed for its particle and none listed for the other.
 #
 # </details>
 #
 # <!-- end of results: particles -->
 #
-# So for *sieht* and *schaut*, 125 of the 133 pairs in the first row, the encoder carries most of the
-# particle to the verb. For the other eight, with *hebt*, and where only an English particle changes,
-# it leaves the particle in place. When is it carried? We swap encoder states instead of the memory,
-# before the first layer and after each one:
-
-
-# %% tags=["hide-input"]
-published("layers")
-
-
-# %% [markdown]
-# **Figure 24.** Share of the shift that comes with the state at one word, by layer. At first all of
-# it lies at the particle, as it must. The first layer carries most of it to the verb, but only where
-# the English verb changes.
+# So with *zu* and *an* the encoder carries most of the particle to the verb, and with all others it
+# leaves the particle in place. The first layer does it: if we swap its output instead of the
+# memory, 74% of the shift already comes with *sieht* or *schaut*, and 25% with the particle.
 #
-# <!-- results: layers -->
-#
-# <details><summary>How this was measured</summary>
-#
-# The same pairs as in the table above.
-#
-# </details>
-#
-# <!-- end of results: layers -->
-#
-# So when the decoder attends to a German verb, it may be reading what the particle said. In our
-# first sentence we cannot tell, because with *hoch* (high) in place of *auf* the model writes the
-# same translation. Attention shows where a vector is read, not which words it speaks for.
+# A decoder that attends to a German verb may thus be reading what the particle said. Our first
+# sentence has no pair to compare with: with *hoch* (high) in place of *auf* the model writes the
+# same translation. In the eight pairs with *hebt* that count, the verb carries nothing of the
+# particle. Attention shows where a vector is read, not which words it speaks for.
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5415,7 +5417,7 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
         for weight in layer.src_attn.parameters():
             nn.init.zeros_(weight)
     alone = make_language_model(13, N=2, d_model=16, d_ff=32, h=4).eval()
-    alone.load_state_dict(whole.state_dict(), strict=False)  # by name; fresh norms are all alike
+    alone.load_state_dict(whole.state_dict(), strict=False)  # by name; norms are all ones
     src = torch.randint(11, (2, 5))
     tgt = torch.randint(13, (2, 7))
     causal = subsequent_mask(7)
@@ -5456,11 +5458,11 @@ def train_a_language_model():
 #
 # The last two cut off the tail: tokens each unlikely, but together likely enough to be drawn often.
 #
-# ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the likeliest token, is, has more than half. At 1 it has less than a third, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
+# ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
-# **Figure 25.** What the [finished translator](#model-to-take-away) may write after *A little
-# girl*. At a temperature of 2 the tail has nearly all. On the page you set temperature, $k$ and
-# $p$, and draw.
+# **Figure 24.** What the [finished translator](#model-to-take-away) may write for *Ein kleines
+# Mädchen hebt einen roten Ball auf* after *A little girl*. At a temperature of 2 the tail has
+# nearly all. On the page you set temperature, $k$ and $p$, and draw.
 
 
 # %%
@@ -5583,10 +5585,10 @@ def check_rms_norm_equals_torch():
 # In a gated feed-forward network, one wide layer decides how much of another may pass ([Shazeer,
 # 2020](https://arxiv.org/abs/2002.05202)): $(\mathrm{Swish}(xW) \odot xV)\, W_2$, where
 # $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a smooth ReLU. To keep the number of parameters with
-# three matrices instead of two, $F$ is made a third smaller. There are no biases, and
-# `remove_biases` takes out all others: the authors of [PaLM](https://arxiv.org/abs/2204.02311)
-# found large models more stable to train without them. SwiGLU learns a little better, which its
-# author attributes to "divine benevolence".
+# three matrices instead of two, make $F$ a third smaller. There are no biases, and `remove_biases`
+# takes out all others: the authors of [PaLM](https://arxiv.org/abs/2204.02311) found large models
+# more stable to train without them. SwiGLU learns a little better, which its author attributes to
+# "divine benevolence".
 
 
 # %%
@@ -5611,9 +5613,9 @@ PARTS["feed_forward"]["swiglu"] = SwiGLU
 # %% [markdown]
 # ### Grouped keys and values
 #
-# In a long conversation the cache can outgrow the model. If several heads of queries share one head
-# of keys and values, it shrinks by that factor, and quality hardly suffers ([Ainslie et al.,
-# 2023](https://arxiv.org/abs/2305.13245)).
+# In a long conversation the cache can outgrow the model. In *grouped-query attention* several heads
+# of queries share one head of keys and values. The cache shrinks by that factor, and quality hardly
+# suffers ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)).
 
 
 # %%
@@ -5754,14 +5756,14 @@ def check_rotary_scores_depend_on_the_distance_only():
 # > of each sub-layer, $x + \mathrm{Norm}(f(x))$; [Gemma 2](https://arxiv.org/abs/2408.00118)
 # > normalises input and output, $x + \mathrm{Norm}(f(\mathrm{Norm}(x)))$, and gates with GELU.
 #
-# ### What else
+# ### Other changes
 #
 # | Then | Now, and why | Here |
 # | --- | --- | --- |
 # | Adam | AdamW: weight decay does not pass through Adam's scaling ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) | `--weight-decay` |
 # | warm-up, then inverse root | warm-up, then a cosine or a straight line down, to a known end | `--schedule linear` |
 # | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | `tokenizers.ByteLevelBPETokenizer` |
-# | one feed-forward network | several, of which each token uses a few: more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
+# | one feed-forward network | a *mixture of experts*: several, of which each token uses a few; more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
 # <a id="further"></a>
 # ## Do sinusoids extrapolate?
@@ -5792,7 +5794,7 @@ published("lengths")
 
 
 # %% [markdown]
-# **Figure 26.** What became of 100 sequences to be copied, by length. Each line is one seed.
+# **Figure 25.** What became of 100 sequences to be copied, by length. Each line is one seed.
 #
 # <!-- results: lengths -->
 #
@@ -5815,12 +5817,12 @@ published("lengths")
 #
 # > **How do I change this model?** Write a class and pass it; registered under a name, it can be
 # > used by settings and files, too. As an example, we replace positional encodings by a penalty on
-# > distance, after Press et al. (2022): in every head, a score loses a fixed amount for each
-# > position between query and key. It loses as much on the left as on the right, so an encoder
+# > distance, as in *ALiBi* (Press et al., 2022): in every head, a score loses a fixed amount for
+# > each position between query and key. It loses as much on the left as on the right, so an encoder
 # > needs other positions to tell the two apart.
 #
 # `attend` receives queries, keys, values and a mask, which may be None, and returns the output and
-# the weights. The keys stand at places 0, 1, 2, …, the queries at the last of these: all of them in
+# the weights. With $S$ keys and $T$ queries, the queries are the last $T$ positions: all of them in
 # training, only the newest with a cache. `cache_agrees` checks that both give the same result.
 
 
@@ -5956,7 +5958,7 @@ def train_with_a_part_of_your_own():
 #
 # A falling loss proves little. Some mistakes let the model see its answers, and the loss falls even
 # faster. Two others, the wrong wavelengths and no ReLU, speed it up and do no harm, because copying
-# ten tokens asks so little. We planted each of these and trained the copy task:
+# ten tokens asks so little. We planted 22 mistakes, one at a time, and trained the copy task:
 #
 # <!-- results: planted -->
 #
@@ -5969,19 +5971,19 @@ def train_with_a_part_of_your_own():
 # | learns faster | no ReLU | 199 (196–200) |
 # | learns faster, copies none (ended early) | softmax over the queries | 0 |
 # | learns faster, copies none (ran over) | the target is not shifted | 0 |
-# | learns faster, copies none (wrong token) | viewed straight to heads | 0 |
-# | learns slower | embeddings not times √D | 200 |
+# | learns faster, copies none (wrong token) | reshaped to heads without the transpose | 0 |
+# | learns slower | embeddings not multiplied by √D | 200 |
 # | learns slower | no division by √d_k | 199 (197–200) |
 # | learns slower | no norms | 197 (193–200) |
 # | learns slower | no norm at the end of a stack | 192 (181–199) |
 # | learns slower | no feed-forward network | 197 (196–199) |
 # | no symptom | copies of a layer start alike | 192 (188–199) |
-# | no symptom | PyTorch's own start | 200 |
+# | no symptom | PyTorch's default initialisation | 200 |
 # | no symptom | Adam's own β₂ and ε | 200 |
 # | no symptom | the loss is a sum | 196 (188–200) |
 # | the loss is fine, copies fewer (ended early) | decoding starts from padding | 6 (0–17) |
 # | the loss is fine, copies none (ran over) | the target has no end token | 0 |
-# | the loss is fine, copies none (wrong token) | the future is open in training | 0 |
+# | the loss is fine, copies none (wrong token) | no causal mask in training | 0 |
 # | the loss stays high | no positions | 0 |
 # | the loss stays high | no division by √d_k, one head of width 512 | 0 |
 # | the loss stays high | no residual connections | 0 |
@@ -6018,12 +6020,12 @@ def train_with_a_part_of_your_own():
 # | Part 6 | no symptom | a translator without feed-forward networks | 24.40 (23.63–25.41) |
 # | published | – | no fault | 43.50 |
 # | published | BLEU is lower | the source's padding is open | 40.54 |
-# | published | BLEU is lower | scored with spaces as the only cuts | 41.08 |
+# | published | BLEU is lower | scored without tokenization | 41.08 |
 # | published | BLEU is lower | dropout is on while it translates | 32.40 |
 # | published | BLEU is lower | sources without their end | 42.70 |
 # | published | BLEU is lower | translations in the order of their lengths | 0.07 |
 # | published | no symptom | scored in lower case | 43.83 |
-# | published | no symptom | ended hypotheses can lose their place | 43.50 |
+# | published | no symptom | finished hypotheses can drop out of the beam | 43.50 |
 # | published | no symptom | length penalty without its 5 | 43.58 |
 #
 # <details><summary>How this was measured</summary>
@@ -6124,8 +6126,7 @@ def train_with_a_part_of_your_own():
 # # The engine room
 #
 # You need the engine room to train for hours, to use the command line, or to bring your own data.
-# The model, the loss and the loop stay as they are. Around them we add what a long run needs, in
-# the order in which the run uses it.
+# The model, the loss and the loop stay as they are. Around them we add what a long run needs.
 #
 # <a id="faster"></a>
 # ## Faster forms
@@ -6194,7 +6195,7 @@ def use_fast_dropout(model: nn.Module) -> None:
 def fused_attention(query, key, value, mask=None, dropout=None, bias=None):
     """`attention` by PyTorch's fused kernel, which returns no weights.
 
-    A query that may see no key gets zeros.
+    Without `bias`, a query that may see no key gets zeros, and from `attention` the mean value.
     """
     if mask is not None:
         mask = mask != 0
@@ -6226,7 +6227,8 @@ attention = with_kernel(inspect.unwrap(attention))  # unwrapped, so the cell can
 # <a id="mixed-precision"></a>
 # *Mixed precision* computes matrix products in bf16, a 16-bit number with the range of fp32 and a
 # third of its digits. Weights, sums and losses stay in fp32. It helps only on processors with fast
-# bf16: newer GPUs, Intel CPUs with AMX, AMD CPUs with AVX512-BF16.
+# bf16: newer GPUs, Intel CPUs with AMX, AMD CPUs with AVX512-BF16. Without it, matrix products on a
+# GPU take TF32, which has the digits of fp16 and the range of fp32.
 
 
 # %%
@@ -6349,21 +6351,21 @@ class Config:
     decoder_layer: str = "plain"
     bias: bool = True  # in linear maps
     max_len: int = 256  # longest sequence, in tokens
-    vocab_size: int | None = None  # subwords for both languages; 0 for words; else by corpus
+    vocab_size: int | None = None  # subwords for both languages; 0 for words; default: by corpus
     min_freq: int = 2  # rarer words are unknown; only for words
-    share_embeddings: bool | None = None  # embeddings and output by one matrix; else with subwords
+    share_embeddings: bool | None = None  # one matrix for all three; default: with subwords
     smoothing: float = 0.1  # of labels
-    batch_tokens: int | None = None  # positions per batch, over all processes; else by corpus
+    batch_tokens: int | None = None  # positions per batch, over all processes; default: by corpus
     accum_iter: int = 1  # batches per update
-    warmup: int | None = None  # updates; else 2,000, or a quarter of all if that is less
-    factor: float | None = None  # of the learning rate; else 1.5 for 2,000 warm-up updates
+    warmup: int | None = None  # updates; default: 2,000, or a quarter of all if that is less
+    factor: float | None = None  # of the learning rate; default: 1.5 for 2,000 warm-up updates
     schedule: Literal["linear", "inverse_sqrt"] = "linear"  # decay to zero, or the paper's
     clip: float | None = None  # shorten longer gradients to this length
     weight_decay: float = 0.0  # of matrices, by AdamW; not of norms and biases
-    epochs: int | None = None  # else by corpus
-    shares: int | None = None  # parts of a pass over the text, each an epoch; else by corpus
+    epochs: int | None = None  # default: by corpus
+    shares: int | None = None  # parts of a pass over the text, each an epoch; default: by corpus
     average: int = 6  # at the end, try the mean of this many last epochs
-    precision: Literal["fp32", "bf16"] | None = None  # of matrix products; else by device
+    precision: Literal["fp32", "bf16"] | None = None  # of matrix products; default: by device
     compile: bool = False  # use torch.compile for model and loss
     log_every: int = 200  # updates between two lines of the log
     seed: int = 1
@@ -6518,7 +6520,7 @@ def refuse_other_things(folder: Path, ours: set[str]) -> None:
     if folder.is_file():
         raise UserError(f"{folder} is a file: name a folder")
     config = folder / "config.json"
-    known = config.is_file() and "model" in read_config(folder)
+    known = config.is_file() and isinstance(read_config(folder).get("model"), dict)
     others = {path.name for path in folder.glob("[!.]*")} - (ours - {"config.json"})
     if others and not known:
         raise UserError(f"{folder} holds {min(others)} and no model: name an empty folder")
@@ -6540,10 +6542,10 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
 # <a id="data-of-any-size"></a>
 # ## Data of any size
 #
-# The paper has 4.5 million pairs for German, and eight times as many for French. Their ids, as
-# Python lists, would take 3 GB and 20 GB in every process. So the ids stay on disk, in one flat
-# file, beside one of sentence lengths. Each process *maps* both files into memory: the system reads
-# only what is used, and all processes share one copy.
+# The paper has 4.5 million pairs for German, and eight times as many for French. As Python lists,
+# their ids would take many gigabytes in every process. So they stay on disk, in one flat file,
+# beside one of sentence lengths. Each process *maps* both files into memory: the system reads only
+# what is used, and all processes share one copy.
 
 
 # %%
@@ -6722,9 +6724,9 @@ def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Conf
 # their models stay equal. `torchrun` starts the processes, on one machine or on several that share
 # a disk, and ends all if one fails.
 #
-# > **Why not cut the model into pieces, one for each GPU?** Larger models need that (*FSDP*). The
-# > base model with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one
-# > gigabyte, which fits any GPU.
+# > **Why not spread the model over the GPUs?** Larger models need that (*FSDP*). The base model
+# > with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one gigabyte,
+# > which fits any GPU.
 
 
 # %%
@@ -6830,7 +6832,7 @@ def load_batches(
 # | --- | --- |
 # | `config.json`, `tokenizer.json`, `model.safetensors` | the best model so far, and the settings |
 # | `train.ids`, `train.lengths`, `val.json` | the text |
-# | `last.pt` | the checkpoint: weights, optimizer, schedule, history |
+# | `last.pt` | the checkpoint: weights, also of the last epochs, optimizer, schedule, history |
 # | `log.jsonl` | the history, one line per epoch, for `pandas.read_json(…, lines=True)` |
 #
 # `last.pt` is written last. So a run that is killed at any moment loses only its current epoch, and
@@ -6927,7 +6929,7 @@ def start_from(model: EncoderDecoder, place: str) -> None:
     for name, value in arguments_of(trained_model).items():
         if name != "dropout" and ours[name] != value:
             made = f"--init-from {place} was made with {as_option(name)} {value}"
-            raise UserError(f"{made}: give the same")
+            raise UserError(f"{made}: use the same value")
     load_weights(model, own_weights(trained_model))
 
 
@@ -6996,7 +6998,7 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
     translator = Translator(folder.resolve().name, model, *facts)
     pairs, _ = usable_pairs(translator, corpus.pairs("val"))
     if not pairs:
-        raise UserError(f"{corpus.name}: not one pair of val can be used")
+        raise UserError(f"{corpus.name}: no pair of val fits the model")
     write_json(folder / "val.json", pairs)
     settings = {"settings": vars(config), "text_sha256": text}
     write_json(folder / "config.json", facts_of(translator) | settings)
@@ -7019,7 +7021,7 @@ def gpu_loads() -> list[int]:
 
 
 def quality(entry: dict) -> tuple[float, float]:
-    """The key that ranks epochs: BLEU, then the likelihood, which alone decides below 1 BLEU."""
+    """The key that ranks epochs: BLEU, then likelihood. A BLEU below 1 counts as 0."""
     return (entry["bleu"] if entry["bleu"] >= 1 else 0.0, -entry["nll"])
 
 
@@ -7040,8 +7042,9 @@ def read_last(folder: Path) -> dict | None:
 # <a id="train-model"></a>
 # ## Training
 #
-# We use AdamW, which decays matrices only, and a schedule that rises like the paper's and falls
-# straight to zero, [as many do today](#since-2017). `--schedule inverse_sqrt` is the paper's.
+# We use AdamW, with weight decay on matrices only and none by default, and a schedule that rises
+# like the paper's and falls straight to zero, [as many do today](#since-2017). `--schedule
+# inverse_sqrt` is the paper's.
 
 
 # %%
@@ -7083,8 +7086,8 @@ def clip_before_updates(optimizer: torch.optim.Optimizer, longest: float | None)
 
 
 # %% [markdown]
-# `Run` holds what a run keeps in memory; its folder holds the rest. It reads the loss from the
-# device only to print it.
+# `Run` holds what a run keeps in memory; its folder holds the rest. Between two lines of the log
+# the loss stays on the device.
 
 
 # %%
@@ -7119,7 +7122,8 @@ class Run:
         elif config.init_from:
             start_from(model, config.init_from)
         if config.epochs < self.done:
-            raise UserError(f"--epochs {config.epochs}: {self.done} are done in {typed(folder)}")
+            done = f"{self.done} epochs are done in {typed(folder)}"
+            raise UserError(f"--epochs {config.epochs}: {done}; ask for as many at least")
         if worker.rank == 0:
             write_json(folder / "config.json", about | {"settings": vars(config)})
         self.net = model
@@ -7318,8 +7322,8 @@ class Run:
 #
 # Each random choice within an epoch depends only on the seed, the epoch and the rank. So without
 # `--compile`, a run of one process that was killed ends bit for bit like one that was not, on the
-# same kind of processor with the same number of threads. At the end, the mean of the last epochs
-# replaces the best epoch if it scores better on the validation split.
+# same kind of CPU with the same number of threads. At the end, the mean of the last epochs replaces
+# the best epoch if it scores better on the validation split.
 
 
 # %%
@@ -7346,12 +7350,12 @@ def train_model(
         if worker.rank == 0 and config is not None:
             begin_run(config, folder, corpus)
         gather(None, worker)  # the others wait for the files
-        run = Run(folder, worker, epochs or settings.epochs)
+        run = Run(folder, worker, settings.epochs if epochs is None else epochs)
         refuse_without_cache(run.model)
         run.say(run.header())
         before = run.history[-1]["minutes"] if run.history else 0.0
 
-        def keep(model: EncoderDecoder, averaged: int = 0, **trained) -> float:
+        def keep(model: EncoderDecoder, epoch: int, averaged: int = 0, **trained) -> float:
             """Validate and save; returns the minutes since the start."""
             entry = {"epoch": epoch, "averaged": averaged, **trained, **run.validate(model)}
             run.mean_loss(entry["nll"], epoch)  # UserError before useless weights are saved
@@ -7365,14 +7369,13 @@ def train_model(
             run.say(f"{name}: {loss}{scores}; {before + spent:.1f} minutes")
             return spent
 
-        epoch = run.done
         for epoch in range(run.done + 1, run.config.epochs + 1):
             trained = run.train_epoch(epoch)
-            if keep(run.model, **trained) >= minutes:
+            if keep(run.model, epoch, **trained) >= minutes:
                 break
         finished = run.done >= run.config.epochs
         if finished and len(run.recent) > 1 and run.history[-1]["averaged"] == 0:
-            keep(run.mean_of_recent(), averaged=len(run.recent))
+            keep(run.mean_of_recent(), run.done, averaged=len(run.recent))
         run.say(run.conclusion())
         return "finished" if finished else "stopped"
 

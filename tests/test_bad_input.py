@@ -72,7 +72,7 @@ TEXTS = {
     "empty train": (lambda: blank("train", ""), "no pairs in train.de and train.en"),
     "empty val": (lambda: blank("val", ""), "no pairs in val.de and val.en"),
     "blank train": (lambda: blank("train", "\n \n"), "all pairs are empty"),
-    "blank val": (lambda: blank("val", "\n\n"), "not one pair of val"),
+    "blank val": (lambda: blank("val", "\n\n"), "no pair of val fits"),
     "no train.en": (lambda: Path("text/train.en").unlink(), "train.en is missing"),
     "latin-1": (lambda: write("train.de", "Kühe\n".encode("latin-1")), "train.de, after line 0"),
     "half a gzip": (

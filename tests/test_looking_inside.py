@@ -109,6 +109,7 @@ def test_a_head_switched_off_is_a_head_whose_output_is_zero(at):
         ("sieht", ("zu", "zu"), "zu and zu: both have the same translation"),
         ("sieht", ("zu", "ganz genau zu"), "one has more subwords"),
         ("hebt", ("zu", "an"), "they do not contain 'hebt'"),
+        ("zwei Zwillinge", ("zu", "an"), "they do not contain"),  # only its first piece
     ],
 )
 def test_sentences_that_cannot_be_compared_are_refused(at, shipped, verb, particles, fault):

@@ -56,8 +56,10 @@ def test_a_finished_run_is_left_as_it_is(small_config, whole, tmp_path):
         lambda: tutorial.train_model(dataclasses.replace(small_config, epochs=1), run),
         lambda: tutorial.train_model(None, run, epochs=1),
     ):
-        with pytest.raises(UserError, match="--epochs 1: 2 are done"):
+        with pytest.raises(UserError, match="--epochs 1: 2 epochs are done"):
             ask()
+    with pytest.raises(UserError, match="--epochs must be at least 1, got 0"):
+        tutorial.train_model(None, run, epochs=0)
     assert contents(run) == before
 
 
@@ -150,8 +152,8 @@ def test_a_run_starts_with_the_weights_and_words_of_a_model(small_config, small_
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"d_ff": 64}, "was made with --d-ff 32: give the same"),
-        ({"attention": "rotary"}, "was made with --attention plain: give"),
+        ({"d_ff": 64}, "was made with --d-ff 32: use the same value"),
+        ({"attention": "rotary"}, "was made with --attention plain: use"),
         ({"norm_first": False}, "was made with --norm-first"),
         ({"vocab_size": 99}, "--vocab-size is that of --init-from"),
         ({"languages": "en-de", "vocab_size": None}, "--init-from .* knows the words of"),

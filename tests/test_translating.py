@@ -185,6 +185,16 @@ def test_a_translation_does_not_depend_on_its_neighbours(small):
     assert tutorial.translate(translator, lines[::-1]) == together[::-1]
 
 
+def test_all_that_decoding_takes_is_on_the_device_of_the_model(small):
+    elsewhere = dataclasses.replace(small, model=copy.deepcopy(small.model).to("meta"))
+
+    def decode(model, src, src_mask, limits, start_symbol) -> torch.Tensor:
+        assert {x.device.type for x in (src, src_mask, limits)} == {"meta"}
+        return torch.full((len(src), 1), start_symbol)
+
+    assert tutorial.translate(elsewhere, ["Ein Hund.", "Eine Frau."], decode) == ["", ""]
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("beam", [1, 3])

@@ -2,13 +2,14 @@
 
 import re
 import shutil
+from statistics import median
 
 import pytest
 
 from tools import records
 from tools.results import plan
 from tools.views import __main__ as views
-from tools.views import common, copying, recipe
+from tools.views import common, copying, inside, recipe
 
 FILES = (views.SCRIPT, "README.md", "pretrained/README.md")
 
@@ -68,6 +69,15 @@ def test_numbers_in_sentences_are_those_of_the_records():
         r"the warm-up raises the highest rate that works from ([\d.]+) to ([\d.]+)", text
     )
     assert found == [(f"{highest_rate(warm_up=False):.3f}", f"{highest_rate(warm_up=True):.3f}")]
+    found = re.findall(r"(\d+)% of the shift already comes with .* and (\d+)% with the", text)
+    assert found == [(after_first_layer("verb"), after_first_layer("particle"))]
+
+
+def after_first_layer(place: str) -> str:
+    """Median share in percent of the states behind the first layer, with *zu* and *an*."""
+    pairs = common.record("particles")["pairs"]
+    pairs = [pair for pair in pairs if inside.particles_of(pair) == ("zu", "an")]
+    return f"{100 * median(pair['layers'][place][1] for pair in pairs):.0f}"
 
 
 def highest_rate(warm_up: bool) -> float:

@@ -21,8 +21,7 @@ TABLES: tuple[Callable[[], Table], ...] = (
     inside.particles, speed.assembled, copying.planted, copying.planted_bleu, recipe.int8,
 )  # fmt: skip
 CHARTS: tuple[Callable[[], Chart], ...] = (
-    copying.breaks, copying.warmups, speed.length_cost, recipe.training, inside.layers,
-    copying.lengths,
+    copying.breaks, copying.warmups, speed.length_cost, recipe.training, copying.lengths,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from tools.views.common import Chart, Table, listed, record, with_range
 SOUND = "nothing"  # the fault of a model without one
 SOUND_WIDE = "nothing, one head of width 512"
 PARTS = {  # what Part 4 takes out, and the fault that does so
-    "causal mask": "the future is open in training",
+    "causal mask": "no causal mask in training",
     "positional encodings": "no positions",
     "residual connections": "no residual connections",
     "layer norms": "no norms",

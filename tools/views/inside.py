@@ -1,12 +1,18 @@
 """Inside the shipped model: its heads, and what the German verb and its particle carry."""
 
-from statistics import mean, median, quantiles
+from statistics import mean, quantiles
 
-import altair as alt
+from tools.views.common import Table, record, without_range
 
-from tools.views.common import Chart, Table, record, without_range
-
-CHANGES = {"verb": "the English verb", "particle": "the English particle"}
+ENGLISH = {  # of particles: what changes with them
+    ("zu", "an"): "watch, look at",
+    ("auf", "hoch"): "pick up, lift",
+    ("an", "durch"): "look at, look through",
+    ("hinauf", "hinunter"): "up, down",
+    ("vorbei", "weg"): "by, away",
+    ("hoch", "herunter"): "jump up, jump down",
+    ("hoch", "an"): "hold up, hold",
+}
 
 
 def heads() -> Table:
@@ -33,48 +39,34 @@ def heads() -> Table:
     )
 
 
+def particles_of(pair: dict) -> tuple[str, str]:
+    """The particles of two sentences, their last words."""
+    first, second = (sentence.rstrip(" .").split()[-1] for sentence in pair["sentences"])
+    return first, second
+
+
 def particles() -> Table:
     """Which share of the whole shift comes with which vectors of the memory."""
     found = record("particles")
     rows = []
-    for kind, name in CHANGES.items():
-        pairs = [pair for pair in found["pairs"] if pair["kind"] == kind]
+    for both, english in ENGLISH.items():
+        pairs = [pair for pair in found["pairs"] if particles_of(pair) == both]
         cells = []
         for place in ("verb", "particle", "verb and particle"):
             shares = [100 * pair["shares"][place] for pair in pairs]
-            low, middle, high = (f"{share:.0f}" for share in quantiles(shares, n=4))
-            cells.append(f"{middle}% ({low}–{high})")
-        rows.append([name, str(len(pairs)), *cells])
-    given = ["German verb", "German particle", "verb and particle"]
+            low, middle, high = (f"{share:z.0f}" for share in quantiles(shares, n=4))
+            cells.append(f"{middle}% ({low} to {high})".replace("-", "−"))
+        rows.append([f"*{'*, *'.join(both)}*", english, str(len(pairs)), *cells])
+    (verb, *_), *others = ([without_range(cell) for cell in row[3:]] for row in rows)
+    least = min((particle for _, particle, _ in others), key=lambda cell: int(cell.rstrip("%")))
     return Table(
-        f"When the English verb changes, the German verb accounts for {without_range(rows[0][2])}"
-        " of the shift; when the English particle changes, the German particle accounts for"
-        f" {without_range(rows[1][3])}.",
-        ["what changes", "pairs", *given],
+        f"With *zu* and *an*, the German verb accounts for {verb} of the shift; with all other"
+        f" particles, the particle itself accounts for at least {least}.",
+        ["particles", "in English", "pairs", "German verb", "German particle", "verb and particle"],
         rows,
-        "Each column names the German words whose vectors were patched into the other sentence."
-        " Each cell is the median share of the whole shift of log p(A) − log p(B), with the"
-        f" interquartile range in brackets. Of {found['tried']} pairs, {len(found['pairs'])} count:"
-        " both sentences have equally many subwords and are translated as intended.",
+        "The last three columns name the German words whose vectors were patched into the other"
+        " sentence. Each cell is the median share of the whole shift of log p(A) − log p(B), with"
+        f" the interquartile range in brackets. Of {found['tried']} pairs, {len(found['pairs'])}"
+        " count: both sentences have equally many subwords, and each translation has an English"
+        " phrase listed for its particle and none listed for the other.",
     )
-
-
-def layers() -> Chart:
-    """Share of the shift by how many layers lie before the swapped state, at verb and particle."""
-    found = record("particles")
-    points = []
-    for kind, name in CHANGES.items():
-        pairs = [pair for pair in found["pairs"] if pair["kind"] == kind]
-        for place in CHANGES:
-            by_layer = zip(*(pair["layers"][place] for pair in pairs), strict=True)
-            for layer, shares in enumerate(by_layer):
-                point = {"layer": layer, "swapped at": place, "what changes": name}
-                points.append(point | {"share": round(median(shares), 3)})
-    chart = alt.Chart(alt.Data(values=points), width=230, height=180).mark_line(point=True)
-    lines = chart.encode(
-        x=alt.X("layer:O", title="states behind so many layers").axis(labelAngle=0),
-        y=alt.Y("share:Q", title="median share of the shift"),
-        color=alt.Color("swapped at:N", sort=["verb", "particle"]).legend(orient="top"),
-        column=alt.Column("what changes:N", sort=list(CHANGES.values())),
-    )
-    return Chart(lines, "The same pairs as in the table above.")
