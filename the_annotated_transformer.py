@@ -7672,8 +7672,8 @@ PositionalEncoding make_model count_parameters Batch pad_ids rate LabelSmoothing
 run_epoch TrainState make_optimizer evaluate_loss data_gen greedy_decode beam_search search_one
 load_tokenizers tokenize build_vocabulary create_dataloaders average cache_agrees with_cache
 RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention LearntPositions NoPositions
-rotate LanguageModel make_language_model Corpus Config train_model load_trained_model save_model
-Translator translate translate_lines PARTS
+rotate LanguageModel make_language_model sample Corpus Config train_model load_trained_model
+save_model Translator translate translate_lines PARTS
 SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
 """.split()
 
