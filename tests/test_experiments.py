@@ -107,7 +107,7 @@ def test_pairs_differ_in_their_particle_only():
 
 
 def test_a_pair_counts_where_each_translation_says_what_its_particle_asks_for():
-    pair = particles.Pair((["sieht", "zu", "."],) * 2, 0, "verb", ("watch", r"look\w* at"), "")
+    pair = particles.Pair((["sieht", "zu", "."],) * 2, 0, ("watch", r"look\w* at"), "")
     assert particles.counts(pair, ["A man watches.", "A man is looking at a dog."])
     for written in (["A man watches."] * 2, ["A man looks at."] * 2, ["A man.", "looking at"]):
         assert not particles.counts(pair, written)

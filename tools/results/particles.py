@@ -2,9 +2,9 @@
 
     python -m tools.results.particles measure   swap parts of the memory in every pair
 
-The rule, stated before anything was measured: a pair counts if both sentences have equally many
-subwords, and the model's own translation of each contains one of the English phrases listed for
-its verb and particle, and none of those listed for the other. Nothing else is chosen.
+A pair counts if both sentences have equally many subwords, and the model's own translation of each
+contains one of the English phrases listed for its verb and particle, and none of those listed for
+the other.
 """
 
 import dataclasses
@@ -38,7 +38,6 @@ class Verb:
     particles: tuple[str, str]
     english: tuple[str, str]  # patterns
     objects: tuple[str, ...]
-    changes: str  # what changes in English: "verb" or "particle"
 
 
 UP = r"\bup\b|\bclimbs (?!.*down)"
@@ -46,32 +45,28 @@ DOWN = r"\bdown\b"
 PAST = r"\bby\b|\bpast\b"
 ON = ("", "auf der Straße", "im Park")
 VERBS = (  # found by trying which separable verbs the model translates at all
-    Verb("sieht", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE, "verb"),
-    Verb("schaut", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE, "verb"),
-    Verb("hebt", ("auf", "hoch"), (r"pick", r"lift|rais|hold"), THINGS, "verb"),
-    Verb("hebt", ("auf", "hoch"), (r"lift|rais", r"pick|hold"), THINGS, "verb"),
-    Verb("sieht", ("an", "durch"), (r"look\w* at", r"look\w* through"), THINGS, "particle"),
-    Verb("schaut", ("an", "durch"), (r"look\w* at", r"look\w* through"), THINGS, "particle"),
+    Verb("sieht", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE),
+    Verb("schaut", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE),
+    Verb("sieht", ("an", "durch"), (r"look\w* at", r"look\w* through"), THINGS),
+    Verb("schaut", ("an", "durch"), (r"look\w* at", r"look\w* through"), THINGS),
     *(
-        Verb(verb, ("hinauf", "hinunter"), (UP, DOWN), PLACES, "particle")
+        Verb(verb, ("hinauf", "hinunter"), (UP, DOWN), PLACES)
         for verb in ("geht", "läuft", "rennt", "klettert", "fährt")
     ),
     *(
-        Verb(verb, ("vorbei", "weg"), (PAST, r"\baway\b"), ON, "particle")
+        Verb(verb, ("vorbei", "weg"), (PAST, r"\baway\b"), ON)
         for verb in ("geht", "läuft")
     ),
-    Verb("springt", ("hoch", "herunter"), (r"\bup\b|in the air", r"down|off"), ("",), "particle"),
-    Verb("hält", ("hoch", "an"), (r"hold\w* up", r"hold\w* (?!up)|stop"), THINGS, "particle"),
+    Verb("springt", ("hoch", "herunter"), (r"\bup\b|in the air", r"down|off"), ("",)),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two sentences, the number of the verb among their words, and what changes in English."""
+    """Two sentences, the number of the verb among their words, and the English of the particles."""
 
     words: tuple[list[str], list[str]]
     verb: int
-    kind: str
     english: tuple[str, str]
     origin: str  # "template" or "Multi30k"
 
@@ -84,7 +79,7 @@ def templates() -> Iterator[Pair]:
             sentences = tuple(
                 [*before, verb.verb, *thing.split(), particle, "."] for particle in verb.particles
             )
-            yield Pair(sentences, len(before), verb.changes, verb.english, "template")
+            yield Pair(sentences, len(before), verb.english, "template")
 
 
 def from_corpus(sentences: Iterable[str]) -> Iterator[Pair]:
@@ -95,7 +90,7 @@ def from_corpus(sentences: Iterable[str]) -> Iterator[Pair]:
         if not ends or words.count(verb.verb) != 1:
             continue
         pair = tuple([*words[:-2], particle, "."] for particle in verb.particles)
-        yield Pair(pair, words.index(verb.verb), verb.changes, verb.english, "Multi30k")
+        yield Pair(pair, words.index(verb.verb), verb.english, "Multi30k")
 
 
 def text_of(words: Sequence[str]) -> str:
@@ -185,7 +180,6 @@ def measured(translator: at.Translator, pair: Pair) -> dict | None:
     return {
         "sentences": texts,
         "written": written,
-        "kind": pair.kind,
         "origin": pair.origin,
         "shift": round(first - second, 3),
         "shares": {name: share(at.swapped(*memories, group)) for name, group in groups.items()},

@@ -6,12 +6,10 @@ from tools.views.common import Table, record, without_range
 
 ENGLISH = {  # of particles: what changes with them
     ("zu", "an"): "watch, look at",
-    ("auf", "hoch"): "pick up, lift",
     ("an", "durch"): "look at, look through",
     ("hinauf", "hinunter"): "up, down",
     ("vorbei", "weg"): "by, away",
     ("hoch", "herunter"): "jump up, jump down",
-    ("hoch", "an"): "hold up, hold",
 }
 
 
@@ -33,8 +31,8 @@ def heads() -> Table:
         f" {max(without['zero']):.2f} at most.",
         ["attention", "layer", "head 1", "head 2", "head 3"],
         [[*place, *cells] for place, cells in table.items()],
-        "Each number is the rise in validation perplexity without that head: the mean over 5 sets"
-        " of 200 sentences. It stands in brackets if the sets disagree on its sign. If the head is"
+        "Each number is the rise in the published model's validation perplexity without that head:"
+        " the mean over 5 sets of 200 sentences. It stands in brackets if the sets disagree on its sign. If the head is"
         f" replaced by its mean output instead, no number changes by more than {apart:.2f}.",
     )
 

@@ -135,7 +135,7 @@ def beam() -> Table:
         f"BLEU rises from {reached[1]:.1f} with a beam of 1, greedy decoding, to at most {wider}.",
         ["beam", *(f"α = {alpha:g}" for alpha in shown)],
         [[str(n), *(found.get((n, alpha), "") for alpha in shown)] for n in plan.BEAMS],
-        f"Multi30k, validation split, model {swept['run']}: the mean of its last"
+        f"Multi30k, validation split, run {swept['run']}: the mean of its last"
         f" {swept['averaged']} epochs, before rounding. One run: differences of a few tenths may be"
         " chance.",
     )
@@ -149,12 +149,13 @@ def averaging() -> Table:
         if cell["averaged"] in (1, 3, plan.AVERAGED):
             numbers = f"{cell['bleu']:.1f}", f"{cell['perplexity']:.2f}"
             rows.append([str(cell["averaged"]), *numbers])
+    numbers = listed((number for number, *_ in rows), "or")
     low, *_, high = sorted(bleu for _, bleu, _ in rows)
     return Table(
-        f"However many epochs are averaged, BLEU stays between {low} and {high}.",
+        f"With {numbers} epochs averaged, BLEU stays between {low} and {high}.",
         ["mean of the last epochs", "BLEU", "perplexity"],
         rows,
-        f"Multi30k, validation split, model {swept['run']} before rounding, a beam of"
+        f"Multi30k, validation split, run {swept['run']} before rounding, a beam of"
         f" {swept['beam']}, α = {plan.ALPHA}.",
     )
 

@@ -4,7 +4,7 @@ import { continued, decimal, grouped } from "../lib/text.js";
 import { classes, html } from "../lib/ui.js";
 import { countOf, endedAt, forkOf, reached } from "./known.js";
 import { SHOWN } from "./scene.js";
-import { about, NUMBERS, share } from "./words.js";
+import { about, share } from "./words.js";
 
 /** What was proposed at a node, with what became of it. */
 export function Proposals({ scene, name, at }) {
@@ -61,14 +61,11 @@ export function Ranking({ scene, at }) {
 
 /** What the looks of the tree mean; that of the end has its room from the beginning. */
 export function Key({ scene, at }) {
-  const { width } = scene;
   const { over } = reached(scene, at);
-  const cut =
-    width === 1 ? "the best that is cut" : `the best ${NUMBERS[Math.min(width, SHOWN)]} that are cut`;
   const end = over && forkOf(scene) >= 0 ? "fork" : "later";
   return html`<p class="key" aria-hidden="true">
-    <span><small>−1.23</small> log-probability of all up to there</span> <span>behind the dashed line: ${cut}</span>
-    <span>grey: given up since</span> <span class="greedy">the greedy path</span>
+    <span><small>−1.23</small> log-probability so far</span> <span>beyond the dashed line: the best that are cut</span>
+    <span>grey: given up</span> <span class="greedy">the greedy path</span>
     <span class="best">${over ? "the winner" : "the best so far"}</span> <span class=${end}>greedy leaves the winner</span>
   </p>`;
 }
