@@ -53,10 +53,7 @@ VERBS = (  # found by trying which separable verbs the model translates at all
         Verb(verb, ("hinauf", "hinunter"), (UP, DOWN), PLACES)
         for verb in ("geht", "läuft", "rennt", "klettert", "fährt")
     ),
-    *(
-        Verb(verb, ("vorbei", "weg"), (PAST, r"\baway\b"), ON)
-        for verb in ("geht", "läuft")
-    ),
+    *(Verb(verb, ("vorbei", "weg"), (PAST, r"\baway\b"), ON) for verb in ("geht", "läuft")),
     Verb("springt", ("hoch", "herunter"), (r"\bup\b|in the air", r"down|off"), ("",)),
 )
 

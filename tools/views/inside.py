@@ -32,8 +32,8 @@ def heads() -> Table:
         ["attention", "layer", "head 1", "head 2", "head 3"],
         [[*place, *cells] for place, cells in table.items()],
         "Each number is the rise in the published model's validation perplexity without that head:"
-        " the mean over 5 sets of 200 sentences. It stands in brackets if the sets disagree on its sign. If the head is"
-        f" replaced by its mean output instead, no number changes by more than {apart:.2f}.",
+        " the mean over 5 sets of 200 sentences. It stands in brackets if the sets disagree on its"
+        f" sign. If the head is replaced by its mean output instead, no number changes by more than {apart:.2f}.",
     )
 
 
