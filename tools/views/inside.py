@@ -33,7 +33,8 @@ def heads() -> Table:
         [[*place, *cells] for place, cells in table.items()],
         "Each number is the rise in the published model's validation perplexity without that head:"
         " the mean over 5 sets of 200 sentences. It stands in brackets if the sets disagree on its"
-        f" sign. If the head is replaced by its mean output instead, no number changes by more than {apart:.2f}.",
+        f" sign. If the head is replaced by its mean output instead, no number changes by"
+        f" more than {apart:.2f}.",
     )
 
 
