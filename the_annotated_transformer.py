@@ -5242,7 +5242,10 @@ PAIRS = (
 def one_swap_in_numbers():
     translator = translator_at_hand()
     model = translator.model
-    targets, memories = memories_of_pair(translator, *PAIRS[0])
+    try:
+        targets, memories = memories_of_pair(translator, *PAIRS[0])
+    except ValueError as error:  # a weaker model may translate both alike
+        return str(error)
     found = [preference(model, memory, *targets) for memory in memories.values()]
     rows = []
     for name, preferred, share in zip(memories, found, shares_of_shift(found), strict=True):
@@ -5272,11 +5275,16 @@ def shares_of_six_pairs():
     translator = translator_at_hand()
     rows = []
     for pair in PAIRS:
-        targets, memories = memories_of_pair(translator, *pair)
+        sentences = pair[1].format(" / ".join(pair[2]))
+        try:
+            targets, memories = memories_of_pair(translator, *pair)
+        except ValueError as error:
+            rows.append((sentences, str(error), "", "", "", ""))
+            continue
         found = [preference(translator.model, each, *targets) for each in memories.values()]
         shares = [f"{share:.0%}" for share in shares_of_shift(found)[1:-1]]
         written = [translator.vocabularies[1].decode(each[0].tolist()) for each in targets]
-        rows.append((pair[1].format(" / ".join(pair[2])), *written, *shares))
+        rows.append((sentences, *written, *shares))
     columns = ["A / B", "A in English", "B in English", "verb", "particle", "both"]
     return table(rows, columns, "Share of the shift, by what is swapped")
 

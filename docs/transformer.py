@@ -72,7 +72,7 @@ class MultiHeadedAttention(nn.Module):
         return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)
 
     def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head: (B, T, D) each -> (B, H, T, d_k) each."""
+        """Queries (B, H, T, d_k), keys and values (B, H, S, d_k) of every head."""
         to_q, to_k, to_v, _ = self.linears
         return self.split(to_q(query)), self.split(to_k(key)), self.split(to_v(value))
 
@@ -234,7 +234,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = self.proj(x)  # (..., V); the result is in fp32 even where they are 16-bit
+        logits = self.proj(x)  # (..., V); log-probabilities are fp32, also of 16-bit logits
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -296,8 +296,8 @@ def make_model(
     """A Transformer with fresh weights; the default sizes are the base model of Table 3.
 
     `max_len` is the longest sequence. The last six arguments put other classes in place of ours;
-    `attention` is for self-attention, cross-attention stays plain. ValueError for two vocabularies
-    that are to share one matrix.
+    `attention` is for self-attention, cross-attention stays plain. ValueError for vocabularies of
+    two sizes that are to share one matrix.
     """
     arguments = dict(locals())  # to build the same model again from a file
     if share_embeddings and src_vocab != tgt_vocab:
@@ -368,7 +368,7 @@ class LabelSmoothing(nn.Module):
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
         right = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         loss = -(1 - self.smoothing - self.share) * right - self.entropy
-        if self.share > 0:  # else 0 times -∞, of a word with probability zero, would be NaN
+        if self.share > 0:  # with a share of 0, 0 · log 0 would be NaN
             before = log_probs[..., : self.padding_idx].sum(-1)
             after = log_probs[..., self.padding_idx + 1 :].sum(-1)
             loss = loss - self.share * (before + after)
@@ -413,7 +413,7 @@ class TrainState:
 
 
 def grouped(items: Iterable, size: int) -> Iterator[list]:
-    """Lists of `size` items, the last one perhaps shorter."""
+    """Lists of `size` items; the last may be shorter."""
     iterator = iter(items)
     while group := list(itertools.islice(iterator, size)):
         yield group
