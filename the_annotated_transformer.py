@@ -191,6 +191,8 @@ class UserError(Exception):
 # - *Everything.* Read all ten Parts. The engine room is folded; you need it only for training runs
 #   that take hours.
 # - *Just GPT.* Read on to the end of Part 4, then go to [Part 10](#today).
+# - *By doing.* After Parts 1, 2, 4, 9 and 10, solve a sheet of `docs/course`. It has blanks to fill
+#   in, and a cell below each task checks your code.
 #
 # | Part | What it covers |
 # | --- | --- |
