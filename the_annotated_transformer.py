@@ -316,9 +316,9 @@ def published(name: str) -> None:
 #
 # ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next. Each box has the number of its Part, 1 or 2; below are the Parts 3 to 10.](images/sketch.svg)
 #
-# **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. Numbers
-# are those of the Parts; on the page each box leads to its Part. Layer normalisation and some sums
-# are left out.
+# **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. The
+# numbers say which Part explains each box; on the page they lead there. Layer normalisation and
+# some sums are left out.
 #
 # The same in pseudocode, where $\mathrm{attention}(a, b)$ takes queries from $a$, keys and values
 # from $b$:
@@ -443,9 +443,9 @@ def ball_asks_through_matrices():
 
 # %% [markdown]
 # The vector of *Ball* points to the right. Its query points up, to the adjectives, and *roten*
-# (red) gets most of the weight: *Ball* **attends to** *roten*. Check it by hand: the vector
-# (1.8, −0.4) becomes the query (−0.4, 1.8), the key of *roten* is (−0.1, 3.8), and the inner
-# product of the two is $0.04 + 6.84 = 6.88$.
+# (red) gets most of the weight: *Ball* **attends to** *roten*. Check it by hand: the vector (1.8,
+# −0.4) becomes the query (−0.4, 1.8), the key of *roten* is (−0.1, 3.8), their inner product is
+# $0.04 + 6.84 = 6.88$, and divided by $\sqrt 2$ it is the score in the table.
 
 
 # %% tags=["hide-input"]
@@ -687,9 +687,8 @@ def a_mask_for_four_positions():
 # [Part 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
 #
 # > **Why does the code mask with the most negative finite number and not with −∞?** In a row whose
-# > keys are all closed, −∞ gives NaN: zero divided by zero. The finite number gives such a row
-# > equal weights. In all other rows the results agree, and closed keys get a weight of exactly
-# > zero.
+# > keys are all closed, −∞ would give NaN. The finite number gives such a row equal weights. In all
+# > other rows the results agree, and closed keys get a weight of exactly zero.
 
 
 # %% tags=["bare"]
@@ -827,9 +826,9 @@ def check_attention_equals_torch():
 #
 # A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
 # *Ball*. One query can find both, if it points between their keys. But it gives one set of weights
-# for all numbers of the value, so every number of the answer is the same blend of both words. With
-# two queries, *hebt* can attend mostly to *auf* with one and mostly to *Ball* with the other. Give
-# each its own value matrix, and it can also choose what to take.
+# for the whole value, so every number of the answer is the same blend of both words. With two
+# queries, *hebt* can attend mostly to *auf* with one and mostly to *Ball* with the other. Give each
+# its own value matrix, and it can also choose what to take.
 #
 # An extreme case shows what a single average can lose. One query finds two of eight words equally
 # well. In one experiment these two pass on *left* and *right*, in the other *up* and *down*:
@@ -914,7 +913,7 @@ def check_one_product_cut_into_heads_is_the_list():
 
 # %% tags=["bare"]
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
-    """N copies of `module`, equal at first, which share nothing."""
+    """N independent copies of `module`, with equal weights at first."""
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
@@ -1002,8 +1001,8 @@ def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) ->
 # %%
 @example
 def check_multi_head_attention_equals_torch():
-    ours = draw_weights(MultiHeadedAttention(4, 8, dropout=0.0))
-    theirs = nn.MultiheadAttention(8, 4, batch_first=True)
+    ours = draw_weights(MultiHeadedAttention(h=4, d_model=8, dropout=0.0))
+    theirs = nn.MultiheadAttention(embed_dim=8, num_heads=4, batch_first=True)
     copy_attention(ours, theirs)
     query = torch.randn(2, 3, 8)
     key = torch.randn(2, 5, 8)
@@ -1175,10 +1174,10 @@ class PositionalEncoding(nn.Module):
 # > **Why 10,000?** If all waves were short, distant positions could look alike. Slow waves, longer
 # > than any sentence, rule that out. The paper does not say why it takes this number.
 # >
-# > **Why add and not concatenate?** After a concatenation, a projection would have separate columns
-# > for the embedding and for the position, but it would still add up what they give. After a sum
-# > both share the same columns, and a model that needs them apart can learn embeddings that leave
-# > some directions to the positions. The width stays $D$.
+# > **Why add and not concatenate?** A projection of the concatenation $[e; p]$ is $eW_1 + pW_2$:
+# > also a sum, but with two matrices and twice the width. With $(e + p)W$ both share one matrix,
+# > and a model that needs them apart can learn embeddings that leave some directions to the
+# > positions.
 
 
 # %% tags=["hide-input"]
@@ -1236,8 +1235,8 @@ def inner_products_by_distance_figure():
 #
 # What can a head do with this? Take positions alone, without embeddings. If $W^Q$ and $W^K$ are the
 # identity, each position gives itself the highest score. If $W^Q$ rotates by one step back
-# ($k = -1$), each position gives the highest score to its predecessor, and a larger $W^Q$ makes the
-# peak sharper.
+# ($k = -1$), each position gives the highest score to its predecessor. Scale $W^Q$ up, and the peak
+# gets sharper.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1286,7 +1285,7 @@ class PositionwiseFeedForward(nn.Module):
 # $$\frac{\partial\,(x + f(x))}{\partial x} = I + f'(x).$$
 # <!-- code: none -->
 #
-# Backpropagation multiplies one such factor per sub-layer. Without the sum the factors would be
+# Backpropagation multiplies these factors, one per sub-layer. Without the sum the factors would be
 # $f'(x)$ alone. If these shrink what they multiply, their product shrinks exponentially with depth,
 # and the first layers hardly learn: **vanishing gradients**. With the sum, the product contains the
 # identity, so the gradient has a direct path to the first layer.
@@ -1394,7 +1393,8 @@ def size_of_the_stream_figure():
 # %% [markdown]
 # **Figure 13.** Size of the residual stream by depth, in a stack of feed-forward networks, on a
 # logarithmic scale. Without norms each multiplies it by about the same factor. In pre-norm each
-# adds about the same to its square, so growth slows down. In post-norm the size stays constant.
+# adds about the same to the *squared* size, so growth slows down. In post-norm the size stays
+# constant.
 #
 # > **Why put the norm first when the paper puts it last?** Pre-norm trains more reliably. In
 # > post-norm the gradient crosses every norm on its way to the first layer, and at the start the
@@ -1558,7 +1558,7 @@ def check_layers_equal_torch():
     x = torch.randn(1, 3, 8)
     memory = torch.randn(1, 5, 8)
     mask = torch.tensor([[[True, True, True, False, False]]])
-    future = subsequent_mask(3)
+    causal = subsequent_mask(3)
     for norm_first in (True, False):
         form = {"batch_first": True, "norm_first": norm_first}
         attn, src_attn = clones(MultiHeadedAttention(2, 8, 0.3), 2)
@@ -1571,9 +1571,9 @@ def check_layers_equal_torch():
         ours = DecoderLayer(8, attn, src_attn, ff, 0.3, norm_first)
         theirs = nn.TransformerDecoderLayer(8, 2, 16, 0.3, **form)
         copy_layer(ours, theirs)
-        masks = {"tgt_mask": ~future[0], "memory_key_padding_mask": ~mask[0]}
+        masks = {"tgt_mask": ~causal[0], "memory_key_padding_mask": ~mask[0]}
         expected = in_training(theirs, x, memory, **masks)
-        assert_close(in_training(ours, x, memory, mask, future), expected)
+        assert_close(in_training(ours, x, memory, mask, causal), expected)
 
 
 # %% [markdown]
@@ -1683,13 +1683,14 @@ def make_model(
     """A Transformer with fresh weights; the default sizes are the base model of Table 3.
 
     `max_len` is the longest sequence. The last six arguments put other classes in place of ours;
-    `attention` is for self-attention, cross-attention stays plain. ValueError for vocabularies of
-    two sizes that are to share one matrix.
+    `attention` is for self-attention, cross-attention stays plain. ValueError if vocabularies of
+    different sizes are to share one matrix.
     """
     arguments = dict(locals())  # to build the same model again from a file
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
+    # Every layer gets copies of these parts, so encoder and decoder share no weights.
     self_attn = (attention or MultiHeadedAttention)(h, d_model, dropout)
     src_attn = MultiHeadedAttention(h, d_model, dropout)
     ff = (feed_forward or PositionwiseFeedForward)(d_model, d_ff, dropout)
@@ -1725,7 +1726,7 @@ def make_model(
 def an_untrained_model_babbles():
     model = make_model(8, 8, N=2, d_model=16, d_ff=32, h=4).eval()
     memory = model.encode(torch.arange(8).unsqueeze(0), None)  # one sentence of eight words
-    written = [0]
+    written = [0]  # no start token yet: begin with a word
     while len(written) < 9:
         tgt = torch.tensor([written])
         states = model.decode(memory, None, tgt, subsequent_mask(len(written)))
@@ -1742,9 +1743,9 @@ def an_untrained_model_babbles():
 # ## Does it behave?
 #
 # Some properties must hold for any weights, and most mistakes in a mask or an axis break one of
-# them. Padding must not change the output of a sentence. Without positions, permuted words must
-# give the same outputs, permuted. And no output of the decoder may depend on later target tokens.
-# The tests check all three; here is the third:
+# them. Padding must not change the output of a sentence. Without positions, permuting the words
+# must permute the encoder's outputs in the same way. And no output of the decoder may depend on
+# later target tokens. The tests check all three; here is the third:
 
 
 # %%
@@ -2138,8 +2139,8 @@ def three_schedules_figure():
 # <a id="loop"></a>
 # ## The training loop
 #
-# One function trains every model in this text. It is the loop at the start of this Part with three
-# additions: it counts what it has seen, it can accumulate gradients, and it can evaluate.
+# One function trains every model in this text. It is the loop at the start of this Part, and also
+# counts what it has seen, can accumulate gradients, and can evaluate.
 
 
 # %% tags=["bare"]
@@ -2167,7 +2168,7 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 #
 # With `mode="eval"` the function only measures the loss: no gradients, no updates, no dropout.
 #
-# The summed loss stays on the device, because reading it would force a GPU to finish first.
+# The sum of the losses stays a tensor: reading it would make the CPU wait for the GPU.
 
 
 # %% tags=["bare"]
@@ -2252,14 +2253,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 # %%
 def perplexity(nll: float) -> float:
-    """e to the mean negative log-likelihood, at most e^100, which does not overflow."""
+    """exp of the mean negative log-likelihood, capped at e^100 to avoid overflow."""
     return math.exp(min(nll, 100.0))
 
 
 def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, float]:
     """Negative log-likelihood per real target token, and perplexity."""
-    words = model.generator.proj.out_features
-    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(words, PAD))  # cross-entropy
+    vocab = model.generator.proj.out_features
+    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(vocab, PAD))  # cross-entropy
     with evaluating(model):
         nll, _ = run_epoch(batches, model, loss_compute, mode="eval")
     return {"nll": nll, "perplexity": perplexity(nll)}
@@ -2336,8 +2337,8 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, pad=PAD) -> Tensor:
     """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
 
-    A row is the start symbol, tokens, the end symbol, then padding. `max_len` (2 or more) counts
-    all tokens of a row; a tensor (B,) gives each row its own limit.
+    A row is the start symbol, tokens, the end symbol, then padding. It ends at `max_len` tokens in
+    all (2 or more), with the end symbol or without; a tensor (B,) has a limit for each row.
     """
     written = src.new_full((len(src), 1), start_symbol)
     ended = torch.zeros(len(src), dtype=torch.bool, device=src.device)
@@ -2545,7 +2546,7 @@ published("breaks")
 # stack is shallow, a copy needs nothing new computed at a position, and the heads are only 16 wide.
 # The small translator of Part 6 does not need its feed-forward networks either; in the paper's
 # [base model](#paper-results) their width matters. But without the division that translator falls
-# from 24 to 6 BLEU, and a single head of [width 512](#why-scale) does not learn to copy ([Common
+# from 24 to 6 BLEU, and a single head of width 512 does not learn to copy ([Common
 # failures](#failures)).
 #
 # How does a model copy? To write a token, it must look at that token in the source, so its
@@ -2572,7 +2573,8 @@ def attention_of_a_copy_figure():
 # ## Is the warm-up needed?
 #
 # We trained copy models with four layers per stack, in pre-norm and in post-norm, under two
-# schedules: the [paper's](#schedule), and one that starts at its peak and only falls.
+# schedules: the [paper's](#schedule), with a warm-up of 200 updates, and one that has its peak from
+# the start until then.
 
 
 # %% tags=["hide-input"]
@@ -2580,9 +2582,9 @@ published("warmups")
 
 
 # %% [markdown]
-# **Figure 18.** Loss after 400 updates against the highest learning rate. Each point is one run;
-# there are six rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven tokens and
-# the end token, all equally likely. A model that knows only where sequences end reaches 2.18.
+# **Figure 18.** Loss after 400 updates, by peak learning rate. Each point is one run; there are six
+# rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven tokens and the end token,
+# all equally likely. A model that knows only where sequences end reaches 2.18.
 #
 # <!-- results: warmups -->
 #
@@ -2595,9 +2597,9 @@ published("warmups")
 # <!-- end of results: warmups -->
 #
 # Say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the warm-up
-# raises the highest rate that works from 0.004 to 0.018, but at the lowest rates the loss ends
-# about as low without it. In post-norm none of the six rates works without the warm-up, and with it
-# only the two lowest do. So pre-norm is easier to train here, as [Xiong et
+# raises the highest rate that works from 0.004 to 0.018; at the two lowest rates pre-norm works
+# without it, too. In post-norm none of the six rates works without the warm-up, and with it only
+# the two lowest do. So pre-norm is easier to train here, as [Xiong et
 # al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
 #
 # <a id="try-copy"></a>
