@@ -47,7 +47,7 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 
 
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
-    """N copies of `module`, equal at first, which share nothing."""
+    """N independent copies of `module`, with equal weights at first."""
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
@@ -296,13 +296,14 @@ def make_model(
     """A Transformer with fresh weights; the default sizes are the base model of Table 3.
 
     `max_len` is the longest sequence. The last six arguments put other classes in place of ours;
-    `attention` is for self-attention, cross-attention stays plain. ValueError for vocabularies of
-    two sizes that are to share one matrix.
+    `attention` is for self-attention, cross-attention stays plain. ValueError if vocabularies of
+    different sizes are to share one matrix.
     """
     arguments = dict(locals())  # to build the same model again from a file
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
+    # Every layer gets copies of these parts, so encoder and decoder share no weights.
     self_attn = (attention or MultiHeadedAttention)(h, d_model, dropout)
     src_attn = MultiHeadedAttention(h, d_model, dropout)
     ff = (feed_forward or PositionwiseFeedForward)(d_model, d_ff, dropout)
@@ -497,8 +498,8 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, pad=PAD) -> Tensor:
     """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
 
-    A row is the start symbol, tokens, the end symbol, then padding. `max_len` (2 or more) counts
-    all tokens of a row; a tensor (B,) gives each row its own limit.
+    A row is the start symbol, tokens, the end symbol, then padding. It ends at `max_len` tokens in
+    all (2 or more), with the end symbol or without; a tensor (B,) has a limit for each row.
     """
     written = src.new_full((len(src), 1), start_symbol)
     ended = torch.zeros(len(src), dtype=torch.bool, device=src.device)
