@@ -209,7 +209,7 @@ class UserError(Exception):
 # | [The engine room](#engine-room) | speed, many processes, checkpoints |
 # | [Make it your own](#your-own) | your own sentence pairs |
 #
-# **How to read it.** What follows a mark such as (§3.1) restates that section of the paper, and
+# **How to read it.** Text after a mark such as (§3.1) restates that section of the paper, and
 # "we" means the authors of this text. Boxes like the next one answer readers' questions:
 #
 # > **What does `@example` above a function do?** In a notebook it runs the function and shows the
@@ -2573,8 +2573,8 @@ def attention_of_a_copy_figure():
 # ## Is the warm-up needed?
 #
 # We trained copy models with four layers per stack, in pre-norm and in post-norm, under two
-# schedules: the [paper's](#schedule), with a warm-up of 200 updates, and one that has its peak from
-# the start until then.
+# schedules: the [paper's](#schedule), with a warm-up of 200 updates, and one that is at its peak
+# during these updates and then falls in the same way.
 
 
 # %% tags=["hide-input"]
@@ -4581,8 +4581,8 @@ def ten_fixed_test_sentences():
 # test set would give another gain. So we sample ten thousand times with replacement, sentences
 # from the test set and runs from the three: a *bootstrap* ([Koehn,
 # 2004](https://aclanthology.org/W04-3250/)). The brackets after a gain hold the middle 95% of its
-# values in these samples. With only three runs they are rough. The smaller batches gained 0.9 BLEU on
-# the validation split; whether they gain on the test sets, we cannot tell.
+# values in these samples. With only three runs they are rough. The smaller batches gained
+# 0.9 BLEU on the validation split; we cannot tell whether they gain on the test sets.
 #
 # BLEU varies within a run, too:
 
@@ -5334,8 +5334,8 @@ def shares_of_six_pairs():
 # shows where a vector is read, not which words it speaks for.
 #
 # And *hebt … auf*, in Figure 23? With *an*, *hoch* or *weg* in place of *auf* the model writes
-# *raises* all the same, so it hardly cares which particle it is. The one that we found to change
-# the verb, *heraus*, does so from its own place.
+# *raises* all the same, so it hardly cares which particle it is. One that does change
+# the verb, *heraus*, acts from its own place.
 #
 # <a id="try-inside"></a>
 # ## Try it
