@@ -4246,7 +4246,6 @@ def beam_search(
 
             # Stop.
             score = logp / length_penalty(length, alpha)
-            # Where the search is over, no unfinished hypothesis has a better score.
             first = score.argmax(dim=1, keepdim=True).unsqueeze(2)
             results[left, : step + 1] = written.take_along_dim(first, dim=1).squeeze(1)
             bound = logp.masked_fill(ended, -torch.inf).amax(1) / length_penalty(limit, alpha)
