@@ -451,7 +451,7 @@ def run_epoch(
                 batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
             if training:
                 loss.backward()
-            loss_sum = loss_sum + batch_sum
+            loss_sum = loss_sum + batch_sum  # reading it would make the CPU wait for the GPU
             state.samples += len(batch.src)
         if training:
             optimizer.step()

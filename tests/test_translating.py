@@ -137,6 +137,9 @@ def test_each_sentence_of_a_line_is_translated_as_if_it_stood_alone(shipped):
     for between in (" ", "\n", "  \n "):
         lines = ["", between.join(sentences)]
         assert tutorial.translate_lines(shipped, lines, decode) == ["", " ".join(alone)]
+    for language in ("ja", "zh"):  # written without spaces
+        model = dataclasses.replace(shipped, languages=("de", language))
+        assert tutorial.translate_lines(model, lines, decode) == ["", "".join(alone)]
     line = " ".join(sentences)
     whole = tutorial.translate_lines(shipped, [line], decode, split=False)
     assert whole == tutorial.translate(shipped, [line]) != [" ".join(alone)]

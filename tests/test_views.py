@@ -9,7 +9,7 @@ import pytest
 from tools import records
 from tools.results import plan
 from tools.views import __main__ as views
-from tools.views import common, copying, inside, recipe
+from tools.views import ablation, common, copying, inside, recipe
 
 FILES = (views.SCRIPT, "README.md", "pretrained/README.md")
 
@@ -81,7 +81,7 @@ def after_first_layer(place: str) -> str:
 
 
 def highest_rate(warm_up: bool) -> float:
-    """The highest rate in Figure 18, norm first, below the first one that a seed fails with."""
+    """The highest rate in Figure 17, norm first, below the first one that a seed fails with."""
     runs = [run for run in common.record("warmups")["runs"] if run["norm first"]]
     runs = [run for run in runs if run["warm-up"] == warm_up]
     failing = min(run["peak"] for run in runs if run["loss"] >= 0.5)
@@ -123,6 +123,17 @@ def test_rows_that_do_not_compare_are_refused(copy):
     change("pace", **{row.runs[0]: pace | {"made": {"machine": "another"}}})
     with pytest.raises(ValueError, match="minutes compare on one kind of processor"):
         recipe.paces()
+
+
+def test_table_3_shows_each_variation_once_and_refuses_what_does_not_compare(copy):
+    shown = [name for group in ablation.GROUPS for name in group.here.values()]
+    assert sorted(["base", *shown]) == sorted(plan.VARIATIONS)
+    found = {"post-norm": 24.9, "16": 25.8, "4": 26.24}
+    assert ablation.differences(found, 25.8) == "post-norm: −0.9, 16: 0, 4: +0.4"
+    run = records.read("runs/post-norm-seed-1")
+    change("runs/post-norm-seed-1", summary=run["summary"] | {"device": "cuda"})
+    with pytest.raises(ValueError, match="share device"):
+        ablation.table_3()
 
 
 def test_marks_must_stand_once():

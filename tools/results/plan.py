@@ -18,7 +18,7 @@ TESTS = {"test_2016_flickr": "test 2016", "test_2017_flickr": "test 2017"}
 
 
 def recipe(**changes) -> at.Config:
-    """The settings of the recipe. All rows share its number format, on every processor."""
+    """The settings of the recipe, with a number format that is the same on every processor."""
     config = at.Config(
         data=CORPUS,
         vocab_size=5000,
@@ -92,7 +92,7 @@ ROWS = (
 )
 OTHER = Row(
     "en-de",
-    "the same with the larger batches, English to German",
+    "English to German, with the larger batches",
     ("one-matrix-en-de",),
     BEAM,
     AVERAGED,
@@ -129,10 +129,7 @@ TRIALS = {
         vocab_size=10_000, d_model=160, d_ff=720, h=4, batch_tokens=1280, warmup=500
     ),
     "search-dropout-25": trial(dropout=0.25),
-    "search-factor-100": trial(factor=1.0),
-    "search-smoothing-20": trial(smoothing=0.2),
-    "search-weight-decay": trial(weight_decay=0.05),
-    "search-epochs-12": trial(epochs=12),
+    "search-whole-dropout-10": recipe(dropout=0.1),
 }
 
 

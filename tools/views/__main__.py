@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 from tools import records
 from tools.page.links import links
-from tools.views import copying, inside, recipe, speed
+from tools.views import ablation, copying, inside, recipe, speed
 from tools.views.common import Chart, Table, block, fill
 from tools.views.picture import first_picture, next_token_picture
 
 SCRIPT = "the_annotated_transformer.py"
 TABLES: tuple[Callable[[], Table], ...] = (
-    copying.copied, recipe.beam, recipe.averaging, recipe.steps,
+    copying.copied, recipe.beam, recipe.averaging, recipe.steps, ablation.table_3,
     recipe.choices, speed.speed, speed.cost, inside.heads,
     inside.particles, speed.assembled, copying.planted, copying.planted_bleu, recipe.int8,
 )  # fmt: skip
 CHARTS: tuple[Callable[[], Chart], ...] = (
-    copying.breaks, copying.warmups, speed.length_cost, recipe.training, copying.lengths,
+    copying.warmups, speed.length_cost, recipe.training, copying.lengths,
 )  # fmt: skip
 
 

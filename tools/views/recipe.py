@@ -56,6 +56,11 @@ def for_readme() -> str:
     return f"{in_markdown(columns, rows)}\n{wrapped(f'{about_scores()} {timing}')}"
 
 
+def end_of_interval(number: float) -> str:
+    """With one decimal; with two where these would hide on which side of zero it lies."""
+    return f"{number:.1f}" if abs(number) >= 0.05 else f"{number:.2f}"
+
+
 def steps() -> Table:
     """Every step: its scores, and its gains with their intervals."""
     drawn = record("steps")
@@ -66,8 +71,8 @@ def steps() -> Table:
         for split in plan.TESTS:
             gain = "–"
             if step := found.get((row.name, split)):
-                low, high = step["interval"]
-                gain = f"{step['gain']:+.1f} ({low:z.1f} to {high:z.1f})".replace("-", "−")
+                low, high = map(end_of_interval, step["interval"])
+                gain = f"{step['gain']:+.1f} ({low} to {high})".replace("-", "−")
             cells += [with_range(scores(row, split), 1), gain]
         rows.append(cells)
     sure = [
@@ -83,8 +88,8 @@ def steps() -> Table:
         f"Multi30k, German to English. {about_scores()} The last row has one seed. Each gain"
         " is relative to the row above; brackets give its 95% confidence interval, from"
         f" {drawn['draws']:,} samples of the test sentences and of the seeds. The first three rows"
-        " were trained with an earlier edition of this code, those of subwords and two of the three"
-        " of words on a GPU.",
+        " and the last were trained with an earlier edition of this code and in bf16; those of"
+        " subwords, two of the three of words and the last on a GPU.",
         list(runs.values()),
     )
 
@@ -129,10 +134,10 @@ def beam() -> Table:
     found = {(cell["beam"], cell["alpha"]): f"{cell['bleu']:.1f}" for cell in swept["sweep"]}
     best = max(swept["sweep"], key=lambda cell: cell["bleu"])
     shown = (0.0, plan.ALPHA, plan.CHOSEN_ALPHA, best["alpha"])
-    reached = {n: max(c["bleu"] for c in swept["sweep"] if c["beam"] == n) for n in plan.BEAMS}
-    wider = listed(f"{reached[n]:.1f} with {n}" for n in plan.BEAMS[1:])
+    beams, scored = zip(*((str(n), found[n, plan.ALPHA]) for n in plan.BEAMS[1:]), strict=True)
     return Table(
-        f"BLEU rises from {reached[1]:.1f} with a beam of 1, greedy decoding, to at most {wider}.",
+        f"Greedy decoding, a beam of 1, scores {found[1, 0.0]} BLEU. With α = {plan.ALPHA}, beams"
+        f" of {listed(beams)} score {listed(scored)}.",
         ["beam", *(f"α = {alpha:g}" for alpha in shown)],
         [[str(n), *(found.get((n, alpha), "") for alpha in shown)] for n in plan.BEAMS],
         f"Multi30k, validation split, run {swept['run']}: the mean of its last"
@@ -188,7 +193,7 @@ def choices() -> Table:
         rows,
         "Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with"
         " a warm-up of twice the updates, so the learning rate peaks at 0.7 times the height. More"
-        " subwords or layers make the model narrower, so that the number of parameters stays;"
-        " perplexities of different vocabularies cannot be compared. All settings are in"
-        " `docs/results/runs`.",
+        " subwords or layers make the model narrower, so that the number of parameters stays about"
+        " the same; perplexities of different vocabularies cannot be compared. Some trials computed"
+        " in bf16, the others in fp32. All settings are in `docs/results/runs`.",
     )

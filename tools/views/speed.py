@@ -116,11 +116,11 @@ def cost() -> Table:
         operations = [f"{number:.1e}".replace("e+", "e") for number in (paper, counted)]
         share = f"{counted / paper * 100:.0f}%"
         rows.append([name, *operations, share, str(hours), *(f"{each:,.0f}" for each in here)])
-        days.append(f"{here[-1] / 24:.0f}")
+        days.append(f"{round(here[-1] / 24, -1):.0f}")
     speeds_said = " and ".join(f"{speed:,.0f} on {place}" for place, speed in speed_of.items())
     return Table(
-        f"On two cores the base model would take {days[0]} days to train, and the big model"
-        f" {days[1]}.",
+        f"On two cores the base model would take about {days[0]} days to train, and the big model"
+        f" about {days[1]}.",
         [
             "model",
             "operations in the paper",

@@ -1,0 +1,102 @@
+"""Table 3 of the paper, and the same changes to our model."""
+
+from dataclasses import dataclass, field
+
+from tools import records
+from tools.results import plan
+from tools.views.common import Table, record
+
+PAPER_BASE = 25.8
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row: one thing is changed, to several values.
+
+    Each value has its BLEU in the paper, or the name of its run in plan.VARIATIONS.
+    """
+
+    what: str
+    paper: dict[str, float] = field(default_factory=dict)
+    here: dict[str, str] = field(default_factory=dict)
+
+
+def values(name: str, *options: float) -> dict[str, str]:
+    return {f"{option:,}": f"{name}-{option}" for option in options}
+
+
+GROUPS = (
+    Group(
+        "heads, at constant cost: 8; here 3",
+        {"1": 24.9, "4": 25.5, "16": 25.8, "32": 25.4},
+        values("heads", 1, 2, 6, 12),
+    ),
+    Group("width of keys: 64", {"16": 25.1, "32": 25.4}, values("keys", 16)),
+    Group("layers: 6; here 3", {"2": 23.7, "4": 25.3, "8": 25.5}, values("layers", 1, 2, 4, 6)),
+    Group(
+        "width of the model and of its heads: 512; here 192",
+        {"256": 24.5, "1,024": 26.0},
+        values("width", 96, 384),
+    ),
+    Group(
+        "width of the feed-forward network: 2,048; here 768",
+        {"1,024": 25.4, "4,096": 26.2},
+        values("feed-forward", 384, 1536),
+    ),
+    Group(
+        "dropout: 0.1; here 0.25",
+        {"0": 24.6, "0.2": 25.5},
+        {"0": "dropout-0.0"} | values("dropout", 0.1, 0.4),
+    ),
+    Group(
+        "label smoothing: 0.1",
+        {"0": 25.3, "0.2": 25.7},
+        {"0": "smoothing-0.0"} | values("smoothing", 0.2),
+    ),
+    Group(
+        "positions: sinusoids",
+        {"learnt": 25.7},
+        {"learnt": "learnt-positions", "none": "no-positions"},
+    ),
+    Group("post-norm; here pre-norm", {}, {"post-norm": "post-norm"}),
+    Group("warm-up: 4,000 updates; here 502", {}, {"none": "no-warm-up"}),
+    Group("embeddings: one matrix", {}, {"three": "three-matrices"}),
+    Group("width, heads, dropout and steps", {"the big model": 26.4}),
+)  # fmt: skip
+
+
+def runs() -> dict[str, dict]:
+    """The first seed of each variation; ValueError where they do not compare."""
+    found = {name: record(f"runs/{name}-seed-1") for name in plan.VARIATIONS}
+    records.check_comparable({name: run["summary"] for name, run in found.items()})
+    return found
+
+
+def differences(found: dict[str, float], base: float) -> str:
+    """What each value gains over the base, as a cell shows it."""
+    cells = []
+    for value, bleu in found.items():
+        gain = f"{bleu - base:+z.1f}".replace("-", "−").replace("+0.0", "0")
+        cells.append(f"{value}: {gain}")
+    return ", ".join(cells)
+
+
+def table_3() -> Table:
+    """What each change gains or loses, in the paper and here."""
+    found = runs()
+    measured = {name: run["log"][-1]["bleu"] for name, run in found.items()}
+    base = measured["base"]
+    rows = []
+    for group in GROUPS:
+        here = {value: measured[name] for value, name in group.here.items()}
+        cells = differences(group.paper, PAPER_BASE), differences(here, base)
+        rows.append([group.what, *cells])
+    epochs = plan.VARIATIONS["base"].epochs
+    return Table(
+        f"BLEU relative to the base model: {PAPER_BASE} in the paper and {base:.1f} here.",
+        ["base model", "the paper", "here"],
+        rows,
+        f"The paper: newstest2013, without averaged checkpoints. Here: Multi30k, validation split,"
+        f" greedy decoding, seed 1; the recipe for {epochs} epochs, a quarter of them warm-up.",
+        [run["summary"] for run in found.values()],
+    )
