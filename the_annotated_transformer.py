@@ -4628,18 +4628,18 @@ published("training")
 #
 # | base model | the paper | here |
 # | --- | --- | --- |
-# | heads, at constant cost: 8; here 3 | 1: −0.9, 4: −0.3, 16: 0, 32: −0.4 | 1: −0.5, 2: −0.6, 6: −0.6, 12: −0.7 |
-# | width of keys: 64 | 16: −0.7, 32: −0.4 | 16: −0.3 |
-# | layers: 6; here 3 | 2: −2.1, 4: −0.5, 8: −0.3 | 1: −1.5, 2: +0.3, 4: −1.9, 6: −3.2 |
-# | width of the model and of its heads: 512; here 192 | 256: −1.3, 1,024: +0.2 | 96: −3.5, 384: −3.5 |
-# | width of the feed-forward network: 2,048; here 768 | 1,024: −0.4, 4,096: +0.4 | 384: −1.5, 1,536: +0.8 |
-# | dropout: 0.1; here 0.25 | 0: −1.2, 0.2: −0.3 | 0: +3.5, 0.1: +3.5, 0.4: −6.6 |
-# | label smoothing: 0.1 | 0: −0.5, 0.2: −0.1 | 0: −0.2, 0.2: −0.2 |
-# | positions: sinusoids | learnt: −0.1 | learnt: +1.2, none: −6.6 |
-# | post-norm; here pre-norm |  | post-norm: −13.4 |
-# | warm-up: 4,000 updates; here 502 |  | none: −9.0 |
-# | embeddings: one matrix |  | three: +1.0 |
-# | width, heads, dropout and steps | the big model: +0.6 |  |
+# | heads, at constant cost: 8; here 3 | 1: −0.9, 4: −0.3, 16: 0, 32: −0.4 | 1: −0.5, 2: −0.6, 6: −0.6, 12: −0.7 |
+# | width of keys: 64 | 16: −0.7, 32: −0.4 | 16: −0.3 |
+# | layers: 6; here 3 | 2: −2.1, 4: −0.5, 8: −0.3 | 1: −1.5, 2: +0.3, 4: −1.9, 6: −3.2 |
+# | width of the model and of its heads: 512; here 192 | 256: −1.3, 1,024: +0.2 | 96: −3.5, 384: −3.5 |
+# | width of the feed-forward network: 2,048; here 768 | 1,024: −0.4, 4,096: +0.4 | 384: −1.5, 1,536: +0.8 |
+# | dropout: 0.1; here 0.25 | 0: −1.2, 0.2: −0.3 | 0: +3.5, 0.1: +3.5, 0.4: −6.6 |
+# | label smoothing: 0.1 | 0: −0.5, 0.2: −0.1 | 0: −0.2, 0.2: −0.2 |
+# | positions: sinusoids | learnt: −0.1 | learnt: +1.2, none: −6.6 |
+# | post-norm; here pre-norm |  | post-norm: −13.4 |
+# | warm-up: 4,000 updates; here 502 |  | none: −9.0 |
+# | embeddings: one matrix |  | three: +1.0 |
+# | width, heads, dropout and steps | the big model: +0.6 |  |
 #
 # <details><summary>How this was measured</summary>
 #

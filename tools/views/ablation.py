@@ -77,7 +77,7 @@ def differences(found: dict[str, float], base: float) -> str:
     cells = []
     for value, bleu in found.items():
         gain = f"{bleu - base:+z.1f}".replace("-", "−").replace("+0.0", "0")
-        cells.append(f"{value}: {gain}")
+        cells.append(f"{value}:\N{NO-BREAK SPACE}{gain}")
     return ", ".join(cells)
 
 
