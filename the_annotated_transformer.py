@@ -4524,13 +4524,13 @@ def ten_fixed_test_sentences():
 # <a id="step-by-step"></a>
 # ## What does each step gain?
 #
-# Five models are trained from scratch, those of the first four rows and of the last. The third has
-# [one matrix](#one-matrix), the fourth half the batch and twice the updates. Models of words have
-# more parameters and more dropout, 0.4 instead of 0.25, so the first gain has more than one cause.
-# Only the fourth computes in fp32, the others in bf16, so its gain may have another cause, too. The
-# rows between train nothing: they decode the fourth row's weights with a beam, then replace the
-# best of the last six epochs by the mean of all six, then set the [length penalty](#beam-search) to
-# whichever value up to 1 scores best on the validation split.
+# The models of five rows are trained from scratch, those of the first four and of the last. The
+# third has [one matrix](#one-matrix), the fourth half the batch and twice the updates. Models of
+# words have more parameters and more dropout, 0.4 instead of 0.25, so the first gain has more than
+# one cause. Only the fourth computes in fp32, the others in bf16, so its gain may have another
+# cause, too. The rows between train nothing. Each adds one thing to the row above: a beam, the mean
+# of the last six epochs instead of the best of them, then the [length penalty](#beam-search), at
+# most 1, that scores best on the validation split.
 #
 # <!-- results: steps -->
 #
@@ -4564,12 +4564,11 @@ def ten_fixed_test_sentences():
 #
 # **How sure is this?** A gain can be luck in two ways. Runs that differ only in their random
 # numbers (*seeds*) end up to 1.3 BLEU apart, as the ranges after the scores show. And another test
-# set would give another gain. So we sample ten thousand times with replacement, sentences from the
-# test set and runs from the three: a *bootstrap* ([Koehn,
-# 2004](https://aclanthology.org/W04-3250/)). The brackets after a gain hold the middle 95% of its
-# values in these samples. With only three runs they are rough, and likely too narrow. The smaller
-# batches gained 0.9 BLEU on the validation split; we cannot tell whether they gain on the test
-# sets.
+# set would give another gain. So we draw sentences and runs anew, with replacement, ten thousand
+# times: a *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The brackets after a
+# gain hold the middle 95% of its values in these samples. With only three runs they are rough, and
+# likely too narrow. On the validation split the smaller batches gained almost a point; we cannot
+# tell whether they gain on the test sets.
 #
 # BLEU varies within a run, too:
 
@@ -4617,10 +4616,10 @@ published("training")
 # you take: the 41.8 of Table 2 and the abstract, or the 41.0 in the text of §6.1.
 #
 # (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing of the
-# base model, and a cell gives what each new value gains or loses. The paper's scores are of
-# newstest2013, with its beam. We trained our base model and every variant from scratch, for five
-# epochs instead of 32, with one seed each. A wider model also learns at a lower rate, by the
-# paper's [formula](#schedule).
+# base model, the last row several. A cell lists new values, each with the BLEU that it gains or
+# loses. The paper's scores are of newstest2013, with its beam. We trained our base model and every
+# variant from scratch, for five epochs instead of 32, with one seed each. A wider model also learns
+# at a lower rate, by the paper's [formula](#schedule).
 #
 # <!-- results: table-3 -->
 #
@@ -4659,8 +4658,9 @@ published("training")
 # trainings end up to 1.3 apart on a test set. So we read nothing into differences below one point,
 # and take those below two for hints.
 #
-# - **Holds:** A narrower model, a narrower feed-forward network and a single layer are worse. Learnt
-#   positions are no worse than sinusoids. Here they score 1.2 more, and as much with a second seed.
+# - **Holds:** A narrower model is worse; a single layer and a narrower feed-forward network seem so.
+#   Learnt positions are no worse than sinusoids. Here they score 1.2 more, and as much with a second
+#   seed.
 # - **Does not hold:** The paper finds larger models better, eight layers excepted. Here four layers,
 #   six layers and twice the width lose 1.9 to 3.5 points. Five epochs may be too few for them, or
 #   our dropout too high. Training without dropout is as good as with 0.1 and much better than with
@@ -4668,7 +4668,7 @@ published("training")
 # - **Cannot be told:** The number of heads, the width of keys, label smoothing, two layers and a
 #   wider feed-forward network change less than a point.
 #
-# The paper does not make the other changes. A model without positions loses 6.6 points, but it
+# The paper's table does not have the other rows. A model without positions loses 6.6 points, but it
 # still translates: it knows the words of the source, and the causal mask gives the decoder some
 # sense of order. Worse are post-norm and a start at the full learning rate. We chose that rate for
 # pre-norm with a warm-up, though, and it peaks at three and a half times the paper's. Three
@@ -4718,8 +4718,8 @@ published("training")
 #
 # Three differences are large, all after 8 epochs and with one seed. Post-norm ends more than four
 # points below pre-norm at the same rate and a short warm-up. Half the batch, with twice the updates
-# and a lower peak of the learning rate, gains 1.6. Dropout of 0.25 costs 2.2; we kept it for 32
-# epochs all the same, on judgement, and have not tried less at that length.
+# and a lower peak of the learning rate, gains about 1.5. Dropout of 0.25 costs 2.2; we kept it for
+# 32 epochs all the same, on judgement, and have not tried less at that length.
 #
 # <a id="cost"></a>
 # ## What does it cost?
