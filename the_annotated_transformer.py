@@ -175,8 +175,8 @@ class UserError(Exception):
 # seconds, the longest in a few minutes. You should have used PyTorch a little, and you need three
 # facts:
 #
-# - A matrix maps vectors to vectors, and an inner product measures how far two vectors point the
-#   same way, times their lengths.
+# - A matrix maps vectors to vectors. An inner product grows with the lengths of two vectors, and is
+#   largest where they point the same way.
 # - The gradient says how the loss changes with each parameter, and *backpropagation*
 #   (`loss.backward()`) computes it.
 # - The probabilities of all possible next words add up to one.
@@ -4616,10 +4616,10 @@ published("training")
 # you take: the 41.8 of Table 2 and the abstract, or the 41.0 in the text of §6.1.
 #
 # (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing of the
-# base model, the last row several. A cell lists new values, each with the BLEU that it gains or
-# loses. The paper's scores are of newstest2013, with its beam. We trained our base model and every
-# variant from scratch, for five epochs instead of 32, with one seed each. A wider model also learns
-# at a lower rate, by the paper's [formula](#schedule).
+# base model. A cell lists new values, each with the BLEU that it gains or loses. The paper's scores
+# are of newstest2013, with its beam. We trained our base model and every variant from scratch, for
+# five epochs instead of 32, with one seed each. A wider model also learns at a lower rate, by the
+# paper's [formula](#schedule).
 #
 # <!-- results: table-3 -->
 #
@@ -4638,7 +4638,6 @@ published("training")
 # | post-norm; here pre-norm |  | post-norm: −13.4 |
 # | warm-up: 4,000 updates; here 502 |  | none: −9.0 |
 # | embeddings: one matrix |  | three: +1.0 |
-# | width, heads, dropout and steps | the big model: +0.6 |  |
 #
 # <details><summary>How this was measured</summary>
 #
@@ -4653,10 +4652,10 @@ published("training")
 # In the paper, size and dropout matter most: two layers instead of six cost 2.1 BLEU, half the
 # width 1.3, and training without dropout 1.2. A single head costs 0.9. Narrow keys cost up to 0.7;
 # the paper takes this as a sign that judging whether a query and a key match is not easy, and that
-# something cleverer than an inner product might do it better. What of this holds in our short
-# trainings? Two seeds of our base model differ by only 0.1, but two seeds are few, and full
-# trainings end up to 1.3 apart on a test set. So we read nothing into differences below one point,
-# and take those below two for hints.
+# something cleverer than an inner product might do it better. How much of this holds in our short
+# training runs? Two seeds of our base model differ by only 0.1, but two seeds are few, and full
+# runs end up to 1.3 apart on a test set. So we read nothing into differences below one point, and
+# take those below two for hints.
 #
 # - **Holds:** A narrower model is worse; a single layer and a narrower feed-forward network seem so.
 #   Learnt positions are no worse than sinusoids. Here they score 1.2 more, and as much with a second
@@ -4668,12 +4667,11 @@ published("training")
 # - **Cannot be told:** The number of heads, the width of keys, label smoothing, two layers and a
 #   wider feed-forward network change less than a point.
 #
-# The paper's table does not have the other rows. A model without positions loses 6.6 points, but it
-# still translates: it knows the words of the source, and the causal mask gives the decoder some
-# sense of order. Worse are post-norm and a start at the full learning rate. We chose that rate for
-# pre-norm with a warm-up, though, and it peaks at three and a half times the paper's. Three
-# separate matrices score a point higher here, too little to tell; in [full
-# trainings](#step-by-step) one matrix does better.
+# A model without positions loses 6.6 points, but it still translates: it knows the words of the
+# source, and the causal mask gives the decoder some sense of order. Worse are post-norm and a start
+# at the full learning rate. We chose that rate for pre-norm with a warm-up, though, and it peaks at
+# three and a half times the paper's. Three separate matrices score a point higher, and as much with
+# a second seed; in [full training runs](#step-by-step) one matrix does better.
 #
 # (§6.3, Table 4) With hardly any tuning, four layers of width 1,024 also learn to write the parse
 # of an English sentence, with an F1 of 91.3 from 40,000 sentences of the Wall Street Journal alone
@@ -4789,8 +4787,6 @@ def check_the_count_is_that_of_pytorch():
 # </details>
 #
 # <!-- end of results: cost -->
-#
-# So these products ran at about 29% and 42% of the speed that the paper assumes for its GPUs.
 #
 # <a id="try-results"></a>
 # ## Try it

@@ -57,7 +57,7 @@ def for_readme() -> str:
 
 
 def end_of_interval(number: float) -> str:
-    """With one decimal; with two where these would hide on which side of zero it lies."""
+    """With one decimal, or two where one would hide the sign."""
     return f"{number:.1f}" if abs(number) >= 0.05 else f"{number:.2f}"
 
 
@@ -134,10 +134,10 @@ def beam() -> Table:
     found = {(cell["beam"], cell["alpha"]): f"{cell['bleu']:.1f}" for cell in swept["sweep"]}
     best = max(swept["sweep"], key=lambda cell: cell["bleu"])
     shown = (0.0, plan.ALPHA, plan.CHOSEN_ALPHA, best["alpha"])
-    beams, scored = zip(*((str(n), found[n, plan.ALPHA]) for n in plan.BEAMS[1:]), strict=True)
+    wider = plan.BEAMS[1:]
     return Table(
         f"Greedy decoding, a beam of 1, scores {found[1, 0.0]} BLEU. With α = {plan.ALPHA}, beams"
-        f" of {listed(beams)} score {listed(scored)}.",
+        f" of {listed(map(str, wider))} score {listed(found[n, plan.ALPHA] for n in wider)}.",
         ["beam", *(f"α = {alpha:g}" for alpha in shown)],
         [[str(n), *(found.get((n, alpha), "") for alpha in shown)] for n in plan.BEAMS],
         f"Multi30k, validation split, run {swept['run']}: the mean of its last"
