@@ -99,6 +99,18 @@ OTHER = Row(
     CHOSEN_ALPHA,
 )
 SHIPPED = Row("int8", "the model of pretrained/", FULL[2:3], BEAM, AVERAGED, CHOSEN_ALPHA)
+# The rows with the recipe's batches and number format; they take the place of the runs above when
+# all of them are on record. A batch of as many sentences has fewer words than subwords.
+WITH_SAME_BATCHES = {
+    **{
+        f"words-seed-{seed}": recipe(
+            vocab_size=0, share_embeddings=False, dropout=0.4, batch_tokens=1070, seed=seed
+        )
+        for seed in SEEDS
+    },
+    "recipe-en-de": recipe(languages="en-de"),
+    **{f"subwords-seed-{seed}": recipe(share_embeddings=False, seed=seed) for seed in SEEDS},
+}
 PACED = tuple(row.runs[0] for row in ROWS[:4])  # runs of which an update is timed
 
 
@@ -176,4 +188,4 @@ def today(seed: int) -> at.Config:
 
 TODAY = {f"today-{seed}": today(seed) for seed in SEEDS}
 WATCHED = "base-seed-1"  # learning.json shows how it learns
-RUNS = OF_ROWS | TRIALS | TABLE_3 | TODAY
+RUNS = OF_ROWS | WITH_SAME_BATCHES | TRIALS | TABLE_3 | TODAY
