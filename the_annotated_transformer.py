@@ -3324,8 +3324,9 @@ def move(batch: Batch, device: torch.device) -> Batch:
 
 
 # %%
-def train_on_captions(model: nn.Module, epochs: int) -> list[tuple]:
+def train_on_captions(model: nn.Module) -> list[tuple]:
     """Train on the captions of this page; (epoch, loss, validation perplexity) of each epoch."""
+    epochs = 1 if run_level() == "smoke" else 2
     corpus = corpus_at_hand()
     vocabularies = words_at_hand()
     train_ids = encode_pairs(corpus.pairs("train"), vocabularies, corpus.languages)
@@ -3361,7 +3362,7 @@ def train_a_demonstration():
     vocabularies = words_at_hand()
     torch.manual_seed(1)
     model = make_model(*map(len, vocabularies), N=1, d_model=128, d_ff=512, h=4, max_len=256)
-    history = train_on_captions(model, epochs=1 if run_level() == "smoke" else 2)
+    history = train_on_captions(model)
     translator = Translator("demonstration", model, corpus.name, corpus.languages, vocabularies)
     TRAINED["train_a_demonstration"] = translator
     return table_of_training(model, history)
@@ -4816,7 +4817,7 @@ def check_the_count_is_that_of_pytorch():
 # by layer, and swap single vectors between two sentences.
 #
 # <a id="attention-maps"></a>
-# ## Attention in one sentence
+# ## The attention of one sentence
 #
 # We take a sentence and the model's own translation of it, found by beam search.
 
@@ -4825,7 +4826,7 @@ SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 
 
 def with_own_translation(translator: Translator, sentence: str) -> Batch:
-    """A batch of one sentence and the model's translation; UserError if it does not fit."""
+    """A batch of one sentence and the model's translation; UserError if it is too long."""
     batch = source_batch(translator, sentence)
     longest = length_cap(batch.src.size(1), translator.max_len)
     written = beam_search(translator.model, batch.src, batch.src_mask, longest)
@@ -4856,9 +4857,8 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
 
 
 # %% [markdown]
-# In a map, rows are queries and columns are keys. A row of cross-attention is labelled with the
-# word that the decoder is about to write, from `tgt_y`, because we want to know where it looks to
-# write *this* word.
+# In a map, rows are queries and columns are keys. A row of cross-attention bears the word about to
+# be written (`tgt_y`).
 #
 # *The next two cells, folded, turn the weights into a table with one row per map, and draw it.*
 
@@ -4906,7 +4906,7 @@ def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "lay
     import pandas as pd
 
     frame = pd.concat(all_maps)
-    shown = all_maps[0].iloc[-1]  # at first
+    shown = all_maps[0].iloc[-1]  # the map shown first
     chart = alt.Chart(frame, description="Heat maps of attention weights; menus choose which.")
     for name in choose:
         menu = alt.binding_select(options=list(frame[name].unique()), name=f"{name} ")
@@ -4947,7 +4947,7 @@ def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "lay
 # <a id="explorer"></a>
 # ### All maps at once
 #
-# The first of three sentences has the separable verb *hebt … auf*. The second ends in *tanzt*
+# We take three sentences. The first has the separable verb *hebt … auf*. The second ends in *tanzt*
 # (dances), which English needs much earlier, and the third has nearly the same word order in both
 # languages.
 
@@ -4971,21 +4971,19 @@ def attention_maps_figure():
 # **Figure 22.** All attention maps of a sentence: a row for each layer, a column for each head, and
 # their mean at the right. Choose another sentence or kind of attention. Point at a cell for its
 # weight, in hundredths, and for its row in all maps. The web page takes any sentence and shows one
-# of the maps large. Find out what a head does, give it a name, and try another sentence: does the
-# name still fit?
+# of the maps large; in the notebook, call `attention_explorer([attention_maps(translator_at_hand(),
+# "…")])`. Find out what a head does, give it a name, and try another sentence: does the name still
+# fit?
 #
-# In the published model, most heads of cross-attention show a staircase. Each is broken in
-# different places, so their mean looks blurred. When the decoder writes *rais*, the first subword
-# of *raises*, six of nine heads give at least 88% of their weight to *hebt*, and none gives more
-# than 8% to its particle, *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot
-# tell, so we will [ask by an experiment](#one-word).
+# In the published model, most heads of cross-attention show a staircase. Each breaks off in other
+# places, so their mean is blurred. When the decoder writes *rais*, the first subword of *raises*,
+# six of nine heads give at least 88% of their weight to *hebt*, and none gives more than 8% to its
+# particle, *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, so we
+# will [ask by an experiment](#one-word).
 #
-# In encoder self-attention verb and particle find each other, as we arranged by hand in [Part
-# 1](#one-sentence), but here *auf* attends more strongly: in layer 1, head 1, it gives 76% of its
-# weight to *hebt*, and no head of *hebt* gives more than 28% to *auf*.
-#
-# For one large map of your own sentence, call
-# `attention_explorer([attention_maps(translator_at_hand(), "…")])`.
+# In encoder self-attention the particle finds its verb: in layer 1, head 1, *auf* gives 76% of its
+# weight to *hebt*. No head of *hebt* gives more than 28% to *auf*. What an attention reads ends up
+# at the query, so here *auf* takes in more of its verb than the verb takes in of *auf*.
 #
 # (§4; Figures 3 to 5 of the paper, after its references) In the paper's maps of encoder
 # self-attention, many heads attend from *making* to *more difficult*, six and seven words on. Two
@@ -5022,9 +5020,9 @@ def habits_of_heads():
             found.append(torch.stack([*near, maps[..., 0].mean(-1), maps[..., -1].mean(-1)], -1))
     means = torch.stack(found).mean(0)  # (N, H, 5)
     rows = []
-    for layer, head in itertools.product(range(means.size(0)), range(means.size(1))):
-        shares = [f"{share:.0%}" for share in means[layer, head].tolist()]
-        rows.append((layer + 1, head + 1, *shares))
+    for layer, heads in enumerate(means.tolist(), 1):
+        for head, shares in enumerate(heads, 1):
+            rows.append((layer, head, *(f"{share:.0%}" for share in shares)))
     return table(rows, ["layer", "head", "previous", "itself", "next", "first token", "end"])
 
 
@@ -5035,26 +5033,26 @@ def habits_of_heads():
 #
 # > **What do the strongest columns in a map mean?** Often that heads park their weight there. A
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is
-# > always there and whose value does little: an *attention sink*. In Figure 22, at row *es* (the
-# > end of *raises*), five of nine heads of cross-attention put over three quarters of their weight
-# > on the full stop and the end. In BERT, separator tokens draw over half of all weight in layers 6
-# > to 10 and hardly affect the output ([Clark et al., 2019](https://arxiv.org/abs/1906.04341)). In
-# > large language models the sinks are the first tokens, which all others can see ([Xiao et al.,
+# > always there: an *attention sink*. In Figure 22, at row *es* (the end of *raises*), five of nine
+# > heads of cross-attention put over three quarters of their weight on the full stop and the end.
+# > In BERT, separator tokens draw over half of all weight in layers 6 to 10 and hardly affect the
+# > output ([Clark et al., 2019](https://arxiv.org/abs/1906.04341)). In large language models the
+# > sinks are the first tokens, which all others can see ([Xiao et al.,
 # > 2024](https://arxiv.org/abs/2309.17453)).
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
 #
-# How much does the model need a head? Remove it and see what gets worse: an ablation. The output of
-# multi-head attention is a sum with one term per head, plus a bias. Each term is the head's $d_k$
-# values times its own $d_k$ rows of $W^O$, which `nn.Linear` stores as columns. Setting them to
-# zero removes it.
+# How much does the model need a head? We remove it and see what gets worse. The output of
+# multi-head attention is a sum with one term per head, plus a bias. Each term is the head's output,
+# $d_k$ numbers, times its own $d_k$ rows of $W^O$, which `nn.Linear` stores as columns. Setting
+# these to zero removes the head.
 
 
 # %%
 @contextlib.contextmanager
 def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
-    """Inside, one head (counted from 0) contributes nothing; afterwards all is as it was."""
+    """Within the block, one head (from 0) contributes nothing; then its weights return."""
     columns = attn.linears[3].weight.data.chunk(attn.h, dim=1)[head]  # (D, d_k), a view
     before = columns.clone()
     columns.zero_()
@@ -5070,17 +5068,16 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 
 # %%
 @example
-def check_the_output_is_a_sum_over_heads():
+def check_zero_weights_remove_a_head():
     attn = draw_weights(MultiHeadedAttention(3, 12, dropout=0.0))
     x = torch.randn(2, 5, 12)
     whole = attn(x, x, x)
-    query, key, value = attn.project(x, x, x)
+    heads, _ = attention(*attn.project(x, x, x))  # (2, 3, 5, 4)
     for head in range(3):
-        heads, _ = attention(query, key, value)  # (2, 3, 5, 4)
-        heads[:, head] = 0.0
-        expected = attn.join(heads)
+        others = heads.clone()
+        others[:, head] = 0.0
         with without_head(attn, head):
-            assert_close(attn(x, x, x), expected)
+            assert_close(attn(x, x, x), attn.join(others))
         assert_close(attn(x, x, x), whole)
 
 
@@ -5113,11 +5110,12 @@ def check_the_output_is_a_sum_over_heads():
 #
 # <!-- end of results: heads -->
 #
-# The two encoder heads with a habit cost more than any other head of the encoder, 0.28 and 0.14. In
-# larger models, too, those with a clear habit matter: if more and more heads go, they go last
-# ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)). Most heads can be removed one at a time
-# at almost no cost ([Michel et al., 2019](https://arxiv.org/abs/1905.10650)). The two most
-# expensive heads here belong to the decoder's self-attention.
+# The two encoder heads with a habit cost more than any other head of the encoder, 0.28 and 0.14.
+# This agrees with larger models: when their heads are pruned one after another, those with a clear
+# habit go last ([Voita et al., 2019](https://arxiv.org/abs/1905.09418)). In models with hundreds of
+# heads, most can be removed one at a time at almost no cost ([Michel et al.,
+# 2019](https://arxiv.org/abs/1905.10650)). The two most expensive heads here belong to the
+# decoder's self-attention.
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
@@ -5160,7 +5158,7 @@ def predictions_by_layer():
 # %% [markdown]
 # Layer by layer, the word just read turns into the next one. In the published model the embedding
 # still predicts the word just read, because embeddings and generator share [one
-# matrix](#one-matrix). Layer 1 mostly keeps it, layer 2 guesses the next one, and layer 3 corrects
+# matrix](#one-matrix). Layer 1 mostly keeps it, layer 2 guesses the next one, and layer 3 changes
 # two guesses: *young* becomes *little*, and *is* becomes *rais*. Only the last layer was trained to
 # be read, so an earlier state may hold more than the lens shows.
 #
@@ -5187,7 +5185,7 @@ def swapped(first: Tensor, second: Tensor, places: Sequence[int]) -> Tensor:
 
 def log_probability(model: EncoderDecoder, memory: Tensor, written: Tensor) -> float:
     """log p of a whole target (1, T), with start and end, given a memory (1, S, D)."""
-    batch = Batch(written, written)  # its source is not used: there is a memory
+    batch = Batch(written, written)  # Batch wants a source; the memory takes its place
     with evaluating(model):
         states = model.decode(memory, None, batch.tgt, batch.tgt_mask)
         log_probs = model.generator(states)  # (1, T - 1, V)
@@ -5289,8 +5287,8 @@ def one_swap_in_numbers():
 #
 # Now put B's vector at *sieht* into A's memory. The particle's own vector still says *zu*, yet the
 # decoder changes its mind: the preference is −0.73 and the share $(2.76 + 0.73)/5.00 = 70\%$.
-# Swapping the particle instead gives 31%, and both 99%, so the other words hardly matter. The
-# vector at *sieht* holds most of what *zu* says about the English verb.
+# Swapping the particle instead gives 31%, and both 99%, so the other vectors add next to nothing.
+# The vector at *sieht* supplies most of what *zu* tells the decoder about the English verb.
 #
 # Now all six:
 
@@ -5316,14 +5314,14 @@ def shares_of_six_pairs():
 
 
 # %% [markdown]
-# Two patterns appear. With *zu* and *an*, English changes its verb (*watch*, *look at*), and most
-# of the shift comes with the German verb. Where English changes only a small word (*up*, *down*),
-# the shift stays at the particle. It stays there with *hebt*, too, although *heraus* (out) makes
-# *raises* into *picks out*.
+# With *zu* and *an*, English changes its verb (*watch*, *look at*), and most of the shift comes
+# with the German verb. Where English changes only a small word (*up*, *down*), the shift stays at
+# the particle. Is this a rule? No: *heraus* (out) turns *raises* into *picks out*, and the shift
+# stays at the particle all the same.
 #
 # But we chose these pairs. A larger sample combines every subject, verb, object and particle of
-# fixed lists, for verbs that the model knows, and adds a few sentences of Multi30k. A pair counts
-# if the translations say what the particles ask for.
+# fixed lists, and adds some captions of Multi30k with the particle exchanged. A pair counts if each
+# translation has an English phrase for its own particle and none for the other.
 #
 # <!-- results: particles -->
 #
@@ -5348,16 +5346,27 @@ def shares_of_six_pairs():
 #
 # <!-- end of results: particles -->
 #
-# So with *zu* and *an* the encoder copies most of what the particle says to the verb, and with the
-# others it leaves it in place. The first layer does it: if we swap its output instead of the
-# memory, 74% of the shift already comes with *sieht* or *schaut*, and 25% with the particle.
+# So with *zu* and *an* the decoder finds most of what the particle says at the verb, where the
+# encoder has put it. With the others it uses the particle's own vector. The first layer moves it:
+# if we swap its output instead of the memory, 74% of the shift already comes with *sieht* or
+# *schaut*, and 25% with the particle.
 #
 # A decoder that attends to a German verb may thus be reading what its particle said. Attention
 # shows where a vector is read, not which words it speaks for.
 #
-# And *hebt … auf*, in Figure 22? With *an*, *hoch* or *weg* in place of *auf* the model writes
-# *raises* all the same, so it hardly cares which particle it is. One that does change the verb,
-# *heraus*, acts from its own place.
+# And *hebt … auf*, in Figure 22? Let us exchange the particle:
+
+
+# %%
+@example
+def hebt_with_other_particles():
+    sentences = [PAIRS[2][1].format(particle) for particle in ("auf", "an", "hoch", "weg")]
+    written = translate(translator_at_hand(), sentences, beam_search)
+    return table(zip(sentences, written, strict=True), ["sentence", "translation"])
+
+
+# %% [markdown]
+# The published model writes *raises* every time. It nearly ignores *auf*.
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5386,7 +5395,7 @@ def shares_of_six_pairs():
 # # Part 10. From here to today
 #
 # (§7) The authors planned to go beyond text, to restrict attention to a neighbourhood so that
-# images, audio and video become affordable, and to make generation less sequential. Much of this
+# images, audio and video become affordable, and to make generation less sequential. Some of this
 # has happened, but the Transformer became famous for something else: its decoder, alone and large.
 #
 # <a id="language-model"></a>
@@ -5395,7 +5404,8 @@ def shares_of_six_pairs():
 # > **How do I get a GPT out of this code?** Leave out the source. A **language model** predicts
 # > each token from those before it, so its decoder needs no cross-attention, and its layers are
 # > then built like an encoder's. A **decoder-only** model, in other words, is an encoder stack with
-# > a causal mask and a generator on top.
+# > a causal mask and a generator on top. To make it translate, train it on source and target in one
+# > sequence.
 
 
 # %%
@@ -5441,8 +5451,8 @@ def make_language_model(
 
 
 # %% [markdown]
-# To see that it is a decoder, set the cross-attention of a whole model to zero: a language model
-# with the same weights must compute the same.
+# To see that it is a decoder, set the cross-attention of an encoder-decoder to zero: a language
+# model with the same weights must compute the same.
 
 
 # %%
@@ -5453,7 +5463,7 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
         for weight in layer.src_attn.parameters():
             nn.init.zeros_(weight)
     alone = make_language_model(13, N=2, d_model=16, d_ff=32, h=4).eval()
-    alone.load_state_dict(whole.state_dict(), strict=False)  # by name; norms are all ones
+    alone.load_state_dict(whole.state_dict(), strict=False)  # by name; fresh norms are all alike
     src = torch.randint(11, (2, 5))
     tgt = torch.randint(13, (2, 7))
     causal = subsequent_mask(7)
@@ -5470,7 +5480,7 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
 def train_a_language_model():
     words = len(words_at_hand()[1])
     model = make_language_model(words, N=2, d_model=128, d_ff=512, h=4, max_len=256)
-    history = train_on_captions(model, epochs=1 if run_level() == "smoke" else 2)
+    history = train_on_captions(model)
     TRAINED["train_a_language_model"] = model
     return table_of_training(model, history)
 
@@ -5492,13 +5502,13 @@ def train_a_language_model():
 #   draws from the smallest set of most likely tokens that together have at least the probability
 #   $p$: few where the model is sure, many where it is not.
 #
-# The last two cut off the tail: tokens each unlikely, but together likely enough to be drawn often.
+# The last two cut off the tail: many tokens, each unlikely, but together drawn often.
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
-# **Figure 23.** What the [finished translator](#model-to-take-away) may write for *Ein kleines
-# Mädchen hebt einen roten Ball auf* after *A little girl*. At a temperature of 2 the tail has
-# nearly all. On the page you set temperature, $k$ and $p$, and draw.
+# **Figure 23.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
+# for *Ein kleines Mädchen hebt einen roten Ball auf*. At a temperature of 2 the tail has almost
+# nine tenths. On the page you set temperature, $k$ and $p$, and draw.
 
 
 # %%
@@ -5513,7 +5523,8 @@ def sample(model, written, longest, temperature=1.0, top_k=None, top_p=1.0) -> l
             tgt = torch.tensor([written], device=device)
             causal = subsequent_mask(len(written), device)
             log_probs = model.generator(model(None, tgt, None, causal)[0, -1])  # (V,)
-            likeliest = log_probs.topk(min(top_k or len(log_probs), len(log_probs)))  # descending
+            V = len(log_probs)
+            likeliest = log_probs.topk(min(top_k or V, V))  # in descending order
             probs = ((likeliest.values - likeliest.values[0]) / temperature).softmax(dim=-1)
             before = probs.cumsum(dim=-1) - probs  # what the likelier tokens have together
             nucleus = probs.masked_fill(before >= top_p, 0.0)
@@ -5529,11 +5540,10 @@ def captions_that_nobody_wrote():
     words = words_at_hand()[1]
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     rows = []
-    for setting in ("temperature 0.3", "temperature 1", "top_k 10", "top_p 0.8", "temperature 2"):
-        name, value = setting.split()
-        chosen = {name: int(value) if name == "top_k" else float(value)}
-        texts = [words.decode(sample(model, begin, 24, **chosen)) for _ in range(2)]
-        rows.append((setting, *texts))
+    settings = ("temperature", 0.3), ("temperature", 1.0), ("top_k", 10), ("top_p", 0.8)
+    for name, value in (*settings, ("temperature", 2.0)):
+        texts = [words.decode(sample(model, begin, 24, **{name: value})) for _ in range(2)]
+        rows.append((f"{name} {value}", *texts))
     caption = f"drawn by a model of {corpus_at_hand().name}"
     return table(rows, ["setting", "a caption", "another"], caption)
 
@@ -5553,23 +5563,24 @@ def captions_that_nobody_wrote():
 # thousands of books, then **fine-tuned** on labelled examples of each task, and beat the best
 # earlier systems on nine of twelve.
 #
-# **Scale.** [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters, ours two million.
-# The loss falls along a power law in parameters, text and compute ([Kaplan et al.,
-# 2020](https://arxiv.org/abs/2001.08361)), so the gain of a larger model could be predicted.
-# Parameters and text should grow in equal proportion ([Hoffmann et al.,
+# **Scale.** [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters, the language
+# model above two million. The loss falls along a power law in each of parameters, text and compute,
+# as long as the other two are no bottleneck ([Kaplan et al.,
+# 2020](https://arxiv.org/abs/2001.08361)), so the gain of a larger model could be predicted. As
+# compute grows, parameters and text should grow in equal proportion ([Hoffmann et al.,
 # 2022](https://arxiv.org/abs/2203.15556)); by that rule GPT-3 saw too little text.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
 # and it writes the translation. The text states the task, and no weight changes.
 #
 # **Instruction tuning.** A model that continues text may continue a question with more questions.
-# Fine-tuning on good answers, then reinforcement learning from people's rankings of its own, makes
-# it an assistant ([Ouyang et al., 2022](https://arxiv.org/abs/2203.02155)).
+# Fine-tuning on good answers, then reinforcement learning from people's rankings of the model's own
+# answers, turns it into an assistant ([Ouyang et al., 2022](https://arxiv.org/abs/2203.02155)).
 #
-# > **Where do encoders and cross-attention live today?** Where the whole input is known in advance.
-# > Encoders turn texts into vectors for search and classification
-# > ([BERT](https://arxiv.org/abs/1810.04805)); with a decoder they transcribe speech
-# > ([Whisper](https://arxiv.org/abs/2212.04356)). In [diffusion
+# > **Where do encoders and cross-attention live today?** Where every position may see the whole
+# > input, or the output does not continue the input. Encoders turn texts into vectors for search
+# > and classification ([BERT](https://arxiv.org/abs/1810.04805)); with a decoder they transcribe
+# > speech ([Whisper](https://arxiv.org/abs/2212.04356)). In [diffusion
 # > models](https://arxiv.org/abs/2112.10752), an image attends to its description.
 #
 # <a id="since-2017"></a>
@@ -5577,10 +5588,9 @@ def captions_that_nobody_wrote():
 #
 # > **Which norm, activation, positions and optimizer do today's models use, and why?** Mostly
 # > RMSNorm, SwiGLU, rotary positions and AdamW, each simpler, cheaper or a little better than what
-# > it replaced. The residual stream is still there, mostly in pre-norm.
+# > it replaced. The residual stream remains, mostly with pre-norm.
 #
-# Four new parts follow. Once entered into [`PARTS`](#model-to-take-away), a part can be named in
-# settings, trained, decoded with a cache, and saved.
+# Four new parts follow. Settings and files can name any class in [`PARTS`](#model-to-take-away).
 #
 # ### RMSNorm
 #
@@ -5608,7 +5618,7 @@ PARTS["norm"]["rms"] = RMSNorm
 
 @example
 def check_rms_norm_equals_torch():
-    x = torch.randn(2, 5, 8) / 1000
+    x = torch.randn(2, 5, 8) / 1000  # small, so that eps counts
     ours = draw_weights(RMSNorm(8))
     theirs = nn.RMSNorm(8, eps=1e-6)
     theirs.load_state_dict(ours.state_dict())
@@ -5618,13 +5628,13 @@ def check_rms_norm_equals_torch():
 # %% [markdown]
 # ### SwiGLU
 #
-# In a gated feed-forward network, one wide layer decides how much of another may pass ([Shazeer,
+# In a gated feed-forward network, one wide layer scales another, entry by entry ([Shazeer,
 # 2020](https://arxiv.org/abs/2002.05202)): $(\mathrm{Swish}(xW) \odot xV)\, W_2$, where
 # $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a smooth ReLU. To keep the number of parameters with
-# three matrices instead of two, make $F$ a third smaller. There are no biases, and `remove_biases`
-# takes out all others: the authors of [PaLM](https://arxiv.org/abs/2204.02311) found large models
-# more stable to train without them. SwiGLU learns a little better, which its author attributes to
-# "divine benevolence".
+# three matrices instead of two, make $F$ a third smaller. Our class has no biases, and
+# `remove_biases` takes them out of all other linear maps: the authors of
+# [PaLM](https://arxiv.org/abs/2204.02311) found large models more stable to train without them.
+# SwiGLU learns a little better, which its author attributes to "divine benevolence".
 
 
 # %%
@@ -5695,8 +5705,8 @@ def check_grouped_attention_equals_torch():
 # et al., 2021](https://arxiv.org/abs/2104.09864)) act inside every attention: they rotate each pair
 # of features of a query or key by an angle proportional to its position, at the pair's own rate.
 # Turning both vectors by the same angle leaves their inner product as it was, so positions enter a
-# score only through their distance and its direction. [Part 2](#positional-encoding) found the same
-# rotation in the sinusoids.
+# score only through their signed distance. [Part 2](#positional-encoding) found the same rotation
+# in the sinusoids.
 
 
 # %%
@@ -5717,7 +5727,7 @@ class RotaryAttention(MultiHeadedAttention):
     """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
-        super().__init__(h, d_model, dropout, **more)
+        super().__init__(h, d_model, dropout, **more)  # groups, in the class below
         if self.d_k % 2 == 1:
             raise ValueError(f"rotary heads need an even width, got d_model {d_model} over h {h}")
 
@@ -5728,7 +5738,7 @@ class RotaryAttention(MultiHeadedAttention):
 
 
 class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
-    """Both at once, as in many models of today: keys are rotated first, then shared."""
+    """Both at once, as in many models of today: RotaryAttention's `attend` calls the grouped one."""
 
 
 PARTS["attention"]["rotary"] = RotaryAttention
@@ -5749,12 +5759,12 @@ def check_rotary_scores_depend_on_the_distance_only():
 # %% [markdown]
 # ### FlashAttention
 #
-# On a GPU, writing the $T \times T$ table to memory and reading it again takes longer than the
-# arithmetic. [FlashAttention](https://arxiv.org/abs/2205.14135) (Dao et al., 2022) never writes it.
-# It computes the same result from blocks that fit into fast on-chip memory: for each query it keeps
-# a running maximum, sum of exponentials and output, and rescales them with every block of keys. The
-# work stays quadratic, but memory is linear in $T$. We [train on a GPU](#faster) with such a
-# kernel, from PyTorch's `scaled_dot_product_attention`.
+# On a GPU, writing the $T \times T$ table to memory and reading it again often takes longer than
+# the arithmetic. [FlashAttention](https://arxiv.org/abs/2205.14135) (Dao et al., 2022) never writes
+# it. It computes the same result from blocks that fit into fast on-chip memory: for each query it
+# keeps the maximum so far, with the sum of exponentials and the output relative to it, and corrects
+# both with every block of keys. The work stays quadratic, but memory is linear in $T$. We [train on
+# a GPU](#faster) with such a kernel, from PyTorch's `scaled_dot_product_attention`.
 #
 # ### Old against new
 #
@@ -5763,17 +5773,17 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # <!-- results: assembled -->
 #
-# **Perplexity is 30.7 with the components of 2017, and 29.9 with today's.**
+# **Perplexity is 30.7 with the parts of Part 2, and 29.9 with today's.**
 #
-# | components of | perplexity | tokens/s, training | tokens/s, generation | cache, bytes/token |
+# | parts of | perplexity | tokens/s, training | tokens/s, generation | cache, bytes/token |
 # | --- | ---: | ---: | ---: | ---: |
-# | 2017 | 30.7 (30.5–31.0) | 12,614 (12,034–13,216) | 27,504 (27,217–27,833) | 2,048 |
+# | Part 2 | 30.7 (30.5–31.0) | 12,614 (12,034–13,216) | 27,504 (27,217–27,833) | 2,048 |
 # | today | 29.9 (29.8–29.9) | 13,145 (12,873–13,608) | 25,402 (23,143–25,735) | 1,024 |
 #
 # <details><summary>How this was measured</summary>
 #
-# Language models of captions with 2.0 million parameters, trained for 1,884 updates in fp32.
-# Validation perplexity is the mean of 3 seeds. Speed is the median of 5 interleaved rounds;
+# Pre-norm language models of captions with 2.0 million parameters, trained for 1,884 updates in
+# fp32. Validation perplexity is the mean of 3 seeds. Speed is the median of 5 interleaved rounds;
 # captions are generated with a KV cache. Brackets give the range. Machine: Intel(R) Xeon(R)
 # Processor, 2 CPU cores. Date: 2026-11-26. Commit: 691d11e and c15fbff.
 #
@@ -5781,16 +5791,17 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # <!-- end of results: assembled -->
 #
-# All three seeds with today's parts end below all three with the parts of 2017. The cache is half
-# as large, because two heads share one of keys and values; generation is a little slower, because
-# keys are rotated and copied anew at every step. The gain is small, but these parts were chosen for
-# large models.
+# All three seeds with today's parts reach a lower perplexity than all three with those of Part 2.
+# The cache is half as large, because two heads share one of keys and values. Generation is a little
+# slower, probably because keys are rotated and copied anew at every step. The gain is small, but
+# four fifths of the parameters are embeddings and the output layer, which are the same in both
+# models.
 #
-# > **Does everyone use these?** No. GPT-3 and [OPT](https://arxiv.org/abs/2205.01068) have layer
-# > norms and biases, [Qwen2](https://arxiv.org/abs/2407.10671) has biases on queries, keys and
-# > values only. [OLMo 2](https://arxiv.org/abs/2501.00656) normalises queries, keys and the output
-# > of each sub-layer, $x + \mathrm{Norm}(f(x))$; [Gemma 2](https://arxiv.org/abs/2408.00118)
-# > normalises input and output, $x + \mathrm{Norm}(f(\mathrm{Norm}(x)))$, and gates with GELU.
+# > **Does everyone use these?** No. [Qwen2](https://arxiv.org/abs/2407.10671) keeps biases on
+# > queries, keys and values. [OLMo 2](https://arxiv.org/abs/2501.00656) normalises queries, keys
+# > and the output of each sub-layer, $x + \mathrm{Norm}(f(x))$; [Gemma
+# > 2](https://arxiv.org/abs/2408.00118) normalises input and output, $x +
+# > \mathrm{Norm}(f(\mathrm{Norm}(x)))$, and gates with GELU.
 #
 # ### Other changes
 #
@@ -5798,15 +5809,15 @@ def check_rotary_scores_depend_on_the_distance_only():
 # | --- | --- | --- |
 # | Adam | AdamW: weight decay does not pass through Adam's scaling ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) | `--weight-decay` |
 # | warm-up, then inverse root | warm-up, then a cosine or a straight line down, to a known end | `--schedule linear` |
-# | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | `tokenizers.ByteLevelBPETokenizer` |
+# | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | – |
 # | one feed-forward network | a *mixture of experts*: several, of which each token uses a few; more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
 #
 # <a id="further"></a>
 # ## Do sinusoids extrapolate?
 #
 # (§3.5) The authors hoped that sinusoids might extend to sequences longer than those in training.
-# We trained the copy task on one to ten tokens and tested up to twenty, with sinusoids, rotary
-# self-attention, no positions, and learnt vectors, as in the paper's Table 3 (row E):
+# We trained the copy task on one to ten tokens and tested up to twenty, with sinusoids, learnt
+# vectors (Table 3, row E), rotary self-attention, and no positions:
 
 
 # %%
@@ -5842,19 +5853,21 @@ published("lengths")
 #
 # <!-- end of results: lengths -->
 #
-# Sinusoids did not extrapolate here: beyond ten tokens most copies end too early, and with learnt
-# positions all of them. With rotary positions most run over; with none, even short copies fail. A
-# formula may be defined at every position, but the model has not learnt to use it there. [Press et
-# al. (2022)](https://arxiv.org/abs/2108.12409) found the same in language models, so today's models
-# are trained further on longer texts, or their rotary angles are rescaled.
+# Beyond ten tokens nearly all copies fail, mostly by stopping at the wrong moment. With sinusoids
+# most end too early, with learnt positions all. Rotary positions last a little longer in two of
+# three seeds, then run over. With none, even short copies fail. A formula may be defined at every
+# position, but the model has not learnt to use it there. [Press et al.
+# (2022)](https://arxiv.org/abs/2108.12409) found the same in language models. Today's models are
+# trained further on longer texts, or their rotary angles are rescaled ([Chen et al.,
+# 2023](https://arxiv.org/abs/2306.15595)).
 #
 # <a id="own-part"></a>
 # ## A part of your own
 #
-# > **How do I change this model?** Write a class and pass it; registered under a name, it can be
-# > used by settings and files, too. As an example, we replace positional encodings by a penalty on
-# > distance, as in *ALiBi* (Press et al., 2022): in every head, a score loses a fixed amount for
-# > each position between query and key. It loses as much on the left as on the right, so an encoder
+# > **How do I change this model?** Write a class and pass it. With a name in `PARTS`, settings and
+# > files can use it, too. As an example, we replace positional encodings by a penalty on distance,
+# > as in *ALiBi* (Press et al., 2022): in every head, a score loses a fixed amount for each
+# > position between query and key. It loses as much on the left as on the right, so an encoder
 # > needs other positions to tell the two apart.
 #
 # `attend` receives queries, keys, values and a mask, which may be None, and returns the output and
@@ -5864,12 +5877,13 @@ published("lengths")
 
 # %%
 class DistanceAttention(MultiHeadedAttention):
-    """Scores fall with the distance, by 1/2 a place in the first head, 1/4 in the second, ..."""
+    """Scores fall with the distance, in head i of H by 2^(-8i/H) a place (Press et al., 2022)."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
         places = torch.arange(k.size(-2), device=k.device)
         distance = (places[-q.size(-2) :].unsqueeze(1) - places).abs()  # (T, S)
-        rates = 0.5 ** torch.arange(1, self.h + 1, device=k.device).view(-1, 1, 1)  # (H, 1, 1)
+        heads = torch.arange(1, self.h + 1, device=k.device).view(-1, 1, 1)
+        rates = 2.0 ** (-8 / self.h * heads)  # (H, 1, 1)
         return attention(q, k, v, mask, self.dropout, bias=-rates * distance)
 
 
@@ -5882,7 +5896,8 @@ def check_a_cache_serves_a_part_of_your_own():
 
 
 # %% [markdown]
-# Train the language model with it, save it, load it, and let it write. **Cost: a minute.**
+# Train a language model with this attention, save and load it, and let it write. **Cost: a
+# minute.**
 
 
 # %%
@@ -5894,7 +5909,7 @@ def train_with_a_part_of_your_own():
     sizes = {"vocab": len(words), "N": 2, "d_model": 128, "d_ff": 512, "h": 4, "max_len": 256}
     classes = {"attention": DistanceAttention, "positions": NoPositions}
     model = make_language_model(**sizes, **classes)
-    history = train_on_captions(model, epochs=1 if run_level() == "smoke" else 2)
+    history = train_on_captions(model)
     with tempfile.TemporaryDirectory() as folder:  # name a folder of yours to keep the file
         file = Path(folder, "mine.pt")
         torch.save({"sizes": sizes, "weights": model.state_dict()}, file)
@@ -5907,10 +5922,9 @@ def train_with_a_part_of_your_own():
 
 
 # %% [markdown]
-#
 # Compare the perplexity with that of the [language model](#language-model), which differs only in
 # its positions. The file stores sizes and weights, not the code of the class. For a translator, put
-# the class and the line below it into a file and name it by `--parts` ([the command
+# the class and its `PARTS` line into a file and name the file by `--parts` ([the command
 # line](#command-line)).
 #
 # <a id="try-today"></a>

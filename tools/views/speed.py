@@ -159,29 +159,29 @@ def length_cost() -> Chart:
 
 
 def assembled() -> Table:
-    """Two language models of one size, with the parts of 2017 and with those of today."""
+    """Two language models of one size, with the parts of Part 2 and with those of today."""
     found = record("assembled")
     rows = []
-    for parts, name in (("2017", "plain"), ("today", "assembled")):
+    for parts, name in (("Part 2", "plain"), ("today", "assembled")):
         runs = [run for run in found["runs"] if run["model"] == name]
         perplexity = [math.exp(run["nll"][-1]) for run in runs]
         speed = found["speed"][name]
         tokens = [per_second(speed[task]) for task in ("training", "writing")]
         rows.append([parts, with_range(perplexity, 1), *tokens, f"{speed['bytes']:,}"])
     return Table(
-        f"Perplexity is {without_range(rows[0][1])} with the components of 2017, and"
+        f"Perplexity is {without_range(rows[0][1])} with the parts of Part 2, and"
         f" {without_range(rows[1][1])} with today's.",
         [
-            "components of",
+            "parts of",
             "perplexity",
             "tokens/s, training",
             "tokens/s, generation",
             "cache, bytes/token",
         ],
         rows,
-        f"Language models of captions with {runs[0]['parameters'] / 1e6:.1f} million parameters,"
-        f" trained for {runs[0]['updates']:,} updates in fp32. Validation perplexity is the mean of"
-        " 3 seeds. Speed is the median of 5 interleaved rounds; captions are generated with a KV"
+        f"Pre-norm language models of captions with {runs[0]['parameters'] / 1e6:.1f} million"
+        f" parameters, trained for {runs[0]['updates']:,} updates in fp32. Validation perplexity is"
+        " the mean of 3 seeds. Speed is the median of 5 interleaved rounds; captions are generated with a KV"
         " cache. Brackets give the range.",
         [found["made"], found["timed"]],
     )
