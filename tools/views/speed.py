@@ -181,7 +181,7 @@ def assembled() -> Table:
         rows,
         f"Pre-norm language models of captions with {runs[0]['parameters'] / 1e6:.1f} million"
         f" parameters, trained for {runs[0]['updates']:,} updates in fp32. Validation perplexity is"
-        " the mean of 3 seeds. Speed is the median of 5 interleaved rounds; captions are generated with a KV"
-        " cache. Brackets give the range.",
+        " the mean of 3 seeds. Speed is the median of 5 interleaved rounds; captions are generated"
+        " with a KV cache. Brackets give the range.",
         [found["made"], found["timed"]],
     )
