@@ -4368,14 +4368,15 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # Suppose the reference is *A man is throwing a log* and we write *A man is throwing a stone*. The
 # precisions are $5/6$, $4/5$, $3/4$ and $2/3$, their product is $1/3$, and BLEU is $100 \cdot
-# (1/3)^{1/4} = 76$: one wrong word of six costs 24 points. Over a whole test set, the counts are
-# added up before the division.
+# (1/3)^{1/4} = 76$: one wrong word of six costs 24 points. A wrong third word would cost
+# everything, because it would break all runs of four. Over a whole test set, the counts are added
+# up before the division.
 #
 # <!-- figure: bleu -->
 #
-# Scores can be compared only if case and tokenization agree, which sacreBLEU's *signature* records.
-# We keep the case, and count an unknown word as one wrong word, where the tokenization `13a` would
-# make three of `<unk>`.
+# Scores can be compared only if case and tokenization agree. The usual program, sacreBLEU, records
+# both in a *signature*. We keep the case. Its tokenization `13a` would cut `<unk>` into three
+# tokens; we count one wrong word.
 
 # %%
 UNKNOWN_WORD = "\ufffd"  # no punctuation, one character, and in no reference
@@ -4422,10 +4423,11 @@ def check_case_counts_and_an_unknown_word_is_one():
 # %% [markdown]
 # If you score a test set again and again and keep what scores best, you have chosen on it, and the
 # score flatters the model. So we choose on the validation split, and score each test set once per
-# row and seed. Earlier editions of the model were scored on the same test sets. Here is the
-# published model on the validation split, with the paper's beam of four and $\alpha = 0.6$. It is
-# the best of three seeds on this very split, so these scores flatter it a little. *chrF* compares
-# runs of letters, so a wrong ending costs less than a wrong word. **Cost: less than a minute.**
+# row and seed. They are not untouched, though: earlier editions of the model were scored on them,
+# too. Here is the published model on the validation split, with the paper's beam of four and
+# $\alpha = 0.6$. It is the best of three seeds on this very split, so these scores flatter it a
+# little; on the 2017 test set it is the worst of the three. *chrF* compares runs of characters, so
+# a wrong ending costs less than a wrong word. **Cost: less than a minute.**
 
 
 # %% tags=["hide-input"]
@@ -4519,7 +4521,7 @@ def ten_fixed_test_sentences():
 
 # %% [markdown]
 # Where translation and reference differ, look twice. *Soccer* for *football* is an error only for
-# BLEU. The true errors are words left out or said twice, subwords joined to something that is not a
+# BLEU. Real errors are words left out or said twice, subwords joined to something that is not a
 # word, as in *Coffeek*, and one word taken for another, as when a happy woman prepares a *wife*.
 #
 # <a id="step-by-step"></a>
@@ -4597,8 +4599,8 @@ published("training")
 # ## What the paper found
 #
 # (§6.1, Table 2) The paper tests on newstest2014, against the best systems of its time. An
-# *ensemble* averages the predictions of several models. The last two columns count the operations
-# of training; for the Transformer, one number covers both languages.
+# *ensemble* averages the predictions of several models. The last two columns give the cost of
+# training in floating-point operations; for the Transformer, one number covers both languages.
 #
 # | System | English to German | English to French | Training, German | French |
 # | --- | ---: | ---: | ---: | ---: |
@@ -4612,15 +4614,15 @@ published("training")
 #
 # Into German, even the base model beats all earlier systems, ensembles included, for a third of the
 # operations of the cheapest, and the big model beats them by two points. Into French, the paper
-# says that the big model beats every *single* model at less than a quarter of the training cost of
-# the best before it. Whether it beats the ensembles depends on which of its numbers
-# you take: the 41.8 of Table 2 and the abstract, or the 41.0 in the text of §6.1.
+# says that the big model beats all earlier *single* models, at less than a quarter of the training
+# cost of the best. Whether it beats the ensembles depends on which of its numbers you take: the
+# 41.8 of Table 2 and the abstract, or the 41.0 in the text of §6.1.
 #
-# (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing of the
+# (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing in the
 # base model. A cell lists new values, each with the BLEU that it gains or loses. The paper's scores
-# are of newstest2013, with its beam. We trained our base model and every variant from scratch, for
-# five epochs instead of 32, with one seed each. A wider model also learns at a lower rate, by the
-# paper's [formula](#schedule).
+# are on newstest2013 with beam search, ours on the validation split with greedy decoding. We
+# trained our base model and every variant from scratch, for five epochs instead of 32. By the
+# paper's [formula](#schedule), wider models learn at a lower rate, and narrower ones at a higher.
 #
 # <!-- results: table-3 -->
 #
@@ -4654,30 +4656,32 @@ published("training")
 # width 1.3, and training without dropout 1.2. A single head costs 0.9. Narrow keys cost up to 0.7;
 # the paper takes this as a sign that judging whether a query and a key match is not easy, and that
 # something cleverer than an inner product might do it better. How much of this holds in our short
-# training runs? Two seeds of our base model differ by only 0.1, but two seeds are few, and full
-# runs end up to 1.3 apart on a test set. So we read nothing into differences below one point, and
-# take those below two for hints.
+# training runs? First a warning: our dropout of 0.25 is far too high for five epochs, so the other
+# rows might differ with less of it. And chance? Two layers gain 0.3 with one seed and lose 0.3 with
+# another. So we read nothing into differences below one point, and take those below two as hints.
 #
-# - **Holds:** A narrower model is worse; a single layer and a narrower feed-forward network seem so.
-#   Learnt positions are no worse than sinusoids. Here they score 1.2 more, and as much with a second
+# - **Holds:** A narrower model is worse; a single layer and a narrower feed-forward network seem
+#   so, too.
+# - **Does not hold:** The paper finds larger models better, eight layers excepted. Here six layers
+#   and twice the width lose more than three points, and four layers perhaps two. Five epochs may be
+#   too few for them. Without dropout, the model is as good as with 0.1, since it has little time to
+#   overfit. Learnt positions seem better than sinusoids: they gain 1.2, and as much with a second
 #   seed.
-# - **Does not hold:** The paper finds larger models better, eight layers excepted. Here four layers,
-#   six layers and twice the width lose 1.9 to 3.5 points. Five epochs may be too few for them, or
-#   our dropout too high. Training without dropout is as good as with 0.1 and much better than with
-#   our 0.25, as we would expect where there is little time to overfit.
-# - **Cannot be told:** The number of heads, the width of keys, label smoothing, two layers and a
+# - **Too close to call:** The number of heads, the width of keys, label smoothing, two layers and a
 #   wider feed-forward network change less than a point.
 #
 # A model without positions loses 6.6 points, but it still translates: it knows the words of the
-# source, and the causal mask gives the decoder some sense of order. Worse are post-norm and a start
-# at the full learning rate. We chose that rate for pre-norm with a warm-up, though, and it peaks at
-# three and a half times the paper's. Three separate matrices score a point higher, and as much with
-# a second seed; in [full training runs](#step-by-step) one matrix does better.
+# source, and the causal mask presumably gives the decoder some sense of order. Only post-norm and a
+# start at the full learning rate lose more. We chose that rate for pre-norm with a warm-up, though,
+# and it peaks at three and a half times the paper's. Three separate matrices, with half as many
+# parameters again, score a point higher with both seeds; in [full training runs](#step-by-step) one
+# matrix seems better.
 #
 # (§6.3, Table 4) With hardly any tuning, four layers of width 1,024 also learn to write the parse
 # of an English sentence, with an F1 of 91.3 from 40,000 sentences of the Wall Street Journal alone
-# and of 92.7 with 17 million machine-parsed ones in addition (beam 21, $\alpha = 0.3$). The best
-# earlier discriminative parsers reached 91.7 and 92.1, and a generative one 93.3.
+# and of 92.7 with 17 million machine-parsed ones in addition (beam 21, $\alpha = 0.3$). Earlier
+# parsers reached 91.7 and 92.1 in these two settings, a multi-task one 93.0, and a generative one
+# 93.3.
 #
 # <a id="choices"></a>
 # ## How we chose the settings
@@ -4725,7 +4729,7 @@ published("training")
 #
 # (§5.2) On eight GPUs, the authors trained the base model for 12 hours and the big one for 3.5
 # days. How long would two CPU cores take? We count the operations, nearly all in matrix products,
-# and divide by the speed that we measured. A vector times a $D \times D$ matrix takes $D^2$
+# and divide by a speed that we measured. A vector times a $D \times D$ matrix takes $D^2$
 # multiplications and as many additions. The backward pass needs two more products for each, for the
 # gradients of the input and of the weights.
 
@@ -4743,7 +4747,7 @@ def training_flops(N: int, D: int, d_ff: int, V: int, S: int, T: int) -> int:
 
 
 # %% [markdown]
-# PyTorch counts while it computes, and agrees exactly:
+# PyTorch's own counter agrees exactly:
 
 
 # %%
@@ -4762,22 +4766,22 @@ def check_the_count_is_that_of_pytorch():
 # %% [markdown]
 # > **Is there a rule of thumb?** Six operations per parameter and token ([Kaplan et al.,
 # > 2020](https://arxiv.org/abs/2001.08361)): three products, each with a multiplication and an
-# > addition. For the base model, 63 million parameters and 2.5 billion tokens make 9.5e17, as in
-# > the table below.
+# > addition. For the base model, 63 million parameters and 2.5 billion tokens on each side make
+# > 9.5e17, as in the table below.
 #
 # (§5.1, §5.2) The base model trains for 100,000 steps and the big one for 300,000, with about
 # 25,000 tokens on each side of a batch. The operations in the paper's Table 2 are an estimate:
 # hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain (§6.1, footnote
-# 5). Our count divided by theirs is the share of that speed at which these products ran.
+# 5). Our count divided by theirs is the share of that speed that these products used.
 #
 # <!-- results: cost -->
 #
-# **On two cores the base model would take about 50 days to train, and the big model about 530.**
+# **On two cores the base model would take about 53 days to train, and the big model about 530.**
 #
 # | model | operations in the paper | operations we count | ours / paper | hours, 8 GPUs (paper) | hours, 2 CPU cores (extrapolated) |
 # | --- | ---: | ---: | ---: | ---: | ---: |
-# | base | 3.3e18 | 9.5e17 | 29% | 12 | 1,263 |
-# | big | 2.3e19 | 9.7e18 | 42% | 84 | 12,835 |
+# | base | 3.3e18 | 9.5e17 | 29% | 12 | 1,300 |
+# | big | 2.3e19 | 9.7e18 | 42% | 84 | 13,000 |
 #
 # <details><summary>How this was measured</summary>
 #
@@ -4792,7 +4796,8 @@ def check_the_count_is_that_of_pytorch():
 # <a id="try-results"></a>
 # ## Try it
 #
-# 1. All translations are right, but each lacks its full stop. Which part of BLEU falls?
+# 1. All translations equal their references, but each lacks its full stop. Which part of BLEU
+#    falls?
 #
 #    <details><summary>Answer</summary>
 #
@@ -4804,8 +4809,8 @@ def check_the_count_is_that_of_pytorch():
 #
 #    <details><summary>Answer</summary>
 #
-#    The products with weight matrices in the layers take four times the work. The output layer,
-#    the scores and the weighted means take twice the work.
+#    Between two and four times. The products with weight matrices in the layers take four times the
+#    work; the output layer, the scores and the weighted means take twice the work.
 #
 #    </details>
 

@@ -93,6 +93,11 @@ def for_readme() -> str:
     return wrapped(f"{table.caption} {made_by(table.made)}")
 
 
+def two_digits(number: float) -> str:
+    """A number that is not known better: 1,263 is "1,300"."""
+    return f"{float(f'{number:.1e}'):,.0f}"
+
+
 def cost() -> Table:
     """The arithmetic of the paper's two training runs, and the time it would take here."""
     measured = record("benchmark")
@@ -115,8 +120,8 @@ def cost() -> Table:
         here = [tokens / speed / 3600 * pair / timed for speed in speed_of.values()]
         operations = [f"{number:.1e}".replace("e+", "e") for number in (paper, counted)]
         share = f"{counted / paper * 100:.0f}%"
-        rows.append([name, *operations, share, str(hours), *(f"{each:,.0f}" for each in here)])
-        days.append(f"{round(here[-1] / 24, -1):.0f}")
+        rows.append([name, *operations, share, str(hours), *map(two_digits, here)])
+        days.append(two_digits(here[-1] / 24))
     speeds_said = " and ".join(f"{speed:,.0f} on {place}" for place, speed in speed_of.items())
     return Table(
         f"On two cores the base model would take about {days[0]} days to train, and the big model"
