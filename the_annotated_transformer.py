@@ -6184,7 +6184,7 @@ def train_with_a_part_of_your_own():
 # The model, the loss and the loop stay as they are. Around them we add what a long run needs.
 #
 # <a id="faster"></a>
-# ## Faster forms
+# ## Speed
 #
 # *Memory.* On Linux the C library returns large freed blocks to the system, which must zero each
 # page before it hands them out again. A training step frees hundreds of tensors, so we keep that
@@ -6234,11 +6234,10 @@ class FastDropout(nn.Dropout):
 
 
 def use_fast_dropout(model: nn.Module) -> None:
-    """Replace every nn.Dropout of a model by `FastDropout`."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, FastDropout(child.p).train(child.training))
+    """Make every nn.Dropout of a model a `FastDropout`."""
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = FastDropout  # it has the same attributes
 
 
 # %% [markdown]
@@ -6253,7 +6252,7 @@ def fused_attention(query, key, value, mask=None, dropout=None, bias=None):
     Without `bias`, a query that may see no key gets zeros, and from `attention` the mean value.
     """
     if mask is not None:
-        mask = mask != 0
+        mask = mask.bool()
     if bias is not None:
         closed = torch.finfo(query.dtype).min
         mask = bias.to(query) if mask is None else bias.to(query).masked_fill(~mask, closed)
@@ -6261,23 +6260,20 @@ def fused_attention(query, key, value, mask=None, dropout=None, bias=None):
     return F.scaled_dot_product_attention(query, key, value, mask, rate), None
 
 
-def with_kernel(plain: Callable) -> Callable:
-    """`plain` attention, replaced by the fused kernel on a GPU while gradients are computed."""
-
-    @functools.wraps(plain)
-    def switched(query, key, value, mask=None, dropout=None, bias=None):
-        fused = query.is_cuda and torch.is_grad_enabled()
-        return (fused_attention if fused else plain)(query, key, value, mask, dropout, bias)
-
-    return switched
+plain_attention = inspect.unwrap(attention)  # unwrapped, so the cell can run again
 
 
-attention = with_kernel(inspect.unwrap(attention))  # unwrapped, so the cell can run again
+@functools.wraps(plain_attention)
+def attention(query, key, value, mask=None, dropout=None, bias=None):
+    fused = query.is_cuda and torch.is_grad_enabled()
+    form = fused_attention if fused else plain_attention
+    return form(query, key, value, mask, dropout, bias)
 
 
 # %% [markdown]
 # *Compiling.* With `--compile`, `torch.compile` fuses small operations of model and loss into fewer
-# kernels. The first updates then take a minute, and dropout draws other random numbers.
+# kernels. It needs a C++ compiler, and Triton on a GPU. The first updates then take a minute, and
+# dropout draws other random numbers.
 #
 # <a id="mixed-precision"></a>
 # *Mixed precision* computes matrix products in bf16, a 16-bit number with the range of fp32 and a
@@ -6300,22 +6296,13 @@ class MixedPrecision(nn.Module):
             return self.model(*inputs)
 
 
-def refuse_without_compiler() -> None:
-    """UserError where torch.compile does not work."""
-    try:
-        torch.compile(torch.neg)(torch.ones(1, device=choose_device()))
-    except torch._dynamo.exc.TorchDynamoException as error:
-        needed = "--compile needs a C++ compiler, and Triton on a GPU"
-        raise UserError(f"{needed}: leave it out ({type(error).__name__})") from error
-
-
 def gains_from_bf16(device: torch.device) -> bool:
     """True where matrix products are faster in bf16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    able = torch.cpu.get_capabilities()
-    intel = "Intel" in able.get("cpu_name", "")  # without AMX, Intel's bf16 is slower than fp32
-    return bool(able.get("amx_bf16") or (able.get("avx512_bf16") and not intel))
+    has = torch.cpu.get_capabilities()
+    intel = "Intel" in has.get("cpu_name", "")  # without AMX, Intel's bf16 is slower than fp32
+    return bool(has.get("amx_bf16") or (has.get("avx512_bf16") and not intel))
 
 
 # %% [markdown]
@@ -6352,7 +6339,7 @@ def gains_from_bf16(device: torch.device) -> bool:
 # ## Settings
 #
 # `Config` holds all settings of a run, and each is also an option of the command line. Where a
-# comment names a default, the program chooses, unless you do.
+# comment gives a default, None lets the program choose.
 #
 # The defaults suit a small corpus, which needs a small model and much dropout: the paper's base
 # model could memorise our 29,000 pairs.
@@ -6369,12 +6356,12 @@ LIMITS = (
 )
 
 
-def fits(value: object, hint: object) -> bool:
+def has_type(value: object, hint: object) -> bool:
     """Does a value have the type that a setting declares?"""
     if typing.get_origin(hint) is Literal:
         return value in typing.get_args(hint)
     if typing.get_args(hint):
-        return any(fits(value, each) for each in typing.get_args(hint))
+        return any(has_type(value, each) for each in typing.get_args(hint))
     return type(value) is hint or (hint is float and type(value) is int)
 
 
@@ -6427,7 +6414,7 @@ class Config:
 
     def __post_init__(self):
         for name, hint in typing.get_type_hints(Config).items():
-            if not fits(getattr(self, name), hint):  # from Python, or an edited config.json
+            if not has_type(getattr(self, name), hint):  # from Python, or an edited config.json
                 self.refuse(name, f"of type {hint.__name__ if type(hint) is type else hint}")
         for names, holds, words in LIMITS:
             for name in names.split():
@@ -6487,7 +6474,7 @@ def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
             os.fsync(folder)
             os.close(folder)
     except OSError as error:
-        way = "free some space or name another folder; the old file is unchanged"
+        way = "free some space or use another folder; the old file is unchanged"
         raise UserError(f"{path} was not written ({error.strerror or error}): {way}") from None
     finally:
         with contextlib.suppress(OSError):
@@ -6578,7 +6565,7 @@ def refuse_other_things(folder: Path, ours: set[str]) -> None:
     known = config.is_file() and isinstance(read_config(folder).get("model"), dict)
     others = {path.name for path in folder.glob("[!.]*")} - (ours - {"config.json"})
     if others and not known:
-        raise UserError(f"{folder} holds {min(others)} and no model: name an empty folder")
+        raise UserError(f"{folder} holds {min(others)} and no model: use an empty folder")
 
 
 def save_model(translator: Translator, folder: Path | str, int8: bool = False) -> None:
@@ -6586,7 +6573,7 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
     folder = Path(folder).expanduser()
     refuse_other_things(folder, MODEL_FILES)
     if (folder / "train.ids").is_file():
-        raise UserError(f"{folder} is a run: name another folder")
+        raise UserError(f"{folder} is a run: use another folder")
     (folder / "config.json").unlink(missing_ok=True)  # half a save cannot be loaded
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
@@ -6598,8 +6585,8 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
 # ## Data of any size
 #
 # The paper has 4.5 million pairs for German, and eight times as many for French. As Python lists,
-# their ids would take many gigabytes in every process. So they stay on disk, in one flat file,
-# beside one of sentence lengths. Each process *maps* both files into memory: the system reads only
+# their ids would take many gigabytes in every process. So they stay on disk in one flat file, and
+# the sentence lengths in another. Each process *maps* both files into memory: the system reads only
 # what is used, and all processes share one copy.
 
 
@@ -6719,10 +6706,10 @@ def seed_of(*what: object) -> int:
 
 def batches_of_epoch(config: Config, train: IdPairs, epoch: int) -> list[list[int]]:
     """The sentence numbers of each batch of an epoch, which counts from 1."""
-    number_of_pass, share = divmod(epoch - 1, config.shares)
-    generator = torch.Generator().manual_seed(seed_of(config.seed, "pass", number_of_pass))
+    pass_number, share = divmod(epoch - 1, config.shares)
+    generator = torch.Generator().manual_seed(seed_of(config.seed, "pass", pass_number))
     chosen = torch.randperm(len(train), generator=generator)[share :: config.shares].sort().values
-    lengths = train.positions()[chosen].tolist()
+    lengths = train.positions(chosen).tolist()
     order = random.Random(f"{config.seed} {epoch}")
     return [chosen[batch].tolist() for batch in token_batches(lengths, config.batch_tokens, order)]
 
@@ -6745,7 +6732,7 @@ CHOSEN = "vocab_size share_embeddings batch_tokens shares epochs warmup factor p
 
 
 def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Config:
-    """The settings with values for all of `CHOSEN`: those given, or those that fit the corpus."""
+    """The settings, with those of `CHOSEN` that are None chosen to fit the corpus."""
     positions = int(train.positions().amax(1).sum())
     batch_tokens = config.batch_tokens or min(1280, max(64, positions // 50))
     updates = positions / batch_tokens / config.accum_iter  # per pass, about
@@ -6776,8 +6763,8 @@ def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Conf
 #
 # In *distributed data parallelism* (DDP) every process, called a *rank*, holds the whole model and
 # its own share of each batch. The ranks average their gradients, so they make the same update and
-# their models stay equal. `torchrun` starts the processes, on one machine or on several that share
-# a disk, and ends all if one fails.
+# their weights stay equal. `torchrun` starts the processes, on one machine or on several that share
+# a disk, and stops all of them if one fails.
 #
 # > **Why not spread the model over the GPUs?** Larger models need that (*FSDP*). The base model
 # > with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one gigabyte,
@@ -6787,7 +6774,7 @@ def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Conf
 # %%
 @dataclass(frozen=True)
 class Worker:
-    """This process among all that train together, and its device."""
+    """The rank of this process, the number of ranks, and its device."""
 
     rank: int
     ranks: int
@@ -6802,8 +6789,11 @@ def join_workers() -> Iterator[Worker]:
     if device.type == "cpu":
         keep_freed_memory()
     else:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(device)  # an error if there are fewer GPUs than processes
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        if local >= torch.cuda.device_count():
+            raise UserError(f"{local + 1} processes need as many GPUs: start fewer processes")
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("high")  # TF32: faster, with fewer digits
     if ranks > 1:
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -6885,9 +6875,9 @@ def load_batches(
 #
 # | File | Contents |
 # | --- | --- |
-# | `config.json`, `tokenizer.json`, `model.safetensors` | the best model so far, and the settings |
+# | `config.json`, `model.safetensors`, `tokenizer.json` or `words.json` | the best model so far, and the settings |
 # | `train.ids`, `train.lengths`, `val.json` | the text |
-# | `last.pt` | the checkpoint: weights, also of the last epochs, optimizer, schedule, history |
+# | `last.pt` | the checkpoint: weights, those of the last epochs, optimizer, schedule, history |
 # | `log.jsonl` | the history, one line per epoch, for `pandas.read_json(…, lines=True)` |
 #
 # `last.pt` is written last. So a run that is killed at any moment loses only its current epoch, and
@@ -6903,7 +6893,7 @@ def runs_folder() -> Path:
     return Path(os.environ.get("RUNS_DIR") or WORK / "runs").expanduser()
 
 
-def typed(path: str | Path) -> str:
+def as_typed(path: str | Path) -> str:
     """A path as you would type it in a shell in the current folder."""
     with contextlib.suppress(ValueError):  # it lies outside
         path = Path(path).absolute().relative_to(Path.cwd())
@@ -6929,7 +6919,7 @@ def held(folder: Path, worker: Worker) -> Iterator[None]:
         who = holder.read_text() if holder.is_file() else "another process"
         raise UserError(f"{folder} is in use by {who}: wait, or stop it") from None
     except OSError as error:
-        raise UserError(f"{folder} cannot be used ({error}): name another folder") from None
+        raise UserError(f"{folder} cannot be used ({error}): use another folder") from None
     try:
         yield
     finally:
@@ -6947,7 +6937,7 @@ def read_settings(folder: Path) -> tuple[Config, dict]:
     """The settings of a run and all of its config.json; UserError if the folder is not a run."""
     about = read_config(folder)
     if about.get("settings") is None:
-        raise UserError(f"{folder} is a finished model, not a run: name another folder")
+        raise UserError(f"{folder} is a finished model, not a run: use another folder")
     try:
         config = Config(**about["settings"])
         source, target = about["languages"]
@@ -7001,8 +6991,8 @@ def refuse_without_cache(model: EncoderDecoder) -> None:
 
 
 # %% [markdown]
-# A run begins once: rank 0 encodes the text, chooses the missing settings and writes `config.json`.
-# If you start it again, settings and text must be the same.
+# A run is set up once: rank 0 encodes the text, chooses the missing settings and writes
+# `config.json`. If you start it again, settings and text must be the same.
 
 
 # %%
@@ -7012,12 +7002,14 @@ def refuse_changes(config: Config, folder: Path, corpus: Corpus, text: str) -> N
     for name, value in vars(config).items():
         free = name in ("data", "epochs") or value is None
         if not free and value != getattr(ours, name):
-            had = f"{typed(folder)} has {as_option(name)} {getattr(ours, name)}, not {value}"
-            raise UserError(f"{had}: `resume {typed(folder)}` goes on, or name another folder")
+            raise UserError(
+                f"{as_typed(folder)} has {as_option(name)} {getattr(ours, name)}, not {value}: "
+                f"`resume {as_typed(folder)}` continues it, or use another folder"
+            )
     if text != about["text_sha256"]:
         raise UserError(
-            f"{corpus.name} is not the text that {typed(folder)} began with: "
-            f"`resume {typed(folder)}` goes on with that, or name another folder"
+            f"{corpus.name} is not the text that {as_typed(folder)} began with: "
+            f"`resume {as_typed(folder)}` continues with that, or use another folder"
         )
 
 
@@ -7029,15 +7021,20 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
     except UserError as error:
         if not begun:
             raise
-        raise UserError(f"{error}; `resume {typed(folder)}` goes on without the text") from None
+        raise UserError(
+            f"{error}; `resume {as_typed(folder)}` continues without the text"
+        ) from None
     between = ":" if any("-" in code for code in corpus.languages) else "-"  # as in zh-Hans:en
     config = dataclasses.replace(config, languages=between.join(corpus.languages))
+    if config.init_from not in (None, "pretrained"):  # a run may continue from another folder
+        place = Path(config.init_from).expanduser().resolve()
+        config = dataclasses.replace(config, init_from=str(place))
     text = sum_of_text(itertools.chain(corpus.pairs("train"), corpus.pairs("val")))
     if begun:
         refuse_changes(config, folder, corpus, text)
         return
     if (folder / "last.pt").exists():
-        raise UserError(f"{typed(folder)} has a last.pt and no config.json: name another folder")
+        raise UserError(f"{as_typed(folder)} has a last.pt and no config.json: use another folder")
     refuse_without_cache(new_model(config, (range(8), range(8))))  # not after hours of encoding
     vocabularies = learn_vocabularies(corpus, config)
     write_vocabularies(folder, vocabularies)
@@ -7061,7 +7058,7 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
 
 # %% [markdown]
 # Each epoch adds an entry to the history. It includes the load of each GPU: one that is busy only
-# half of the time waits for data or has too small batches.
+# half of the time waits for data, or its batches are too small.
 
 
 # %%
@@ -7080,15 +7077,11 @@ def quality(entry: dict) -> tuple[float, float]:
     return (entry["bleu"] if entry["bleu"] >= 1 else 0.0, -entry["nll"])
 
 
-STATES = ("history", "recent", "model", "optimizer", "scheduler")
-
-
 def read_last(folder: Path) -> dict | None:
     """The contents of `last.pt`, read without executing code; None before the first epoch ends."""
 
     def read(data: bytes) -> dict:
-        last = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-        return {name: last[name] for name in STATES}
+        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
 
     return read_file(folder / "last.pt", read) if (folder / "last.pt").is_file() else None
 
@@ -7110,17 +7103,18 @@ def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: i
     return peak * max(0.0, min(step / warmup, falling))
 
 
-def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
-    """AdamW with the paper's β and ε; only matrices decay, not norms and biases."""
+def new_optimizer(model: nn.Module, config: Config, updates: int) -> tuple:
+    """AdamW with the paper's β and ε, and the schedule for a run of so many updates."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
-    return torch.optim.AdamW(groups, 1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True)
-
-
-def new_optimizer(model: EncoderDecoder, config: Config, updates: int) -> tuple:
-    """AdamW and the schedule for a run of so many updates."""
-    optimizer = adamw(model, config.weight_decay)
+    others = [p for p in model.parameters() if p.dim() <= 1]  # norms and biases do not decay
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others}],
+        lr=1.0,
+        betas=(0.9, 0.98),
+        eps=1e-9,
+        weight_decay=0.0,
+        fused=True,
+    )
     line = functools.partial(linear_rate, total=updates)
     curve = line if config.schedule == "linear" else rate
     scheduler = torch.optim.lr_scheduler.LambdaLR(
@@ -7173,12 +7167,12 @@ class Run:
         self.history: list[dict] = []
         self.recent: list[dict] = []  # weights of the last epochs, to be averaged
         if (last := read_last(folder)) is not None:
-            self.go_on_from(last)
+            self.restore(last)
         elif config.init_from:
             start_from(model, config.init_from)
         if config.epochs < self.done:
-            done = f"{self.done} epochs are done in {typed(folder)}"
-            raise UserError(f"--epochs {config.epochs}: {done}; ask for as many at least")
+            done = f"{self.done} epochs are done in {as_typed(folder)}"
+            raise UserError(f"--epochs {config.epochs}: {done}; ask for at least that many")
         if worker.rank == 0:
             write_json(folder / "config.json", about | {"settings": vars(config)})
         self.net = model
@@ -7194,10 +7188,10 @@ class Run:
             self.loss_compute = self.autocast()(self.loss_compute)
         if self.worker.ranks > 1:
             self.net = OncePerUpdate(
-                self.net, broadcast_buffers=False, gradient_as_bucket_view=True
+                self.net, forward_sync_buffers=False, gradient_as_bucket_view=True
             )
 
-    def go_on_from(self, last: dict) -> None:
+    def restore(self, last: dict) -> None:
         """Restore the last complete epoch; UserError if it does not fit the settings."""
         self.history = last["history"]
         self.recent = last["recent"]
@@ -7231,22 +7225,19 @@ class Run:
         """What will be trained, on what, and with which settings."""
         source, target = map(len, self.translator.vocabularies)
         scoring = bleu_tokenization(self.translator.languages[1])
-        device = f"{self.worker.device.type} ({torch.backends.cpu.get_cpu_capability()})"
-        processes = f"{self.worker.ranks} of {torch.get_num_threads()} threads"
-        settings = [
-            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in vars(self.config).items()
-        ]
-        lines = (
+        device = self.worker.device.type
+        if device == "cpu":
+            device = f"CPU ({torch.backends.cpu.get_cpu_capability()})"
+        threads = torch.get_num_threads()
+        return (
             f"{self.translator.corpus}: {len(self.train):,} pairs, {source:,} and {target:,} "
-            f"tokens; BLEU tokenization {scoring}",
-            f"{count_parameters(self.model):,} parameters on {device}, "
-            f"PyTorch {torch.__version__}, processes: {processes}",
-            ", ".join(settings),
-            f"{typed(self.folder)}: {self.done} of {self.config.epochs} epochs are done, "
-            f"{self.updates // self.config.epochs:,} updates per epoch",
+            f"tokens; BLEU tokenization {scoring}\n"
+            f"{count_parameters(self.model):,} parameters; PyTorch {torch.__version__}, {device}, "
+            f"{self.worker.ranks} process(es) with {threads} threads\n"
+            f"{', '.join(f'{name} {value}' for name, value in vars(self.config).items())}\n"
+            f"{as_typed(self.folder)}: {self.done} of {self.config.epochs} epochs are done, "
+            f"{self.updates // self.config.epochs:,} updates per epoch"
         )
-        return "\n".join(lines)
 
     def mean_loss(self, loss: float, epoch: int) -> float:
         """The mean of a loss over all ranks; UserError if it is no longer a finite number."""
@@ -7264,10 +7255,8 @@ class Run:
         begin = time.perf_counter()
         last = (0.0, 0.0, begin)  # loss, tokens and time at the last line
 
-        loads = []
-
         def log(loss_sum: Tensor, tokens: float) -> None:
-            nonlocal last, loads
+            nonlocal last
             if self.scheduler.last_epoch % self.config.log_every != 0:
                 return
             now = time.perf_counter()
@@ -7278,7 +7267,6 @@ class Run:
                 f"learning rate {self.scheduler.get_last_lr()[0]:.2e}"
             )
             last = (loss_sum, tokens, now)
-            loads = gpu_loads()
 
         batches = batches_of_epoch(self.config, self.train, epoch)
         if isinstance(self.net, OncePerUpdate):
@@ -7294,6 +7282,7 @@ class Run:
             accum_iter=self.config.accum_iter,
             log=log,
         )
+        loads = gpu_loads()
         loss = self.mean_loss(loss, epoch)
         if epoch > self.config.epochs - self.config.average:
             weights = {n: x.to("cpu", copy=True) for n, x in own_weights(self.model).items()}
@@ -7303,32 +7292,19 @@ class Run:
             "learning_rate": self.scheduler.get_last_lr()[0],
             "loss": loss,
             "tokens_per_second": round(ranks * state.tokens / (time.perf_counter() - begin)),
-            "gpu": loads or gpu_loads(),
+            "gpu": loads,
         }
 
     def validate(self, model: EncoderDecoder) -> dict:
-        """BLEU of greedy translations, nll and perplexity; each rank takes a share of the pairs."""
-        translator = dataclasses.replace(self.translator, model=model, longest=0)  # no warnings
-        pairs = self.pairs[self.worker.rank :: self.worker.ranks]
-        written = []
-        nll = 0.0
-        tokens = 0
-        if pairs:
+        """BLEU of greedy translations, nll and perplexity, by rank 0, known to all ranks."""
+        found = {}
+        if self.worker.rank == 0:
+            translator = dataclasses.replace(self.translator, model=model, longest=0)  # no warnings
             greedy = functools.partial(beam_search, beam=1)
-            ids = encode_pairs(pairs, translator.vocabularies, translator.languages)
-            tokens = sum(len(target) - 1 for _, target in ids)
-            batches = batches_to_score(translator, ids)
             with self.autocast():
-                written = translate(translator, [text for text, _ in pairs], greedy)
-                nll = tokens * evaluate_loss(model, batches)["nll"]
-        shares = gather((written, nll, tokens), self.worker)
-        texts = [""] * len(self.pairs)
-        for rank, (written, _, _) in enumerate(shares):
-            texts[rank :: self.worker.ranks] = written
-        references = [target for _, target in self.pairs]
-        bleu, _ = corpus_bleu(texts, references, translator.languages[1])
-        nll = sum(share[1] for share in shares) / sum(share[2] for share in shares)
-        return {"bleu": bleu, "nll": nll, "perplexity": perplexity(nll)}
+                _, found = score(translator, self.pairs, greedy)
+        [found, *_] = gather(found, self.worker)
+        return {"bleu": found["BLEU"], "nll": found["nll"], "perplexity": found["perplexity"]}
 
     def save(self, model: EncoderDecoder, entry: dict) -> None:
         """Add an entry to the history; write the model if it is the best, the log, `last.pt`."""
@@ -7357,18 +7333,15 @@ class Run:
     def conclusion(self) -> str:
         """Which epoch is the best, and what to do next."""
         best = max(self.history, key=quality)
-        name = f"epoch {best['epoch']}"
-        if best["averaged"]:
-            name = f"the mean of {best['averaged']} epochs"
-        said = [f"best: {name}, validation BLEU {best['bleu']:.2f} (greedy)"]
-        if best["bleu"] < 1:
-            said.append("BLEU is below 1 everywhere: the best was chosen by perplexity")
-        said.append(f"to translate with it: translate --model {typed(self.folder)}")
-        if self.done < self.config.epochs:
-            said.append(f"stopped: resume {typed(self.folder)} goes on")
-        if self.translator.corpus == BUILTIN:
-            said.append(f"a toy: it knows only the {BUILTIN}")
-        return "\n".join(said)
+        averaged = best["averaged"]
+        name = f"the mean of {averaged} epochs" if averaged else f"epoch {best['epoch']}"
+        folder = as_typed(self.folder)
+        stopped = self.done < self.config.epochs
+        return (
+            f"best: {name}, validation BLEU {best['bleu']:.2f} (greedy)\n"
+            f"to translate with it: translate --model {folder}"
+            + (f"\nstopped: `resume {folder}` continues it" if stopped else "")
+        )
 
 
 # %% [markdown]
@@ -7389,9 +7362,9 @@ def train_model(
     corpus: Corpus | None = None,
     epochs: int | None = None,
 ) -> str:
-    """Train a translator in `folder`, or go on; "finished", or "stopped" after `minutes`.
+    """Train a translator in `folder`, or continue; "finished", or "stopped" after `minutes`.
 
-    `corpus` replaces what `config.data` names. Without `config` a run goes on with its own
+    `corpus` replaces what `config.data` names. Without `config` a run continues with its own
     settings, for `epochs` in all if given. UserError if it cannot train.
     """
     if not minutes > 0:
@@ -7400,8 +7373,6 @@ def train_model(
     settings = config or read_settings(folder)[0]  # UserError if there is no run
     begin = time.perf_counter()
     with join_workers() as worker, held(folder, worker):
-        if settings.compile:
-            refuse_without_compiler()
         if worker.rank == 0 and config is not None:
             begin_run(config, folder, corpus)
         gather(None, worker)  # the others wait for the files
@@ -7457,7 +7428,7 @@ def train_model(
 
 # %%
 def read_parts(file: Path | None) -> None:
-    """Run a Python file that adds parts; UserError if it is missing or adds none."""
+    """Run a Python file that adds parts; UserError if it is missing."""
     if file is None:
         return
     file = file.expanduser()
@@ -7465,12 +7436,7 @@ def read_parts(file: Path | None) -> None:
         raise UserError(f"{file} is missing: --parts names a Python file that adds parts")
     sys.modules.setdefault(Path(SCRIPT).stem, sys.modules[__name__])  # for the file to import
     sys.path.insert(0, str(file.resolve().parent))  # and its neighbours
-    before = {kind: dict(parts) for kind, parts in PARTS.items()}
     runpy.run_path(str(file), run_name=file.stem)
-    if before == PARTS:
-        raise UserError(
-            f'{file} adds no part: it needs a line such as PARTS["attention"]["mine"] = Mine'
-        )
 
 
 def run_train(
@@ -7479,7 +7445,7 @@ def run_train(
     parts: Path | None = None,
     minutes: float = math.inf,
 ) -> None:
-    """Train a translator, or go on with a run; torchrun starts several processes.
+    """Train a translator, or continue a run; torchrun starts several processes.
 
     Args:
         folder: the run; without it RUNS_DIR/recipe-SOURCE-TARGET
@@ -7494,7 +7460,7 @@ def run_train(
 def run_resume(
     folder: Path, /, epochs: int | None = None, parts: Path | None = None, minutes: float = math.inf
 ) -> None:
-    """Go on with a run with its own settings.
+    """Continue a run with its own settings.
 
     Args:
         folder: the run
@@ -7534,8 +7500,8 @@ class ModelOptions:
 
 
 # %% [markdown]
-# `translate` reads its arguments, or standard input, and writes one line for each line. It cuts a
-# line where a sentence ends, and halves a sentence that is too long for the model.
+# `translate` reads its arguments, or standard input, and writes one output line per input line. It
+# cuts a line where a sentence ends, and halves a sentence that is too long for the model.
 
 
 # %% tags=["hide-input"]
@@ -7583,7 +7549,7 @@ def translate_lines(
     written = translate(translator, [part for _, part in parts], decode)
     for (number, _), text in zip(parts, written, strict=True):
         translations[number].append(text)
-    space = "" if translator.languages[1] in ("ja", "zh") else " "
+    space = "" if language_code(translator.languages[1]) in ("ja", "zh") else " "
     return [space.join(filter(None, texts)) for texts in translations]
 
 
@@ -7607,8 +7573,7 @@ def run_translate(
     waits = not sentences and sys.stdin.isatty()  # somebody types
     size = 1 if waits else 200
     for group in grouped(sentences or lines_of_input(), size):
-        lines = [line.rstrip("\r\n").encode(errors="surrogateescape") for line in group]
-        lines = [line.decode(errors="replace") for line in lines]
+        lines = [re.sub("[\ud800-\udfff]", "\ufffd", line.rstrip("\r\n")) for line in group]
         for line in lines:
             if "\ufffd" in line:
                 warnings.warn(f"{line[:40]!r} was not UTF-8: bytes are replaced", stacklevel=1)
@@ -7643,32 +7608,27 @@ def run_evaluate(
 
 
 # %% [markdown]
-# An error that you can fix ends in one line that says how. Any other is a bug and keeps its
-# traceback.
+# If you can fix an error, the program prints one line that says how. Any other error is a bug and
+# keeps its traceback.
 
 
 # %%
-COMMANDS = {
-    "train": run_train,
-    "resume": run_resume,
-    "translate": run_translate,
-    "evaluate": run_evaluate,
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     import tyro
 
-    for name in "stdin", "stdout", "stderr":
-        if getattr(sys, name) is None:  # closed by the caller
-            setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack some characters
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    commands = {
+        "train": run_train,
+        "resume": run_resume,
+        "translate": run_translate,
+        "evaluate": run_evaluate,
+    }
     try:
         flat = [tyro.conf.OmitArgPrefixes]
-        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=SCRIPT, args=arguments, config=flat)
+        tyro.extras.subcommand_cli_from_dict(commands, prog=SCRIPT, args=arguments, config=flat)
         sys.stdout.flush()
         return 0
     except BrokenPipeError:

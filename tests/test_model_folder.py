@@ -93,7 +93,7 @@ def test_a_model_takes_the_place_of_another_model(tmp_path):
 def test_a_model_of_another_program_is_not_overwritten(tmp_path):
     theirs = '{"model": "gpt2", "mine": 1}'
     (tmp_path / "config.json").write_text(theirs)
-    with pytest.raises(tutorial.UserError, match="name an empty folder"):
+    with pytest.raises(tutorial.UserError, match="use an empty folder"):
         tutorial.save_model(toy(0), tmp_path)
     assert (tmp_path / "config.json").read_text() == theirs
 

@@ -130,7 +130,7 @@ def test_vocabularies_of_an_attempt_that_failed_do_not_stay(small_config, tmp_pa
 
 
 def test_a_run_starts_with_the_weights_and_words_of_a_model(small_config, small_run, tmp_path):
-    """It does not need that model any more when it goes on."""
+    """It does not need that model any more when it continues."""
     model = tmp_path / "model"
     tutorial.save_model(tutorial.load_trained_model(small_run), model)
     given = weights_of(model)
@@ -274,9 +274,9 @@ def test_a_folder_with_other_things_is_refused_and_not_touched(
     before = sorted(home.rglob("*")), contents(home)
     (tmp_path / "link").symlink_to(home)
     for folder in (home, tmp_path / "link"):
-        with pytest.raises(UserError, match="name an empty folder"):
+        with pytest.raises(UserError, match="use an empty folder"):
             tutorial.train_model(small_config, folder)
-        with pytest.raises(UserError, match="name an empty folder"):
+        with pytest.raises(UserError, match="use an empty folder"):
             tutorial.save_model(tutorial.load_trained_model(small_run), folder)
         assert (sorted(home.rglob("*")), contents(home)) == before
 
@@ -305,7 +305,7 @@ def test_no_model_is_written_over_a_run(small_config, small_run, run, tmp_path):
     tutorial.begin_run(small_config, tmp_path / "begun")
     for folder in (run, tmp_path / "begun"):
         before = contents(folder)
-        with pytest.raises(UserError, match="is a run: name another folder"):
+        with pytest.raises(UserError, match="is a run: use another folder"):
             tutorial.save_model(tutorial.load_trained_model(small_run), folder)
         assert contents(folder) == before
 
