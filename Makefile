@@ -178,7 +178,6 @@ results: $(READY) ## Train the rows of the tables, score each once, write docs/r
 	$(RESULTS).train run
 	for step in validate test steps; do $(RESULTS).score $$step || exit; done
 	$(RESULTS).ship pretrained
-	$(RESULTS).speed pace
 	$(MAKE) views
 
 experiments: $(READY) ## Run the small experiments in the text, write docs/results (an hour or two)

@@ -21,7 +21,7 @@
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
 # **Figure 1.** Attention from English to German. A curve joins each English piece to the German
-# pieces the model looked at while writing it, in its last layer, on average over its heads ([Part
+# pieces the model looked at while writing it, in its last layer, averaged over its heads ([Part
 # 9](#looking-inside)). Nobody told it which words belong together: it learnt to look there by
 # learning to translate.
 #
@@ -35,9 +35,9 @@
 #
 # By the end you will have built such a model yourself. We follow the paper [*Attention Is All You
 # Need*](https://arxiv.org/abs/1706.03762), in which eight researchers proposed in 2017 to translate
-# with attention alone. We explain each idea, implement it in a few lines, and check most formulas
-# against independent code. The same file is an article, a notebook, a module and a command-line
-# program.
+# with attention as the only link between words. We explain each idea, implement it in a few lines,
+# and check most formulas against independent code. The same file is an article, a notebook, a
+# module and a command-line program.
 #
 # <a id="setup"></a>
 # *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs whatever is
@@ -175,8 +175,8 @@ class UserError(Exception):
 # seconds, the longest in a few minutes. You should have used PyTorch a little, and you need three
 # facts:
 #
-# - A matrix maps vectors to vectors. An inner product grows with the lengths of two vectors, and is
-#   largest where they point the same way.
+# - A matrix maps vectors to vectors. An inner product measures how far two vectors point the same
+#   way, and its size grows with their lengths.
 # - The gradient says how the loss changes with each parameter, and *backpropagation*
 #   (`loss.backward()`) computes it.
 # - The probabilities of all possible next words add up to one.
@@ -192,7 +192,7 @@ class UserError(Exception):
 # - *Everything.* Read all ten Parts. The engine room is folded; you need it only for training runs
 #   that take hours.
 # - *Just GPT.* Read on to the end of Part 4, then go to [Part 10](#today).
-# - *By doing.* After Parts 1, 2, 4, 9 and 10, solve a sheet of `docs/course`. It has blanks to fill
+# - *Hands-on.* After Parts 1, 2, 4, 9 and 10, solve a sheet of `docs/course`. It has blanks to fill
 #   in, and a cell below each task checks your code.
 #
 # | Part | What it covers |
@@ -262,10 +262,11 @@ def published(name: str) -> None:
 # at the source while it wrote ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)).
 #
 # (§2) Convolutions run in parallel, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
-# [ConvS2S](https://arxiv.org/abs/1705.03122), but the number of operations needed to relate two
-# words grows with their distance. With *self-attention*, in which the positions of one sequence
-# attend to each other, it is constant. The price is that averaging over positions blurs detail, and
-# [several heads](#multi-head-attention) make up for this.
+# [ConvS2S](https://arxiv.org/abs/1705.03122), but the number of steps needed to relate two words
+# grows with their distance. With *self-attention*, in which the positions of one sequence attend to
+# each other, it is constant. This has two prices. Averaging over positions blurs detail; [several
+# heads](#multi-head-attention) make up for this. And comparing all words with all others takes work
+# that grows with the square of the length ([Part 5](#why-self-attention)).
 #
 # (§2) To the authors' knowledge, the *Transformer* was the first model to turn one sequence into
 # another with self-attention alone, without convolutions or recurrence along the sequence.
@@ -323,8 +324,8 @@ def published(name: str) -> None:
 # numbers say which Part explains each box; on the page they lead there. Layer normalisation and
 # some sums are left out.
 #
-# The same in pseudocode, where $\mathrm{attention}(a, b)$ takes queries from $a$, keys and values
-# from $b$:
+# The same in pseudocode. In $\mathrm{attention}(a, b)$ each row of $a$ collects what it needs from
+# the rows of $b$:
 #
 # ```text
 # x = embed(source) + positions                    Part 2   one row for each token
@@ -361,8 +362,8 @@ def published(name: str) -> None:
 # ## One sentence
 #
 # Each word becomes a vector. Real models use hundreds of numbers per word and [learn
-# them](#embeddings). We use two, so that we can draw them, and pick them by hand: nouns on the
-# right, the two parts of the verb on the left, adjectives at the top, articles at the bottom.
+# them](#embeddings). We use two, which we can draw, and choose them by hand: nouns on the right,
+# the two parts of the verb on the left, adjectives at the top, articles at the bottom.
 
 # %%
 WORDS = ["Ein", "kleines", "Mädchen", "hebt", "einen", "roten", "Ball", "auf"]
@@ -377,9 +378,9 @@ VECTORS = torch.tensor([
 # A word's question is answered in three steps.
 #
 # 1. **Compare.** The inner product of query and key, $q \cdot k = \sum_i q_i k_i$, is positive if
-#    they point roughly the same way, zero at right angles, and negative if they are opposed, and it
-#    grows with their lengths. Dividing it by the square root of the width, here $\sqrt 2$, gives
-#    the *score* ([why divide?](#why-scale)).
+#    they point roughly the same way, zero at right angles, and negative if they are opposed; its
+#    size grows with their lengths. Dividing it by the square root of the width, here $\sqrt 2$,
+#    gives the *score* ([why divide?](#why-scale)).
 # 2. **Share out.** The *softmax* turns scores into positive *weights* that sum to one:
 #    $w_i = e^{s_i} / \sum_j e^{s_j}$.
 # 3. **Mix.** The answer is the sum of all values, each times its weight.
@@ -449,7 +450,9 @@ def ball_asks_through_matrices():
 # The vector of *Ball* points to the right. Its query points up, to the adjectives, and *roten*
 # (red) gets most of the weight: *Ball* **attends to** *roten*. Check it by hand: the vector (1.8,
 # −0.4) becomes the query (−0.4, 1.8), the key of *roten* is (−0.1, 3.8), their inner product is
-# $0.04 + 6.84 = 6.88$, and divided by $\sqrt 2$ it is the score in the table.
+# $0.04 + 6.84 = 6.88$, which, divided by $\sqrt 2$, gives the score in the table. The answer is
+# almost the vertical part of *roten* alone. In the model it is added to the vector of *Ball* ([Part
+# 2](#residual)), which from then on stands for a red ball.
 
 
 # %% tags=["hide-input"]
@@ -518,7 +521,7 @@ def before_and_after_the_matrices_figure():
         line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
         plane = plane_of(plane_rows("Ball", query, keys), 5) + line
         planes.append(plane.properties(title=title))
-    text = "Ball asks twice. Left it attends to the nouns, itself among them; right to roten."
+    text = "Ball asks twice. On the left it attends to the nouns, on the right to roten."
     return alt.hconcat(*planes, description=text)
 
 
@@ -634,7 +637,7 @@ def derivative_by_width_figure():
 
 # %% [markdown]
 # **Figure 4.** Mean size of the softmax's derivative, for random vectors as at the start of
-# training. With the division it hardly depends on the width. Without it, it shrinks as vectors get
+# training. With the division it hardly depends on the width. Undivided, it shrinks as vectors get
 # wider.
 #
 # <a id="additive"></a>
@@ -834,7 +837,8 @@ def check_attention_equals_torch():
 # its own value matrix, and it can also choose what to take.
 #
 # An extreme case shows what a single average can lose. One query finds two of eight words equally
-# well. In one experiment these two pass on *left* and *right*, in the other *up* and *down*:
+# well. In one case these two pass on *left* and *right*, two opposite vectors, and in the other
+# *down* and *up*:
 
 
 # %%
@@ -846,15 +850,15 @@ def two_pairs_with_one_mean():
     first[2, 0] = -1.0  # left
     first[5, 0] = 1.0  # right
     answers = {}
-    for name, values in (("left and right", first), ("up and down", first.flip(1))):
+    for name, values in (("left and right", first), ("down and up", first.flip(1))):
         answer, weights = ask(query, keys, values)
         answers[name] = answer.round(decimals=2)
     return {"weights": weights.round(decimals=2)} | answers
 
 
 # %% [markdown]
-# In each case the opposite values cancel and the answer is zero, so later layers cannot tell *left
-# and right* from *up and down*. Two queries, one for each word, would return both values.
+# In each case the opposite values cancel and the answer is zero, so later layers cannot tell the
+# two cases apart. Two queries, one for each word, would return both values.
 #
 # (§2, §3.2.2) The paper's reason is close to this: a single head averages, which keeps it from
 # attending to different kinds of information at different positions, and lowers its *effective
@@ -890,7 +894,7 @@ def list_of_heads(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
 
 # %%
 @example
-def check_one_product_cut_into_heads_is_the_list():
+def check_one_product_cut_into_heads_equals_the_list():
     x = torch.randn(5, 8)  # T = 5, D = 8
     W_q, W_k, W_v = torch.randn(3, 2, 8, 4)  # H = 2, d_k = 4
     parts = []
@@ -1096,11 +1100,12 @@ def a_view_straight_to_heads_mixes_positions():
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 9.** The whole model (the paper's Figure 1), here with the norm before each sub-layer
-# ([why](#residual)). From layer to layer the shape never changes. On the page, type a sentence and
-# press Play to follow it through the model, or point at a box: you see the vector of the chosen
-# subword, the weights of every head and, in the decoder, what the model would predict at this point
-# (the *[logit lens](#logit-lens)*). Then unplug a part, and see whether the translation breaks.
+# **Figure 9.** The whole model (the paper's Figure 1), here with the norm before each sub-layer,
+# that is, each attention or feed-forward network ([why](#residual)). From layer to layer the shape
+# never changes. On the page, type a sentence and press Play to follow it through the model, or
+# point at a box: you see the vector of the chosen subword, the weights of every head and, in the
+# decoder, what the model would predict at this point (the *[logit lens](#logit-lens)*). Then unplug
+# a part, and see whether the translation breaks.
 #
 # Part 1 built attention. Here we add [embeddings](#embeddings) and
 # [positions](#positional-encoding), then the rest of a layer: a [feed-forward
@@ -1132,8 +1137,9 @@ class Embeddings(nn.Module):
 # %% [markdown]
 # > **Why multiply by $\sqrt{D}$?** The paper does not say. The usual explanation is that the same
 # > matrix may also serve in the [generator](#generator), which needs entries of about $D^{-1/2}$ at
-# > the start. As embeddings, entries that small would drown in the positional encoding, whose
-# > entries reach 1. The factor brings them up to about one.
+# > the start: its inputs have length about $\sqrt{D}$, so its logits then have variance about one.
+# > As embeddings, entries that small would drown in the positional encoding, whose entries reach 1.
+# > The factor brings them up to about one.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
@@ -1197,8 +1203,8 @@ def sinusoids_figure():
 # a sentence.
 #
 # (§3.5) The authors expected these waves to make it easy to attend by relative position: for every
-# distance $k$, one matrix turns $PE_p$ into $PE_{p+k}$ at all positions $p$. This matrix rotates
-# each pair of sine and cosine by the angle $k\,\omega_i$, where $\omega_i = 10000^{-2i/D}$ is the
+# distance $n$, one matrix turns $PE_p$ into $PE_{p+n}$ at all positions $p$. This matrix rotates
+# each pair of sine and cosine by the angle $n\,\omega_i$, where $\omega_i = 10000^{-2i/D}$ is the
 # frequency of the wave:
 
 
@@ -1206,10 +1212,10 @@ def sinusoids_figure():
 @example
 def check_a_shift_is_a_linear_map():
     pe = PositionalEncoding(8, 0.0, max_len=60).pe[0]
-    k = 5
+    n = 5
     frequency = 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
-    cos = torch.cos(k * frequency)
-    sin = torch.sin(k * frequency)
+    cos = torch.cos(n * frequency)
+    sin = torch.sin(n * frequency)
     rotations = [torch.tensor([[c, s], [-s, c]]) for c, s in zip(cos, sin, strict=True)]
     shifted = pe[:55] @ torch.block_diag(*rotations).T
     assert_close(shifted, pe[5:], atol=1e-5, rtol=0)
@@ -1217,8 +1223,8 @@ def check_a_shift_is_a_linear_map():
 
 # %% [markdown]
 # So the inner product of two encodings depends only on their distance. Each pair is a point on the
-# unit circle, and two such points at an angle $k\,\omega_i$ have the inner product
-# $\cos(k\,\omega_i)$. Over all pairs, $PE_p \cdot PE_{p+k} = \sum_i \cos(k\,\omega_i)$:
+# unit circle, and two such points at an angle $n\,\omega_i$ have the inner product
+# $\cos(n\,\omega_i)$. Over all pairs, $PE_p \cdot PE_{p+n} = \sum_i \cos(n\,\omega_i)$:
 
 
 # %% tags=["hide-input"]
@@ -1236,10 +1242,10 @@ def inner_products_by_distance_figure():
 # itself, where its value is $D/2 = 32$, and falls off on both sides with ripples. On the page you
 # can drag the position, and rotate its query.
 #
-# What can a head do with this? Take positions alone, without embeddings. If $W^Q$ and $W^K$ are the
-# identity, each position gives itself the highest score. If $W^Q$ rotates by one step back ($k =
-# -1$), each position but the first gives the highest score to its predecessor. Scale $W^Q$ up, and
-# the weights get sharper.
+# What can a head do with this? Take one head of full width, and positions alone, without
+# embeddings. If $W^Q$ and $W^K$ are the identity, each position gives itself the highest score. If
+# $W^Q$ rotates by one step back ($n = -1$), each position but the first gives the highest score to
+# its predecessor. Scale $W^Q$ up, and the weights get sharper.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1291,17 +1297,18 @@ class PositionwiseFeedForward(nn.Module):
 #
 # Backpropagation multiplies these factors, one per sub-layer. Without the sum the factors would be
 # $f'(x)$ alone. If these shrink what they multiply, their product shrinks exponentially with depth,
-# and the first layers hardly learn: **vanishing gradients**. With the sum, the product contains the
-# identity, so the gradient has a direct path to the first layer.
+# and the first layers hardly learn: **vanishing gradients**. With the sum, one term of the
+# multiplied-out product is the identity, so the gradient has a direct path to the first layer.
 #
 # <a id="layer-norm"></a>
 # ## Layer normalisation
 #
 # Sums have a drawback: they grow. With fresh weights each feed-forward network makes the vectors
-# larger by about the same factor, so their size grows exponentially with depth, and such a stack is
-# hard to train. **Layer normalisation** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) keeps
-# the size constant. It shifts the vector of each position to mean zero and scales it to variance
-# one:
+# larger by about the same factor, so their size grows exponentially with depth. Deep layers then
+# saturate every softmax and dwarf what the first layers wrote. **Layer normalisation** ([Ba et al.,
+# 2016](https://arxiv.org/abs/1607.06450)) brings a vector back to a fixed size. It shifts the
+# vector of each position to mean zero and scales it to variance one; a learnt scale $\gamma$ and
+# shift $\beta$ follow:
 #
 # $$\begin{gathered}
 # \mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta, \\
@@ -1309,8 +1316,8 @@ class PositionwiseFeedForward(nn.Module):
 # \end{gathered}$$
 #
 # Here $\odot$ multiplies entry by entry, and the small constant $\epsilon$ avoids a division by
-# zero. The scale $\gamma$ and the shift $\beta$ are learnt; PyTorch calls them `weight` and `bias`.
-# The result does not depend on other positions or on the rest of the batch.
+# zero. PyTorch calls $\gamma$ and $\beta$ `weight` and `bias`. The result does not depend on other
+# positions or on the rest of the batch.
 
 
 # %%
@@ -1401,11 +1408,11 @@ def size_of_the_stream_figure():
 # slows down. In post-norm the size stays constant.
 #
 # > **Why put the norm first when the paper puts it last?** Pre-norm trains more reliably. In
-# > post-norm the gradient crosses every norm on its way to the first layer, and at the start the
-# > gradients near the output are large. Such a stack needs a careful [warm-up](#schedule) of the
-# > learning rate ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)), and a deep one may fail
-# > to train. Once trained, it can be just as good. BERT is post-norm; GPT-2 and most models after
-# > it are pre-norm. For the paper's order, set `norm_first=False`.
+# > post-norm every norm divides the sum by its size, and the gradient with it. So at the start
+# > gradients are large near the output and shrink on the way to the first layer. Such a stack needs
+# > a careful [warm-up](#schedule) of the learning rate ([Xiong et al.,
+# > 2020](https://arxiv.org/abs/2002.04745)), and a deep one may fail to train. BERT is post-norm;
+# > GPT-2 and most models after it are pre-norm. For the paper's order, set `norm_first=False`.
 # >
 # > **Why a norm at the end of a pre-norm stack?** Nothing normalises the residual stream itself,
 # > and every sub-layer adds to it. The final norm gives the output a fixed scale. The memory needs
@@ -1600,7 +1607,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = self.proj(x)  # (..., V); log-probabilities are fp32, also of 16-bit logits
+        logits = self.proj(x)  # (..., V); log-probabilities are fp32 even when these are 16-bit
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -1793,7 +1800,8 @@ def count_parameters(model: nn.Module) -> int:
 def parameters_beside_table_3():
     with torch.device("meta"):
         base = make_model(37_000, 37_000, share_embeddings=True)
-        big = make_model(37_000, 37_000, 6, 1024, 4096, 16, share_embeddings=True)
+        sizes = {"d_model": 1024, "d_ff": 4096, "h": 16}
+        big = make_model(37_000, 37_000, **sizes, share_embeddings=True)
     millions = {"base": count_parameters(base) / 1e6, "big": count_parameters(big) / 1e6}
     return {name: f"{number:.1f} million" for name, number in millions.items()}
 
@@ -1817,7 +1825,7 @@ def parameters_beside_table_3():
 #    <details><summary>Answer</summary>
 #
 #    Only its order changes: the same vectors come out backwards. For the decoder it is the same
-#    memory.
+#    memory, because attention sums over it, and a sum has no order.
 #
 #    </details>
 #
@@ -2996,8 +3004,9 @@ def the_corpus_at_hand():
 # A list of tokens no longer says where the spaces were: was it `dog .` or `dog.`? So a token with
 # no space before it gets the mark `‿`, and we can restore the cleaned text exactly.
 #
-# The same text can be stored in several ways: *ä* as one character or two, a space as a tab. So we
-# first bring all text to one form: Unicode's normal form NFC, no control characters, single spaces.
+# The same text can be stored in several ways: *ä* as one character or two, a gap as a space or a
+# tab. So we first bring all text to one form: Unicode's normal form NFC, no control characters,
+# single spaces.
 
 
 # %% tags=["hide-input"]
@@ -3109,7 +3118,7 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
 
 def sample_of(pairs: Sequence[Pair], enough: int = 200_000) -> Iterator[Pair]:
     """All pairs, or every n-th if there are more than `enough`."""
-    return itertools.islice(pairs, 0, None, -(-len(pairs) // enough))
+    return itertools.islice(pairs, 0, None, math.ceil(len(pairs) / enough))
 
 
 def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabulary]:
@@ -3123,8 +3132,8 @@ def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabula
 
 # %% [markdown]
 # Text is encoded once, before training. The source gets `</s>` at its end, the target `<s>` before
-# it and `</s>` after it. Pairs with an empty side, or with more tokens than the model has
-# positions, are left out.
+# it and `</s>` after it. Training leaves out pairs that are not `usable`: those with an empty side,
+# or with more tokens than the model has positions.
 #
 # > **Why does only the target get `<s>`?** The decoder needs something to read before it has
 # > written its first word. The encoder reads the whole source at once.
@@ -3157,7 +3166,7 @@ def usable(pair: IdPair, max_len: int) -> bool:
 def check_words_of_the_test_are_unknown_and_ids_have_their_ends():
     train = [("Ein Hund rennt.", "A dog runs."), ("Ein Hund bellt.", "A dog barks.")]
     test = [("Ein Hund schläft.", "A dog sleeps.")]
-    splits = {"train": train, "val": test, "test": 2 * test}
+    splits = {"train": train, "val": test, "test": 2 * test}  # twice, to pass min_freq if it leaked
     words = learn_words(Corpus("four captions", ("de", "en"), splits))
     [(source, target)] = encode_pairs(test, words, ("de", "en"))
     assert source[-1] == target[-1] == END
@@ -3229,7 +3238,7 @@ def token_batches(
     numbers.sort(key=lambda number: max(lengths[number]))
     batches = []
     for number in numbers:
-        longest = max(lengths[number])  # so far: they are sorted
+        longest = max(lengths[number])  # of the batch so far, since they are sorted
         if not batches or longest * (len(batches[-1]) + 1) > budget:
             batches.append([])
         batches[-1].append(number)
@@ -3273,10 +3282,11 @@ def create_dataloaders(
 # <a id="demonstration"></a>
 # ## A demonstration
 #
-# `run_epoch` of Part 3, which trained the copy task, now trains a small translator: one layer of
+# `run_epoch` of Part 3, which trained the copy model, now trains a small translator: one layer of
 # width 128 in each stack, trained for two epochs on short sentences of Multi30k (up to 15 tokens in
-# German, 14 in English), in batches of 512 positions. So short a training gives poor translations;
-# the published model comes in [Part 7](#model-at-hand). **Cost: two minutes.**
+# German, 14 in English), in batches of at most 512 positions. After so little training the
+# translations are poor; the published model comes in [Part 7](#model-at-hand). **Cost: two
+# minutes.**
 #
 # *Folded: a `Translator` keeps a model together with its languages and vocabularies, and `move`
 # puts a batch on the GPU, if there is one.*
@@ -3373,13 +3383,10 @@ def train_a_demonstration():
 # ## Translating
 #
 # (§6.1) As in the paper, a translation may be up to 50 tokens longer than its source. Each sentence
-# has its own limit and its own mask, so its neighbours change nothing, up to rounding. We sort
-# sentences by length, decode them in batches, and put the translations back in order. For the
-# [token budget](#token-budget) we count each sentence as 50 tokens longer than it is, so that the
-# batch still fits if all translations become that long.
-#
-# The model has seen only a few dozen texts of two sentences, and tends to drop the second. The
-# [command line](#command-line) splits a text into sentences first.
+# has its own limit and its own mask, so the rest of its batch does not affect it, apart from
+# rounding. We sort sentences by length, decode them in batches, and put the translations back in
+# order. For the [token budget](#token-budget) we count each sentence as 50 tokens longer than it
+# is, so that the batch still fits if all translations become that long.
 
 
 # %%
@@ -3457,7 +3464,7 @@ def what_the_demonstration_says():
     translator = trained("train_a_demonstration")
     written = translate(translator, list(TRY_THESE))
     rows = list(zip(TRY_THESE, TRY_THESE.values(), written, strict=True))
-    caption = f"demonstration, minutes of training on {translator.corpus}, greedy"
+    caption = f"demonstration, two minutes of training on {translator.corpus}, greedy"
     return table(rows, ["source", "word for word", "translation"], caption)
 
 
@@ -3495,7 +3502,7 @@ def what_the_demonstration_says():
 # The paper does four things that the translator of Part 6 does not. It cuts words into **subwords**
 # (§5.1). It uses one matrix for both embeddings and the generator (§3.4). It decodes with **beam
 # search**, and with the average of several checkpoints (both §6.1). This Part adds all four, and a
-# cache that makes decoding fast. [Part 8](#step-by-step) measures what each of the four gains.
+# cache that makes decoding fast. [Part 8](#step-by-step) measures what they gain.
 #
 # <a id="byte-pairs"></a>
 # ## Subwords
@@ -3513,7 +3520,7 @@ def what_the_demonstration_says():
 # (§5.1) The paper has one vocabulary of about 37,000 tokens for English and German. Names, numbers
 # and many stems are spelt alike in both languages and share their subwords.
 #
-# First a version of our own. A word is a tuple of subwords, and `words` counts how often each word
+# First, our own version. A word is a tuple of subwords, and `words` counts how often each word
 # occurs:
 
 
@@ -3554,9 +3561,9 @@ def merges_of_four_words():
 
 
 # %% [markdown]
-# The mark `▁` stands for the space before a word. After two merges *est* is a subword: the two
-# words that end in it occur nine times in all. After five, *▁low* is one too, and the new word
-# *lowest* is cut into *▁low* and *est*.
+# The mark `▁` stands for the space before a word, so it says the opposite of the `‿` of Part 6.
+# After two merges *est* is a subword: the two words that end in it occur nine times in all. After
+# five, *▁low* is one too, and the new word *lowest* is cut into *▁low* and *est*.
 #
 # For real text we use the library `tokenizers`, which does the same much faster. It first splits
 # text at spaces and around punctuation, so no subword joins a word and a comma. Our class has the
@@ -3618,7 +3625,7 @@ def subwords_of_a_few_words():
 
 # %% [markdown]
 # Frequent words stay whole. Compounds are cut, not always where a linguist would cut them. The mark
-# keeps the spaces, so nothing is lost. Only a letter that never occurred in training is unknown.
+# keeps the spaces, so nothing is lost. Only a character that never occurred in training is unknown.
 #
 # > **How large should the vocabulary be?** A small one makes long sentences of well-trained
 # > subwords. A large one makes short sentences, but many of its subwords are rare, and the output
@@ -3638,8 +3645,9 @@ def subwords_of_a_few_words():
 # uses. The price is one vector for both languages, even for *die*, a German article and an English
 # verb.
 #
-# `share_embeddings=True` in [`make_model`](#make-model) turns this on. It needs one vocabulary for
-# both languages, because a row must mean the same token everywhere.
+# `share_embeddings=True` in [`make_model`](#make-model) turns this on: its last lines put one
+# matrix in all three places. The generator keeps its own bias. It needs one vocabulary for both
+# languages, because a row must mean the same token everywhere.
 #
 # <a id="model-to-take-away"></a>
 # ## A finished model
@@ -3765,7 +3773,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 
 def load_trained_model(place: str | Path, device: torch.device | None = None) -> Translator:
-    """The translator in a folder, of a model or of a run; "pretrained" is the published one.
+    """The translator in the folder of a model or of a run; "pretrained" is the published one.
 
     UserError where a file is missing or damaged, does not fit, or names an unknown part.
     """
@@ -3796,8 +3804,12 @@ def load_trained_model(place: str | Path, device: torch.device | None = None) ->
 
 # %% [markdown]
 # <a id="model-at-hand"></a>
-# `translate(load_trained_model("pretrained"), ["Ein Hund."])` is all you need to use it. Where the
-# folder is missing, the demonstration of Part 6 takes its place.
+# `translate(load_trained_model("pretrained"), ["Ein Hund."])` is all you need to use it. It decodes
+# greedily; add `decode=beam_search` for the search that follows. Where the folder is missing, the
+# demonstration of Part 6 takes its place.
+#
+# The model has seen only a few dozen texts of two sentences, and tends to drop the second. The
+# [command line](#command-line) splits a text into sentences first.
 
 
 # %%
@@ -3860,14 +3872,14 @@ def a_finished_model_meets_a_new_word():
 
 # %%
 def length_penalty(length: Tensor | int, alpha: float) -> Tensor | float:
-    """What the log-probability of a target is divided by (§6.1); its end counts, its start not."""
+    """The divisor of a log-probability (§6.1); the length includes the end, not the start."""
     return ((5 + length) / 6) ** alpha
 
 
 # %% [markdown]
 # Now the search for one sentence. A hypothesis is a pair: a log-probability, and ids from the start
-# token on. `grow` is one step. A finished hypothesis keeps its place in the beam, so the others
-# share what is left. The unfinished ones all have the same length, so we can rank them by
+# token on. `grow` is one step. A finished hypothesis keeps a place in the beam, which leaves fewer
+# for the others. The unfinished ones all have the same length, so we can rank them by
 # log-probability and leave the score to the end.
 
 
@@ -3969,9 +3981,9 @@ def one_search():
 
 # %% [markdown]
 # **Figure 20.** One search with a beam of three, and the score of each hypothesis. A finished one
-# has its `</s>` and keeps its place. On the page the search is a tree: under each subword stands
-# the log-probability of everything up to it, and beyond the dashed line are the best hypotheses
-# that each step drops. Try a sentence, a width or an $\alpha$ of your own.
+# has its `</s>` and keeps a place. On the page the search is a tree: under each subword stands the
+# log-probability of everything up to it, and beyond the dashed line are the best hypotheses that
+# each step drops. Try a sentence, a width or an $\alpha$ of your own.
 #
 # Greedy decoding takes *A*, the likeliest beginning. *A artist* is not English, and the published
 # model ends with *A female performer is painting outside*. The beam keeps *An* as well and finds
@@ -4001,7 +4013,7 @@ def one_search():
 #
 # <!-- end of results: beam -->
 #
-# > **Why not take α = 1.4, where BLEU is highest?** Up to 1, one more token that is as probable as
+# > **Why not take α = 1.4, where BLEU is highest?** With α up to 1, a further token as probable as
 # > those before it still lowers the score slightly. Beyond 1 there is a length from which it
 # > *raises* the score: with $\alpha = 1.4$, from the fourteenth token on. A model that repeats
 # > itself would then be rewarded for not ending. So Part 8 tries no α above 1.
@@ -4012,11 +4024,11 @@ def one_search():
 # ## Decoding with a cache
 #
 # At every step the plain decoder recomputes all earlier positions, and gets the same numbers as
-# before, because the causal mask hides later tokens from them. So we compute the newest position
-# only: with batches, that makes greedy decoding over twenty times as fast as a plain loop over
-# single sentences ([the table](#speed)). Nothing but attention looks at other positions, and it
-# needs only their keys and values. We keep these, for a batch of B sentences with a beam of
-# hypotheses each:
+# before, because the causal mask hides later tokens from them. So the decoder computes only the
+# newest position. Together with batches, that makes greedy decoding, a beam of one, over twenty
+# times as fast as a plain loop over single sentences ([the table](#speed)). Nothing but attention
+# looks at other positions, and it needs only their keys and values. We keep these, for a batch of B
+# sentences with a beam of hypotheses each:
 #
 # | Attention | Keeps keys and values of | Shape | After each step |
 # | --- | --- | --- | --- |
@@ -4025,8 +4037,9 @@ def one_search():
 #
 # We copy the decoder around the same weights, and put a wrapper in place of each attention. For
 # self-attention it calls the `project`, `attend` and `join` of the attention, never its `forward`.
-# So a class of your own works here if it changes only those three. The middle axis of the states
-# (B, T, D), which used to be positions, is now hypotheses: (B, beam, D).
+# So a class of your own works here if it changes only these three and takes positions from the
+# shapes of queries and keys. The middle axis of the states (B, T, D), which used to be positions,
+# is now hypotheses: (B, beam, D).
 #
 # In self-attention each hypothesis has its own past, so each becomes a row with one query. The new
 # key and value are appended to those kept. The cache holds no future, so no mask is needed. When
@@ -4091,7 +4104,7 @@ def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
     It takes states (B, beam, D) of one position at a time, for B sentences with a beam each.
     Without `memory` there is no cross-attention: the decoder of a language model.
     """
-    # deepcopy skips what its memo already holds: all but the decoder and its layers themselves.
+    # Copy the containers, share all else: deepcopy does not copy what its memo already holds.
     own = {decoder, decoder.layers, *decoder.layers}
     shared = [*(part for part in decoder.modules() if part not in own), *decoder.parameters()]
     decoder = copy.deepcopy(decoder, {id(part): part for part in shared})
@@ -4173,7 +4186,7 @@ def check_cached_and_plain_decoding_agree():
 #
 # **Propose.** Each hypothesis proposes its four best tokens. A fifth could never get a place, since
 # four from the same hypothesis beat it. The sixteen proposals lie in one row, so proposal $n$,
-# counted from 0, comes from place `n // 4`. A finished hypothesis keeps its place. Its one proposal
+# counted from 0, comes from place `n // 4`. A finished hypothesis keeps a place. Its one proposal
 # is padding, with a score of $+\infty$, so that it always wins. Its real log-probability is kept
 # beside it.
 #
@@ -4245,10 +4258,10 @@ def beam_search(
 
             # The cache follows. Sentences that are done leave.
             rows = (go_on.unsqueeze(1) * beam + place[go_on]).flatten()
-            fewer = len(go_on) < len(left)
-            if beam > 1 or fewer:
-                keep_hypotheses(decoder, rows, go_on if fewer else None)
-            if fewer:
+            some_done = len(go_on) < len(left)
+            if beam > 1 or some_done:  # a beam of one is never reordered
+                keep_hypotheses(decoder, rows, go_on if some_done else None)
+            if some_done:
                 state = (left, written, ended, length, logp, limit, src_mask)
                 left, written, ended, length, logp, limit, src_mask = [x[go_on] for x in state]
     return results[:, : written.size(2)]
@@ -4256,7 +4269,8 @@ def beam_search(
 
 # %% [markdown]
 # We search three sentences in one batch, with different lengths and limits. Each must get what
-# `search_one` finds for it alone. And a beam of one must be greedy decoding.
+# `search_one` finds for it alone. `search_one` never stops early, so this also checks the rule for
+# stopping. And a beam of one must be greedy decoding.
 
 
 # %%
@@ -4301,9 +4315,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 
 
 # %% [markdown]
-# The mean of two unrelated models is worthless. But late checkpoints of one run lie close together,
-# in one valley of the loss. We average six. In this run that gains almost nothing on the validation
-# split:
+# The mean of two unrelated models is worthless, but late checkpoints of one run lie close together.
+# We average six. In this run that gains almost nothing on the validation split:
 #
 # <!-- results: averaging -->
 #
@@ -4330,12 +4343,14 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <a id="try-recipe"></a>
 # ## Try it
 #
-# 1. With $\alpha = 0$ the score is the log-probability. What kind of translation does a wide beam
-#    then prefer, compared with $\alpha = 0.6$?
+# 1. In `beam_search` you forget to call `keep_hypotheses`. Which beams still work, and which check
+#    finds the fault?
 #
 #    <details><summary>Answer</summary>
 #
-#    Shorter ones: each further token can only lower a log-probability.
+#    A beam of one, as long as all sentences end together: its rows are never reordered. In a wider
+#    beam, hypotheses attend to the past of others, and the check above finds that the batch is no
+#    longer searched like each sentence alone.
 #
 #    </details>
 #
@@ -4524,42 +4539,73 @@ def ten_fixed_test_sentences():
 # BLEU. Real errors are words left out or said twice, subwords joined to something that is not a
 # word, as in *Coffeek*, and one word taken for another, as when a happy woman prepares a *wife*.
 #
-# <a id="step-by-step"></a>
-# ## What does each step gain?
+# <a id="choices"></a>
+# ## How we chose the settings
 #
-# The models of five rows are trained from scratch, those of the first four and of the last. The
-# third has [one matrix](#one-matrix), the fourth half the batch and twice the updates. Models of
-# words have more parameters and more dropout, 0.4 instead of 0.25, so the first gain has more than
-# one cause. Only the fourth computes in fp32, the others in bf16, so its gain may have another
-# cause, too. The rows between train nothing. Each adds one thing to the row above: a beam, the mean
-# of the last six epochs instead of the best of them, then the [length penalty](#beam-search), at
-# most 1, that scores best on the validation split.
+# By trials on the validation split, one seed each, most of them for a quarter of the recipe's
+# epochs:
 #
-# <!-- results: steps -->
+# <!-- results: choices -->
 #
-# **These steps gain on both test sets, with intervals above zero: subword vocabulary and beam search.**
+# **Trials for 8 epochs, and four full runs.**
 #
-# | step | test 2016 BLEU | gain | test 2017 BLEU | gain |
-# | --- | ---: | ---: | ---: | ---: |
-# | word vocabulary | 39.0 (38.7–39.2) | – | 32.9 (32.8–33.1) | – |
-# | subword vocabulary | 40.3 (40.1–40.5) | +1.3 (0.4 to 2.2) | 35.2 (34.7–35.4) | +2.2 (1.2 to 3.2) |
-# | one matrix for all embeddings | 41.2 (40.6–41.7) | +0.9 (−0.01 to 1.8) | 36.4 (36.2–36.6) | +1.2 (0.3 to 2.2) |
-# | batches half as large | 41.1 (40.8–41.3) | −0.1 (−0.9 to 0.8) | 37.0 (36.5–37.6) | +0.6 (−0.3 to 1.5) |
-# | beam search | 41.9 (41.5–42.4) | +0.7 (0.2 to 1.3) | 38.7 (38.3–38.9) | +1.7 (1.1 to 2.4) |
-# | checkpoint averaging | 42.0 (41.6–42.6) | +0.1 (−0.2 to 0.4) | 38.6 (38.3–39.0) | −0.1 (−0.5 to 0.3) |
-# | length penalty α = 1, not 0.6 | 42.2 (41.7–43.0) | +0.3 (0.03 to 0.5) | 38.8 (38.4–39.2) | +0.2 (−0.2 to 0.4) |
-# | English to German, with the larger batches | 39.5 | – | 32.1 | – |
+# | epochs | settings | updates | BLEU | perplexity |
+# | ---: | --- | ---: | ---: | ---: |
+# | 8 | baseline: larger batches than the recipe, and less dropout, 0.15 | 1,608 | 37.6 | 5.49 |
+# | 8 | baseline, a third lower learning rate | 1,608 | 37.6 | 5.72 |
+# | 8 | baseline, post-norm, at that lower rate | 1,608 | 33.0 | 7.17 |
+# | 8 | baseline, four narrower layers instead of three | 1,608 | 36.7 | 5.85 |
+# | 8 | baseline, dropout 0.25 | 1,608 | 35.4 | 6.05 |
+# | 8 | baseline, half the batch, so twice the updates | 3,216 | 39.1 | 5.21 |
+# | 8 | baseline, half the batch, and twice the subwords in a narrower model | 2,952 | 39.2 | 5.77 |
+# | 32 | the recipe: half the batch, dropout 0.25 | 12,864 | 42.7 | 4.20 |
+# | 32 | the recipe with twice the subwords in a narrower model | 11,808 | 42.5 | 4.85 |
+# | 32 | the recipe with twice the subwords in a narrower model, and dropout 0.3 | 11,808 | 41.9 | 4.84 |
 #
 # <details><summary>How this was measured</summary>
 #
-# Multi30k, German to English. Each score is the mean over 3 seeds, with the range in brackets.
-# sacreBLEU signature: `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. The last row
-# has one seed. Each gain is relative to the row above; brackets give its 95% confidence interval,
-# from 10,000 samples of the test sentences and of the seeds. The first three rows and the last were
-# trained with an earlier edition of this code and in bf16; those of subwords, two of the three of
-# words and the last on a GPU. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores; NVIDIA H200,
-# PyTorch 2.11.0+cu130. Date: 2026-11-25, 2026-11-26 and 2026-11-27. Commit: 14e1bda, 24e525b,
-# 45625d0 and a52b450.
+# Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with twice
+# the warm-up, so the learning rate peaks 0.7 times as high. More subwords or layers make the model
+# narrower, so that the number of parameters stays about the same; perplexities of different
+# vocabularies cannot be compared. Some trials computed in bf16, the others in fp32. All settings
+# are in `docs/results/runs`.
+#
+# </details>
+#
+# <!-- end of results: choices -->
+#
+# Pre-norm ends more than four points above post-norm at the same learning rate, after a short
+# warm-up. Half the batch, with twice the updates, gains about 1.5. DROPOUT
+#
+# <a id="step-by-step"></a>
+# ## What does each step gain?
+#
+# The models of the first three rows are trained from scratch, by the same code and with as many
+# updates. Models of words have more parameters and more dropout, 0.4 instead of 0.25, so the first
+# gain has more than one cause. The third row replaces three matrices by [one](#one-matrix). The
+# last three rows use its models in other ways: a beam of four instead of greedy decoding, the mean
+# of the last six epochs instead of the best of them, and the [length penalty](#beam-search) that
+# scores best on the validation split, among those up to 1.
+#
+# <!-- results: steps -->
+#
+# **These steps gain on both test sets, with intervals above zero: beam search.**
+#
+# | step | test 2016 BLEU | gain | test 2017 BLEU | gain |
+# | --- | ---: | ---: | ---: | ---: |
+# | one matrix for all embeddings | 41.1 (40.8–41.3) | – | 37.0 (36.5–37.6) | – |
+# | beam search | 41.9 (41.5–42.4) | +0.7 (0.2 to 1.3) | 38.7 (38.3–38.9) | +1.7 (1.1 to 2.4) |
+# | checkpoint averaging | 42.0 (41.6–42.6) | +0.1 (−0.2 to 0.4) | 38.6 (38.3–39.0) | −0.1 (−0.5 to 0.3) |
+# | length penalty α = 1, not 0.6 | 42.2 (41.7–43.0) | +0.3 (0.03 to 0.5) | 38.8 (38.4–39.2) | +0.2 (−0.2 to 0.4) |
+#
+# <details><summary>How this was measured</summary>
+#
+# Multi30k, German to English. A score with a range in brackets is the mean over 3 seeds; without,
+# it is of one seed. sacreBLEU signature:
+# `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. Each gain is relative to the row
+# above, before rounding; brackets give its 95% confidence interval, from 10,000 samples of the test
+# sentences and of the seeds. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-27.
+# Commit: 24e525b.
 #
 # </details>
 #
@@ -4569,9 +4615,8 @@ def ten_fixed_test_sentences():
 # numbers (*seeds*) end up to 1.3 BLEU apart, as the ranges after the scores show. And another test
 # set would give another gain. So we draw sentences and runs anew, with replacement, ten thousand
 # times: a *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The brackets after a
-# gain hold the middle 95% of its values in these samples. With only three runs they are rough, and
-# likely too narrow. On the validation split the smaller batches gained almost a point; we cannot
-# tell whether they gain on the test sets.
+# gain hold the middle 95% of its values in these samples. With so few runs they are rough, and
+# likely too narrow.
 #
 # BLEU varies within a run, too:
 
@@ -4581,9 +4626,9 @@ published("training")
 
 
 # %% [markdown]
-# **Figure 21.** The published model on the validation split after each epoch, with perplexity on a
-# logarithmic scale. After a steep rise, BLEU goes up and down by about half a point from epoch to
-# epoch, until the learning rate nears zero.
+# **Figure 21.** The training behind the published model: scores on the validation split after each
+# epoch, with perplexity on a logarithmic scale. After a steep rise, BLEU often falls again from one
+# epoch to the next, until the learning rate nears zero.
 #
 # <!-- results: training -->
 #
@@ -4682,47 +4727,6 @@ published("training")
 # and of 92.7 with 17 million machine-parsed ones in addition (beam 21, $\alpha = 0.3$). Earlier
 # parsers reached 91.7 and 92.1 in these two settings, a multi-task one 93.0, and a generative one
 # 93.3.
-#
-# <a id="choices"></a>
-# ## How we chose the settings
-#
-# By trials on the validation split, one seed each, most of them for a quarter of the recipe's
-# epochs. Some were run again after the choice:
-#
-# <!-- results: choices -->
-#
-# **Trials for 8 epochs, and four full runs.**
-#
-# | epochs | settings | updates | BLEU | perplexity |
-# | ---: | --- | ---: | ---: | ---: |
-# | 8 | baseline: larger batches than the recipe, and less dropout, 0.15 | 1,608 | 37.6 | 5.49 |
-# | 8 | baseline, a third lower learning rate | 1,608 | 37.6 | 5.72 |
-# | 8 | baseline, post-norm, at that lower rate | 1,608 | 33.0 | 7.17 |
-# | 8 | baseline, four narrower layers instead of three | 1,608 | 36.7 | 5.85 |
-# | 8 | baseline, dropout 0.25 | 1,608 | 35.4 | 6.05 |
-# | 8 | baseline, half the batch, so twice the updates | 3,216 | 39.1 | 5.21 |
-# | 8 | the same, and twice the subwords in a narrower model | 2,952 | 39.2 | 5.77 |
-# | 32 | the recipe with the larger batches | 6,432 | 41.9 | 4.32 |
-# | 32 | the recipe: half the batch, dropout 0.25 | 12,864 | 42.7 | 4.20 |
-# | 32 | the recipe, and twice the subwords in a narrower model | 11,808 | 42.5 | 4.85 |
-# | 32 | the same with dropout 0.3 | 11,808 | 41.9 | 4.84 |
-#
-# <details><summary>How this was measured</summary>
-#
-# Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with a
-# warm-up of twice the updates, so the learning rate peaks at 0.7 times the height. More subwords or
-# layers make the model narrower, so that the number of parameters stays about the same;
-# perplexities of different vocabularies cannot be compared. Some trials computed in bf16, the
-# others in fp32. All settings are in `docs/results/runs`.
-#
-# </details>
-#
-# <!-- end of results: choices -->
-#
-# Three differences are large, all after 8 epochs and with one seed. Post-norm ends more than four
-# points below pre-norm at the same rate and a short warm-up. Half the batch, with twice the updates
-# and a lower peak of the learning rate, gains about 1.5. Dropout of 0.25 costs 2.2; we kept it for
-# 32 epochs all the same, on judgement, and have not tried less at that length.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -5743,7 +5747,7 @@ class RotaryAttention(MultiHeadedAttention):
 
 
 class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
-    """Both at once, as in many models of today: RotaryAttention's `attend` calls the grouped one."""
+    """Both at once, as in many models of today: the rotary `attend` calls the grouped one."""
 
 
 PARTS["attention"]["rotary"] = RotaryAttention

@@ -9,7 +9,6 @@ import sys
 import warnings
 from unittest.mock import Mock, create_autospec
 
-import forks
 import pytest
 import torch
 
@@ -28,7 +27,6 @@ def tiny(monkeypatch, tmp_path):
     for owner, name, _ in (*baselines.NOT_IN_2022, *speed.WITHOUT.values()):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(speed, "SECONDS", {"cpu": 0.01, "cuda": 0.01})
-    monkeypatch.setattr(speed, "SECONDS_OF_PACE", 0.01)
     monkeypatch.setattr(speed, "WARM_UP", {"cpu": 1, "cuda": 1})
     monkeypatch.setattr(speed, "SIZES", dict.fromkeys(speed.SIZES, TINY))
     monkeypatch.setattr(plan, "RUNS", dict.fromkeys(plan.RUNS, TINY))
@@ -121,11 +119,12 @@ def test_ctranslate2_says_what_ours_says():
     subprocess.run([sys.executable, "-c", SAME_TEXT], check=True)
 
 
-SMALL_CASES = [name for name in speed.CASES if name.endswith(("small-fp32-1x2", "fp32-beam1"))]
+ENDS = "small-fp32-2-threads", "fp32-beam1"
+SMALL_CASES = [name for name in speed.CASES if name.endswith(ENDS)]
 SMALL_CASES.remove("decode-ctranslate2-shipped-fp32-beam1")  # its threads stay when it is done
 
 
-@pytest.mark.parametrize("case", [*SMALL_CASES, next(iter(speed.PACED))])
+@pytest.mark.parametrize("case", SMALL_CASES)
 def test_a_case_is_measured(capsys, tmp_path, case):
     speed.measure(case, tmp_path / "run")
     numbers = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -158,12 +157,6 @@ def test_all_train_on_the_same_batches(tmp_path):
             assert not torch.equal(old, new)
 
 
-def test_two_processes_are_measured_together(tmp_path):
-    case = next(iter(speed.PACED.values()))
-    one, other = forks.results(lambda: speed.measure_training(case, tmp_path / "run"), case.ranks)
-    assert one["peak MB"] == other["peak MB"] > 0, "the sum of both"
-
-
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_case_is_measured_in_processes_of_its_own(multi30k, monkeypatch):
@@ -173,7 +166,7 @@ def test_a_case_is_measured_in_processes_of_its_own(multi30k, monkeypatch):
 
 def test_a_case_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"fp32-1x2 failed:\nerror: .* has no pairs in train"):
+    with pytest.raises(RuntimeError, match=r"2-threads failed:\nerror: .* has no pairs in train"):
         speed.measure_apart(speed.Case("train", "ours"))
 
 
@@ -196,14 +189,6 @@ def test_a_benchmark_goes_on_after_a_stop(monkeypatch, tmp_path):
     assert measured == [one, other] * 2 + [other] + [one, other] * 3
     first = records.read("benchmark")["cases"][0]
     assert [each["speed"] for each in first["rounds"]] == [1.0, 3.0, 6.0, 8.0, 10.0]
-
-
-def test_the_pace_is_measured_once_on_a_quiet_machine(monkeypatch):
-    measure_apart = Mock(return_value={"seconds per update": 2})
-    monkeypatch.setattr(speed, "measure_apart", measure_apart)
-    assert [speed.main(["pace"]), speed.main(["pace"])] == [0, 0]
-    assert list(records.read("pace")) == list(plan.PACED)
-    assert records.wait_for_quiet.call_count == measure_apart.call_count == len(plan.PACED)
 
 
 @pytest.mark.parametrize("waiting", [False, True])

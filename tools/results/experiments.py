@@ -47,7 +47,7 @@ def means_to_train(at: ModuleType, model: torch.nn.Module) -> tuple:
 
 # Warm-up ----------------------------------------------------------------------------------------
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 WARMUP = 200
 
 
@@ -70,7 +70,7 @@ def warmed(factor: float, warm: bool, norm_first: bool, seed: int) -> dict:
 
 @records.once("warmups")
 def warmups() -> dict:
-    """Six peaks of the learning rate, with and without a warm-up, both norm orders, three seeds."""
+    """Seven peaks of the learning rate, with and without a warm-up, both norm orders, three seeds."""
     grid = itertools.product(FACTORS, (True, False), (True, False), SEEDS)
     runs = [warmed(*settings) for settings in grid]
     return {"made": records.circumstances(), "runs": runs}
@@ -167,6 +167,7 @@ def heads() -> dict:
 # What length costs ------------------------------------------------------------------------------
 
 WIDTH = 256
+BATCHES = (1, 16)
 LENGTHS = (16, 64, 256, 1024)
 ROUNDS = 5
 
@@ -183,11 +184,11 @@ def layers_to_time() -> dict[str, Callable]:
     }
 
 
-def milliseconds(layer: Callable, length: int) -> float:
-    """Of one sequence, forward and backward, by one thread: the median of a fifth of a second."""
+def milliseconds(layer: Callable, batch: int, length: int) -> float:
+    """Of a batch, forward and backward, by one thread: the median of a fifth of a second."""
     import torch.utils.benchmark  # looks for a CUDA toolkit, and complains where there is no GPU
 
-    step = {"layer": layer, "x": torch.randn(1, length, WIDTH)}
+    step = {"layer": layer, "x": torch.randn(batch, length, WIDTH)}
     # One thread is its default.
     timer = torch.utils.benchmark.Timer("layer(x).sum().backward()", globals=step)
     return round(1000 * timer.blocked_autorange(min_run_time=0.2).median, 4)
@@ -197,14 +198,14 @@ def milliseconds(layer: Callable, length: int) -> float:
 def length_cost() -> dict:
     """Time one layer of each kind against the length, in rounds that take turns."""
     layers = layers_to_time()
-    rounds = {case: [] for case in itertools.product(layers, LENGTHS)}
+    rounds = {case: [] for case in itertools.product(layers, BATCHES, LENGTHS)}
     records.wait_for_quiet()
     for _ in range(ROUNDS):
-        for (kind, length), measured in rounds.items():
-            measured.append(milliseconds(layers[kind], length))
+        for (kind, batch, length), measured in rounds.items():
+            measured.append(milliseconds(layers[kind], batch, length))
     rows = [
-        {"layer": kind, "length": length, "milliseconds": measured}
-        for (kind, length), measured in rounds.items()
+        {"layer": kind, "batch": batch, "length": length, "milliseconds": measured}
+        for (kind, batch, length), measured in rounds.items()
     ]
     return {"made": records.circumstances(), "width": WIDTH, "rows": rows}
 

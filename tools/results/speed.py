@@ -5,12 +5,11 @@ sentence at a time, and beside CTranslate2, an engine that is written for it. On
 
     python -m tools.results.speed run      every case, in rounds; benchmark.json or gpu.json
     python -m tools.results.speed waits    how often a GPU waits for the CPU in an epoch; prints it
-    python -m tools.results.speed pace     seconds of an update of some runs; pace.json
     python -m tools.results.speed measure CASE FOLDER   one case once, on the CPU; a line of JSON
 
 If CUDA_VISIBLE_DEVICES names a GPU, that is measured, in four minutes; else the CPU, in half an
-hour. On the CPU every measurement has new processes, waits for a quiet machine, and is kept in
-RUNS_DIR at once: after a stop the same command goes on, at the same commit. Training needs
+hour. On the CPU every measurement has a process of its own, waits for a quiet machine, and is kept
+in RUNS_DIR at once: after a stop the same command continues, at the same commit. Training needs
 Multi30k; decoding needs CTranslate2, too, which `make bench` installs.
 """
 
@@ -45,7 +44,6 @@ ROUNDS = 5
 WARM_UP = {"cpu": 3, "cuda": 20}  # updates before a measurement
 AT_ONCE = {"cpu": 1, "cuda": 20}  # updates from one look at the clock to the next
 SECONDS = {"cpu": 6.0, "cuda": 2.0}  # of a round
-SECONDS_OF_PACE = 120.0
 SIDE = 8192  # of the matrices whose product is taken for a GPU's peak
 SMALL = at.Config(  # words as tokens, so that the feed of 2022 has the same vocabulary
     data="multi30k", vocab_size=0, share_embeddings=False, d_model=256, d_ff=1024, h=4, dropout=0.1,
@@ -72,24 +70,23 @@ WITHOUT = {  # our code less one faster form: where that stands, and what replac
 class Case:
     """One measurement: what is run, and with how much of the machine."""
 
-    task: str  # train, pace (train a run of the plan), decode
+    task: str  # train, decode
     code: (
         str  # ours, a key of WITHOUT, ours compiled, 2022, torch; to decode also plain, ctranslate2
     )
-    size: str = "small"  # of SIZES; a run of the plan; "shipped" is the model of pretrained/
+    size: str = "small"  # of SIZES; "shipped" is the model of pretrained/
     dtype: str = "fp32"
-    ranks: int = 1
-    threads: int = 2  # of each rank
+    threads: int = 2
     beam: int = 1
 
     @property
     def name(self) -> str:
-        how = f"beam{self.beam}" if self.task == "decode" else f"{self.ranks}x{self.threads}"
+        how = f"beam{self.beam}" if self.task == "decode" else f"{self.threads}-threads"
         return "-".join([self.task, self.code, self.size, self.dtype, how]).replace(" ", "-")
 
     @property
     def config(self) -> at.Config:
-        config = (SIZES | plan.RUNS)[self.size]
+        config = SIZES[self.size]
         return replace(config, precision=self.dtype, compile=self.code == "ours compiled")
 
 
@@ -119,14 +116,13 @@ def by_name(cases: Iterable[Case]) -> dict[str, Case]:
 
 CASES = by_name(cases_of_cpu())
 GPU_CASES = by_name(cases_of_gpu())
-PACED = by_name(Case("pace", "ours", run, FAST, ranks=2, threads=1) for run in plan.PACED)
 
 
 # One measurement ----------------------------------------------------------------------------------
 
 
 class Training:
-    """A training on this rank. Every code has the same loss, optimizer and loop.
+    """A training. Every code has the same loss, optimizer and loop.
 
     The folder holds the text as ids; trainings of one size may share it.
     """
@@ -135,9 +131,8 @@ class Training:
         config = case.config
         if case.code == "2022":
             config = replace(config, attention_dropout=config.dropout, accum_iter=ACCUMULATED)
-        if worker.rank == 0 and not (folder / "config.json").is_file():
+        if not (folder / "config.json").is_file():
             at.begin_run(config, folder)
-        at.gather(None, worker)  # the others wait for the files
         run = at.Run(folder, worker)
         vocabularies = run.translator.vocabularies
         self.worker = worker
@@ -179,17 +174,14 @@ class Training:
         return at.run_epoch(*given, accum_iter=accum_iter)[1]
 
     def one_round(self, seconds: float) -> dict[str, float]:
-        """Train for so long: real target tokens a second, and seconds of an update, of all ranks.
-
-        Operations a second are those of this rank.
-        """
+        """Train for so long: real target tokens, seconds of an update, operations per second."""
         tokens = 0
         updates = 0
         operations = self.operations
         begin = time.perf_counter()
-        while not any(at.gather(time.perf_counter() - begin > seconds, self.worker)):
+        while time.perf_counter() - begin <= seconds:
             state = self.updates(AT_ONCE[self.worker.device.type])  # waits for the device
-            tokens += state.tokens * self.worker.ranks
+            tokens += state.tokens
             updates += state.step
         seconds = time.perf_counter() - begin
         return {
@@ -200,7 +192,7 @@ class Training:
 
 
 def measure_training(case: Case, folder: Path) -> dict[str, float]:
-    """A round of a training in processes that do nothing else, and the peak memory of them all."""
+    """A round of a training in a process that does nothing else, and its peak memory."""
     if case.code == "2022":
         use_code_of_2022()
     if case.code in WITHOUT:
@@ -208,9 +200,8 @@ def measure_training(case: Case, folder: Path) -> dict[str, float]:
     with at.join_workers() as worker:
         training = Training(case, worker, folder)
         training.updates(WARM_UP["cpu"])
-        found = training.one_round(SECONDS_OF_PACE if case.task == "pace" else SECONDS["cpu"])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        return found | {"peak MB": sum(at.gather(peak, worker))}
+        found = training.one_round(SECONDS["cpu"])
+    return found | {"peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def measure_decoding(case: Case) -> dict[str, float]:
@@ -234,27 +225,24 @@ def measure_decoding(case: Case) -> dict[str, float]:
 
 
 def measure_apart(case: Case) -> dict[str, float]:
-    """Measure a case in new processes, one for each rank; RuntimeError if they fail."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
-    launcher = [sys.executable, *(torchrun if case.ranks > 1 else [])]
+    """Measure a case in a new process; RuntimeError if it fails."""
     environment = {"OMP_NUM_THREADS": str(case.threads), "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
-        command = [*launcher, "-m", __spec__.name, "measure", case.name, f"{folder}/run"]
+        command = [sys.executable, "-m", __spec__.name, "measure", case.name, f"{folder}/run"]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
     if done.returncode != 0:
         raise RuntimeError(f"{case.name} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(name: Literal[tuple(CASES | PACED)], folder: Path, /) -> None:
+def measure(name: Literal[tuple(CASES)], folder: Path, /) -> None:
     """Measure one case once, in this process; a training writes its ids into the folder."""
-    case = (CASES | PACED)[name]
+    case = CASES[name]
     if case.task == "decode":
         numbers = measure_decoding(case)
     else:
         numbers = measure_training(case, folder)
-    if os.environ.get("RANK", "0") == "0":
-        print(json.dumps(numbers))
+    print(json.dumps(numbers))
 
 
 # Rounds -------------------------------------------------------------------------------------------
@@ -366,19 +354,7 @@ def waits() -> None:
             raise RuntimeError("an epoch must wait once for each line, and once at its end")
 
 
-def pace() -> None:
-    """Time updates of runs of the plan, in two processes, in the faster format of this CPU."""
-    for case in PACED.values():
-        record = records.read("pace")
-        if case.size not in record:
-            records.wait_for_quiet()
-            seconds = round(measure_apart(case)["seconds per update"], 4)
-            made = records.circumstances("cpu", case.dtype)
-            found = {"seconds": seconds, "format": case.dtype, "made": made}
-            records.write("pace", record | {case.size: found})
-
-
-main = records.command_line(run=run, measure=measure, waits=waits, pace=pace)
+main = records.command_line(run=run, measure=measure, waits=waits)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -26,34 +26,21 @@ def about_scores() -> str:
     """How the scores of the rows were made."""
     [signature] = {entry["signature"] for entry in record("scores")["scores"]}
     return (
-        "Each score is the mean over 3 seeds, with the range in brackets."
+        "A score with a range in brackets is the mean over 3 seeds; without, it is of one seed."
         f" sacreBLEU signature: `{signature}`."
     )
-
-
-def paces() -> dict[str, dict]:
-    """What one update took, by run; ValueError unless on one kind of processor."""
-    found = record("pace")
-    machines = {run: pace["made"]["machine"] for run, pace in found.items()}
-    if len({*machines.values()}) > 1:
-        raise ValueError(f"minutes compare on one kind of processor, and here are {machines}")
-    return found
 
 
 def for_readme() -> str:
     """The short table, and how it was measured."""
     runs = summaries(*plan.ROWS)
-    timed = paces()
     rows = []
     for row in plan.ROWS:
-        first = row.runs[0]
-        parameters = f"{runs[first]['parameters'] / 1e6:.1f} M"
-        minutes = f"{timed[first]['seconds'] * runs[first]['updates'] / 60:.0f}"
+        parameters = f"{runs[row.runs[0]]['parameters'] / 1e6:.1f} M"
         bleu = [with_range(scores(row, split), 1) for split in plan.TESTS]
-        rows.append([row.step, *bleu, parameters, minutes])
-    columns = ["step", "test 2016 BLEU", "test 2017 BLEU", "parameters", "minutes, 2 CPU cores"]
-    timing = "Minutes are estimated from a sample of updates by two processes."
-    return f"{in_markdown(columns, rows)}\n{wrapped(f'{about_scores()} {timing}')}"
+        rows.append([row.step, *bleu, parameters])
+    columns = ["step", "test 2016 BLEU", "test 2017 BLEU", "parameters"]
+    return f"{in_markdown(columns, rows)}\n{wrapped(about_scores())}"
 
 
 def end_of_interval(number: float) -> str:
@@ -66,7 +53,7 @@ def steps() -> Table:
     drawn = record("steps")
     found = {(step["row"], step["split"]): step for step in drawn["steps"]}
     rows = []
-    for row in (*plan.ROWS, plan.OTHER):
+    for row in plan.ROWS:
         cells = [row.step]
         for split in plan.TESTS:
             gain = "–"
@@ -80,16 +67,14 @@ def steps() -> Table:
         for row in plan.ROWS[1:]
         if all(found[row.name, split]["interval"][0] > 0 for split in plan.TESTS)
     ]
-    runs = summaries(*plan.ROWS, plan.OTHER)
+    runs = summaries(*plan.ROWS)
     return Table(
         f"These steps gain on both test sets, with intervals above zero: {listed(sure)}.",
         ["step", "test 2016 BLEU", "gain", "test 2017 BLEU", "gain"],
         rows,
-        f"Multi30k, German to English. {about_scores()} The last row has one seed. Each gain"
-        " is relative to the row above; brackets give its 95% confidence interval, from"
-        f" {drawn['draws']:,} samples of the test sentences and of the seeds. The first three rows"
-        " and the last were trained with an earlier edition of this code and in bf16; those of"
-        " subwords, two of the three of words and the last on a GPU.",
+        f"Multi30k, German to English. {about_scores()} Each gain is relative to the row above,"
+        " before rounding; brackets give its 95% confidence interval, from"
+        f" {drawn['draws']:,} samples of the test sentences and of the seeds.",
         list(runs.values()),
     )
 
@@ -140,9 +125,9 @@ def beam() -> Table:
         f" of {listed(map(str, wider))} score {listed(found[n, plan.ALPHA] for n in wider)}.",
         ["beam", *(f"α = {alpha:g}" for alpha in shown)],
         [[str(n), *(found.get((n, alpha), "") for alpha in shown)] for n in plan.BEAMS],
-        f"Multi30k, validation split, run {swept['run']}: the mean of its last"
-        f" {swept['averaged']} epochs, before rounding. One run: differences of a few tenths may be"
-        " chance.",
+        f"Multi30k, validation split, run {swept['run']}, the published model with another seed, in"
+        f" fp32: the mean of its last {swept['averaged']} epochs. One run: differences of a few"
+        " tenths may be chance.",
     )
 
 
@@ -160,7 +145,7 @@ def averaging() -> Table:
         f"With {numbers} epochs averaged, BLEU stays between {low} and {high}.",
         ["mean of the last epochs", "BLEU", "perplexity"],
         rows,
-        f"Multi30k, validation split, run {swept['run']} before rounding, a beam of"
+        f"Multi30k, validation split, run {swept['run']} in fp32, a beam of"
         f" {swept['beam']}, α = {plan.ALPHA}.",
     )
 
@@ -172,11 +157,11 @@ TRIED = {  # what each trial changes, in words
     "trial-layers-4": "baseline, four narrower layers instead of three",
     "search-dropout-25": "baseline, dropout 0.25",
     "search-batch-1280": "baseline, half the batch, so twice the updates",
-    "search-subwords-10000": "the same, and twice the subwords in a narrower model",
-    "one-matrix-1": "the recipe with the larger batches",
+    "search-subwords-10000": "baseline, half the batch, and twice the subwords in a narrower model",
     "recipe-1": "the recipe: half the batch, dropout 0.25",
-    "trial-whole-25": "the recipe, and twice the subwords in a narrower model",
-    "trial-whole-30": "the same with dropout 0.3",
+    "search-whole-dropout-10": "the recipe with dropout 0.1",
+    "trial-whole-25": "the recipe with twice the subwords in a narrower model",
+    "trial-whole-30": "the recipe with twice the subwords in a narrower model, and dropout 0.3",
 }
 
 
@@ -192,8 +177,8 @@ def choices() -> Table:
         ["epochs", "settings", "updates", "BLEU", "perplexity"],
         rows,
         "Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with"
-        " a warm-up of twice the updates, so the learning rate peaks at 0.7 times the height. More"
-        " subwords or layers make the model narrower, so that the number of parameters stays about"
-        " the same; perplexities of different vocabularies cannot be compared. Some trials computed"
-        " in bf16, the others in fp32. All settings are in `docs/results/runs`.",
+        " twice the warm-up, so the learning rate peaks 0.7 times as high. More subwords or layers"
+        " make the model narrower, so that the number of parameters stays about the same;"
+        " perplexities of different vocabularies cannot be compared. Some trials computed in bf16,"
+        " the others in fp32. All settings are in `docs/results/runs`.",
     )

@@ -22,9 +22,8 @@ WAYS = {  # rows, with the code and the number format
 
 def speeds(measured: dict, unit: str | None = None, **values) -> list[float]:
     """Tokens or sentences per second, or another unit, of each round of the case that has these."""
-    one = {"ranks": 1}
     for case in measured["cases"]:
-        if (one | values).items() <= (one | case).items():
+        if values.items() <= case.items():
             of_task = "sentences per second" if case["task"] == "decode" else "tokens per second"
             return [each[unit or of_task] for each in case["rounds"]]
     return []  # not measured
@@ -149,16 +148,20 @@ def length_cost() -> Chart:
     for row in measured["rows"]:
         found = {"milliseconds": median, "least": min, "most": max}
         point = {name: round(pick(row["milliseconds"]), 3) for name, pick in found.items()}
-        points.append({"layer": row["layer"], "length": row["length"], **point})
-    chart = alt.Chart(alt.Data(values=points), width=420, height=240).encode(
+        sequences = "one sequence" if row["batch"] == 1 else f"{row['batch']} sequences"
+        about = {"layer": row["layer"], "sequences": sequences, "length": row["length"]}
+        points.append(about | point)
+    chart = alt.Chart(width=230, height=220).encode(
         x=alt.X("length:Q").scale(type="log", nice=False),
         y=alt.Y("milliseconds:Q").scale(type="log"),
-        color=alt.Color("layer:N", sort=None, title=None),
+        color=alt.Color("layer:N", sort=None, title=None).legend(orient="top"),
     )
     ranges = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(
         y=alt.Y("least:Q", title="milliseconds"), y2="most:Q"
     )
-    drawn = alt.layer(chart.mark_line(point=True, tooltip=True), ranges)
+    lines = chart.mark_line(point=True, tooltip=True)
+    panels = alt.layer(lines, ranges, data=alt.Data(values=points))
+    drawn = panels.facet(alt.Column("sequences:N", sort=None, title=None))
     how = "In fp32, with one thread. Points are medians of 5 rounds, and bars span the range."
     return Chart(drawn, how, [measured["made"]])
 
