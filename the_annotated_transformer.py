@@ -1856,7 +1856,7 @@ def a_training_run_in_a_dozen_lines():
     tgt = torch.tensor([[0, 8, 9, 10, 11, 1]])  # 0 starts a sentence, 1 ends it
     losses = []
     for _ in range(100):
-        states = model(src, tgt[:, :-1], None, subsequent_mask(5))  # (1, 5, D)
+        states = model(src, tgt[:, :-1], None, subsequent_mask(5))  # no padding; (1, 5, D)
         log_probs = model.generator(states)  # (1, 5, V)
         loss = F.nll_loss(log_probs.flatten(0, 1), tgt[:, 1:].flatten())  # mean of -log p(right)
         loss.backward()
@@ -1867,15 +1867,14 @@ def a_training_run_in_a_dozen_lines():
 
 
 # %% [markdown]
-# Each turn of the loop is one **update**. The *forward pass* computes log-probabilities, and the
-# *loss* says how little probability the right tokens get. The *backward pass* computes the
-# gradient, and the *optimizer* takes a small step against it. Then the gradient is reset.
-#
-# <!-- figure: moments -->
+# Each pass through the loop is one **update**. The *forward pass* computes log-probabilities, and
+# the *loss* measures how little probability the model gives the right tokens. The *backward pass*
+# computes the gradient, and the *optimizer* takes a small step against it. Then the gradient is
+# reset.
 #
 # The rest of this Part turns these lines into real training: many sentences at once, a loss that
 # discourages overconfidence, the paper's learning rates, and a loop that tracks progress. Mistakes
-# in any of them rarely raise an error. The model just trains worse.
+# in any of them rarely raise an error: the model trains worse, or only seems to train well.
 #
 # <a id="batches"></a>
 # ## Batches and masks
@@ -1895,7 +1894,7 @@ START, END, PAD, UNKNOWN = range(len(SPECIALS))
 class Batch:
     """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded.
 
-    `ntokens` is the number of tokens to predict, counted here unless given.
+    `ntokens` is the number of tokens to predict, counted here unless given (by several processes).
     """
 
     def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
@@ -1952,13 +1951,13 @@ def masks_of_a_short_sentence():
 #
 # $$-(1-\epsilon-s) \log p_\text{right} \;-\; s \sum_{v \neq \text{padding}} \log p_v \;-\; \mathrm{H}(t).$$
 #
-# The sum runs over the right word, too, and gives it the weight $s$; the first term adds what is
-# missing to $1-\epsilon$. The entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant. The
-# loss of a batch is the sum over its real positions.
+# The sum runs over the right word, too, and gives it the weight $s$; the first term tops it up to
+# $1-\epsilon$. The entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant. The loss of a
+# batch is the sum over its real positions.
 #
 # > **Why KL divergence and not cross-entropy?** They differ only by $\mathrm{H}(t)$, so their
-# > gradients are the same. But the divergence can fall to zero, while smoothed cross-entropy stops
-# > at $\mathrm{H}(t)$: 1.18 with $\epsilon = 0.1$ and 5,000 tokens.
+# > gradients are the same. But the divergence can fall to zero, while smoothed cross-entropy cannot
+# > fall below $\mathrm{H}(t)$: 1.18 with $\epsilon = 0.1$ and 5,000 tokens.
 
 
 # %% tags=["bare"]
@@ -2006,11 +2005,11 @@ def one_smoothed_row():
 
 # %% [markdown]
 # With an exaggerated $\epsilon = 0.4$, *dog* keeps 0.6, and the five other words share 0.4.
-# PyTorch's `F.cross_entropy` can smooth, too, but it shares $\epsilon$ among *all* words, padding
-# and the right one included.
+# PyTorch's `F.cross_entropy` can also smooth labels, but shares $\epsilon$ among *all* words,
+# padding and the right one included.
 #
-# Smoothing penalises overconfidence. Let a model give probability $p$ to the right word and share
-# the rest evenly:
+# Smoothing penalises overconfidence. Let a model give probability $p$ to the right word and spread
+# the rest evenly over the others:
 
 
 # %% tags=["hide-input"]
@@ -2029,8 +2028,8 @@ def penalty_on_over_confidence_figure():
 
 
 # %% [markdown]
-# **Figure 14.** The price of overconfidence. Without smoothing the loss falls all the way to
-# $p = 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond. On the page you
+# **Figure 14.** The price of overconfidence. Without smoothing the loss falls all the way to $p =
+# 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond it. On the page you
 # set $\epsilon$ and $p$.
 #
 # <a id="loss"></a>
@@ -2039,7 +2038,7 @@ def penalty_on_over_confidence_figure():
 # `ntokens`, for gradients.
 #
 # > **What is `ntokens` for?** It counts the real target tokens of an update. Dividing by it makes
-# > the gradient a mean per token, so it does not grow with the number of tokens in an update.
+# > the gradient a mean per token.
 
 
 # %% tags=["bare"]
@@ -2096,10 +2095,10 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
 #
-# The first term of the min falls slowly, the second rises in a straight line. They meet at
-# $\mathit{step} = \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises
-# during the *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks
-# at $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$.
+# The first term of the min falls slowly, the second rises linearly. They meet at $\mathit{step} =
+# \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises during the
+# *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks at
+# $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$.
 
 
 # %% tags=["bare"]
@@ -2120,18 +2119,17 @@ def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
 
 
 # %% [markdown]
-# > **Why warm-up?** Adam's first steps have full size, because a gradient divided by its own size
-# > is ±1, yet their direction rests on a handful of batches. In [post-norm](#layer-norm) models
-# > large gradients near the output add to this. [Part 4](#warm-up-and-norm) tests how much warm-up
-# > helps.
-# >
+# > **Why warm-up?** Adam's first steps are full-size, because a gradient divided by its own size is
+# > ±1. But $v$, which normally averages some fifty batches, then rests on a few, so it judges sizes
+# > badly. In [post-norm](#layer-norm) models gradients are also uneven at the start, large near the
+# > output. Why this hurts is still debated; [Part 4](#warm-up-and-norm) measures when it does. >
 # > **Why does the rate then fall, and why as an inverse square root?** Small steps later on keep
-# > the noise of single batches from pushing a good model around. The paper does not explain the
-# > inverse root. One advantage is that we need not know in advance how long we will train.
-# >
-# > **Why does Adam get a learning rate of 1.0, and what is `factor`?** `LambdaLR` multiplies Adam's
-# > learning rate by what the schedule returns, so with 1.0 the product is the schedule itself.
-# > `factor` is ours and scales the whole curve; in the paper it is 1.
+# > the noise of single batches from pushing a good model around. The paper does not explain the >
+# inverse root. One advantage is that we need not know in advance how long we will train. > > **Why
+# does Adam get a learning rate of 1.0, and what is `factor`?** `LambdaLR` multiplies Adam's >
+# learning rate by what the schedule returns, so with 1.0 the product is the schedule itself. >
+# `factor` is ours and scales the whole curve; in the paper it is 1. Small models bear more: the
+# copy task of Part 4 peaks at 0.0044.
 
 
 # %% tags=["hide-input"]
@@ -2214,7 +2212,7 @@ def run_epoch(
                 batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
             if training:
                 loss.backward()
-            loss_sum = loss_sum + batch_sum  # reading it would make the CPU wait for the GPU
+            loss_sum = loss_sum + batch_sum  # a tensor: .item() would make the CPU wait for the GPU
             state.samples += len(batch.src)
         if training:
             optimizer.step()
@@ -2237,7 +2235,7 @@ def run_epoch(
 #
 # Training loss cannot tell learning from memorising. So we judge a model on *held-out* sentences,
 # which it never trains on, without smoothing or dropout. We report the mean negative log-likelihood
-# of a true word, in *nats* (natural logarithms), and its exponential, the **perplexity**. A
+# of a target token, in *nats* (natural logarithms), and its exponential, the **perplexity**. A
 # perplexity of 5 means that the model is as unsure as if it chose among five equally likely words.
 #
 # Plot the loss after every *epoch*, one pass over the training data. The *training curve* usually
@@ -2245,8 +2243,13 @@ def run_epoch(
 # From there on the model is **overfitting**: it memorises training sentences and gets worse on new
 # ones. So we keep the *checkpoint*, the saved weights, from the lowest point of the validation
 # curve, and choose *hyperparameters* such as `warmup` by validation, too. The final score then
-# needs a third set, the *test set*, which no choice has seen. Compare the shapes of the curves, not
-# their heights: only the training loss includes smoothing and dropout.
+# needs a third set, the *test set*, which played no part in any choice.
+#
+# Here is a translator like that of [Part 7](#recipe), at some moments of a training of five epochs.
+# Compare the shapes of the curves, not their heights: only the training loss includes smoothing and
+# dropout.
+#
+# <!-- figure: moments -->
 
 
 # %% tags=["bare"]
@@ -2292,8 +2295,9 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 #
 #    <details><summary>Answer</summary>
 #
-#    The loss is $-\log\frac{1}{V} = \log V$, and the perplexity is $V$. A new model starts somewhat
-#    higher, because its first guesses are uneven: look at your first loss.
+#    The loss is $-\log\frac{1}{V} = \log V$, and the perplexity is $V$. A new model starts a little
+#    higher, because its first guesses are uneven: the first loss of this Part is 2.59, and $\log 12
+#    = 2.48$.
 #
 #    </details>
 #
@@ -2348,8 +2352,8 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, pad=PAD) -> Tensor:
     """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
 
-    A row is the start symbol, tokens, the end symbol, then padding. It ends at `max_len` tokens in
-    all (2 or more), with the end symbol or without; a tensor (B,) has a limit for each row.
+    A row is the start symbol, tokens, the end symbol, then padding. `max_len` (2 or more) counts
+    the start and the end; it may be a tensor (B,) with a limit for each row.
     """
     written = src.new_full((len(src), 1), start_symbol)
     ended = torch.zeros(len(src), dtype=torch.bool, device=src.device)
@@ -2382,7 +2386,8 @@ def kinds_of_copies(model: EncoderDecoder, batch: Batch) -> dict[str, int]:
     A copy ended early if its end token comes too soon, and ran over if it has not come in time.
     """
     longest = batch.src.size(1) + 2  # with start and end
-    rows = greedy_decode(model, batch.src, batch.src_mask, longest, START, end_symbol=-1)
+    never = -1  # an end symbol that never comes: every row is as long as allowed
+    rows = greedy_decode(model, batch.src, batch.src_mask, longest, START, end_symbol=never)
     written = rows[:, 1:-1]  # (B, S)
     ends = rows[:, -1] == END  # where the end belongs
     early = (written == END).any(1)
@@ -2435,7 +2440,8 @@ def train_the_copy_task():
 # %% [markdown]
 # The loss is a mean over tokens, so it cannot say how many sequences are wrong. The counts can,
 # though do not expect them to climb steadily. To test a change of your own, edit a class above, run
-# its cell, then run the training cell again. (Pass an edited `LayerNorm` as `norm=LayerNorm`.)
+# its cell, then run the training cell again. (An edited `LayerNorm` needs
+# `new_copy_model(norm=LayerNorm)`.)
 
 
 # %% [markdown]
@@ -2460,9 +2466,9 @@ def copies_of_unseen_sequences():
 # <a id="break-it"></a>
 # ## Break it
 #
-# To see what a part is good for, take it out and train again. This is called an **ablation**. To
-# remove positions, we pass in an encoding that adds nothing. To remove the causal mask, we set
-# every entry to `True`.
+# To see what a part does, take it out and train again. This is called an **ablation**. To remove
+# positions, we pass in an encoding that adds nothing. To remove the causal mask, we set every entry
+# to `True`.
 
 
 # %%
@@ -2485,8 +2491,8 @@ def unmasked(*sizes: int) -> Iterator[Batch]:
 
 
 # %% [markdown]
-# We train the full model, one without the causal mask and one without positions, for 300 updates
-# each. **Cost: about a minute.**
+# We train three models for 300 updates each: the full one, one without the causal mask and one
+# without positions. **Cost: about a minute.**
 
 
 # %%
@@ -2494,23 +2500,28 @@ def unmasked(*sizes: int) -> Iterator[Batch]:
 def what_breaks():
     hundreds = 1 if run_level() == "smoke" else 3
     test = next(data_gen(COPY_VOCAB, 200, 1))
+    variants = {
+        "full model": (None, data_gen),
+        "no causal mask": (None, unmasked),
+        "no positions": (NoPositions, data_gen),
+    }
     rows = []
-    for part in ("nothing", "causal mask", "positions"):
-        model = new_copy_model(1, positions=NoPositions if part == "positions" else None)
-        *_, loss = train_to_copy(model, unmasked if part == "causal mask" else data_gen, hundreds)
+    for name, (positions, make_batches) in variants.items():
+        model = new_copy_model(1, positions=positions)
+        *_, loss = train_to_copy(model, make_batches, hundreds)  # of the last hundred updates
         kinds = kinds_of_copies(model, test)
-        rows.append((part, loss, *kinds.values()))
-    return table(rows, ["without", "loss", *kinds], "one seed, 200 sequences to copy")
+        rows.append((name, loss, *kinds.values()))
+    return table(rows, ["model", "loss", *kinds], "one seed, 200 sequences to copy")
 
 
 # %% [markdown]
 # Without the mask, the loss ends lower than the full model's, and yet the model is useless. It has
 # learnt to read each answer from the future, and at inference there is no future to read. **A loss
 # alone can lie.** Without positions, the model sees which tokens the source has, but not their
-# order. Guessing one of the $10!$ orders of ten different tokens costs $\log(10!)$, which is 1.4
-# for each of the 11 tokens to predict. Repeated tokens leave fewer orders, so the loss in the table
-# below ends a little lower. Most of its copies still have the right length, since the causal mask
-# lets the decoder count what it has written.
+# order. Guessing one of the $10!$ orders of ten different tokens costs $\log(10!)/11 = 1.37$ for
+# each of the 11 tokens to predict. With the repeated tokens of random sequences there are fewer
+# orders, and the mean is 1.14. The loss cannot fall below this. Most of its copies still have the
+# right length, presumably because the causal mask lets the decoder count what it has written.
 #
 # One seed proves little. `make experiments` removes six parts in turn, with three seeds each:
 #
@@ -2537,16 +2548,14 @@ def what_breaks():
 #
 # <!-- end of results: copied -->
 #
-# Dropping the norms, the feed-forward networks or the division slows learning, but in the end these
-# models copy about as well as the full one. The stack is shallow, a copy needs nothing new computed
-# at a position, and the heads are only 16 wide. In a harder setting the division matters. Without
-# it, the translator of Part 6 falls from 24 to 6 BLEU, and a copy model with one head of width 512
-# copies nothing after 100 updates; with it, about half of the sequences ([Common
-# failures](#failures)).
+# Without residual connections the model does not even learn where to stop. Without the norms, the
+# feed-forward networks or the division it copies about as well as the full one, but another task
+# may need them. Without the division, the translator of Part 6 falls from 24 to 6 BLEU, and a copy
+# model with one head of width 512 copies nothing after 100 updates; with it, about half of the
+# sequences ([Common failures](#failures)). One task does not tell what a part is worth.
 #
 # How does a model copy? To write a token, it must look at that token in the source, so its
-# cross-attention should form a diagonal. The notebook draws the weights of the model trained above.
-# On the page two smaller models learn in your browser, and you can break them.
+# cross-attention should form a diagonal:
 
 
 # %% tags=["hide-input"]
@@ -2561,13 +2570,14 @@ def attention_of_a_copy_figure():
 
 
 # %% [markdown]
-# **Figure 16.** Copying is a diagonal in cross-attention. On the page, press Start and watch it
-# appear; then switch off a part of one model, and compare losses and exact copies.
+# **Figure 16.** Copying is a diagonal in cross-attention. On the page two smaller models learn in
+# your browser: press Start and watch the diagonal appear, then switch off a part of one model, and
+# compare losses and exact copies.
 #
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?
 #
-# We trained copy models with four layers per stack, in pre-norm and in post-norm, under two
+# We trained copy models with four layers per stack, with pre-norm and with post-norm, under two
 # schedules: the [paper's](#schedule), with a warm-up of 200 updates, and one that holds its peak
 # rate for these 200 updates instead. After that the two are the same.
 
@@ -2591,7 +2601,7 @@ published("warmups")
 #
 # <!-- end of results: warmups -->
 #
-# Say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the warm-up
+# We say that a rate *works* if all three seeds end with a loss below 0.5. In pre-norm, the warm-up
 # raises the highest rate that works from 0.004 to 0.018; at the two lowest rates pre-norm works
 # without it, too. In post-norm none of the six rates works without the warm-up, and with it only
 # the two lowest do. So pre-norm is easier to train here, as [Xiong et
@@ -2654,15 +2664,14 @@ published("warmups")
 # (*vanishing gradients*). The paper argues that shorter paths make such dependencies easier to
 # learn.
 #
-# A convolution over $k$ positions moves a signal $(k - 1)/2$ positions per layer, so with $k = 3$
-# it needs $T - 1$ layers. In a recurrent layer the signal takes one step per position.
+# A convolution over $k$ positions moves a signal $(k - 1)/2$ positions per layer, so it needs
+# $2(T-1)/(k-1)$ layers. In a recurrent layer the signal takes one step per position.
 #
 # <a id="cost-of-length"></a>
 # ## What length costs
 #
 # **Time.** According to Table 1, self-attention takes less work than recurrence as long as $T$ is
-# smaller than $D$. The paper says that this holds for most sentences in translation. Ours have
-# about a dozen words, and the base model is 512 wide.
+# smaller than $D$. The paper says that this holds for most sentences in translation.
 #
 # Table 1 leaves out constants and attention's projections, which are linear in $T$ like the
 # feed-forward network. When does the quadratic part dominate a whole layer? With $F = 4D$, the
@@ -6016,8 +6025,9 @@ def train_with_a_part_of_your_own():
 # ## Common failures
 #
 # A falling loss proves little. Some mistakes let the model see its answers, and the loss falls even
-# faster. Two others, the wrong wavelengths and no ReLU, speed it up and do no harm, because copying
-# ten tokens asks so little. We planted 22 mistakes, one at a time, and trained the copy task:
+# faster. Two others, positions divided by the frequency and no ReLU, speed it up and do no harm,
+# because copying ten tokens demands so little. We planted 22 mistakes, one at a time, and trained
+# the copy task:
 #
 # <!-- results: planted -->
 #
@@ -6107,9 +6117,9 @@ def train_with_a_part_of_your_own():
 # | BLEU far above published scores | test sentences in the training data |
 #
 # If your symptom is not listed, make the task smaller. If the model cannot memorise a single batch,
-# the fault is in the model or the loss: compare them with the checks of Parts 1 to 3. If it learns
-# to copy, then no future token leaks, the shift is right, and positions can be told apart, but that
-# is all. So print a batch of your data, turn its ids back into words, and read it.
+# the fault is in the model, the loss or the update: compare them with the checks of Parts 1 to 3.
+# If it learns to copy, then no future token leaks, the shift is right, and positions can be told
+# apart, but that is all. So print a batch of your data, turn its ids back into words, and read it.
 #
 # <a id="glossary"></a>
 # ## Glossary
@@ -6185,18 +6195,19 @@ def train_with_a_part_of_your_own():
 # # The engine room
 #
 # You need the engine room to train for hours, to use the command line, or to bring your own data.
-# The model, the loss and the loop stay as they are. Around them we add what a long run needs.
+# The model, the loss and the loop keep their formulas; some parts get faster code. Around them we
+# add what a long run needs.
 #
 # <a id="faster"></a>
 # ## Speed
 #
-# *Memory.* On Linux the C library returns large freed blocks to the system, which must zero each
-# page before it hands them out again. A training step frees hundreds of tensors, so we keep that
-# memory instead.
+# *Memory.* On Linux the C library returns large freed blocks to the system. It gets them back page
+# by page, and the system zeroes each page first. A training step frees hundreds of tensors, so we
+# keep that memory instead.
 #
-# *Dropout.* On a CPU, one random number per value takes a large part of a training step. A byte per
-# value is enough, and a 64-bit number holds eight. This rounds the rate to a 256th: 0.1 becomes
-# 0.102.
+# *Dropout.* On a CPU, drawing one random number per value takes a large part of a training step. A
+# byte per value is enough, and a 64-bit number holds eight. This rounds the rate to a 256th: 0.1
+# becomes 0.102.
 
 # %% tags=["hide-input"]
 import array
@@ -6253,7 +6264,8 @@ def use_fast_dropout(model: nn.Module) -> None:
 def fused_attention(query, key, value, mask=None, dropout=None, bias=None):
     """`attention` by PyTorch's fused kernel, which returns no weights.
 
-    Without `bias`, a query that may see no key gets zeros, and from `attention` the mean value.
+    Without `bias`, a query that may see no key gets zeros here, but the mean of all values from
+    `attention`.
     """
     if mask is not None:
         mask = mask.bool()
@@ -6342,8 +6354,8 @@ def gains_from_bf16(device: torch.device) -> bool:
 # <a id="settings"></a>
 # ## Settings
 #
-# `Config` holds all settings of a run, and each is also an option of the command line. Where a
-# comment gives a default, None lets the program choose.
+# `Config` holds all settings of a run, and each is also an option of the command line. None means
+# that the program chooses; the comment says how.
 #
 # The defaults suit a small corpus, which needs a small model and much dropout: the paper's base
 # model could memorise our 29,000 pairs.
@@ -6379,8 +6391,8 @@ def as_option(setting: str) -> str:
 class Config:
     """Settings of a run; an invalid one raises a UserError that names the option and its limit."""
 
-    data: str = "multi30k"  # or builtin, a toy; or a folder of text
-    languages: str = "de-en"  # source and target, as in file names; or as in zh-Hans:en
+    data: str = "multi30k"  # multi30k, builtin (a toy) or a folder of text
+    languages: str = "de-en"  # source-target, as in the names of the files; or zh-Hans:en
     init_from: str | None = None  # start from this trained model, of the same sizes and parts
     N: int = 3  # layers of each stack
     d_model: int = 192  # width of the model
@@ -6389,10 +6401,10 @@ class Config:
     dropout: float = 0.25
     attention_dropout: float = 0.0  # on attention weights
     norm_first: bool = True  # pre-norm; the paper is post-norm
-    attention: str = "plain"  # or rotary, grouped, rotary-grouped, or a name from --parts
-    feed_forward: str = "plain"  # or swiglu
-    norm: str = "plain"  # or rms
-    positions: str = "plain"  # or learnt, none
+    attention: str = "plain"  # rotary, grouped, rotary-grouped, distance; or a name from --parts
+    feed_forward: str = "plain"  # plain or swiglu
+    norm: str = "plain"  # plain or rms
+    positions: str = "plain"  # plain, learnt or none
     encoder_layer: str = "plain"
     decoder_layer: str = "plain"
     bias: bool = True  # in linear maps
@@ -6404,13 +6416,13 @@ class Config:
     batch_tokens: int | None = None  # positions per batch, over all processes; default: by corpus
     accum_iter: int = 1  # batches per update
     warmup: int | None = None  # updates; default: 2,000, or a quarter of all if that is less
-    factor: float | None = None  # of the learning rate; default: 1.5 for 2,000 warm-up updates
+    factor: float | None = None  # multiplies the rate; default: 1.5 for 2,000 warm-up updates
     schedule: Literal["linear", "inverse_sqrt"] = "linear"  # decay to zero, or the paper's
     clip: float | None = None  # shorten longer gradients to this length
     weight_decay: float = 0.0  # of matrices, by AdamW; not of norms and biases
-    epochs: int | None = None  # default: by corpus
-    shares: int | None = None  # parts of a pass over the text, each an epoch; default: by corpus
-    average: int = 6  # at the end, try the mean of this many last epochs
+    epochs: int | None = None  # of one share each; default: by corpus
+    shares: int | None = None  # into which a pass over the text is cut; default: by corpus
+    average: int = 6  # at the end, try the mean of the last so many epochs
     precision: Literal["fp32", "bf16"] | None = None  # of matrix products; default: by device
     compile: bool = False  # use torch.compile for model and loss
     log_every: int = 200  # updates between two lines of the log
@@ -6442,8 +6454,8 @@ class Config:
 
 # %% [markdown]
 # These defaults are the *recipe* of [Part 7](#recipe). Other options give nearly the paper's base
-# model ([what stays different](#differences)). It needs millions of pairs and several GPUs; we have
-# run several processes on CPUs only.
+# model ([what stays different](#differences)). It needs millions of pairs and, to train in days,
+# several GPUs; we have run several processes on CPUs only.
 #
 # ```
 # torchrun --standalone --nproc-per-node 8 the_annotated_transformer.py train \
@@ -6692,14 +6704,15 @@ def learn_vocabularies(corpus: Corpus, config: Config) -> tuple:
     found = len(vocabularies[0])
     if config.vocab_size and found != size:
         raise UserError(
-            f"--vocab-size {size}: this text makes {found} subwords; name that, or none"
+            f"--vocab-size {size}: this text yields {found} subwords; give that size, or none"
         )
     return vocabularies
 
 
 # %% [markdown]
-# [Part 6](#token-budget) makes the batches. An epoch is one *share* of a pass: every n-th sentence
-# of an order that depends only on the seed and the pass.
+# [Part 6](#token-budget) makes the batches. A long pass over the text is cut into *shares*, and
+# each share is an epoch: every n-th sentence of the shuffled pass. The order depends only on the
+# seed and the pass.
 
 
 # %%
@@ -6724,11 +6737,12 @@ def planned_updates(config: Config, train: IdPairs) -> int:
 
 
 # %% [markdown]
-# Unless you give them, some settings depend on the corpus. A batch is a fiftieth of it, from 64 to
-# 1,280 positions, so that a small corpus gives enough updates. A share has about a thousand updates
-# and ends with a checkpoint. The default is 32 passes: more (up to 100) if they give fewer than
-# 2,000 updates, fewer if they give more than 100,000. The peak of the learning rate is the same for
-# any warm-up.
+# Settings that you leave out are chosen to suit the corpus. A batch has a fiftieth of its
+# positions, from 64 to 1,280, so that a small corpus gives enough updates. A share has at most
+# about a thousand updates and ends with a checkpoint. The default is 32 passes: more (up to 100) if
+# they give fewer than 2,000 updates, fewer if they give more than 100,000. The peak of the learning
+# rate is the same for any warm-up. The sizes of the model and its dropout do not depend on the
+# corpus: a larger one deserves a larger model.
 
 
 # %%
@@ -6742,7 +6756,7 @@ def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Conf
     updates = positions / batch_tokens / config.accum_iter  # per pass, about
     shares = config.shares or math.ceil(updates / 1000)
     if shares > len(train):
-        raise UserError(f"--shares {shares} of {len(train)} pairs: ask for fewer")
+        raise UserError(f"--shares {shares} exceeds the {len(train)} pairs")
     passes = max(min(32, 100_000 / updates), min(100, 2000 / updates))
     subwords = isinstance(vocabularies[0], Subwords)
     share = subwords if config.share_embeddings is None else config.share_embeddings
@@ -6771,8 +6785,8 @@ def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Conf
 # a disk, and stops all of them if one fails.
 #
 # > **Why not spread the model over the GPUs?** Larger models need that (*FSDP*). The base model
-# > with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one gigabyte,
-# > which fits any GPU.
+# > with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one gigabyte, to
+# > which a batch adds its activations.
 
 
 # %%
@@ -6801,7 +6815,7 @@ def join_workers() -> Iterator[Worker]:
         torch.set_float32_matmul_precision("high")  # TF32: faster, with fewer digits
     if ranks > 1:
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=datetime.timedelta(days=1))  # rank 0 encodes
+        dist.init_process_group(backend, timeout=datetime.timedelta(days=1))  # while rank 0 encodes
     yield Worker(int(os.environ.get("RANK", 0)), ranks, device)
     if ranks > 1:
         dist.barrier()  # no rank leaves while another still communicates
@@ -6835,7 +6849,7 @@ def gather(value: object, worker: Worker) -> list:
 # counts the whole batch. DDP's mean over ranks is then exactly the mean over all tokens.
 #
 # For a GPU, a thread pads batches ahead and puts them into *pinned* memory, which can be copied
-# while the CPU works on. So the CPU waits for the GPU only when it prints a line.
+# while the CPU carries on. So the CPU waits for the GPU only when it prints a line.
 
 
 # %%
@@ -6880,7 +6894,7 @@ def load_batches(
 # | File | Contents |
 # | --- | --- |
 # | `config.json`, `model.safetensors`, `tokenizer.json` or `words.json` | the best model so far, and the settings |
-# | `train.ids`, `train.lengths`, `val.json` | the text |
+# | `train.ids`, `train.lengths`; `val.json` | the training pairs as ids; the validation pairs as text |
 # | `last.pt` | the checkpoint: weights, those of the last epochs, optimizer, schedule, history |
 # | `log.jsonl` | the history, one line per epoch, for `pandas.read_json(…, lines=True)` |
 #
@@ -6996,7 +7010,8 @@ def refuse_without_cache(model: EncoderDecoder) -> None:
 
 # %% [markdown]
 # A run is set up once: rank 0 encodes the text, chooses the missing settings and writes
-# `config.json`. If you start it again, settings and text must be the same.
+# `config.json`. If you start it again, the text and the settings that you give must be the same;
+# only `--epochs` may change.
 
 
 # %%
@@ -7039,7 +7054,7 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
         return
     if (folder / "last.pt").exists():
         raise UserError(f"{as_typed(folder)} has a last.pt and no config.json: use another folder")
-    refuse_without_cache(new_model(config, (range(8), range(8))))  # not after hours of encoding
+    refuse_without_cache(new_model(config, (range(8), range(8))))  # before hours of encoding
     vocabularies = learn_vocabularies(corpus, config)
     write_vocabularies(folder, vocabularies)
     write_ids(folder, corpus, vocabularies, config.max_len)
@@ -7061,8 +7076,7 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
 
 
 # %% [markdown]
-# Each epoch adds an entry to the history. It includes the load of each GPU: one that is busy only
-# half of the time waits for data, or its batches are too small.
+# Each epoch adds an entry to the history. It includes the load of each GPU, as GPUtil reports it.
 
 
 # %%
@@ -7094,8 +7108,8 @@ def read_last(folder: Path) -> dict | None:
 # <a id="train-model"></a>
 # ## Training
 #
-# We use AdamW, with weight decay on matrices only and none by default, and a schedule that rises
-# like the paper's and falls straight to zero, [as many do today](#since-2017). `--schedule
+# We use AdamW, whose weight decay is off by default and shrinks matrices only, and a schedule that
+# rises like the paper's and falls straight to zero, [as many do today](#since-2017). `--schedule
 # inverse_sqrt` is the paper's.
 
 
@@ -7139,8 +7153,8 @@ def clip_before_updates(optimizer: torch.optim.Optimizer, longest: float | None)
 
 
 # %% [markdown]
-# `Run` holds what a run keeps in memory; its folder holds the rest. Between two lines of the log
-# the loss stays on the device.
+# `Run` holds what a run keeps in memory; its folder holds the rest. The loss stays on the device
+# and is read only for a line of the log.
 
 
 # %%
@@ -7369,7 +7383,7 @@ def train_model(
     """Train a translator in `folder`, or continue; "finished", or "stopped" after `minutes`.
 
     `corpus` replaces what `config.data` names. Without `config` a run continues with its own
-    settings, for `epochs` in all if given. UserError if it cannot train.
+    settings; `epochs` changes their total number. UserError if it cannot train.
     """
     if not minutes > 0:
         raise UserError(f"--minutes must be above 0, got {minutes}")
@@ -7452,7 +7466,7 @@ def run_train(
     """Train a translator, or continue a run; torchrun starts several processes.
 
     Args:
-        folder: the run; without it RUNS_DIR/recipe-SOURCE-TARGET
+        folder: the run; default: runs/recipe-SOURCE-TARGET
         parts: a Python file that adds parts, which settings can name
         minutes: stop after the epoch in which this time is up
     """
@@ -7468,7 +7482,7 @@ def run_resume(
 
     Args:
         folder: the run
-        epochs: how many in all, to train further
+        epochs: the total number of epochs, to train further
         parts: a Python file that adds parts
         minutes: stop after the epoch in which this time is up
     """
@@ -7514,7 +7528,7 @@ SENTENCE_END = re.compile(r"[.!?…।؟۔]+[\"'”“’»)\]]*\s+|[。！？]+
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of a text; no cut after numbers and abbreviations, or before small letters."""
+    """Sentences of a text; no cut after numbers and abbreviations, or before lowercase letters."""
     sentences = []
     begin = 0
     for end in SENTENCE_END.finditer(text):
@@ -7571,7 +7585,7 @@ def run_translate(
     """Translate arguments, or standard input line by line.
 
     Args:
-        split: cut a line where a sentence ends; not for models that were trained on paragraphs
+        split: cut a line where a sentence ends; use --no-split for a model trained on paragraphs
     """
     translator, decode = options.load()
     waits = not sentences and sys.stdin.isatty()  # somebody types
@@ -7612,8 +7626,8 @@ def run_evaluate(
 
 
 # %% [markdown]
-# If you can fix an error, the program prints one line that says how. Any other error is a bug and
-# keeps its traceback.
+# If you can fix an error, the program prints one line that says how. All others keep their
+# traceback.
 
 
 # %%
@@ -7653,12 +7667,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 #
 # [Part 10](#own-part) shows how to change the model. Here we change the data.
 #
+# ## Your own files
+#
+# Put two files per split into a folder, with one sentence per line, plain or gzipped: `train.fr`
+# and `train.en`, `val.fr` and `val.en`, and `test.fr` and `test.en` if you want scores. Line 7 of
+# one file must translate line 7 of the other.
+#
+# ```
+# python the_annotated_transformer.py train --data my-corpus --languages fr-en --folder runs/mine
+# python the_annotated_transformer.py evaluate --model runs/mine
+# python the_annotated_transformer.py translate --model runs/mine "Un chien court."
+# ```
+#
+# `--init-from runs/mine` starts a new run, on other text, from the weights and vocabulary of this
+# one; `--factor 0.3` keeps its steps small.
+#
 # <a id="own-pairs"></a>
 # ## Your own pairs, from Python
 #
 # Christmas Eve is 24.12. in Germany and 12/24 in America. A small model trains on 256 dates in both
-# forms, and forty more choose its best epoch. Can it translate the last forty? The same lines train
-# on pairs of yours. **Cost: ten seconds.**
+# forms, and another forty serve as validation. Can it translate the last forty? The same lines
+# train on your own pairs. **Cost: ten seconds.**
 
 
 # %%

@@ -31,7 +31,7 @@ def test_nothing_is_trained_twice(results, monkeypatch):
         assert experiments.main(["warmups"]) == 0
         assert experiments.main(["lengths"]) == 0
     asked = [each.args for each in experiments.warmed.call_args_list]
-    assert len(asked) == len(set(asked)) == 72
+    assert len(asked) == len(set(asked)) == 84
     assert at.train_to_copy.call_count == len(records.read("lengths")["runs"]) == 3
 
 
@@ -85,7 +85,7 @@ def test_a_replaced_head_puts_out_the_same_everywhere():
 
 def test_layers_are_timed_in_turn_and_once(results, monkeypatch):
     monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
-    assert all(experiments.milliseconds(x, 4) > 0 for x in experiments.layers_to_time().values())
+    assert all(experiments.milliseconds(x, 2, 4) > 0 for x in experiments.layers_to_time().values())
     timed = Mock(side_effect=itertools.count())
     monkeypatch.setattr(experiments, "milliseconds", timed)
     for _ in range(2):

@@ -70,7 +70,7 @@ def warmed(factor: float, warm: bool, norm_first: bool, seed: int) -> dict:
 
 @records.once("warmups")
 def warmups() -> dict:
-    """Seven peaks of the learning rate, with and without a warm-up, both norm orders, three seeds."""
+    """Seven peak rates, with and without a warm-up, both norm orders, three seeds."""
     grid = itertools.product(FACTORS, (True, False), (True, False), SEEDS)
     runs = [warmed(*settings) for settings in grid]
     return {"made": records.circumstances(), "runs": runs}

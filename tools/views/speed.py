@@ -76,12 +76,12 @@ def speed() -> Table:
         " times (beam of 4) as fast as CTranslate2.",
         ["per second", *columns],
         rows,
-        "Training: target tokens without padding, words of Multi30k, fp32 unless noted. Small has"
+        "Training: target tokens without padding, words of Multi30k, in fp32. Small has"
         " 3 layers of width 256, base 6 of 512. One process with two threads; all keep freed"
         f" memory. Ours needs {memory[0]} (small) and {memory[1]} times (base) the memory of"
-        " nn.Transformer. Decoding: test 2016, the model in pretrained/, fp32, two threads, ours"
-        " and CTranslate2 in the same batches, the plain loop one sentence at a time. Each cell is"
-        " the median of 5 rounds, with the range in brackets.",
+        f" nn.Transformer. Decoding: test 2016, model {cpu['made']['model']}, computed in fp32, two"
+        " threads, ours and CTranslate2 in the same batches, the plain loop one sentence at a time."
+        " Each cell is the median of 5 rounds, with the range in brackets.",
         [cpu["made"]],
     )
 
