@@ -2687,9 +2687,9 @@ published("warmups")
 # > whole table.
 #
 # **Parallel work.** The steps of a recurrent layer wait for each other, however many cores there
-# are. Attention computes all positions at once, which made the Transformer quick to train. This
-# pays even on a single thread, because a few large operations run faster than many small ones. We
-# timed each layer (`make experiments`):
+# are. Attention computes all positions at once, which made the Transformer quick to train. This can
+# pay even on a single thread, because a few large operations run faster than many small ones. We
+# timed each layer, for one sequence and for a batch of 16:
 
 
 # %% tags=["hide-input"]
@@ -2697,11 +2697,11 @@ published("length-cost")
 
 
 # %% [markdown]
-# **Figure 18.** Time of one layer of width 256 for one sequence, forward and backward. Both axes
-# are logarithmic, so look at the slopes: a slope of 1 is linear in the length, 2 is quadratic. The
-# recurrent layer, a GRU, is linear. Attention ends steepest, because of its quadratic part. The
-# convolution over three positions is the cheapest: with constants and projections it takes $3TD^2$
-# multiplications, attention $4TD^2 + 2T^2D$, and the GRU $6TD^2$, half of them in $T$ small steps.
+# **Figure 18.** Time of one layer of width 256, forward and backward. Both axes are logarithmic, so
+# look at the slopes: a slope of 1 is linear in the length, 2 is quadratic. The recurrent layer, a
+# GRU, is linear, and attention ends steepest. With constants and projections, the convolution over
+# three positions takes $3TD^2$ multiplications, attention $4TD^2 + 2T^2D$, and the GRU $6TD^2$,
+# half of them in $T$ small steps.
 #
 # <!-- results: length-cost -->
 #
@@ -2714,8 +2714,10 @@ published("length-cost")
 #
 # <!-- end of results: length-cost -->
 #
-# Attention was faster than the recurrent layer at every length we timed, even at 1,024, where it
-# takes twice as many multiplications.
+# For one sequence, attention is faster than the recurrent layer at every length we timed, even at
+# 1,024, where it takes twice as many multiplications. In a batch the GRU's steps become larger
+# products, so the multiplications decide. At $T = D = 256$ both take equally many; up to there
+# attention is faster, and at 1,024 the GRU is three times as fast.
 #
 # > **Is attention easier to interpret?** The paper says that it could be, as a side benefit (§4):
 # > individual heads clearly learn different tasks, and many seem related to syntax and meaning.
