@@ -4605,13 +4605,12 @@ def ten_fixed_test_sentences():
 #
 # <!-- results: steps -->
 #
-# **These steps gain on both test sets, with intervals above zero: subword vocabulary, one matrix
-# for all embeddings and beam search.**
+# **These steps gain on both test sets, with intervals above zero: subword vocabulary with one matrix for all embeddings and beam search.**
 #
 # | step | test 2016 BLEU | gain | test 2017 BLEU | gain |
 # | --- | ---: | ---: | ---: | ---: |
 # | word vocabulary | 38.6 | – | 33.0 | – |
-# | subword vocabulary, one matrix for all embeddings | 41.1 (40.8–41.3) | +2.5 (1.6 to 3.4) | 37.0 (36.5–37.6) | +4.0 (2.8 to 5.2) |
+# | subword vocabulary with one matrix for all embeddings | 41.1 (40.8–41.3) | +2.5 (1.6 to 3.4) | 37.0 (36.5–37.6) | +4.0 (2.8 to 5.2) |
 # | beam search | 41.9 (41.5–42.4) | +0.7 (0.2 to 1.3) | 38.7 (38.3–38.9) | +1.7 (1.1 to 2.4) |
 # | checkpoint averaging | 42.0 (41.6–42.6) | +0.1 (−0.2 to 0.4) | 38.6 (38.3–39.0) | −0.1 (−0.5 to 0.3) |
 # | length penalty α = 1, not 0.6 | 42.2 (41.7–43.0) | +0.3 (0.03 to 0.5) | 38.8 (38.4–39.2) | +0.2 (−0.2 to 0.4) |
