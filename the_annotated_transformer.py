@@ -4395,9 +4395,9 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # Suppose the reference is *A man is throwing a log* and we write *A man is throwing a stone*. The
 # precisions are $5/6$, $4/5$, $3/4$ and $2/3$, their product is $1/3$, and BLEU is $100 \cdot
-# (1/3)^{1/4} = 76$: one wrong word of six costs 24 points. A wrong third word would cost
-# everything, because it would break all runs of four. Over a whole test set, the counts are added
-# up before the division.
+# (1/3)^{1/4} = 76$: one wrong word in six costs 24 points. A wrong third word breaks all three runs
+# of four, so by the formula it would cost everything; sacreBLEU counts half a match instead of
+# none, and gives 38. Over a whole test set, the counts are added up before the division.
 #
 # <!-- figure: bleu -->
 #
@@ -4449,12 +4449,13 @@ def check_case_counts_and_an_unknown_word_is_one():
 
 # %% [markdown]
 # If you score a test set again and again and keep what scores best, you have chosen on it, and the
-# score flatters the model. So we choose on the validation split, and score each test set once per
-# row and seed. They are not untouched, though: earlier editions of the model were scored on them,
-# too. Here is the published model on the validation split, with the paper's beam of four and
-# $\alpha = 0.6$. It is the best of three seeds on this very split, so these scores flatter it a
-# little; on the 2017 test set it is the worst of the three. *chrF* compares runs of characters, so
-# a wrong ending costs less than a wrong word. **Cost: less than a minute.**
+# score flatters the model. So we choose on the validation split, and score each test set once for
+# each model and setting that we report. They are not untouched, though: earlier editions of the
+# model were scored on them, too. Here is the published model on the validation split, with the
+# paper's beam of four and $\alpha = 0.6$. It is the best of three seeds on this very split, so
+# these scores flatter it a little; on the 2017 test set it is the worst of the three. *chrF*
+# compares runs of characters, so a wrong ending costs less than a wrong word. **Cost: less than a
+# minute.**
 
 
 # %% tags=["hide-input"]
@@ -4555,7 +4556,7 @@ def ten_fixed_test_sentences():
 # ## How we chose the settings
 #
 # By trials on the validation split, one seed each, most of them for a quarter of the recipe's
-# epochs:
+# epochs. The full run with dropout 0.1 came after the choice, to check it:
 #
 # <!-- results: choices -->
 #
@@ -4577,9 +4578,9 @@ def ten_fixed_test_sentences():
 #
 # <details><summary>How this was measured</summary>
 #
-# Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with twice
-# the warm-up, so the learning rate peaks 0.7 times as high. More subwords or layers make the model
-# narrower, so that the number of parameters stays about the same; perplexities of different
+# Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with a
+# longer warm-up, so the learning rate peaks 0.7 times as high. More subwords or layers make the
+# model narrower, so that the number of parameters stays about the same; perplexities of different
 # vocabularies cannot be compared. Some trials computed in bf16, the others in fp32. All settings
 # are in `docs/results/runs`.
 #
@@ -4587,11 +4588,11 @@ def ten_fixed_test_sentences():
 #
 # <!-- end of results: choices -->
 #
-# Pre-norm ends more than four points above post-norm at the same learning rate, after a short
-# warm-up. Half the batch, with twice the updates, gains about 1.5. Dropout shows how a short trial
-# can mislead. After 8 epochs 0.25 is 2.2 points below 0.15, but after 32 it is 2.1 points above
-# 0.1: with so little dropout the perplexity rises again from epoch 19 on, because the model
-# overfits.
+# With the same learning rate and a short warm-up, pre-norm finishes more than four points above
+# post-norm. Half the batch, with twice the updates, gains about 1.5. Twice the subwords make no
+# clear difference, so we kept the smaller list. Dropout shows how a short trial can mislead. After
+# 8 of their 32 epochs, 0.1 leads 0.25 by 1.3 points. In the end it trails by 2.1, or by 1.3 if the
+# best epoch of each run counts: after epoch 19 its perplexity rises again, because it overfits.
 #
 # <a id="step-by-step"></a>
 # ## What does each step gain?
@@ -4600,12 +4601,13 @@ def ten_fixed_test_sentences():
 # words has more parameters, and more dropout, 0.4 instead of 0.25, because rare words are easy to
 # memorise. So the first gain has several causes: subwords, [one matrix](#one-matrix) and dropout.
 # The other rows use the models of the second row in other ways: a beam of four instead of greedy
-# decoding, the mean of the last six epochs instead of the best of them, and the [length
-# penalty](#beam-search) that scores best on the validation split, among those up to 1.
+# decoding, the mean of the last six epochs instead of the best of the six, and the [length
+# penalty](#beam-search) that scores best on the validation split with the first seed, among those
+# up to 1.
 #
 # <!-- results: steps -->
 #
-# **These steps gain on both test sets, with intervals above zero: subword vocabulary with one matrix for all embeddings and beam search.**
+# **These steps gain on both test sets, with intervals above zero: *subword vocabulary with one matrix for all embeddings* and *beam search*.**
 #
 # | step | test 2016 BLEU | gain | test 2017 BLEU | gain |
 # | --- | ---: | ---: | ---: | ---: |
@@ -4629,11 +4631,11 @@ def ten_fixed_test_sentences():
 # <!-- end of results: steps -->
 #
 # **How sure is this?** A gain can be luck in two ways. Runs that differ only in their random
-# numbers (*seeds*) end up to 1.3 BLEU apart, as the ranges after the scores show. And another test
-# set would give another gain. So we draw sentences and runs anew, with replacement, ten thousand
-# times: a *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The brackets after a
-# gain hold the middle 95% of its values in these samples. With so few runs they are rough, and
-# likely too narrow.
+# numbers (*seeds*) can finish as much as 1.3 BLEU apart, as the ranges after the scores show. And
+# another test set would give another gain. So we draw sentences and runs anew, with replacement,
+# ten thousand times: a *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The
+# brackets after a gain hold the middle 95% of its values in these samples. With so few runs they
+# are rough, and likely too narrow. Words have one seed only, whose luck no interval contains.
 #
 # BLEU varies within a run, too:
 
@@ -4661,8 +4663,9 @@ published("training")
 # ## What the paper found
 #
 # (§6.1, Table 2) The paper tests on newstest2014, against the best systems of its time. An
-# *ensemble* averages the predictions of several models. The last two columns give the cost of
-# training in floating-point operations; for the Transformer, one number covers both languages.
+# *ensemble* averages the predictions of several models; its score stands after a semicolon. The
+# last two columns give the cost of training in floating-point operations; for the Transformer, one
+# number covers both languages.
 #
 # | System | English to German | English to French | Training, German | French |
 # | --- | ---: | ---: | ---: | ---: |
@@ -4674,11 +4677,12 @@ published("training")
 # | Transformer, base | 27.3 | 38.1 | 3.3e18 | |
 # | Transformer, big | 28.4 | 41.8 | 2.3e19 | |
 #
-# Into German, even the base model beats all earlier systems, ensembles included, for a third of the
-# operations of the cheapest, and the big model beats them by two points. Into French, the paper
-# says that the big model beats all earlier *single* models, at less than a quarter of the training
-# cost of the best. Whether it beats the ensembles depends on which of its numbers you take: the
-# 41.8 of Table 2 and the abstract, or the 41.0 in the text of §6.1.
+# Into German, even the base model beats all earlier systems, ensembles included, with a third of
+# the operations of the cheapest, and the big model beats them by two points. Into French, the base
+# model stays below them all. The paper says that the big model beats all earlier *single* models,
+# at less than a quarter of the training cost of the best. Whether it beats the ensembles depends on
+# which of its numbers you take: the 41.8 of Table 2 and the abstract, or the 41.0 in the text of
+# §6.1.
 #
 # (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing in the
 # base model. A cell lists new values, each with the BLEU that it gains or loses. The paper's scores
@@ -4717,42 +4721,44 @@ published("training")
 # In the paper, size and dropout matter most: two layers instead of six cost 2.1 BLEU, half the
 # width 1.3, and training without dropout 1.2. A single head costs 0.9. Narrow keys cost up to 0.7;
 # the paper takes this as a sign that judging whether a query and a key match is not easy, and that
-# something cleverer than an inner product might do it better. How much of this holds in our short
-# training runs? First a warning: our dropout of 0.25, [right for 32 epochs](#choices), is far too
-# high for five, so the other rows might differ with less of it. And chance? Two layers gain 0.3
+# something cleverer than an inner product might do it better. How much of this do our short
+# training runs show? First a warning: our dropout of 0.25, [right for 32 epochs](#choices), is far
+# too high for five, so the other rows might differ with less of it. And chance? Two layers gain 0.3
 # with one seed and lose 0.3 with another. So we read nothing into differences below one point, and
 # take those below two as hints.
 #
-# - **Holds:** A narrower model is worse; a single layer and a narrower feed-forward network seem
-#   so, too.
-# - **Does not hold:** The paper finds larger models better, eight layers excepted. Here six layers
-#   and twice the width lose more than three points, and four layers perhaps two. Five epochs may be
-#   too few for them. Without dropout, the model is as good as with 0.1, since it has little time to
-#   overfit. Learnt positions seem better than sinusoids: they gain 1.2, and as much with a second
-#   seed.
+# - **Seen here, too:** A narrower model is worse; a single layer and a narrower feed-forward
+#   network seem so, too.
+# - **Not seen here:** The paper finds larger models better, eight layers excepted. Here six layers
+#   lose 3.2 points, twice the width 3.5, and four layers perhaps two. Five epochs may be too few
+#   for them, or dropout and learning rate too high. Without dropout, the model is as good as with
+#   0.1, since it has little time to overfit. Learnt positions seem better than sinusoids: they gain
+#   1.2, and as much with a second seed.
 # - **Too close to call:** The number of heads, the width of keys, label smoothing, two layers and a
 #   wider feed-forward network change less than a point.
 #
 # A model without positions loses 6.6 points, but it still translates: it knows the words of the
-# source, and the causal mask presumably gives the decoder some sense of order. Only post-norm and a
-# start at the full learning rate lose more. We chose that rate for pre-norm with a warm-up, though,
-# and it peaks at three and a half times the paper's. Three separate matrices, with half as many
-# parameters again, score a point higher with both seeds.
+# source, and the causal mask presumably gives the decoder some sense of order. Dropout of 0.4 loses
+# as much; post-norm and a start at the full learning rate lose more. We chose that rate for
+# pre-norm with a warm-up, though; at a lower one, post-norm lost 4.6 in the [trials](#choices).
+# Three separate matrices, with half as many parameters again, score a point higher with both seeds.
+# So the first gain of the [steps](#step-by-step) probably comes from subwords, not from sharing one
+# matrix; sharing saves parameters.
 #
 # (§6.3, Table 4) With hardly any tuning, four layers of width 1,024 also learn to write the parse
-# of an English sentence, with an F1 of 91.3 from 40,000 sentences of the Wall Street Journal alone
-# and of 92.7 with 17 million machine-parsed ones in addition (beam 21, $\alpha = 0.3$). Earlier
-# parsers reached 91.7 and 92.1 in these two settings, a multi-task one 93.0, and a generative one
-# 93.3.
+# tree of an English sentence. They reach 91.3 F1, a measure of correct brackets, from 40,000
+# sentences of the Wall Street Journal, and 92.7 with 17 million machine-parsed ones in addition.
+# Earlier parsers reached 91.7 and 92.1 in these two settings, a multi-task one 93.0, and a
+# generative one 93.3.
 #
 # <a id="cost"></a>
 # ## What does it cost?
 #
 # (§5.2) On eight GPUs, the authors trained the base model for 12 hours and the big one for 3.5
-# days. How long would two CPU cores take? We count the operations, nearly all in matrix products,
-# and divide by a speed that we measured. A vector times a $D \times D$ matrix takes $D^2$
-# multiplications and as many additions. The backward pass needs two more products for each, for the
-# gradients of the input and of the weights.
+# days. How long would two CPU cores take? We count the operations, nearly all of which are in
+# matrix products, and divide by a speed that we measured. A vector times a $D \times D$ matrix
+# takes $D^2$ multiplications and as many additions. The backward pass needs two more products for
+# each, for the gradients of the input and of the weights.
 
 
 # %%
@@ -4788,12 +4794,13 @@ def check_the_count_is_that_of_pytorch():
 # > **Is there a rule of thumb?** Six operations per parameter and token ([Kaplan et al.,
 # > 2020](https://arxiv.org/abs/2001.08361)): three products, each with a multiplication and an
 # > addition. For the base model, 63 million parameters and 2.5 billion tokens on each side make
-# > 9.5e17, as in the table below.
+# > 9.5e17, as in the table below: a token passes through only one of the two stacks.
 #
 # (§5.1, §5.2) The base model trains for 100,000 steps and the big one for 300,000, with about
 # 25,000 tokens on each side of a batch. The operations in the paper's Table 2 are an estimate:
 # hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain (§6.1, footnote
-# 5). Our count divided by theirs is the share of that speed that these products used.
+# 5). Our count divided by theirs is the share of the assumed speed that went into these products.
+# So the paper's estimates overstate the arithmetic two- to threefold.
 #
 # <!-- results: cost -->
 #
@@ -4807,8 +4814,9 @@ def check_the_count_is_that_of_pytorch():
 # <details><summary>How this was measured</summary>
 #
 # Floating-point operations, for sentences of 27 tokens. Our hours are extrapolated, in proportion
-# to the operations, from the tokens per second of the base size: 731 on 2 CPU cores (vocabulary of
-# 6,274 words). Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26. Commit: d258132.
+# to the operations, from the tokens per second of the base size: 731 on 2 CPU cores (the median;
+# 595 to 827), with 6,274 words. Machine: Intel(R) Xeon(R) Processor, 2 CPU cores. Date: 2026-11-26.
+# Commit: d258132.
 #
 # </details>
 #

@@ -234,7 +234,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = self.proj(x)  # (..., V); log-probabilities are fp32, also of 16-bit logits
+        logits = self.proj(x)  # (..., V); log-probabilities are fp32 even when these are 16-bit
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -337,7 +337,7 @@ START, END, PAD, UNKNOWN = range(len(SPECIALS))
 class Batch:
     """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded.
 
-    `ntokens` is the number of tokens to predict, counted here unless given.
+    `ntokens` is the number of tokens to predict, counted here unless given (by several processes).
     """
 
     def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
@@ -451,7 +451,7 @@ def run_epoch(
                 batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
             if training:
                 loss.backward()
-            loss_sum = loss_sum + batch_sum  # reading it would make the CPU wait for the GPU
+            loss_sum = loss_sum + batch_sum  # a tensor: .item() would make the CPU wait for the GPU
             state.samples += len(batch.src)
         if training:
             optimizer.step()
@@ -498,8 +498,8 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, pad=PAD) -> Tensor:
     """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
 
-    A row is the start symbol, tokens, the end symbol, then padding. It ends at `max_len` tokens in
-    all (2 or more), with the end symbol or without; a tensor (B,) has a limit for each row.
+    A row is the start symbol, tokens, the end symbol, then padding. `max_len` (2 or more) counts
+    the start and the end; it may be a tensor (B,) with a limit for each row.
     """
     written = src.new_full((len(src), 1), start_symbol)
     ended = torch.zeros(len(src), dtype=torch.bool, device=src.device)

@@ -63,7 +63,7 @@ def steps() -> Table:
             cells += [with_range(scores(row, split), 1), gain]
         rows.append(cells)
     sure = [
-        row.step
+        f"*{row.step}*"
         for row in plan.ROWS[1:]
         if all(found[row.name, split]["interval"][0] > 0 for split in plan.TESTS)
     ]
@@ -177,7 +177,7 @@ def choices() -> Table:
         ["epochs", "settings", "updates", "BLEU", "perplexity"],
         rows,
         "Multi30k, validation split, greedy decoding, last epoch, seed 1. Half the batch comes with"
-        " twice the warm-up, so the learning rate peaks 0.7 times as high. More subwords or layers"
+        " a longer warm-up, so the learning rate peaks 0.7 times as high. More subwords or layers"
         " make the model narrower, so that the number of parameters stays about the same;"
         " perplexities of different vocabularies cannot be compared. Some trials computed in bf16,"
         " the others in fp32. All settings are in `docs/results/runs`.",

@@ -100,7 +100,8 @@ def two_digits(number: float) -> str:
 def cost() -> Table:
     """The arithmetic of the paper's two training runs, and the time it would take here."""
     measured = record("benchmark")
-    speed_of = {"2 CPU cores": median(speeds(measured, task="train", code="ours", size="base"))}
+    rounds = speeds(measured, task="train", code="ours", size="base")
+    speed_of = {"2 CPU cores": median(rounds)}
     made = [measured["made"]]
     if fastest := max(
         median(on_gpu(code="ours", dtype=dtype) or [0]) for dtype in ("fp32", "bf16")
@@ -122,6 +123,7 @@ def cost() -> Table:
         rows.append([name, *operations, share, str(hours), *map(two_digits, here)])
         days.append(two_digits(here[-1] / 24))
     speeds_said = " and ".join(f"{speed:,.0f} on {place}" for place, speed in speed_of.items())
+    span = f"{min(rounds):,.0f} to {max(rounds):,.0f}"
     return Table(
         f"On two cores the base model would take about {days[0]} days to train, and the big model"
         f" about {days[1]}.",
@@ -136,7 +138,7 @@ def cost() -> Table:
         rows,
         f"Floating-point operations, for sentences of {length} tokens. Our hours are"
         f" extrapolated, in proportion to the operations, from the tokens per second of the base"
-        f" size: {speeds_said} (vocabulary of {measured['words']:,} words).",
+        f" size: {speeds_said} (the median; {span}), with {measured['words']:,} words.",
         made,
     )
 
