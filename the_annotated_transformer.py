@@ -2243,11 +2243,10 @@ def run_epoch(
 # From there on the model is **overfitting**: it memorises training sentences and gets worse on new
 # ones. So we keep the *checkpoint*, the saved weights, from the lowest point of the validation
 # curve, and choose *hyperparameters* such as `warmup` by validation, too. The final score then
-# needs a third set, the *test set*, which played no part in any choice.
+# needs a third set, the *test set*, which played no part in any choice. Compare the shapes of the
+# curves, not their heights: only the training loss includes smoothing and dropout.
 #
-# Here is a translator like that of [Part 7](#recipe), at some moments of a training of five epochs.
-# Compare the shapes of the curves, not their heights: only the training loss includes smoothing and
-# dropout.
+# Here is a translator like that of [Part 7](#recipe), at some moments of a training of five epochs:
 #
 # <!-- figure: moments -->
 
