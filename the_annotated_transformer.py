@@ -264,7 +264,7 @@ def published(name: str) -> None:
 # (§2) Convolutions run in parallel, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
 # [ConvS2S](https://arxiv.org/abs/1705.03122), but the number of steps needed to relate two words
 # grows with their distance. With *self-attention*, in which the positions of one sequence attend to
-# each other, it is constant. This has two prices. Averaging over positions blurs detail; [several
+# each other, it is constant. It comes at two costs. Averaging over positions blurs detail; [several
 # heads](#multi-head-attention) make up for this. And comparing all words with all others takes work
 # that grows with the square of the length ([Part 5](#why-self-attention)).
 #
@@ -1894,7 +1894,8 @@ START, END, PAD, UNKNOWN = range(len(SPECIALS))
 class Batch:
     """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded.
 
-    `ntokens` is the number of tokens to predict, counted here unless given (by several processes).
+    `ntokens` is the number of tokens to predict, counted here unless given, as it is by several
+    processes that share a batch.
     """
 
     def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
@@ -2122,14 +2123,16 @@ def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
 # > **Why warm-up?** Adam's first steps are full-size, because a gradient divided by its own size is
 # > ±1. But $v$, which normally averages some fifty batches, then rests on a few, so it judges sizes
 # > badly. In [post-norm](#layer-norm) models gradients are also uneven at the start, large near the
-# > output. Why this hurts is still debated; [Part 4](#warm-up-and-norm) measures when it does. >
+# > output. Why this hurts is still debated; [Part 4](#warm-up-and-norm) measures when it does.
+# >
 # > **Why does the rate then fall, and why as an inverse square root?** Small steps later on keep
-# > the noise of single batches from pushing a good model around. The paper does not explain the >
-# inverse root. One advantage is that we need not know in advance how long we will train. > > **Why
-# does Adam get a learning rate of 1.0, and what is `factor`?** `LambdaLR` multiplies Adam's >
-# learning rate by what the schedule returns, so with 1.0 the product is the schedule itself. >
-# `factor` is ours and scales the whole curve; in the paper it is 1. Small models bear more: the
-# copy task of Part 4 peaks at 0.0044.
+# > the noise of single batches from pushing a good model around. The paper does not explain the
+# > inverse root. One advantage is that we need not know in advance how long we will train.
+# >
+# > **Why does Adam get a learning rate of 1.0, and what is `factor`?** `LambdaLR` multiplies Adam's
+# > learning rate by what the schedule returns, so with 1.0 the product is the schedule itself.
+# > `factor` is ours and scales the whole curve; in the paper it is 1. Small models tolerate higher
+# > rates: in the copy task of Part 4 the rate peaks at 0.0044.
 
 
 # %% tags=["hide-input"]
@@ -2519,8 +2522,9 @@ def what_breaks():
 # alone can lie.** Without positions, the model sees which tokens the source has, but not their
 # order. Guessing one of the $10!$ orders of ten different tokens costs $\log(10!)/11 = 1.37$ for
 # each of the 11 tokens to predict. With the repeated tokens of random sequences there are fewer
-# orders, and the mean is 1.14. The loss cannot fall below this. Most of its copies still have the
-# right length, presumably because the causal mask lets the decoder count what it has written.
+# orders, and the mean is 1.14. The loss cannot fall below this. Most copies of this model still
+# have the right length, presumably because the causal mask lets the decoder count what it has
+# written.
 #
 # One seed proves little. `make experiments` removes six parts in turn, with three seeds each:
 #
@@ -4401,8 +4405,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <!-- figure: bleu -->
 #
 # Scores can be compared only if case and tokenization agree. The usual program, sacreBLEU, records
-# both in a *signature*. We keep the case. Its tokenization `13a` would cut `<unk>` into three
-# tokens; we count one wrong word.
+# both in a *signature*. We keep the case. sacreBLEU's tokenization `13a` would cut `<unk>` into
+# three tokens; we count one wrong word.
 
 # %%
 UNKNOWN_WORD = "\ufffd"  # no punctuation, one character, and in no reference
@@ -4589,9 +4593,10 @@ def ten_fixed_test_sentences():
 #
 # With the same learning rate and a short warm-up, pre-norm finishes more than four points above
 # post-norm. Half the batch, with twice the updates, gains about 1.5. Twice the subwords make no
-# clear difference, so we kept the smaller list. Dropout shows how a short trial can mislead. After
-# 8 of their 32 epochs, 0.1 leads 0.25 by 1.3 points. In the end it trails by 2.1, or by 1.3 if the
-# best epoch of each run counts: after epoch 19 its perplexity rises again, because it overfits.
+# clear difference, so we kept 5,000. Dropout of 0.25 is judgement, and shows how a short trial can
+# mislead. After 8 of their 32 epochs, 0.1 leads 0.25 by 1.3 points. In the end it trails by 2.1, or
+# by 1.3 if the best epoch of each run counts: after epoch 19 its perplexity rises again, because it
+# overfits.
 #
 # <a id="step-by-step"></a>
 # ## What does each step gain?
@@ -4618,8 +4623,8 @@ def ten_fixed_test_sentences():
 #
 # <details><summary>How this was measured</summary>
 #
-# Multi30k, German to English. A score with a range in brackets is the mean over 3 seeds; without,
-# it is of one seed. sacreBLEU signature:
+# Multi30k, German to English. A score with a range in brackets is the mean over 3 seeds; others are
+# of a single seed. sacreBLEU signature:
 # `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. Each gain is relative to the row
 # above, before rounding; brackets give its 95% confidence interval, from 10,000 samples of the test
 # sentences and of the seeds. Machine: AMD EPYC, 2 CPU cores; Intel(R) Xeon(R) Processor, 2 CPU
@@ -4634,7 +4639,8 @@ def ten_fixed_test_sentences():
 # another test set would give another gain. So we draw sentences and runs anew, with replacement,
 # ten thousand times: a *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The
 # brackets after a gain hold the middle 95% of its values in these samples. With so few runs they
-# are rough, and likely too narrow. Words have one seed only, whose luck no interval contains.
+# are rough, and likely too narrow. The model of words has only one seed, and no interval accounts
+# for its luck.
 #
 # BLEU varies within a run, too:
 
@@ -4662,8 +4668,8 @@ published("training")
 # ## What the paper found
 #
 # (§6.1, Table 2) The paper tests on newstest2014, against the best systems of its time. An
-# *ensemble* averages the predictions of several models; its score stands after a semicolon. The
-# last two columns give the cost of training in floating-point operations; for the Transformer, one
+# *ensemble* averages the predictions of several models; its score follows the semicolon. The last
+# two columns give the cost of training in floating-point operations; for the Transformer, one
 # number covers both languages.
 #
 # | System | English to German | English to French | Training, German | French |
@@ -4741,8 +4747,8 @@ published("training")
 # as much; post-norm and a start at the full learning rate lose more. We chose that rate for
 # pre-norm with a warm-up, though; at a lower one, post-norm lost 4.6 in the [trials](#choices).
 # Three separate matrices, with half as many parameters again, score a point higher with both seeds.
-# So the first gain of the [steps](#step-by-step) probably comes from subwords, not from sharing one
-# matrix; sharing saves parameters.
+# Five epochs do not tell how the first gain of the [steps](#step-by-step) divides between its
+# causes, though.
 #
 # (§6.3, Table 4) With hardly any tuning, four layers of width 1,024 also learn to write the parse
 # tree of an English sentence. They reach 91.3 F1, a measure of correct brackets, from 40,000
@@ -4799,11 +4805,11 @@ def check_the_count_is_that_of_pytorch():
 # 25,000 tokens on each side of a batch. The operations in the paper's Table 2 are an estimate:
 # hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain (§6.1, footnote
 # 5). Our count divided by theirs is the share of the assumed speed that went into these products.
-# So the paper's estimates overstate the arithmetic two- to threefold.
+# So the paper's estimates overstate the arithmetic by factors of 3.5 (base) and 2.4 (big).
 #
 # <!-- results: cost -->
 #
-# **On two cores the base model would take about 53 days to train, and the big model about 530.**
+# **On two cores the base model would take about 50 days to train, and the big model about 530.**
 #
 # | model | operations in the paper | operations we count | ours / paper | hours, 8 GPUs (paper) | hours, 2 CPU cores (extrapolated) |
 # | --- | ---: | ---: | ---: | ---: | ---: |
@@ -4890,8 +4896,8 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
 
 
 # %% [markdown]
-# In a map, rows are queries and columns are keys. A row of cross-attention bears the word about to
-# be written (`tgt_y`).
+# In a map, rows are queries and columns are keys. A row of cross-attention is labelled with the
+# token about to be written (`tgt_y`).
 #
 # *The next two cells, folded, turn the weights into a table with one row per map, and draw it.*
 
@@ -5008,15 +5014,15 @@ def attention_maps_figure():
 # "…")])`. Find out what a head does, give it a name, and try another sentence: does the name still
 # fit?
 #
-# In the published model, most heads of cross-attention show a staircase. Each breaks off in other
-# places, so their mean is blurred. When the decoder writes *rais*, the first subword of *raises*,
-# six of nine heads give at least 88% of their weight to *hebt*, and none gives more than 8% to its
-# particle, *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell, so we
-# will [ask by an experiment](#one-word).
+# In the published model, most heads of cross-attention show a staircase. Each is broken in
+# different places, so their mean is blurred. When the decoder writes *rais*, the first subword of
+# *raises*, six of nine heads give at least 88% of their weight to *hebt*, and none gives more than
+# 8% to its particle, *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell,
+# so we will [ask by an experiment](#one-word).
 #
 # In encoder self-attention the particle finds its verb: in layer 1, head 1, *auf* gives 76% of its
-# weight to *hebt*. No head of *hebt* gives more than 28% to *auf*. What an attention reads ends up
-# at the query, so here *auf* takes in more of its verb than the verb takes in of *auf*.
+# weight to *hebt*. No head of *hebt* gives more than 28% to *auf*. What a head reads is added at
+# the query's position, so here *auf* takes in more of its verb than the verb does of *auf*.
 #
 # (§4; Figures 3 to 5 of the paper, after its references) In the paper's maps of encoder
 # self-attention, many heads attend from *making* to *more difficult*, six and seven words on. Two
@@ -5380,9 +5386,9 @@ def shares_of_six_pairs():
 # <!-- end of results: particles -->
 #
 # So with *zu* and *an* the decoder finds most of what the particle says at the verb, where the
-# encoder has put it. With the others it uses the particle's own vector. The first layer moves it:
-# if we swap its output instead of the memory, 74% of the shift already comes with *sieht* or
-# *schaut*, and 25% with the particle.
+# encoder has put it. With the others it uses the particle's own vector. The first encoder layer
+# makes the move: if we swap its output instead of the memory, 74% of the shift already comes with
+# *sieht* or *schaut*, and 25% with the particle.
 #
 # A decoder that attends to a German verb may thus be reading what its particle said. Attention
 # shows where a vector is read, not which words it speaks for.
@@ -5399,7 +5405,8 @@ def hebt_with_other_particles():
 
 
 # %% [markdown]
-# The published model writes *raises* every time. It nearly ignores *auf*.
+# The published model writes *raises* every time: which of these four particles it reads makes no
+# difference to the verb.
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5806,11 +5813,11 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # <!-- results: assembled -->
 #
-# **Perplexity is 30.7 with the parts of Part 2, and 29.9 with today's.**
+# **Perplexity is 30.7 with our parts, and 29.9 with today's.**
 #
-# | parts of | perplexity | tokens/s, training | tokens/s, generation | cache, bytes/token |
+# | parts | perplexity | tokens/s, training | tokens/s, generation | cache, bytes/token |
 # | --- | ---: | ---: | ---: | ---: |
-# | Part 2 | 30.7 (30.5–31.0) | 12,614 (12,034–13,216) | 27,504 (27,217–27,833) | 2,048 |
+# | Parts 1 and 2 | 30.7 (30.5–31.0) | 12,614 (12,034–13,216) | 27,504 (27,217–27,833) | 2,048 |
 # | today | 29.9 (29.8–29.9) | 13,145 (12,873–13,608) | 25,402 (23,143–25,735) | 1,024 |
 #
 # <details><summary>How this was measured</summary>
@@ -5824,10 +5831,10 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # <!-- end of results: assembled -->
 #
-# All three seeds with today's parts reach a lower perplexity than all three with those of Part 2.
-# The cache is half as large, because two heads share one of keys and values. Generation is a little
-# slower, probably because keys are rotated and copied anew at every step. The gain is small, but
-# four fifths of the parameters are embeddings and the output layer, which are the same in both
+# All three seeds with today's parts reach a lower perplexity than all three with ours. The cache is
+# half as large, because every two heads of queries share one of keys and values. Generation is a
+# little slower, probably because keys are rotated and copied anew at every step. The gain is small,
+# but four fifths of the parameters are embeddings and the output layer, which are the same in both
 # models.
 #
 # > **Does everyone use these?** No. [Qwen2](https://arxiv.org/abs/2407.10671) keeps biases on
@@ -5886,13 +5893,13 @@ published("lengths")
 #
 # <!-- end of results: lengths -->
 #
-# Beyond ten tokens nearly all copies fail, mostly by stopping at the wrong moment. With sinusoids
-# most end too early, with learnt positions all. Rotary positions last a little longer in two of
-# three seeds, then run over. With none, even short copies fail. A formula may be defined at every
-# position, but the model has not learnt to use it there. [Press et al.
-# (2022)](https://arxiv.org/abs/2108.12409) found the same in language models. Today's models are
-# trained further on longer texts, or their rotary angles are rescaled ([Chen et al.,
-# 2023](https://arxiv.org/abs/2306.15595)).
+# Beyond eleven or twelve tokens nearly all copies fail, mostly by stopping at the wrong moment.
+# With sinusoids most end too early, with learnt positions all. With rotary positions four fifths of
+# the copies are still right at eleven tokens in two of three seeds; longer ones run over. With
+# none, even short copies fail. A formula may be defined at every position, but the model has not
+# learnt to use it there. [Press et al. (2022)](https://arxiv.org/abs/2108.12409) found the same in
+# language models. Today's models are trained further on longer texts, or their rotary angles are
+# rescaled ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)).
 #
 # <a id="own-part"></a>
 # ## A part of your own
@@ -6435,9 +6442,9 @@ class Config:
     schedule: Literal["linear", "inverse_sqrt"] = "linear"  # decay to zero, or the paper's
     clip: float | None = None  # shorten longer gradients to this length
     weight_decay: float = 0.0  # of matrices, by AdamW; not of norms and biases
-    epochs: int | None = None  # of one share each; default: by corpus
+    epochs: int | None = None  # each over one share; default: by corpus
     shares: int | None = None  # into which a pass over the text is cut; default: by corpus
-    average: int = 6  # at the end, try the mean of the last so many epochs
+    average: int = 6  # at the end, try the mean of this many last epochs
     precision: Literal["fp32", "bf16"] | None = None  # of matrix products; default: by device
     compile: bool = False  # use torch.compile for model and loss
     log_every: int = 200  # updates between two lines of the log
@@ -7641,8 +7648,8 @@ def run_evaluate(
 
 
 # %% [markdown]
-# If you can fix an error, the program prints one line that says how. All others keep their
-# traceback.
+# For an error that you can fix, the program prints one line that says how. All other errors keep
+# their traceback.
 
 
 # %%

@@ -121,7 +121,7 @@ def cost() -> Table:
         operations = [f"{number:.1e}".replace("e+", "e") for number in (paper, counted)]
         share = f"{counted / paper * 100:.0f}%"
         rows.append([name, *operations, share, str(hours), *map(two_digits, here)])
-        days.append(two_digits(here[-1] / 24))
+        days.append(f"{round(here[-1] / 24, -1):.0f}")
     speeds_said = " and ".join(f"{speed:,.0f} on {place}" for place, speed in speed_of.items())
     span = f"{min(rounds):,.0f} to {max(rounds):,.0f}"
     return Table(
@@ -173,22 +173,16 @@ def assembled() -> Table:
     """Two language models of one size, with the parts of Part 2 and with those of today."""
     found = record("assembled")
     rows = []
-    for parts, name in (("Part 2", "plain"), ("today", "assembled")):
+    for parts, name in (("Parts 1 and 2", "plain"), ("today", "assembled")):
         runs = [run for run in found["runs"] if run["model"] == name]
         perplexity = [math.exp(run["nll"][-1]) for run in runs]
         speed = found["speed"][name]
         tokens = [per_second(speed[task]) for task in ("training", "writing")]
         rows.append([parts, with_range(perplexity, 1), *tokens, f"{speed['bytes']:,}"])
     return Table(
-        f"Perplexity is {without_range(rows[0][1])} with the parts of Part 2, and"
+        f"Perplexity is {without_range(rows[0][1])} with our parts, and"
         f" {without_range(rows[1][1])} with today's.",
-        [
-            "parts of",
-            "perplexity",
-            "tokens/s, training",
-            "tokens/s, generation",
-            "cache, bytes/token",
-        ],
+        ["parts", "perplexity", "tokens/s, training", "tokens/s, generation", "cache, bytes/token"],
         rows,
         f"Pre-norm language models of captions with {runs[0]['parameters'] / 1e6:.1f} million"
         f" parameters, trained for {runs[0]['updates']:,} updates in fp32. Validation perplexity is"
