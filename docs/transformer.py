@@ -337,7 +337,8 @@ START, END, PAD, UNKNOWN = range(len(SPECIALS))
 class Batch:
     """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded.
 
-    `ntokens` is the number of tokens to predict, counted here unless given (by several processes).
+    `ntokens` is the number of tokens to predict, counted here unless given, as it is by several
+    processes that share a batch.
     """
 
     def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
