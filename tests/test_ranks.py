@@ -121,6 +121,14 @@ def test_ranks_draw_dropout_of_their_own(small_config, tmp_path, monkeypatch):
     assert not torch.equal(first, second)
 
 
+def test_more_processes_than_gpus_are_refused(small_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(tutorial, "choose_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(tutorial.UserError, match="2 processes need as many GPUs"):
+        tutorial.train_model(small_config, tmp_path / "run")
+
+
 # Faults -----------------------------------------------------------------------------------------
 
 

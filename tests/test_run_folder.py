@@ -149,6 +149,18 @@ def test_a_run_starts_with_the_weights_and_words_of_a_model(small_config, small_
     assert [entry["averaged"] for entry in log_of(run)] == [0, 0], "no mean was asked for"
 
 
+def test_a_run_finds_its_first_model_from_any_folder(
+    small_config, small_run, tmp_path, monkeypatch
+):
+    tutorial.save_model(tutorial.load_trained_model(small_run), tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    config = dataclasses.replace(small_config, init_from="model")
+    tutorial.begin_run(config, tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert tutorial.train_model(None, tmp_path / "run", 1e-9) == "stopped"
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

@@ -137,7 +137,7 @@ def test_each_sentence_of_a_line_is_translated_as_if_it_stood_alone(shipped):
     for between in (" ", "\n", "  \n "):
         lines = ["", between.join(sentences)]
         assert tutorial.translate_lines(shipped, lines, decode) == ["", " ".join(alone)]
-    for language in ("ja", "zh"):  # written without spaces
+    for language in ("ja", "zh", "zh-Hans"):  # written without spaces
         model = dataclasses.replace(shipped, languages=("de", language))
         assert tutorial.translate_lines(model, lines, decode) == ["", "".join(alone)]
     line = " ".join(sentences)
