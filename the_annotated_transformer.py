@@ -36,8 +36,7 @@
 # By the end you will have built such a model yourself. We follow the paper [*Attention Is All You
 # Need*](https://arxiv.org/abs/1706.03762), in which eight researchers proposed in 2017 to translate
 # with attention as the only link between words. We explain each idea, implement it in a few lines,
-# and check most formulas against independent code. The same file is an article, a notebook, a
-# module and a command-line program.
+# and check most formulas against independent code.
 #
 # <a id="setup"></a>
 # *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs whatever is
@@ -2442,8 +2441,8 @@ def train_the_copy_task():
 # %% [markdown]
 # The loss is a mean over tokens, so it cannot say how many sequences are wrong. The counts can,
 # though do not expect them to climb steadily. To test a change of your own, edit a class above, run
-# its cell, then run the training cell again. (An edited `LayerNorm` needs
-# `new_copy_model(norm=LayerNorm)`.)
+# its cell, then run the training cell again. An edited `LayerNorm` needs
+# `new_copy_model(norm=LayerNorm)`.
 
 
 # %% [markdown]
@@ -2745,7 +2744,6 @@ published("length-cost")
 #    <details><summary>Answer</summary>
 #
 #    Six: each layer carries a signal three positions further, and the ends are 18 positions apart.
-#    (Table 1 says $T/r$, with $r = 6$ or so, and leaves constant factors out.)
 #
 #    </details>
 #
@@ -4453,9 +4451,9 @@ def check_case_counts_and_an_unknown_word_is_one():
 # %% [markdown]
 # If you score a test set again and again and keep what scores best, you have chosen on it, and the
 # score flatters the model. So we choose on the validation split, and score each test set once for
-# each model and setting that we report. They are not untouched, though: earlier editions of the
-# model were scored on them, too. Here is the published model on the validation split, with the
-# paper's beam of four and $\alpha = 0.6$. It is the best of three seeds on this very split, so
+# each model and setting that we report. These test sets are not untouched, though: earlier editions
+# of the model were scored on them, too. Here is the published model on the validation split, with
+# the paper's beam of four and $\alpha = 0.6$. It is the best of three seeds on this very split, so
 # these scores flatter it a little; on the 2017 test set it is the worst of the three. *chrF*
 # compares runs of characters, so a wrong ending costs less than a wrong word. **Cost: less than a
 # minute.**
@@ -7033,7 +7031,7 @@ def refuse_without_cache(model: EncoderDecoder) -> None:
 # %% [markdown]
 # A run is set up once: rank 0 encodes the text, chooses the missing settings and writes
 # `config.json`. If you start it again, the text and the settings that you give must be the same;
-# only `--epochs` may change.
+# only `--epochs` and the place of the text may change.
 
 
 # %%

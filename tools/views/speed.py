@@ -170,7 +170,7 @@ def length_cost() -> Chart:
 
 
 def assembled() -> Table:
-    """Two language models of one size, with the parts of Part 2 and with those of today."""
+    """Two language models of one size, with our parts and with those of today."""
     found = record("assembled")
     rows = []
     for parts, name in (("Parts 1 and 2", "plain"), ("today", "assembled")):
