@@ -1,4 +1,4 @@
-"""Baselines compute what ours computes, every case is measured, and a benchmark goes on."""
+"""nn.Transformer computes what ours computes, every case is measured, and a benchmark goes on."""
 
 import dataclasses
 import importlib.util
@@ -7,14 +7,14 @@ import json
 import subprocess
 import sys
 import warnings
-from unittest.mock import Mock, create_autospec
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import baselines, plan, speed
+from tools.results import plan, speed
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 TINY = dataclasses.replace(speed.SMALL, data="builtin", N=2, d_model=16, d_ff=32, batch_tokens=64)
@@ -23,9 +23,7 @@ WORKER = at.Worker(0, 1, torch.device("cpu"))
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch, tmp_path):
-    """Cases of a moment, on the built-in captions; the code of 2022 is removed again."""
-    for owner, name, _ in (*baselines.NOT_IN_2022, *speed.WITHOUT.values()):
-        monkeypatch.setattr(owner, name, getattr(owner, name))
+    """Cases of a moment, on the built-in captions."""
     monkeypatch.setattr(speed, "SECONDS", {"cpu": 0.01, "cuda": 0.01})
     monkeypatch.setattr(speed, "WARM_UP", {"cpu": 1, "cuda": 1})
     monkeypatch.setattr(speed, "SIZES", dict.fromkeys(speed.SIZES, TINY))
@@ -60,7 +58,7 @@ def loss_of(model: torch.nn.Module, batch: at.Batch) -> torch.Tensor:
 def test_nn_transformer_computes_what_ours_computes(ours, batch, monkeypatch):
     """The same weights give the same states at real positions, and the same loss."""
     monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)  # our norms
-    theirs = baselines.TorchModel((range(11), range(13)), TINY)
+    theirs = speed.TorchModel((range(11), range(13)), TINY)
     attentions = [m for m in theirs.modules() if isinstance(m, torch.nn.MultiheadAttention)]
     assert {attention.dropout for attention in attentions} == {TINY.attention_dropout}
     for side in ("encoder", "decoder"):
@@ -78,26 +76,6 @@ def test_nn_transformer_computes_what_ours_computes(ours, batch, monkeypatch):
     real = batch.tgt_y != at.PAD
     torch.testing.assert_close(theirs(*inputs)[real], ours(*inputs)[real])
     torch.testing.assert_close(loss_of(theirs, batch), loss_of(ours, batch))
-
-
-def test_2022_computes_what_ours_computes(ours, batch, monkeypatch):
-    """By methods of its own, each of which is called."""
-    loss = loss_of(ours, batch)
-    changes = [(*place, create_autospec(f, side_effect=f)) for *place, f in baselines.NOT_IN_2022]
-    monkeypatch.setattr(baselines, "NOT_IN_2022", changes)
-    baselines.use_code_of_2022()
-    torch.testing.assert_close(loss_of(ours, batch), loss)
-    assert all(spy.called for _, _, spy in changes)
-
-
-def test_the_batches_of_2022():
-    pairs = [*at.builtin_corpus()["train"][:99], ("Hund " * 80, "dog " * 80)]
-    corpus = at.Corpus("x", ("de", "en"), {"train": pairs})
-    vocabularies = at.learn_words(corpus, 1)
-    batches = list(itertools.islice(baselines.batches_of_2022(corpus, vocabularies), 5))
-    shapes = [(*batch.src.shape, batch.tgt.size(1)) for batch in batches]
-    assert shapes == [(32, 72, 71)] * 3 + [(4, 72, 71), (32, 72, 71)]
-    assert not torch.equal(batches[0].src, batches[4].src), "each pass has another order"
 
 
 SAME_TEXT = """
@@ -129,12 +107,6 @@ def test_a_case_is_measured(capsys, tmp_path, case):
     speed.measure(case, tmp_path / "run")
     numbers = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert all(number > 0 for number in numbers.values())
-
-
-def test_2022_has_its_batches_and_dropout_on_attention(tmp_path):
-    training = speed.Training(speed.Case("train", "2022"), WORKER, tmp_path / "run")
-    assert training.updates(1).samples == baselines.ACCUMULATED * 32
-    assert training.net.encoder.layers[0].self_attn.dropout.p == 0.1
 
 
 def test_all_train_on_the_same_batches(tmp_path):

@@ -1,7 +1,7 @@
 """Measure how fast training and decoding are, beside others.
 
-Training: beside `nn.Transformer`, and beside the way of 2022. Decoding: beside the plain loop, one
-sentence at a time, and beside CTranslate2, an engine that is written for it. On a GPU: training.
+Training: beside `nn.Transformer`. Decoding: beside the plain loop, one sentence at a time, and
+beside CTranslate2, an engine that is written for it. On a GPU: training.
 
     python -m tools.results.speed run      every case, in rounds; benchmark.json or gpu.json
     python -m tools.results.speed waits    how often a GPU waits for the CPU in an epoch; prints it
@@ -24,17 +24,17 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
 
 import the_annotated_transformer as at
 from tools import records
 from tools.results import ctranslate, plan
-from tools.results.baselines import ACCUMULATED, TorchModel, batches_of_2022, use_code_of_2022
 
 CPU = torch.device("cpu")
 DEVICE = records.chosen_device()
@@ -45,7 +45,7 @@ WARM_UP = {"cpu": 3, "cuda": 20}  # updates before a measurement
 AT_ONCE = {"cpu": 1, "cuda": 20}  # updates from one look at the clock to the next
 SECONDS = {"cpu": 6.0, "cuda": 2.0}  # of a round
 SIDE = 8192  # of the matrices whose product is taken for a GPU's peak
-SMALL = at.Config(  # words as tokens, so that the feed of 2022 has the same vocabulary
+SMALL = at.Config(
     data="multi30k", vocab_size=0, share_embeddings=False, d_model=256, d_ff=1024, h=4, dropout=0.1,
     batch_tokens=2560,
 )  # fmt: skip
@@ -57,11 +57,6 @@ SIZES = {
     "recipe": plan.RUNS["recipe-1"],
 }
 
-WITHOUT = {  # our code less one faster form: where that stands, and what replaces it
-    "ours with nn.Dropout": (at.FastDropout, "forward", torch.nn.Dropout.forward),
-    "ours returning memory": (at, "keep_freed_memory", lambda: None),
-}
-
 
 # Cases --------------------------------------------------------------------------------------------
 
@@ -71,9 +66,7 @@ class Case:
     """One measurement: what is run, and with how much of the machine."""
 
     task: str  # train, decode
-    code: (
-        str  # ours, a key of WITHOUT, ours compiled, 2022, torch; to decode also plain, ctranslate2
-    )
+    code: str  # ours, ours compiled, torch; to decode also plain, ctranslate2
     size: str = "small"  # of SIZES; "shipped" is the model of pretrained/
     dtype: str = "fp32"
     threads: int = 2
@@ -91,12 +84,9 @@ class Case:
 
 
 def cases_of_cpu() -> Iterator[Case]:
-    yield Case("train", "2022")
     formats = dict.fromkeys(("fp32", FAST))
     for size, code, dtype in itertools.product(("small", "base"), ("torch", "ours"), formats):
         yield Case("train", code, size, dtype)
-    for code in WITHOUT:
-        yield Case("train", code)
     yield Case("decode", "plain", "shipped")
     for code, beam in itertools.product(("ours", "ctranslate2"), (1, 4)):
         yield Case("decode", code, "shipped", beam=beam)
@@ -121,6 +111,35 @@ GPU_CASES = by_name(cases_of_gpu())
 # One measurement ----------------------------------------------------------------------------------
 
 
+class TorchModel(nn.Module):
+    """nn.Transformer between our embeddings and our generator, called like our model."""
+
+    def __init__(self, vocabularies: Sequence, config: at.Config):
+        super().__init__()
+        D = config.d_model
+        dropout = config.dropout
+        source, target = map(len, vocabularies)
+        self.core = nn.Transformer(
+            D, config.h, config.N, config.N, config.d_ff, dropout,
+            layer_norm_eps=1e-6, batch_first=True, norm_first=True,
+        )  # fmt: skip
+        for module in self.core.modules():  # without this dropout, a fused kernel works on CPUs
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = config.attention_dropout
+        positions = at.PositionalEncoding(D, dropout)
+        self.src_embed = nn.Sequential(at.Embeddings(D, source), positions)
+        self.tgt_embed = nn.Sequential(at.Embeddings(D, target), positions)
+        self.generator = at.Generator(D, target)
+
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask: Tensor) -> Tensor:
+        closed = ~src_mask.squeeze(1)
+        causal = ~at.subsequent_mask(tgt.size(1))[0].to(tgt.device)  # hides a target's padding, too
+        return self.core(
+            self.src_embed(src), self.tgt_embed(tgt), tgt_mask=causal,
+            src_key_padding_mask=closed, memory_key_padding_mask=closed, tgt_is_causal=True,
+        )  # fmt: skip
+
+
 class Training:
     """A training. Every code has the same loss, optimizer and loop.
 
@@ -129,8 +148,6 @@ class Training:
 
     def __init__(self, case: Case, worker: at.Worker, folder: Path):
         config = case.config
-        if case.code == "2022":
-            config = replace(config, attention_dropout=config.dropout, accum_iter=ACCUMULATED)
         if not (folder / "config.json").is_file():
             at.begin_run(config, folder)
         run = at.Run(folder, worker)
@@ -150,11 +167,8 @@ class Training:
                 self.loss_compute = run.autocast()(self.loss_compute)
         self.words = len(vocabularies[1])
         self.means = at.make_optimizer(self.model, 1.0, 1000)
-        if case.code == "2022":
-            batches = batches_of_2022(at.find_corpus(config.data), vocabularies)
-        else:
-            numbers = itertools.cycle(at.batches_of_epoch(run.config, run.train, 1))
-            batches = at.load_batches(run.train, numbers, worker, config.max_len)
+        numbers = itertools.cycle(at.batches_of_epoch(run.config, run.train, 1))
+        batches = at.load_batches(run.train, numbers, worker, config.max_len)
         self.operations = 0  # of all batches so far, their padding among them
         self.batches = self.counted(batches)  # for ever
 
@@ -193,10 +207,6 @@ class Training:
 
 def measure_training(case: Case, folder: Path) -> dict[str, float]:
     """A round of a training in a process that does nothing else, and its peak memory."""
-    if case.code == "2022":
-        use_code_of_2022()
-    if case.code in WITHOUT:
-        setattr(*WITHOUT[case.code])
     with at.join_workers() as worker:
         training = Training(case, worker, folder)
         training.updates(WARM_UP["cpu"])
