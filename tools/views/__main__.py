@@ -11,14 +11,14 @@ from collections.abc import Callable
 from tools import records
 from tools.page.links import links
 from tools.views import ablation, copying, inside, recipe, speed
-from tools.views.common import Chart, Table, block, fill
+from tools.views.common import Chart, Table, block, fill, wrapped
 from tools.views.picture import first_picture, next_token_picture
 
 SCRIPT = "the_annotated_transformer.py"
 TABLES: tuple[Callable[[], Table], ...] = (
     copying.copied, recipe.beam, recipe.averaging, recipe.steps, ablation.table_3,
     recipe.choices, speed.speed, speed.cost, inside.heads,
-    inside.particles, speed.assembled, copying.planted, copying.planted_bleu, recipe.int8,
+    inside.particles, speed.assembled, copying.planted, copying.planted_bleu,
 )  # fmt: skip
 CHARTS: tuple[Callable[[], Chart], ...] = (
     copying.warmups, speed.length_cost, recipe.training, copying.lengths,
@@ -47,6 +47,7 @@ def generated() -> dict[str, dict[str, str]]:
     """What the records give, by file and mark."""
     script = {f"results: {name_of(make)}": block(make()) for make in (*TABLES, *CHARTS)}
     readme = {"address": badges(), "results": recipe.for_readme(), "speed": speed.for_readme()}
+    script["results: int8"] = f"\n{wrapped(recipe.int8().caption)}\n\n"
     scores = {"scores": block(recipe.int8())}
     return {SCRIPT: script, "README.md": readme, "pretrained/README.md": scores}
 
