@@ -462,7 +462,7 @@ def check_greedy_decoding_in_a_batch_equals_one_by_one(at):
 
 def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it(at):
     """In random languages of three tokens and an end, whose 40 targets can all be scored."""
-    end = 3
+    end = at.END
 
     def score_of(log_probs_after: Callable, written: tuple, alpha: float) -> float:
         places = range(1, len(written))
@@ -480,7 +480,7 @@ def check_a_beam_never_beats_exhaustive_search_and_a_full_one_equals_it(at):
 
         best = max(score_of(log_probs_after, (at.START, *each), alpha) for each in targets)
         for beam in (1, 2, 4**3):
-            found = tuple(at.search_one(log_probs_after, 3, beam, alpha, end_symbol=end))
+            found = tuple(at.search_one(log_probs_after, 3, beam, alpha))
             assert score_of(log_probs_after, found, alpha) <= best
         assert score_of(log_probs_after, found, alpha) == best
 

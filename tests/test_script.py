@@ -91,7 +91,7 @@ def names_in(span: str) -> set[str]:
 def test_what_the_prose_sets_as_code_exists():
     """A renamed function, argument, option, target or file must not live on in the text."""
     makefile = (PROJECT / "Makefile").read_text("utf-8")
-    known = words_in_code() | {"B", "help", "torchrun", "pandas", "read_json", "lines"}
+    known = words_in_code() | {"B", "D", "help", "torchrun", "pandas", "read_json", "lines"}
     known |= {"make", "python", "mine", "Mine", "py"}
     torchs = (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.Tensor, torch.optim)
     for place in (builtins, str, tokenizers, *torchs):

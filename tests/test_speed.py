@@ -14,7 +14,7 @@ import torch
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import plan, speed
+from tools.results import flops, plan, speed
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 TINY = dataclasses.replace(speed.SMALL, data="builtin", N=2, d_model=16, d_ff=32, batch_tokens=64)
@@ -78,6 +78,17 @@ def test_nn_transformer_computes_what_ours_computes(ours, batch, monkeypatch):
     torch.testing.assert_close(loss_of(theirs, batch), loss_of(ours, batch))
 
 
+def test_the_count_of_operations_is_that_of_pytorch():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = at.make_model(11, 13, N=2, d_model=16, d_ff=48, h=4)
+    batch = at.Batch(torch.ones(1, 5).long(), torch.ones(1, 4).long())  # S = 5, T = 3
+    with FlopCounterMode(display=False) as counter:
+        states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        model.generator(states).sum().backward()
+    assert counter.get_total_flops() == flops.training_flops(N=2, D=16, d_ff=48, V=13, S=5, T=3)
+
+
 SAME_TEXT = """
 import the_annotated_transformer as at
 from tools.results import ctranslate
@@ -123,8 +134,8 @@ def test_all_train_on_the_same_batches(tmp_path):
         assert training.updates(3).tokens == sum(batch.ntokens for batch in batches)
         words = training.model.generator.proj.out_features
         shapes = [(*batch.src.shape, batch.tgt.size(1)) for batch in batches]
-        flops = [size * at.training_flops(2, 16, 32, words, S, T) for size, S, T in shapes]
-        assert training.operations == sum(flops)
+        counts = [size * flops.training_flops(2, 16, 32, words, S, T) for size, S, T in shapes]
+        assert training.operations == sum(counts)
         for old, new in zip(before, training.net.parameters(), strict=True):
             assert not torch.equal(old, new)
 

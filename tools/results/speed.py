@@ -35,6 +35,7 @@ from torch import Tensor, nn
 import the_annotated_transformer as at
 from tools import records
 from tools.results import ctranslate, plan
+from tools.results.flops import training_flops
 
 CPU = torch.device("cpu")
 DEVICE = records.chosen_device()
@@ -177,7 +178,7 @@ class Training:
         for batch in batches:
             pairs, source = batch.src.shape
             lengths = source, batch.tgt.size(1)
-            self.operations += pairs * at.training_flops(*sizes, self.words, *lengths)
+            self.operations += pairs * training_flops(*sizes, self.words, *lengths)
             yield batch
 
     def updates(self, number: int) -> at.TrainState:

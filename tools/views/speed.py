@@ -5,8 +5,8 @@ from statistics import median
 
 import altair as alt
 
-import the_annotated_transformer as at
 from tools import records
+from tools.results.flops import training_flops
 from tools.views.common import Chart, Table, made_by, record, with_range, without_range, wrapped
 
 WAYS = {  # rows, with the code and the number format
@@ -109,12 +109,12 @@ def cost() -> Table:
         speed_of = {"one GPU": fastest} | speed_of
         made = [record("gpu")["made"], *made]
     length = 27  # target tokens; tokens of a sentence
-    timed = at.training_flops(6, 512, 2048, measured["words"], length, length)
+    timed = training_flops(6, 512, 2048, measured["words"], length, length)
     rows = []
     days = []
     models = {"base": (512, 1e5, 12, 3.3e18), "big": (1024, 3e5, 84, 2.3e19)}
     for name, (width, steps, hours, paper) in models.items():
-        pair = at.training_flops(6, width, 4 * width, 37_000, length, length)
+        pair = training_flops(6, width, 4 * width, 37_000, length, length)
         tokens = steps * 25_000
         counted = tokens / length * pair
         here = [tokens / speed / 3600 * pair / timed for speed in speed_of.values()]
