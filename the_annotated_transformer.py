@@ -178,6 +178,8 @@ class UserError(Exception):
 # - The gradient says how the loss changes with each parameter, and *backpropagation*
 #   (`loss.backward()`) computes it.
 #
+# A few derivations also use variances and the quotient rule; you can skip them.
+#
 # **Choose a route.**
 #
 # - *Five minutes.* On the web page, type a sentence into [the translator](#top), drag the query in
@@ -258,18 +260,19 @@ def published(name: str) -> None:
 #
 # (§2) Convolutions run in parallel, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
 # [ConvS2S](https://arxiv.org/abs/1705.03122), but the number of steps needed to relate two words
-# grows with their distance. With *self-attention*, in which the positions of one sequence attend to
+# grows with their distance. With *self-attention*, in which the positions of one sequence look at
 # each other, it is constant ([Part 5](#why-self-attention)). The *Transformer* was built on
-# self-attention alone. (Abstract) On the WMT 2014 test sets it translated English into German
-# better than all earlier systems, and English into French better than any earlier single model, for
-# a small fraction of the training cost ([Part 8](#paper-results)).
+# attention alone, without recurrence or convolution. (Abstract) On the test sets of WMT 2014, a
+# yearly competition, it translated English into German better than all earlier systems, and English
+# into French better than any earlier single model, for a small fraction of the training cost ([Part
+# 8](#paper-results)).
 #
 # The model learns the probability of a target sentence $y_1 \dots y_T$, given a source $x$. By the
 # chain rule of probability, this is a product with one factor per word. Each factor answers a small
 # question: which word comes next, given those before?
 #
 # $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
-# <!-- code: log_probability -->
+# <!-- code: log_probabilities -->
 #
 # At **inference**, when we translate, the model answers these questions one after the other,
 # because each answer is part of the next question: it is **autoregressive**. In training we know
@@ -284,7 +287,7 @@ def published(name: str) -> None:
 # | --- | --- | --- | --- |
 # | `B` | sentences in a batch | | |
 # | `S` | length of the source | | $n$ |
-# | `T` | length of the target, or of either sequence | | $m$ |
+# | `T` | length of the target, or of any sequence | | $m$ |
 # | `D` | width of the model, `d_model`: numbers per position | 512 | $d_\text{model}$ |
 # | `H` | heads | 8 | $h$ |
 # | `d_k` | width of a head, D/H | 64 | $d_k = d_v$ |
@@ -401,8 +404,8 @@ def one_word_asks():
 # %% [markdown]
 # Most of the weight falls on *hebt* itself and on *auf*, whose vectors are close together. We
 # placed them there, but the point is this: *hebt* found its other half, four words away, in one
-# step. No step uses the position of a word. So distance does not matter, and attention knows
-# nothing of word order; [Part 2](#positional-encoding) puts it back.
+# step. No step uses the position of a word. So distance does not matter, and attention does not
+# know the order of words; [Part 2](#positional-encoding) puts the order back.
 #
 # <!-- figure: ask -->
 #
@@ -432,8 +435,8 @@ def ball_asks_through_matrices():
 # The vector of *Ball* points to the right. Its query points up, to the adjectives, and *roten*
 # (red) gets most of the weight: *Ball* **attends to** *roten*. Check it by hand: the vector (1.8,
 # −0.4) becomes the query (−0.4, 1.8), and the key of *roten* is (−0.1, 3.8). Their inner product is
-# $0.04 + 6.84 = 6.88$; divided by $\sqrt 2$, it is the score in the table. The answer is almost the
-# vertical part of *roten* alone. In the model it is added to the vector of *Ball* ([Part
+# $0.04 + 6.84 = 6.88$; divided by $\sqrt 2$, it is the score in the table. The answer is mostly the
+# vertical part of *roten*. In the model it is added to the vector of *Ball* ([Part
 # 2](#residual)), which from then on stands for a red ball.
 
 
@@ -659,12 +662,12 @@ def a_mask_for_four_positions():
 # <a id="attention-function"></a>
 # ## Attention in one function
 #
-# Now we can write the function on which the whole model rests. It is `all_at_once` with a mask. It
-# also accepts any number of leading axes, such as a batch, which the docstring writes as dots.
-# [Part 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
+# Now we can write the function on which the whole model rests: `all_at_once` with a mask. It also
+# accepts any number of leading axes, such as a batch (the dots in the docstring). [Part
+# 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
 #
 # > **Why does the code mask with the most negative finite number and not with −∞?** In a row whose
-# > keys are all closed, −∞ would give NaN. All other rows agree.
+# > keys are all closed, −∞ would give NaN. Every other row gets the same weights either way.
 
 
 # %% tags=["bare"]
@@ -768,8 +771,8 @@ def attention_by_hand_figure():
 # can rotate them, drag the query and the keys, go through five steps (compare, divide, mask,
 # softmax, mix), and run three experiments.
 #
-# PyTorch has this function too, and ours must agree with it. The inputs have two leading axes, for
-# sentences and for heads, which come next.
+# PyTorch has the function `attention` too, and ours must agree with it. The inputs have two leading
+# axes, for sentences and for heads, which come next.
 
 
 # %%
@@ -798,10 +801,11 @@ def check_attention_equals_torch():
 # ## Several heads
 #
 # A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
-# *Ball*. One query can find both, if it points between their keys. But it gives one set of weights
-# for the whole value, so every number of the answer is the same blend of both words. With two
-# queries, *hebt* can attend mostly to *auf* with one and mostly to *Ball* with the other. Give each
-# its own value matrix, and it can also choose what to take.
+# *Ball*. One query can find both, if it points between their keys. But one query means one set of
+# weights, so every number of the answer is the same blend of both words. With two queries, *hebt*
+# can attend mostly to *auf* with one and mostly to *Ball* with the other. Give each query its own
+# value matrix, and *hebt* can also choose what to take from each word.
+#
 # (§3.2.2) So the paper runs $H$ attentions side by side, each called a **head**. Every head has
 # its own three matrices, which project to width $d_k = D/H$: 64 in the paper, with 8 heads. Because
 # heads are narrow, all of them together cost about as much as one of full width. A last matrix
@@ -878,9 +882,9 @@ class MultiHeadedAttention(nn.Module):
 
 
 # %% [markdown]
-# > **Why four linear maps?** Without the first three, each head would get a fixed slice of the
-# > vectors; without the fourth, the answers of the heads would stay in separate slices. Like
-# > PyTorch's module, our maps have biases; the paper's formula has none.
+# > **Why four linear maps?** Without the maps for query, key and value, each head would get a fixed
+# > slice of the vectors; without the fourth, the answers of the heads would stay in separate
+# > slices. Like PyTorch's module, our maps have biases; the paper's formula has none.
 # >
 # > **Why separate projections for queries and keys?** With one for both, scores would be the same
 # > in both directions. But a noun can need its adjective without the adjective needing the noun.
@@ -945,8 +949,8 @@ def a_view_straight_to_heads_mixes_positions():
 
 
 # %% [markdown]
-# The three positions hold 0 to 3, 4 to 7 and 8 to 11. The right head 0 holds the first half of
-# each.
+# The three positions hold 0 to 3, 4 to 7 and 8 to 11. Done correctly, head 0
+# holds the first half of each.
 #
 # <a id="three-uses"></a>
 # ## Three uses of attention
@@ -1001,12 +1005,12 @@ def a_view_straight_to_heads_mixes_positions():
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 9.** The whole model (the paper's Figure 1), here with the norm before each sub-layer,
-# that is, each attention or feed-forward network ([why](#residual)). From layer to layer the shape
-# never changes. On the page, type a sentence and press Play to follow it through the model, or
-# point at a box: you see the vector of the chosen subword, the weights of every head and, in the
-# decoder, what the model would predict at this point (the *[logit lens](#logit-lens)*). Then unplug
-# a part, and see whether the translation breaks.
+# **Figure 9.** The whole model (the paper's Figure 1). A *sub-layer* is an attention or a
+# feed-forward network; *norm* is a normalisation, here before each sub-layer ([why](#layer-norm)).
+# From layer to layer the shape never changes. On the page, type a sentence and press Play to follow
+# it through the model, or point at a box: you see the vector of the chosen subword, the weights of
+# every head and, in the decoder, what the model would predict at this point (the *[logit
+# lens](#logit-lens)*). Then unplug a part, and see whether the translation breaks.
 #
 # <a id="embeddings"></a>
 # ## Embeddings
@@ -1030,17 +1034,17 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** The paper does not say. The usual explanation is that the same
-# > matrix may also serve in the [generator](#generator), which needs entries of about $D^{-1/2}$ at
-# > the start: its inputs have length about $\sqrt{D}$, so its logits then have variance about one.
-# > As embeddings, entries that small would drown in the positional encoding, whose entries reach 1.
-# > The factor brings them up to about one.
+# > **Why multiply by $\sqrt{D}$?** The paper does not say. The usual explanation: the same matrix
+# > may also serve in the [generator](#generator), the last layer, which wants entries of about
+# > $1/\sqrt{D}$ at the start. Beside positional encodings, which reach 1, entries so small would
+# > drown. So the embedding multiplies them by $\sqrt{D}$.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
 #
 # Attention without a mask ignores order: if you shuffle the words, the outputs are the same,
-# shuffled. So we must tell the model where each word stands.
+# shuffled. (With the causal mask, position $t$ averages over $t$ keys, which tells it a little.) So
+# we must tell the model where each word stands.
 #
 # (§3.5) The paper adds to each embedding a vector that depends only on the position $p$. Its
 # entries come in pairs of sine and cosine, indexed by $i$ from 0 to $D/2 - 1$, with wavelengths
@@ -1078,10 +1082,9 @@ class PositionalEncoding(nn.Module):
 # > **Why 10,000?** The slowest waves must be longer than any sentence, or distant positions could
 # > look alike. The paper does not say why it takes this number.
 # >
-# > **Why add and not concatenate?** A projection of the concatenation $[e; p]$ is $eW_1 + pW_2$:
-# > also a sum, but with two matrices and twice the width. With $(e + p)W$ both share one matrix,
-# > and a model that needs them apart can learn embeddings that leave some directions to the
-# > positions.
+# > **Why add and not concatenate?** Concatenating and then projecting is also a sum, with a matrix
+# > for each: $eW_1 + pW_2$. Adding saves a matrix and half the width, and the model can still keep
+# > the two apart, in different directions.
 
 
 # %% tags=["hide-input"]
@@ -1167,9 +1170,8 @@ class PositionwiseFeedForward(nn.Module):
 
 
 # %% [markdown]
-# > **What is it for?** Without it a layer could hardly compute anything new: once the weights are
-# > fixed, attention is linear in the values. Attention chooses what to mix, and the ReLU lets each
-# > position compute something new from the mix.
+# > **What is it for?** For given attention weights, attention only takes weighted sums of the
+# > values. The ReLU lets each position compute something new from them.
 # >
 # > **Why $F = 4D$?** The paper gives no reason. In its Table 3 (rows C), half the width translates
 # > worse and twice the width better, at the price of more parameters.
@@ -1188,10 +1190,11 @@ class PositionwiseFeedForward(nn.Module):
 # $$\frac{\partial\,(x + f(x))}{\partial x} = I + f'(x).$$
 # <!-- code: none -->
 #
-# Backpropagation multiplies these factors, one per sub-layer. Without the sum the factors would be
-# $f'(x)$ alone. If these shrink what they multiply, their product shrinks exponentially with depth,
-# and the first layers hardly learn: **vanishing gradients**. With the sum, one term of the
-# multiplied-out product is the identity, so the gradient has a direct path to the first layer.
+# Backpropagation multiplies these factors (matrices of derivatives), one per sub-layer. Without the
+# sum the factors would be $f'(x)$ alone. If these shrink what they multiply, their product shrinks
+# exponentially with depth, and the first layers hardly learn: **vanishing gradients**. With the
+# sum, multiply out $(I + f_1')(I + f_2')\cdots$: one term is $I$, so part of the gradient reaches
+# the first layer unchanged.
 #
 # <a id="layer-norm"></a>
 # ## Layer normalisation
@@ -1301,9 +1304,9 @@ def size_of_the_stream_figure():
 # slows down. In post-norm the size stays constant.
 #
 # > **Why put the norm first when the paper puts it last?** Pre-norm trains more reliably. In
-# > post-norm every norm divides the sum by its size, and the gradient with it. So at the start
-# > gradients are large near the output and shrink on the way to the first layer. Such a stack needs
-# > a careful [warm-up](#schedule) of the learning rate ([Xiong et al.,
+# > post-norm the gradient is divided by the size of the sum at every norm on its way back. So at
+# > the start gradients are large near the output and shrink on the way to the first layer. Such a
+# > stack needs a careful [warm-up](#schedule) of the learning rate ([Xiong et al.,
 # > 2020](https://arxiv.org/abs/2002.04745)). For the paper's order, set `norm_first=False`.
 # >
 # > **Why a norm at the end of a pre-norm stack?** Every sub-layer adds to the residual stream, and
@@ -1347,8 +1350,8 @@ class SublayerConnection(nn.Module):
 # ## Layers and stacks
 #
 # (§3.1) An encoder layer is self-attention, then a feed-forward network, each inside a residual
-# connection. `SublayerConnection` calls its sub-layer with one input. Attention takes more, so we
-# wrap it in a lambda.
+# connection. `SublayerConnection` passes its sub-layer only $x$. Attention also needs keys, values
+# and a mask, so a lambda supplies them.
 
 
 # %% tags=["bare"]
@@ -1774,8 +1777,7 @@ START, END, PAD, UNKNOWN = range(len(SPECIALS))
 class Batch:
     """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded.
 
-    `ntokens` is the number of tokens to predict, counted here unless given, as it is by several
-    processes that share a batch.
+    `ntokens` is the number of tokens to predict, counted unless given.
     """
 
     def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
@@ -1794,8 +1796,8 @@ class Batch:
 # > queries alike, so one row per sentence is enough, (B, 1, S). In the target each query has its
 # > own future, so each needs its own row, (B, T, T).
 #
-# Take two sentences, the second shorter by one source token and three target tokens. These are its
-# masks:
+# Take two sentences, the second shorter by one source token and three target tokens. These are the
+# masks of the second:
 
 
 # %%
@@ -1825,14 +1827,14 @@ def masks_of_a_short_sentence():
 #
 # $$\mathrm{KL}(t \,\|\, p) = \sum_{v} t_v \left(\log t_v - \log p_v\right).$$
 #
-# The target holds only three values, $1-\epsilon$, $s$ and zero, so we need not build it:
+# The target holds only three values, $1-\epsilon$, $s$ and zero, so we can multiply out:
 #
 # $$-(1-\epsilon-s) \log p_\text{right} \;-\; s \sum_{v \neq \text{padding}} \log p_v \;-\; \mathrm{H}(t).$$
 #
 # The sum runs over the right word, too, and gives it the weight $s$; the first term tops it up to
-# $1-\epsilon$. The entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant: without it this is
-# the cross-entropy, which has the same gradient but cannot fall to zero. The loss of a batch is the
-# sum over its real positions.
+# $1-\epsilon$. The entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant. Without it we
+# would have the cross-entropy to the smoothed target: the same gradient, but with a minimum of
+# $\mathrm{H}(t)$, not zero. Losses are summed over the real positions of a batch.
 
 
 # %% tags=["bare"]
@@ -1999,10 +2001,10 @@ def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
 
 
 # %% [markdown]
-# > **Why warm-up?** Adam's first steps are full-size, because a gradient divided by its own size is
-# > ±1. But $v$, which normally averages some fifty batches, then rests on a few, so it misjudges
-# > how large gradients are. Why this hurts is still debated; [Part 4](#warm-up-and-norm) measures
-# > when it does.
+# > **Why warm-up?** In the first step $m = g$ and $v = g^2$ after the correction, so every
+# > parameter moves by the full rate, however small its gradient. The mean $v$, which normally
+# > covers some fifty batches, rests on a few at first and misjudges how large gradients are. Why
+# > this hurts is still debated; [Part 4](#warm-up-and-norm) measures when it does.
 # >
 # > **Why does the rate then fall?** Small steps keep the noise of single batches from pushing a
 # > good model around. The paper does not explain the inverse square root.
@@ -2111,15 +2113,14 @@ def run_epoch(
 # of a target token, in *nats* (natural logarithms), and its exponential, the **perplexity**. A
 # perplexity of 5 means that the model is as unsure as if it chose among five equally likely words.
 #
-# Plot the loss after every *epoch*, one pass over the training data. The *training curve* usually
-# keeps falling. The *validation curve*, on held-out sentences, falls at first and may then rise.
-# From there on the model is **overfitting**: it memorises training sentences and gets worse on new
-# ones. So we keep the *checkpoint*, the saved weights, from the lowest point of the validation
-# curve, and choose *hyperparameters* such as `warmup` by validation, too. The final score then
-# needs a third set, the *test set*, which played no part in any choice. Compare the shapes of the
-# curves, not their heights: only the training loss includes smoothing and dropout.
+# An *epoch* is one pass over the training data. From epoch to epoch the training loss usually keeps
+# falling. The loss on held-out sentences falls at first and may then rise: the model is
+# **overfitting**, it memorises training sentences and gets worse on new ones. So we keep the
+# *checkpoint*, the saved weights, with the lowest *validation* loss, and choose *hyperparameters*
+# such as `warmup` by validation, too. The final score then needs a third set, the *test set*, which
+# played no part in any choice.
 #
-# Here is a translator like that of [Part 7](#recipe), at some moments of a training of five epochs:
+# The page shows a translator like that of [Part 7](#recipe) at some moments of a short training.
 #
 # <!-- figure: moments -->
 
@@ -2231,9 +2232,9 @@ def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END) -
 # <a id="copy-training"></a>
 # ## Training it
 #
-# Two layers of width 64 in each stack are enough. We train for 800 updates. After every hundred,
-# the model decodes a *validation set* of 500 held-out sequences. **Cost: about a minute on two CPU
-# cores.**
+# Two layers of width 64 in each stack are enough, without dropout and label smoothing. We train for
+# 800 updates. After every hundred, the model decodes a *validation set* of 500 held-out sequences.
+# **Cost: about a minute on two CPU cores.**
 #
 # *We count exact copies, and sort the others by how they fail.*
 
@@ -2297,9 +2298,9 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# The loss is a mean over tokens, so it cannot say how many sequences are wrong. The counts can,
-# though do not expect them to climb steadily. To test a change of your own, edit a class above, run
-# its cell, then run the training cell again.
+# The loss is a mean over tokens, so it cannot say how many sequences are wrong. The counts can. To
+# test a change of your own, edit a class above, run its cell, then run the training cell again. (A
+# norm must be passed: `new_copy_model(norm=LayerNorm)`.)
 
 
 # %% [markdown]
@@ -2376,11 +2377,12 @@ def what_breaks():
 # Without the mask, the loss ends lower than the full model's, and yet the model is useless. It has
 # learnt to read each answer from the future, and at inference there is no future to read. **A loss
 # alone can lie.** Without positions, the model sees which tokens the source has, but not their
-# order. Guessing the order costs at least 1.14 for each token, on average over random sequences, so
-# the loss cannot fall below this. Most copies of this model still have the right length, presumably
-# because the causal mask lets the decoder count what it has written.
+# order. On average over random sequences, no model that ignores order can get below 1.14 per token.
+# Most copies of this model still have the right length, presumably because the causal mask lets the
+# decoder count what it has written.
 #
-# One seed proves little. `make experiments` removes six parts in turn, with three seeds each:
+# One seed proves little. `make experiments`, in a clone of the project, removes six parts in turn,
+# with three seeds each:
 #
 # <!-- results: copied -->
 #
@@ -2406,9 +2408,9 @@ def what_breaks():
 # <!-- end of results: copied -->
 #
 # Without residual connections the model does not even learn where to stop. Without the norms, the
-# feed-forward networks or the division it copies about as well as the full one, but another task
-# may need them: the translator of Part 6 falls from 24 to 6 [BLEU](#bleu) without the division
-# ([Common failures](#failures)).
+# feed-forward networks or the division it copies about as well as the full one. Another task may
+# need them: without the division, the translator of Part 6 falls from 24 to 6 on [BLEU](#bleu)'s
+# scale of 100, though without feed-forward networks it stays at 24 ([Common failures](#failures)).
 #
 # How does a model copy? To write a token, it must look at that token in the source, so its
 # cross-attention should form a diagonal:
@@ -2434,8 +2436,8 @@ def attention_of_a_copy_figure():
 # ## Is the warm-up needed?
 #
 # We trained copy models with four layers per stack, pre-norm and post-norm, under two schedules:
-# the [paper's](#schedule), with a warm-up of 200 updates, and one that starts at its peak rate and
-# holds it for these 200 updates.
+# the [paper's](#schedule), with a warm-up of 200 updates, and one that holds its peak rate for
+# these 200 updates and then falls like the other.
 
 
 # %% tags=["hide-input"]
@@ -2459,9 +2461,9 @@ published("warmups")
 #
 # We say that a rate *works* if all three seeds end with a loss below 0.5. With pre-norm, the
 # warm-up raises the highest rate that works from 0.004 to 0.018; up to 0.004 it is not needed. With
-# post-norm it is needed at every rate we tried: without it none works, though the lowest, 0.001,
-# comes close, and with it the three lowest do. So pre-norm is easier to train here, as [Xiong et
-# al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
+# post-norm, no rate works without it (0.001 comes close), and the three lowest work with it. So
+# pre-norm is easier to train here, as [Xiong et al.](https://arxiv.org/abs/2002.04745) report for
+# larger models, and it is our default.
 #
 # <a id="try-copy"></a>
 # ## Try it
@@ -2533,9 +2535,10 @@ published("warmups")
 # > eight heads in fp32 take about 300 MB per layer and sequence. [FlashAttention](#flash) avoids
 # > it.
 #
-# **Parallel work.** The steps of a recurrent layer wait for each other, however many cores there
-# are. Attention computes all positions at once, which made the Transformer quick to train. We timed
-# each layer, for one sequence and for a batch of 16:
+# **Parallel work.** The steps of a recurrent layer wait for each other. Attention computes all
+# positions at once, in a few large products, which made the Transformer quick to train. Even on a
+# single thread few large products run faster than many small ones. We timed each layer, for one
+# sequence and for a batch of 16:
 
 
 # %% tags=["hide-input"]
@@ -2559,8 +2562,9 @@ published("length-cost")
 # <!-- end of results: length-cost -->
 #
 # For one sequence, attention is faster than the recurrent layer at every length we timed. In a
-# batch of 16, the steps of the GRU become larger products, which run faster: attention leads up to
-# a length of 256, and at 1,024 the GRU is three times as fast.
+# batch of 16, each step of the GRU multiplies 16 rows at once: attention leads up to a length of
+# 256, the width, and at 1,024 the GRU is three times as fast. The convolution over three positions
+# is the fastest, but it sees only neighbours.
 #
 # <a id="try-self-attention"></a>
 # ## Try it
@@ -2895,9 +2899,9 @@ def tokens_of_a_sentence():
 # Each language gets a **vocabulary**, a list of words. The place of a word in the list is its *id*.
 # All words that are not in the list share the id of `<unk>`, *unknown*.
 #
-# The list comes from the **training split alone**. A test set must contain unknown words, as any
-# new text does. Words that occur only once in training become unknown, too, so that the model
-# learns how to deal with `<unk>`.
+# The list comes from the **training split alone**: a test set stands for new text, which has words
+# that we have never seen. Words that occur only once in training become unknown, too, so that the
+# model learns how to deal with `<unk>`.
 
 
 # %%
@@ -3037,16 +3041,15 @@ def what_the_vocabularies_miss():
 # <a id="token-budget"></a>
 # ## Batches by token budget
 #
-# Batches of random sentences are half padding. Batches of similar lengths are only 7 per cent
-# padding. So we sort sentences by length, as the paper does (§5.1). The size of a batch is its
-# number of sentences times the length of its longest sentence, source or target. We limit this
-# size, so all batches cost about the same.
+# The size of a batch is its number of sentences times the length of its longest sentence, source or
+# target. We limit this size, so all batches cost about the same. In batches of random sentences, a
+# third to a half of it is padding; so we sort sentences by length, as the paper does (§5.1).
 #
 # <!-- figure: batches -->
 #
-# > **Why shuffle, sort, and shuffle again?** Sentences of equal length stay in the order of the
-# > first shuffle, so each gets new neighbours in every epoch. Without the second shuffle, all short
-# > batches would come first.
+# > **Why shuffle, sort, and shuffle again?** Python's sort keeps equal items in the order it finds
+# > them, so after the first shuffle each sentence gets new neighbours in every epoch. Without the
+# > second, all short batches would come first.
 
 
 # %%
@@ -3291,7 +3294,8 @@ def what_the_demonstration_says():
 
 
 # %% [markdown]
-# *Xylophonist* never occurs in the training text, so the model reads `<unk>`.
+# *Xylophonist* never occurs in the training text, so the model reads `<unk>`. Two minutes of
+# training are not enough for the others, either.
 #
 # <a id="try-data"></a>
 # ## Try it
@@ -3370,8 +3374,9 @@ def merges_of_four_words():
 
 # %% [markdown]
 # The mark `▁` stands for the space before a word. After two merges *est* is a subword: the two
-# words that end in it occur nine times in all. After five, *▁low* is one too, and the new word
-# *lowest* is cut into *▁low* and *est*.
+# words that end in it occur nine times in all. After five, *▁low* is one too. A new word is cut
+# into letters, and the merges are applied in the order in which they were learnt: *lowest* becomes
+# *▁low* and *est*.
 #
 # For real text we use the library `tokenizers`, which is much faster. It first splits text at
 # spaces and around punctuation, so no subword joins a word and a comma. Our class has the methods
@@ -3453,10 +3458,11 @@ def subwords_of_a_few_words():
 # ## A finished model
 #
 # The rest of this page uses the published model, trained with the whole recipe: three layers of
-# width 192 in each stack, three heads, 5,000 subwords, 32 epochs, and a learning rate that falls to
-# zero in a straight line ([all settings](#settings)). It took one to two hours on two CPU cores;
-# [the engine room](#command-line) shows how to train your own. The folder `pretrained/` holds the
-# weights, the subwords, and the arguments of `build_model`.
+# width 192 in each stack, three heads, 5,000 subwords, 32 epochs, and, as is usual today, a
+# learning rate that falls to zero in a straight line ([all settings](#settings)). It took nearly
+# two hours on two CPU cores; [the engine room](#command-line) shows how to train your own. The
+# folder `pretrained/` holds the weights, [rounded to 8 bits](#model-files), the subwords, and the
+# arguments of `build_model`. Tables call this model *recipe-3*.
 #
 # *Folded: the next two cells build a model from its settings and read such a folder.*
 
@@ -3596,9 +3602,9 @@ def load_trained_model(place: str | Path, device: torch.device | None = None) ->
 
 # %% [markdown]
 # <a id="model-at-hand"></a>
-# `translate(load_trained_model("pretrained"), ["Ein Hund."])` is all you need to use it. It decodes
-# greedily; add `decode=beam_search` for the search that follows. Give it one sentence at a time: it
-# has hardly ever seen two, and makes one of them.
+# `translate(load_trained_model("pretrained"), ["Ein Hund."])` uses it. It decodes greedily; add
+# `decode=beam_search` for the search that follows. Give it one sentence at a time: it has hardly
+# ever seen two, and tends to drop one.
 
 
 # %%
@@ -3697,8 +3703,7 @@ def search_one(log_probs_after, longest, beam, alpha) -> list[int]:
 
 
 # %% [markdown]
-# Here is one search in full, with the plain decoder. A *Künstlerin* is a female artist, and *im
-# Freien* means outdoors.
+# Here is one search in full. A *Künstlerin* is a female artist, and *im Freien* means outdoors.
 
 
 # %% tags=["hide-input"]
@@ -3749,8 +3754,9 @@ def one_search():
 #
 # How wide should the beam be, and how large $\alpha$? In [BLEU](#bleu), the score that Part 8
 # explains, a beam of two gains a point, and a wider one gains no more in this run. We keep the
-# paper's four. A larger $\alpha$ gains a few tenths. Above 1, a model that repeats itself could be
-# rewarded for not ending, so we go no further.
+# paper's four. A larger $\alpha$ gains a few tenths. But above 1 the divisor can outgrow $\log p$,
+# and a model that repeats itself would be rewarded for not ending. So we take no more than 1,
+# though 1.4 scores best here.
 #
 # <!-- results: beam -->
 #
@@ -3788,11 +3794,12 @@ def one_search():
 # | self-attention | all tokens written so far | (B·beam, H, length, d_k) | one position longer |
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
-# We copy the decoder around the same weights, and put a wrapper in place of each attention. The
-# middle axis of the states (B, T, D), which used to be positions, is now hypotheses: (B, beam, D).
-# In self-attention each hypothesis has its own past, so each becomes a row with one query. The new
-# key and value are appended to those kept. The cache holds no future, so no mask is needed. When
-# the beam drops or copies a hypothesis, `keep` does the same with its row.
+# `with_cache` makes a second decoder from the same weights, with a wrapper in place of each
+# attention. Each step has only one position, so the middle axis of the states is free: it holds the
+# hypotheses, (B, beam, D). In self-attention each hypothesis has its own past, so each becomes a
+# row with one query. The new key and value are appended to those kept. The cache holds no future,
+# so no mask is needed. When the beam drops or copies a hypothesis, `keep` does the same with its
+# row.
 
 
 # %%
@@ -3846,9 +3853,9 @@ class MemoryAttention(CachedAttention):
 
 
 def shallow_copy(module: nn.Module) -> nn.Module:
-    """A module around the same parts, in which other parts can be put."""
+    """A module that shares its parts and weights; other parts can be put in."""
     twin = copy.copy(module)
-    twin._modules = dict(module._modules)
+    twin._modules = dict(module._modules)  # else a part put in here would be put in there, too
     return twin
 
 
@@ -3934,19 +3941,19 @@ def check_cached_and_plain_decoding_agree():
 # **Propose.** Each hypothesis proposes its four best tokens. A fifth could never get a place, since
 # four from the same hypothesis beat it. The sixteen proposals lie in one row, so proposal $n$,
 # counted from 0, comes from place `n // 4`. A finished hypothesis proposes only padding, with a
-# score of $+\infty$, so that it always keeps a place; its real log-probability is kept beside it.
+# log-probability of $+\infty$, so that it always keeps a place; its real log-probability is kept
+# beside it. (Letting it drop out made [no difference](#failures).)
 #
 # **Choose.** The four best proposals take the places. Suppose a beam of two whose places hold *A*
 # and *The*, as in Figure 19. The row is *A dog* 0.24, *A cat* 0.21, *The dog* 0.36, *The cat* 0.04.
 # Proposals 2 and 0 are the best. So place 0 now holds *The dog*, which comes from place `2 // 2`,
 # and place 1 holds *A dog*, from place `0 // 2`.
 #
-# **Stop.** The log-probability $\log p$ of an unfinished hypothesis is negative and can only fall.
-# For $\alpha \ge 0$ its divisor is at most $\mathrm{lp}(T_\mathrm{max})$, where $T_\mathrm{max}$ is
-# the length limit. So none of its continuations scores above
-# $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. Once the best finished score reaches the highest of
-# these bounds, nothing can overtake it. At the length limit the best hypothesis wins, finished or
-# not. A sentence that is done leaves the batch and the cache.
+# **Stop.** A continuation of an unfinished hypothesis has a lower $\log p$, and for $\alpha \ge 0$
+# a divisor of at most $\mathrm{lp}(T_\mathrm{max})$, where $T_\mathrm{max}$ is the length limit. So
+# it can score at most $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. Once the best finished score
+# reaches the highest of these bounds, nothing can overtake it. At the length limit the best
+# hypothesis wins, finished or not. A sentence that is done leaves the batch and the cache.
 
 
 # %%
@@ -3970,7 +3977,7 @@ def beam_search(model, src, src_mask, max_len, start_symbol=START, beam=4, alpha
         decoder = with_cache(model.decoder, model.encode(src, src_mask))
         for step in range(1, results.size(1)):
             # Propose.
-            # All that is written is embedded, so that the newest token gets its right position.
+            # Embed all that is written: only so does the newest token get its right position.
             x = model.tgt_embed(written.flatten(0, 1))[:, -1]
             states = decoder(x.view(len(left), beam, -1), None, src_mask, None)
             log_probs, tokens = model.generator(states).topk(proposals)  # (B, beam, proposals)
@@ -3993,7 +4000,7 @@ def beam_search(model, src, src_mask, max_len, start_symbol=START, beam=4, alpha
             # Stop.
             score = logp / length_penalty(length, alpha)
             first = score.argmax(dim=1, keepdim=True).unsqueeze(2)
-            results[left, : step + 1] = written.take_along_dim(first, dim=1).squeeze(1)
+            results[left, : step + 1] = written.take_along_dim(first, dim=1).squeeze(1)  # so far
             bound = logp.masked_fill(ended, -torch.inf).amax(1) / length_penalty(limit, alpha)
             won = score.masked_fill(~ended, -torch.inf).amax(1) >= bound
             go_on = (~won & (step < limit)).nonzero().flatten()
@@ -4091,9 +4098,9 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 #    <details><summary>Answer</summary>
 #
-#    A beam of one, as long as all sentences end together: its rows are never reordered. In a wider
-#    beam, hypotheses attend to the past of others, and the check above finds that the batch is no
-#    longer searched like each sentence alone.
+#    If a sentence leaves early, the rows of cache and beam no longer match, and the search crashes.
+#    If all end together, a beam of one works, and in a wider beam hypotheses attend to the past of
+#    others. The check above finds both.
 #
 #    </details>
 
@@ -4106,10 +4113,10 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # (§6.1) The paper scores its translations with **BLEU** ([Papineni et al.,
 # 2002](https://aclanthology.org/P02-1040/)), which compares them with a human translator's. The
-# *precision* $p_n$ is the share of our runs of $n$ words (*n-grams*) that also occur in the
-# reference, none counted more often than it occurs there. BLEU is the geometric mean of $p_1$ to
-# $p_4$. A *brevity penalty* punishes leaving words out; $c$ is the number of our words, $r$ that of
-# the references:
+# *precision* $p_n$ is the share of the sequences of $n$ words (*n-grams*) in our translation that
+# also occur in the reference, none counted more often than it occurs there. BLEU is the geometric
+# mean of $p_1$ to $p_4$. A *brevity penalty* punishes leaving words out; $c$ is the number of our
+# words, $r$ that of the references:
 #
 # $$\mathrm{BLEU} = 100 \cdot \min\bigl(1,\; e^{1 - r/c}\bigr) \cdot (p_1\, p_2\, p_3\, p_4)^{1/4}$$
 # <!-- code: corpus_bleu -->
@@ -4117,7 +4124,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # Suppose the reference is *A man is throwing a log* and we write *A man is throwing a stone*. The
 # precisions are $5/6$, $4/5$, $3/4$ and $2/3$, their product is $1/3$, and BLEU is $100 \cdot
 # (1/3)^{1/4} = 76$: one wrong word in six costs 24 points. For a test set, the counts of all
-# sentences are added up first.
+# sentences are added up before dividing.
 #
 # <!-- figure: bleu -->
 #
@@ -4248,8 +4255,8 @@ def ten_fixed_test_sentences():
 # <a id="choices"></a>
 # ## How we chose the settings
 #
-# By trials on the validation split, one seed each, most of them for a quarter of the recipe's
-# epochs:
+# We chose them by trials on the validation split, one seed each, most of them for a quarter of the
+# recipe's epochs:
 #
 # <!-- results: choices -->
 #
@@ -4283,8 +4290,9 @@ def ten_fixed_test_sentences():
 #
 # Pre-norm finishes more than four points above post-norm, at the same learning rate. Half the
 # batch, with twice the updates, gains about 1.5. Twice the subwords make no clear difference, so we
-# kept 5,000. Dropout shows how a short trial can mislead: after 8 of their 32 epochs, 0.1 leads
-# 0.25 by 1.3 points. In the end it trails by 2.1, because it overfits from epoch 19 on.
+# kept 5,000. Dropout shows how little the first epochs tell: after 8 of 32 epochs (not in the
+# table), 0.1 leads 0.25 by 1.3 points. In the end it trails by 2.1, or by 1.3 if the best epoch of
+# each run counts: it overfits, and its perplexity rises from epoch 19 on.
 #
 # <a id="step-by-step"></a>
 # ## What does each step gain?
@@ -4407,43 +4415,45 @@ published("training")
 # <!-- end of results: table-3 -->
 #
 # In the paper, size and dropout matter most; a single head costs 0.9. Our runs are short, and our
-# dropout of 0.25, [right for 32 epochs](#choices), is far too high for five. Chance matters, too:
-# two layers gain 0.3 with one seed and lose 0.3 with another. So differences below one point mean
-# nothing here, and those below two are hints.
+# dropout of 0.25, chosen for 32 epochs, is far too high for five. Chance matters, too: two layers
+# gain 0.3 with one seed and lose 0.3 with another. So differences below one point mean nothing
+# here, and those below two are hints.
 #
-# - **Seen here, too:** A narrower model is worse; a single layer and a narrower feed-forward
-#   network seem so, too.
-# - **Not seen here:** The paper finds larger models better. Here six layers lose 3.2 points and
-#   twice the width 3.5; five epochs may be too few for them. Learnt positions seem better than
+# - **Seen here, too:** A narrower model is worse, and probably so are a single layer and a narrower
+#   feed-forward network.
+# - **Not seen here:** The paper mostly finds larger models better. Here six layers lose 3.2 points
+#   and twice the width 3.5; five epochs may be too few for them. Learnt positions seem better than
 #   sinusoids: they gain 1.2, and as much with a second seed.
 # - **Too close to call:** The number of heads, the width of keys, label smoothing, two layers and a
 #   wider feed-forward network.
 #
-# A model without positions loses 6.6 points, but it still translates: it knows the words of the
+# The largest losses are those of post-norm and of a start without warm-up, at a learning rate
+# chosen for pre-norm with one; at a lower rate, post-norm lost less in the [trials](#choices). A
+# model without positions loses 6.6 points, but it still translates: it knows the words of the
 # source, and the causal mask presumably gives the decoder some sense of order. Three separate
 # matrices, with half as many parameters again, score a point higher with both seeds.
 #
 # (§6.3, Table 4) A Transformer of four layers also learns to write the parse tree of an English
-# sentence. Trained on 40,000 sentences alone, it reaches 91.3 F1, a measure of correct brackets;
-# the best earlier parser reached 91.7.
+# sentence. Trained on 40,000 sentences alone, it reaches 91.3 F1, a measure of correct brackets; of
+# earlier parsers trained on these alone, the best discriminative one reached 91.7.
 #
 # <a id="cost"></a>
 # ## What does it cost?
 #
 # (§5.2) On eight GPUs, the authors trained the base model for 12 hours and the big one for 3.5
 # days. How long would two CPU cores take? We count the operations of all matrix products, and
-# divide by a speed that we measured.
+# extrapolate from a speed that we measured.
 #
 # > **Is there a rule of thumb?** Six operations per parameter and token ([Kaplan et al.,
 # > 2020](https://arxiv.org/abs/2001.08361)): a multiplication and an addition in each of three
 # > products, one forward and two backward, for the gradients of the input and of the weights. The
-# > base model has 63 million parameters, and each of its 2.5 billion pairs of tokens passes through
-# > both stacks once: 9.5e17, as in the table below.
+# > base model has 63 million parameters and sees 2.5 billion pairs of a source and a target token,
+# > each of which uses every parameter once: 9.5e17, as in the table below.
 #
 # (§5.1, §5.2) The base model trains for 100,000 steps and the big one for 300,000, with about
 # 25,000 tokens on each side of a batch. The operations in the paper's Table 2 are an estimate:
 # hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain (§6.1, footnote
-# 5). By our count they are two to four times too high.
+# 5). They are two to four times ours.
 #
 # <!-- results: cost -->
 #
@@ -4604,20 +4614,21 @@ def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "lay
 
 
 # %% [markdown]
-# Each row of a map sums to one. A row with one strong cell copies from one place; on a diagonal
-# each position attends to itself, and on a line beside it to its neighbour. A staircase in
-# cross-attention looks like a word alignment.
+# Each row of a map sums to one. A row with one strong cell takes nearly everything from one place.
+# In self-attention, a cell on the diagonal is a position that attends to itself, and one beside it
+# attends to a neighbour. In cross-attention, a staircase from the upper left to the lower right
+# looks like a word alignment.
 #
-# Two warnings. A long vector with a small weight can outweigh a short one with a large weight, so a
+# Two warnings. A long value with a small weight can outweigh a short one with a large weight, so a
 # weight does not say how much a value matters. And above the first layer a position is no longer
 # one word, because it has taken in parts of others.
 #
 # <a id="explorer"></a>
 # ### All maps at once
 #
-# We take three sentences. The first has the separable verb *hebt … auf*. The second ends in *tanzt*
-# (dances), which English needs much earlier, and the third has nearly the same word order in both
-# languages.
+# We take three sentences. The first has the verb *hebt … auf*. The second ends in *tanzt* (dances),
+# which English puts earlier, before *in the park*, and the third has nearly the same word order in
+# both languages.
 
 
 # %% tags=["hide-input"]
@@ -4642,14 +4653,14 @@ def attention_maps_figure():
 # of the maps large; in the notebook, call `attention_explorer([attention_maps(translator_at_hand(),
 # "…")])`.
 #
-# In the published model, most heads of cross-attention show a staircase. Each is broken in
-# different places, so their mean is blurred. When the decoder writes *rais*, the first subword of
-# *raises*, six of nine heads give at least 88% of their weight to *hebt*, and none gives more than
-# 8% to its particle, *auf*. Does the decoder ignore *auf*, or find it at *hebt*? A map cannot tell,
-# so we will [ask by an experiment](#one-word).
+# In the published model, most heads of cross-attention show a staircase. Each head misses some
+# steps, and not the same ones, so their mean is blurred. When the decoder writes *rais*, the first
+# subword of *raises*, six of nine heads give at least 88% of their weight to *hebt*, and none gives
+# more than 8% to its particle, *auf*. Does the decoder ignore *auf*, or has the encoder carried it
+# to *hebt*? A map cannot tell, so we will [ask by an experiment](#one-word).
 #
-# In encoder self-attention the particle finds its verb: in layer 1, head 1, *auf* gives 76% of its
-# weight to *hebt*. No head of *hebt* gives more than 28% to *auf*.
+# In encoder self-attention the particle looks back: in layer 1, head 1, *auf* gives 76% of its
+# weight to *hebt*. At *hebt*, no head gives more than 28% to *auf*.
 #
 # (Figures 3 to 5 of the paper) In the paper's maps, many heads attend from *making* to *more
 # difficult*, six and seven words on, and two attend from *its* to what it refers to.
@@ -4706,8 +4717,8 @@ def habits_of_heads():
 #
 # How much does the model need a head? We remove it and see what gets worse. The output of
 # multi-head attention is a sum with one term per head, plus a bias. Each term is the head's output
-# times its own $d_k$ rows of $W^O$, which `nn.Linear` stores as columns. Setting these to zero
-# removes the head.
+# times $d_k$ rows of $W^O$. `nn.Linear` stores $W^O$ transposed, so in code they are columns.
+# Setting these to zero removes the head.
 
 
 # %%
@@ -4796,7 +4807,7 @@ def predictions_by_layer():
 
 
 # %% [markdown]
-# In the published model the embedding still predicts the word just read, because embeddings and
+# Before the first layer, the published model predicts the word just read, because embeddings and
 # generator share [one matrix](#one-matrix). Layer 1 mostly keeps it, layer 2 guesses the next one,
 # and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*. Only the last
 # layer was trained to be read, so an earlier state may hold more than the lens shows.
@@ -4804,13 +4815,13 @@ def predictions_by_layer():
 # <a id="one-word"></a>
 # ## What does one word carry?
 #
-# *Sieht … zu* means *watches*, and *sieht … an* means *looks at*. To write the English verb, does
-# the decoder read the particle at the end of the clause, or has the encoder carried it to *sieht*
-# (sees)?
+# *Sieht … zu* means *watches*, and *sieht … an* means *looks at*: the second half of such a German
+# verb, its *particle*, stands at the end of the clause. To write the English verb, does the decoder
+# read the particle there, or has the encoder carried it to *sieht* (sees)?
 #
 # To find out, take two sentences that differ only in the particle, A with *zu* and B with *an*.
-# Replace one vector of A's memory by B's vector at the same place, and see whether the decoder now
-# prefers B's translation. This is **activation patching**; an early example is [Vig et al.
+# Replace one vector of A's memory by B's vector at the same place, and see how probable each word
+# of B's translation becomes. This is **activation patching**; an early example is [Vig et al.
 # (2020)](https://arxiv.org/abs/2004.12265).
 
 
@@ -4822,39 +4833,17 @@ def swapped(first: Tensor, second: Tensor, places: Sequence[int]) -> Tensor:
     return mixed
 
 
-def log_probability(model: EncoderDecoder, memory: Tensor, written: Tensor) -> float:
-    """log p of a whole target (1, T), with start and end, given a memory (1, S, D)."""
+def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) -> Tensor:
+    """log p of each token of a target (1, T) after the start, given a memory (1, S, D): (T - 1,)."""
     batch = Batch(written, written)  # Batch wants a source; the memory takes its place
     with evaluating(model):
         states = model.decode(memory, None, batch.tgt, batch.tgt_mask)
         log_probs = model.generator(states)  # (1, T - 1, V)
-    return log_probs.gather(2, batch.tgt_y.unsqueeze(2)).sum().item()
-
-
-# %% [markdown]
-# Three numbers describe a swap. The *preference* is the log-probability of A's translation minus
-# that of B's, given a memory. The *shift* is the preference given A's memory minus that given B's.
-# A swap's *share* is the part of the shift that it causes: 0 if nothing is swapped, 1 if everything
-# is.
-#
-# $$\text{share} = \frac{\text{preference}_A - \text{preference}_\text{swapped}}{\text{preference}_A - \text{preference}_B}$$
-# <!-- code: shares_of_shift -->
-
-
-# %%
-def preference(model: EncoderDecoder, memory: Tensor, one: Tensor, other: Tensor) -> float:
-    """log p(one) - log p(other): two targets (1, T), with start and end, given one memory."""
-    return log_probability(model, memory, one) - log_probability(model, memory, other)
-
-
-def shares_of_shift(preferences: Sequence[float]) -> list[float]:
-    """Shares of the shift from the first preference to the last."""
-    found = torch.tensor(preferences)
-    return ((found[0] - found) / (found[0] - found[-1])).tolist()
+    return log_probs.gather(2, batch.tgt_y.unsqueeze(2))[0, :, 0]
 
 
 def memories_of_pair(translator: Translator, verb: str, frame: str, particles: Sequence[str]):
-    """Translations (1, T) of two sentences, and five memories (1, S, D), from A's to B's.
+    """Translations (1, T) of two sentences A and B, and four memories (1, S, D), from A's to B's.
 
     ValueError if the sentences cannot be compared.
     """
@@ -4878,35 +4867,33 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, particles: S
     at_particle = [n for n, (one, two) in enumerate(zip(*ids, strict=True)) if one != two]
     memories = {
         "A": a,
-        "A, with the verb of B": swapped(a, b, at_verb),
-        "A, with the particle of B": swapped(a, b, at_particle),
-        "A, with both of B": swapped(a, b, at_verb + at_particle),
+        "A, verb of B": swapped(a, b, at_verb),
+        "A, particle of B": swapped(a, b, at_particle),
         "B": b,
     }
     return targets, memories
 
 
 # %% [markdown]
-# Here is one swap in numbers:
+# Here is B's translation, *A man is looking at two women*, with the probability of each word given
+# four memories:
 
 
 # %%
 def table_of_swap(verb: str, frame: str, particles: Sequence[str]):
-    """What a swap does to the probabilities of both translations."""
+    """How probable each token of B's translation is, given A's memory, two mixed ones, and B's."""
     translator = translator_at_hand()
-    model = translator.model
     try:
-        targets, memories = memories_of_pair(translator, verb, frame, particles)
+        (_, target), memories = memories_of_pair(translator, verb, frame, particles)
     except ValueError as error:  # a weaker model may translate both alike
         return str(error)
-    found = [preference(model, memory, *targets) for memory in memories.values()]
-    rows = []
-    for name, preferred, share in zip(memories, found, shares_of_shift(found), strict=True):
-        p = [math.exp(log_probability(model, memories[name], target)) for target in targets]
-        rows.append((name, f"{p[0]:.3g}", f"{p[1]:.3g}", f"{preferred:.2f}", f"{share:.0%}"))
-    texts = [translator.vocabularies[1].decode(target[0].tolist()) for target in targets]
-    columns = ["memory", "p(A's translation)", "p(B's translation)", "preference", "share"]
-    return table(rows, columns, f"A: {texts[0]} B: {texts[1]}")
+    names = [translator.vocabularies[1].words[token] for token in target[0, 1:].tolist()]
+    columns = [log_probabilities(translator.model, each, target) for each in memories.values()]
+    rows = [
+        (name, *p) for name, p in zip(names, torch.stack(columns, 1).exp().tolist(), strict=True)
+    ]
+    caption = f"A: {frame.format(particles[0])} B: {frame.format(particles[1])}"
+    return table(rows, ["memory of", *memories], caption)
 
 
 @example
@@ -4915,14 +4902,12 @@ def sieht_zu_or_sieht_an():
 
 
 # %% [markdown]
-# Given A's memory, the published model assigns probability 0.189 to *A man watches two women* and
-# 0.0119 to *A man is looking at two women*, so the preference is $\log(0.189/0.0119) \approx 2.76$.
-# Given B's memory it is −2.24.
-#
-# Now put B's vector at *sieht* into A's memory. The particle's own vector still says *zu*, yet the
-# decoder changes its mind: the preference is −0.73 and the share 70%. Swapping the particle instead
-# gives 31%, and both 99%. So the vector at *sieht* tells the decoder most of what it knows about
-# the particle.
+# Given A's memory, the published model writes *looking* with probability 0.28. Put B's vector at
+# *sieht* into it, and this becomes 0.81, as with B's own memory, though the particle's vector still
+# says *zu*. The word *at* hardly changes. With the particle of B it is the other way round: *at*
+# rises from 0.29 to 0.80, and *looking* stays where it was. So **the English verb reads the German
+# verb, to which the encoder has carried the particle; the English particle reads the German
+# particle.**
 #
 # And *hebt … auf*, in Figure 22? With *heraus* (out), the model writes *picks out*:
 
@@ -4935,12 +4920,12 @@ def hebt_auf_or_hebt_heraus():
 
 
 # %% [markdown]
-# Here it is the other way round: the particle's own vector accounts for nearly the whole shift. So
-# the decoder does not ignore *auf*, and does not find it at *hebt*. It reads *auf* itself, though
-# no head gives it more than 8% when it writes *rais*.
+# Again *out* reads the particle: 0.01 becomes 0.59. *Pick* hardly depends on it, wherever it is
+# read. So the map was right about *hebt*: when the decoder chooses the verb, it ignores *auf*.
 #
-# Which of the two is the rule? A larger sample combines every subject, verb, object and particle of
-# fixed lists, and adds some captions of Multi30k with the particle exchanged:
+# Is this a rule? For a larger sample we combine subjects, verbs, objects and particles that the
+# model can translate, and add some captions of Multi30k with the particle exchanged. The *shift* is
+# what changes in $\log p$ of both translations from A's memory to B's:
 #
 # <!-- results: particles -->
 #
@@ -4965,15 +4950,14 @@ def hebt_auf_or_hebt_heraus():
 #
 # <!-- end of results: particles -->
 #
-# So most particles are read where they stand. With *zu* and *an*, the first encoder layer moves
-# them: if we swap its output instead of the memory, 74% of the shift already comes with *sieht* or
-# *schaut*, and 25% with the particle. A decoder that attends to a German verb may thus be reading
-# what its particle said. **Attention shows where a vector is read, not which words it speaks for.**
+# A decoder that attends to a German verb may thus be reading its particle. **Attention shows where a
+# vector is read, not which words it speaks for.**
 #
 # <a id="try-inside"></a>
 # ## Try it
 #
-# Two heads do the same work, and each could do it alone. What does switching off show?
+# Two heads do the same work, and each could do it alone. You switch off one, then only the other.
+# What do you see?
 #
 # <details><summary>Answer</summary>
 #
@@ -5094,7 +5078,7 @@ def train_a_language_model():
 #   draws from the smallest set of most likely tokens that together have at least the probability
 #   $p$: few where the model is sure, many where it is not.
 #
-# The last two cut off the tail: many tokens, each unlikely, but together drawn often.
+# The last two cut off the tail: many tokens, each unlikely, which together are drawn often.
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
@@ -5213,9 +5197,9 @@ def check_rms_norm_equals_torch():
 #
 # In a gated feed-forward network, one wide layer scales another, entry by entry ([Shazeer,
 # 2020](https://arxiv.org/abs/2002.05202)): $(\mathrm{Swish}(xW) \odot xV)\, W_2$, where
-# $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a smooth ReLU. With $F$ a third smaller, the three
-# matrices have as many parameters as two before. It learns a little better, which its author
-# attributes to "divine benevolence". Like many models of today, ours has no biases.
+# $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a smooth ReLU (`F.silu`). With $F$ a third smaller, the
+# three matrices have as many parameters as the two of Part 2. It learns a little better, which its
+# author attributes to "divine benevolence". Like many of today's models, this class has no biases.
 
 
 # %%
@@ -5240,9 +5224,10 @@ PARTS["feed_forward"]["swiglu"] = SwiGLU
 # %% [markdown]
 # ### Grouped keys and values
 #
-# In a long conversation the cache can outgrow the model. In *grouped-query attention* several heads
-# of queries share one head of keys and values. The cache shrinks by that factor, and quality hardly
-# suffers ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)).
+# In a long conversation the [cache](#cached-decoding) can outgrow the model. In *grouped-query
+# attention* each group of query heads shares one head of keys and values. The cache shrinks by the
+# size of the groups, and quality hardly suffers ([Ainslie et al.,
+# 2023](https://arxiv.org/abs/2305.13245)).
 
 
 # %%
@@ -5341,15 +5326,15 @@ def check_rotary_scores_depend_on_the_distance_only():
 # ### FlashAttention
 #
 # [FlashAttention](https://arxiv.org/abs/2205.14135) (Dao et al., 2022) computes attention without
-# ever storing the $T \times T$ table. Block by block, it updates the maximum, the sum and the
-# output of each query. The result is the same, the work stays quadratic, and memory is linear in
-# $T$. We [train on a GPU](#faster) with such a kernel, from PyTorch's
-# `scaled_dot_product_attention`.
+# ever storing the $T \times T$ table. It reads the keys in blocks and keeps, for each query, the
+# largest score, the sum of exponentials and the output so far, rescaled whenever the largest score
+# grows. The result is the same, the work stays quadratic, and memory is linear in $T$. We [train on
+# a GPU](#faster) with such a kernel, from PyTorch's `scaled_dot_product_attention`.
 #
 # ### Old against new
 #
-# With equally many parameters and updates, RMSNorm, SwiGLU, rotary and grouped attention without
-# biases give a slightly better language model:
+# With the same number of parameters and updates, a language model with RMSNorm, SwiGLU, rotary and
+# grouped attention, and without biases, is slightly better:
 #
 # <!-- results: assembled -->
 #
@@ -5372,8 +5357,9 @@ def check_rotary_scores_depend_on_the_distance_only():
 # <!-- end of results: assembled -->
 #
 # The gain is small, but four fifths of the parameters are embeddings and the output layer, which
-# are the same in both models. The cache is half as large, because every two heads of queries share
-# one of keys and values.
+# are the same in both models. The cache is half as large, because each pair of query heads shares
+# one head of keys and values. Generation is a little slower, because keys are rotated and copied
+# anew at every step.
 #
 # ### Other changes
 #
@@ -5412,7 +5398,8 @@ published("lengths")
 
 
 # %% [markdown]
-# **Figure 24.** What became of 100 sequences to be copied, by length. Each line is one seed.
+# **Figure 24.** Outcomes of copying 100 sequences, by length: copied, ended early, ran over, or a
+# wrong token. Each line is one seed.
 #
 # <!-- results: lengths -->
 #
@@ -5424,12 +5411,13 @@ published("lengths")
 #
 # <!-- end of results: lengths -->
 #
-# With sinusoids or learnt positions, longer copies fail, because they end too early. Rotary
-# positions reach a little further in two of three seeds, and then run over. Without positions, even
-# copies of three tokens mostly fail. A formula may be defined at every position, but the model has
-# not learnt to use it there. [Press et al. (2022)](https://arxiv.org/abs/2108.12409) found the same
-# in language models. Today's models are trained further on longer texts, or their rotary angles are
-# rescaled ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)).
+# Hardly. With sinusoids some copies of eleven tokens succeed, with learnt positions none; most end
+# too early. Rotary positions reach one token further in two of three seeds, and then run over; one
+# seed fails at a single token. Without positions, even copies of three tokens mostly fail. A
+# formula may be defined at every position, but the model has not learnt to use it there. [Press et
+# al. (2022)](https://arxiv.org/abs/2108.12409) found the same in language models. Today's models
+# are trained further on longer texts, and their rotary angles are rescaled ([Chen et al.,
+# 2023](https://arxiv.org/abs/2306.15595)).
 #
 # <a id="own-part"></a>
 # ## A part of your own
@@ -5441,8 +5429,9 @@ published("lengths")
 #
 # `attend` receives queries, keys, values and a mask or None, and returns the output and the
 # weights. With $S$ keys and $T$ queries, the queries are the last $T$ positions: all of them in
-# training, only the newest with a [cache](#cached-decoding), which calls `project`, `attend` and
-# `join`, never `forward`. `cache_agrees` checks that both give the same result.
+# training, only the newest with a [cache](#cached-decoding). The cache calls `project`, `attend`
+# and `join`, so a change in `forward` would be lost when decoding. `cache_agrees` checks that both
+# give the same result.
 
 
 # %%
@@ -5484,9 +5473,9 @@ def train_with_a_part_of_your_own():
 
 # %% [markdown]
 # Compare the perplexity with that of the [language model](#language-model), which differs only in
-# its positions: in our run it is lower by more than a point, with one seed each. For a translator,
-# put the class and its `PARTS` line into a file and name the file by `--parts` ([the command
-# line](#command-line)).
+# its positions: in our run, distances lower it by more than a point, with one seed each. For a
+# translator, put the class and its `PARTS` line into a file, and train with `--parts mine.py
+# --attention distance --positions none` ([the command line](#command-line)).
 #
 # <a id="try-today"></a>
 # ## Try it
@@ -5551,10 +5540,10 @@ def train_with_a_part_of_your_own():
 # | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 2,000 steps, `factor` 1.5, then a straight line to zero |
 # | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 1,280 positions |
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if its greedy translations score higher on the validation split |
-# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [one to two hours](#model-to-take-away); weights [rounded to int8](#model-to-take-away) |
+# | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [one to two hours](#model-to-take-away); weights [rounded to int8](#model-files) |
 #
-# As in the paper, one matrix serves for embeddings and output, and Adam, label smoothing and beam
-# search have the same settings. BLEU scores cannot be compared, because the test sentences differ.
+# As in the paper, one matrix serves as embeddings and output layer, and label smoothing and Adam's
+# constants are the same. BLEU scores cannot be compared, because the test sentences differ.
 #
 # <a id="failures"></a>
 # ## Common failures
@@ -5666,7 +5655,7 @@ def train_with_a_part_of_your_own():
 # | [cross-attention](#three-uses) | queries from the target, keys and values from the memory |
 # | [cross-entropy](#label-smoothing) | $-\log p$ of the right token; with a smoothed target, a weighted mean over all tokens |
 # | [decoder-only](#language-model) | a language model without encoder and cross-attention, such as GPT |
-# | [dropout](#dropout) | setting random numbers to zero in training, against overfitting |
+# | [dropout](#dropout) | setting randomly chosen numbers to zero in training, against overfitting |
 # | [embedding](#embeddings) | the learnt vector of a token |
 # | [exposure bias](#greedy-decoding) | trained on true tokens, a model must decode from its own, mistakes included |
 # | [generator](#generator) | last linear map and softmax: from states to probabilities |
@@ -5683,7 +5672,7 @@ def train_with_a_part_of_your_own():
 # | [memory](#encoder-decoder) | the encoder's output, one vector per source position |
 # | [overfitting](#evaluation) | memorising training data and getting worse on new data |
 # | [padding](#batches) | tokens that fill short sentences up to the length of their batch |
-# | [perplexity](#evaluation) | among how many equally likely tokens the model seems to choose |
+# | [perplexity](#evaluation) | how many equally likely tokens the model seems to choose among |
 # | [pre-norm, post-norm](#layer-norm) | the norm before the sub-layer, or after the sum |
 # | [projection](#three-matrices) | a learnt linear map, such as from vectors to queries |
 # | [query, key, value](#three-matrices) | what a word looks for, can be found by, and passes on |

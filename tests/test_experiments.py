@@ -123,14 +123,22 @@ def test_words_are_found_among_their_subwords(shipped):
         assert "".join(subwords.words[ids[n]] for n in place).strip("▁") == word
 
 
-def test_nothing_swapped_moves_nothing_and_everything_all(shipped):
+def test_the_shift_of_a_pair_is_divided_among_its_words(shipped):
     [pair] = particles.from_corpus(["Ein Mann sieht zwei Frauen zu."])
     record = particles.measured(shipped, pair)
-    assert record["shares"]["nothing"] == pytest.approx(0, abs=1e-3)
-    assert record["shares"]["everything"] == pytest.approx(1, abs=1e-3)
-    assert record["layers"]["particle"][0] == pytest.approx(1, abs=1e-3)
-    assert record["layers"]["verb"][0] == pytest.approx(0, abs=1e-3)
-    assert record["shares"]["verb"] == pytest.approx(record["layers"]["verb"][-1], abs=1e-3)
+    targets, memories = at.memories_of_pair(
+        shipped, "sieht", "Ein Mann sieht zwei Frauen {}.", ("zu", "an")
+    )
+    changes = []
+    for target in targets:
+        one, other = (at.log_probabilities(shipped.model, memories[name], target) for name in "AB")
+        changes.append((one - other).sum().item())
+    assert sum(record["swapped"]["everything"].values()) == pytest.approx(
+        changes[0] - changes[1], abs=1e-3
+    )
+    first, *_, last = record["verb by layer"]
+    assert first == pytest.approx({"particle": 0, "others": 0}, abs=1e-3)
+    assert last == pytest.approx(record["swapped"]["verb"], abs=1e-3)
 
 
 @pytest.mark.parametrize("name", language_models.MODELS)

@@ -1,6 +1,6 @@
 """What does one word carry? Pairs of German sentences that differ in their separable particle only.
 
-    python -m tools.results.particles measure   swap parts of the memory in every pair
+    python -m tools.results.particles measure   swap vectors of the memory in every pair
 
 A pair counts if both sentences have equally many subwords, and the model's own translation of each
 contains one of the English phrases listed for its verb and particle, and none of those listed for
@@ -44,6 +44,7 @@ UP = r"\bup\b|\bclimbs (?!.*down)"
 DOWN = r"\bdown\b"
 PAST = r"\bby\b|\bpast\b"
 ON = ("", "auf der Straße", "im Park")
+ENGLISH_PARTICLES = {"at", "away", "by", "down", "off", "past", "through", "up"}
 VERBS = (  # found by trying which separable verbs the model translates at all
     Verb("sieht", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE),
     Verb("schaut", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE),
@@ -138,8 +139,24 @@ def target_of(translator: at.Translator, source: torch.Tensor) -> torch.Tensor:
     return row[:, row[0] != at.PAD]
 
 
+def shifts(
+    translator: at.Translator, targets: Sequence[torch.Tensor], *memories: torch.Tensor
+) -> dict[str, float]:
+    """How log p(A) - log p(B) falls from the first memory to the second, by tokens of the targets.
+
+    "particle" sums over English particles, "others" over all other tokens.
+    """
+    found = {"particle": 0.0, "others": 0.0}
+    for sign, target in zip((1, -1), targets, strict=True):
+        one, other = (at.log_probabilities(translator.model, each, target) for each in memories)
+        for token, change in zip(target[0, 1:].tolist(), (one - other).tolist(), strict=True):
+            word = translator.vocabularies[1].words[token].strip("▁")
+            found["particle" if word in ENGLISH_PARTICLES else "others"] += sign * change
+    return {name: round(shift, 4) for name, shift in found.items()}
+
+
 def measured(translator: at.Translator, pair: Pair) -> dict | None:
-    """Shares of the whole shift by what was swapped; None for a pair that does not count."""
+    """The shift from A's memory to B's, and to mixed ones; None for a pair that does not count."""
     model = translator.model
     subwords = translator.vocabularies[0]
     texts = [text_of(words) for words in pair.words]
@@ -150,37 +167,26 @@ def measured(translator: at.Translator, pair: Pair) -> dict | None:
     written = at.translate(translator, texts, at.beam_search)
     if not counts(pair, written):
         return None
-    everything = list(range(len(ids[0])))
     verb = list(places[pair.verb])
     particle = list(places[-2])
-    groups = {
-        "nothing": [],
-        "verb": verb,
-        "particle": particle,
-        "all but the particle": [n for n in everything if n not in particle],
-        "verb and particle": verb + particle,
-        "everything": everything,
-    }
+    groups = {"verb": verb, "particle": particle, "everything": list(range(len(ids[0])))}
     sources = [torch.tensor([each]) for each in ids]
     targets = [target_of(translator, source) for source in sources]
     states = [states_by_layer(model, source) for source in sources]
-    memories = [memory_from(model, each[-1], len(each) - 1) for each in states]
-    first, second = (at.preference(model, memory, *targets) for memory in memories)
-
-    def share(memory: torch.Tensor) -> float:
-        return round((first - at.preference(model, memory, *targets)) / (first - second), 4)
-
-    def shares_by_layer(group: list[int]) -> list[float]:
-        mixed = [at.swapped(*both, group) for both in zip(*states, strict=True)]
-        return [share(memory_from(model, each, depth)) for depth, each in enumerate(mixed)]
-
+    first, second = (memory_from(model, each[-1], len(each) - 1) for each in states)
+    by_layer = []
+    for depth, both in enumerate(zip(*states, strict=True)):
+        mixed = memory_from(model, at.swapped(*both, verb), depth)
+        by_layer.append(shifts(translator, targets, first, mixed))
     return {
         "sentences": texts,
         "written": written,
         "origin": pair.origin,
-        "shift": round(first - second, 3),
-        "shares": {name: share(at.swapped(*memories, group)) for name, group in groups.items()},
-        "layers": {name: shares_by_layer(groups[name]) for name in ("verb", "particle")},
+        "swapped": {
+            name: shifts(translator, targets, first, at.swapped(first, second, group))
+            for name, group in groups.items()
+        },
+        "verb by layer": by_layer,
     }
 
 

@@ -1,8 +1,8 @@
 """Inside the shipped model: its heads, and what the German verb and its particle carry."""
 
-from statistics import mean, quantiles
+from statistics import mean, median, quantiles
 
-from tools.views.common import Table, record, without_range
+from tools.views.common import Table, record
 
 ENGLISH = {  # of particles: what changes with them
     ("zu", "an"): "watch, look at",
@@ -44,28 +44,48 @@ def particles_of(pair: dict) -> tuple[str, str]:
     return first, second
 
 
+def part_of_shift(pair: dict, what: str, swapped: str = "everything") -> float:
+    """The shift of English words by a swap, in percent of their whole shift."""
+    return 100 * pair["swapped"][swapped][what] / pair["swapped"]["everything"][what]
+
+
+def middle(shares: list[float]) -> str:
+    """The median of shares in percent, with their interquartile range."""
+    low, centre, high = (f"{share:z.0f}" for share in quantiles(shares, n=4))
+    return f"{centre}% ({low} to {high})".replace("-", "−")
+
+
 def particles() -> Table:
-    """Which share of the whole shift comes with which vectors of the memory."""
+    """Which German word moves which English words."""
     found = record("particles")
     rows = []
     for both, english in ENGLISH.items():
         pairs = [pair for pair in found["pairs"] if particles_of(pair) == both]
-        cells = []
-        for place in ("verb", "particle", "verb and particle"):
-            shares = [100 * pair["shares"][place] for pair in pairs]
-            low, middle, high = (f"{share:z.0f}" for share in quantiles(shares, n=4))
-            cells.append(f"{middle}% ({low} to {high})".replace("-", "−"))
-        rows.append([f"*{'*, *'.join(both)}*", english, str(len(pairs)), *cells])
-    (verb, *_), *others = ([without_range(cell) for cell in row[3:]] for row in rows)
-    least = min((particle for _, particle, _ in others), key=lambda cell: int(cell.rstrip("%")))
+        at_others = []
+        for pair in pairs:
+            whole = pair["swapped"]["everything"]
+            at_others.append(100 * whole["others"] / sum(whole.values()))
+        verb = "–"
+        if median(at_others) >= 10:  # else hardly anything of it can be divided
+            verb = middle([part_of_shift(pair, "others", "verb") for pair in pairs])
+        particle = middle([part_of_shift(pair, "particle", "particle") for pair in pairs])
+        names = f"*{'*, *'.join(both)}*"
+        rows.append([names, english, str(len(pairs)), middle(at_others), verb, particle])
     return Table(
-        f"With *zu* and *an*, the German verb accounts for {verb} of the shift; with all other"
-        f" particles, the particle itself accounts for at least {least}.",
-        ["particles", "in English", "pairs", "German verb", "German particle", "verb and particle"],
+        "The English verb reads the German verb, and the English particle reads the German"
+        " particle.",
+        [
+            "particles",
+            "in English",
+            "pairs",
+            "shift at the verb and other words",
+            "of it by the German verb",
+            "shift at the particle, by the German particle",
+        ],
         rows,
-        "The last three columns name the German words whose vectors were patched into the other"
-        " sentence. Each cell is the median share of the whole shift of log p(A) − log p(B), with"
-        f" the interquartile range in brackets. Of {found['tried']} pairs, {len(found['pairs'])}"
+        "Each cell is a median over the pairs, with the interquartile range in brackets. English"
+        " particles are *at*, *away*, *by*, *down*, *off*, *past*, *through* and *up*; a dash"
+        f" stands where other words hardly shift. Of {found['tried']} pairs, {len(found['pairs'])}"
         " count: both sentences have equally many subwords, and each translation has an English"
         " phrase listed for its particle and none listed for the other.",
     )
