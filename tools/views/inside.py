@@ -2,7 +2,7 @@
 
 from statistics import mean, median, quantiles
 
-from tools.views.common import Table, record
+from tools.views.common import Table, record, without_range
 
 ENGLISH = {  # of particles: what changes with them
     ("zu", "an"): "watch, look at",
@@ -61,26 +61,28 @@ def particles() -> Table:
     rows = []
     for both, english in ENGLISH.items():
         pairs = [pair for pair in found["pairs"] if particles_of(pair) == both]
-        at_others = []
+        at_particle = []
         for pair in pairs:
             whole = pair["swapped"]["everything"]
-            at_others.append(100 * whole["others"] / sum(whole.values()))
+            at_particle.append(100 * whole["particle"] / sum(whole.values()))
         verb = "–"
-        if median(at_others) >= 10:  # else hardly anything of it can be divided
+        if median(at_particle) <= 90:  # else there is hardly a rest
             verb = middle([part_of_shift(pair, "others", "verb") for pair in pairs])
         particle = middle([part_of_shift(pair, "particle", "particle") for pair in pairs])
         names = f"*{'*, *'.join(both)}*"
-        rows.append([names, english, str(len(pairs)), middle(at_others), verb, particle])
+        rows.append([names, english, str(len(pairs)), middle(at_particle), particle, verb])
+    least = min((without_range(row[4]) for row in rows), key=lambda cell: int(cell.rstrip("%")))
+    [verb] = {without_range(row[5]) for row in rows} - {"–"}
     return Table(
-        "The English verb reads the German verb, and the English particle reads the German"
-        " particle.",
+        f"The German particle accounts for at least {least} of the shift at the English particle,"
+        f" and the German verb for {verb} of the rest.",
         [
             "particles",
             "in English",
             "pairs",
-            "shift at the verb and other words",
-            "of it by the German verb",
-            "shift at the particle, by the German particle",
+            "shift at the English particle",
+            "of that, by the German particle",
+            "of the rest, by the German verb",
         ],
         rows,
         "Each cell is a median over the pairs, with the interquartile range in brackets. English"
