@@ -154,7 +154,7 @@ format: $(READY) ## Fix style and layout
 train: $(READY) ## Train a translator (RANKS=2 uses two processes, ARGS="…" passes options on)
 	$(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) $(SCRIPT) train $(ARGS)
 
-resume: $(READY) ## Resume training: ARGS="runs/recipe-de-en" (RANKS=2 uses two processes)
+resume: $(READY) ## Resume training: ARGS="runs/multi30k-de-en" (RANKS=2 uses two processes)
 	$(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) $(SCRIPT) resume $(ARGS)
 
 translate: $(SPEAKS) ## Translate TEXT="…", or standard input line by line
@@ -163,7 +163,7 @@ translate: $(SPEAKS) ## Translate TEXT="…", or standard input line by line
 evaluate: $(READY) ## Score the trained model on the test sets
 	$(PY) $(SCRIPT) evaluate $(ARGS)
 
-curves: $(READY) ## Draw the learning curves of a run, finished or not: ARGS="runs/recipe-de-en"
+curves: $(READY) ## Draw the learning curves of a run, finished or not: ARGS="runs/multi30k-de-en"
 	$(PY) -m tools.learning_curves draw $(ARGS)
 
 export: $(READY) ## Quantise a model or run to int8 for distribution: ARGS="MODEL FOLDER"

@@ -4834,7 +4834,7 @@ def swapped(first: Tensor, second: Tensor, places: Sequence[int]) -> Tensor:
 
 
 def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) -> Tensor:
-    """log p of each token of a target (1, T) after the start, given a memory (1, S, D): (T - 1,)."""
+    """log p of each token of a target (1, T) after its start, given a memory (1, S, D)."""
     batch = Batch(written, written)  # Batch wants a source; the memory takes its place
     with evaluating(model):
         states = model.decode(memory, None, batch.tgt, batch.tgt_mask)
@@ -5647,6 +5647,7 @@ def train_with_a_part_of_your_own():
 # | Term | Meaning |
 # | --- | --- |
 # | [ablation](#break-it) | taking one part out to measure what it is worth |
+# | [activation patching](#one-word) | replacing vectors in one run by those of another, to see what they carry |
 # | [attention sink](#single-heads) | a position where heads put weight that they have no use for |
 # | [autoregressive](#problem) | writing one token at a time, each based on those before it |
 # | [beam search](#beam-search) | extending several translations, the *hypotheses*, in parallel and keeping the best few |
@@ -5669,6 +5670,7 @@ def train_with_a_part_of_your_own():
 # | [in-context learning](#gpt) | solving a task from examples in the input, with unchanged weights ([Brown et al., 2020](https://arxiv.org/abs/2005.14165)) |
 # | [KL divergence](#label-smoothing) | cross-entropy minus the lowest value it can reach |
 # | [label smoothing](#label-smoothing) | training towards a probability a little below one |
+# | [logit lens](#logit-lens) | reading a prediction from a state between two layers |
 # | [logits](#generator) | scores of all tokens before the softmax |
 # | [mask](#causal-mask) | a table that says which keys each query may attend to |
 # | [memory](#encoder-decoder) | the encoder's output, one vector per source position |
@@ -5721,9 +5723,8 @@ def train_with_a_part_of_your_own():
 # <a id="faster"></a>
 # ## Speed
 #
-# *Memory.* On Linux the C library returns large freed blocks to the system. It gets them back page
-# by page, and the system zeroes each page first. A training step frees hundreds of tensors, so we
-# keep that memory instead.
+# *Memory.* On Linux the C library hands freed memory back, then asks for it again, page by page,
+# zeroed. A training step frees hundreds of tensors, so we keep that memory instead.
 #
 # *Dropout.* On a CPU, drawing one random number per value takes a large part of a training step. A
 # byte per value is enough, and a 64-bit number holds eight. This rounds the rate to a 256th: 0.1
@@ -5874,8 +5875,8 @@ def gains_from_bf16(device: torch.device) -> bool:
 # <a id="settings"></a>
 # ## Settings
 #
-# `Config` holds all settings of a run, and each is also an option of the command line. None means
-# that the program chooses; the comment says how.
+# `Config` holds all settings of a run, and each is also an option of the command line. Where the
+# comment says *default*, None means that the program chooses.
 #
 # The defaults suit a small corpus, which needs a small model and much dropout: the paper's base
 # model could memorise our 29,000 pairs.
@@ -5974,8 +5975,8 @@ class Config:
 
 # %% [markdown]
 # These defaults are the *recipe* of [Part 7](#recipe). Other options give nearly the paper's base
-# model ([what stays different](#differences)). It needs millions of pairs and, to train in days,
-# several GPUs; we have run several processes on CPUs only.
+# model ([what stays different](#differences)). It needs millions of pairs, and GPUs; we have run
+# several processes on CPUs only.
 #
 # ```
 # torchrun --standalone --nproc-per-node 8 the_annotated_transformer.py train \
@@ -6005,12 +6006,8 @@ def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        with contextlib.suppress(OSError):  # some systems cannot sync a folder
-            folder = os.open(path.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
     except OSError as error:
-        way = "free some space or use another folder; the old file is unchanged"
+        way = "free some space or use another folder; nothing was overwritten"
         raise UserError(f"{path} was not written ({error.strerror or error}): {way}") from None
     finally:
         with contextlib.suppress(OSError):
@@ -6051,8 +6048,8 @@ def bytes_of_weights(model: nn.Module, int8: bool = False) -> bytes:
     from safetensors.torch import save
 
     weights = {name: value.cpu() for name, value in own_weights(model).items()}
-    for name, value in list(weights.items()) if int8 else ():
-        if value.dim() == 2 and value.is_floating_point():
+    for name, value in list(weights.items()):
+        if int8 and value.dim() == 2 and value.is_floating_point():
             steps = value.abs().amax(dim=1).clamp(min=1e-30) / 127  # a row may be all zeros
             weights[name] = (value / steps.unsqueeze(1)).round().to(torch.int8)
             weights[f"{name}.steps"] = steps
@@ -6070,9 +6067,6 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> None:
         (folder / "tokenizer.json").unlink(missing_ok=True)
 
 
-MODEL_FILES = {"config.json", "model.safetensors", "tokenizer.json", "words.json"}
-
-
 def facts_of(translator: Translator) -> dict:
     """What config.json says about a model."""
     names = ("name", "corpus", "languages", "data", "longest")
@@ -6080,24 +6074,11 @@ def facts_of(translator: Translator) -> dict:
     return facts | {"model": arguments_of(translator.model)}
 
 
-def refuse_other_things(folder: Path, ours: set[str]) -> None:
-    """UserError for a folder that holds files other than those of a model or run of ours."""
-    if folder.is_file():
-        raise UserError(f"{folder} is a file: name a folder")
-    config = folder / "config.json"
-    known = config.is_file() and isinstance(read_config(folder).get("model"), dict)
-    others = {path.name for path in folder.glob("[!.]*")} - (ours - {"config.json"})
-    if others and not known:
-        raise UserError(f"{folder} holds {min(others)} and no model: use an empty folder")
-
-
 def save_model(translator: Translator, folder: Path | str, int8: bool = False) -> None:
-    """Write a model to a folder; UserError if that holds other files or a run."""
+    """Write a model to a new or empty folder; UserError for any other."""
     folder = Path(folder).expanduser()
-    refuse_other_things(folder, MODEL_FILES)
-    if (folder / "train.ids").is_file():
-        raise UserError(f"{folder} is a run: use another folder")
-    (folder / "config.json").unlink(missing_ok=True)  # half a save cannot be loaded
+    if folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None):
+        raise UserError(f"{folder} is not empty: use an empty folder")
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
     write_json(folder / "config.json", facts_of(translator))
@@ -6356,7 +6337,8 @@ def gather(value: object, worker: Worker) -> list:
 # counts the whole batch. DDP's mean over ranks is then exactly the mean over all tokens.
 #
 # For a GPU, a thread pads batches ahead and puts them into *pinned* memory, which can be copied
-# while the CPU carries on. So the CPU waits for the GPU only when it prints a line.
+# while the CPU carries on. So the CPU waits for the GPU only when it prints a line, and at the end
+# of an epoch.
 
 
 # %%
@@ -6410,9 +6392,6 @@ def load_batches(
 
 
 # %%
-RUN_FILES = MODEL_FILES | {"train.ids", "train.lengths", "val.json", "last.pt", "log.jsonl"}
-
-
 def runs_folder() -> Path:
     """The folder for runs: RUNS_DIR, or `runs` beside this file."""
     return Path(os.environ.get("RUNS_DIR") or WORK / "runs").expanduser()
@@ -6425,6 +6404,20 @@ def as_typed(path: str | Path) -> str:
     return shlex.quote(str(path))
 
 
+def command(name: str, folder: Path) -> str:
+    """A command of this program for a folder, as you would type it."""
+    option = "--model " if name == "translate" else ""
+    return f"python {SCRIPT} {name} {option}{as_typed(folder)}"
+
+
+def refuse_other_things(folder: Path) -> None:
+    """UserError for a folder that holds something, but no run."""
+    vocabularies = {"tokenizer.json", "words.json"}  # which a run writes first
+    others = {path.name for path in folder.glob("[!.]*")} - vocabularies
+    if others and not (folder / "train.ids").is_file():
+        raise UserError(f"{folder} holds {min(others)} and no run: use an empty folder")
+
+
 @contextlib.contextmanager
 def held(folder: Path, worker: Worker) -> Iterator[None]:
     """Lock a folder for this run; a UserError names the process that already holds it."""
@@ -6433,7 +6426,7 @@ def held(folder: Path, worker: Worker) -> Iterator[None]:
     if worker.rank > 0:
         yield
         return
-    refuse_other_things(folder, RUN_FILES)
+    refuse_other_things(folder)
     lock = filelock.FileLock(folder / ".lock")
     holder = folder / ".holder"
     try:
@@ -6530,12 +6523,12 @@ def refuse_changes(config: Config, folder: Path, corpus: Corpus, text: str) -> N
         if not free and value != getattr(ours, name):
             raise UserError(
                 f"{as_typed(folder)} has {as_option(name)} {getattr(ours, name)}, not {value}: "
-                f"`resume {as_typed(folder)}` continues it, or use another folder"
+                f"`{command('resume', folder)}` continues it, or use another folder"
             )
     if text != about["text_sha256"]:
         raise UserError(
             f"{corpus.name} is not the text that {as_typed(folder)} began with: "
-            f"`resume {as_typed(folder)}` continues with that, or use another folder"
+            f"`{command('resume', folder)}` continues with that, or use another folder"
         )
 
 
@@ -6548,7 +6541,7 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
         if not begun:
             raise
         raise UserError(
-            f"{error}; `resume {as_typed(folder)}` continues without the text"
+            f"{error}; `{command('resume', folder)}` continues without the text"
         ) from None
     between = ":" if any("-" in code for code in corpus.languages) else "-"  # as in zh-Hans:en
     config = dataclasses.replace(config, languages=between.join(corpus.languages))
@@ -6566,6 +6559,9 @@ def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> Non
     write_vocabularies(folder, vocabularies)
     write_ids(folder, corpus, vocabularies, config.max_len)
     train = IdPairs(folder)
+    if left_out := len(corpus.pairs("train")) - len(train):
+        why = f"empty or longer than --max-len {config.max_len}"
+        warnings.warn(f"{left_out:,} training pairs are left out: {why}", stacklevel=2)
     config = choose_settings(config, train, vocabularies)
     config = dataclasses.replace(config, data=corpus.place or corpus.name)
     longest = int(train.lengths[:, 0].max()) - 1
@@ -6604,11 +6600,10 @@ def quality(entry: dict) -> tuple[float, float]:
 
 def read_last(folder: Path) -> dict | None:
     """The contents of `last.pt`, read without executing code; None before the first epoch ends."""
-
-    def read(data: bytes) -> dict:
-        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-
-    return read_file(folder / "last.pt", read) if (folder / "last.pt").is_file() else None
+    if not (folder / "last.pt").is_file():
+        return None
+    read = functools.partial(torch.load, weights_only=True, map_location="cpu")
+    return read_file(folder / "last.pt", lambda data: read(io.BytesIO(data)))
 
 
 # %% [markdown]
@@ -6812,6 +6807,8 @@ class Run:
         if epoch > self.config.epochs - self.config.average:
             weights = {n: x.to("cpu", copy=True) for n, x in own_weights(self.model).items()}
             self.recent = [*self.recent, weights][-self.config.average :]
+        else:
+            self.recent = []  # of an end that was put off
         return {
             "updates": self.scheduler.last_epoch,
             "learning_rate": self.scheduler.get_last_lr()[0],
@@ -6844,7 +6841,7 @@ class Run:
         for name in ("model", "optimizer", "scheduler"):
             last[name] = getattr(self, name).state_dict()
         buffer = io.BytesIO()
-        torch.save(last, buffer)
+        torch.save(last, buffer)  # to memory: on a full disk it would raise a RuntimeError
         write_file(self.folder / "last.pt", buffer.getbuffer())
 
     def mean_of_recent(self) -> EncoderDecoder:
@@ -6860,12 +6857,11 @@ class Run:
         best = max(self.history, key=quality)
         averaged = best["averaged"]
         name = f"the mean of {averaged} epochs" if averaged else f"epoch {best['epoch']}"
-        folder = as_typed(self.folder)
         stopped = self.done < self.config.epochs
         return (
             f"best: {name}, validation BLEU {best['bleu']:.2f} (greedy)\n"
-            f"to translate with it: translate --model {folder}"
-            + (f"\nstopped: `resume {folder}` continues it" if stopped else "")
+            f"to translate with it: {command('translate', self.folder)}"
+            + (f"\nto continue: {command('resume', self.folder)}" if stopped else "")
         )
 
 
@@ -6940,8 +6936,8 @@ def train_model(
 # ```
 # python the_annotated_transformer.py translate "Ein Hund rennt durch den Park."
 # python the_annotated_transformer.py train
-# python the_annotated_transformer.py resume runs/recipe-de-en --epochs 40
-# python the_annotated_transformer.py evaluate --model runs/recipe-de-en
+# python the_annotated_transformer.py resume runs/multi30k-de-en --epochs 40
+# python the_annotated_transformer.py evaluate --model runs/multi30k-de-en
 # ```
 #
 # The library `tyro` turns the arguments of the functions below into options, and `--help` lists
@@ -6973,12 +6969,13 @@ def run_train(
     """Train a translator, or continue a run; torchrun starts several processes.
 
     Args:
-        folder: the run; default: runs/recipe-SOURCE-TARGET
+        folder: the run; default: runs/CORPUS-SOURCE-TARGET
         parts: a Python file that adds parts, which settings can name
         minutes: stop after the epoch in which this time is up
     """
     read_parts(parts)
-    folder = folder or runs_folder() / f"recipe-{settings.languages}".replace(":", "-")
+    name = f"{Path(settings.data).name}-{settings.languages}".replace(":", "-")
+    folder = folder or runs_folder() / name
     train_model(settings, folder, minutes)
 
 
@@ -7079,13 +7076,6 @@ def translate_lines(
 
 
 # %%
-def lines_of_input() -> Iterable[str]:
-    """Lines of standard input, or of what replaces it in a notebook or test."""
-    if not hasattr(sys.stdin, "buffer"):
-        return sys.stdin
-    return io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", errors="replace", newline="\n")
-
-
 def run_translate(
     sentences: tuple[str, ...] = (), /, options: ModelOptions = ModelOptions(), split: bool = True
 ) -> None:
@@ -7097,7 +7087,7 @@ def run_translate(
     translator, decode = options.load()
     waits = not sentences and sys.stdin.isatty()  # somebody types
     size = 1 if waits else 200
-    for group in grouped(sentences or lines_of_input(), size):
+    for group in grouped(sentences or sys.stdin, size):
         lines = [re.sub("[\ud800-\udfff]", "\ufffd", line.rstrip("\r\n")) for line in group]
         for line in lines:
             if "\ufffd" in line:
@@ -7126,7 +7116,7 @@ def evaluate(
 
 
 def corpus_of(translator: Translator) -> Corpus:
-    """The corpus that a model was trained on; UserError where it is not there any more."""
+    """The corpus that a model was trained on; UserError for one that came from Python."""
     if not translator.data and translator.corpus not in ("Multi30k", BUILTIN):
         raise UserError(f"where is the text of {translator.corpus}? Name it with --data")
     return find_corpus(translator.data or translator.corpus, translator.languages)
@@ -7164,6 +7154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack some characters
+    if hasattr(sys.stdin, "reconfigure"):  # not in a notebook
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     commands = {
         "train": run_train,

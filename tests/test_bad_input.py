@@ -319,7 +319,7 @@ def test_a_text_that_has_moved_can_be_named(capsys, run, small_config):
     Path("text").rename("moved")
     said = error_of(capsys, *COMMANDS["train"])
     assert "text is not a folder" in said
-    assert "`resume run` continues without the text" in said
+    assert " resume run` continues without the text" in said
     assert "text is not a folder" in error_of(capsys, *COMMANDS["evaluate"])
     assert tutorial.main([*COMMANDS["evaluate"], "--data", "moved"]) == 0
 

@@ -239,7 +239,7 @@ def test_a_language_without_spaces_is_trained_and_scored(tmp_path, capsys, monke
     monkeypatch.setenv("RUNS_DIR", str(tmp_path))
     given = "--N 1 --d-model 16 --d-ff 32 --h 2 --epochs 1 --languages en:zh-Hans"
     assert tutorial.main(["train", "--data", str(data), *given.split()]) == 0
-    assert tutorial.main(["evaluate", "--model", str(tmp_path / "recipe-en-zh-Hans")]) == 0
+    assert tutorial.main(["evaluate", "--model", str(tmp_path / "animals-en-zh-Hans")]) == 0
     assert "|tok:zh|" in capsys.readouterr().out
 
 

@@ -108,13 +108,6 @@ def convert(source: Path, heads: int, words: Path, languages: str) -> at.Transla
         raise ValueError(message) from error
 
 
-def new(folder: Path) -> Path:
-    """The folder, unless a model lies there already."""
-    if (folder / "config.json").exists():
-        raise ValueError(f"{folder} holds a model already: name another folder")
-    return folder
-
-
 def round_model(source: Path, folder: Path) -> str:
     """Write a model, or the best of a run, with its matrices in int8; its name."""
     whole = at.load_trained_model(source, CPU)
@@ -130,7 +123,7 @@ def run_round(source: Path, folder: Path, /, parts: Path | None = None) -> None:
         parts: a Python file that adds the kinds of parts of which the model was made
     """
     at.read_parts(parts)
-    print(f"{folder}: model {round_model(source, new(folder))}")
+    print(f"{folder}: model {round_model(source, folder)}")
 
 
 def run_convert(
@@ -143,7 +136,7 @@ def run_convert(
         heads: how many it was trained with
     """
     translator = convert(source, heads, words, languages)
-    at.save_model(translator, new(folder))
+    at.save_model(translator, folder)
     print(f"{folder}: model {translator.name}")
 
 

@@ -5,6 +5,7 @@ python -m tools.results.ship pretrained   writes pretrained/, and what int8 cost
 A finished record stays: remove docs/results/pretrained.json, and pretrained/, to make both anew.
 """
 
+import shutil
 import sys
 
 import torch
@@ -21,9 +22,11 @@ def pretrained() -> dict:
     """Write the folder pretrained/ from the full recipe, and score it beside the whole model."""
     [run] = plan.SHIPPED.runs
     average = folder_of(run).with_name(f"{run}-average")
+    small = folder_of(run).with_name(f"{run}-int8")
     whole = translator_of(run, plan.AVERAGED)
     at.save_model(whole, average)
-    models.round_model(average, records.PRETRAINED)
+    models.round_model(average, small)
+    shutil.copytree(small, records.PRETRAINED, dirs_exist_ok=True)  # beside its card
     rounded = at.load_trained_model(records.PRETRAINED, torch.device("cpu"))
     formats = {}
     for name, translator, row, folder in (
