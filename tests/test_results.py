@@ -18,12 +18,14 @@ def toy(small_config, tmp_path, monkeypatch):
     """A plan of two rows of toy runs, and folders of its own; nothing has run yet."""
     words = dataclasses.replace(small_config, max_len=64, epochs=3, average=2, precision="bf16")
     subwords = dataclasses.replace(words, vocab_size=150, share_embeddings=True)
-    runs = {"words-1": words, "subwords-1": subwords}
+    back = dataclasses.replace(subwords, languages="en-de")
+    runs = {"words-1": words, "subwords-1": subwords, "back": back}
     first = plan.Row("words", "words", ("words-1",))
     second = plan.Row("subwords", "subwords", ("subwords-1",), beam=4, averaged=2)
     changes = {
         "RUNS": runs,
         "ROWS": (first, second),
+        "OTHER": dataclasses.replace(second, name="back", runs=("back",)),
         "FULL": ("subwords-1",),
         "SHIPPED": dataclasses.replace(second, name="int8", runs=("subwords-1",)),
         "CORPUS": small_config.data,
@@ -103,7 +105,7 @@ def test_a_plan_is_trained_and_scored_once(at, toy, monkeypatch):
     assert [row["averaged"] for row in records.read("averaging")["sweep"]] == [0, 1, 2]
     entries = records.read("scores")["scores"]
     scored = {(entry["row"], entry["run"], entry["split"]) for entry in entries}
-    assert len(scored) == len(entries) == (len(plan.ROWS) + 1) * len(plan.TESTS)
+    assert len(scored) == len(entries) == (len(plan.RUNS) + 1) * len(plan.TESTS)
     assert [step["row"] for step in records.read("steps")["steps"]] == ["subwords"]
     formats = records.read("pretrained")["formats"]
     assert formats["int8"]["MB"] < formats["fp32"]["MB"]

@@ -69,7 +69,7 @@ def test_numbers_in_sentences_are_those_of_the_records():
         r"the warm-up raises the highest rate that works from ([\d.]+) to ([\d.]+)", text
     )
     assert found == [(f"{highest_rate(warm_up=False):.3f}", f"{highest_rate(warm_up=True):.3f}")]
-    found = re.findall(r"(\d+)% of the shift at other words already comes with", text)
+    found = re.findall(r"(\d+)% of the shift at other words comes with", text)
     assert found == [after_first_layer()]
 
 

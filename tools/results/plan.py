@@ -67,7 +67,8 @@ OF_ROWS = {
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
 ROWS = (
     Row("words", "word vocabulary", ("words-seed-1",)),
-    Row("one-matrix", "subword vocabulary with one matrix for all embeddings", FULL),
+    Row("subwords", "subword vocabulary", ("subwords-seed-1",)),
+    Row("one-matrix", "one matrix for all embeddings", FULL),
     Row("beam", "beam search", FULL, BEAM),
     Row("averaging", "checkpoint averaging", FULL, BEAM, AVERAGED),
     Row(
@@ -79,6 +80,7 @@ ROWS = (
         CHOSEN_ALPHA,
     ),
 )
+OTHER = replace(ROWS[-1], name="en-de", step="English to German", runs=("recipe-en-de",))
 SHIPPED = Row("int8", "the model of pretrained/", FULL[2:3], BEAM, AVERAGED, CHOSEN_ALPHA)
 
 # Trials -------------------------------------------------------------------------------------------
