@@ -1820,7 +1820,6 @@ def masks_of_a_short_sentence():
 # within reach: the right word gets $1-\epsilon$, and other words share $\epsilon$. The paper sets
 # $\epsilon = 0.1$ (§5.4) and does not say how it is shared. We give nothing to padding and $s =
 # \epsilon/(V-2)$ to each other word.
-# - \epsilon$ to the right word, nothing to padding and $s = \epsilon/(V-2)$ to each other word.
 #
 # The loss at a position is the Kullback–Leibler (KL) divergence between this target $t$ and the
 # model's distribution $p$, which is zero if they agree:

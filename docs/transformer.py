@@ -337,8 +337,7 @@ START, END, PAD, UNKNOWN = range(len(SPECIALS))
 class Batch:
     """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded.
 
-    `ntokens` is the number of tokens to predict, counted here unless given, as it is by several
-    processes that share a batch.
+    `ntokens` is the number of tokens to predict, counted unless given.
     """
 
     def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
@@ -398,7 +397,13 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
 def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
     """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
     size = model.generator.proj.in_features
-    optimizer = torch.optim.Adam(model.parameters(), 1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    optimizer = torch.optim.Adam(
+        model.parameters(),
+        lr=1.0,  # times the schedule
+        betas=(0.9, 0.98),
+        eps=1e-9,
+        fused=True,
+    )
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda updates: rate(updates + 1, size, factor, warmup)
     )
@@ -496,7 +501,7 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
         yield Batch(src, F.pad(started, (0, 1), value=END))
 
 
-def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, pad=PAD) -> Tensor:
+def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END) -> Tensor:
     """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
 
     A row is the start symbol, tokens, the end symbol, then padding. `max_len` (2 or more) counts
@@ -509,7 +514,7 @@ def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END, p
         while not ended.all():
             mask = subsequent_mask(written.size(1), src.device)
             states = model.decode(memory, src_mask, written, mask)
-            token = model.generator(states[:, -1]).argmax(-1).masked_fill(ended, pad)  # (B,)
+            token = model.generator(states[:, -1]).argmax(-1).masked_fill(ended, PAD)  # (B,)
             written = torch.cat([written, token.unsqueeze(1)], dim=1)
             ended = ended | (token == end_symbol) | (written.size(1) >= max_len)
     return written

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import re
 from pathlib import Path
 
@@ -201,6 +202,7 @@ def with_words(at, folder: Path) -> None:
     vocabularies = at.learn_words(at.read_builtin())
     source, target = map(len, vocabularies)
     model = at.make_model(source, target, N=1, d_model=8, d_ff=8, h=1)
+    shutil.rmtree(folder)
     at.save_model(at.Translator("words", model, "none", ("de", "en"), vocabularies), folder)
 
 
