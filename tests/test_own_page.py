@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
-import shutil
 import re
+import shutil
 from pathlib import Path
 
 import pytest
