@@ -44,12 +44,11 @@ class BeamByHand:
 
     def judge(result):
         held, stops, limit = result
-        after = {"a b": [-1.3, -4.0, -1.1, -1.5], "b c": [-2.8, -3.5, -4.0, -0.1]}
-        # `grow` sees numbers: the tokens a, b, c and the end are 0 to 3.
-        tokens = "abc."
+        tokens = "a.bc"  # `grow` sees numbers, and the end is number 1
+        after = {"a b": [-1.3, -1.5, -4.0, -1.1], "b c": [-2.8, -0.1, -3.5, -4.0]}
         language = {tuple(map(tokens.index, text.split())): row for text, row in after.items()}
-        start = [(-1.0, [0, 1]), (-1.6, [1, 2]), (-2.4, [0, 3])]
-        best = at.grow(start, lambda written: torch.tensor(language[tuple(written)]), 3, 3)
+        start = [(-1.0, [0, 2]), (-1.6, [2, 3]), (-2.4, [0, 1])]
+        best = at.grow(start, lambda written: torch.tensor(language[tuple(written)]), 3)
         right = {" ".join(tokens[n] for n in written): logp for logp, written in best}
         held = [" ".join(str(text).split()) for text in held or ()]
         points = 0
