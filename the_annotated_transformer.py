@@ -188,6 +188,9 @@ class UserError(Exception):
 #   broken.
 # - *Everything.* All ten Parts. The engine room is folded; you need it to train for hours or on
 #   your own text.
+# - *Just GPT.* Parts 1 to 4, then [Part 10](#today).
+# - *Hands-on.* After Parts 1, 2, 4, 9 and 10, solve a sheet of `docs/course`. It has blanks to fill
+#   in, and a cell below each task checks your code.
 #
 # | Part | What it covers |
 # | --- | --- |
@@ -1825,6 +1828,7 @@ def masks_of_a_short_sentence():
 # model's distribution $p$, which is zero if they agree:
 #
 # $$\mathrm{KL}(t \,\|\, p) = \sum_{v} t_v \left(\log t_v - \log p_v\right).$$
+# <!-- code: none -->
 #
 # The target holds only three values, $1-\epsilon$, $s$ and zero, so we can multiply out:
 #
@@ -4093,16 +4097,16 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <a id="try-recipe"></a>
 # ## Try it
 #
-# 1. In `beam_search` you forget to call `keep_hypotheses`. Which beams still work, and which check
-#    finds the fault?
+# In `beam_search` you forget to call `keep_hypotheses`. Which beams still work, and which check
+# finds the fault?
 #
-#    <details><summary>Answer</summary>
+# <details><summary>Answer</summary>
 #
-#    If a sentence leaves early, the rows of cache and beam no longer match, and the search crashes.
-#    If all end together, a beam of one works, but in a wider beam hypotheses attend to the past of
-#    others. The check of the batch finds both.
+# If a sentence leaves early, the rows of cache and beam no longer match, and the search crashes.
+# If all end together, a beam of one works, but in a wider beam hypotheses attend to the past of
+# others. The check of the batch finds both.
 #
-#    </details>
+# </details>
 
 # %% [markdown]
 # <a id="results"></a>
@@ -4845,6 +4849,11 @@ def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) ->
     return log_probs.gather(2, batch.tgt_y.unsqueeze(2))[0, :, 0]
 
 
+# %% [markdown]
+# *Folded: the memories of A and B, and two mixed ones.*
+
+
+# %% tags=["hide-input"]
 def memories_of_pair(translator: Translator, verb: str, frame: str, particles: Sequence[str]):
     """Translations (1, T) of two sentences A and B, and four memories (1, S, D), from A's to B's.
 
