@@ -189,8 +189,8 @@ class UserError(Exception):
 # - *Everything.* All ten Parts. The engine room is folded; you need it to train for hours or on
 #   your own text.
 # - *Just GPT.* Parts 1 to 4, then [Part 10](#today).
-# - *Hands-on.* After Parts 1, 2, 4, 9 and 10, solve a sheet of `docs/course`. It has blanks to fill
-#   in, and a cell below each task checks your code.
+# - *Hands-on.* There are five sheets in `docs/course`, for Parts 1, 2, 4, 9 and 10, with blanks to
+#   fill in. A cell below each task checks your code.
 #
 # | Part | What it covers |
 # | --- | --- |
@@ -207,9 +207,8 @@ class UserError(Exception):
 # | [The engine room](#engine-room) | speed, many processes, checkpoints |
 # | [Make it your own](#your-own) | your own sentence pairs |
 #
-# **How to read it.** A mark such as (§3.1) names the section of the paper that the sentences after
-# it draw on, and "we" means the authors of this text. Boxes like the next one answer readers'
-# questions:
+# **How to read it.** (§3.1) means that what follows comes from section 3.1 of the paper; "we" are
+# the authors of this text. Boxes like the next one answer readers' questions:
 #
 # > **What does `@example` above a function do?** In a notebook it runs the function and shows the
 # > result. Elsewhere it only registers it for the tests, so importing this file runs no examples.
@@ -2332,7 +2331,7 @@ def copies_of_unseen_sequences():
 #
 # To see what a part does, take it out and train again. This is called an **ablation**. To remove
 # positions, we pass in an encoding that adds nothing. To remove the causal mask, we set every entry
-# to `True`.
+# to `True`: every position may look everywhere.
 
 
 # %%
@@ -2382,9 +2381,9 @@ def what_breaks():
 # Without the mask, the loss ends lower than the full model's, and yet the model is useless. It has
 # learnt to read each answer from the future, and at inference there is no future to read. **A loss
 # alone can lie.** Without positions, the model sees which tokens the source has, but not their
-# order. On average over random sequences, no model that ignores the order of the source can bring
-# its loss below 1.14 per token. Most copies of this model still have the right length, presumably
-# because the causal mask lets the decoder count what it has written.
+# order. Even a perfect model without the order of the source has an average loss of 1.14 per token
+# on random sequences. Most copies of this model still have the right length, presumably because the
+# causal mask lets the decoder count what it has written.
 #
 # One seed proves little. `make experiments`, in a clone of the project, removes six parts in turn,
 # with three seeds each:
@@ -2466,9 +2465,9 @@ published("warmups")
 #
 # We say that a rate *works* if all three seeds end with a loss below 0.5. With pre-norm, the
 # warm-up raises the highest rate that works from 0.004 to 0.018; up to 0.004 it is not needed. With
-# post-norm, no rate works without it (0.001 comes close), and the three lowest work with it. So
-# pre-norm is easier to train here, as [Xiong et al.](https://arxiv.org/abs/2002.04745) report for
-# larger models, and it is our default.
+# post-norm, none of our rates works without it (the lowest, 0.001, comes close), and the three
+# lowest work with it. So pre-norm is easier to train here, as [Xiong et
+# al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
 #
 # <a id="try-copy"></a>
 # ## Try it
@@ -3758,9 +3757,9 @@ def one_search():
 #
 # How wide should the beam be, and how large $\alpha$? In [BLEU](#bleu), the score that Part 8
 # explains, a beam of two gains a point, and a wider one gains no more in this run. We keep the
-# paper's four. A larger $\alpha$ gains a few tenths. But above 1 the divisor can outgrow $\log p$,
-# and a model that repeats itself would be rewarded for not ending. So we take no more than 1,
-# though 1.4 scores best here.
+# paper's four. A larger $\alpha$ gains a few tenths. But with $\alpha > 1$ a model that repeats
+# itself can raise its score by never ending. So we take no more than 1, though 1.4 scores best
+# here.
 #
 # <!-- results: beam -->
 #
@@ -4071,7 +4070,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 
 # %% [markdown]
 # The mean of two unrelated models is worthless, but late checkpoints of one run lie close together.
-# We average six. In this run that gains almost nothing on the validation split:
+# We average six. With a beam, that gains almost nothing on the validation split:
 #
 # <!-- results: averaging -->
 #
@@ -4091,8 +4090,9 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # <!-- end of results: averaging -->
 #
-# With the paper's schedule the weights keep moving until the end, so there is noise to average out.
-# Our learning rate falls to zero, and we think that the weights then come to rest by themselves.
+# With greedy decoding, the mean scored below the best epoch in five of our six full runs. With the
+# paper's schedule the weights keep moving until the end, so there is noise to average out. Our
+# learning rate falls to zero, and we think that the weights then come to rest by themselves.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -4180,7 +4180,8 @@ def check_case_counts_and_an_unknown_word_is_one():
 # score flatters the model. So we choose on the validation split, and score each test set once for
 # each model and setting that we report. Here is the published model on the validation split, with
 # the paper's beam of four and $\alpha = 0.6$. It is the best of three seeds on this very split, so
-# the score flatters it a little. **Cost: less than a minute.**
+# the score flatters it a little; on the test sets it is below their mean. **Cost: less than a
+# minute.**
 
 
 # %% tags=["hide-input"]
@@ -4303,11 +4304,10 @@ def ten_fixed_test_sentences():
 #
 # The first three models are trained from scratch, with almost equally many updates. The model of
 # words has more dropout, 0.4 instead of 0.25, because it has more weights and meets rare words only
-# a few times. So the first gain has two causes. The third row brings in [one matrix](#one-matrix).
-# The rows after it use its models in other ways: a beam of four instead of greedy decoding, the
-# mean of the last six epochs instead of the best of the six, and the [length penalty](#beam-search)
-# that scores best on the validation split with the first seed, among those up to 1. The last row is
-# the same recipe from English to German.
+# a few times; so the gain of subwords has two causes. The rows after *one matrix* use its models in
+# other ways: with a beam of four instead of greedy decoding, with the mean of the last six epochs
+# instead of the best of the six, and with the [length penalty](#beam-search) that scores best on
+# the validation split, among those up to 1. The last row is the same recipe from English to German.
 #
 # <!-- results: steps -->
 #
@@ -4336,13 +4336,12 @@ def ten_fixed_test_sentences():
 #
 # <!-- end of results: steps -->
 #
-# **How sure is this?** A gain can be luck in two ways. Runs that differ only in their random
-# numbers (*seeds*) can finish as much as 1.3 BLEU apart, as the ranges after the scores show. And
-# another test set would give another gain. So we draw sentences and runs anew, with replacement,
-# ten thousand times: a *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The
-# brackets after a gain hold the middle 95% of its values in these samples. With so few runs they
-# are rough, and likely too narrow. The first two models have only one seed each, and no interval
-# accounts for its luck.
+# **How sure is this?** A gain can be luck in two ways. Three runs of one recipe, with other random
+# numbers (*seeds*), scored 41.7 to 43.0. And another test set would give another gain. So we draw
+# sentences and runs anew, with replacement, ten thousand times: a *bootstrap* ([Koehn,
+# 2004](https://aclanthology.org/W04-3250/)). The brackets after a gain hold the middle 95% of its
+# values in these samples. With so few runs they are rough, and likely too narrow. For the first two
+# rows we have one seed each, so their intervals leave out the luck of training.
 #
 # BLEU varies within a run, too:
 
@@ -4386,7 +4385,8 @@ published("training")
 #
 # Into German, even the base model beats all earlier systems, ensembles included, with a third of
 # the operations of the cheapest. Into French, the base model stays below them all, and the big one
-# beats all earlier *single* models (41.8 in Table 2 and the abstract, 41.0 in the text of §6.1).
+# beats all single models. Its score is 41.8 in Table 2 and the abstract, and 41.0 in the text of
+# §6.1.
 #
 # (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing in the
 # base model; ours is the recipe. A cell lists new values, each with the BLEU that it gains or
@@ -4850,12 +4850,12 @@ def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) ->
 
 
 # %% [markdown]
-# *Folded: the memories of A and B, and two mixed ones.*
+# *Folded: the memories of A and B, and three mixed ones.*
 
 
 # %% tags=["hide-input"]
 def memories_of_pair(translator: Translator, verb: str, frame: str, particles: Sequence[str]):
-    """Translations (1, T) of two sentences A and B, and four memories (1, S, D), from A's to B's.
+    """Translations (1, T) of two sentences A and B, and five memories (1, S, D), from A's to B's.
 
     ValueError if the sentences cannot be compared.
     """
@@ -4877,10 +4877,12 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, particles: S
         if found:
             raise ValueError(f"{frame!r} with {' and '.join(particles)}: {fault}; try others")
     at_particle = [n for n, (one, two) in enumerate(zip(*ids, strict=True)) if one != two]
+    the_rest = [n for n in range(len(ids[0])) if n not in at_verb + at_particle]
     memories = {
         "A": a,
         "A, verb of B": swapped(a, b, at_verb),
         "A, particle of B": swapped(a, b, at_particle),
+        "A, the rest of B": swapped(a, b, the_rest),
         "B": b,
     }
     return targets, memories
@@ -4888,12 +4890,12 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, particles: S
 
 # %% [markdown]
 # Here is B's translation, *A man is looking at two women*, with the probability of each word given
-# four memories:
+# each of five memories:
 
 
 # %%
 def table_of_swap(verb: str, frame: str, particles: Sequence[str]):
-    """How probable each token of B's translation is, given A's memory, two mixed ones, and B's."""
+    """How probable each token of B's translation is, given each of the memories."""
     translator = translator_at_hand()
     try:
         (_, target), memories = memories_of_pair(translator, verb, frame, particles)
@@ -4916,11 +4918,12 @@ def sieht_zu_or_sieht_an():
 # Given A's memory, the published model writes *looking* with probability 0.28. Put B's vector at
 # *sieht* into that memory, and this becomes 0.81, as with B's own, though the particle's vector
 # still says *zu*. The word *at* hardly changes. With the particle of B it is the other way round:
-# *at* rises from 0.29 to 0.80, and *looking* stays where it was. So **the English verb reads the
-# German verb, to which the encoder has carried the particle; the English particle reads the German
-# particle.**
+# *at* rises from 0.29 to 0.80, and *looking* stays where it was. All the other vectors together
+# change nothing. So **the English verb reads the German verb, to which the encoder has carried the
+# particle; the English particle reads the German particle.**
 #
-# And *hebt … auf*, in Figure 22? With *heraus* (out), the model writes *picks out*:
+# And *hebt … auf*, in Figure 22? With *heraus* (out), beam search finds *picks out*, while greedy
+# decoding still writes *raises*:
 
 
 # %%
@@ -4932,42 +4935,43 @@ def hebt_auf_or_hebt_heraus():
 
 # %% [markdown]
 # The English particle, *out*, reads the German one: 0.01 becomes 0.59. *Pick* hardly changes,
-# whichever vector we swap. So the decoder does ignore *auf* when it chooses the verb; *picks out*
-# wins over *raises* because *out* then fits so well.
+# whichever vector we swap. So exchanging the particle does not touch the choice of the verb, and
+# the map was right: *picks out* wins in the beam only because *out* then fits so well.
 #
 # Do these two pairs show a rule? For a larger sample we combine subjects, verbs, objects and
 # particles that the model can translate, and add some captions of Multi30k with the particle
-# exchanged. The *shift* is how far log p(A's translation) − log p(B's translation) falls when B's
-# memory takes the place of A's. We divide it between the English particle (*at*, *up*, …) and all
-# other words:
+# exchanged. The *shift* is how far the preference for A's translation, log p(A) − log p(B), falls
+# when B's memory takes the place of A's. We divide it between the English particle (*at*, *up*, …)
+# and all other words:
 #
 # <!-- results: particles -->
 #
-# **The German particle accounts for at least 97% of the shift at the English particle, and the German verb for 93% of the rest.**
+# **The German particle accounts for at least 97% of the shift at the English particle, and with *zu* and *an* the German verb for 93% of the rest.**
 #
 # | particles | in English | pairs | shift at the English particle | of that, by the German particle | of the rest, by the German verb |
 # | --- | --- | ---: | ---: | ---: | ---: |
 # | *zu*, *an* | watch, look at | 125 | 19% (17 to 21) | 100% (99 to 101) | 93% (91 to 96) |
 # | *an*, *durch* | look at, look through | 116 | 99% (97 to 100) | 97% (96 to 98) | – |
 # | *hinauf*, *hinunter* | up, down | 146 | 100% (96 to 100) | 97% (96 to 98) | – |
-# | *vorbei*, *weg* | by, away | 21 | 92% (83 to 98) | 99% (98 to 100) | – |
+# | *vorbei*, *weg* | by, away | 21 | 92% (83 to 98) | 99% (98 to 100) | 25% (−5 to 44) |
 # | *hoch*, *herunter* | jump up, jump down | 9 | 102% (101 to 103) | 99% (98 to 99) | – |
 #
 # <details><summary>How this was measured</summary>
 #
 # Each cell is a median over the pairs, with the interquartile range in brackets. English particles
 # are *at*, *away*, *by*, *down*, *off*, *past*, *through* and *up*; a dash stands where other words
-# hardly shift. Of 497 pairs, 417 count: both sentences have equally many subwords, and each
-# translation has an English phrase listed for its particle and none listed for the other.
+# make less than 5% of the shift. Of 497 pairs, 417 count, 29 of them captions: both sentences have
+# equally many subwords, and each translation has an English phrase listed for its particle and none
+# listed for the other.
 #
 # </details>
 #
 # <!-- end of results: particles -->
 #
-# In this sample only the pair *zu*, *an* changes the English verb, and there the German verb
-# accounts for most of the rest. Already the first encoder layer brings the particle to it: if we
-# swap that layer's output instead of the memory, 93% of the shift at other words comes with *sieht*
-# or *schaut*. So a decoder that attends to a German verb may be reading its particle. **Attention
+# In this sample only the pair *zu*, *an* changes the English verb, and there most of the rest comes
+# with the German verb. Already the first encoder layer brings the particle to it: if we swap that
+# layer's output instead of the memory, 93% of the shift at other words comes with *sieht* or
+# *schaut*. So a decoder that attends to a German verb may be reading its particle. **Attention
 # shows where a vector is read, not which words it speaks for.**
 #
 # <a id="try-inside"></a>

@@ -66,16 +66,17 @@ def particles() -> Table:
             whole = pair["swapped"]["everything"]
             at_particle.append(100 * whole["particle"] / sum(whole.values()))
         verb = "–"
-        if median(at_particle) <= 90:  # else there is hardly a rest
+        if median(at_particle) < 95:  # else there is hardly a rest
             verb = middle([part_of_shift(pair, "others", "verb") for pair in pairs])
         particle = middle([part_of_shift(pair, "particle", "particle") for pair in pairs])
         names = f"*{'*, *'.join(both)}*"
         rows.append([names, english, str(len(pairs)), middle(at_particle), particle, verb])
+    captions = sum(pair["origin"] == "Multi30k" for pair in found["pairs"])
     least = min((without_range(row[4]) for row in rows), key=lambda cell: int(cell.rstrip("%")))
-    [verb] = {without_range(row[5]) for row in rows} - {"–"}
+    verb = without_range(rows[0][5])
     return Table(
         f"The German particle accounts for at least {least} of the shift at the English particle,"
-        f" and the German verb for {verb} of the rest.",
+        f" and with *zu* and *an* the German verb for {verb} of the rest.",
         [
             "particles",
             "in English",
@@ -87,7 +88,8 @@ def particles() -> Table:
         rows,
         "Each cell is a median over the pairs, with the interquartile range in brackets. English"
         " particles are *at*, *away*, *by*, *down*, *off*, *past*, *through* and *up*; a dash"
-        f" stands where other words hardly shift. Of {found['tried']} pairs, {len(found['pairs'])}"
-        " count: both sentences have equally many subwords, and each translation has an English"
+        f" stands where other words make less than 5% of the shift. Of {found['tried']} pairs,"
+        f" {len(found['pairs'])} count, {captions} of them captions: both"
+        " sentences have equally many subwords, and each translation has an English"
         " phrase listed for its particle and none listed for the other.",
     )
