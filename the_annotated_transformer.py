@@ -3966,6 +3966,8 @@ def beam_search(model, src, src_mask, max_len, start_symbol=START, beam=4, alpha
     Rows look like those of `greedy_decode`, which is a beam of one. A tensor `max_len` (B,) has a
     limit of at least 2 for each row.
     """
+    if src_mask is None:
+        src_mask = torch.ones_like(src, dtype=torch.bool).unsqueeze(1)
     limit = torch.as_tensor(max_len, device=src.device).expand(len(src)) - 1  # without the start
     results = src.new_full((len(src), int(limit.max()) + 1), PAD)
     results[:, 0] = start_symbol
@@ -4155,7 +4157,8 @@ def corpus_bleu(
     references = list(map(clean, references))
     # Where no reference has four words, only shorter n-grams count.
     metric.effective_order = all(len(metric.tokenizer(x).split()) < 4 for x in references)
-    texts = [clean(text.replace(SPECIALS[UNKNOWN], UNKNOWN_WORD)) for text in hypotheses]
+    pairs = zip(hypotheses, references, strict=True)
+    texts = [clean(text.replace(SPECIALS[UNKNOWN], UNKNOWN_WORD)) for text, _ in pairs]
     return metric.corpus_score(texts, [references]).score, str(metric.get_signature())
 
 
@@ -4969,10 +4972,11 @@ def hebt_auf_or_hebt_heraus():
 # <!-- end of results: particles -->
 #
 # In this sample only the pair *zu*, *an* changes the English verb, and there most of the rest comes
-# with the German verb. Already the first encoder layer brings the particle to it: if we swap that
-# layer's output instead of the memory, 93% of the shift at other words comes with *sieht* or
-# *schaut*. So a decoder that attends to a German verb may be reading its particle. **Attention
-# shows where a vector is read, not which words it speaks for.**
+# with the German verb. With *vorbei* and *weg* the small rest is mixed. Already the first encoder
+# layer brings *zu* and *an* to the verb: if we swap that layer's output instead of the memory, 93%
+# of the shift at other words comes with *sieht* or *schaut*. So a decoder that attends to a German
+# verb may be reading its particle. **Attention shows where a vector is read, not which words it
+# speaks for.**
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5120,7 +5124,7 @@ def sample(model, written, longest, temperature=1.0, top_k=None, top_p=1.0) -> l
             tgt = torch.tensor([written], device=device)
             states = model(None, tgt, None, subsequent_mask(len(written), device))
             log_probs, ids = model.generator(states[0, -1]).sort(descending=True)  # (V,)
-            probs = (log_probs[:top_k] / temperature).softmax(dim=-1)
+            probs = (log_probs[: top_k or None] / temperature).softmax(dim=-1)
             before = probs.cumsum(dim=-1) - probs  # what the likelier tokens have together
             nucleus = probs.masked_fill(before >= top_p, 0.0)
             drawn = nucleus.multinomial(1)  # in proportion to what is left
@@ -6084,7 +6088,7 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> None:
     source, target = vocabularies
     if isinstance(source, Subwords):
         write_file(folder / "tokenizer.json", source.settings.encode())
-        (folder / "words.json").unlink(missing_ok=True)  # from an earlier model
+        (folder / "words.json").unlink(missing_ok=True)  # of a start that was killed
     else:
         write_json(folder / "words.json", {"source": source.words, "target": target.words})
         (folder / "tokenizer.json").unlink(missing_ok=True)
@@ -6100,8 +6104,9 @@ def facts_of(translator: Translator) -> dict:
 def save_model(translator: Translator, folder: Path | str, int8: bool = False) -> None:
     """Write a model to a new or empty folder; UserError for any other."""
     folder = Path(folder).expanduser()
-    if folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None):
-        raise UserError(f"{folder} is not empty: use an empty folder")
+    half = {"model.safetensors", "tokenizer.json", "words.json"}  # of a save that failed
+    if others := {path.name for path in folder.glob("[!.]*")} - half:
+        raise UserError(f"{folder} holds {min(others)}: use an empty folder")
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
     write_json(folder / "config.json", facts_of(translator))
@@ -6430,7 +6435,7 @@ def as_typed(path: str | Path) -> str:
 def command(name: str, folder: Path) -> str:
     """A command of this program for a folder, as you would type it."""
     option = "--model " if name == "translate" else ""
-    return f"python {SCRIPT} {name} {option}{as_typed(folder)}"
+    return f"python {as_typed(HERE / SCRIPT)} {name} {option}{as_typed(folder)}"
 
 
 def refuse_other_things(folder: Path) -> None:
@@ -6997,7 +7002,8 @@ def run_train(
         minutes: stop after the epoch in which this time is up
     """
     read_parts(parts)
-    name = f"{Path(settings.data).name}-{settings.languages}".replace(":", "-")
+    corpus = Path(settings.data).expanduser().resolve().name.lower()
+    name = f"{corpus}-{settings.languages}".replace(":", "-")
     folder = folder or runs_folder() / name
     train_model(settings, folder, minutes)
 
@@ -7110,6 +7116,8 @@ def run_translate(
     translator, decode = options.load()
     waits = not sentences and sys.stdin.isatty()  # somebody types
     size = 1 if waits else 200
+    if not sentences and hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
     for group in grouped(sentences or sys.stdin, size):
         lines = [re.sub("[\ud800-\udfff]", "\ufffd", line.rstrip("\r\n")) for line in group]
         for line in lines:
@@ -7177,8 +7185,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack some characters
-    if hasattr(sys.stdin, "reconfigure"):  # not in a notebook
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     commands = {
         "train": run_train,

@@ -32,7 +32,7 @@ def test_what_the_program_prints_can_be_typed_as_it_stands(
     assert tutorial.main([*train, "--epochs", "2", "--minutes", "1e-9"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"(?m)^epoch 1, update 2: loss [\d.]+, [\d,]+ tokens/s", said)
-    resume = re.search("(?m)^to continue: python the_annotated_transformer.py (.*)$", said)[1]
+    resume = re.search("(?m)^to continue: python \\S+ (.*)$", said)[1]
     assert tutorial.main(shlex.split(resume)) == 0
     said = capsys.readouterr().out
     assert re.search("(?m)^epoch 2/2: loss ", said)

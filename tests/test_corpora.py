@@ -228,6 +228,12 @@ def test_a_wrong_language_code_is_refused(name):
         Corpus("mine", ("de", name), {})
 
 
+def test_each_translation_needs_a_reference():
+    for written, references in ((["a"], ["a", "b"]), (["a", "b"], ["a"])):
+        with pytest.raises(ValueError, match=r"shorter|longer"):
+            tutorial.corpus_bleu(written, references)
+
+
 def test_words_of_a_language_that_spacy_does_not_know_are_refused():
     with pytest.raises(UserError, match="'qq': take subwords"):
         tutorial.load_tokenizer("qq")

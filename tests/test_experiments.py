@@ -133,9 +133,14 @@ def test_the_shift_of_a_pair_is_divided_among_its_words(shipped):
     for target in targets:
         one, other = (at.log_probabilities(shipped.model, memories[name], target) for name in "AB")
         changes.append((one - other).sum().item())
-    assert sum(record["swapped"]["everything"].values()) == pytest.approx(
-        changes[0] - changes[1], abs=1e-3
-    )
+    swapped = record["swapped"]
+    assert sum(swapped["everything"].values()) == pytest.approx(changes[0] - changes[1], abs=1e-3)
+    place = targets[1][0, 1:].tolist().index(shipped.vocabularies[1].words.index("▁at"))
+    given = [at.log_probabilities(shipped.model, memories[name], targets[1]) for name in "AB"]
+    at_particle = (given[1] - given[0])[place].item()
+    assert swapped["everything"]["particle"] == pytest.approx(at_particle, abs=1e-3)
+    assert swapped["particle"]["particle"] == pytest.approx(at_particle, abs=0.1)
+    assert swapped["verb"]["particle"] == pytest.approx(0, abs=0.1)
     first, *_, last = record["verb by layer"]
     assert first == pytest.approx({"particle": 0, "others": 0}, abs=1e-3)
     assert last == pytest.approx(record["swapped"]["verb"], abs=1e-3)

@@ -234,6 +234,17 @@ def test_decoding_stops_at_its_limits(at):
         assert rows[0, 2:].tolist() == 4 * [at.PAD]
 
 
+def test_without_a_mask_every_source_token_is_open(at):
+    src = torch.randint(4, 11, (3, 6))
+    everything = torch.ones(3, 1, 6, dtype=torch.bool)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model = at.tiny_model()
+        for decode in (at.greedy_decode, at.beam_search):
+            rows = [decode(model, src, mask, 12, at.START) for mask in (None, everything)]
+            assert torch.equal(*rows)
+
+
 def test_a_search_works_after_a_step_of_training_and_changes_nothing(at):
     """The kept weights hold no graph: a model with one could not be copied."""
     model = at.tiny_model()

@@ -112,6 +112,10 @@ def test_a_plan_is_trained_and_scored_once(at, toy, monkeypatch):
     shipped = at.load_trained_model(records.PRETRAINED).name
     assert records.made_with_shipped()["model"] == shipped
 
+    (records.RESULTS / "pretrained.json").unlink()
+    shutil.rmtree(records.PRETRAINED)
+    assert ship.main(["pretrained"]) == 0, "it can be made anew"
+    made = make_results()
     shutil.rmtree(at.runs_folder())
     monkeypatch.setattr(at, "train_model", None)
     monkeypatch.setattr(at, "score", None)

@@ -329,14 +329,16 @@ def test_other_files_in_a_run_stay(run):
     assert not (run / ".last.pt.part").exists()
 
 
-def test_no_model_is_written_over_a_run(small_config, small_run, run, tmp_path):
-    """Even before its first epoch is whole."""
-    tutorial.begin_run(small_config, tmp_path / "begun")
-    for folder in (run, tmp_path / "begun"):
-        before = contents(folder)
-        with pytest.raises(UserError, match="use an empty folder"):
-            tutorial.save_model(tutorial.load_trained_model(small_run), folder)
-        assert contents(folder) == before
+@pytest.mark.parametrize(("left", "vocab_size"), [("words.json", None), ("tokenizer.json", 0)])
+def test_a_vocabulary_of_a_killed_start_is_not_read(small_config, tmp_path, left, vocab_size):
+    (tmp_path / left).write_text('{"source": [], "target": []}')
+    share = None if vocab_size is None else False
+    config = dataclasses.replace(small_config, vocab_size=vocab_size, share_embeddings=share)
+    tutorial.train_model(dataclasses.replace(config, epochs=1), tmp_path)
+    assert isinstance(
+        tutorial.load_trained_model(tmp_path).vocabularies[0],
+        tutorial.Subwords if vocab_size is None else tutorial.Vocabulary,
+    )
 
 
 def test_one_training_at_a_time(small_config, tmp_path):

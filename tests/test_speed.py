@@ -121,7 +121,7 @@ def test_a_case_is_measured(capsys, tmp_path, case):
 
 
 def test_all_train_on_the_same_batches(tmp_path):
-    """Also in one folder; operations are counted as the text counts them."""
+    """Also in one folder; operations are counted as flops.py counts them."""
     for code in ("torch", "ours"):
         training = speed.Training(speed.Case("train", code), WORKER, tmp_path / "run")
         before = [weight.clone() for weight in training.net.parameters()]

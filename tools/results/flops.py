@@ -1,4 +1,4 @@
-"""The arithmetic of a training: what the cost of the paper's models is counted by."""
+"""Operations of a training, for the benchmark and for the table of costs."""
 
 
 def training_flops(N: int, D: int, d_ff: int, V: int, S: int, T: int) -> int:

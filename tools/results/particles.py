@@ -44,7 +44,7 @@ UP = r"\bup\b|\bclimbs (?!.*down)"
 DOWN = r"\bdown\b"
 PAST = r"\bby\b|\bpast\b"
 ON = ("", "auf der Straße", "im Park")
-ENGLISH_PARTICLES = {"at", "away", "by", "down", "off", "past", "through", "up"}
+ENGLISH_PARTICLES = {f"▁{word}" for word in "at away by down off past through up".split()}
 VERBS = (  # found by trying which separable verbs the model translates at all
     Verb("sieht", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE),
     Verb("schaut", ("zu", "an"), (r"watch", r"look\w* at"), PEOPLE),
@@ -140,17 +140,22 @@ def target_of(translator: at.Translator, source: torch.Tensor) -> torch.Tensor:
 
 
 def shifts(
-    translator: at.Translator, targets: Sequence[torch.Tensor], *memories: torch.Tensor
+    translator: at.Translator,
+    targets: Sequence[torch.Tensor],
+    before: torch.Tensor,
+    after: torch.Tensor,
 ) -> dict[str, float]:
-    """How log p(A) - log p(B) falls from the first memory to the second, by tokens of the targets.
+    """How log p(A) - log p(B) falls from one memory to another, by tokens of the targets.
 
     "particle" sums over English particles, "others" over all other tokens.
     """
     found = {"particle": 0.0, "others": 0.0}
     for sign, target in zip((1, -1), targets, strict=True):
-        one, other = (at.log_probabilities(translator.model, each, target) for each in memories)
+        one, other = (
+            at.log_probabilities(translator.model, each, target) for each in (before, after)
+        )
         for token, change in zip(target[0, 1:].tolist(), (one - other).tolist(), strict=True):
-            word = translator.vocabularies[1].words[token].strip("▁")
+            word = translator.vocabularies[1].words[token]
             found["particle" if word in ENGLISH_PARTICLES else "others"] += sign * change
     return {name: round(shift, 4) for name, shift in found.items()}
 

@@ -7,6 +7,8 @@ A finished record stays: remove docs/results/pretrained.json, and pretrained/, t
 
 import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
 
@@ -14,15 +16,14 @@ import the_annotated_transformer as at
 from tools import models, records
 from tools.results import plan
 from tools.results.score import score_once, translated, translator_of
-from tools.results.train import folder_of
 
 
 @records.once("pretrained")
 def pretrained() -> dict:
     """Write the folder pretrained/ from the full recipe, and score it beside the whole model."""
     [run] = plan.SHIPPED.runs
-    average = folder_of(run).with_name(f"{run}-average")
-    small = folder_of(run).with_name(f"{run}-int8")
+    place = Path(tempfile.mkdtemp(dir=at.runs_folder()))
+    average, small = place / "average", place / "small"
     whole = translator_of(run, plan.AVERAGED)
     at.save_model(whole, average)
     models.round_model(average, small)
@@ -37,6 +38,7 @@ def pretrained() -> dict:
         _, scores = translated(translator, "val", plan.BEAM, row.alpha)
         formats[name] = {"MB": round(size, 2), "val": scores}
         formats[name] |= {split: score_once(row, run, split, translator) for split in plan.TESTS}
+    shutil.rmtree(place)
     training = records.read(f"runs/{run}")["summary"]
     made = records.circumstances()
     return {"run": run, "training": training, "formats": formats, "made": made}

@@ -183,10 +183,9 @@ class Training:
 
     def updates(self, number: int) -> at.TrainState:
         """Make so many updates; what they were made of."""
-        accum_iter = self.config.accum_iter
-        batches = itertools.islice(self.batches, number * accum_iter)
+        batches = itertools.islice(self.batches, number)
         given = batches, self.net, self.loss_compute, *self.means
-        return at.run_epoch(*given, accum_iter=accum_iter)[1]
+        return at.run_epoch(*given)[1]
 
     def one_round(self, seconds: float) -> dict[str, float]:
         """Train for so long: real target tokens, seconds of an update, operations per second."""

@@ -66,14 +66,14 @@ def particles() -> Table:
             whole = pair["swapped"]["everything"]
             at_particle.append(100 * whole["particle"] / sum(whole.values()))
         verb = "–"
-        if median(at_particle) < 95:  # else there is hardly a rest
+        if median(at_particle) < 95:
             verb = middle([part_of_shift(pair, "others", "verb") for pair in pairs])
         particle = middle([part_of_shift(pair, "particle", "particle") for pair in pairs])
         names = f"*{'*, *'.join(both)}*"
         rows.append([names, english, str(len(pairs)), middle(at_particle), particle, verb])
     captions = sum(pair["origin"] == "Multi30k" for pair in found["pairs"])
     least = min((without_range(row[4]) for row in rows), key=lambda cell: int(cell.rstrip("%")))
-    verb = without_range(rows[0][5])
+    [verb] = [without_range(row[5]) for row in rows if row[0] == "*zu*, *an*"]
     return Table(
         f"The German particle accounts for at least {least} of the shift at the English particle,"
         f" and with *zu* and *an* the German verb for {verb} of the rest.",
