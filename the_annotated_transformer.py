@@ -188,9 +188,10 @@ class UserError(Exception):
 #   broken.
 # - *Everything.* All ten Parts. The engine room is folded; you need it to train for hours or on
 #   your own text.
-# - *Just GPT.* Parts 1 to 4, then [Part 10](#today).
-# - *Hands-on.* There are five sheets in `docs/course`, for Parts 1, 2, 4, 9 and 10, with blanks to
-#   fill in. A cell below each task checks your code.
+# - *Just GPT.* Parts 1 to 4, then [Part 10](#today), which uses the vocabulary and the training
+#   cell of Part 6.
+# - *Hands-on.* Five sheets in `docs/course` go with Parts 1, 2, 3 and 4, 7 and 9, and 10. They have
+#   blanks to fill in, and most tasks have a cell that checks your code a little.
 #
 # | Part | What it covers |
 # | --- | --- |
@@ -202,7 +203,7 @@ class UserError(Exception):
 # | [6. Real data](#real-data) | German to English, with words |
 # | [7. The rest of the recipe](#recipe) | subwords, shared embeddings, beam search, a cache, averaging |
 # | [8. Results](#results) | what each step is worth |
-# | [9. Looking inside](#looking-inside) | attention by layer and by head |
+# | [9. Looking inside](#looking-inside) | attention by layer and by head, and what one word carries |
 # | [10. From here to today](#today) | a language model, and changes since 2017 |
 # | [The engine room](#engine-room) | speed, many processes, checkpoints |
 # | [Make it your own](#your-own) | your own sentence pairs |
@@ -563,10 +564,11 @@ def check_all_words_at_once_equal_one_by_one():
 # $$\frac{\partial w_i}{\partial s_j} = \frac{\delta_{ij}\, e^{s_i} Z - e^{s_i} e^{s_j}}{Z^2} = w_i\,(\delta_{ij} - w_j),$$
 # <!-- code: size_of_derivative -->
 #
-# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is near one and the
-# others near zero, all these derivatives are near zero. Backpropagation multiplies by them on its
-# way to $W^Q$ and $W^K$, so those two matrices would hardly learn. We measure the size of the
-# derivative by the root of the sum of its squared entries (the Frobenius norm).
+# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. For example, scores of 2 and 1 give the
+# weights 0.73 and 0.27, and the derivatives are ±0.20. Ten times larger, 20 and 10 give 0.99995 and
+# 0.00005, and the derivatives are ±0.00005. Backpropagation multiplies by them on its way to $W^Q$
+# and $W^K$, so those two matrices would hardly learn. We measure the size of the derivative by the
+# root of the sum of its squared entries (the Frobenius norm).
 
 
 # %%
@@ -667,7 +669,8 @@ def a_mask_for_four_positions():
 # 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
 #
 # > **Why does the code mask with the most negative finite number and not with −∞?** In a row whose
-# > keys are all closed, −∞ would give NaN. Every other row gets the same weights either way.
+# > keys are all closed, the softmax of −∞ alone would be 0/0. Every other row gets the same weights
+# > either way.
 
 
 # %% tags=["bare"]
@@ -933,10 +936,9 @@ def check_multi_head_attention_equals_torch():
 # function `scaled_dot_product_attention` agrees with us. Confuse the two conventions, and the model
 # may train happily and be worthless.
 #
-# > **Why `view` and then `transpose`, and not a single `view`?** `view` keeps the order of the
-# > numbers. It can cut the last axis into heads (`split` does this with `unflatten`), but cannot
-# > bring the head axis before the time axis. A single `view` to (B, H, T, d_k) raises no error and
-# > mixes positions:
+# > **Why does `split` transpose, and not `view` straight to (B, H, T, d_k)?** `view` keeps the
+# > order of the numbers. Cutting the width gives (B, T, H, d_k); only `transpose` brings the heads
+# > before the positions. A single `view` has the right shape, raises no error and mixes positions:
 
 
 # %%
@@ -1006,11 +1008,11 @@ def a_view_straight_to_heads_mixes_positions():
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 9.** The whole model (the paper's Figure 1). From layer to layer the shape never changes.
-# On the page, type a sentence and press Play to follow it through the model, or point at a box: you
-# see the vector of the chosen subword, the weights of every head and, in the decoder, what the
-# model would predict at this point (the *[logit lens](#logit-lens)*). Then unplug a part, and see
-# whether the translation breaks.
+# **Figure 9.** The whole model, as in the paper's Figure 1 but with the norms first. From layer to
+# layer the shape never changes. On the page, type a sentence and press Play to follow it through
+# the model, or point at a box: you see the vector of the chosen subword, the weights of every head
+# and, in the decoder, what the model would predict at this point (the *[logit lens](#logit-lens)*).
+# Then unplug a part, and see whether the translation breaks.
 #
 # <a id="embeddings"></a>
 # ## Embeddings
@@ -1034,10 +1036,10 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** The paper does not say. The usual explanation: the same matrix
-# > may also serve in the [generator](#generator), the last layer, which wants entries of about
-# > $1/\sqrt{D}$ at the start. Beside positional encodings, which reach 1, entries so small would
-# > drown. So the embedding multiplies them by $\sqrt{D}$.
+# > **Why multiply by $\sqrt{D}$?** The paper does not say. Probably because one matrix may serve
+# > here and in the [generator](#generator), the last layer. There, scores are sums of $D$ products,
+# > so its entries must be small, about $1/\sqrt{D}$. Here, such small numbers would drown beside
+# > positional encodings, which reach 1. So the embedding scales them up.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
@@ -1082,8 +1084,8 @@ class PositionalEncoding(nn.Module):
 # > look alike. The paper does not say why it takes this number.
 # >
 # > **Why add and not concatenate?** Concatenate an embedding $e$ and an encoding $c$ and project
-# > them: that is also a sum, $eW_1 + cW_2$, with a matrix for each. Adding saves a matrix and half
-# > the width, and the model can still keep the two apart, in different directions.
+# > them: that is also a sum, $eW_1 + cW_2$. Plain addition needs no such matrices, and the model
+# > can still learn embeddings that leave some directions to the positions.
 
 
 # %% tags=["hide-input"]
@@ -1139,10 +1141,10 @@ def inner_products_by_distance_figure():
 # itself, where its value is $D/2 = 32$, and falls off on both sides with ripples. On the page you
 # can drag the position, and rotate its query.
 #
-# What can a head do with this? Take one head of full width, and positions alone, without
-# embeddings. If $W^Q$ and $W^K$ are the identity, each position gives itself the highest score. If
-# $W^Q$ rotates by one step back ($n = -1$), each position but the first gives the highest score to
-# its predecessor. Scale $W^Q$ up, and the weights get sharper.
+# Can a head find the previous word? Yes. Take positions alone, and one head of full width. If $W^Q$
+# and $W^K$ are the identity, each position gives itself the highest score. Now let $W^Q$ rotate
+# each query into the encoding of the position before. Then each position but the first gives the
+# one before it the highest score. Scale $W^Q$ up, and the weights get sharper.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1192,8 +1194,8 @@ class PositionwiseFeedForward(nn.Module):
 # Backpropagation multiplies these factors (matrices of derivatives), one per sub-layer. Without the
 # sum the factors would be $f'(x)$ alone. If these shrink what they multiply, their product shrinks
 # exponentially with depth, and the first layers hardly learn: **vanishing gradients**. With the
-# sum, multiply out $(I + f_1')(I + f_2')\cdots$: one term is $I$, so part of the gradient reaches
-# the first layer unchanged.
+# sum, multiply out $(I + f_1')(I + f_2')\cdots$: one term is $I$. So, if nothing but sums lies on
+# the way, part of the gradient reaches the first layer unchanged.
 #
 # <a id="layer-norm"></a>
 # ## Layer normalisation
@@ -1303,10 +1305,11 @@ def size_of_the_stream_figure():
 # slows down. In post-norm the size stays constant.
 #
 # > **Why put the norm first when the paper puts it last?** Pre-norm trains more reliably. In
-# > post-norm, every norm that the gradient passes on its way back divides it by the size of the
-# > sum. So, at the start of training, gradients are large near the output and shrink on the way to
-# > the first layer. Such a stack needs a careful [warm-up](#schedule) of the learning rate ([Xiong
-# > et al., 2020](https://arxiv.org/abs/2002.04745)). For the paper's order, set `norm_first=False`.
+# > post-norm, the gradient must pass every norm on its way back. A norm scales the sum down, and
+# > the gradient with it, so at the start of training gradients are large near the output and small
+# > in the first layers. Such a stack needs a careful [warm-up](#schedule) of the learning rate
+# > ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)). In pre-norm there is a way around the
+# > norms. For the paper's order, set `norm_first=False`.
 # >
 # > **Why a norm at the end of a pre-norm stack?** Every sub-layer adds to the residual stream, and
 # > nothing normalises it. The final norm gives the output a fixed scale. The memory needs one, too,
@@ -1551,6 +1554,10 @@ class EncoderDecoder(nn.Module):
 #
 # (§3.4) With `share_embeddings=True` both embeddings and the generator use one matrix, as in the
 # paper. [Part 7](#one-matrix) explains what that gains.
+#
+# On first reading, look at the first seven arguments and the call of `EncoderDecoder`. The rest
+# lets you put in classes of your own: `attention or MultiHeadedAttention` is your class if you give
+# one.
 
 
 # %% tags=["bare"]
@@ -1823,20 +1830,17 @@ def masks_of_a_short_sentence():
 # $\epsilon = 0.1$ (§5.4) and does not say how it is shared. We give nothing to padding and $s =
 # \epsilon/(V-2)$ to each other word.
 #
-# The loss at a position is the Kullback–Leibler (KL) divergence between this target $t$ and the
-# model's distribution $p$, which is zero if they agree:
+# The loss at a position is the cross-entropy to this target $t$, $-\sum_v t_v \log p_v$. With the
+# values of $t$ it is
 #
-# $$\mathrm{KL}(t \,\|\, p) = \sum_{v} t_v \left(\log t_v - \log p_v\right).$$
-# <!-- code: none -->
+# $$-(1-\epsilon) \log p_\text{right} \;-\; s \sum_{v \text{ other}} \log p_v.$$
+# <!-- code: LabelSmoothing -->
 #
-# The target holds only three values, $1-\epsilon$, $s$ and zero, so we can multiply out:
-#
-# $$-(1-\epsilon-s) \log p_\text{right} \;-\; s \sum_{v \neq \text{padding}} \log p_v \;-\; \mathrm{H}(t).$$
-#
-# The sum runs over the right word, too, and gives it the weight $s$; the first term tops it up to
-# $1-\epsilon$. The entropy $\mathrm{H}(t) = -\sum_v t_v \log t_v$ is a constant. Without it we
-# would have the cross-entropy to the smoothed target: the same gradient, but with a minimum of
-# $\mathrm{H}(t)$, not zero. Losses are summed over the real positions of a batch.
+# Even a perfect model cannot reach zero: the lowest value is the entropy $\mathrm{H}(t) = -\sum_v
+# t_v \log t_v$. We subtract this constant, so that a perfect model costs nothing; gradients do not
+# change. The result is the *Kullback–Leibler (KL) divergence* between $t$ and $p$. The code sums
+# over all words but padding, so it counts the right word with weight $s$ as well, and gives its own
+# term $1-\epsilon-s$. Losses are summed over the real positions of a batch.
 
 
 # %% tags=["bare"]
@@ -2030,7 +2034,7 @@ def three_schedules_figure():
 # <a id="loop"></a>
 # ## The training loop
 #
-# One function, `run_epoch`, trains every model from here on.
+# One function, `run_epoch`, trains every model from here on. First, what it counts:
 
 
 # %% tags=["bare"]
@@ -2051,10 +2055,14 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 
 
 # %% [markdown]
-# **Gradient accumulation** is for batches that do not fit into memory: `accum_iter` smaller batches
-# share one update. PyTorch adds up gradients until `zero_grad` clears them, so we step the
-# optimizer after the last batch. Each loss is divided by the tokens of the whole update, so that a
-# word counts the same in a small batch as in a large one.
+# `run_epoch` is the dozen lines from the start of this Part, with four additions. It steps the
+# schedule, counts tokens, can evaluate only (`mode="eval"`), and can let several batches share one
+# update. On first reading, skip `train_state` and `log`.
+#
+# Such **gradient accumulation** is for batches that do not fit into memory. PyTorch adds up
+# gradients until `zero_grad` clears them, so we step the optimizer after the last of `accum_iter`
+# batches. Each loss is divided by the tokens of the whole update, so that a word counts the same in
+# a small batch as in a large one.
 
 
 # %% tags=["bare"]
@@ -2411,10 +2419,12 @@ def what_breaks():
 #
 # <!-- end of results: copied -->
 #
-# Without residual connections the model does not even learn where to stop. Without the norms, the
-# feed-forward networks or the division it copies about as well as the full one. Another task may
-# need them: without the division, the translator of Part 6 falls from 24 to 6 on [BLEU](#bleu)'s
-# scale of 100, though without feed-forward networks it stays at 24 ([Common failures](#failures)).
+# Without residual connections the model does not even learn where to stop. The copy task does not
+# show what norms, feed-forward networks and the division are for. It is easy, and its heads are
+# only 16 numbers wide, so scores stay small. With one head of width 512 the same task fails without
+# the division, and the translator of Part 6 falls from 24 to 6 on [BLEU](#bleu)'s scale of 100.
+# Feed-forward networks gain nothing even there ([Common failures](#failures)); in the paper's large
+# models, wider ones translate better.
 #
 # How does a model copy? To write a token, it must look at that token in the source, so its
 # cross-attention should form a diagonal:
@@ -2463,10 +2473,16 @@ published("warmups")
 #
 # <!-- end of results: warmups -->
 #
-# We say that a rate *works* if all three seeds end with a loss below 0.5. With pre-norm, the
-# warm-up raises the highest rate that works from 0.004 to 0.018; up to 0.004 it is not needed. With
-# post-norm, none of our rates works without it (the lowest, 0.001, comes close), and the three
-# lowest work with it. So pre-norm is easier to train here, as [Xiong et
+# We say that a rate *works* if all three seeds end with a loss below 0.5. The highest rate that
+# works:
+#
+# | | no warm-up | warm-up |
+# | --- | ---: | ---: |
+# | pre-norm | 0.004 | 0.018 |
+# | post-norm | none of seven | 0.004 |
+#
+# So post-norm needs the warm-up at all our rates, though the lowest, 0.001, comes close without it.
+# Pre-norm needs it only for high rates. It is easier to train here, as [Xiong et
 # al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
 #
 # <a id="try-copy"></a>
@@ -2540,8 +2556,8 @@ published("warmups")
 # > stores this table.
 #
 # **Parallel work.** The steps of a recurrent layer wait for each other. Attention computes all
-# positions at once, in a few large products, which made the Transformer quick to train, and helps
-# even on a single thread. We timed each layer, for one sequence and for a batch of 16:
+# positions at once, in a few large products, which made the Transformer quick to train. We timed
+# each layer at four lengths, for one sequence and for a batch of 16:
 
 
 # %% tags=["hide-input"]
@@ -2564,10 +2580,10 @@ published("length-cost")
 #
 # <!-- end of results: length-cost -->
 #
-# For one sequence, attention is faster than the recurrent layer at every length we timed. In a
-# batch of 16, each step of the GRU multiplies 16 rows at once, so the GRU catches up: attention
-# leads only up to a length of 256, the width, and at 1,024 the GRU is three times as fast. The
-# convolution over three positions is the fastest, but it sees only neighbours.
+# For one sequence, attention is faster than the recurrent layer at all four lengths. With 16
+# sequences at once it is faster up to 256, and at 1,024 the GRU, whose steps then multiply 16 rows
+# each, is three times as fast. The convolution over three positions is the fastest, but it sees
+# only neighbours.
 #
 # <a id="try-self-attention"></a>
 # ## Try it
@@ -3045,8 +3061,8 @@ def what_the_vocabularies_miss():
 # ## Batches by token budget
 #
 # The size of a batch is its number of sentences times the length of its longest sentence, source or
-# target. We limit this size, so all batches cost about the same. In batches of random sentences
-# nearly half of the positions are padding. So we sort sentences by length, as the paper does
+# target. We limit this size, so all batches cost about the same. In batches of random sentences a
+# quarter to a half of the positions are padding. So we sort sentences by length, as the paper does
 # (§5.1).
 #
 # <!-- figure: batches -->
@@ -3756,10 +3772,10 @@ def one_search():
 # probable.
 #
 # How wide should the beam be, and how large $\alpha$? In [BLEU](#bleu), the score that Part 8
-# explains, a beam of two gains a point, and a wider one gains no more in this run. We keep the
-# paper's four. A larger $\alpha$ gains a few tenths. But with $\alpha > 1$ a model that repeats
-# itself can raise its score by never ending. So we take no more than 1, though 1.4 scores best
-# here.
+# explains, a beam of two gains a point, and a wider one gains no more. We keep the
+# paper's four. A larger $\alpha$ gains a few tenths. `beam_search` uses the paper's 0.6, and Part 8
+# also tries 1. We go no higher: with $\alpha > 1$ a model that repeats itself can raise its score
+# by never ending.
 #
 # <!-- results: beam -->
 #
@@ -3797,11 +3813,12 @@ def one_search():
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
 # `with_cache` makes a second decoder from the same weights, with a wrapper in place of each
-# attention. Each step has only one position, so the middle axis of the states is free: it holds the
-# hypotheses, (B, beam, D). In self-attention each hypothesis has its own past, so each becomes a
-# row with one query. The new key and value are appended to those kept. The cache holds no future,
-# so no mask is needed. When the beam drops or copies a hypothesis, `keep` does the same with its
-# row.
+# attention. A decoder expects states (B, T, D). With a cache, $T$ is always 1, so we use that axis
+# for the hypotheses of a sentence: (B, beam, D). Norms and feed-forward networks treat each vector
+# alone and do not notice. In cross-attention the hypotheses are several queries to one memory. Only
+# in self-attention must they not see each other, so `CachedAttention` makes each a row of its own,
+# with one query. It appends the new key and value to those kept. The cache holds no future, so no
+# mask is needed. When the beam drops or copies a hypothesis, `keep` does the same with its row.
 
 
 # %%
@@ -3885,9 +3902,10 @@ def keep_hypotheses(decoder: Decoder, rows: Tensor, sentences: Tensor | None = N
 
 
 # %% [markdown]
-# Does the cache change the result? `cache_agrees` decodes random tokens step by step, with three
-# hypotheses reordered as in a beam, and compares every state with one plain pass. It first adds
-# noise to a copy of the weights, since fresh ones hide faults: a bias of zero does nothing.
+# Does the cache change the result? `cache_agrees` decodes random tokens twice, step by step with
+# the cache and in one plain pass, and compares all states. On the way it reorders hypotheses as a
+# beam would. Biases start at zero, where a forgotten bias would go unnoticed, so it first adds
+# noise to a copy of all weights.
 
 
 # %% tags=["hide-input"]
@@ -3941,22 +3959,22 @@ def check_cached_and_plain_decoding_agree():
 # hypothesis.
 #
 # **Propose.** Each hypothesis proposes its four best tokens. A fifth could never get a place, since
-# four from the same hypothesis beat it. The sixteen proposals lie in one row, so proposal $n$,
-# counted from 0, comes from place `n // 4`. A finished hypothesis proposes only padding, with a
-# log-probability of $+\infty$, so that it always keeps a place; its real log-probability is kept
-# beside it. (Letting it drop out made [no difference](#failures).)
+# four from the same hypothesis beat it. The sixteen proposals lie in one row. A finished hypothesis
+# proposes only padding, with a log-probability of $+\infty$, so that it always keeps a place; its
+# real log-probability is kept beside it. (Letting it drop out made [no difference](#failures).)
 #
-# **Choose.** The four best proposals take the places. Suppose a beam of two whose places hold *A*
-# and *The*, as in Figure 19. The row is *A dog* 0.24, *A cat* 0.21, *The dog* 0.36, *The cat* 0.04.
-# Proposals 2 and 0 are the best. So place 0 now holds *The dog*, which comes from place `2 // 2`,
-# and place 1 holds *A dog*, from place `0 // 2`.
+# **Choose.** The four best proposals take the places. Take a beam of two, with *A* in place 0 and
+# *The* in place 1, as in Figure 19. The four proposals are 0 *A dog* 0.24, 1 *A cat* 0.21, 2 *The
+# dog* 0.36 and 3 *The cat* 0.04. Numbers 0 and 1 come from place 0, numbers 2 and 3 from place 1;
+# in general, number $n$ comes from place `n // beam`. The best two are 2 and 0. So *The dog* moves
+# into place 0, with the cache of old place 1, and *A dog* into place 1, with the cache of old place
+# 0.
 #
-# **Stop.** A continuation of an unfinished hypothesis has a lower log-probability than the
-# hypothesis itself, and for $\alpha \ge 0$ a divisor of at most $\mathrm{lp}(T_\mathrm{max})$,
-# where $T_\mathrm{max}$ is the length limit. So it scores at most $\log
-# p\,/\,\mathrm{lp}(T_\mathrm{max})$, where $p$ is the probability of the hypothesis. Once the best
-# finished score reaches the highest of these bounds, nothing can overtake it. At the length limit
-# the best hypothesis wins, finished or not. A sentence that is done leaves the batch and the cache.
+# **Stop.** An unfinished hypothesis can only lose probability. At best it loses none and gets the
+# largest divisor, that of the length limit $T_\mathrm{max}$. So for $\alpha \ge 0$ its score can
+# never exceed $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. When the best finished score reaches this
+# bound for every unfinished hypothesis, we stop. At the limit the best hypothesis wins, finished or
+# not. A sentence that is done leaves the batch and the cache.
 
 
 # %%
@@ -4092,9 +4110,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # <!-- end of results: averaging -->
 #
-# With greedy decoding, the mean scored below the best epoch in five of our six full runs. With the
-# paper's schedule the weights keep moving until the end, so there is noise to average out. Our
-# learning rate falls to zero, and we think that the weights then come to rest by themselves.
+# With the paper's schedule the weights keep moving until the end, so there is noise to average out.
+# Our learning rate falls to zero, and we think that the weights then come to rest by themselves.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -4183,8 +4200,8 @@ def check_case_counts_and_an_unknown_word_is_one():
 # score flatters the model. So we choose on the validation split, and score each test set once for
 # each model and setting that we report. Here is the published model on the validation split, with
 # the paper's beam of four and $\alpha = 0.6$. It is the best of three seeds on this very split, so
-# the score flatters it a little; on the test sets it is below their mean. **Cost: less than a
-# minute.**
+# the score flatters it a little; on the test sets it is below the mean of the three. **Cost: less
+# than a minute.**
 
 
 # %% tags=["hide-input"]
@@ -4305,12 +4322,13 @@ def ten_fixed_test_sentences():
 # <a id="step-by-step"></a>
 # ## What does each step gain?
 #
-# The first three models are trained from scratch, with almost equally many updates. The model of
-# words has more dropout, 0.4 instead of 0.25, because it has more weights and meets rare words only
-# a few times; so the gain of subwords has two causes. The rows after *one matrix* use its models in
-# other ways: with a beam of four instead of greedy decoding, with the mean of the last six epochs
-# instead of the best of the six, and with the [length penalty](#beam-search) that scores best on
-# the validation split, among those up to 1. The last row is the same recipe from English to German.
+# The first three rows are three trainings from scratch, with almost equally many updates: words,
+# subwords, and [one matrix](#one-matrix). They decode greedily, with the best of the last six
+# epochs. The model of words has more dropout, 0.4 instead of 0.25, because it has more weights and
+# meets rare words only a few times; so the gain of subwords has two causes. The next rows use the
+# models of the third and add one thing each: a beam of four, the mean of the last six epochs, and
+# the [length penalty](#beam-search) that scores best on the validation split, among those up to 1.
+# The last row is the whole recipe from English to German.
 #
 # <!-- results: steps -->
 #
@@ -4923,7 +4941,7 @@ def sieht_zu_or_sieht_an():
 # still says *zu*. The word *at* hardly changes. With the particle of B it is the other way round:
 # *at* rises from 0.29 to 0.80, and *looking* stays where it was. All the other vectors together
 # change nothing. So **the English verb reads the German verb, to which the encoder has carried the
-# particle; the English particle reads the German particle.**
+# particle, and the English particle reads the German particle.**
 #
 # And *hebt … auf*, in Figure 22? With *heraus* (out), beam search finds *picks out*, while greedy
 # decoding still writes *raises*:
@@ -4937,15 +4955,16 @@ def hebt_auf_or_hebt_heraus():
 
 
 # %% [markdown]
-# The English particle, *out*, reads the German one: 0.01 becomes 0.59. *Pick* hardly changes,
-# whichever vector we swap. So exchanging the particle does not touch the choice of the verb, and
-# the map was right: *picks out* wins in the beam only because *out* then fits so well.
+# Here only *out* follows the German particle: 0.01 becomes 0.59. *Pick* stays near 0.1, whichever
+# vector we swap, so nothing shows that *hebt* carries the particle. The beam prefers *picks out*
+# because *out* became likely, not *pick*.
 #
 # Do these two pairs show a rule? For a larger sample we combine subjects, verbs, objects and
 # particles that the model can translate, and add some captions of Multi30k with the particle
-# exchanged. The *shift* is how far the preference for A's translation, log p(A) − log p(B), falls
-# when B's memory takes the place of A's. We divide it between the English particle (*at*, *up*, …)
-# and all other words:
+# exchanged. Replace A's whole memory by B's, and the model turns from A's translation to B's. We
+# call this change in log-probability the *shift*. At which English words does it happen, at the
+# particle (*at*, *up*, …) or elsewhere? And how much of it remains if we replace one German vector
+# only?
 #
 # <!-- results: particles -->
 #
@@ -4971,12 +4990,13 @@ def hebt_auf_or_hebt_heraus():
 #
 # <!-- end of results: particles -->
 #
-# In this sample only the pair *zu*, *an* changes the English verb, and there most of the rest comes
-# with the German verb. With *vorbei* and *weg* the small rest is mixed. Already the first encoder
-# layer brings *zu* and *an* to the verb: if we swap that layer's output instead of the memory, 93%
-# of the shift at other words comes with *sieht* or *schaut*. So a decoder that attends to a German
-# verb may be reading its particle. **Attention shows where a vector is read, not which words it
-# speaks for.**
+# Read the first row like this: 19% of the shift is at the particle *at*, and the German particle
+# alone brings all of that. The rest is mostly at the verb, and the German verb alone brings 93% of
+# it. In this sample only *zu* and *an* change the English verb; with *vorbei* and *weg* the small
+# rest is mixed. Already the first encoder layer brings *zu* and *an* to the verb: if we swap that
+# layer's output instead of the memory, 93% of the shift at other words comes with *sieht* or
+# *schaut*. So a decoder that attends to a German verb may be reading its particle. **Attention
+# shows where a vector is read, not which words it speaks for.**
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5004,9 +5024,10 @@ def hebt_auf_or_hebt_heraus():
 # ## A language model
 #
 # > **How do I get a GPT out of this code?** Leave out the source. A **language model** predicts
-# > each token from those before it, so it needs no cross-attention: an encoder stack with a causal
-# > mask and a generator on top is a **decoder-only** model. To make it translate, train it on
-# > source and target in one sequence.
+# > each token from those before it, so it needs no cross-attention. A decoder layer without
+# > cross-attention is exactly our `EncoderLayer`. So an `Encoder` with a causal mask and a
+# > generator on top is a **decoder-only** model. To make it translate, train it on source and
+# > target in one sequence.
 
 
 # %%
@@ -5251,9 +5272,9 @@ PARTS["feed_forward"]["swiglu"] = SwiGLU
 # ### Grouped keys and values
 #
 # In a long conversation the [cache](#cached-decoding) can outgrow the model. In *grouped-query
-# attention* each group of query heads shares one head of keys and values. With groups of four, the
-# cache is a quarter as large, and quality hardly suffers ([Ainslie et al.,
-# 2023](https://arxiv.org/abs/2305.13245)).
+# attention* several query heads share one head of keys and values. Let four share one, and the
+# cache is a quarter as large; quality hardly suffers ([Ainslie et al.,
+# 2023](https://arxiv.org/abs/2305.13245)). `groups` is the number of heads of keys and values.
 
 
 # %%
@@ -5297,7 +5318,8 @@ def check_grouped_attention_equals_torch():
 # et al., 2021](https://arxiv.org/abs/2104.09864)) act inside every attention: they rotate each pair
 # of features of a query or key by an angle proportional to its position, at the pair's own rate.
 # Turning both vectors by the same angle leaves their inner product as it was, so positions enter a
-# score only through their signed distance.
+# score only through their signed distance. Use them with `positions=NoPositions`, in place of the
+# sinusoids.
 
 
 # %%
