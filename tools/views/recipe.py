@@ -26,7 +26,8 @@ def about_scores() -> str:
     """How the scores of the rows were made."""
     [signature] = {entry["signature"] for entry in record("scores")["scores"]}
     return (
-        "A score with a range in brackets is the mean over 3 seeds; others are of a single seed."
+        "A score with a range in brackets is the mean over 3 seeds, that of the subword vocabulary"
+        " over 2; others are of a single seed."
         f" sacreBLEU signature: `{signature}`."
     )
 
