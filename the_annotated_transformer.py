@@ -110,9 +110,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-# %% [markdown]
-# *Examples are functions that a notebook runs and shows.*
-
 # %% tags=["hide-input"]
 EXAMPLES: dict[str, Callable] = {}
 TRAINED: dict[str, object] = {}  # what training cells leave for later ones, by the cell's name
@@ -565,10 +562,10 @@ def check_all_words_at_once_equal_one_by_one():
 # <!-- code: size_of_derivative -->
 #
 # where $\delta_{ij}$ is one for $i = j$ and zero otherwise. For example, scores of 2 and 1 give the
-# weights 0.73 and 0.27, and the derivatives are ±0.20. Ten times larger, 20 and 10 give 0.99995 and
-# 0.00005, and the derivatives are ±0.00005. Backpropagation multiplies by them on its way to $W^Q$
-# and $W^K$, so those two matrices would hardly learn. We measure the size of the derivative by the
-# root of the sum of its squared entries (the Frobenius norm).
+# weights 0.73 and 0.27, and the derivatives are ±0.20. Scores ten times larger, 20 and 10, give
+# 0.99995 and 0.00005, and derivatives of ±0.00005. Backpropagation multiplies by them on its way to
+# $W^Q$ and $W^K$, so those two matrices would hardly learn. We measure the size of the derivative
+# by the root of the sum of its squared entries (the Frobenius norm).
 
 
 # %%
@@ -1036,10 +1033,10 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# > **Why multiply by $\sqrt{D}$?** The paper does not say. Probably because one matrix may serve
-# > here and in the [generator](#generator), the last layer. There, scores are sums of $D$ products,
-# > so its entries must be small, about $1/\sqrt{D}$. Here, such small numbers would drown beside
-# > positional encodings, which reach 1. So the embedding scales them up.
+# > **Why multiply by $\sqrt{D}$?** The paper does not say. A likely reason is that one matrix may
+# > serve here and in the [generator](#generator), the last layer. There, scores are sums of $D$
+# > products, so its entries must be small, about $1/\sqrt{D}$. Here, such small numbers would drown
+# > beside positional encodings, which reach 1. So the embedding scales them up.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
@@ -2585,19 +2582,6 @@ published("length-cost")
 # each, is three times as fast. The convolution over three positions is the fastest, but it sees
 # only neighbours.
 #
-# <a id="try-self-attention"></a>
-# ## Try it
-#
-# A sequence has 100,000 tokens, and the width is 512. Which takes more work, self-attention or a
-# recurrent layer? Which takes more sequential steps?
-#
-# <details><summary>Answer</summary>
-#
-# By Table 1, attention takes $T/D \approx 195$ times as much work. The recurrent layer takes
-# 100,000 sequential steps, attention one.
-#
-# </details>
-#
 # <a id="real-data"></a>
 # # Part 6. Real data
 #
@@ -3961,7 +3945,8 @@ def check_cached_and_plain_decoding_agree():
 # **Propose.** Each hypothesis proposes its four best tokens. A fifth could never get a place, since
 # four from the same hypothesis beat it. The sixteen proposals lie in one row. A finished hypothesis
 # proposes only padding, with a log-probability of $+\infty$, so that it always keeps a place; its
-# real log-probability is kept beside it. (Letting it drop out made [no difference](#failures).)
+# real log-probability is kept beside it. A search that lets it drop out [scores the
+# same](#failures).
 #
 # **Choose.** The four best proposals take the places. Take a beam of two, with *A* in place 0 and
 # *The* in place 1, as in Figure 19. The four proposals are 0 *A dog* 0.24, 1 *A cat* 0.21, 2 *The
@@ -4347,11 +4332,11 @@ def ten_fixed_test_sentences():
 # <details><summary>How this was measured</summary>
 #
 # Multi30k, German to English but for the last row. A score with a range in brackets is the mean
-# over 3 seeds, that of the subword vocabulary over 2; others are of a single seed. sacreBLEU
-# signature: `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. Each gain is relative to
-# the row above, before rounding; brackets give its 95% confidence interval, from 10,000 samples of
-# the test sentences and of the seeds. Machine: AMD EPYC, 2 CPU cores; Intel(R) Xeon(R) Processor, 2
-# CPU cores. Date: 2026-11-27. Commit: 1974f04 and 24e525b.
+# over 2 or 3 seeds; others are of a single seed. sacreBLEU signature:
+# `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. Each gain is relative to the row
+# above, before rounding; brackets give its 95% confidence interval, from 10,000 samples of the test
+# sentences and of the seeds. Machine: AMD EPYC, 2 CPU cores; Intel(R) Xeon(R) Processor, 2 CPU
+# cores. Date: 2026-11-27. Commit: 1974f04 and 24e525b.
 #
 # </details>
 #
@@ -4993,7 +4978,7 @@ def hebt_auf_or_hebt_heraus():
 # Read the first row like this: 19% of the shift is at the particle *at*, and the German particle
 # alone brings all of that. The rest is mostly at the verb, and the German verb alone brings 93% of
 # it. In this sample only *zu* and *an* change the English verb; with *vorbei* and *weg* the small
-# rest is mixed. Already the first encoder layer brings *zu* and *an* to the verb: if we swap that
+# rest is mixed. The first encoder layer already brings *zu* and *an* to the verb: if we swap that
 # layer's output instead of the memory, 93% of the shift at other words comes with *sieht* or
 # *schaut*. So a decoder that attends to a German verb may be reading its particle. **Attention
 # shows where a vector is read, not which words it speaks for.**
@@ -5196,7 +5181,7 @@ def captions_that_nobody_wrote():
 #
 # > **Where do encoders and cross-attention live today?** Encoders turn texts into vectors for
 # > search and classification ([BERT](https://arxiv.org/abs/1810.04805)). With a decoder that
-# > cross-attends to them they transcribe speech ([Whisper](https://arxiv.org/abs/2212.04356)).
+# > cross-attends to them, they transcribe speech ([Whisper](https://arxiv.org/abs/2212.04356)).
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
@@ -5459,13 +5444,13 @@ published("lengths")
 #
 # <!-- end of results: lengths -->
 #
-# Sinusoids hardly extrapolate: of eleven tokens, 11 to 50 of 100 copies succeed, with learnt
-# positions none, and most copies end too early. With rotary positions, copies of eleven tokens
-# succeed in 80 of 100 cases or more in two of three seeds; longer ones run over. Without positions,
-# even copies of three tokens mostly fail. A formula may be defined at every position, but the model
-# has not learnt to use it there. [Press et al. (2022)](https://arxiv.org/abs/2108.12409) found the
-# same in language models. Today's models are trained further on longer texts, and their rotary
-# angles are rescaled ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)).
+# Sinusoids hardly extrapolate: 11 to 50 of 100 copies of eleven tokens succeed, and the others
+# mostly end too early. With learnt positions none succeed. With rotary positions 80 or more do in
+# two of three seeds, and longer copies run over. Without positions, even copies of three tokens
+# mostly fail. A formula may be defined at every position, but the model has not learnt to use it
+# there. [Press et al. (2022)](https://arxiv.org/abs/2108.12409) found the same in language models.
+# Today's models are trained further on longer texts, and their rotary angles are rescaled ([Chen et
+# al., 2023](https://arxiv.org/abs/2306.15595)).
 #
 # <a id="own-part"></a>
 # ## A part of your own

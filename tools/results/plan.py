@@ -81,6 +81,13 @@ ROWS = (
     ),
 )
 OTHER = replace(ROWS[-1], name="en-de", step="English to German", runs=("recipe-en-de",))
+
+
+def scored() -> tuple[Row, ...]:
+    """All rows of the table."""
+    return *ROWS, OTHER
+
+
 SHIPPED = Row("int8", "the model of pretrained/", FULL[2:3], BEAM, AVERAGED, CHOSEN_ALPHA)
 
 # Trials -------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
 def test(beginnings: tuple[str, ...] = (), /) -> None:
     """Score what was never scored, of all runs or of those whose names begin so."""
     wanted = named(beginnings)
-    for row in (*plan.ROWS, plan.OTHER):
+    for row in plan.scored():
         for run in filter(wanted.__contains__, row.runs):
             splits = [split for split in plan.TESTS if not score_of(row, run, split)]
             translator = translator_of(run, row.averaged) if splits else None

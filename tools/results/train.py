@@ -66,7 +66,7 @@ def named(beginnings: Sequence[str]) -> list[str]:
             raise ValueError(f"no run begins with {beginning!r}: choose among {names}")
     if beginnings:
         return [name for name in plan.RUNS if name.startswith(tuple(beginnings))]
-    of_rows = {run for row in (*plan.ROWS, plan.OTHER) for run in row.runs}
+    of_rows = {run for row in plan.scored() for run in row.runs}
     return [name for name in plan.RUNS if name in of_rows]
 
 

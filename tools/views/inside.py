@@ -44,7 +44,7 @@ def particles_of(pair: dict) -> tuple[str, str]:
     return first, second
 
 
-def part_of_shift(pair: dict, what: str, swapped: str = "everything") -> float:
+def part_of_shift(pair: dict, what: str, swapped: str) -> float:
     """The shift of English words by a swap, in percent of their whole shift."""
     return 100 * pair["swapped"][swapped][what] / pair["swapped"]["everything"][what]
 

@@ -25,9 +25,10 @@ def scores(row: plan.Row, split: str) -> list[float]:
 def about_scores() -> str:
     """How the scores of the rows were made."""
     [signature] = {entry["signature"] for entry in record("scores")["scores"]}
+    seeds = listed(map(str, sorted({len(row.runs) for row in plan.ROWS} - {1})), "or")
     return (
-        "A score with a range in brackets is the mean over 3 seeds, that of the subword vocabulary"
-        " over 2; others are of a single seed."
+        f"A score with a range in brackets is the mean over {seeds} seeds; others are of a single"
+        " seed."
         f" sacreBLEU signature: `{signature}`."
     )
 
@@ -54,7 +55,7 @@ def steps() -> Table:
     drawn = record("steps")
     found = {(step["row"], step["split"]): step for step in drawn["steps"]}
     rows = []
-    for row in (*plan.ROWS, plan.OTHER):
+    for row in plan.scored():
         cells = [row.step]
         for split in plan.TESTS:
             gain = "–"
@@ -68,7 +69,7 @@ def steps() -> Table:
         for row in plan.ROWS[1:]
         if all(found[row.name, split]["interval"][0] > 0 for split in plan.TESTS)
     ]
-    runs = summaries(*plan.ROWS, plan.OTHER)
+    runs = summaries(*plan.scored())
     return Table(
         f"These steps gain on both test sets, with intervals above zero: {listed(sure)}.",
         ["step", "test 2016 BLEU", "gain", "test 2017 BLEU", "gain"],
