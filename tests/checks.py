@@ -600,6 +600,16 @@ def check_translations_keep_the_order_of_the_sentences(at):
     assert at.translate(translator, sentences) == alone
 
 
+def check_case_counts_and_an_unknown_word_is_one(at):
+    right = "A little dog runs through the park."
+    perfect, _ = at.corpus_bleu([right], [right])
+    lower, _ = at.corpus_bleu([right.lower()], [right])
+    unknown, _ = at.corpus_bleu([right.replace("dog", "<unk>")], [right])
+    wrong, _ = at.corpus_bleu([right.replace("dog", "horse")], [right])
+    assert perfect > 99.9 > lower
+    assert unknown == wrong
+
+
 def check_bleu_cuts_punctuation_off(at):
     assert at.corpus_bleu(["A small dog runs ."], ["A small dog runs."])[0] > 99
 

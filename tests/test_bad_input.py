@@ -98,6 +98,7 @@ def test_a_wrong_text_is_refused(capsys, place, fault):
 
 SETTINGS = {
     "--dropout nan": "--dropout must be at least 0 and below 1, got nan",
+    "--factor inf": "--factor must be above 0, got inf",
     "--h 3": "--h must be a divisor of --d-model 16, got 3",
     "--languages de-2b": "'2b' is not a language code",
     "--vocab-size 0 --share-embeddings True": "--share-embeddings needs subwords",
@@ -319,7 +320,7 @@ def test_a_text_that_has_moved_can_be_named(capsys, run, small_config):
     Path("text").rename("moved")
     said = error_of(capsys, *COMMANDS["train"])
     assert "text is not a folder" in said
-    assert " resume run` continues without the text" in said
+    assert "`resume` continues without the text" in said
     assert "text is not a folder" in error_of(capsys, *COMMANDS["evaluate"])
     assert tutorial.main([*COMMANDS["evaluate"], "--data", "moved"]) == 0
 

@@ -33,13 +33,10 @@ def loss_compute(model: nn.Module) -> tutorial.SimpleLossCompute:
     return tutorial.SimpleLossCompute(model.generator, tutorial.LabelSmoothing(13, 2, 0.1))
 
 
-def by_descent(
-    model: nn.Module, batches: list, clip: float | None = None, bf16: bool = False, **options
-) -> torch.Tensor:
+def by_descent(model: nn.Module, batches: list, bf16: bool = False, **options) -> torch.Tensor:
     """How one step of plain gradient descent, at a learning rate of 1, moves all weights."""
     before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
     descent = torch.optim.SGD(model.parameters(), lr=1.0)
-    tutorial.clip_before_updates(descent, clip)
     schedule = torch.optim.lr_scheduler.ConstantLR(descent, 1.0)
     net, compute = model, loss_compute(model)
     if bf16:
@@ -82,12 +79,23 @@ def test_an_update_follows_the_gradient_of_the_mean_over_all_tokens():
 
 def test_a_long_gradient_is_shortened_and_a_short_one_is_not():
     start = tutorial.tiny_model(dropout=0.0)
-    moved = {}
+    used = {}
     for clip in (None, 1e-3, 1e3):
-        moved[clip] = by_descent(copy.deepcopy(start), [batch_of(3, 5)], clip)
-    assert moved[1e-3].norm().item() == pytest.approx(1e-3, rel=1e-2)
-    torch.testing.assert_close(moved[1e3], moved[None])
-    direction = nn.functional.cosine_similarity(moved[1e-3], moved[None], dim=0)
+        model = copy.deepcopy(start)
+        config = tutorial.Config(clip=clip, factor=1.0, warmup=10)
+        optimizer, scheduler = tutorial.new_optimizer(model, config, updates=10)
+        by_weight = []
+        optimizer.register_step_pre_hook(
+            lambda *_, model=model, found=by_weight: found.extend(
+                p.grad for p in model.parameters()
+            )
+        )
+        given = [batch_of(3, 5)], model, loss_compute(model), optimizer, scheduler
+        tutorial.run_epoch(*given)
+        used[clip] = nn.utils.parameters_to_vector(grad.clone() for grad in by_weight)
+    assert used[1e-3].norm().item() == pytest.approx(1e-3, rel=1e-2)
+    torch.testing.assert_close(used[1e3], used[None])
+    direction = nn.functional.cosine_similarity(used[1e-3], used[None], dim=0)
     assert direction.item() == pytest.approx(1.0, abs=1e-4)
 
 
@@ -137,8 +145,8 @@ def test_an_epoch_reads_its_loss_at_the_end_and_nothing_else(mode):
     compute = loss_compute(model)
     with Reads() as reads:
         batches = [tutorial.Batch(b.src, b.src, ntokens=b.ntokens) for b in given]
-        optimizer, scheduler = tutorial.make_optimizer(model, 1.0, 10)
-        tutorial.clip_before_updates(optimizer, 1.0)
+        config = tutorial.Config(clip=1.0, factor=1.0, warmup=10)
+        optimizer, scheduler = tutorial.new_optimizer(model, config, updates=10)
         tutorial.run_epoch(
             batches, model, compute, optimizer, scheduler, mode, log=lambda *sums: None
         )

@@ -122,6 +122,8 @@ def test_odd_text_makes_the_vocabulary_of_plain_text():
         "A. B. Meier u.a. lachten …|Sie auch.",
         "犬が走る。|猫が寝る。",
         "Ein Hund\n|Eine Frau\n\n|Ein Mann",
+        "Wir sahen\u00a0Dr. Meier.|Sie lachte.",
+        "… Ein Hund rennt.",
     ],
 )
 def test_a_line_is_split_where_a_sentence_ends(line):

@@ -68,7 +68,7 @@ def test_numbers_in_sentences_are_those_of_the_records():
     for name, norm_first in (("pre-norm", True), ("post-norm", False)):
         found = re.search(rf"\| {name} \| (.*?) \| (.*?) \|", text).groups()
         assert found == tuple(highest_rate(norm_first, warm_up) for warm_up in (False, True))
-    found = re.findall(r"(\d+)% of the shift at other words comes with", text)
+    found = re.findall(r"verb's vector alone still brings (\d+)% of the rest", text)
     assert found == [after_first_layer()]
 
 
@@ -129,8 +129,9 @@ def test_table_3_shows_each_variation_once_and_refuses_what_does_not_compare(cop
     shown = [name for group in ablation.GROUPS for name in group.here.values()]
     assert sorted(["base", *shown]) == sorted(plan.VARIATIONS)
     found = {"post-norm": 24.9, "16": 25.8, "4": 26.24}
-    shown = ablation.differences(found, 25.8).replace("\N{NO-BREAK SPACE}", " ")
-    assert shown == "post-norm: −0.9, 16: 0, 4: +0.4"
+    shown = ablation.differences("1", found, 25.8).replace("\N{NO-BREAK SPACE}", " ")
+    assert shown == "1 → post-norm: −0.9, 16: 0, 4: +0.4"
+    assert ablation.differences("1", {}, 25.8) == ""
     run = records.read("runs/post-norm-seed-1")
     change("runs/post-norm-seed-1", summary=run["summary"] | {"device": "cuda"})
     with pytest.raises(ValueError, match="share device"):

@@ -153,14 +153,14 @@ def averaging() -> Table:
 
 
 TRIED = {  # what each trial changes, in words
-    "search-base": "baseline: larger batches than the recipe, and less dropout, 0.15",
+    "search-base": "baseline: 2,560 positions a batch, dropout 0.15",
     "trial-factor-50": "baseline, a third lower learning rate",
     "trial-after-50": "baseline, post-norm, at that lower rate",
     "trial-layers-4": "baseline, four narrower layers instead of three",
     "search-dropout-25": "baseline, dropout 0.25",
     "search-batch-1280": "baseline, half the batch, so twice the updates",
     "search-subwords-10000": "baseline, half the batch, and twice the subwords in a narrower model",
-    "recipe-1": "the recipe: half the batch, dropout 0.25",
+    "recipe-1": "the recipe: 1,280 positions a batch, dropout 0.25",
     "search-whole-dropout-10": "the recipe with dropout 0.1",
     "trial-whole-25": "the recipe with twice the subwords in a narrower model",
     "trial-whole-30": "the recipe with twice the subwords in a narrower model, and dropout 0.3",

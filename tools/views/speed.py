@@ -119,8 +119,7 @@ def cost() -> Table:
         counted = tokens / length * pair
         here = [tokens / speed / 3600 * pair / timed for speed in speed_of.values()]
         operations = [f"{number:.1e}".replace("e+", "e") for number in (paper, counted)]
-        share = f"{counted / paper * 100:.0f}%"
-        rows.append([name, *operations, share, str(hours), *map(two_digits, here)])
+        rows.append([name, *operations, str(hours), *map(two_digits, here)])
         days.append(f"{round(here[-1] / 24, -1):.0f}")
     speeds_said = " and ".join(f"{speed:,.0f} on {place}" for place, speed in speed_of.items())
     span = f"{min(rounds):,.0f} to {max(rounds):,.0f}"
@@ -131,7 +130,6 @@ def cost() -> Table:
             "model",
             "operations in the paper",
             "operations we count",
-            "ours / paper",
             "hours, 8 GPUs (paper)",
             *(f"hours, {place} (extrapolated)" for place in speed_of),
         ],
