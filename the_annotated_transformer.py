@@ -187,8 +187,8 @@ class UserError(Exception):
 #   your own text.
 # - *Just GPT.* Parts 1 to 4, then [Part 10](#today), which uses the vocabulary and the training
 #   cell of Part 6.
-# - *Hands-on.* Five sheets in `docs/course` go with Parts 1, 2, 3 and 4, 7 and 9, and 10. They have
-#   blanks to fill in, and most tasks have a cell that checks your code a little.
+# - *Hands-on.* Five sheets in `docs/course`, for Part 1, Part 2, Parts 3 and 4, Parts 7 and 9, and
+#   Part 10, have blanks to fill in. Most tasks include a rough check of your code.
 #
 # | Part | What it covers |
 # | --- | --- |
@@ -293,8 +293,8 @@ def published(name: str) -> None:
 # | `N` | layers in a stack | 6 | $N$ |
 #
 # In formulas, $Q$, $K$ and $V$ are the matrices of queries, keys and values. In code, `F` is the
-# module `torch.nn.functional`. A **mask** says which words a word may look at: boolean, with `True`
-# for those that it may.
+# module `torch.nn.functional`. A **mask** is a boolean table: `True` means that one word may look
+# at another.
 #
 # <a id="sketch"></a>
 # ## The whole model in one picture
@@ -307,7 +307,7 @@ def published(name: str) -> None:
 # ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next. Each box has the number of its Part, 1 or 2; below are the Parts 3 to 10.](images/sketch.svg)
 #
 # **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. The
-# numbers say which Part explains each box; on the page they lead there. Layer normalisation and
+# numbers say which Part explains each box; on the page they lead there. Layer normalization and
 # some sums are left out.
 #
 # The same in pseudocode. In $\mathrm{attention}(a, b)$ each row of $a$ collects what it needs from
@@ -337,11 +337,11 @@ def published(name: str) -> None:
 # *hebt* (lifts) is not complete until *auf* (up), four words later. **Attention** lets every word
 # ask every word, itself included, and mix the answers.
 #
-# (§3.2) It takes a *query* and a set of *key*–*value* pairs, and returns a weighted sum of the
-# values. Each weight measures how well the key matches the query. Attention is thus a dictionary
-# lookup that you can differentiate. A Python dictionary returns the one value whose key matches
-# exactly. Attention returns a share of every value, so its answer changes smoothly with the query
-# and the keys, and gradients can train the matrices that produce them.
+# (§3.2) Attention takes a *query* and a set of *key*–*value* pairs, and returns a weighted sum of
+# the values. Each weight measures how well the key matches the query. Attention is thus a
+# dictionary lookup that you can differentiate. A Python dictionary returns the one value whose key
+# matches exactly. Attention returns a share of every value, so its answer changes smoothly with the
+# query and the keys, and gradients can train the matrices that produce them.
 #
 # <a id="one-sentence"></a>
 # ## One sentence
@@ -400,17 +400,17 @@ def one_word_asks():
 
 
 # %% [markdown]
-# Most of the weight falls on *hebt* itself and on *auf*, whose vectors are close together. We
-# placed them there, but the point is this: *hebt* found its other half, four words away, in one
-# step. No step uses the position of a word. So distance does not matter, and attention does not
-# know the order of words; [Part 2](#positional-encoding) puts the order back.
+# Most of the weight falls on *hebt* itself and on *auf*, whose vectors are close together. We chose
+# those vectors, but *hebt* still found its other half, four words away, in one step. No step uses
+# the position of a word. So distance does not matter, and attention does not know the order of
+# words; [Part 2](#positional-encoding) puts the order back.
 #
 # <!-- figure: ask -->
 #
 # <a id="three-matrices"></a>
 # ## Three matrices
 #
-# With its own vector as the query, a word finds mostly words like itself. But a noun needs its
+# With its own vector as the query, a word tends to find words like itself. But a noun needs its
 # adjective, whose vector points elsewhere. So a model multiplies each vector by three learnt
 # matrices. The three products, called **projections**, are the word's query (what it looks for),
 # its key (what it can be found by) and its value (what it passes on). Here we choose the matrices
@@ -434,8 +434,8 @@ def ball_asks_through_matrices():
 # (red) gets most of the weight: *Ball* **attends to** *roten*. Check it by hand: the vector (1.8,
 # −0.4) becomes the query (−0.4, 1.8), and the key of *roten* is (−0.1, 3.8). Their inner product is
 # $0.04 + 6.84 = 6.88$; divided by $\sqrt 2$, it is the score in the table. The answer is mostly the
-# vertical part of *roten*. In the model it is added to the vector of *Ball* ([Part
-# 2](#residual)), which from then on stands for a red ball.
+# vertical part of *roten*. In the model it is added to the vector of *Ball* ([Part 2](#residual)),
+# which then carries something of *roten*.
 
 
 # %% tags=["hide-input"]
@@ -564,15 +564,15 @@ def check_all_words_at_once_equal_one_by_one():
 # where $\delta_{ij}$ is one for $i = j$ and zero otherwise. For example, scores of 2 and 1 give the
 # weights 0.73 and 0.27, and the derivatives are ±0.20. Scores ten times larger, 20 and 10, give
 # 0.99995 and 0.00005, and derivatives of ±0.00005. Backpropagation multiplies by them on its way to
-# $W^Q$ and $W^K$, so those two matrices would hardly learn. We measure the size of the derivative
-# by the root of the sum of its squared entries (the Frobenius norm).
+# $W^Q$ and $W^K$, so those two matrices get far smaller gradients. We measure the size of the
+# derivative by the root of the sum of its squared entries (the Frobenius norm).
 
 
 # %%
 def size_of_derivative(scores: Tensor) -> Tensor:
     """How strongly the weights move with their scores (..., S): a number for each row (...)."""
     w = scores.softmax(dim=-1)
-    derivative = torch.diag_embed(w) - w.unsqueeze(-1) * w.unsqueeze(-2)  # (..., S, S)
+    derivative = torch.diag_embed(w) - w.unsqueeze(-1) * w.unsqueeze(-2)  # w_i (δ_ij − w_j)
     return derivative.square().sum(dim=(-2, -1)).sqrt()
 
 
@@ -624,9 +624,9 @@ def derivative_by_width_figure():
 # <a id="causal-mask"></a>
 # ## The causal mask
 #
-# The *decoder*, which writes the translation, predicts the next word at every position. In training
-# the model is given the whole target sentence, and a position that could see the word it must
-# predict would copy it and learn nothing. Two tricks prevent this.
+# The *decoder*, which writes the translation, predicts the next word at every position. Training
+# feeds in the whole target sentence. A position that sees the word it must predict would just copy
+# it. Two tricks prevent this.
 #
 # (§3.1, §3.2.3) The input is *shifted right* by one position, and a *mask* blocks all later
 # positions: the paper sets their scores to $-\infty$, which makes their weights zero. With a start
@@ -665,9 +665,9 @@ def a_mask_for_four_positions():
 # accepts any number of leading axes, such as a batch (the dots in the docstring). [Part
 # 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
 #
-# > **Why does the code mask with the most negative finite number and not with −∞?** In a row whose
-# > keys are all closed, the softmax of −∞ alone would be 0/0. Every other row gets the same weights
-# > either way.
+# > **Why does the code mask with the most negative finite number and not with −∞?** If all keys of
+# > a row are closed, −∞ makes its softmax 0/0, and the finite number gives equal weights. All other
+# > rows are the same either way.
 
 
 # %% tags=["bare"]
@@ -801,10 +801,10 @@ def check_attention_equals_torch():
 # ## Several heads
 #
 # A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
-# *Ball*. One query can find both, if it points between their keys. But one query means one set of
-# weights, so every number of the answer is the same blend of both words. With two queries, *hebt*
-# can attend mostly to *auf* with one and mostly to *Ball* with the other. Give each query its own
-# value matrix, and *hebt* can also choose what to take from each word.
+# *Ball*. One query between the two keys finds both. But it gives one set of weights, so every
+# number of the answer blends the two words alike. With two queries, *hebt* can attend mostly to
+# *auf* with one and mostly to *Ball* with the other. Give each query its own value matrix, and
+# *hebt* can also choose what to take from each word.
 #
 # (§3.2.2) So the paper runs $H$ attentions side by side, each called a **head**. Every head has
 # its own three matrices, which project to width $d_k = D/H$: 64 in the paper, with 8 heads. Because
@@ -824,9 +824,10 @@ def check_attention_equals_torch():
 # $W_i^K$ and $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$.
 #
 # One large matrix product runs faster than many small ones. So our module will put the matrices of
-# all heads side by side, project with one product of width $D$, and cut the result into heads. It
-# needs four linear maps of one shape, and later we need stacks of identical layers. Here is a
-# helper for both:
+# all heads side by side, project with one product of width $D$, and cut the result into heads. The
+# module needs four linear maps of one shape, and stacks later need identical layers. Here is a
+# helper for both. Its copies start equal; [`make_model`](#make-model) then draws new weights for
+# each:
 
 
 # %% tags=["bare"]
@@ -836,7 +837,7 @@ def clones(module: nn.Module, N: int) -> nn.ModuleList:
 
 
 # %% [markdown]
-# Now the module:
+# Now the module. Each of its steps is a method, so that later Parts can replace one:
 
 
 # %% tags=["bare"]
@@ -877,7 +878,7 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()  # a fused kernel has none
+        self.attn = None if weights is None else weights.detach()  # some fast kernels return none
         return self.join(heads)
 
 
@@ -948,13 +949,13 @@ def a_view_straight_to_heads_mixes_positions():
 
 
 # %% [markdown]
-# The three positions hold 0 to 3, 4 to 7 and 8 to 11. The right head 0 holds the first half of
-# each; the wrong one, all of the first and half of the second.
+# The three positions hold 0 to 3, 4 to 7 and 8 to 11. The right head 0 has half of each position;
+# the wrong one has all of position 0 and half of position 1.
 #
 # <a id="three-uses"></a>
 # ## Three uses of attention
 #
-# (§3.2.3) The model uses this module in three ways. In **self-attention**, queries, keys and
+# (§3.2.3) The model uses this module in three places. In **self-attention**, queries, keys and
 # values come from one sequence. In **cross-attention** (the paper's *encoder-decoder attention*),
 # the target asks and the source answers.
 #
@@ -962,12 +963,10 @@ def a_view_straight_to_heads_mixes_positions():
 # | --- | --- | --- | --- |
 # | encoder self-attention | source | source | padding of the source |
 # | decoder self-attention | target | target | padding and the future of the target |
-# | cross-attention | target | encoder's output, the *memory* | padding of the source |
+# | cross-attention | target | output of the encoder, the *memory* | padding of the source |
 #
 # [*Padding*](#batches) fills short sentences up to the length of their batch.
 #
-# > **Which of query, key and value come from the encoder?** Keys and values, from its last layer.
-# >
 # > **Why does cross-attention have no causal mask?** The whole source is known before the decoder
 # > writes its first word. There is nothing to hide.
 #
@@ -998,10 +997,9 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="encoder-decoder"></a>
 # ## The plan
 #
-# (§3) The encoder turns the source into one vector per position; together they form the *memory*.
-# The decoder writes one token at a time, and each step sees only the memory and the tokens written
-# so far. In the drawing, each attention and each feed-forward network has a *norm* before it, which
-# brings vectors to a fixed size, and a sum behind it ([why](#residual)).
+# (§3) In the drawing, each attention and each feed-forward network has a *norm* before it, which
+# brings vectors to a fixed size, and a sum behind it ([why](#residual)). The encoder's output, one
+# vector per source position, is the *memory*.
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
@@ -1077,12 +1075,12 @@ class PositionalEncoding(nn.Module):
 # > 3, row E). The authors chose waves because they might extend to sentences longer than those in
 # > training.
 # >
-# > **Why 10,000?** The slowest waves must be longer than any sentence, or distant positions could
-# > look alike. The paper does not say why it takes this number.
+# > **Why 10,000?** With shorter waves, distant positions of a long text would look more alike. The
+# > paper does not say why it takes this number.
 # >
-# > **Why add and not concatenate?** Concatenate an embedding $e$ and an encoding $c$ and project
-# > them: that is also a sum, $eW_1 + cW_2$. Plain addition needs no such matrices, and the model
-# > can still learn embeddings that leave some directions to the positions.
+# > **Why add and not concatenate?** Projecting the concatenation of embedding $e$ and encoding $c$
+# > also gives a sum, $eW_1 + cW_2$. Plain addition needs no such matrices, and the model can still
+# > learn embeddings that leave some directions to the positions.
 
 
 # %% tags=["hide-input"]
@@ -1118,9 +1116,9 @@ def check_a_shift_is_a_linear_map():
 
 
 # %% [markdown]
-# So the inner product of two encodings depends only on their distance. Each pair is a point on the
-# unit circle, and two such points at an angle $n\,\omega_i$ have the inner product
-# $\cos(n\,\omega_i)$. Over all pairs, $PE_p \cdot PE_{p+n} = \sum_i \cos(n\,\omega_i)$:
+# So the inner product of two encodings depends only on their distance. Each sine and its cosine
+# form a point on the unit circle, and two such points at an angle $n\,\omega_i$ have the inner
+# product $\cos(n\,\omega_i)$. Over all waves, $PE_p \cdot PE_{p+n} = \sum_i \cos(n\,\omega_i)$:
 
 
 # %% tags=["hide-input"]
@@ -1195,11 +1193,11 @@ class PositionwiseFeedForward(nn.Module):
 # the way, part of the gradient reaches the first layer unchanged.
 #
 # <a id="layer-norm"></a>
-# ## Layer normalisation
+# ## Layer normalization
 #
-# Sums have a drawback: they grow. With fresh weights each feed-forward network makes the vectors
-# larger by about the same factor, so their size grows exponentially with depth. Deep layers then
-# saturate every softmax and dwarf what the first layers wrote. **Layer normalisation** ([Ba et al.,
+# Sums have a drawback: they grow. Each fresh feed-forward network multiplies the vectors' size by
+# about the same factor, so it grows exponentially with depth. Deep layers then dwarf what the first
+# layers wrote, and their large scores saturate the softmax. **Layer normalization** ([Ba et al.,
 # 2016](https://arxiv.org/abs/1607.06450)) brings a vector back to a fixed size. It shifts the
 # vector of each position to mean zero and scales it to variance one; a learnt scale $\gamma$ and
 # shift $\beta$ follow:
@@ -1216,7 +1214,7 @@ class PositionwiseFeedForward(nn.Module):
 
 # %%
 class LayerNorm(nn.Module):
-    """Layer normalisation with a learnt scale and shift: (..., features) -> (..., features)."""
+    """Layer normalization with a learnt scale and shift: (..., features) -> (..., features)."""
 
     def __init__(self, features: int, eps: float = 1e-6):
         super().__init__()
@@ -1257,7 +1255,7 @@ layer_norm = functools.partial(nn.LayerNorm, eps=1e-6)
 # $$\mathrm{LayerNorm}\bigl(x + \mathrm{Sublayer}(x)\bigr)$$
 # <!-- code: none -->
 #
-# In **pre-norm**, only the input of the sub-layer is normalised:
+# In **pre-norm**, only the input of the sub-layer is normalized:
 #
 # $$x + \mathrm{Sublayer}\bigl(\mathrm{LayerNorm}(x)\bigr)$$
 # <!-- code: SublayerConnection -->
@@ -1302,24 +1300,24 @@ def size_of_the_stream_figure():
 # slows down. In post-norm the size stays constant.
 #
 # > **Why put the norm first when the paper puts it last?** Pre-norm trains more reliably. In
-# > post-norm, the gradient must pass every norm on its way back. A norm scales the sum down, and
-# > the gradient with it, so at the start of training gradients are large near the output and small
-# > in the first layers. Such a stack needs a careful [warm-up](#schedule) of the learning rate
-# > ([Xiong et al., 2020](https://arxiv.org/abs/2002.04745)). In pre-norm there is a way around the
-# > norms. For the paper's order, set `norm_first=False`.
+# > post-norm, the gradient must pass every norm on its way back. Each norm shrinks the sum and its
+# > gradient, so early in training gradients are large near the output and small in the first
+# > layers. Such a stack needs a careful [warm-up](#schedule) of the learning rate ([Xiong et al.,
+# > 2020](https://arxiv.org/abs/2002.04745)). In pre-norm there is a way around the norms. For the
+# > paper's order, set `norm_first=False`.
 # >
 # > **Why a norm at the end of a pre-norm stack?** Every sub-layer adds to the residual stream, and
-# > nothing normalises it. The final norm gives the output a fixed scale. The memory needs one, too,
-# > because cross-attention normalises its queries but not the memory. A post-norm stack ends with a
+# > nothing normalizes it. The final norm gives the output a fixed scale. The memory needs one, too,
+# > because cross-attention normalizes its queries but not the memory. A post-norm stack ends with a
 # > norm anyway.
 #
 # <a id="dropout"></a>
 # ## Dropout
 #
 # (§5.4) **Dropout** ([Srivastava et al., 2014](https://jmlr.org/papers/v15/srivastava14a.html))
-# reduces [*overfitting*](#evaluation), memorising the training data. During training it sets random
-# entries to zero, so that the model cannot rely on any single one, and scales up the rest to keep
-# the mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer,
+# reduces [*overfitting*](#evaluation) (memorizing the training data). During training it sets
+# random entries to zero, so that the model cannot rely on any single one, and scales up the rest to
+# keep the mean. In eval mode it does nothing. The paper applies it to the output of each sub-layer,
 # before the sum, and to the sum of embedding and positional encoding. `make_model` also applies it
 # to attention weights and inside the feed-forward network.
 #
@@ -1400,12 +1398,12 @@ class DecoderLayer(nn.Module):
 
 # %% tags=["bare"]
 def final_norm(layer: EncoderLayer | DecoderLayer) -> nn.Module:
-    """The norm that ends a pre-norm stack; nothing in post-norm."""
+    """The norm that ends a pre-norm stack, a copy of those in its layers; nothing in post-norm."""
     return copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
 
 
 class Encoder(nn.Module):
-    """N encoder layers, then a norm where the layers normalise first: (B, S, D) -> (B, S, D)."""
+    """N encoder layers, then a norm where the layers normalize first: (B, S, D) -> (B, S, D)."""
 
     def __init__(self, layer: EncoderLayer, N: int):
         super().__init__()
@@ -1419,7 +1417,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """N decoder layers, then a norm where the layers normalise first: (B, T, D) -> (B, T, D)."""
+    """N decoder layers, then a norm where the layers normalize first: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, layer: DecoderLayer, N: int):
         super().__init__()
@@ -1434,8 +1432,8 @@ class Decoder(nn.Module):
 
 # %% [markdown]
 # PyTorch's layers, given our weights, must agree with ours in both norm orders, with padding in the
-# source and a causal mask on the target. We compare in training mode: with the same seed, dropout
-# zeroes the same entries in both.
+# source and a causal mask on the target. We compare in training mode: with the same *seed*, the
+# number that determines all random choices, dropout zeroes the same entries in both.
 
 
 # %% tags=["hide-input"]
@@ -1451,7 +1449,6 @@ def copy_layer(ours: EncoderLayer | DecoderLayer, theirs: nn.Module) -> None:
         setattr(theirs, f"norm{number}", connection.norm)
 
 
-# %%
 def in_training(layer: nn.Module, *inputs, **masks) -> Tensor:
     """The output of a layer, with dropout drawn from seed 1."""
     torch.manual_seed(1)
@@ -1546,14 +1543,14 @@ class EncoderDecoder(nn.Module):
 # ## The whole model
 #
 # `make_model` builds a Transformer from its sizes. The paper does not say how weights are
-# initialised. For linear maps we use the common rule of Xavier Glorot, which aims to keep the
+# initialized. For linear maps we use the common rule of Xavier Glorot, which aims to keep the
 # variance of signals and gradients the same from layer to layer. Biases start at zero.
 #
 # (§3.4) With `share_embeddings=True` both embeddings and the generator use one matrix, as in the
 # paper. [Part 7](#one-matrix) explains what that gains.
 #
 # On first reading, look at the first seven arguments and the call of `EncoderDecoder`. The rest
-# lets you put in classes of your own: `attention or MultiHeadedAttention` is your class if you give
+# lets you put in classes of your own: `attention or MultiHeadedAttention` picks yours if you give
 # one.
 
 
@@ -1725,7 +1722,7 @@ def parameters_beside_table_3():
 #
 #    <details><summary>Answer</summary>
 #
-#    Nothing: it adds zero to the residual stream. A post-norm layer would still normalise.
+#    Nothing: it adds zero to the residual stream. A post-norm layer would still normalize.
 #
 #    </details>
 #
@@ -1735,7 +1732,7 @@ def parameters_beside_table_3():
 # # Part 3. Training
 #
 # A model is a function with millions of parameters, and training finds their values. Here is a
-# whole training run in a dozen lines: a small model memorises one pair of sentences.
+# whole training run in a dozen lines: a small model memorizes one pair of sentences.
 
 
 # %%
@@ -1824,8 +1821,8 @@ def masks_of_a_short_sentence():
 # at $p = 1$, which no finite logits give, so it never stops pushing the model towards certainty.
 # **Label smoothing** ([Szegedy et al., 2016](https://arxiv.org/abs/1512.00567)) sets a target
 # within reach: the right word gets $1-\epsilon$, and other words share $\epsilon$. The paper sets
-# $\epsilon = 0.1$ (§5.4) and does not say how it is shared. We give nothing to padding and $s =
-# \epsilon/(V-2)$ to each other word.
+# $\epsilon = 0.1$ (§5.4). In our code padding gets nothing, and every other wrong word gets $s =
+# \epsilon/(V-2)$.
 #
 # The loss at a position is the cross-entropy to this target $t$, $-\sum_v t_v \log p_v$. With the
 # values of $t$ it is
@@ -1836,8 +1833,8 @@ def masks_of_a_short_sentence():
 # Even a perfect model cannot reach zero: the lowest value is the entropy $\mathrm{H}(t) = -\sum_v
 # t_v \log t_v$. We subtract this constant, so that a perfect model costs nothing; gradients do not
 # change. The result is the *Kullback–Leibler (KL) divergence* between $t$ and $p$. The code sums
-# over all words but padding, so it counts the right word with weight $s$ as well, and gives its own
-# term $1-\epsilon-s$. Losses are summed over the real positions of a batch.
+# over all words but padding. There the right word already has weight $s$, so its own term adds
+# $1-\epsilon-s$. Losses are summed over the real positions of a batch.
 
 
 # %% tags=["bare"]
@@ -1885,10 +1882,10 @@ def one_smoothed_row():
 
 # %% [markdown]
 # With an exaggerated $\epsilon = 0.4$, *dog* keeps 0.6, and the five other words share 0.4.
-# PyTorch's `F.cross_entropy` can also smooth labels, but shares $\epsilon$ among *all* words,
-# padding and the right one included.
+# PyTorch's `F.cross_entropy` can also smooth labels. Like Szegedy et al., it shares $\epsilon$
+# among *all* words, padding and the right one included.
 #
-# Smoothing penalises overconfidence. Let a model give probability $p$ to the right word and spread
+# Smoothing penalizes overconfidence. Let a model give probability $p$ to the right word and spread
 # the rest evenly over the others:
 
 
@@ -1914,9 +1911,8 @@ def penalty_on_over_confidence_figure():
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
-# *criterion*. It returns the sum over all real tokens, for reports, and the sum divided by
-# `ntokens`, the number of real target tokens in the update, so that the gradient is a mean per
-# token.
+# *criterion*. It returns the loss summed over real tokens, for reports, and that sum divided by
+# `ntokens`, the number of real target tokens in the update. So the gradient is a mean per token.
 
 
 # %% tags=["bare"]
@@ -1976,8 +1972,8 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # The first term of the min falls slowly, the second rises linearly. They meet at $\mathit{step} =
 # \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises during the
 # *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks at
-# $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. In the paper *factor* is 1. Small models tolerate higher
-# rates: the copy task of Part 4 peaks at 0.0044, with *factor* 0.5.
+# $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. The paper's *factor* is 1. Our copy task uses 0.5, but
+# its smaller $D$ and shorter warm-up still raise the peak to 0.0044.
 
 
 # %% tags=["bare"]
@@ -2004,10 +2000,9 @@ def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
 
 
 # %% [markdown]
-# > **Why warm-up?** In the first step $m = g$ and $v = g^2$ after the correction, so every
-# > parameter moves by the full rate, however small its gradient. The mean $v$, which normally
-# > covers some fifty batches, rests on a few at first and misjudges how large gradients are. Why
-# > this hurts is still debated; [Part 4](#warm-up-and-norm) measures when it does.
+# > **Why warm-up?** The mean $v$ normally covers some fifty batches. At first it rests on a few and
+# > misjudges how large gradients are, so some steps are too long. Why this hurts is still debated;
+# > [Part 4](#warm-up-and-norm) measures when it does.
 # >
 # > **Why does the rate then fall?** Small steps keep the noise of single batches from pushing a
 # > good model around. The paper does not explain the inverse square root.
@@ -2031,7 +2026,7 @@ def three_schedules_figure():
 # <a id="loop"></a>
 # ## The training loop
 #
-# One function, `run_epoch`, trains every model from here on. First, what it counts:
+# One function, `run_epoch`, trains every model from here on. Two helpers come first:
 
 
 # %% tags=["bare"]
@@ -2115,14 +2110,14 @@ def run_epoch(
 # <a id="evaluation"></a>
 # ## Evaluation
 #
-# Training loss cannot tell learning from memorising. So we judge a model on *held-out* sentences,
+# Training loss cannot tell learning from memorizing. So we judge a model on *held-out* sentences,
 # which it never trains on, without smoothing or dropout. We report the mean negative log-likelihood
 # of a target token, in *nats* (natural logarithms), and its exponential, the **perplexity**. A
 # perplexity of 5 means that the model is as unsure as if it chose among five equally likely words.
 #
 # An *epoch* is one pass over the training data. From epoch to epoch the training loss usually keeps
 # falling. The loss on held-out sentences (the *validation loss*) falls at first and may then rise.
-# From there on the model is **overfitting**: it memorises training sentences and gets worse on new
+# From there on the model is **overfitting**: it memorizes training sentences and gets worse on new
 # ones. So we keep the *checkpoint*, the saved weights, with the lowest validation loss, and choose
 # *hyperparameters* such as `warmup` by validation, too. The final score then needs a third set, the
 # *test set*, which played no part in any choice.
@@ -2187,7 +2182,7 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 # ## The copy task
 #
 # We start with a small task: read a sequence of random tokens and write the same sequence. There is
-# nothing to guess and nothing to memorise. At every step the decoder must find the right position
+# nothing to guess and nothing to memorize. At every step the decoder must find the right position
 # in the source, which is the job of cross-attention.
 
 
@@ -2254,7 +2249,7 @@ def kinds_of_copies(model: EncoderDecoder, batch: Batch) -> dict[str, int]:
     A copy ended early if its end token comes too soon, and ran over if it has not come in time.
     """
     longest = batch.src.size(1) + 2  # with start and end
-    never = -1  # an end symbol that never comes: every row is as long as allowed
+    never = -1  # no token is -1, so no row stops early
     rows = greedy_decode(model, batch.src, batch.src_mask, longest, START, end_symbol=never)
     written = rows[:, 1:-1]  # (B, S)
     ends = rows[:, -1] == END  # where the end belongs
@@ -2306,28 +2301,11 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# The loss is a mean over tokens, so it cannot say how many sequences are wrong. The counts can. To
+# In our run half of the sequences are exact after a hundred updates, and all of them at the end.
+# The loss is a mean over tokens, so it cannot say how many sequences are wrong; the counts can. To
 # test a change of your own, edit a class above, run its cell, then run the training cell again.
 # (Our models use PyTorch's norm, so pass an edited `LayerNorm` yourself:
 # `new_copy_model(norm=LayerNorm)`.)
-
-
-# %% [markdown]
-# <a id="copy-result"></a>
-# ## What it learnt
-#
-# We draw 100 new sequences with another *seed* (the number that determines all random choices):
-
-
-# %% tags=["hide-input"]
-@example
-def copies_of_unseen_sequences():
-    model = trained("train_the_copy_task")
-    torch.manual_seed(2017)
-    unseen = next(data_gen(COPY_VOCAB, 100, 1))
-    written = greedy_decode(model, unseen.src[:1], unseen.src_mask[:1], 12, START)
-    first = {"read": unseen.src[0].tolist(), "wrote": written[0, 1:-1].tolist()}
-    return first | kinds_of_copies(model, unseen)
 
 
 # %% [markdown]
@@ -2387,8 +2365,8 @@ def what_breaks():
 # learnt to read each answer from the future, and at inference there is no future to read. **A loss
 # alone can lie.** Without positions, the model sees which tokens the source has, but not their
 # order. Even a perfect model without the order of the source has an average loss of 1.14 per token
-# on random sequences. Most copies of this model still have the right length, presumably because the
-# causal mask lets the decoder count what it has written.
+# on random sequences. Most outputs of this model still have the right length, presumably because
+# the causal mask lets the decoder count what it has written.
 #
 # One seed proves little. `make experiments`, in a clone of the project, removes six parts in turn,
 # with three seeds each:
@@ -2416,12 +2394,12 @@ def what_breaks():
 #
 # <!-- end of results: copied -->
 #
-# Without residual connections the model does not even learn where to stop. The copy task does not
-# show what norms, feed-forward networks and the division are for. It is easy, and its heads are
-# only 16 numbers wide, so scores stay small. With one head of width 512 the same task fails without
-# the division, and the translator of Part 6 falls from 24 to 6 on [BLEU](#bleu)'s scale of 100.
-# Feed-forward networks gain nothing even there ([Common failures](#failures)); in the paper's large
-# models, wider ones translate better.
+# Without residual connections the model does not even learn where to stop. The copy task is too
+# easy to show what norms, feed-forward networks and the division are for: without them it only
+# [learns a little slower](#failures). With one head of width 512 the same task fails without the
+# division, and the translator of Part 6 falls from 24 to 6 on [BLEU](#bleu)'s scale of 100. In that
+# translator feed-forward networks gain nothing either; in the paper's large models, wider ones
+# translate better.
 #
 # How does a model copy? To write a token, it must look at that token in the source, so its
 # cross-attention should form a diagonal:
@@ -2478,8 +2456,8 @@ published("warmups")
 # | pre-norm | 0.004 | 0.018 |
 # | post-norm | none of seven | 0.004 |
 #
-# So post-norm needs the warm-up at all our rates, though the lowest, 0.001, comes close without it.
-# Pre-norm needs it only for high rates. It is easier to train here, as [Xiong et
+# Without a warm-up, post-norm works at none of our rates, though the lowest, 0.001, comes close.
+# Pre-norm needs the warm-up only for high rates. It is easier to train here, as [Xiong et
 # al.](https://arxiv.org/abs/2002.04745) report for larger models, and it is our default.
 #
 # <a id="try-copy"></a>
@@ -2508,7 +2486,7 @@ published("warmups")
 #
 # *Sheet 3 in `docs/course` has longer tasks: noisy copies, sorting, a schedule from its plot.*
 #
-# **You may stop here.** You have built a Transformer, trained it and taken it apart. Part 5 asks
+# **You may stop here.** You have seen a Transformer built, trained and taken apart. Part 5 asks
 # what self-attention buys, and Part 6 builds a translator. For GPT, go on to [Part
 # 10](#language-model).
 #
@@ -5153,7 +5131,7 @@ def captions_that_nobody_wrote():
 #
 # RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) divides by the root mean
 # square and leaves out the mean and the shift. Its authors found it about as good as layer
-# normalisation, and faster. Llama, Qwen, Gemma and many others use it.
+# normalization, and faster. Llama, Qwen, Gemma and many others use it.
 
 
 # %%
@@ -5498,7 +5476,7 @@ def train_with_a_part_of_your_own():
 # | --- | --- |
 # | Abstract; §1; §2, Background | [The problem](#problem) |
 # | §3, Model Architecture; Figure 1 | [The plan](#encoder-decoder) |
-# | §3.1, Encoder and Decoder Stacks | [Residual connections](#residual), [Layer normalisation](#layer-norm), [Layers and stacks](#layers) |
+# | §3.1, Encoder and Decoder Stacks | [Residual connections](#residual), [Layer normalization](#layer-norm), [Layers and stacks](#layers) |
 # | §3.2.1, Scaled Dot-Product Attention; Figure 2, left | [Scaled dot-product attention](#scaled-dot-product-attention), [Why divide?](#why-scale), [Additive attention](#additive) |
 # | §3.2.2, Multi-Head Attention; Figure 2, right | [Several heads](#multi-head-attention) |
 # | §3.2.3, Applications of Attention | [Three uses](#three-uses), [The causal mask](#causal-mask) |
@@ -5530,7 +5508,7 @@ def train_with_a_part_of_your_own():
 # | [data](#corpus) | 4.5 million pairs, English to German; 36 million, English to French | 29,000 pairs, German to English |
 # | [vocabulary](#byte-pairs) | about 37,000 shared subwords; 32,000 for French | 5,000 shared subwords |
 # | [dropout](#dropout) | 0.1 (base), 0.3 (big; 0.1 for French), on sub-layer outputs and embeddings | 0.25, also inside the feed-forward network; on attention weights only if a run sets `attention_dropout` |
-# | [linear maps](#make-model) | biases only in the feed-forward formula; initial weights not stated | biases in all; Glorot initialisation |
+# | [linear maps](#make-model) | biases only in the feed-forward formula; initial weights not stated | biases in all; Glorot initialization |
 # | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 2,000 steps, `factor` 1.5, then a straight line to zero |
 # | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 1,280 positions |
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if it has a higher validation BLEU |
@@ -5542,7 +5520,7 @@ def train_with_a_part_of_your_own():
 # <a id="failures"></a>
 # ## Common failures
 #
-# When a model of yours fails, make the task smaller. If it cannot memorise a single batch, the
+# When a model of yours fails, make the task smaller. If it cannot memorize a single batch, the
 # fault is in the model, the loss or the update: compare them with the checks of Parts 1 to 3. If it
 # learns to copy but not to translate, print a batch of your data, turn its ids back into words, and
 # read it.
@@ -5568,7 +5546,7 @@ def train_with_a_part_of_your_own():
 # | learns slower | no norm at the end of a stack | 192 (181–199) |
 # | learns slower | no feed-forward network | 197 (196–199) |
 # | no symptom | copies of a layer start alike | 192 (188–199) |
-# | no symptom | PyTorch's default initialisation | 200 |
+# | no symptom | PyTorch's default initialization | 200 |
 # | no symptom | Adam's own β₂ and ε | 200 |
 # | no symptom | the loss is a sum | 196 (188–200) |
 # | the loss is fine, copies fewer (ended early) | decoding starts from padding | 6 (0–17) |
@@ -5667,7 +5645,7 @@ def train_with_a_part_of_your_own():
 # | [logits](#generator) | scores of all tokens before the softmax |
 # | [mask](#causal-mask) | a table that says which keys each query may attend to |
 # | [memory](#encoder-decoder) | the encoder's output, one vector per source position |
-# | [overfitting](#evaluation) | memorising training data and getting worse on new data |
+# | [overfitting](#evaluation) | memorizing training data and getting worse on new data |
 # | [padding](#batches) | tokens that fill short sentences up to the length of their batch |
 # | [perplexity](#evaluation) | how many equally likely tokens the model seems to choose among |
 # | [pre-norm, post-norm](#layer-norm) | the norm before the sub-layer, or after the sum |
@@ -5872,7 +5850,7 @@ def gains_from_bf16(device: torch.device) -> bool:
 # comment says *default*, None means that the program chooses.
 #
 # The defaults suit a small corpus, which needs a small model and much dropout: the paper's base
-# model could memorise our 29,000 pairs.
+# model could memorize our 29,000 pairs.
 
 
 # %% tags=["hide-input"]

@@ -47,7 +47,7 @@ CANDIDATES = {
     "residual": "The residual connections are missing.",
     "dropout": "Dropout also acts outside training.",
     "memory": "The decoder receives nothing from the encoder.",
-    "log_probs": "Probabilities are normalised over positions.",
+    "log_probs": "Probabilities are normalized over positions.",
     "frame": "The target has no end token.",
     "source_mask": "Padding of the source is open.",
     "causal": "The future of the target is open.",
