@@ -71,9 +71,9 @@ def speed() -> Table:
         ours, theirs = (speeds(cpu, code=code, **case) for code in ("ours", "ctranslate2"))
         decoding.append(f"{median(ours) / median(theirs):.2f}")
     return Table(
-        f"On two cores, our code trains {ratios[0]} times (small) and {ratios[1]} times (base) as"
-        f" fast as nn.Transformer, and decodes {decoding[0]} times (greedily) and {decoding[1]}"
-        " times (beam of 4) as fast as CTranslate2.",
+        f"On two cores, our code trains a small model {ratios[0]} and the base model {ratios[1]}"
+        f" times as fast as nn.Transformer. It decodes greedily {decoding[0]} times as fast as"
+        f" CTranslate2, and {decoding[1]} times with a beam of 4.",
         ["per second", *columns],
         rows,
         "Training: target tokens without padding, words of Multi30k, in fp32. Small has"
