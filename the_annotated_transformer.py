@@ -293,8 +293,8 @@ def published(name: str) -> None:
 # | `N` | layers in a stack | 6 | $N$ |
 #
 # In formulas, $Q$, $K$ and $V$ are the matrices of queries, keys and values. In code, `F` is the
-# module `torch.nn.functional`. A **mask** is a boolean table: `True` means that one word may look
-# at another.
+# module `torch.nn.functional`. A **mask** is a boolean table: `True` where the word of a row may
+# look at the word of a column.
 #
 # <a id="sketch"></a>
 # ## The whole model in one picture
@@ -625,8 +625,8 @@ def derivative_by_width_figure():
 # ## The causal mask
 #
 # The *decoder*, which writes the translation, predicts the next word at every position. Training
-# feeds in the whole target sentence. A position that sees the word it must predict would just copy
-# it. Two tricks prevent this.
+# feeds in the whole target sentence, and a position that saw the word it must predict would just
+# copy it. Two tricks prevent this.
 #
 # (§3.1, §3.2.3) The input is *shifted right* by one position, and a *mask* blocks all later
 # positions: the paper sets their scores to $-\infty$, which makes their weights zero. With a start
@@ -666,8 +666,8 @@ def a_mask_for_four_positions():
 # 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
 #
 # > **Why does the code mask with the most negative finite number and not with −∞?** If all keys of
-# > a row are closed, −∞ makes its softmax 0/0, and the finite number gives equal weights. All other
-# > rows are the same either way.
+# > a row are closed, −∞ makes its softmax 0/0, while the finite number gives equal weights. All
+# > other rows are the same either way.
 
 
 # %% tags=["bare"]
@@ -802,7 +802,7 @@ def check_attention_equals_torch():
 #
 # A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
 # *Ball*. One query between the two keys finds both. But it gives one set of weights, so every
-# number of the answer blends the two words alike. With two queries, *hebt* can attend mostly to
+# number of the answer is the same blend of both. With two queries, *hebt* can attend mostly to
 # *auf* with one and mostly to *Ball* with the other. Give each query its own value matrix, and
 # *hebt* can also choose what to take from each word.
 #
@@ -824,10 +824,9 @@ def check_attention_equals_torch():
 # $W_i^K$ and $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$.
 #
 # One large matrix product runs faster than many small ones. So our module will put the matrices of
-# all heads side by side, project with one product of width $D$, and cut the result into heads. The
-# module needs four linear maps of one shape, and stacks later need identical layers. Here is a
-# helper for both. Its copies start equal; [`make_model`](#make-model) then draws new weights for
-# each:
+# all heads side by side, project with one product of width $D$, and cut the result into heads. It
+# needs four linear maps of one shape, and later the stacks need identical layers. This helper makes
+# equal copies; [`make_model`](#make-model) then draws new weights for each:
 
 
 # %% tags=["bare"]
@@ -955,7 +954,7 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="three-uses"></a>
 # ## Three uses of attention
 #
-# (§3.2.3) The model uses this module in three places. In **self-attention**, queries, keys and
+# (§3.2.3) The model uses this module in three ways. In **self-attention**, queries, keys and
 # values come from one sequence. In **cross-attention** (the paper's *encoder-decoder attention*),
 # the target asks and the source answers.
 #
@@ -997,8 +996,8 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="encoder-decoder"></a>
 # ## The plan
 #
-# (§3) In the drawing, each attention and each feed-forward network has a *norm* before it, which
-# brings vectors to a fixed size, and a sum behind it ([why](#residual)). The encoder's output, one
+# In Figure 9, each attention and each feed-forward network has a *norm* before it, which brings
+# vectors to a fixed size, and a sum after it ([why](#residual)). (§3) The encoder's output, one
 # vector per source position, is the *memory*.
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
@@ -1075,8 +1074,8 @@ class PositionalEncoding(nn.Module):
 # > 3, row E). The authors chose waves because they might extend to sentences longer than those in
 # > training.
 # >
-# > **Why 10,000?** With shorter waves, distant positions of a long text would look more alike. The
-# > paper does not say why it takes this number.
+# > **Why 10,000?** The paper does not say. Waves longer than the text change steadily along it, so
+# > they show large distances.
 # >
 # > **Why add and not concatenate?** Projecting the concatenation of embedding $e$ and encoding $c$
 # > also gives a sum, $eW_1 + cW_2$. Plain addition needs no such matrices, and the model can still
@@ -1118,7 +1117,7 @@ def check_a_shift_is_a_linear_map():
 # %% [markdown]
 # So the inner product of two encodings depends only on their distance. Each sine and its cosine
 # form a point on the unit circle, and two such points at an angle $n\,\omega_i$ have the inner
-# product $\cos(n\,\omega_i)$. Over all waves, $PE_p \cdot PE_{p+n} = \sum_i \cos(n\,\omega_i)$:
+# product $\cos(n\,\omega_i)$. Over all pairs, $PE_p \cdot PE_{p+n} = \sum_i \cos(n\,\omega_i)$:
 
 
 # %% tags=["hide-input"]
@@ -1195,9 +1194,9 @@ class PositionwiseFeedForward(nn.Module):
 # <a id="layer-norm"></a>
 # ## Layer normalization
 #
-# Sums have a drawback: they grow. Each fresh feed-forward network multiplies the vectors' size by
-# about the same factor, so it grows exponentially with depth. Deep layers then dwarf what the first
-# layers wrote, and their large scores saturate the softmax. **Layer normalization** ([Ba et al.,
+# Sums have a drawback: they grow. Each fresh feed-forward network enlarges the vectors by about the
+# same factor, so their size grows exponentially with depth. Deep layers then dwarf what the first
+# layers wrote, and large scores saturate the softmax. **Layer normalization** ([Ba et al.,
 # 2016](https://arxiv.org/abs/1607.06450)) brings a vector back to a fixed size. It shifts the
 # vector of each position to mean zero and scales it to variance one; a learnt scale $\gamma$ and
 # shift $\beta$ follow:
@@ -1833,8 +1832,8 @@ def masks_of_a_short_sentence():
 # Even a perfect model cannot reach zero: the lowest value is the entropy $\mathrm{H}(t) = -\sum_v
 # t_v \log t_v$. We subtract this constant, so that a perfect model costs nothing; gradients do not
 # change. The result is the *Kullback–Leibler (KL) divergence* between $t$ and $p$. The code sums
-# over all words but padding. There the right word already has weight $s$, so its own term adds
-# $1-\epsilon-s$. Losses are summed over the real positions of a batch.
+# over all words but padding. In this sum the right word already has weight $s$, so its own term
+# adds $1-\epsilon-s$. Losses are summed over the real positions of a batch.
 
 
 # %% tags=["bare"]
@@ -1882,8 +1881,8 @@ def one_smoothed_row():
 
 # %% [markdown]
 # With an exaggerated $\epsilon = 0.4$, *dog* keeps 0.6, and the five other words share 0.4.
-# PyTorch's `F.cross_entropy` can also smooth labels. Like Szegedy et al., it shares $\epsilon$
-# among *all* words, padding and the right one included.
+# PyTorch's `F.cross_entropy` can also smooth labels. It shares $\epsilon$ among *all* words, even
+# padding and, like Szegedy et al., the right one.
 #
 # Smoothing penalizes overconfidence. Let a model give probability $p$ to the right word and spread
 # the rest evenly over the others:
@@ -1972,8 +1971,8 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # The first term of the min falls slowly, the second rises linearly. They meet at $\mathit{step} =
 # \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises during the
 # *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks at
-# $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. The paper's *factor* is 1. Our copy task uses 0.5, but
-# its smaller $D$ and shorter warm-up still raise the peak to 0.0044.
+# $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. The paper's *factor* is 1. [Part 4](#copy-task) uses 0.5,
+# but its smaller $D$ and shorter warm-up still raise the peak to 0.0044.
 
 
 # %% tags=["bare"]
@@ -2001,7 +2000,7 @@ def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
 
 # %% [markdown]
 # > **Why warm-up?** The mean $v$ normally covers some fifty batches. At first it rests on a few and
-# > misjudges how large gradients are, so some steps are too long. Why this hurts is still debated;
+# > misjudges how large gradients are, so steps can be too long. Why this hurts is still debated;
 # > [Part 4](#warm-up-and-norm) measures when it does.
 # >
 # > **Why does the rate then fall?** Small steps keep the noise of single batches from pushing a
@@ -2301,7 +2300,7 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# In our run half of the sequences are exact after a hundred updates, and all of them at the end.
+# In our run, nearly half of the sequences are exact after a hundred updates, and all at the end.
 # The loss is a mean over tokens, so it cannot say how many sequences are wrong; the counts can. To
 # test a change of your own, edit a class above, run its cell, then run the training cell again.
 # (Our models use PyTorch's norm, so pass an edited `LayerNorm` yourself:
@@ -2365,7 +2364,7 @@ def what_breaks():
 # learnt to read each answer from the future, and at inference there is no future to read. **A loss
 # alone can lie.** Without positions, the model sees which tokens the source has, but not their
 # order. Even a perfect model without the order of the source has an average loss of 1.14 per token
-# on random sequences. Most outputs of this model still have the right length, presumably because
+# on random sequences. Most outputs of our model still have the right length, presumably because
 # the causal mask lets the decoder count what it has written.
 #
 # One seed proves little. `make experiments`, in a clone of the project, removes six parts in turn,
@@ -2395,11 +2394,11 @@ def what_breaks():
 # <!-- end of results: copied -->
 #
 # Without residual connections the model does not even learn where to stop. The copy task is too
-# easy to show what norms, feed-forward networks and the division are for: without them it only
-# [learns a little slower](#failures). With one head of width 512 the same task fails without the
-# division, and the translator of Part 6 falls from 24 to 6 on [BLEU](#bleu)'s scale of 100. In that
-# translator feed-forward networks gain nothing either; in the paper's large models, wider ones
-# translate better.
+# easy to show what norms, feed-forward networks and the division are for: without one of them, a
+# model [learns more slowly](#failures). With one head of width 512, where undivided scores are
+# large, the same task fails without the division. The translator of Part 6 falls from 24 to 6 on
+# [BLEU](#bleu)'s scale of 100. In that translator feed-forward networks gain nothing either; in the
+# paper's large models, wider ones translate better.
 #
 # How does a model copy? To write a token, it must look at that token in the source, so its
 # cross-attention should form a diagonal:
@@ -2511,8 +2510,8 @@ published("warmups")
 # To learn how two distant words depend on each other, the gradient must travel from one to the
 # other, and on a long path it tends to shrink (*vanishing gradients*). So shorter paths, the paper
 # argues, make such dependencies easier to learn. Self-attention connects any two positions in one
-# step. Only *dilated* convolutions, which spread their inputs further apart in each layer, reach
-# $\log_k T$; ordinary ones need about $2T/(k-1)$ layers.
+# step. Only *dilated* convolutions, whose inputs lie further apart layer by layer, reach $\log_k
+# T$; ordinary ones need about $2T/(k-1)$ layers.
 #
 # <a id="cost-of-length"></a>
 # ## What length costs
@@ -2526,9 +2525,9 @@ published("warmups")
 # nothing in a sentence, and half at 3,072 tokens in the base model.
 #
 # > **What does attention cost in memory?** Each head has a $T \times T$ table of weights ($T \times
-# > S$ in cross-attention), and training keeps it for the backward pass. At 3,072 tokens, one table
-# > for each of eight heads takes about 300 MB in fp32, for every layer and sequence.
-# > [FlashAttention](#flash) never stores it.
+# > S$ in cross-attention), and training keeps it for the backward pass. At 3,072 tokens, the tables
+# > of eight heads take about 300 MB in fp32, per layer and sequence. [FlashAttention](#flash) never
+# > stores them.
 #
 # **Parallel work.** The steps of a recurrent layer wait for each other. Attention computes all
 # positions at once, in a few large products, which made the Transformer quick to train. (Writing a
@@ -2557,10 +2556,10 @@ published("length-cost")
 #
 # <!-- end of results: length-cost -->
 #
-# For one sequence, attention is faster than the recurrent layer at all four lengths. With 16
-# sequences, attention wins up to length 256, where $T = D$. At 1,024 the GRU, which now multiplies
-# 16 rows in each step, is three times as fast. The convolution over three positions is the fastest,
-# but it sees only neighbours.
+# For one sequence, attention is faster than the recurrent layer at every length. With 16 sequences,
+# attention beats it up to length 256, where $T = D$. At 1,024 the GRU, which now multiplies 16 rows
+# in each step, is three times as fast. The convolution over three positions is the fastest, but it
+# sees only neighbours.
 #
 # <a id="real-data"></a>
 # # Part 6. Real data
@@ -2948,8 +2947,8 @@ def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabula
 
 # %% [markdown]
 # Text is encoded once, before training. Each source ends in `</s>`; each target starts with `<s>`
-# and ends in `</s>`. Training skips pairs that are not `usable`: one side is empty, or has more
-# tokens than the model has positions.
+# and ends in `</s>`. Training skips pairs that are not `usable`: a side is empty or has more tokens
+# than the model has positions.
 #
 # > **Why does only the target get `<s>`?** The decoder needs something to read before it has
 # > written its first word. The encoder reads the whole source at once.
@@ -3026,9 +3025,9 @@ def what_the_vocabularies_miss():
 # ## Batches by token budget
 #
 # The size of a batch is its number of sentences times the length of its longest sentence, source or
-# target. We limit this size, so all batches cost about the same. In batches of random sentences,
-# much of it is padding. So we sort sentences by length. (§5.1) The paper, too, batches pairs of
-# similar length.
+# target. We limit this size, so all batches cost about the same. In random batches, much of this
+# would be padding, so we sort sentences by length. (§5.1) The paper, too, batches pairs of similar
+# length.
 #
 # <!-- figure: batches -->
 #
@@ -3096,8 +3095,8 @@ def create_dataloaders(
 # <a id="demonstration"></a>
 # ## A demonstration
 #
-# The loop of Part 3 now trains a translator with one layer in each stack, on captions of at most 15
-# tokens. **Cost: two minutes.**
+# The loop of Part 3 now trains a translator with one layer in each stack, on short captions.
+# **Cost: two minutes.**
 #
 # *Folded: a `Translator` keeps a model together with its languages and vocabularies, and `move`
 # puts a batch on the GPU, if there is one.*
@@ -3194,7 +3193,7 @@ def train_a_demonstration():
 # ## Translating
 #
 # (§6.1) As in the paper, we stop a translation that is 50 tokens longer than its source; otherwise
-# a model that repeats itself would go on forever. We sort sentences by length, decode them in
+# a model that repeats itself might never stop. We sort sentences by length, decode them in
 # batches, and put the translations back in order. Each sentence has its own limit and its own mask,
 # so the rest of its batch does not affect it.
 
@@ -3277,7 +3276,7 @@ def what_the_demonstration_says():
 
 
 # %% [markdown]
-# Two minutes are enough for a plain sentence. The clause and the separable verb are still too hard.
+# Two minutes is enough for a plain sentence. The clause and the separable verb are still too hard.
 # *Xylophonist* never occurs in the training text, so the model reads `<unk>`.
 #
 # <a id="try-data"></a>
@@ -3356,9 +3355,9 @@ def merges_of_four_words():
 
 # %% [markdown]
 # The mark `▁` stands for the space before a word. Two merges make *est*: the two words that end in
-# it occur nine times together. After five, *▁low* is a subword, too. To cut a new word, split it
-# into letters and apply the merges in the order in which they were learnt: *lowest* becomes *▁low*
-# and *est*.
+# it occur nine times in all. After five, *▁low* is a subword, too. To cut a new word, split it into
+# letters and apply the merges in the order in which they were learnt: *lowest* becomes *▁low* and
+# *est*.
 #
 # For real text we use the library `tokenizers`, which is much faster. It first splits text at
 # spaces and around punctuation, so no subword joins a word and a comma. Our class has the methods
@@ -3424,8 +3423,8 @@ def subwords_of_a_few_words():
 #
 # > **How large should the vocabulary be?** A small one makes long sentences of well-trained
 # > subwords. A large one makes short sentences, but many of its subwords are rare, and the output
-# > layer is wide and slow. The paper takes about 37,000 (§5.1). Our corpus is small, so we take
-# > 5,000; [Part 8](#choices) shows trials with more.
+# > layer is wide and slow. (§5.1) The paper takes about 37,000, in one list for both languages. Our
+# > small corpus gets 5,000; [Part 8](#choices) tries more.
 #
 # <a id="one-matrix"></a>
 # ## One matrix instead of three
@@ -3672,8 +3671,8 @@ def grow(hypotheses: list, log_probs_after: Callable, beam: int) -> list:
         if written[-1] != END:
             for token, gain in enumerate(log_probs_after(written).tolist()):
                 grown.append((logp + gain, [*written, token]))
-    best = sorted(grown, reverse=True)
-    return ended + best[: beam - len(ended)]
+    grown.sort(reverse=True)
+    return ended + grown[: beam - len(ended)]
 
 
 def search_one(log_probs_after, longest, beam, alpha) -> list[int]:
@@ -3736,11 +3735,11 @@ def one_search():
 # probable. More probable is not always better: *An artist* loses *female*, and the best
 # translation, *A female artist is painting outside*, comes third.
 #
-# How wide should the beam be, and how large $\alpha$? We ask [BLEU](#bleu), a score from 0 to 100
-# that Part 8 explains. In this one run a beam of two gains a point over greedy decoding, and a
-# wider one gains no more; we keep the paper's four. A larger $\alpha$ gains a few tenths, which may
-# be chance. `beam_search` uses the paper's 0.6, and Part 8 also tries 1. We go no higher, because a
-# large $\alpha$ can pay for endless repetition.
+# How wide should the beam be, and how large $\alpha$? In [BLEU](#bleu), a score from 0 to 100 that
+# Part 8 explains, a beam of two gains a point over greedy decoding in one run, and a wider one
+# gains no more; we keep the paper's four. A larger $\alpha$ gains a few tenths, which may be
+# chance. `beam_search` uses the paper's 0.6, and Part 8 also tries 1. We go no higher, because a
+# large $\alpha$ can reward endless repetition.
 #
 # <!-- results: beam -->
 #
@@ -3777,11 +3776,11 @@ def one_search():
 # | self-attention | all tokens written so far | (B·beam, H, length, d_k) | one position longer |
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
-# `with_cache` copies the decoder, shares its weights, and wraps each attention. A decoder expects
-# states (B, T, D). With a cache, $T$ is always 1, so that axis can hold a sentence's hypotheses:
-# (B, beam, D). Norms and feed-forward networks treat each vector alone and do not notice. In
+# `with_cache` copies the decoder, but not its weights, and wraps each attention. A decoder expects
+# states (B, T, D). With a cache, $T$ is always 1, so this axis holds a sentence's hypotheses: (B,
+# beam, D). Norms and feed-forward networks treat each vector alone and do not notice. In
 # cross-attention the hypotheses are several queries to one memory, whose keys and values are
-# computed once. Only self-attention must keep them apart, so `CachedAttention` gives each its own
+# computed once. Only self-attention must keep hypotheses apart, so `CachedAttention` gives each a
 # row, with one query, and appends the new key and value to those kept. The cache holds no future,
 # so no mask is needed. When the beam drops or copies a hypothesis, `keep` does the same with its
 # row.
@@ -3915,13 +3914,13 @@ def check_cached_and_plain_decoding_agree():
 #
 # **Propose.** Each hypothesis proposes its four best tokens. A fifth could never get a place, since
 # four from the same hypothesis beat it. The sixteen proposals lie in one row. A finished hypothesis
-# proposes only padding, with log-probability $+\infty$, so it always keeps a place; `logp` keeps
-# the real one.
+# proposes only padding, at $+\infty$, so it always keeps a place; `logp` keeps its real
+# log-probability.
 #
 # **Choose.** The four best proposals take the places. Take a beam of two, with *A* in place 0 and
 # *The* in place 1, as in Figure 19. The four proposals are 0 *A dog* 0.24, 1 *A cat* 0.21, 2 *The
-# dog* 0.36 and 3 *The cat* 0.04. Each place makes two, so number $n$ comes from place `n // 2`. The
-# best are 2 and 0. So *The dog* takes place 0, with the cache of old place 1, and *A dog* takes
+# dog* 0.36 and 3 *The cat* 0.04. Each place makes two, so number $n$ comes from place `n // 2`.
+# Numbers 2 and 0 win. So *The dog* takes place 0, with the cache of old place 1, and *A dog* takes
 # place 1, with the cache of old place 0.
 #
 # **Stop.** An unfinished hypothesis can only lose probability. At best it loses none and reaches
@@ -3969,7 +3968,7 @@ def beam_search(model, src, src_mask, max_len, start_symbol=START, beam=4, alpha
             had_ended = ended.gather(1, place)
             logp = torch.where(had_ended, logp.gather(1, place), best)
             length = torch.where(had_ended, length.gather(1, place), step)
-            grown = best.isfinite()  # not an empty place (-∞), not finished before (+∞)
+            grown = best.isfinite()  # neither an empty place (-∞) nor finished (+∞)
             ended = had_ended | (grown & (token == END))
             written = written.take_along_dim(place.unsqueeze(2), dim=1)
             written = torch.cat([written, token.unsqueeze(2)], dim=2)
@@ -4043,7 +4042,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 
 
 # %% [markdown]
-# We average six. With beam search, the validation split gains almost nothing:
+# We average the last six epochs. With beam search, BLEU hardly gains:
 #
 # <!-- results: averaging -->
 #
@@ -4088,11 +4087,11 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # ## BLEU
 #
 # (§6.1) The paper scores its translations with **BLEU** ([Papineni et al.,
-# 2002](https://aclanthology.org/P02-1040/)), which compares them with a human translator's. An
-# *n-gram* is a run of $n$ words or punctuation marks. The *precision* $p_n$ is the share of our
-# n-grams that also occur in the reference, none counted more often than it occurs there. BLEU is
-# the geometric mean of $p_1$ to $p_4$. A *brevity penalty* punishes short output: we wrote $c$
-# words, and the references have $r$:
+# 2002](https://aclanthology.org/P02-1040/)), which compares them with a human translator's, the
+# *references*. An *n-gram* is a run of $n$ words or punctuation marks. The *precision* $p_n$ is the
+# share of our n-grams that also occur in the reference, none counted more often than it occurs
+# there. BLEU is the geometric mean of $p_1$ to $p_4$. A *brevity penalty* punishes output shorter
+# than the references ($c$ words against $r$):
 #
 # $$\mathrm{BLEU} = 100 \cdot \min\bigl(1,\; e^{1 - r/c}\bigr) \cdot (p_1\, p_2\, p_3\, p_4)^{1/4}$$
 # <!-- code: corpus_bleu -->
@@ -4104,8 +4103,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # <!-- figure: bleu -->
 #
-# Scores can be compared only on the same test set, and if case and tokenization agree. The usual
-# program, sacreBLEU, records both in a *signature*. We use it, and count `<unk>` as one wrong word.
+# Compare scores only for the same test set, case and tokenization. We use sacreBLEU, whose
+# *signature* records the last two. An `<unk>` counts as one wrong word.
 
 # %% tags=["hide-input"]
 UNKNOWN_WORD = "\ufffd"  # no punctuation, one character, and in no reference
@@ -4133,11 +4132,10 @@ def corpus_bleu(
 
 
 # %% [markdown]
-# If you score a test set again and again and keep what scores best, you have chosen on it, and the
-# score flatters the model. So we choose on the validation split, and score each test set once for
-# each model and setting that we report. Here is the published model on the validation split, with
-# the paper's beam of four and $\alpha = 0.6$. We picked it from three seeds by this split, so this
-# score flatters it, too. **Cost: less than a minute.**
+# If you choose what scores best on a test set, that score flatters it. So we choose on the
+# validation split, and score each test set once for each model and setting that we report. Here is
+# the published model on the validation split, with the paper's beam of four and $\alpha = 0.6$. We
+# picked it, of three seeds, on this split, so it is flattered, too. **Cost: less than a minute.**
 
 
 # %% tags=["hide-input"]
@@ -4250,20 +4248,22 @@ def ten_fixed_test_sentences():
 # <!-- end of results: choices -->
 #
 # Pre-norm finishes more than four points above post-norm, at the same learning rate. Half the
-# batch, with twice the updates, gains about 1.5. Twice the subwords make no clear difference, so we
-# kept 5,000. The first epochs can mislead: after 8 of them, dropout 0.25 trails 0.15 by 2.2 points;
-# after 32, it leads 0.1 by 2.1. With 0.1 the model overfits: its perplexity rises after epoch 19.
+# batch, with twice the updates and a lower peak of the learning rate, gains about 1.5. Twice the
+# subwords make no clear difference, so we kept 5,000. Short runs may mislead: with 8 epochs,
+# dropout 0.25 trails 0.15 by 2.2 points; in full runs, at half the batch, it leads 0.1 by 2.1. With
+# 0.1 the model overfits: its perplexity rises after epoch 19.
 #
 # <a id="step-by-step"></a>
 # ## What does each step gain?
 #
-# The first three rows are three trainings from scratch, with almost equally many updates: words,
-# subwords, and [one matrix](#one-matrix). They decode greedily, with the best of the last six
-# epochs. The model of words has more dropout, 0.4 instead of 0.25, because it has more weights and
-# meets rare words only a few times; so the gain of subwords has two causes. The next rows use the
-# models of the third and add one thing each: a beam of four, the mean of the last six epochs, and
-# the [length penalty](#beam-search) that scores best on the validation split, among those up to 1.
-# The last row is the whole recipe from English to German.
+# The first three rows are trained from scratch, with almost equally many updates: words, subwords,
+# and [one matrix](#one-matrix). They decode greedily, with the best of the last six epochs by
+# validation BLEU. The word model has more weights and meets rare words only a few times, so it gets
+# dropout 0.4, not 0.25; the first gain mixes both changes. Three matrices, too, might do better
+# with more dropout than the 0.25 chosen for one. The next rows use the models of the third and add
+# one thing each: a beam of four, the mean of the last six epochs, and the [length
+# penalty](#beam-search) that scores best on the validation split, among those up to 1. The last row
+# is the whole recipe from English to German.
 #
 # <!-- results: steps -->
 #
@@ -4342,13 +4342,12 @@ published("training")
 # | Transformer, big | 28.4 | 41.8 | 2.3e19 | |
 #
 # Into German, even the base model beats all earlier systems, ensembles included, with a third of
-# the operations of the cheapest. Into French, the base model stays below them all. With the 41.8 of
-# Table 2 and the abstract, the big one beats them all; the text of §6.1 says 41.0, which beats all
-# single models.
+# the operations of the cheapest. Into French, the base model stays below them all. At 41.8 (Table 2
+# and abstract), the big one beats them all; at 41.0 (text of §6.1), only the single models.
 #
-# (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing in a base
-# model, and a cell lists the BLEU that each new value gains or loses. Our base model is the recipe.
-# We trained it and every variant from scratch, for five epochs instead of 32:
+# (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing, from the
+# base model's value → to others, each with its gain in BLEU. Our base model is the recipe. We
+# trained it and every variant from scratch, for five epochs instead of 32:
 #
 # <!-- results: table-3 -->
 #
@@ -4383,23 +4382,24 @@ published("training")
 # Chance matters, too. Two layers gain 0.3 with one seed and lose 0.3 with another, so we read
 # nothing into differences below one point, and take those below two as hints.
 #
-# - **As in the paper:** Half the width is clearly worse. A single layer and half the feed-forward
-#   network probably are, too.
-# - **Unlike the paper:** Larger models are mostly not better. Twice the width loses 3.5, as much as
-#   half of it, and six layers lose 3.2; five epochs may be too few for them. Learnt positions gain
-#   1.2, and as much with a second seed.
-# - **Too close to call:** The number of heads, the width of keys, label smoothing, two layers and a
-#   wider feed-forward network.
+# - **As in the paper:** Half the width is clearly worse, and half the feed-forward network
+#   probably.
+# - **Unlike the paper:** Two layers do as well as three; in the paper, two lose 2.1 against six.
+#   Twice the width loses 3.5, like half the width, and six layers lose 3.2: too much dropout and
+#   too few epochs may be the cause. Learnt positions gain 1.2, and as much with a second seed.
+# - **Too close to call:** The number of heads, the width of keys, label smoothing and a wider
+#   feed-forward network.
 #
 # The largest losses are those of post-norm and of a start without warm-up, both at a learning rate
-# chosen for pre-norm with a warm-up. A model without positions loses 6.6 points, but it still
-# translates: it knows the words of the source, and the causal mask presumably gives the decoder
-# some sense of order. Three separate matrices, with half as many parameters again, score a point
-# higher with both seeds, but not after the 32 epochs of the [steps](#step-by-step).
+# chosen for pre-norm with a warm-up; at a lower rate, post-norm lost less in the
+# [trials](#choices). A model without positions loses 6.6 points, but it still translates: it knows
+# the words of the source, and the causal mask presumably gives the decoder some sense of order.
+# Three separate matrices, with half as many parameters again, score a point higher with both seeds,
+# but lower after the 32 epochs of the [steps](#step-by-step).
 #
 # (§6.3, Table 4) A Transformer of four layers also learns to write the parse tree of an English
 # sentence. Trained on 40,000 sentences alone, it reaches 91.3 F1, a measure of correct brackets;
-# the best earlier parser trained on the same sentences reached 91.7.
+# the best earlier discriminative parser so trained reached 91.7.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -4408,17 +4408,17 @@ published("training")
 # days. How long would two CPU cores take? We count the operations of all matrix products, and
 # extrapolate from a speed that we measured.
 #
-# > **Is there a rule of thumb?** Six operations per parameter and token ([Kaplan et al.,
-# > 2020](https://arxiv.org/abs/2001.08361)): a multiplication and an addition in each of three
-# > products, one forward and two backward, for the gradients of the input and of the weights. The
-# > base model has 63 million parameters. It reads 2.5 billion source tokens, which use the encoder,
-# > and 2.5 billion target tokens, which use the rest. So $6 \cdot 63\,\text{million} \cdot
-# > 2.5\,\text{billion} = 9.5 \cdot 10^{17}$ operations, as in the table below.
-#
 # (§5.1, §5.2) The base model trains for 100,000 steps and the big one for 300,000, with about
 # 25,000 tokens on each side of a batch. The operations in the paper's Table 2 are an estimate:
 # hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain (§6.1, footnote
 # 5). They are two to four times what we count.
+#
+# > **Is there a rule of thumb?** Six operations per parameter and token ([Kaplan et al.,
+# > 2020](https://arxiv.org/abs/2001.08361)): a multiplication and an addition in each of three
+# > products, one forward and two backward, for the gradients of the input and of the weights. Each
+# > of the base model's 63 million parameters meets 2.5 billion tokens: the encoder's meet source
+# > tokens, the rest target tokens. That makes $6 \cdot 63\,\text{million} \cdot 2.5\,\text{billion}
+# > = 9.5 \cdot 10^{17}$ operations, as in the table below.
 #
 # <!-- results: cost -->
 #
@@ -4592,8 +4592,8 @@ def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "lay
 # ### All maps at once
 #
 # We take three sentences. The first has the verb *hebt … auf*, whose second half, its *particle*,
-# stands at the end. The second ends in *tanzt* (dances), which English puts earlier, before *in the
-# park*, and the third has nearly the same word order in both languages.
+# stands at the end. The second ends in its verb, *im Park tanzt* (dances in the park). The third
+# has nearly the same word order in both languages.
 
 
 # %% tags=["hide-input"]
@@ -4617,21 +4617,20 @@ def attention_maps_figure():
 # weight, in hundredths, and for its row in all maps. The web page takes any sentence and shows one
 # of the maps large.
 #
-# In the notebook, `attention_explorer([attention_maps(translator_at_hand(), "…")])` draws a
-# sentence of yours.
+# In the notebook, `attention_explorer([attention_maps(translator_at_hand(), "…")])` maps your own
+# sentence.
 #
 # In the published model, most heads of cross-attention show a staircase. Each head misses different
-# steps, so their mean shows all of it, faintly. When the decoder writes *rais*, the first subword
+# steps, so their mean shows it whole, but faint. When the decoder writes *rais*, the first subword
 # of *raises*, six of nine heads give at least 88% of their weight to *hebt*, and none gives more
 # than 8% to its particle, *auf*. Does the decoder ignore *auf*, or has the encoder carried it to
 # *hebt*? A map cannot tell, so we will [ask by an experiment](#one-word).
 #
 # In encoder self-attention the particle looks back: in layer 1, head 1, *auf* gives 76% of its
-# weight to *hebt*. At *hebt*, no head gives more than 28% to *auf*.
+# weight to *hebt*. The verb does not look ahead: *hebt* gives *auf* at most 28%, in any head.
 #
 # In the paper's maps (its Figures 3 to 5), many heads attend from *making* to *more difficult*, six
-# and seven words on, and two attend from *its* to the words that it refers to, *Law* and
-# *application*.
+# and seven words on, and two attend from *its* to *Law* and *application*.
 #
 # > **Is attention an explanation?** [Jain and Wallace (2019)](https://arxiv.org/abs/1902.10186) say
 # > no: in recurrent classifiers, very different weights can give the same prediction. [Wiegreffe
@@ -4657,7 +4656,9 @@ def habits_of_heads():
             model.encode(torch.tensor([ids], device=translator.device), None)
             layers = [layer.self_attn.attn for layer in model.encoder.layers]
             maps = torch.cat(layers)  # (N, H, S, S)
-            previous = maps.diagonal(-1, dim1=2, dim2=3).mean(-1)  # the first token has none
+            previous = maps.diagonal(-1, dim1=2, dim2=3).mean(
+                -1
+            )  # (N, H); the first token has none
             following = maps.diagonal(1, dim1=2, dim2=3).mean(-1)
             end = maps[..., -1].mean(-1)
             found.append(torch.stack([previous, following, end], dim=-1))
@@ -4671,8 +4672,8 @@ def habits_of_heads():
 
 # %% [markdown]
 # In these sentences, even weights would give each place about 7%. In the published model two of
-# nine heads give more than a quarter of their weight to one place: head 3 of layer 3 gives half to
-# the previous token, and head 2 of layer 1 gives 30% to the next.
+# nine heads give one of these places over a quarter: head 3 of layer 3 gives half to the previous
+# token, and head 2 of layer 1 gives 30% to the next.
 #
 # > **What do the strongest columns in a map mean?** Often that heads park their weight there. A
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is
@@ -4687,7 +4688,7 @@ def habits_of_heads():
 # How much does the model need a head? We remove it and see what gets worse. The output of
 # multi-head attention is a sum with one term per head, plus a bias. A head uses only its own $d_k$
 # rows of $W^O$ (columns in code, since `nn.Linear` stores the transpose). Setting these to zero
-# removes it.
+# removes the head.
 
 
 # %%
@@ -4733,7 +4734,7 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 # <!-- end of results: heads -->
 #
 # In the encoder, the two heads with the strongest habits cost most, 0.28 and 0.14. In the decoder,
-# self-attention holds the most costly heads, up to 0.35. In larger models, too, heads with a clear
+# self-attention holds the costliest heads, up to 0.35. In larger models, too, heads with a clear
 # habit are the last to go when heads are pruned ([Voita et al.,
 # 2019](https://arxiv.org/abs/1905.09418)), and most heads can be removed, one at a time, at almost
 # no cost ([Michel et al., 2019](https://arxiv.org/abs/1905.10650)).
@@ -4765,10 +4766,10 @@ def predictions_by_layer():
     translator = translator_at_hand()
     words = translator.vocabularies[1].words
     batch = with_own_translation(translator, SENTENCE)
-    best, ids = logit_lens(translator.model, batch)[:, 0].max(-1)  # (N + 1, T)
+    log_p, ids = logit_lens(translator.model, batch)[:, 0].max(-1)  # (N + 1, T)
     rows = []
     for place, (read, written) in enumerate(zip(batch.tgt[0], batch.tgt_y[0], strict=True)):
-        guesses = zip(ids[:, place], best[:, place].exp(), strict=True)
+        guesses = zip(ids[:, place], log_p[:, place].exp(), strict=True)
         cells = [f"{words[token]} ({p:.2f})" for token, p in guesses]
         rows.append((words[read], *cells, words[written]))
     layers = [f"layer {n}" for n in range(1, len(ids))]
@@ -4789,8 +4790,8 @@ def predictions_by_layer():
 # the decoder read the particle at the end, or has the encoder carried it to *sieht* (sees)?
 #
 # To find out, take two sentences that differ only in the particle, A with *zu* and B with *an*.
-# Replace one vector of A's memory by B's vector at the same place, and see how probable each word
-# of B's translation becomes. This is **activation patching**; an early example is [Vig et al.
+# Replace vectors of A's memory by B's at the same places, and see how probable each word of B's
+# translation becomes. This is **activation patching**; an early example is [Vig et al.
 # (2020)](https://arxiv.org/abs/2004.12265).
 
 
@@ -4851,8 +4852,8 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, particles: S
 
 
 # %% [markdown]
-# Here is B's translation, *A man is looking at two women*, with the probability of each word given
-# each of five memories:
+# B's translation is *A man is looking at two women*. Here is the probability of each word after
+# those before it, given each of five memories:
 
 
 # %%
@@ -4881,8 +4882,8 @@ def sieht_zu_or_sieht_an():
 # *sieht* into that memory, and this becomes 0.81, as with B's own, though the particle's vector
 # still says *zu*. The word *at* hardly changes. With the particle of B it is the other way round:
 # *at* rises from 0.29 to 0.80, and *looking* stays where it was. All the other vectors together
-# change nothing. So the encoder carries the particle to the German verb, where the English verb
-# reads it. The English particle reads the German particle itself.
+# change nothing. So here the encoder carries the particle to *sieht*, and the English verb reads it
+# there; *at* reads the particle itself.
 #
 # And *hebt … auf*, in Figure 22? With *heraus* (out), beam search finds *picks out*, while greedy
 # decoding still writes *raises*:
@@ -4903,15 +4904,15 @@ def hebt_auf_or_hebt_heraus():
 # Do these two pairs show a rule? For a larger sample we combine subjects, verbs, objects and
 # particles that the model can translate, and add some captions of Multi30k with the particle
 # exchanged. Replace A's whole memory by B's, and B's translation becomes more probable, A's less.
-# We call this change in log-probability the *shift*. At which English words does it happen, at the
-# particle (*at*, *up*, …) or elsewhere? And how much of it remains if we replace one German vector
-# only?
+# The two changes in log-probability together are the *shift*. At which English words does it
+# happen, at the particle (*at*, *up*, …) or elsewhere? And how much of it remains if we replace one
+# German vector only?
 #
 # <!-- results: particles -->
 #
-# **The German particle accounts for at least 97% of the shift at the English particle, and with *zu* and *an* the German verb for 93% of the rest.**
+# **The German particle brings at least 97% of the shift at the English particle, and with *zu* and *an* the German verb brings 93% of the rest.**
 #
-# | particles | in English | pairs | shift at the English particle | of that, by the German particle | of the rest, by the German verb |
+# | particles | in English | pairs | shift at the English particle | of that, from the German particle | of the rest, from the German verb |
 # | --- | --- | ---: | ---: | ---: | ---: |
 # | *zu*, *an* | watch, look at | 125 | 19% (17 to 21) | 100% (99 to 101) | 93% (91 to 96) |
 # | *an*, *durch* | look at, look through | 116 | 99% (97 to 100) | 97% (96 to 98) | – |
@@ -4933,11 +4934,12 @@ def hebt_auf_or_hebt_heraus():
 #
 # Read the first row like this: 19% of the shift is at the particle *at*, and the German particle
 # alone brings all of that. The rest is mostly at the verb, and the German verb alone brings 93% of
-# it. In the other rows, English has the same verb in both translations, and the shift is at its
-# particle; with *vorbei* and *weg* the small rest is mixed. The first encoder layer already brings
-# *zu* and *an* to the verb: if we swap that layer's output instead of the memory, the verb's vector
-# alone still brings 93% of the rest. So a decoder that attends to a German verb may be reading its
-# particle. **Attention shows where a vector is read, not which words it speaks for.**
+# it. (A share exceeds 100% where other words move the other way.) So half of the rule holds in all
+# rows: the English particle reads the German one. The other half shows only with *zu* and *an*, the
+# only pair here that changes the English verb. There the first encoder layer already brings the
+# particle to the verb: swap the verb's vector after that layer, and it still brings 93% of the
+# rest. So a decoder that attends to a German verb may be reading its particle. **Attention shows
+# where a vector is read, not which words it speaks for.**
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -4990,7 +4992,7 @@ class LanguageModel(nn.Module):
 
 def make_language_model(vocab, *sizes, **arguments) -> LanguageModel:
     """A language model with fresh weights; sizes and arguments are those of `make_model`."""
-    whole = make_model(vocab, vocab, *sizes, **arguments)  # its decoder is not used
+    whole = make_model(vocab, vocab, *sizes, **arguments)  # half of it is used
     return LanguageModel(whole.encoder, whole.tgt_embed, whole.generator)
 
 
@@ -5002,12 +5004,15 @@ def make_language_model(vocab, *sizes, **arguments) -> LanguageModel:
 # %%
 @example
 def check_a_language_model_is_a_decoder_without_cross_attention():
-    whole = tiny_model()
+    whole = draw_weights(tiny_model())
     for layer in whole.decoder.layers:
         for weight in layer.src_attn.parameters():
             nn.init.zeros_(weight)
+    weights = whole.state_dict()
+    for name in [name for name in weights if name.startswith("decoder") and "sublayer.2" in name]:
+        weights[name.replace("sublayer.2", "sublayer.1")] = weights[name]  # of the feed-forward
     alone = make_language_model(13, N=2, d_model=16, d_ff=32, h=4).eval()
-    alone.load_state_dict(whole.state_dict(), strict=False)  # by name
+    alone.load_state_dict(weights, strict=False)  # those that it has
     src = torch.randint(11, (2, 5))
     tgt = torch.randint(13, (2, 7))
     causal = subsequent_mask(7)
@@ -5046,7 +5051,7 @@ def train_a_language_model():
 #   draws from the smallest set of most likely tokens that together have at least the probability
 #   $p$: few where the model is sure, many where it is not.
 #
-# The last two cut off the tail: many tokens, each unlikely, which together are drawn often.
+# The last two cut off the tail: unlikely tokens, so many that they are drawn often.
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
@@ -5237,11 +5242,12 @@ def check_grouped_attention_equals_torch():
 # ### Rotary positions
 #
 # Sinusoids are added once, at the bottom, and every layer must pass them on. Rotary positions ([Su
-# et al., 2021](https://arxiv.org/abs/2104.09864)) act inside every self-attention: they rotate each
-# pair of features of a query or key by an angle proportional to its position, at the pair's own
-# rate. Rotate a query by $m\theta$ and a key by $n\theta$: their inner product is the same as if
-# the query alone were rotated, by $(m - n)\theta$. So positions enter a score only through their
-# signed distance. Use them with `positions=NoPositions`, in place of the sinusoids.
+# et al., 2021](https://arxiv.org/abs/2104.09864)) act inside every self-attention: at position $m$,
+# each pair of features of a query or key is rotated by $m\theta$, with a $\theta$ of its own. A
+# query at $m$ and a key at $n$ then have the same inner product as if the query alone were rotated,
+# by $(m - n)\theta$. So positions enter a score only through their signed distance, as in the inner
+# products of [Part 2](#positional-encoding). Use them with `positions=NoPositions`, in place of the
+# sinusoids.
 
 
 # %%
@@ -5273,7 +5279,7 @@ class RotaryAttention(MultiHeadedAttention):
 
 
 class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
-    """Both at once, as in many models of today: the rotary `attend` calls the grouped one."""
+    """Both, as in many models of today: in the rotary `attend`, `super()` is the grouped class."""
 
 
 PARTS["attention"]["rotary"] = RotaryAttention
@@ -5297,10 +5303,10 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # [FlashAttention](https://arxiv.org/abs/2205.14135) (Dao et al., 2022) computes attention without
 # ever storing the $T \times T$ table. It reads the keys in blocks and keeps, for each query, the
-# largest score, the sum of exponentials and the output so far, rescaled whenever the largest score
-# grows. The result is the same and the work stays quadratic, but memory is linear in $T$, and far
-# less data moves between the GPU's slow and fast memory. We [train on a GPU](#faster) with such a
-# kernel, from PyTorch's `scaled_dot_product_attention`.
+# largest score, the sum of exponentials and the output so far; when the first grows, it rescales
+# the others. The result is the same and the work stays quadratic, but memory is linear in $T$, and
+# far less data moves between the GPU's slow and fast memory. We [train on a GPU](#faster) with such
+# a kernel, from PyTorch's `scaled_dot_product_attention`.
 #
 # ### Old against new
 #
@@ -5327,9 +5333,10 @@ def check_rotary_scores_depend_on_the_distance_only():
 #
 # <!-- end of results: assembled -->
 #
-# All parts changed at once, so this does not say which of them gains. Training is about as fast.
-# The cache is half as large, because each pair of query heads shares one head of keys and values.
-# Generation is a little slower, probably because keys are rotated and copied anew at every step.
+# All parts changed at once, so this does not say which of them helps. Training speed hardly
+# differs. The cache is half as large, because each pair of query heads shares one head of keys and
+# values. Generation is a little slower, probably because keys are rotated and copied anew at every
+# step.
 #
 # ### Other changes
 #
@@ -5382,25 +5389,24 @@ published("lengths")
 # <!-- end of results: lengths -->
 #
 # Sinusoids hardly extrapolate: 11 to 50 of 100 copies of eleven tokens succeed, and the others
-# mostly end too early. With learnt positions none succeed. With rotary positions 80 or more do in
-# two of three seeds, and longer copies run over. Without positions, even copies of three tokens
-# mostly fail. A formula may be defined at every position, but the model has not learnt to use it
-# there. In language models, too, sinusoids hardly extrapolate, and rotary positions do a little
-# better ([Press et al., 2022](https://arxiv.org/abs/2108.12409)). Today's models are trained
-# further on longer texts, and their rotary angles are rescaled ([Chen et al.,
-# 2023](https://arxiv.org/abs/2306.15595)).
+# mostly end too early. With learnt positions none succeed. With rotary positions 13, 80 and 85 do,
+# and longer copies run over. Without positions, even copies of three tokens mostly fail. A formula
+# may be defined at every position, but the model has not learnt to use it there. In language
+# models, too, sinusoids hardly extrapolate, and rotary positions do a little better ([Press et al.,
+# 2022](https://arxiv.org/abs/2108.12409)). Today's models are trained further on longer texts, and
+# their rotary angles are rescaled ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)).
 #
 # <a id="own-part"></a>
 # ## A part of your own
 #
-# > **How do I change this model?** Write a class, override `attend`, and pass the class. With a
-# > name in `PARTS`, settings and files can use it, too. As an example, we replace positional
+# > **How do I change this model?** Write a class (for attention, override `attend`) and pass it.
+# > With a name in `PARTS`, settings and files can use it, too. As an example, we replace positional
 # > encodings by a penalty on distance, as in *ALiBi* (Press et al., 2022): in every head, a score
 # > loses a fixed amount for each position between query and key.
 #
 # `attend` receives queries, keys, values, and a mask or None, and returns the output and the
-# weights. The $T$ queries are the last $T$ of the $S$ positions: all of them in training, the
-# newest with a [cache](#cached-decoding). The cache calls `project`, `attend` and `join`, so a
+# weights. The $T$ queries stand at the last of the $S$ keys' positions: all of them in training,
+# the newest with a [cache](#cached-decoding). The cache calls `project`, `attend` and `join`, so a
 # change in `forward` would be lost when decoding. `cache_agrees` checks that a model gives the same
 # states with the cache and without it.
 
@@ -5446,8 +5452,8 @@ def train_with_a_part_of_your_own():
 # Compare the perplexity with that of the [language model](#language-model), which differs only in
 # its positions: in our run, distances lower it by more than a point, with one seed each. `train
 # --attention distance --positions none` trains a translator with them ([the command
-# line](#command-line)); a class of your own goes, with its `PARTS` line, into a file that `--parts`
-# names.
+# line](#command-line)). For a class of your own, put it and its `PARTS` line into a file, and name
+# that with `--parts`.
 #
 # <a id="try-today"></a>
 # ## Try it
@@ -5510,8 +5516,8 @@ def train_with_a_part_of_your_own():
 # | [dropout](#dropout) | 0.1 (base), 0.3 (big; 0.1 for French), on sub-layer outputs and embeddings | 0.25, also inside the feed-forward network; on attention weights only if a run sets `attention_dropout` |
 # | [linear maps](#make-model) | biases only in the feed-forward formula; initial weights not stated | biases in all; Glorot initialization |
 # | [schedule](#schedule) | 4,000 warm-up steps, then the inverse square root | 2,000 steps, `factor` 1.5, then a straight line to zero |
-# | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 32 epochs in batches of at most 1,280 positions |
-# | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs, or the best epoch if it has a higher validation BLEU |
+# | [length](#settings) | 100,000 updates (base) of about 25,000 source and 25,000 target tokens | 12,864 updates (32 epochs) of at most 1,280 positions |
+# | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs |
 # | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#model-to-take-away); weights [rounded to int8](#model-files) |
 #
 # As in the paper, one matrix serves as embeddings and output layer, and label smoothing and Adam's
@@ -5858,8 +5864,8 @@ LIMITS = (
     ("N d_model d_ff h max_len min_freq batch_tokens accum_iter", lambda x: x >= 1, "at least 1"),
     ("warmup epochs shares log_every", lambda x: x >= 1, "at least 1"),
     ("vocab_size average", lambda x: x >= 0, "at least 0"),
-    ("weight_decay", lambda x: 0 <= x < math.inf, "at least 0"),
-    ("factor clip", lambda x: 0 < x < math.inf, "above 0"),
+    ("weight_decay", lambda x: 0 <= x < math.inf, "finite and at least 0"),
+    ("factor clip", lambda x: 0 < x < math.inf, "finite and above 0"),
     ("dropout attention_dropout smoothing", lambda x: 0 <= x < 1, "at least 0 and below 1"),
     ("seed", lambda x: 0 <= x < 2**63, "at least 0 and below 2**63"),
 )
@@ -5890,9 +5896,9 @@ class Config:
     attention_dropout: float = 0.0  # on attention weights
     norm_first: bool = True  # pre-norm; the paper is post-norm
     attention: str = "plain"  # rotary, grouped, rotary-grouped, distance; or a name from --parts
-    feed_forward: str = "plain"  # plain or swiglu
-    norm: str = "plain"  # plain or rms
-    positions: str = "plain"  # plain, learnt or none
+    feed_forward: str = "plain"  # swiglu; or a name from --parts
+    norm: str = "plain"  # rms; or a name from --parts
+    positions: str = "plain"  # learnt, none; or a name from --parts
     encoder_layer: str = "plain"  # or a name from --parts
     decoder_layer: str = "plain"  # or a name from --parts
     bias: bool = True  # in linear maps
@@ -5904,18 +5910,14 @@ class Config:
     batch_tokens: int | None = None  # positions per batch, over all processes; default: by corpus
     accum_iter: int = 1  # batches per update
     warmup: int | None = None  # updates; default: 2,000, or a quarter of all if that is less
-    factor: float | None = (
-        None  # multiplies the learning rate; default: 1.5 for 2,000 warm-up updates
-    )
+    factor: float | None = None  # times the learning rate; default: 1.5 for 2,000 warm-up updates
     schedule: Literal["linear", "inverse_sqrt"] = "linear"  # decay to zero, or the paper's
     clip: float | None = None  # maximum gradient norm; default: no clipping
     weight_decay: float = 0.0  # of matrices, by AdamW; not of norms and biases
     epochs: int | None = None  # passes over the text, times `shares`; default: by corpus
     shares: int | None = None  # parts of one pass, with a checkpoint after each; default: by corpus
     average: int = 6  # at the end, try the mean of this many last epochs
-    precision: Literal["fp32", "bf16"] | None = (
-        None  # of matrix products (fp32: TF32 on a GPU); default: by device
-    )
+    precision: Literal["fp32", "bf16"] | None = None  # fp32 is TF32 on a GPU; default: by device
     compile: bool = False  # use torch.compile for model and loss
     log_every: int = 200  # updates between two lines of the log
     seed: int = 1
@@ -6305,7 +6307,7 @@ def gather(value: object, worker: Worker) -> list:
 
 # %% [markdown]
 # The sentences of a batch are sorted by length. Rank $r$ of $n$ takes the sentences $r$, $r + n$,
-# $r + 2n$ and so on, so all ranks take about equally long. Each rank divides its summed loss by
+# $r + 2n$ and so on, so all finish at about the same time. Each rank divides its summed loss by
 # `tokens / ranks`, where `tokens` counts the whole batch. DDP's mean over ranks is then exactly the
 # mean over all tokens.
 #
@@ -6373,7 +6375,7 @@ def runs_folder() -> Path:
 def refuse_other_things(folder: Path) -> None:
     """UserError for a folder that holds something, but no run."""
     found = sorted(path.name for path in folder.glob("[!.]*"))
-    if found and "train.ids" not in found:  # which a run writes first
+    if found and "train.ids" not in found:  # the first file of a run
         raise UserError(f"{folder} holds {found[0]} and no run: use an empty folder")
 
 
@@ -6642,8 +6644,7 @@ class Run:
         elif config.init_from:
             start_from(model, config.init_from)
         if config.epochs < self.done:
-            done = f"{folder} has trained {self.done} epochs already"
-            raise UserError(f"{done}: give a larger --epochs than {config.epochs}")
+            raise UserError(f"{folder} has {self.done} epochs: give --epochs {self.done} or more")
         if worker.rank == 0:
             write_json(folder / "config.json", about | {"settings": vars(config)})
         self.net = model
@@ -6754,6 +6755,7 @@ class Run:
             log=log,
         )
         speed = ranks * state.tokens / (time.perf_counter() - begin)
+        loads = gpu_loads()
         loss = self.mean_loss(loss, epoch)
         if epoch > self.config.epochs - self.config.average:
             weights = {n: x.to("cpu", copy=True) for n, x in own_weights(self.model).items()}
@@ -6765,7 +6767,7 @@ class Run:
             "learning_rate": self.scheduler.get_last_lr()[0],
             "loss": loss,
             "tokens_per_second": round(speed),
-            "gpu": gpu_loads(),
+            "gpu": loads,
         }
 
     def validate(self, model: EncoderDecoder) -> dict:

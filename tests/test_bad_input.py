@@ -98,7 +98,7 @@ def test_a_wrong_text_is_refused(capsys, place, fault):
 
 SETTINGS = {
     "--dropout nan": "--dropout must be at least 0 and below 1, got nan",
-    "--factor inf": "--factor must be above 0, got inf",
+    "--factor inf": "--factor must be finite and above 0, got inf",
     "--h 3": "--h must be a divisor of --d-model 16, got 3",
     "--languages de-2b": "'2b' is not a language code",
     "--vocab-size 0 --share-embeddings True": "--share-embeddings needs subwords",

@@ -75,15 +75,15 @@ def particles() -> Table:
     least = min((without_range(row[4]) for row in rows), key=lambda cell: int(cell.rstrip("%")))
     [verb] = [without_range(row[5]) for row in rows if row[0] == "*zu*, *an*"]
     return Table(
-        f"The German particle accounts for at least {least} of the shift at the English particle,"
-        f" and with *zu* and *an* the German verb for {verb} of the rest.",
+        f"The German particle brings at least {least} of the shift at the English particle,"
+        f" and with *zu* and *an* the German verb brings {verb} of the rest.",
         [
             "particles",
             "in English",
             "pairs",
             "shift at the English particle",
-            "of that, by the German particle",
-            "of the rest, by the German verb",
+            "of that, from the German particle",
+            "of the rest, from the German verb",
         ],
         rows,
         "Each cell is a median over the pairs, with the interquartile range in brackets. English"
