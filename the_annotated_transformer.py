@@ -2410,7 +2410,8 @@ def what_breaks():
 def attention_of_a_copy_figure():
     model = trained("train_the_copy_task")
     src = len(SPECIALS) + torch.randperm(10).unsqueeze(0)  # (1, S): no token twice
-    greedy_decode(model, src, torch.ones(1, 1, 10, dtype=torch.bool), 12, START)
+    mask = torch.ones(1, 1, 10, dtype=torch.bool)
+    greedy_decode(model, src, mask, 12, START, end_symbol=-1)  # never ends early
     weights = (
         model.decoder.layers[-1].src_attn.attn[0].mean(0)
     )  # (T, S), of the last step; row 11 writes the end
