@@ -4045,6 +4045,8 @@ def seconds_without_and_with_the_cache():
 
 
 # %% [markdown]
+# In our run, decoding is five times as fast with the cache.
+#
 # <a id="averaging"></a>
 # ## Averaging checkpoints
 #
@@ -4696,8 +4698,8 @@ def habits_of_heads():
 
 # %% [markdown]
 # In these sentences, even weights would give each place about 7%. In the published model two of
-# nine heads give one of these places over a quarter: head 3 of layer 3 gives half to the previous
-# token, and head 2 of layer 1 gives 30% to the next.
+# nine heads give one of these places over a quarter: head 3 of layer 3 gives more than half to the
+# previous token, and head 2 of layer 1 a third to the next.
 #
 # > **What do the strongest columns in a map mean?** Often that heads park their weight there. A
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is

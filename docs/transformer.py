@@ -88,7 +88,7 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()  # a fused kernel has none
+        self.attn = None if weights is None else weights.detach()  # some fast kernels return none
         return self.join(heads)
 
 
@@ -194,12 +194,12 @@ class DecoderLayer(nn.Module):
 
 
 def final_norm(layer: EncoderLayer | DecoderLayer) -> nn.Module:
-    """The norm that ends a pre-norm stack; nothing in post-norm."""
+    """The norm that ends a pre-norm stack, a copy of those in its layers; nothing in post-norm."""
     return copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
 
 
 class Encoder(nn.Module):
-    """N encoder layers, then a norm where the layers normalise first: (B, S, D) -> (B, S, D)."""
+    """N encoder layers, then a norm where the layers normalize first: (B, S, D) -> (B, S, D)."""
 
     def __init__(self, layer: EncoderLayer, N: int):
         super().__init__()
@@ -213,7 +213,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """N decoder layers, then a norm where the layers normalise first: (B, T, D) -> (B, T, D)."""
+    """N decoder layers, then a norm where the layers normalize first: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, layer: DecoderLayer, N: int):
         super().__init__()
@@ -370,9 +370,9 @@ class LabelSmoothing(nn.Module):
         right = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         loss = -(1 - self.smoothing - self.share) * right - self.entropy
         if self.share > 0:  # with a share of 0, 0 · log 0 would be NaN
-            before = log_probs[..., : self.padding_idx].sum(-1)
-            after = log_probs[..., self.padding_idx + 1 :].sum(-1)
-            loss = loss - self.share * (before + after)
+            below_pad = log_probs[..., : self.padding_idx].sum(-1)
+            above_pad = log_probs[..., self.padding_idx + 1 :].sum(-1)
+            loss = loss - self.share * (below_pad + above_pad)
         return loss.masked_fill(target == self.padding_idx, 0.0).sum()
 
 
@@ -504,8 +504,8 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END) -> Tensor:
     """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
 
-    A row is the start symbol, tokens, the end symbol, then padding. `max_len` (2 or more) counts
-    the start and the end; it may be a tensor (B,) with a limit for each row.
+    A row is the start symbol, tokens, the end symbol if it came in time, then padding. `max_len` (2
+    or more) counts the start and the end; it may be a tensor (B,) with a limit for each row.
     """
     written = src.new_full((len(src), 1), start_symbol)
     ended = torch.zeros(len(src), dtype=torch.bool, device=src.device)
