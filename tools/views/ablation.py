@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from tools import records
 from tools.results import plan
-from tools.views.common import Table, record
+from tools.views.common import Table, runs_that_compare
 
 PAPER_BASE = 25.8
 
@@ -74,10 +73,10 @@ def differences(value_of_base: str, found: dict[str, float], base: float) -> str
 
 def table_3() -> Table:
     """What each change gains or loses, in the paper and here."""
-    found = {name: record(f"runs/{name}-seed-1") for name in plan.VARIATIONS}
-    made = {name: run["summary"] for name, run in found.items()}
-    records.check_comparable(made)
-    measured = {name: run["log"][-1]["bleu"] for name, run in found.items()}
+    runs = runs_that_compare(f"{name}-seed-1" for name in plan.VARIATIONS).values()
+    measured = {
+        name: run["log"][-1]["bleu"] for name, run in zip(plan.VARIATIONS, runs, strict=True)
+    }
     base = measured["base"]
     rows = []
     for group in GROUPS:
@@ -92,5 +91,5 @@ def table_3() -> Table:
         rows,
         f"The paper: newstest2013, without averaged checkpoints. Here: Multi30k, validation split,"
         f" greedy decoding, seed 1; the recipe for {epochs} epochs, a quarter of them warm-up.",
-        list(made.values()),
+        [run["summary"] for run in runs],
     )

@@ -20,6 +20,13 @@ def record(name: str) -> dict:
     raise ValueError(f"not on record: {name}")
 
 
+def runs_that_compare(names: Iterable[str]) -> dict[str, dict]:
+    """Records of training runs by name; ValueError where one is missing or they do not compare."""
+    found = {name: record(f"runs/{name}") for name in names}
+    records.check_comparable({name: run["summary"] for name, run in found.items()})
+    return found
+
+
 def listed(names: Iterable[str], joint: str = "and") -> str:
     """Names as a sentence lists them: a, b and c; "none" if there are none."""
     *first, end = list(names) or ["none"]

@@ -4,14 +4,16 @@ import altair as alt
 
 from tools import records
 from tools.results import plan
-from tools.views.common import Chart, Table, in_markdown, listed, record, with_range, wrapped
-
-
-def summaries(*rows: plan.Row) -> dict[str, dict]:
-    """What is on record of the runs of rows, by run; ValueError where they do not compare."""
-    found = {run: record(f"runs/{run}")["summary"] for row in rows for run in row.runs}
-    records.check_comparable(found)
-    return found
+from tools.views.common import (
+    Chart,
+    Table,
+    in_markdown,
+    listed,
+    record,
+    runs_that_compare,
+    with_range,
+    wrapped,
+)
 
 
 def scores(row: plan.Row, split: str) -> list[float]:
@@ -35,10 +37,10 @@ def about_scores() -> str:
 
 def for_readme() -> str:
     """The short table, and how it was measured."""
-    runs = summaries(*plan.ROWS)
+    runs = runs_that_compare(run for row in plan.ROWS for run in row.runs)
     rows = []
     for row in plan.ROWS:
-        parameters = f"{runs[row.runs[0]]['parameters'] / 1e6:.1f} M"
+        parameters = f"{runs[row.runs[0]]['summary']['parameters'] / 1e6:.1f} M"
         bleu = [with_range(scores(row, split), 1) for split in plan.TESTS]
         rows.append([row.step, *bleu, parameters])
     columns = ["step", "test 2016 BLEU", "test 2017 BLEU", "parameters"]
@@ -69,7 +71,7 @@ def steps() -> Table:
         for row in plan.ROWS[1:]
         if all(found[row.name, split]["interval"][0] > 0 for split in plan.TESTS)
     ]
-    runs = summaries(*plan.scored())
+    runs = runs_that_compare(run for row in plan.scored() for run in row.runs)
     return Table(
         f"These steps gain on both test sets, with intervals above zero: {listed(sure)}.",
         ["step", "test 2016 BLEU", "gain", "test 2017 BLEU", "gain"],
@@ -77,7 +79,7 @@ def steps() -> Table:
         f"Multi30k, German to English but for the last row. {about_scores()} Each gain is relative"
         " to the row above, before rounding; brackets give its 95% confidence interval, from"
         f" {drawn['draws']:,} samples of the test sentences and of the seeds.",
-        list(runs.values()),
+        [run["summary"] for run in runs.values()],
     )
 
 
