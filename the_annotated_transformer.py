@@ -4293,7 +4293,7 @@ def ten_fixed_test_sentences():
 #
 # <!-- results: steps -->
 #
-# **These steps gain on both test sets, with intervals above zero: *subword vocabulary* and *beam search*.**
+# **Together the steps raise BLEU from 38.6 to 42.2 on test 2016 and from 33.0 to 38.8 on test 2017. These gain on both, with intervals above zero: *subword vocabulary* and *beam search*.**
 #
 # | step | test 2016 BLEU | gain | test 2017 BLEU | gain |
 # | --- | ---: | ---: | ---: | ---: |
