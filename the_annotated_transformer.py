@@ -1811,8 +1811,8 @@ def masks_of_a_short_sentence():
 
 
 # %% [markdown]
-# A key is open if it is a real token and, in the target, not later than the query. The last number
-# is `ntokens`: the batch has seven tokens to predict.
+# A key is open if it is a real token and, in the target, not later than the query. `ntokens` counts
+# both sentences: seven tokens to predict.
 #
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
@@ -1973,7 +1973,7 @@ def check_the_loss_is_a_mean_over_real_tokens():
 # \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises during the
 # *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks at
 # $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. The paper's *factor* is 1. [Part 4](#copy-task) halves
-# it; with $D = 64$ and a warm-up of 200, the peak is still 0.0044.
+# it; with $D = 64$ and a warm-up of 200, the peak rises to 0.0044.
 
 
 # %% tags=["bare"]
@@ -2051,9 +2051,9 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 # schedule, counts tokens, can evaluate only (`mode="eval"`), and can let several batches share one
 # update. On first reading, skip `train_state` and `log`.
 #
-# **Gradient accumulation** replaces one batch that is too large for memory by several. PyTorch adds
+# **Gradient accumulation** splits a batch that is too large for memory into several. PyTorch adds
 # up gradients until `zero_grad` clears them, so we step the optimizer after the last of
-# `accum_iter` batches. Losses are divided by the tokens of the whole update, so all its words count
+# `accum_iter` batches. Losses are divided by the token count of the update, so all tokens count
 # alike.
 
 
@@ -2118,7 +2118,7 @@ def run_epoch(
 # An *epoch* is one pass over the training data. From epoch to epoch the training loss usually keeps
 # falling. The loss on held-out sentences (the *validation loss*) falls at first and may then rise.
 # From there on the model is **overfitting**: it memorizes training sentences and gets worse on new
-# ones. So one keeps the *checkpoint*, the saved weights, that does best in validation, and chooses
+# ones. So one keeps the *checkpoint* (saved weights) that does best in validation, and chooses
 # *hyperparameters* such as `warmup` by validation, too. The final score then needs a third set, the
 # *test set*, which played no part in any choice.
 #
@@ -2158,10 +2158,10 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 
 # %% [markdown]
 # > **How can label smoothing hurt perplexity and help BLEU, as the paper reports (§5.4)?**
-# > Perplexity rewards a probability of the true word beyond $1 - \epsilon$, and smoothing punishes
-# > it. [BLEU](#bleu), the usual score of translations, depends only on the words that the model
-# > writes, and a less certain model can still rank the right word first. The paper does not say why
-# > BLEU gains.
+# > Perplexity rewards any gain of the true word; smoothing punishes those beyond $1 - \epsilon$.
+# > [BLEU](#bleu), the usual score of translations, depends only on the words that the model writes,
+# > and a less certain model can still rank the right word first. The paper does not say why BLEU
+# > gains.
 #
 # <a id="try-training"></a>
 # ## Try it
@@ -2394,12 +2394,12 @@ def what_breaks():
 #
 # <!-- end of results: copied -->
 #
-# Without residual connections the model does not even learn where to stop. The table hardly shows
-# what norms, feed-forward networks and the division are for: without one of them, a model of this
-# easy task only [learns more slowly](#failures). With one head of width 512, where undivided scores
-# are large, the same task fails without the division. Without it, the translator of Part 6 falls
-# from 24 to 6 on [BLEU](#bleu)'s scale of 100. Nor does that translator need feed-forward networks;
-# in the paper, wider ones translate better.
+# Without residual connections the model does not even learn where to stop. The table cannot show
+# what norms, feed-forward networks and the division are for: without one of them, a model only
+# [learns this easy task more slowly](#failures). With one head of width 512, where undivided scores
+# are large, a model fails without the division, and the translator of Part 6 falls from 24 to 6 on
+# [BLEU](#bleu)'s scale of 100. That translator needs no feed-forward networks; in the paper, wider
+# ones translate better.
 #
 # How does a model copy? To write a token, the decoder must find it in the source. So we expect a
 # diagonal in cross-attention:
@@ -2438,8 +2438,8 @@ published("warmups")
 
 # %% [markdown]
 # **Figure 17.** Mean loss of the last ten of 400 updates, by peak learning rate. Each point is one
-# run; there are seven rates with three seeds each. The dashed line, $\log 12 = 2.48$, is a model
-# that finds all twelve tokens equally likely.
+# run; there are seven rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven
+# tokens and the end, all equally likely.
 #
 # <!-- results: warmups -->
 #
@@ -3358,9 +3358,9 @@ def merges_of_four_words():
 
 
 # %% [markdown]
-# The mark `▁` stands for the space before a word. *newest* and *widest* occur nine times, so two
-# merges make *est*. After five, *▁low* is a subword, too. To cut a new word, split it into letters
-# and apply the merges in the order in which they were learnt: *lowest* becomes *▁low* and *est*.
+# The mark `▁` stands for the space before a word. *est* occurs 6 + 3 = 9 times, so the first two
+# merges make it. After five, *▁low* is a subword, too. To cut a new word, split it into letters and
+# apply the merges in the order in which they were learnt: *lowest* becomes *▁low* and *est*.
 #
 # For real text we use the library `tokenizers`, which is much faster. It first splits text at
 # spaces and around punctuation, so no subword joins a word and a comma. Our class has the methods
@@ -3442,12 +3442,12 @@ def subwords_of_a_few_words():
 # <a id="model-to-take-away"></a>
 # ## A finished model
 #
-# The rest of this page uses the published model, trained with all of this. It has three layers of
-# width 192 in each stack, three heads and 5,000 subwords. The learning rate rises and then falls to
-# zero in straight lines ([all settings](#settings)). Training took 32 epochs and nearly two hours
-# on two CPU cores; [the engine room](#command-line) shows how to train your own. The folder
-# `pretrained/` holds the weights ([rounded to 8 bits](#model-files)), the subwords and the
-# settings. Tables call this model *recipe-3*.
+# The rest of this page uses the published model, trained with subwords and one matrix. It has three
+# layers of width 192 in each stack, three heads and 5,000 subwords. The learning rate rises and
+# then falls to zero in straight lines ([all settings](#settings)). Training took 32 epochs and
+# nearly two hours on two CPU cores; [the engine room](#command-line) shows how to train your own.
+# The folder `pretrained/` holds the weights ([rounded to 8 bits](#model-files)), the subwords and
+# the settings. Tables call this model *recipe-3*.
 #
 # *Folded: the next two cells build a model from its settings and read such a folder.*
 
@@ -3659,7 +3659,7 @@ def length_penalty(length: Tensor | int, alpha: float) -> Tensor | float:
 # %% [markdown]
 # Now the search for one sentence. A hypothesis is a pair: a log-probability, and ids from the start
 # token on. `grow` is one step. Finished hypotheses keep their places. The others are equally long,
-# so log-probability ranks them; the score waits for the end.
+# so log-probability ranks them; we score only at the end.
 
 
 # %%
@@ -3742,7 +3742,7 @@ def one_search():
 # Part 8 explains, a beam of two gains a point over greedy decoding in one run, and a wider one
 # gains no more; we keep the paper's four. A larger $\alpha$ gains a few tenths, which may be
 # chance. `beam_search` uses the paper's 0.6, and Part 8 also tries 1. We go no higher: above 1, the
-# divisor outgrows a constant cost per token, so endless repetition would pay.
+# divisor grows faster than the text, so endless repetition can pay.
 #
 # <!-- results: beam -->
 #
@@ -3780,12 +3780,12 @@ def one_search():
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
 # `with_cache` copies the decoder, but not its weights, and wraps each attention. A decoder expects
-# states (B, T, D). With a cache $T$ is always 1, so we put a sentence's hypotheses there: (B, beam,
-# D). Norms and feed-forward networks treat each vector alone and do not notice. In cross-attention
-# the hypotheses are several queries to one memory, whose keys and values are computed once. Only
+# states (B, T, D). With a cache $T$ is always 1, so this axis holds the hypotheses: (B, beam, D).
+# Norms and feed-forward networks treat each vector alone and do not notice. In cross-attention the
+# hypotheses are several queries to one memory, whose keys and values are computed once. Only
 # self-attention must keep hypotheses apart, so `CachedAttention` gives each a row, with one query,
 # and appends the new key and value to those kept. The cache holds no future, so no mask is needed.
-# `keep` drops or copies rows as the beam does.
+# `keep` makes the rows follow the beam.
 
 
 # %%
@@ -3929,7 +3929,7 @@ def check_cached_and_plain_decoding_agree():
 # **Stop.** An unfinished hypothesis can only lose probability. At best it loses none and reaches
 # the length limit $T_\mathrm{max}$, which has the largest divisor. So for $\alpha \ge 0$ its score
 # can never exceed $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$. We stop once the best finished score
-# reaches all these bounds. At the limit the best hypothesis wins, finished or not. A sentence that
+# reaches every such bound. At the limit the best hypothesis wins, finished or not. A sentence that
 # is done leaves the batch and the cache.
 
 
@@ -4025,7 +4025,8 @@ def check_a_batch_is_searched_like_each_sentence_alone():
 
 
 # %% [markdown]
-# What does the cache save? We translate 200 sentences greedily, once without it and once with it:
+# How much faster is `beam_search`, with its cache, than `greedy_decode`? We translate 200 sentences
+# with each, with a beam of one:
 
 
 # %%
@@ -4045,7 +4046,8 @@ def seconds_without_and_with_the_cache():
 
 
 # %% [markdown]
-# In our run, decoding is five times as fast with the cache.
+# In our run it is five times as fast. Besides the cache, it helps that finished sentences leave the
+# batch.
 #
 # <a id="averaging"></a>
 # ## Averaging checkpoints
@@ -4099,7 +4101,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # <details><summary>Answer</summary>
 #
-# Once a sentence leaves, cache and beam differ in their rows, and the search crashes. If all end
+# Once a sentence leaves, cache and beam differ in size, and the search crashes. If all end
 # together, a beam of one works, but in a wider beam hypotheses attend to the past of others. The
 # check of the batch finds both.
 #
@@ -4293,7 +4295,7 @@ def ten_fixed_test_sentences():
 #
 # <!-- results: steps -->
 #
-# **Together the steps raise BLEU from 38.6 to 42.2 on test 2016 and from 33.0 to 38.8 on test 2017. These gain on both, with intervals above zero: *subword vocabulary* and *beam search*.**
+# **Together the steps raise BLEU from 38.6 to 42.2 on test 2016 and from 33.0 to 38.8 on test 2017. Gains on both, with intervals above zero: *subword vocabulary* and *beam search*.**
 #
 # | step | test 2016 BLEU | gain | test 2017 BLEU | gain |
 # | --- | ---: | ---: | ---: | ---: |

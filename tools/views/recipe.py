@@ -79,7 +79,7 @@ def steps() -> Table:
         totals.append(f"from {first:.1f} to {last:.1f} on {test}")
     runs = runs_that_compare(run for row in plan.scored() for run in row.runs)
     return Table(
-        f"Together the steps raise BLEU {listed(totals)}. These gain on both, with intervals above"
+        f"Together the steps raise BLEU {listed(totals)}. Gains on both, with intervals above"
         f" zero: {listed(sure)}.",
         ["step", "test 2016 BLEU", "gain", "test 2017 BLEU", "gain"],
         rows,
