@@ -66,7 +66,7 @@ OF_ROWS = {
 }
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
 ROWS = (
-    Row("words", "word vocabulary", ("words-seed-1", "words-seed-2")),
+    Row("words", "word vocabulary", tuple(f"words-seed-{seed}" for seed in SEEDS)),
     Row("subwords", "subword vocabulary", tuple(f"subwords-seed-{seed}" for seed in SEEDS)),
     Row("one-matrix", "one matrix for all embeddings", FULL),
     Row("beam", "beam search", FULL, BEAM),
