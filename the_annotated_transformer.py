@@ -2412,9 +2412,7 @@ def attention_of_a_copy_figure():
     src = len(SPECIALS) + torch.randperm(10).unsqueeze(0)  # (1, S): no token twice
     mask = torch.ones(1, 1, 10, dtype=torch.bool)
     greedy_decode(model, src, mask, 12, START, end_symbol=-1)  # never ends early
-    weights = (
-        model.decoder.layers[-1].src_attn.attn[0].mean(0)
-    )  # (T, S), of the last step; row 11 writes the end
+    weights = model.decoder.layers[-1].src_attn.attn[0].mean(0)  # (T, S); row 11 writes the end
     text = "Cross-attention of a copy: most weight lies on the diagonal."
     return heat_map(weights[:10], src[0].tolist(), ["reads", "writes", "weight"], text, "blues")
 
@@ -4031,18 +4029,17 @@ def check_a_batch_is_searched_like_each_sentence_alone():
 
 # %%
 @example
-def seconds_without_and_with_the_cache():
+def seconds_to_translate_without_and_with_the_cache():
     translator = translator_at_hand()
     sentences = [source for source, _ in corpus_at_hand().pairs("val")[:200]]
-    decoders = {"without": greedy_decode, "with": functools.partial(beam_search, beam=1)}
+    decoders = {"greedy_decode": greedy_decode}
+    decoders["beam_search, beam=1"] = functools.partial(beam_search, beam=1)
     rows = []
     for name, decode in decoders.items():
         begin = time.perf_counter()
         translate(translator, sentences, decode)
         rows.append((name, time.perf_counter() - begin))
-    return table(
-        rows, ["cache", "seconds"], "short captions; the longer the text, the more it saves"
-    )
+    return table(rows, ["decoder", "seconds"], f"200 sentences, model {translator.name}")
 
 
 # %% [markdown]
@@ -4683,9 +4680,8 @@ def habits_of_heads():
             model.encode(torch.tensor([ids], device=translator.device), None)
             layers = [layer.self_attn.attn for layer in model.encoder.layers]
             maps = torch.cat(layers)  # (N, H, S, S)
-            previous = maps.diagonal(-1, dim1=2, dim2=3).mean(
-                -1
-            )  # (N, H); the first token has none
+            # Each (N, H); the first token has none before it, the last none after it.
+            previous = maps.diagonal(-1, dim1=2, dim2=3).mean(-1)
             following = maps.diagonal(1, dim1=2, dim2=3).mean(-1)
             end = maps[..., -1].mean(-1)
             found.append(torch.stack([previous, following, end], dim=-1))
