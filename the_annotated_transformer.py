@@ -1882,8 +1882,6 @@ def one_smoothed_row():
 
 # %% [markdown]
 # With an exaggerated $\epsilon = 0.4$, *dog* keeps 0.6, and the five other words share 0.4.
-# PyTorch's `F.cross_entropy` can also smooth labels. It shares $\epsilon$ among *all* words, even
-# padding and, like Szegedy et al., the right one.
 #
 # Smoothing penalizes overconfidence. Let a model give probability $p$ to the right word and spread
 # the rest evenly over the others:
@@ -2532,9 +2530,9 @@ published("warmups")
 # > stores them.
 #
 # **Parallel work.** The steps of a recurrent layer wait for each other. Attention computes all
-# positions at once, in a few large products, which made the Transformer quick to train. (Writing a
-# translation stays sequential: each token waits for the one before.) Large products pay off even on
-# one CPU thread, where we timed each layer for one sequence and for a batch of 16:
+# positions at once, in a few large products, which made the Transformer quick to train. Writing a
+# translation stays sequential, since each token waits for the one before. Large products pay off
+# even on one CPU thread, where we timed each layer for one sequence and for a batch of 16:
 
 
 # %% tags=["hide-input"]
@@ -4029,7 +4027,7 @@ def check_a_batch_is_searched_like_each_sentence_alone():
 
 # %%
 @example
-def seconds_to_translate_without_and_with_the_cache():
+def seconds_of_two_decoders():
     translator = translator_at_hand()
     sentences = [source for source, _ in corpus_at_hand().pairs("val")[:200]]
     decoders = {"greedy_decode": greedy_decode}
@@ -4369,9 +4367,9 @@ published("training")
 # the operations of the cheapest. Into French, the base model stays below them all. At 41.8 (Table 2
 # and abstract), the big one beats them all; at 41.0 (text of §6.1), only the single models.
 #
-# (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing, from the
-# base model's value → to others, each with its gain in BLEU. Our base model is the recipe. We
-# trained it and every variant from scratch, for five epochs instead of 32:
+# (§6.2, Table 3) What matters in the model? Each row of this *ablation* changes one thing. The base
+# model's value stands before the arrow; new values follow, with what they gain in BLEU. Our base
+# model is the recipe. We trained it and every variant from scratch, for five epochs instead of 32:
 #
 # <!-- results: table-3 -->
 #
@@ -4423,7 +4421,7 @@ published("training")
 #
 # (§6.3, Table 4) A Transformer of four layers also learns to write the parse tree of an English
 # sentence. Trained on 40,000 sentences alone, it reaches 91.3 F1, a measure of correct brackets;
-# the best earlier discriminative parser so trained reached 91.7.
+# the best earlier discriminative parser, trained on the same sentences, reached 91.7.
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -4435,7 +4433,7 @@ published("training")
 # (§5.1, §5.2) The base model trains for 100,000 steps and the big one for 300,000, with about
 # 25,000 tokens on each side of a batch. The operations in the paper's Table 2 are an estimate:
 # hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain (§6.1, footnote
-# 5). They are two to four times what we count.
+# 5). They are two to four times our count.
 #
 # > **Is there a rule of thumb?** Six operations per parameter and token ([Kaplan et al.,
 # > 2020](https://arxiv.org/abs/2001.08361)): a multiplication and an addition in each of three
@@ -4651,10 +4649,7 @@ def attention_maps_figure():
 # *hebt*? A map cannot tell, so we will [ask by an experiment](#one-word).
 #
 # In encoder self-attention the particle looks back: in layer 1, head 1, *auf* gives 76% of its
-# weight to *hebt*. The verb does not look ahead: *hebt* gives *auf* at most 28%, in any head.
-#
-# In the paper's maps (its Figures 3 to 5), many heads attend from *making* to *more difficult*, six
-# and seven words on, and two attend from *its* to *Law* and *application*.
+# weight to *hebt*. In the other direction, *hebt* gives *auf* at most 28% in any head.
 #
 # > **Is attention an explanation?** [Jain and Wallace (2019)](https://arxiv.org/abs/1902.10186) say
 # > no: in recurrent classifiers, very different weights can give the same prediction. [Wiegreffe
@@ -4945,11 +4940,11 @@ def hebt_auf_or_hebt_heraus():
 #
 # <details><summary>How this was measured</summary>
 #
-# Each cell is a median over the pairs, with the interquartile range in brackets. English particles
-# are *at*, *away*, *by*, *down*, *off*, *past*, *through* and *up*; a dash stands where other words
-# make less than 5% of the shift. Of 497 pairs, 417 count, 29 of them captions: both sentences have
-# equally many subwords, and each translation has an English phrase listed for its particle and none
-# listed for the other.
+# Each cell is a median over the pairs, with the interquartile range in brackets. A share exceeds
+# 100% where other words move the other way. English particles are *at*, *away*, *by*, *down*,
+# *off*, *past*, *through* and *up*; a dash stands where other words make less than 5% of the shift.
+# Of 497 pairs, 417 count, 29 of them captions: both sentences have equally many subwords, and each
+# translation has an English phrase listed for its particle and none listed for the other.
 #
 # </details>
 #
@@ -4957,12 +4952,11 @@ def hebt_auf_or_hebt_heraus():
 #
 # Read the first row like this: 19% of the shift is at the particle *at*, and the German particle
 # alone brings all of that. The rest is mostly at the verb, and the German verb alone brings 93% of
-# it. (A share exceeds 100% where other words move the other way.) So half of the rule holds in all
-# rows: the English particle reads the German one. The other half shows only with *zu* and *an*, the
-# only pair here that changes the English verb. There the first encoder layer already brings the
-# particle to the verb: swap the verb's vector after that layer, and it still brings 93% of the
-# rest. So a decoder that attends to a German verb may be reading its particle. **Attention shows
-# where a vector is read, not which words it speaks for.**
+# it. So half of the rule holds in all rows: the English particle reads the German one. The other
+# half shows only with *zu* and *an*, the only pair here that changes the English verb. There the
+# first encoder layer already brings the particle to the verb: swap the verb's vector after that
+# layer, and it still brings 93% of the rest. So a decoder that attends to a German verb may be
+# reading its particle. **Attention shows where a vector is read, not which words it speaks for.**
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5031,9 +5025,11 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
     for layer in whole.decoder.layers:
         for weight in layer.src_attn.parameters():
             nn.init.zeros_(weight)
-    weights = whole.state_dict()
-    for name in [name for name in weights if name.startswith("decoder") and "sublayer.2" in name]:
-        weights[name.replace("sublayer.2", "sublayer.1")] = weights[name]  # of the feed-forward
+    weights = {
+        name.replace("sublayer.2", "sublayer.1"): weight  # without the second of three sub-layers
+        for name, weight in whole.state_dict().items()
+        if "sublayer.1" not in name
+    }
     alone = make_language_model(13, N=2, d_model=16, d_ff=32, h=4).eval()
     alone.load_state_dict(weights, strict=False)  # those that it has
     src = torch.randint(11, (2, 5))
@@ -5682,7 +5678,6 @@ def train_with_a_part_of_your_own():
 # | [query, key, value](#three-matrices) | what a word looks for, can be found by, and passes on |
 # | [residual connection](#residual) | adding a sub-layer's output to its input |
 # | [residual stream](#residual) | the running sum that every sub-layer reads and adds to |
-# | [RMSNorm, SwiGLU, rotary](#since-2017) | today's norm, feed-forward network and positions |
 # | [softmax](#one-sentence) | turns scores into probabilities: $e^{s_i} / \sum_j e^{s_j}$ |
 # | [sub-layer](#residual) | attention or feed-forward network inside a layer |
 # | [subword](#byte-pairs) | a word or a piece of one, found by byte-pair encoding |

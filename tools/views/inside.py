@@ -86,7 +86,8 @@ def particles() -> Table:
             "of the rest, from the German verb",
         ],
         rows,
-        "Each cell is a median over the pairs, with the interquartile range in brackets. English"
+        "Each cell is a median over the pairs, with the interquartile range in brackets. A share"
+        " exceeds 100% where other words move the other way. English"
         " particles are *at*, *away*, *by*, *down*, *off*, *past*, *through* and *up*; a dash"
         f" stands where other words make less than 5% of the shift. Of {found['tried']} pairs,"
         f" {len(found['pairs'])} count, {captions} of them captions: both"

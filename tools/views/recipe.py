@@ -29,10 +29,9 @@ def scores(row: plan.Row, split: str) -> list[float]:
 def about_scores() -> str:
     """How the scores of the rows were made."""
     [signature] = {entry["signature"] for entry in record("scores")["scores"]}
-    seeds = listed(map(str, sorted({len(row.runs) for row in plan.ROWS} - {1})), "or")
     return (
-        f"A score with a range in brackets is the mean over {seeds} seeds; others are of a single"
-        " seed."
+        f"A score with a range in brackets is the mean over {len(plan.SEEDS)} seeds; others are of"
+        " a single seed."
         f" sacreBLEU signature: `{signature}`."
     )
 
