@@ -84,11 +84,11 @@ build/run: FORCE
 	@cmp -s $@.now $@ || cp $@.now $@
 
 CORPUS := $(wildcard .data/multi30k/*)
-$(EXECUTED): $(NOTEBOOK) build/run $(CORPUS) $(wildcard pretrained/*.json pretrained/*.safetensors docs/results/views/*.json)
+$(EXECUTED): $(NOTEBOOK) build/run $(CORPUS) $(wildcard pretrained/*.json pretrained/*.safetensors results/views/*.json)
 	ANNOTATED_RUN=$(ANNOTATED_RUN) $(PY) -m tools.page.execute run $(NOTEBOOK) $@ \
 	  $(if $(filter-out $(NOTEBOOK),$?),,--keep-outputs)
 
-PAGE_IS_OF := $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*) images/* docs/results/learning.json) pyproject.toml LICENSE
+PAGE_IS_OF := $(wildcard $(addprefix tools/page/,*.* */*.* */*/*.*) images/* results/learning.json) pyproject.toml LICENSE
 build/index.html: $(EXECUTED) $(filter-out %.pyc,$(PAGE_IS_OF))
 	$(PY) -m tools.page.build make $(EXECUTED) $@
 
@@ -172,15 +172,15 @@ export: $(READY) ## Quantise a model or run to int8 for distribution: ARGS="MODE
 convert: $(READY) ## Convert a model of the 2018 or 2022 edition to the current format: ARGS="SOURCE FOLDER --words WORDS.json"
 	$(PY) -m tools.models convert $(ARGS)
 
-# Records of docs/results: each step makes only what is not on record, and goes on where it was stopped.
+# Records of results: each step makes only what is not on record, and goes on where it was stopped.
 RESULTS := $(PY) -m tools.results
-results: $(READY) ## Train the rows of the tables, score each once, write docs/results (days on a CPU)
+results: $(READY) ## Train the rows of the tables, score each once, write results (days on a CPU)
 	$(RESULTS).train run
 	for step in validate test steps; do $(RESULTS).score $$step || exit; done
 	$(RESULTS).ship pretrained
 	$(MAKE) views
 
-experiments: $(READY) ## Run the small experiments in the text, write docs/results (an hour or two)
+experiments: $(READY) ## Run the small experiments in the text, write results (an hour or two)
 	for step in copying translating checks; do $(RESULTS).faults $$step || exit; done
 	for step in warmups lengths heads length_cost; do $(RESULTS).experiments $$step || exit; done
 	$(RESULTS).particles measure
@@ -191,7 +191,7 @@ bench: $(READY) ## Compare speed with other implementations, on a GPU if CUDA_VI
 	$(PY) -m pip install --quiet ctranslate2==4.8.5
 	$(RESULTS).speed run
 
-views: $(READY) ## Write the tables of script and README, and the charts, from the records of docs/results
+views: $(READY) ## Write the tables of script and README, and the charts, from the records of results
 	$(PY) -m tools.views
 
 mutants: $(READY) ## Make random changes in Parts 1 to 4, and list those that no test catches (ARGS=SEED; minutes)

@@ -20,7 +20,8 @@
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
-# **Figure 1.** Attention from English to German. A curve joins each English piece to the German
+# <a id="figure-first-translation"></a>
+# **Figure.** Attention from English to German. A curve joins each English piece to the German
 # pieces the model looked at while writing it, in its last layer, averaged over its heads ([Part
 # 9](#looking-inside)). Nobody told it which words belong together: it learnt that by learning to
 # translate.
@@ -228,12 +229,12 @@ def table(rows: Sequence, columns: Sequence[str], caption: str = ""):
 
 
 def published(name: str) -> None:
-    """Show a finished chart of docs/results, or say that it is missing."""
+    """Show a finished chart of results, or say that it is missing."""
 
     def show():
         import altair as alt
 
-        path = HERE / "docs" / "results" / "views" / f"{name}.json"
+        path = HERE / "results" / "views" / f"{name}.json"
         if not path.is_file():
             return f"not measured, or not beside this notebook: see `make help` ({name})"
         return alt.Chart.from_json(path.read_text(encoding="utf-8"))
@@ -306,7 +307,8 @@ def published(name: str) -> None:
 #
 # ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next. Each box has the number of its Part, 1 or 2; below are the Parts 3 to 10.](images/sketch.svg)
 #
-# **Figure 2.** A Transformer, with the encoder on the left and the decoder on the right. The
+# <a id="figure-sketch"></a>
+# **Figure.** A Transformer, with the encoder on the left and the decoder on the right. The
 # numbers say which Part explains each box; on the page they lead there. Layer normalization and
 # some sums are left out.
 #
@@ -505,7 +507,8 @@ def before_and_after_the_matrices_figure():
 
 
 # %% [markdown]
-# **Figure 3.** *Ball* asks, before and after the matrices. The line is its query, the discs mark
+# <a id="figure-before-and-after-the-matrices"></a>
+# **Figure.** *Ball* asks, before and after the matrices. The line is its query, the discs mark
 # the keys, and a larger disc means more weight. On the left *Ball* attends to *Mädchen* (girl) and
 # itself, on the right to *roten*.
 #
@@ -612,7 +615,8 @@ def derivative_by_width_figure():
 
 
 # %% [markdown]
-# **Figure 4.** Mean size of the softmax's derivative, for random vectors as at the start of
+# <a id="figure-derivative-by-width"></a>
+# **Figure.** Mean size of the softmax's derivative, for random vectors as at the start of
 # training. With the division it hardly depends on the width. Undivided, it shrinks as vectors get
 # wider.
 #
@@ -692,7 +696,8 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 # %% [markdown]
 # ![Scaled dot-product attention: queries times keys, divided by the root of their width, give scores; the mask closes some; a softmax over each row gives weights, which average the values.](images/attention.svg)
 #
-# **Figure 5.** Attention at work (the paper's Figure 2, left).
+# <a id="figure-attention"></a>
+# **Figure.** Attention at work (the paper's Figure 2, left).
 #
 # Now the whole sentence at once, through the three matrices:
 
@@ -725,7 +730,8 @@ def all_words_ask_through_matrices_figure():
 
 
 # %% [markdown]
-# **Figure 6.** Each row is a word that asks, each column a word that answers, and each row sums to
+# <a id="figure-all-words-ask-through-matrices"></a>
+# **Figure.** Each row is a word that asks, each column a word that answers, and each row sums to
 # one. *Mädchen* attends more to *roten* than to *kleines* (little), because nothing in these
 # vectors says which one stands next to it. And *hebt* and *auf*, whose queries point down, land on
 # *einen* (a): we made these matrices for nouns, and the weights must go somewhere.
@@ -767,7 +773,8 @@ def attention_by_hand_figure():
 
 
 # %% [markdown]
-# **Figure 7.** A larger disc means more weight. All matrices start as the identity. On the page you
+# <a id="figure-attention-by-hand"></a>
+# **Figure.** A larger disc means more weight. All matrices start as the identity. On the page you
 # can rotate them, drag the query and the keys, go through five steps (compare, divide, mask,
 # softmax, mix), and run three experiments.
 #
@@ -819,7 +826,8 @@ def check_attention_equals_torch():
 #
 # ![Multi-head attention: three linear maps for queries, keys and values, each split into H heads; attention in every head; the heads joined, and an output linear map.](images/multi-head.svg)
 #
-# **Figure 8.** Multi-head attention (the paper's Figure 2, right). Here $Q$, $K$ and $V$ are the
+# <a id="figure-multi-head"></a>
+# **Figure.** Multi-head attention (the paper's Figure 2, right). Here $Q$, $K$ and $V$ are the
 # inputs before projection, often the same matrix three times. The learnt matrices are $W_i^Q$,
 # $W_i^K$ and $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$.
 #
@@ -996,13 +1004,14 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="encoder-decoder"></a>
 # ## The plan
 #
-# In Figure 9, each attention and each feed-forward network has a *norm* before it, which brings
-# vectors to a fixed size, and a sum after it ([why](#residual)). (§3) The encoder's output, one
-# vector per source position, is the *memory*.
+# In [Figure](#figure-architecture), each attention and each feed-forward network has a *norm*
+# before it, which brings vectors to a fixed size, and a sum after it ([why](#residual)). (§3) The
+# encoder's output, one vector per source position, is the *memory*.
 #
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
-# **Figure 9.** The whole model, as in the paper's Figure 1 but with the norms first. From layer to
+# <a id="figure-architecture"></a>
+# **Figure.** The whole model, as in the paper's Figure 1 but with the norms first. From layer to
 # layer the shape never changes. On the page, type a sentence and press Play to follow it through
 # the model, or point at a box: you see the vector of the chosen subword, the weights of every head
 # and, in the decoder, what the model would predict at this point (the *[logit lens](#logit-lens)*).
@@ -1091,7 +1100,8 @@ def sinusoids_figure():
 
 
 # %% [markdown]
-# **Figure 10.** Sinusoids for D = 24. A row is the signature of one position, a column is one wave.
+# <a id="figure-sinusoids"></a>
+# **Figure.** Sinusoids for D = 24. A row is the signature of one position, a column is one wave.
 # The fast waves on the left tell neighbours apart; the slow ones on the right hardly change within
 # a sentence.
 #
@@ -1131,7 +1141,8 @@ def inner_products_by_distance_figure():
 
 
 # %% [markdown]
-# **Figure 11.** Inner product of one position's encoding with all others. It peaks at the position
+# <a id="figure-inner-products-by-distance"></a>
+# **Figure.** Inner product of one position's encoding with all others. It peaks at the position
 # itself, where its value is $D/2 = 32$, and falls off on both sides with ripples. On the page you
 # can drag the position, and rotate its query.
 #
@@ -1261,7 +1272,8 @@ layer_norm = functools.partial(nn.LayerNorm, eps=1e-6)
 #
 # ![Two small drawings. Left, the norm first: the stream passes a sum only, and a branch goes through norm and sub-layer. Right, the norm after the sum: the stream itself passes through the norm.](images/norms.svg)
 #
-# **Figure 12.** Both orders. In pre-norm (left) the residual stream passes through sums only. In
+# <a id="figure-norms"></a>
+# **Figure.** Both orders. In pre-norm (left) the residual stream passes through sums only. In
 # post-norm (right) it passes through every norm.
 #
 # We send random vectors through 24 feed-forward networks with fresh weights, and measure the size
@@ -1294,7 +1306,8 @@ def size_of_the_stream_figure():
 
 
 # %% [markdown]
-# **Figure 13.** Size of the residual stream by depth, in a stack of feed-forward networks, on a
+# <a id="figure-size-of-the-stream"></a>
+# **Figure.** Size of the residual stream by depth, in a stack of feed-forward networks, on a
 # logarithmic scale. In pre-norm each network adds about the same to the *squared* size, so growth
 # slows down. In post-norm the size stays constant.
 #
@@ -1503,7 +1516,7 @@ class Generator(nn.Module):
 # %% [markdown]
 # ## Putting the parts together
 #
-# `EncoderDecoder` connects the parts as in Figure 9.
+# `EncoderDecoder` connects the parts as in [Figure](#figure-architecture).
 
 
 # %% tags=["bare"]
@@ -1903,7 +1916,8 @@ def penalty_on_over_confidence_figure():
 
 
 # %% [markdown]
-# **Figure 14.** The price of overconfidence. Without smoothing the loss falls all the way to $p =
+# <a id="figure-penalty-on-over-confidence"></a>
+# **Figure.** The price of overconfidence. Without smoothing the loss falls all the way to $p =
 # 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond it. On the page you
 # set $\epsilon$ and $p$.
 #
@@ -2018,7 +2032,8 @@ def three_schedules_figure():
 
 
 # %% [markdown]
-# **Figure 15.** Schedules. A longer warm-up gives a lower and later peak. A narrower model gets
+# <a id="figure-three-schedules"></a>
+# **Figure.** Schedules. A longer warm-up gives a lower and later peak. A narrower model gets
 # higher rates. On the page you set width, warm-up and factor.
 #
 # <a id="loop"></a>
@@ -2416,7 +2431,8 @@ def attention_of_a_copy_figure():
 
 
 # %% [markdown]
-# **Figure 16.** Copying is a diagonal in cross-attention. On the page two smaller models learn in
+# <a id="figure-attention-of-a-copy"></a>
+# **Figure.** Copying is a diagonal in cross-attention. On the page two smaller models learn in
 # your browser: press Start and watch the diagonal appear, then switch off a part of one model, and
 # compare losses and exact copies.
 #
@@ -2433,7 +2449,8 @@ published("warmups")
 
 
 # %% [markdown]
-# **Figure 17.** Mean loss of the last ten of 400 updates, by peak learning rate. Each point is one
+# <a id="figure-warmups"></a>
+# **Figure.** Mean loss of the last ten of 400 updates, by peak learning rate. Each point is one
 # run; there are seven rates with three seeds each. The dashed line is $\log 12 = 2.48$: eleven
 # tokens and the end, all equally likely.
 #
@@ -2540,7 +2557,8 @@ published("length-cost")
 
 
 # %% [markdown]
-# **Figure 18.** Time of one layer of width 256, forward and backward. Both axes are logarithmic, so
+# <a id="figure-length-cost"></a>
+# **Figure.** Time of one layer of width 256, forward and backward. Both axes are logarithmic, so
 # look at the slopes: a slope of 1 is linear in the length, 2 is quadratic. The recurrent layer, a
 # *gated recurrent unit* (GRU), is linear. Attention, with its projections but without a
 # feed-forward network, ends steepest.
@@ -3624,7 +3642,8 @@ def a_finished_model_meets_a_new_word():
 #
 # ![A tree of three steps. A has 0.60 and The 0.40. A dog has 0.24, The dog 0.36. At the end The dog runs has 0.288 and A dog runs 0.144.](images/beam.svg)
 #
-# **Figure 19.** A beam of two. Blue marks what it keeps at each step, dashes what it drops. Greedy
+# <a id="figure-beam"></a>
+# **Figure.** A beam of two. Blue marks what it keeps at each step, dashes what it drops. Greedy
 # decoding takes *A*, because 0.60 is more than 0.40, and ends at 0.144. The beam keeps *The* as
 # well, and finds 0.288.
 #
@@ -3724,7 +3743,8 @@ def one_search():
 
 
 # %% [markdown]
-# **Figure 20.** One search with a beam of three, and the score of each hypothesis. On the page the
+# <a id="figure-one-search"></a>
+# **Figure.** One search with a beam of three, and the score of each hypothesis. On the page the
 # search is a tree. Below each subword is the log-probability of the text so far; beyond the dashed
 # line are the best hypotheses that each step drops. Try a sentence, a width or an $\alpha$ of your
 # own.
@@ -3917,10 +3937,10 @@ def check_cached_and_plain_decoding_agree():
 # log-probability.
 #
 # **Choose.** The four best proposals take the places. Take a beam of two, with *A* in place 0 and
-# *The* in place 1, as in Figure 19. The four proposals are 0 *A dog* 0.24, 1 *A cat* 0.21, 2 *The
-# dog* 0.36 and 3 *The cat* 0.04. Each place makes two, so number $n$ comes from place `n // 2`.
-# Numbers 2 and 0 win. So *The dog* takes place 0, with the cache of old place 1, and *A dog* takes
-# place 1, with the cache of old place 0.
+# *The* in place 1, as in [Figure](#figure-beam). The four proposals are 0 *A dog* 0.24, 1 *A cat*
+# 0.21, 2 *The dog* 0.36 and 3 *The cat* 0.04. Each place makes two, so number $n$ comes from
+# place `n // 2`. Numbers 2 and 0 win. So *The dog* takes place 0, with the cache of old place 1,
+# and *A dog* takes place 1, with the cache of old place 0.
 #
 # **Stop.** An unfinished hypothesis can only lose probability. At best it loses none and reaches
 # the length limit $T_\mathrm{max}$, which has the largest divisor. So for $\alpha \ge 0$ its score
@@ -4264,7 +4284,7 @@ def ten_fixed_test_sentences():
 # longer warm-up, so the learning rate peaks 0.7 times as high. More subwords or layers make the
 # model narrower, so that the number of parameters stays about the same; perplexities of different
 # vocabularies cannot be compared. Some trials computed in bf16, the others in fp32. All settings
-# are in `docs/results/runs`.
+# are in `results/runs`.
 #
 # </details>
 #
@@ -4329,7 +4349,8 @@ published("training")
 
 
 # %% [markdown]
-# **Figure 21.** The training behind the published model: scores on the validation split after each
+# <a id="figure-training"></a>
+# **Figure.** The training behind the published model: scores on the validation split after each
 # epoch, with perplexity on a logarithmic scale. After a steep rise, BLEU often falls again from one
 # epoch to the next, until the learning rate nears zero.
 #
@@ -4634,7 +4655,8 @@ def attention_maps_figure():
 
 
 # %% [markdown]
-# **Figure 22.** All attention maps of a sentence: a row for each layer, a column for each head, and
+# <a id="figure-attention-maps"></a>
+# **Figure.** All attention maps of a sentence: a row for each layer, a column for each head, and
 # their mean at the right. Choose another sentence or kind of attention. Point at a cell for its
 # weight, in hundredths, and for its row in all maps. The web page takes any sentence and shows one
 # of the maps large.
@@ -4695,10 +4717,10 @@ def habits_of_heads():
 #
 # > **What do the strongest columns in a map mean?** Often that heads park their weight there. A
 # > softmax must spend it somewhere, so a head with nothing to contribute needs a place that is
-# > always there: an *attention sink*. In Figure 22, at row *es* (the end of *raises*), five of nine
-# > heads of cross-attention put over three quarters of their weight on the full stop and the end.
-# > In large language models the sinks are the first tokens, which all others can see ([Xiao et al.,
-# > 2024](https://arxiv.org/abs/2309.17453)).
+# > always there: an *attention sink*. In [Figure](#figure-attention-maps), at row *es* (the end
+# > of *raises*), five of nine heads of cross-attention put over three quarters of their weight on
+# > the full stop and the end. In large language models the sinks are the first tokens, which all
+# > others can see ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
@@ -4903,8 +4925,8 @@ def sieht_zu_or_sieht_an():
 # change nothing. So here the encoder carries the particle to *sieht*, and the English verb reads it
 # there; *at* reads the particle itself.
 #
-# And *hebt … auf*, in Figure 22? With *heraus* (out), beam search finds *picks out*, while greedy
-# decoding still writes *raises*:
+# And *hebt … auf*, in [Figure](#figure-attention-maps)? With *heraus* (out), beam search finds
+# *picks out*, while greedy decoding still writes *raises*:
 
 
 # %%
@@ -5074,7 +5096,8 @@ def train_a_language_model():
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
-# **Figure 23.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
+# <a id="figure-next-token"></a>
+# **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
 # for *Ein kleines Mädchen hebt einen roten Ball auf*. At a temperature of 2 the tail has almost
 # nine tenths. On the page you set temperature, $k$ and $p$, and draw.
 
@@ -5394,7 +5417,8 @@ published("lengths")
 
 
 # %% [markdown]
-# **Figure 24.** Outcomes of copying 100 sequences, by length: copied, ended early, ran over, or a
+# <a id="figure-lengths"></a>
+# **Figure.** Outcomes of copying 100 sequences, by length: copied, ended early, ran over, or a
 # wrong token. Each line is one seed.
 #
 # <!-- results: lengths -->

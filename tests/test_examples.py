@@ -130,7 +130,7 @@ def test_a_published_chart_is_shown_or_said_to_be_missing(monkeypatch, tmp_path)
     show = tutorial.EXAMPLES["published_a_view"]
     assert "not measured" in show()
     chart = alt.Chart(alt.Data(values=[{"x": 1}])).mark_point().encode(x="x:Q")
-    file = tmp_path / "docs" / "results" / "views" / "a-view.json"
+    file = tmp_path / "results" / "views" / "a-view.json"
     file.parent.mkdir(parents=True)
     chart.save(file)
     assert [{"x": 1}] in show().to_dict()["datasets"].values()

@@ -94,7 +94,7 @@ def test_only_what_has_changed_is_made_again(tmp_path):
     stub = tmp_path / "python"
     stub.write_text(STUB)
     stub.chmod(0o755)
-    sources = "tools/page/page.css images/x.svg pretrained/config.json docs/results/views/x.json"
+    sources = "tools/page/page.css images/x.svg pretrained/config.json results/views/x.json"
     for name in ("pyproject.toml", "LICENSE", *sources.split()):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -122,7 +122,7 @@ def test_only_what_has_changed_is_made_again(tmp_path):
     ]  # fmt: skip
     for name in ("tools/page/page.css", "images/x.svg", "pyproject.toml"):
         assert called(name) == ["notebook make", "build make"]
-    for name in ("pretrained/config.json", "docs/results/views/x.json", ".data/multi30k/train.de"):
+    for name in ("pretrained/config.json", "results/views/x.json", ".data/multi30k/train.de"):
         assert called(name) == everything
     assert called(level="smoke") == everything
     assert called(level="smoke") == nothing

@@ -20,7 +20,7 @@ def read(file: str) -> str:
 
 def written() -> dict[str, str]:
     """All that `make views` writes but the drawings, by path."""
-    charts = [f"docs/results/views/{views.name_of(make)}.json" for make in views.CHARTS]
+    charts = [f"results/views/{views.name_of(make)}.json" for make in views.CHARTS]
     return {file: read(file) for file in (*FILES, *charts)}
 
 
@@ -29,9 +29,9 @@ def copy(tmp_path, monkeypatch):
     """A copy of the texts and of the records."""
     for file in FILES:
         records.write_text(tmp_path / file, read(file))
-    shutil.copytree(records.RESULTS, tmp_path / "docs" / "results")
+    shutil.copytree(records.RESULTS, tmp_path / "results")
     monkeypatch.setattr(records, "PROJECT", tmp_path)
-    monkeypatch.setattr(records, "RESULTS", tmp_path / "docs" / "results")
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(views, "first_picture", lambda: "<svg/>")
     monkeypatch.setattr(views, "next_token_picture", lambda: "<svg/>")
     return tmp_path
@@ -49,7 +49,7 @@ def test_texts_and_charts_are_what_the_records_give(copy):
         )
         assert emptied != before[file]
         records.write_text(copy / file, emptied)
-    shutil.rmtree(copy / "docs" / "results" / "views")
+    shutil.rmtree(copy / "results" / "views")
     views.main()
     changed = [file for file, text in written().items() if text != before[file]]
     assert not changed, "`make views` writes them"

@@ -1,4 +1,4 @@
-"""What the tools share: records of docs/results, circumstances, a command line."""
+"""What the tools share: records of results, circumstances, a command line."""
 
 import functools
 import importlib.metadata
@@ -16,13 +16,13 @@ import psutil
 import tyro
 
 PROJECT = Path(__file__).resolve().parent.parent
-RESULTS = PROJECT / "docs" / "results"
+RESULTS = PROJECT / "results"
 PRETRAINED = PROJECT / "pretrained"
 BUSY = 15  # per cent of the cores that others may use while something is timed
 
 
 def read(name: str) -> dict:
-    """A record of docs/results; empty where there is none."""
+    """A record of results; empty where there is none."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 

@@ -41,7 +41,7 @@ def kind_of(cell: NotebookNode, name: str) -> str:
 def about(cell: NotebookNode) -> dict:
     """What a code cell is: its kind, what it defines, and the name of what it shows.
 
-    A cell that only publishes a view of docs/results has that as its source.
+    A cell that only publishes a view of results has that as its source.
     """
     code = TransformerManager().transform_cell(cell.source)  # a reader's own cell may hold %time
     statements = ast.parse(code).body
@@ -57,7 +57,7 @@ def about(cell: NotebookNode) -> dict:
             case ast.Expr(ast.Call(ast.Name("published"), [ast.Constant(str(view))])):
                 names.append(view)
                 if len(statements) == 1:
-                    source = {"source": f"docs/results/views/{view}.json"}
+                    source = {"source": f"results/views/{view}.json"}
     name = names[0] if names else ""
     return {"kind": kind_of(cell, name), "name": name, "defines": defines, **source}
 
@@ -72,7 +72,7 @@ def describe(notebook: NotebookNode) -> None:
         cell.metadata["annotated"] = about(cell)
 
 
-SHOWN = "pretrained/*.json", "pretrained/*.safetensors", "docs/results/views/*.json"
+SHOWN = "pretrained/*.json", "pretrained/*.safetensors", "results/views/*.json"
 
 
 def shown_files() -> dict[str, str]:

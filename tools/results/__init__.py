@@ -1,1 +1,1 @@
-"""Trains and measures what docs/results holds, by the plan of plan.py."""
+"""Trains and measures what results holds, by the plan of plan.py."""

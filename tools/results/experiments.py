@@ -9,7 +9,7 @@
     heads        remove each head of the shipped model in turn
     length_cost  time one layer of three kinds (needs a quiet machine)
 
-The records lie in docs/results. A result on record is not made again: remove the record first.
+The records lie in results. A result on record is not made again: remove the record first.
 """
 
 import contextlib

@@ -4,7 +4,7 @@
     python -m tools.results.faults translating  train a translator with others, or use ours
     python -m tools.results.faults checks       note which check of the text sees each of them
 
-The record is docs/results/planted.json. A result on record is not made again: remove it first.
+The record is results/planted.json. A result on record is not made again: remove it first.
 tests/test_faults.py tests that each fault makes its check fail.
 """
 

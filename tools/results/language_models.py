@@ -4,7 +4,7 @@
     python -m tools.results.language_models time    updates and cached generation of both, in turn
 
 Both read the English captions of Multi30k, as Part 10 does. What is on record is kept: remove
-docs/results/assembled.json to make it anew.
+results/assembled.json to make it anew.
 """
 
 import functools

@@ -19,7 +19,7 @@ from pathlib import Path
 from tools.records import PROJECT
 
 SCRIPT = "the_annotated_transformer.py"
-NEEDED = ("tests", "tools", "pretrained", "docs/results", "pyproject.toml", SCRIPT)
+NEEDED = ("tests", "tools", "pretrained", "results", "pyproject.toml", SCRIPT)
 TESTS = "-m pytest -q -x -p no:cacheprovider tests/test_model.py tests/test_examples.py -k check_"
 CONFIG = """\
 [cosmic-ray]

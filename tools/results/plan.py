@@ -1,4 +1,4 @@
-"""What is trained for docs/results, and how the rows of the tables use it."""
+"""What is trained for results, and how the rows of the tables use it."""
 
 from dataclasses import dataclass, replace
 

@@ -2,7 +2,7 @@
 
 python -m tools.results.ship pretrained   writes pretrained/, and what int8 costs to pretrained.json
 
-A finished record stays: remove docs/results/pretrained.json, and pretrained/, to make both anew.
+A finished record stays: remove results/pretrained.json, and pretrained/, to make both anew.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Train the runs of the plan, and put them on record in docs/results/runs.
+"""Train the runs of the plan, and put them on record in results/runs.
 
     python -m tools.results.train run [NAME ...]   runs whose names begin so (default: the rows')
     … run --at-once 9    nine at a time, as one GPU can

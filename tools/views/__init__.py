@@ -1,1 +1,1 @@
-"""Tables and charts of the results, written from the records of docs/results."""
+"""Tables and charts of the results, written from the records of results."""

@@ -1,8 +1,8 @@
-"""Write the tables of the texts, the charts of docs/results/views, and two drawings.
+"""Write the tables of the texts, the charts of results/views, and two drawings.
 
     python -m tools.views
 
-Nothing is trained: all comes from the records of docs/results, and from pretrained/. Tables stand
+Nothing is trained: all comes from the records of results, and from pretrained/. Tables stand
 between marks in the script, in README and in pretrained/README; nothing else there is changed.
 """
 
@@ -26,7 +26,7 @@ CHARTS: tuple[Callable[[], Chart], ...] = (
 
 
 def name_of(make: Callable) -> str:
-    """The name of a table or chart in the script and in docs/results/views."""
+    """The name of a table or chart in the script and in results/views."""
     return make.__name__.replace("_", "-")
 
 

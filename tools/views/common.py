@@ -14,7 +14,7 @@ NUMBER = re.compile(r"\(?[+−–]?[\d.,]*(e\d+)?%?\)?( [(M].*)?")  # also an em
 
 
 def record(name: str) -> dict:
-    """A record of docs/results; ValueError where there is none."""
+    """A record of results; ValueError where there is none."""
     if found := records.read(name):
         return found
     raise ValueError(f"not on record: {name}")

@@ -190,5 +190,5 @@ def choices() -> Table:
         " a longer warm-up, so the learning rate peaks 0.7 times as high. More subwords or layers"
         " make the model narrower, so that the number of parameters stays about the same;"
         " perplexities of different vocabularies cannot be compared. Some trials computed in bf16,"
-        " the others in fp32. All settings are in `docs/results/runs`.",
+        " the others in fp32. All settings are in `results/runs`.",
     )
