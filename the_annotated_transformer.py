@@ -675,18 +675,27 @@ def a_mask_for_four_positions():
 
 
 # %% tags=["bare"]
+def is_open(mask: Tensor) -> Tensor:
+    """A mask as booleans; ValueError for one that is meant to be added to the scores."""
+    if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
+        raise ValueError(
+            "a mask holds 1 where a query may look, else 0: of 0 and −∞ make mask == 0"
+        )
+    return mask.bool()
+
+
 def attention(query, key, value, mask=None, dropout=None, bias=None):
     """Scaled dot-product attention (§3.2.1, Eq. 1).
 
     query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask and bias broadcast to
     (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S), after dropout. A mask
-    may also hold ones and zeros.
+    may also hold ones and zeros; ValueError for other numbers, such as PyTorch's 0 and −∞.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if mask is not None:
-        scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill(~is_open(mask), torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1)
     if dropout is not None:
         weights = dropout(weights)
@@ -875,6 +884,10 @@ class MultiHeadedAttention(nn.Module):
 
     def attend(self, q, k, v, mask) -> tuple[Tensor, Tensor]:
         """Attention in every head: q (B, H, T, d_k), k and v (B, H, S, d_k)."""
+        if q.is_cuda and torch.is_grad_enabled():  # in training nobody looks at the weights
+            rate = self.dropout.p if self.training else 0.0
+            mask = None if mask is None else is_open(mask)
+            return F.scaled_dot_product_attention(q, k, v, mask, rate), None
         return attention(q, k, v, mask, self.dropout)
 
     def join(self, heads: Tensor) -> Tensor:
@@ -885,7 +898,7 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()  # some fast kernels return none
+        self.attn = None if weights is None else weights.detach()  # a fused kernel returns none
         return self.join(heads)
 
 
@@ -1075,6 +1088,8 @@ class PositionalEncoding(nn.Module):
         self.register_buffer("pe", waves.unsqueeze(0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) > self.pe.size(1):
+            raise ValueError(f"{x.size(1)} positions, and max_len is {self.pe.size(1)}")
         return self.dropout(x + self.pe[:, : x.size(1)])
 
 
@@ -1340,12 +1355,12 @@ def size_of_the_stream_figure():
 class SublayerConnection(nn.Module):
     """A sub-layer with dropout, sum and norm: (B, T, D) -> (B, T, D).
 
-    `norm_first=False` gives the paper's order (§3.1). `norm` takes the size and returns a norm.
+    `norm_first=False` gives the paper's order (§3.1).
     """
 
-    def __init__(self, size: int, dropout: float, norm_first: bool = True, norm=layer_norm):
+    def __init__(self, size: int, dropout: float, norm_first: bool = True):
         super().__init__()
-        self.norm = norm(size)
+        self.norm = layer_norm(size)
         self.dropout = nn.Dropout(dropout)
         self.norm_first = norm_first
 
@@ -1368,12 +1383,11 @@ class SublayerConnection(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward (§3.1): (B, S, D) -> (B, S, D)."""
 
-    def __init__(self, size, self_attn, feed_forward, dropout, norm_first=True, norm=layer_norm):
+    def __init__(self, size, self_attn, feed_forward, dropout, norm_first=True):
         super().__init__()
         self.self_attn = self_attn
         self.feed_forward = feed_forward
-        self.sublayer = clones(SublayerConnection(size, dropout, norm_first, norm), 2)
-        self.norm_first = norm_first
+        self.sublayer = clones(SublayerConnection(size, dropout, norm_first), 2)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, mask))
@@ -1388,15 +1402,12 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention and feed-forward (§3.1): (B, T, D) -> (B, T, D)."""
 
-    def __init__(
-        self, size, self_attn, src_attn, feed_forward, dropout, norm_first=True, norm=layer_norm
-    ):
+    def __init__(self, size, self_attn, src_attn, feed_forward, dropout, norm_first=True):
         super().__init__()
         self.self_attn = self_attn
         self.src_attn = src_attn
         self.feed_forward = feed_forward
-        self.sublayer = clones(SublayerConnection(size, dropout, norm_first, norm), 3)
-        self.norm_first = norm_first
+        self.sublayer = clones(SublayerConnection(size, dropout, norm_first), 3)
 
     def forward(self, x, memory, src_mask, tgt_mask) -> Tensor:
         x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))
@@ -1405,22 +1416,18 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# A stack is $N$ layers of the same structure.
+# A stack is $N$ layers of the same structure. In pre-norm nobody has normalized the last sum, so a
+# norm ends the stack.
 
 
 # %% tags=["bare"]
-def final_norm(layer: EncoderLayer | DecoderLayer) -> nn.Module:
-    """The norm that ends a pre-norm stack, a copy of those in its layers; nothing in post-norm."""
-    return copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
-
-
 class Encoder(nn.Module):
-    """N encoder layers, then a norm where the layers normalize first: (B, S, D) -> (B, S, D)."""
+    """N encoder layers, then perhaps a norm: (B, S, D) -> (B, S, D)."""
 
-    def __init__(self, layer: EncoderLayer, N: int):
+    def __init__(self, layer: EncoderLayer, N: int, norm: nn.Module | None = None):
         super().__init__()
         self.layers = clones(layer, N)
-        self.norm = final_norm(layer)
+        self.norm = norm or nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         for layer in self.layers:
@@ -1429,12 +1436,12 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """N decoder layers, then a norm where the layers normalize first: (B, T, D) -> (B, T, D)."""
+    """N decoder layers, then perhaps a norm: (B, T, D) -> (B, T, D)."""
 
-    def __init__(self, layer: DecoderLayer, N: int):
+    def __init__(self, layer: DecoderLayer, N: int, norm: nn.Module | None = None):
         super().__init__()
         self.layers = clones(layer, N)
-        self.norm = final_norm(layer)
+        self.norm = norm or nn.Identity()
 
     def forward(self, x, memory, src_mask, tgt_mask) -> Tensor:
         for layer in self.layers:
@@ -1561,19 +1568,18 @@ class EncoderDecoder(nn.Module):
 # (§3.4) With `share_embeddings=True` both embeddings and the generator use one matrix, as in the
 # paper. [Part 7](#one-matrix) explains what that gains.
 #
-# On first reading, look at the first seven arguments and the call of `EncoderDecoder`. The rest
-# lets you put in classes of your own: `attention or MultiHeadedAttention` picks yours if you give
-# one.
+# [Part 10](#exchange) puts other classes in the place of ours.
 
 
 # %% tags=["bare"]
-def start_weights(model: nn.Module) -> None:
-    """Draw initial weights for all linear maps."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+def start_weights(module: nn.Module) -> nn.Module:
+    """Draw initial weights for all linear maps of a module; returns it."""
+    for each in module.modules():
+        if isinstance(each, nn.Linear):
+            nn.init.xavier_uniform_(each.weight)
+            if each.bias is not None:
+                nn.init.zeros_(each.bias)
+    return module
 
 
 def make_model(
@@ -1588,36 +1594,31 @@ def make_model(
     norm_first=True,
     share_embeddings=False,
     max_len=5000,
-    attention=None,
-    feed_forward=None,
-    norm=None,
-    positions=None,
-    encoder_layer=None,
-    decoder_layer=None,
 ) -> EncoderDecoder:
     """A Transformer with fresh weights; the default sizes are the base model of Table 3.
 
-    `max_len` is the longest sequence. The last six arguments put other classes in place of ours;
-    `attention` is for self-attention, cross-attention stays plain. ValueError if vocabularies of
-    different sizes are to share one matrix.
+    `max_len` is the longest sequence. ValueError if vocabularies of different sizes are to share
+    one matrix.
     """
-    arguments = dict(locals())  # to build the same model again from a file
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
     # Every layer gets copies of these parts, so encoder and decoder share no weights.
-    self_attn = (attention or MultiHeadedAttention)(h, d_model, dropout)
+    self_attn = MultiHeadedAttention(h, d_model, dropout)
     src_attn = MultiHeadedAttention(h, d_model, dropout)
-    ff = (feed_forward or PositionwiseFeedForward)(d_model, d_ff, dropout)
-    around = (dropout, norm_first, norm or layer_norm)
-    source_layer = (encoder_layer or EncoderLayer)(d_model, self_attn, ff, *around)
-    target_layer = (decoder_layer or DecoderLayer)(d_model, self_attn, src_attn, ff, *around)
-    places = positions or PositionalEncoding
+    ff = PositionwiseFeedForward(d_model, d_ff, dropout)
+    source_layer = EncoderLayer(d_model, self_attn, ff, dropout, norm_first)
+    target_layer = DecoderLayer(d_model, self_attn, src_attn, ff, dropout, norm_first)
+    of_source, of_target = (layer_norm(d_model) if norm_first else None for _ in range(2))
     model = EncoderDecoder(
-        Encoder(source_layer, N),
-        Decoder(target_layer, N),
-        nn.Sequential(Embeddings(d_model, src_vocab), places(d_model, dropout, max_len)),
-        nn.Sequential(Embeddings(d_model, tgt_vocab), places(d_model, dropout, max_len)),
+        Encoder(source_layer, N, of_source),
+        Decoder(target_layer, N, of_target),
+        nn.Sequential(
+            Embeddings(d_model, src_vocab), PositionalEncoding(d_model, dropout, max_len)
+        ),
+        nn.Sequential(
+            Embeddings(d_model, tgt_vocab), PositionalEncoding(d_model, dropout, max_len)
+        ),
         Generator(d_model, tgt_vocab),
     )
     start_weights(model)
@@ -1625,14 +1626,10 @@ def make_model(
         matrix = model.tgt_embed[0].lut.weight
         model.src_embed[0].lut.weight = matrix
         model.generator.proj.weight = matrix
-    model.arguments = arguments
     return model
 
 
 # %% [markdown]
-# To try a class of your own, pass it: `make_model(…, norm=LayerNorm)` builds a model with our
-# norms.
-#
 # What does an untrained model say?
 
 
@@ -1995,18 +1992,17 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
     return factor * model_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
-    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
+def make_optimizer(model, factor: float, warmup: int, schedule=rate, optimizer=None) -> tuple:
+    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update.
+
+    Another optimizer needs a learning rate of 1, which the schedule multiplies.
+    """
     size = model.generator.proj.in_features
-    optimizer = torch.optim.Adam(
-        model.parameters(),
-        lr=1.0,  # times the schedule
-        betas=(0.9, 0.98),
-        eps=1e-9,
-        fused=True,
+    optimizer = optimizer or torch.optim.Adam(
+        model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda updates: rate(updates + 1, size, factor, warmup)
+        optimizer, lambda updates: schedule(updates + 1, size, factor, warmup)
     )
     return optimizer, scheduler
 
@@ -2062,7 +2058,8 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 # %% [markdown]
 # `run_epoch` is the dozen lines from the start of this Part, with four additions. It steps the
 # schedule, counts tokens, can evaluate only (`mode="eval"`), and can let several batches share one
-# update. On first reading, skip `train_state` and `log`.
+# update. The last two arguments are for [the engine room](#engine-room): `clip` limits the norm of
+# the gradient, and `autocast` is a context for the forward pass.
 #
 # **Gradient accumulation** splits a batch that is too large for memory into several. PyTorch adds
 # up gradients until `zero_grad` clears them, so we step the optimizer after the last of
@@ -2080,12 +2077,13 @@ def run_epoch(
     mode="train",
     accum_iter=1,
     train_state=None,
-    log=None,
+    clip=None,
+    autocast=None,
 ) -> tuple[float, TrainState]:
     """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state.
 
-    With `mode="eval"` the model is only evaluated. `log` is called after each update with the sum
-    of losses and the tokens so far. ValueError if the mode is unknown or there is no target token.
+    With `mode="eval"` the model is only evaluated. ValueError if the mode is unknown or there is no
+    target token.
     """
     if mode not in ("train", "eval"):
         raise ValueError(f'mode must be "train" or "eval", got {mode!r}')
@@ -2097,7 +2095,7 @@ def run_epoch(
     for group in grouped(data_iter, accum_iter):
         ntokens = sum(batch.ntokens for batch in group)  # of the whole update
         for batch in group:
-            with torch.set_grad_enabled(training):
+            with torch.set_grad_enabled(training), autocast or contextlib.nullcontext():
                 states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
                 batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
             if training:
@@ -2105,6 +2103,8 @@ def run_epoch(
             loss_sum = loss_sum + batch_sum  # a tensor: .item() would make the CPU wait for the GPU
             state.samples += len(batch.src)
         if training:
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
@@ -2112,8 +2112,6 @@ def run_epoch(
             state.step += 1
         tokens += ntokens
         state.tokens += ntokens
-        if log is not None:
-            log(loss_sum, tokens)
     if not tokens:
         raise ValueError("no target tokens: was this iterator already used up?")
     return float(loss_sum / tokens), state
@@ -2317,8 +2315,8 @@ def train_the_copy_task():
 # In our run, nearly half of the sequences are exact after a hundred updates, and all at the end,
 # with a dip in between. The loss is a mean over tokens, so it cannot say how many sequences are
 # wrong; the counts can. To test a change of your own, edit a class above, run its cell, then run
-# the training cell again. (Our models use PyTorch's norm, so pass an edited `LayerNorm` yourself:
-# `new_copy_model(norm=LayerNorm)`.)
+# the training cell again. (Our models use PyTorch's norm: to try an edited `LayerNorm`, let
+# `layer_norm` make it.)
 
 
 # %% [markdown]
@@ -2326,22 +2324,11 @@ def train_the_copy_task():
 # ## Break it
 #
 # To see what a part does, take it out and train again. This is called an **ablation**. To remove
-# positions, we pass in an encoding that adds nothing. To remove the causal mask, we set every entry
-# to `True`: every position may look everywhere.
+# positions, we put a module in their place that returns what it gets. To remove the causal mask, we
+# set every entry to `True`: every position may look everywhere.
 
 
 # %%
-class NoPositions(nn.Module):
-    """No positions, only dropout: (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, d_model: int, dropout: float, max_len: int = 5000):
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(x)
-
-
 def unmasked(*sizes: int) -> Iterator[Batch]:
     """Batches of the copy task without the causal mask."""
     for batch in data_gen(*sizes):
@@ -2359,14 +2346,12 @@ def unmasked(*sizes: int) -> Iterator[Batch]:
 def what_breaks():
     hundreds = 1 if run_level() == "smoke" else 3
     test = next(data_gen(COPY_VOCAB, 200, 1))
-    variants = {
-        "full model": (None, data_gen),
-        "no causal mask": (None, unmasked),
-        "no positions": (NoPositions, data_gen),
-    }
+    variants = {"full model": data_gen, "no causal mask": unmasked, "no positions": data_gen}
     rows = []
-    for name, (positions, make_batches) in variants.items():
-        model = new_copy_model(1, positions=positions)
+    for name, make_batches in variants.items():
+        model = new_copy_model(1)
+        if name == "no positions":
+            model.src_embed[1] = model.tgt_embed[1] = nn.Identity()
         *_, loss = train_to_copy(model, make_batches, hundreds)  # of the last hundred updates
         kinds = kinds_of_copies(model, test)
         rows.append((name, loss, *kinds.values()))
@@ -2605,7 +2590,6 @@ published("length-cost")
 import collections
 import dataclasses
 import gzip
-import hashlib
 import re
 import runpy
 import unicodedata
@@ -2863,12 +2847,20 @@ def load_tokenizers(languages: Sequence[str] = ("de", "en")) -> tuple:
 
 # %%
 JOIN = "‿"  # glued to the token before
-NOT_TEXT = re.compile(f"[{JOIN}▁\\x00-\\x08\\x0e-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
+NOT_TEXT = re.compile(f"[{JOIN}▁\\x00-\\x08\\x0e-\\x1f\\x7f-\\x9f\\u200b\\ud800-\\udfff]")
+INVISIBLE = re.compile(
+    "[\\xad\\u061c\\u180e\\u200e\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]"
+)
 
 
 def clean(text: str) -> str:
-    """Text in NFC with single spaces, without control characters and our own marks."""
-    return " ".join(NOT_TEXT.sub(" ", unicodedata.normalize("NFC", text)).split())
+    """Text in NFC with single spaces, without our own marks and what nobody sees.
+
+    Control characters separate words, and so does U+200B, the space of no width. Soft hyphens and
+    marks of direction stand inside words and leave no gap.
+    """
+    text = unicodedata.normalize("NFC", INVISIBLE.sub("", text))
+    return " ".join(NOT_TEXT.sub(" ", text).split())
 
 
 def tokenize(text: str, tokenizer: Callable) -> list[str]:
@@ -3130,6 +3122,8 @@ class Translator:
     corpus: str
     languages: tuple[str, str]
     vocabularies: tuple = field(repr=False)  # of source and target
+    max_len: int = 256  # the longest sequence that has positions
+    config: object = None  # the settings of `build_model`, without which it cannot be saved
     data: str = ""  # the place of its corpus
     longest: int = 0  # tokens of the longest source in training; 0: unknown
     place: str = field(default="in memory", compare=False)
@@ -3141,10 +3135,6 @@ class Translator:
     @property
     def device(self) -> torch.device:
         return self.model.generator.proj.weight.device
-
-    @property
-    def max_len(self) -> int:
-        return self.model.arguments["max_len"]
 
 
 def choose_device() -> torch.device:
@@ -3228,6 +3218,9 @@ def source_ids(translator: Translator, sentences: Sequence[str]) -> list[list[in
         if len(ids) > known:
             why = f"{text[:40]!r} … has {len(ids)} tokens, training had {known} at most"
             warnings.warn(f"{why}: expect gaps, or split it", stacklevel=3)
+        if ids.count(UNKNOWN) > len(ids) / 2:
+            why = f"most of {text[:40]!r} is unknown to a model of {translator.languages[0]}"
+            warnings.warn(f"{why}: expect nonsense", stacklevel=3)
     return [[*ids, END] for ids in encoded]
 
 
@@ -3467,87 +3460,94 @@ def subwords_of_a_few_words():
 
 
 # %% tags=["hide-input"]
-PARTS: dict[str, dict[str, Callable]] = {  # classes by name, for settings and files
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and parts of a model, as settings and files hold them; parts are names in PARTS."""
+
+    N: int = 3  # layers of each stack
+    d_model: int = 192  # width of the model
+    d_ff: int = 768  # width inside the feed-forward network
+    h: int = 3  # heads
+    dropout: float = 0.25
+    attention_dropout: float = 0.0  # on attention weights
+    norm_first: bool = True  # pre-norm; the paper is post-norm
+    share_embeddings: bool = True  # one matrix for all three; needs subwords
+    max_len: int = 256  # longest sequence, in tokens
+    bias: bool = True  # in linear maps
+    attention: str = "plain"  # rotary, grouped, rotary-grouped, distance; or a name of your own
+    feed_forward: str = "plain"  # swiglu
+    norm: str = "plain"  # rms
+    positions: str = "plain"  # learnt, none
+    encoder_layer: str = "plain"
+    decoder_layer: str = "plain"
+
+
+PARTS: dict[str, dict[str, Callable]] = {  # by name: a function of the settings that makes a part
+    "encoder_layer": {},
+    "decoder_layer": {},
     "attention": {},
     "feed_forward": {},
     "norm": {},
-    "positions": {"none": NoPositions},
-    "encoder_layer": {},
-    "decoder_layer": {},
+    "positions": {"none": lambda config: nn.Dropout(config.dropout)},
 }
 
 
-def remove_biases(model: nn.Module) -> None:
-    """Remove the biases of all linear maps."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.bias = None
+def exchange(model: nn.Module, kind: str, make: Callable[[], nn.Module]) -> None:
+    """Put other parts in the place of a model's own; `make` is called once for each place.
 
-
-def build_model(*, bias: bool = True, **arguments) -> EncoderDecoder:
-    """`make_model` from numbers and names, as settings and files hold them.
-
-    A class is a name in PARTS, or "plain" for the paper's. ValueError for an unknown name.
+    `kind` is a key of PARTS. Of attention only self-attention is exchanged.
     """
+    stacks = [stack for name, stack in model.named_children() if name in ("encoder", "decoder")]
+    if kind in ("encoder_layer", "decoder_layer"):
+        stack = getattr(model, kind.removesuffix("_layer"))
+        stack.layers = nn.ModuleList(make() for _ in stack.layers)
+    elif kind in ("attention", "feed_forward"):
+        name = "self_attn" if kind == "attention" else kind
+        for layer in itertools.chain.from_iterable(stack.layers for stack in stacks):
+            setattr(layer, name, make())
+    elif kind == "norm":
+        normalized = [each for each in model.modules() if isinstance(each, SublayerConnection)]
+        for each in normalized + [one for one in stacks if not isinstance(one.norm, nn.Identity)]:
+            each.norm = make()
+    elif kind == "positions":
+        for name, embed in model.named_children():
+            if name in ("src_embed", "tgt_embed"):
+                embed[1] = make()
+    else:
+        raise ValueError(f"no part of a model is called {kind!r}: choose among {', '.join(PARTS)}")
+
+
+def build_model(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> EncoderDecoder:
+    """A model with fresh weights from its settings; ValueError for sizes or parts that cannot be."""
+    model = make_model(
+        src_vocab,
+        tgt_vocab,
+        config.N,
+        config.d_model,
+        config.d_ff,
+        config.h,
+        config.dropout,
+        norm_first=config.norm_first,
+        share_embeddings=config.share_embeddings,
+        max_len=config.max_len,
+    )
     for kind, known in PARTS.items():
-        name = arguments.pop(kind, "plain")
+        name = getattr(config, kind)
         if name == "plain":
             continue
         if name not in known:
-            names = ", ".join(["plain", *known])
-            add = f'put PARTS["{kind}"]["{name}"] = YourClass into a file and pass --parts FILE.py'
-            raise ValueError(f"{kind} {name!r} is not among {names}: {add}")
-        arguments[kind] = known[name]
-    model = make_model(**arguments)
-    if not bias:
-        remove_biases(model)
-        model.arguments["bias"] = False
+            way = f'a file for --parts can add it: PARTS["{kind}"]["{name}"] = …'
+            raise ValueError(f"{kind} {name!r} is not among {', '.join(['plain', *known])}: {way}")
+        exchange(model, kind, functools.partial(known[name], config))
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and not config.bias:
+            module.bias = None
+        if isinstance(module, MultiHeadedAttention):
+            module.dropout.p = config.attention_dropout
     return model
 
 
-def arguments_of(model: EncoderDecoder) -> dict[str, int | float | str]:
-    """The arguments of `build_model` for a model; UserError for a class that has no name."""
-    arguments = {"bias": True} | model.arguments
-    for kind, known in PARTS.items():
-        used = arguments[kind]
-        names = ["plain"] if used is None else [name for name in known if known[name] is used]
-        if not names:
-            raise UserError(f'{used} has no name: set PARTS["{kind}"]["…"] to it before saving')
-        arguments[kind] = names[0]
-    return arguments
-
-
 # %% tags=["hide-input"]
-def read_file(path: Path, read: Callable):
-    """What `read` makes of the bytes of a file; UserError where it is missing or damaged."""
-    try:
-        return read(path.read_bytes())
-    except OSError as error:
-        way = "name the folder of a model, or of a run after its first epoch"
-        raise UserError(f"{path} cannot be read ({error.strerror}): {way}") from None
-    except Exception as error:  # whatever a library raises for bytes that it cannot read
-        way = "restore it from a copy"
-        raise UserError(f"{path} is damaged ({str(error).strip()[:99]}): {way}") from error
-
-
-def read_config(folder: Path) -> dict:
-    """What the config.json of a model or a run says."""
-    return read_file(folder / "config.json", lambda data: dict(json.loads(data)))
-
-
-def read_vocabularies(folder: Path) -> tuple:
-    """Vocabularies of source and target: subwords, or lists of words."""
-    if not (folder / "words.json").is_file():
-        subwords = read_file(folder / "tokenizer.json", lambda data: Subwords(data.decode()))
-        return subwords, subwords
-
-    def read(data: bytes) -> tuple[Vocabulary, Vocabulary]:
-        words = json.loads(data)
-        return Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
-
-    return read_file(folder / "words.json", read)
-
-
 def own_weights(model: nn.Module) -> dict[str, Tensor]:
     """Weights and persistent buffers by name; a shared matrix once."""
     weights = {}
@@ -3565,37 +3565,41 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     given = {(name, value.shape) for name, value in weights.items()}
     needed = {(name, value.shape) for name, value in own_weights(model).items()}
     if wrong := sorted({name for name, _ in given ^ needed}):
-        raise ValueError(f"its weights do not fit, see {', '.join(wrong[:3])}")
+        raise ValueError(f"weights of another model, see {', '.join(wrong[:3])}")
     model.load_state_dict(weights, strict=False)  # a shared matrix is there under one name
 
 
-def load_trained_model(place: str | Path, device: torch.device | None = None) -> Translator:
-    """The translator in the folder of a model or of a run; "pretrained" is the published one.
+def read_vocabularies(folder: Path) -> tuple:
+    """Vocabularies of source and target: subwords, or lists of words."""
+    if not (folder / "words.json").is_file():
+        subwords = Subwords((folder / "tokenizer.json").read_text("utf-8"))
+        return subwords, subwords
+    words = json.loads((folder / "words.json").read_bytes())
+    return Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
 
-    UserError where a file is missing or damaged, does not fit, or names an unknown part.
-    """
-    from safetensors.torch import load
+
+def load_trained_model(place: str | Path, device: torch.device | None = None) -> Translator:
+    """The translator in the folder of a model or of a run; "pretrained" is the published one."""
+    from safetensors.torch import load_file
 
     folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
-    about = read_config(folder)
-    try:
-        model = build_model(**about["model"])
-        facts = {name: about[name] for name in ("name", "corpus", "data", "longest")}
-        languages = tuple(about["languages"])
-    except (ArithmeticError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
-    weights = read_file(folder / "model.safetensors", load)
+    about = json.loads((folder / "config.json").read_bytes())
+    names = [each.name for each in dataclasses.fields(ModelConfig)]
+    config = ModelConfig(**{name: about["settings"][name] for name in names})
     vocabularies = read_vocabularies(folder)
-    try:
-        load_weights(model, weights)
-        for vocabulary, side in zip(vocabularies, ("src_vocab", "tgt_vocab"), strict=True):
-            if len(vocabulary) != about["model"][side]:
-                raise ValueError(f"{len(vocabulary)} tokens for {about['model'][side]} rows")
-    except ValueError as error:
-        raise UserError(f"{folder} holds files of different models: {error}") from None
-    model.to(device or choose_device()).eval()
+    model = build_model(config, *map(len, vocabularies))
+    load_weights(model, load_file(folder / "model.safetensors"))
     return Translator(
-        **facts, model=model, languages=languages, vocabularies=vocabularies, place=str(folder)
+        name=about["name"],
+        model=model.to(device or choose_device()).eval(),
+        corpus=about["corpus"],
+        languages=tuple(about["languages"]),
+        vocabularies=vocabularies,
+        max_len=config.max_len,
+        config=config,
+        data=about["data"],
+        longest=about["longest"],
+        place=str(folder),
     )
 
 
@@ -3882,7 +3886,7 @@ def keep_hypotheses(decoder: Decoder, rows: Tensor, sentences: Tensor | None = N
 
 # %% tags=["hide-input"]
 @torch.no_grad()
-def cache_agrees(model: EncoderDecoder, tolerance: float = 1e-5) -> bool:
+def cache_agrees(model: EncoderDecoder, steps_of_text: int = 32, tolerance: float = 1e-5) -> bool:
     """Does a model give the same states with a cache and without? It is left as it was.
 
     In double precision on the CPU, up to `tolerance` times the largest state.
@@ -3892,16 +3896,16 @@ def cache_agrees(model: EncoderDecoder, tolerance: float = 1e-5) -> bool:
         model = copy.deepcopy(model).cpu().double().eval()
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
-        longest = model.arguments["max_len"]
-        src = torch.randint(PAD + 1, model.arguments["src_vocab"], (2, min(7, longest)))
+        size = model.src_embed[0].lut.num_embeddings
+        src = torch.randint(PAD + 1, size, (2, min(7, steps_of_text)))
         src[1, (src.size(1) + 1) // 2 :] = PAD
         src_mask = (src != PAD).unsqueeze(1)
         memory = model.encode(src, src_mask)
         decoder = with_cache(model.decoder, memory)
-        size = model.arguments["tgt_vocab"]
+        size = model.generator.proj.out_features
         tgt = torch.randint(size, (6, 1))  # three hypotheses for each source
         steps = memory.new_zeros(6, 0, memory.size(-1))
-        for _ in range(min(32, longest)):
+        for _ in range(steps_of_text):
             x = model.tgt_embed(tgt)[:, -1].view(2, 3, -1)
             states = decoder(x, None, src_mask, None).view(6, 1, -1)
             rows = torch.tensor([0, 3]).repeat_interleave(3)
@@ -4159,6 +4163,11 @@ def bleu_tokenization(language: str) -> str:
     return WORDS_BY.get(language_code(language), "13a")
 
 
+def as_scored(written: Sequence[str]) -> list[str]:
+    """Translations as all scores take them: an unknown word is one wrong word."""
+    return [clean(text.replace(SPECIALS[UNKNOWN], UNKNOWN_WORD)) for text in written]
+
+
 def corpus_bleu(
     hypotheses: Sequence[str], references: Sequence[str], language: str = "en"
 ) -> tuple[float, str]:
@@ -4169,9 +4178,8 @@ def corpus_bleu(
     references = list(map(clean, references))
     # Where no reference has four words, only shorter n-grams count.
     metric.effective_order = all(len(metric.tokenizer(x).split()) < 4 for x in references)
-    pairs = zip(hypotheses, references, strict=True)
-    texts = [clean(text.replace(SPECIALS[UNKNOWN], UNKNOWN_WORD)) for text, _ in pairs]
-    return metric.corpus_score(texts, [references]).score, str(metric.get_signature())
+    score = metric.corpus_score(as_scored(hypotheses), [references]).score
+    return score, str(metric.get_signature())
 
 
 # %% [markdown]
@@ -4209,7 +4217,7 @@ def score(
     sources, references = zip(*texts, strict=True)
     written = translate(translator, sources, decode)
     bleu, signature = corpus_bleu(written, references, translator.languages[1])
-    chrf = CHRF().corpus_score(written, [list(map(clean, references))]).score
+    chrf = CHRF().corpus_score(as_scored(written), [list(map(clean, references))]).score
     scores = {"BLEU": bleu, "signature": signature, "chrF": chrf, "pairs": len(texts)}
     return written, scores | evaluate_loss(translator.model, batches_to_score(translator, ids))
 
@@ -5174,6 +5182,11 @@ def captions_that_nobody_wrote():
 # > RMSNorm, SwiGLU, rotary positions and AdamW, each simpler, cheaper or a little better than what
 # > it replaced. The residual stream remains, mostly with pre-norm.
 #
+# <a id="exchange"></a>
+# To try a part of another kind, build a model and put it in: `exchange(model, "norm", make)` calls
+# `make` once for each place, so that every layer gets a fresh part. Under a name in `PARTS`, settings
+# and files can use it, too.
+#
 # ### RMSNorm
 #
 # RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) divides by the root mean
@@ -5195,7 +5208,7 @@ class RMSNorm(nn.Module):
         return self.weight * x / (mean_square + self.eps).sqrt()
 
 
-PARTS["norm"]["rms"] = RMSNorm
+PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
 
 
 @example
@@ -5234,7 +5247,9 @@ class SwiGLU(nn.Module):
         return self.narrow(self.dropout(gated))
 
 
-PARTS["feed_forward"]["swiglu"] = SwiGLU
+PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
+    SwiGLU(config.d_model, config.d_ff, config.dropout)
+)
 
 
 # %% [markdown]
@@ -5268,7 +5283,9 @@ class GroupedAttention(MultiHeadedAttention):
         return super().attend(q, k, v, mask)
 
 
-PARTS["attention"]["grouped"] = GroupedAttention
+PARTS["attention"]["grouped"] = lambda config: start_weights(
+    GroupedAttention(config.h, config.d_model, config.dropout)
+)
 
 
 @example
@@ -5288,7 +5305,7 @@ def check_grouped_attention_equals_torch():
 # each pair of features of a query or key is rotated by $m\theta$, with a $\theta$ of its own. A
 # query at $m$ and a key at $n$ then have the same inner product as if the query alone were rotated,
 # by $(m - n)\theta$. So positions enter a score only through their signed distance, as in the inner
-# products of [Part 2](#positional-encoding). Use them with `positions=NoPositions`, in place of the
+# products of [Part 2](#positional-encoding). They take the place of the
 # sinusoids.
 
 
@@ -5324,8 +5341,12 @@ class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
     """Both, as in many models of today: in the rotary `attend`, `super()` is the grouped class."""
 
 
-PARTS["attention"]["rotary"] = RotaryAttention
-PARTS["attention"]["rotary-grouped"] = RotaryGroupedAttention
+PARTS["attention"]["rotary"] = lambda config: start_weights(
+    RotaryAttention(config.h, config.d_model, config.dropout)
+)
+PARTS["attention"]["rotary-grouped"] = lambda config: start_weights(
+    RotaryGroupedAttention(config.h, config.d_model, config.dropout)
+)
 
 
 @example
@@ -5409,7 +5430,9 @@ class LearntPositions(nn.Module):
         return self.dropout(x + self.lut.weight[: x.size(1)])
 
 
-PARTS["positions"]["learnt"] = LearntPositions
+PARTS["positions"]["learnt"] = lambda config: LearntPositions(
+    config.d_model, config.dropout, config.max_len
+)
 
 
 # %% tags=["hide-input"]
@@ -5442,8 +5465,8 @@ published("lengths")
 # <a id="own-part"></a>
 # ## A part of your own
 #
-# > **How do I change this model?** Write a class (for attention, override `attend`) and pass it.
-# > With a name in `PARTS`, settings and files can use it, too. As an example, we replace positional
+# > **How do I change this model?** Write a class (for attention, override `attend`) and
+# > [exchange](#exchange) the model's own for it. As an example, we replace positional
 # > encodings by a penalty on distance, as in *ALiBi* (Press et al., 2022): in every head, a score
 # > loses a fixed amount for each position between query and key.
 #
@@ -5466,12 +5489,17 @@ class DistanceAttention(MultiHeadedAttention):
         return attention(q, k, v, mask, self.dropout, bias=-rates * distance)
 
 
-PARTS["attention"]["distance"] = DistanceAttention
+PARTS["attention"]["distance"] = lambda config: start_weights(
+    DistanceAttention(config.h, config.d_model, config.dropout)
+)
 
 
 @example
 def check_a_cache_serves_a_part_of_your_own():
-    assert cache_agrees(tiny_model(attention=DistanceAttention, positions=NoPositions))
+    model = tiny_model()
+    exchange(model, "attention", lambda: start_weights(DistanceAttention(4, 16)))
+    exchange(model, "positions", nn.Identity)
+    assert cache_agrees(model)
 
 
 # %% [markdown]
@@ -5483,8 +5511,9 @@ def check_a_cache_serves_a_part_of_your_own():
 def train_with_a_part_of_your_own():
     words = words_at_hand()[1]
     sizes = {"N": 2, "d_model": 128, "d_ff": 512, "h": 4, "max_len": 256}
-    parts = {"attention": DistanceAttention, "positions": NoPositions}
-    model = make_language_model(len(words), **sizes, **parts)
+    model = make_language_model(len(words), **sizes)
+    exchange(model, "attention", lambda: start_weights(DistanceAttention(4, 128)))
+    exchange(model, "positions", lambda: nn.Dropout(0.1))
     history = train_on_captions(model)
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     caption = "it writes: " + words.decode(sample(model, begin, 24, top_p=0.8))
@@ -5735,10 +5764,393 @@ def train_with_a_part_of_your_own():
 # <a id="engine-room"></a>
 # # The engine room
 #
-# You need the engine room to train for hours, to use the command line, or to bring your own data.
-# The model, the loss and the loop keep their formulas; some parts get faster code. Around them we
-# add what a long run needs.
+# What you have read so far fits a notebook. To train for hours, a program must also choose its
+# settings, read text of any size, use several processors, and survive being stopped. Here is that
+# program, in the order in which it runs.
 #
+# <a id="settings"></a>
+# ## Settings
+#
+# `Config` holds all settings of a run, and each is also an option of the command line. The sizes of
+# the model suit a small corpus: the paper's base model could memorize our 29,000 pairs. Where the
+# comment says *by corpus* or *by device*, None means that the program chooses.
+
+# %% tags=["hide-input"]
+import array
+import ctypes
+import io
+import platform
+import shutil
+import tempfile
+from typing import BinaryIO, Literal
+
+import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
+
+
+# %%
+@dataclass(frozen=True)
+class Config(ModelConfig):
+    """Settings of a training run; those of its model are in `ModelConfig`."""
+
+    data: str = "multi30k"  # multi30k, builtin (a toy) or a folder of text
+    languages: str = "de-en"  # source-target, as in the names of the files; or zh-Hans:en
+    init_from: str | None = None  # begin with the weights and subwords of this trained model
+    vocab_size: int = 5000  # at most so many subwords for both languages; 0 for words
+    min_freq: int = 2  # rarer words are unknown; only for words
+    smoothing: float = 0.1  # label smoothing
+    batch_tokens: int | None = None  # positions per batch, over all processes; by corpus
+    accum_iter: int = 1  # batches per update
+    epochs: int | None = None  # passes over the text, times `shares`; by corpus
+    shares: int = 1  # parts of one pass, with a checkpoint after each
+    warmup: int | None = None  # updates; 2,000, or a quarter of all if that is less
+    factor: float | None = None  # times the learning rate; 1.5 for 2,000 updates of warm-up
+    schedule: Literal["linear", "inverse_sqrt"] = "linear"  # decay to zero, or the paper's
+    weight_decay: float = 0.0  # of matrices, by AdamW; not of norms and biases
+    clip: float | None = None  # maximum gradient norm; none by default
+    average: int = 6  # at the end, try the mean of this many last epochs
+    precision: Literal["fp32", "bf16"] | None = None  # fp32 is TF32 on a GPU; by device
+    compile: bool | None = None  # use torch.compile for model and loss; by device
+    log_every: int = 200  # updates between two lines of the log
+    seed: int = 1
+
+    def __post_init__(self):
+        counts = "N d_model d_ff h max_len min_freq batch_tokens accum_iter epochs shares warmup"
+        for names, least, most in (
+            (f"{counts} log_every", 1, math.inf),
+            ("vocab_size average weight_decay seed", 0, 2**63),
+            ("factor clip", 1e-30, 1e30),
+            ("dropout attention_dropout smoothing", 0, 0.999),
+        ):
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not least <= value <= most:
+                    option = f"--{name.replace('_', '-')}"
+                    raise UserError(
+                        f"{option} must be at least {least:g} and at most {most:g}: {value}"
+                    )
+        if self.d_model % self.h != 0:
+            raise UserError(f"--h {self.h} must divide --d-model {self.d_model}")
+        if self.vocab_size == 0 and self.share_embeddings:
+            raise UserError(
+                "--vocab-size 0 gives each language its words: add --no-share-embeddings"
+            )
+        if len(self.codes()) != 2 or not all(self.codes()):
+            raise UserError(
+                f"--languages must be two codes, as in de-en or zh-Hans:en: {self.languages}"
+            )
+
+    def codes(self) -> tuple[str, ...]:
+        """The language codes of source and target."""
+        return tuple(self.languages.split(":" if ":" in self.languages else "-"))
+
+
+# %% [markdown]
+# Other settings give nearly the paper's base model ([what stays different](#differences)), which
+# needs millions of pairs, and GPUs. Everything here has run on CPUs, with up to three processes; the
+# lines for GPUs follow PyTorch's documentation and have run on none.
+#
+# ```
+# torchrun --standalone --nproc-per-node 8 the_annotated_transformer.py train \
+#     --data my-wmt --languages en-de --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first \
+#     --dropout 0.1 --vocab-size 37000 --batch-tokens 25000 --warmup 4000 --factor 1 \
+#     --schedule inverse_sqrt --shares 100
+# ```
+#
+# The big model (Table 3) has widths 1,024 and 4,096, 16 heads and dropout 0.3.
+#
+# <a id="data-of-any-size"></a>
+# ## Text of any size
+#
+# The paper has 4.5 million pairs for German, and eight times as many for French. As Python lists,
+# their ids would take many gigabytes in every process. They stay on disk in one flat file instead,
+# with the sentence lengths in another, and each process *maps* both into memory: the system reads
+# what is used, and all processes share one copy.
+
+
+# %%
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its name once it is complete and on disk; UserError if full."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        raise UserError(f"{path} was not written ({error.strerror}): free some space") from error
+    finally:
+        beside.unlink(missing_ok=True)  # what is left of it
+
+
+def write_file(path: Path, data: bytes | memoryview | str) -> None:
+    """Write a file completely or not at all."""
+    with whole_file(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -> None:
+    """Encode the training pairs of up to `max_len` tokens into `train.ids` and `train.lengths`."""
+    from tqdm import tqdm
+
+    bar = tqdm(corpus.pairs("train"), "encoding", unit=" pairs", leave=False, disable=None)
+    lengths = array.array("i")
+    unknown = 0
+    with whole_file(folder / "train.ids") as file:
+        for chunk in grouped(bar, 10_000):
+            encoded = encode_pairs(chunk, vocabularies, corpus.languages)
+            fitting = [pair for pair in encoded if usable(pair, max_len)]
+            sentences = list(itertools.chain.from_iterable(fitting))  # source, target, source, …
+            ids = array.array("i", itertools.chain.from_iterable(sentences))
+            lengths.extend(map(len, sentences))
+            unknown += ids.count(UNKNOWN)
+            file.write(ids)
+    if not lengths:
+        raise UserError(f"{corpus.name}: all pairs are empty or longer than {max_len} tokens")
+    write_file(folder / "train.lengths", lengths.tobytes())
+    if left_out := len(corpus.pairs("train")) - len(lengths) // 2:
+        why = f"empty or longer than --max-len {max_len}"
+        warnings.warn(f"{left_out:,} training pairs are left out: {why}", stacklevel=2)
+    if unknown > sum(lengths) / 10:
+        share = f"{unknown / sum(lengths):.0%} of {corpus.name}"
+        warnings.warn(f"{share} is unknown to the vocabulary, and will stay so", stacklevel=2)
+
+
+class IdPairs(torch.utils.data.Dataset):
+    """Encoded pairs, whose ids stay on disk: source ids (S,) and target ids (T + 1,)."""
+
+    def __init__(self, folder: Path):
+        self.ids, lengths = (self.mapped(folder / f"train.{what}") for what in ("ids", "lengths"))
+        self.lengths = lengths.view(-1, 2)  # (pairs, 2)
+        self.ends = self.lengths.sum(1).cumsum(0)
+
+    @staticmethod
+    def mapped(path: Path) -> Tensor:
+        """The 32-bit integers of a file, (n,), read on use."""
+        return torch.from_file(str(path), size=path.stat().st_size // 4, dtype=torch.int32)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def positions(self) -> Tensor:
+        """Positions of each pair in encoder and decoder, which reads all but the last token."""
+        return self.lengths - torch.tensor([0, 1])
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        source, target = self.lengths[number].tolist()
+        end = int(self.ends[number])
+        middle = end - target
+        return self.ids[middle - source : middle], self.ids[middle:end]
+
+
+# %% [markdown]
+# [Part 6](#token-budget) makes the batches. If a pass over the text is long, `shares` cuts it: an
+# epoch is then every n-th sentence of the shuffled pass. The order depends on the seed and the epoch
+# alone, so that a run which was stopped goes on with the same batches. GPU kernels are faster at
+# multiples of eight, to which lengths are rounded before the batches are made.
+
+
+# %%
+def seed_of(*what: object) -> int:
+    """A seed that depends on these values alone."""
+    return random.Random(" ".join(map(str, what))).getrandbits(60)
+
+
+def batches_of_epoch(config: Config, train: IdPairs, epoch: int, multiple: int = 1) -> list:
+    """The sentence numbers of each batch of an epoch, which counts from 1."""
+    pass_number, share = divmod(epoch - 1, config.shares)
+    generator = torch.Generator().manual_seed(seed_of(config.seed, "pass", pass_number))
+    chosen = torch.randperm(len(train), generator=generator)[share :: config.shares].sort().values
+    rounded = multiple * -(-train.positions()[chosen] // multiple)
+    order = random.Random(f"{config.seed} {epoch}")
+    batches = token_batches(rounded.tolist(), config.batch_tokens, order)
+    return [chosen[batch].tolist() for batch in batches]
+
+
+def learn_vocabularies(corpus: Corpus, config: Config) -> tuple:
+    """Vocabularies of source and target: words, or subwords for both."""
+    if config.vocab_size == 0:
+        return learn_words(corpus, config.min_freq)
+    return learn_subwords(corpus, config.vocab_size)
+
+
+# %% [markdown]
+# A batch has a fiftieth of the corpus's positions, from 64 to 1,280, so that a small corpus gives
+# enough updates. There are 32 passes: more (up to 100) if they give fewer than 2,000 updates, fewer
+# if they give more than 100,000. The peak of the learning rate is the same for any warm-up.
+
+
+# %%
+def updates_per_epoch(config: Config, train: IdPairs) -> int:
+    """Updates of an epoch; with several shares an estimate from the first."""
+    return math.ceil(len(batches_of_epoch(config, train, 1)) / config.accum_iter)
+
+
+def choose_settings(config: Config, train: IdPairs) -> Config:
+    """The settings, with those that are None chosen by corpus and device."""
+    positions = int(train.positions().amax(1).sum())
+    batch_tokens = config.batch_tokens or min(1280, max(64, positions // 50))
+    config = dataclasses.replace(config, batch_tokens=batch_tokens)
+    updates = updates_per_epoch(config, train)
+    passes = max(
+        min(32, 100_000 / updates / config.shares), min(100, 2000 / updates / config.shares)
+    )
+    epochs = config.epochs or math.ceil(passes * config.shares)
+    warmup = config.warmup or min(2000, max(1, epochs * updates // 4))
+    device = choose_device()
+    return dataclasses.replace(
+        config,
+        epochs=epochs,
+        warmup=warmup,
+        factor=config.factor or 1.5 * math.sqrt(warmup / 2000),
+        precision=config.precision or ("bf16" if gains_from_bf16(device) else "fp32"),
+        compile=device.type == "cuda" if config.compile is None else config.compile,
+    )
+
+
+# %% [markdown]
+# <a id="checkpoints"></a>
+# ## Preparing a run
+#
+# A run is a folder. It holds a model, and everything that training needs to go on:
+#
+# | File | Contents |
+# | --- | --- |
+# | `config.json`, `model.safetensors`, `tokenizer.json` or `words.json` | the settings, and the best model so far |
+# | `train.ids`, `train.lengths`; `val.json` | the training pairs as ids; the validation pairs as text |
+# | `last.pt` | the checkpoint: weights, optimizer, schedule, history |
+# | `epoch-27.safetensors` | weights of one of the last epochs, to be averaged |
+# | `log.jsonl` | the history, one line per epoch, for `pandas.read_json(…, lines=True)` |
+#
+# It is prepared once and only read from then on. `config.json` is written last; without it the run
+# is prepared anew. The first checkpoint holds the weights with which training begins.
+
+
+# %%
+def runs_folder() -> Path:
+    """The folder for runs: RUNS_DIR, or `runs` beside this file."""
+    return Path(os.environ.get("RUNS_DIR") or WORK / "runs").expanduser()
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Lock the folder of a run; UserError if another process has it, or it holds other things."""
+    import filelock
+
+    found = sorted(path.name for path in folder.glob("[!.]*"))
+    if found and "train.ids" not in found:  # the first file of a run
+        raise UserError(f"{folder} holds {found[0]} and no run: use an empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with filelock.FileLock(folder / ".lock", timeout=0):
+            yield
+    except filelock.Timeout:
+        raise UserError(f"{folder} is in use by another process: wait, or stop it") from None
+
+
+@contextlib.contextmanager
+def readable(folder: Path | str) -> Iterator[None]:
+    """Turn what is said of a missing or damaged file of a model into a UserError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        way = "name the folder of a model, or of a run after its first epoch"
+        raise UserError(f"{error.filename or folder} is missing: {way}") from None
+    except (ImportError, MemoryError, UserError):
+        raise
+    except Exception as error:  # tokenizers and safetensors raise nothing more special
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder} holds no model that can be read: {reason}") from error
+
+
+def refuse_without_cache(config: Config) -> None:
+    """UserError if a model with such parts gives other states with the cache than without."""
+    try:
+        model = build_model(config, 8, 8)
+    except ValueError as error:
+        raise UserError(f"no such model: {error}") from error
+    if not cache_agrees(model, min(32, config.max_len)):
+        parts = ", ".join(f"{kind} {getattr(config, kind)}" for kind in PARTS)
+        way = "attention must take positions from the shapes of q and k, and all else treat each alone"
+        raise UserError(f"this model ({parts}) decodes differently with a cache: {way}")
+
+
+def settings_of(folder: Path) -> Config:
+    """The settings of a run; UserError if the folder holds none."""
+    with readable(folder):
+        settings = json.loads((folder / "config.json").read_bytes())["settings"]
+        if "data" not in settings:
+            raise UserError(f"{folder} is a finished model, not a run: use another folder")
+        return Config(**settings)
+
+
+def refuse_changes(config: Config, folder: Path) -> None:
+    """UserError if a run has other settings than those that are given; `epochs` may differ."""
+    before = settings_of(folder)
+    for name, value in vars(config).items():
+        theirs = getattr(before, name)
+        if name not in ("data", "epochs") and value is not None and value != theirs:
+            way = "`resume` continues it, or use another folder"
+            raise UserError(f"{folder} has {name} {theirs}, not {value}: {way}")
+
+
+def write_checkpoint(folder: Path, model, history, optimizer=None, updates=0) -> None:
+    """Write `last.pt`: all that an epoch leaves behind."""
+    state = optimizer.state_dict()["state"] if optimizer else {}
+    last = {"history": history, "model": model.state_dict(), "optimizer": state, "updates": updates}
+    buffer = io.BytesIO()
+    torch.save(last, buffer)  # to memory: of a full disk it says nothing that helps
+    write_file(folder / "last.pt", buffer.getbuffer())
+
+
+def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
+    """Write all that a run needs, so that it never looks at the text again."""
+    corpus = corpus or find_corpus(config.data, config.codes())
+    if (
+        config.compile
+        and choose_device().type == "cpu"
+        and not shutil.which(os.environ.get("CXX", "g++"))
+    ):
+        raise UserError("--compile needs a C++ compiler on a CPU: install g++, or leave it out")
+    refuse_without_cache(config)  # before hours of encoding
+    torch.manual_seed(config.seed)
+    if config.init_from:
+        with readable(config.init_from):
+            before = load_trained_model(config.init_from)
+        vocabularies = before.vocabularies
+        if isinstance(vocabularies[0], Vocabulary) and before.languages != corpus.languages:
+            raise UserError(f"--init-from {config.init_from} knows the words of {before.languages}")
+    else:
+        vocabularies = learn_vocabularies(corpus, config)
+    write_ids(folder, corpus, vocabularies, config.max_len)
+    write_vocabularies(folder, vocabularies)
+    train = IdPairs(folder)
+    between = ":" if any("-" in code for code in corpus.languages) else "-"  # as in zh-Hans:en
+    config = choose_settings(
+        dataclasses.replace(config, languages=between.join(corpus.languages)), train
+    )
+    torch.manual_seed(config.seed)
+    model = build_model(config, *map(len, vocabularies))
+    if config.init_from:
+        try:
+            load_weights(model, own_weights(before.model))
+        except ValueError as error:
+            raise UserError(f"--init-from {config.init_from}: {error}; use its sizes") from None
+    facts = {"max_len": config.max_len, "config": config, "data": corpus.place or corpus.name}
+    facts["longest"] = int(train.lengths[:, 0].max()) - 1
+    name = folder.resolve().name
+    translator = Translator(name, model, corpus.name, corpus.languages, vocabularies, **facts)
+    pairs, _ = usable_pairs(translator, corpus.pairs("val"))
+    if not pairs:
+        raise UserError(f"{corpus.name}: no pair of val fits the model")
+    write_file(folder / "val.json", json.dumps(pairs, ensure_ascii=False))
+    write_checkpoint(folder, model, [])
+    write_about(folder, translator, config)
+
+
+# %% [markdown]
 # <a id="faster"></a>
 # ## Speed
 #
@@ -5750,20 +6162,6 @@ def train_with_a_part_of_your_own():
 # byte per value is enough, and a 64-bit number holds eight. This rounds the rate to a 256th: 0.1
 # becomes 0.102.
 
-# %% tags=["hide-input"]
-import array
-import ctypes
-import datetime
-import inspect
-import io
-import platform
-import tempfile
-import typing
-from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
-
-import torch.distributed as dist
-
 
 # %%
 def keep_freed_memory() -> None:
@@ -5774,7 +6172,6 @@ def keep_freed_memory() -> None:
         library.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never shrink the heap
 
 
-# %%
 class FastDropout(nn.Dropout):
     """nn.Dropout; on a CPU from random bytes, which rounds the rate to n/256, at least 1/256."""
 
@@ -5796,40 +6193,14 @@ def use_fast_dropout(model: nn.Module) -> None:
 
 
 # %% [markdown]
-# *Attention on a GPU.* PyTorch's fused kernel is faster because it never stores the attention
-# weights. We use it in training, when nobody looks at them.
-
-
-# %%
-def fused_attention(query, key, value, mask=None, dropout=None, bias=None):
-    """`attention` by PyTorch's fused kernel, which returns no weights.
-
-    Without `bias`, a query that may see no key gets zeros here, but the mean of all values from
-    `attention`.
-    """
-    if mask is not None:
-        mask = mask.bool()
-    if bias is not None:
-        closed = torch.finfo(query.dtype).min
-        mask = bias.to(query) if mask is None else bias.to(query).masked_fill(~mask, closed)
-    rate = dropout.p if dropout is not None and dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, mask, rate), None
-
-
-plain_attention = inspect.unwrap(attention)  # unwrapped, so the cell can run again
-
-
-@functools.wraps(plain_attention)
-def attention(query, key, value, mask=None, dropout=None, bias=None):
-    fused = query.is_cuda and torch.is_grad_enabled()
-    form = fused_attention if fused else plain_attention
-    return form(query, key, value, mask, dropout, bias)
-
-
-# %% [markdown]
+# *Attention on a GPU* is computed by PyTorch's fused kernel, which never stores the weights
+# ([`attend`](#multi-head-attention) decides). A large vocabulary makes the loss expensive: 25,000
+# positions with 37,000 log-probabilities each are 3.7 GB, several times over. `LossInChunks` computes
+# a part of the rows at a time, and computes them again for the gradient.
+#
 # *Compiling.* With `--compile`, `torch.compile` fuses small operations of model and loss into fewer
-# kernels. It needs a C++ compiler, and Triton on a GPU. The first updates then take a minute, and
-# dropout draws other random numbers.
+# kernels. It needs a C++ compiler, and Triton on a GPU, where it is the default. The first updates
+# then take a minute, and dropout draws other random numbers.
 #
 # <a id="mixed-precision"></a>
 # *Mixed precision* computes matrix products in bf16, a 16-bit number with the range of fp32 and a
@@ -5839,17 +6210,20 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 
 
 # %%
-class MixedPrecision(nn.Module):
-    """A model whose matrix products are computed in bf16."""
+LARGEST = 2**28  # log-probabilities that are in memory at once
 
-    def __init__(self, model: nn.Module, device: torch.device):
-        super().__init__()
-        self.model = model
-        self.device = device
 
-    def forward(self, *inputs):
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return self.model(*inputs)
+class LossInChunks(SimpleLossCompute):
+    """The same loss and gradients, of a few rows at a time where the vocabulary is large."""
+
+    def __call__(self, states: Tensor, target: Tensor, ntokens: float) -> tuple[Tensor, Tensor]:
+        rows = LARGEST // self.generator.proj.out_features
+        if target.numel() <= rows:
+            return super().__call__(states, target, ntokens)
+        again = functools.partial(checkpoint, super().__call__, use_reentrant=False)
+        pieces = zip(states.flatten(0, 1).split(rows), target.flatten().split(rows), strict=True)
+        sums, losses = zip(*(again(*piece, ntokens) for piece in pieces), strict=True)
+        return sum(sums), sum(losses)
 
 
 def gains_from_bf16(device: torch.device) -> bool:
@@ -5891,160 +6265,461 @@ def gains_from_bf16(device: torch.device) -> bool:
 #
 # <!-- end of results: speed -->
 #
-# <a id="settings"></a>
-# ## Settings
+# <a id="workers"></a>
+# ## Many processes
 #
-# `Config` holds all settings of a run, and each is also an option of the command line. Where the
-# comment says *default*, None means that the program chooses.
+# In *distributed data parallelism* (DDP) every process, called a *rank*, holds the whole model and
+# its own share of each batch. The ranks average their gradients, so they make the same update and
+# their weights stay equal. `torchrun` starts the processes, on one machine or on several that share
+# a disk, and stops all of them if one fails.
 #
-# The defaults suit a small corpus, which needs a small model and much dropout: the paper's base
-# model could memorize our 29,000 pairs.
-
-
-# %% tags=["hide-input"]
-LIMITS = (
-    ("N d_model d_ff h max_len min_freq batch_tokens accum_iter", lambda x: x >= 1, "at least 1"),
-    ("warmup epochs shares log_every", lambda x: x >= 1, "at least 1"),
-    ("vocab_size average", lambda x: x >= 0, "at least 0"),
-    ("weight_decay", lambda x: 0 <= x < math.inf, "finite and at least 0"),
-    ("factor clip", lambda x: 0 < x < math.inf, "finite and above 0"),
-    ("dropout attention_dropout smoothing", lambda x: 0 <= x < 1, "at least 0 and below 1"),
-    ("seed", lambda x: 0 <= x < 2**63, "at least 0 and below 2**63"),
-)
-
-
-def has_type(value: object, hint: object) -> bool:
-    """Does a value have the type that a setting declares?"""
-    if typing.get_origin(hint) is Literal:
-        return value in typing.get_args(hint)
-    if typing.get_args(hint):
-        return any(has_type(value, each) for each in typing.get_args(hint))
-    return type(value) is hint or (hint is float and type(value) is int)
+# > **Why not spread the model over the GPUs?** Larger models need that (*FSDP*). The base model
+# > with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one gigabyte, to
+# > which a batch adds its activations.
 
 
 # %%
 @dataclass(frozen=True)
-class Config:
-    """Settings of a training run."""
+class Worker:
+    """The rank of this process, the number of ranks, and its device."""
 
-    data: str = "multi30k"  # multi30k, builtin (a toy) or a folder of text
-    languages: str = "de-en"  # source-target, as in the names of the files; or zh-Hans:en
-    init_from: str | None = None  # start from this trained model, of the same sizes and parts
-    N: int = 3  # layers of each stack
-    d_model: int = 192  # width of the model
-    d_ff: int = 768  # width inside the feed-forward network
-    h: int = 3  # heads
-    dropout: float = 0.25
-    attention_dropout: float = 0.0  # on attention weights
-    norm_first: bool = True  # pre-norm; the paper is post-norm
-    attention: str = "plain"  # rotary, grouped, rotary-grouped, distance; or a name from --parts
-    feed_forward: str = "plain"  # swiglu; or a name from --parts
-    norm: str = "plain"  # rms; or a name from --parts
-    positions: str = "plain"  # learnt, none; or a name from --parts
-    encoder_layer: str = "plain"  # or a name from --parts
-    decoder_layer: str = "plain"  # or a name from --parts
-    bias: bool = True  # in linear maps
-    max_len: int = 256  # longest sequence, in tokens
-    vocab_size: int | None = None  # subwords for both languages; 0 for words; default: by corpus
-    min_freq: int = 2  # rarer words are unknown; only for words
-    share_embeddings: bool | None = None  # one matrix for all three; default: with subwords
-    smoothing: float = 0.1  # label smoothing
-    batch_tokens: int | None = None  # positions per batch, over all processes; default: by corpus
-    accum_iter: int = 1  # batches per update
-    warmup: int | None = None  # updates; default: 2,000, or a quarter of all if that is less
-    factor: float | None = None  # times the learning rate; default: 1.5 for 2,000 warm-up updates
-    schedule: Literal["linear", "inverse_sqrt"] = "linear"  # decay to zero, or the paper's
-    clip: float | None = None  # maximum gradient norm; default: no clipping
-    weight_decay: float = 0.0  # of matrices, by AdamW; not of norms and biases
-    epochs: int | None = None  # passes over the text, times `shares`; default: by corpus
-    shares: int | None = None  # parts of one pass, with a checkpoint after each; default: by corpus
-    average: int = 6  # at the end, try the mean of this many last epochs
-    precision: Literal["fp32", "bf16"] | None = None  # fp32 is TF32 on a GPU; default: by device
-    compile: bool = False  # use torch.compile for model and loss
-    log_every: int = 200  # updates between two lines of the log
-    seed: int = 1
+    rank: int
+    ranks: int
+    device: torch.device
 
-    def __post_init__(self):
-        for name, hint in typing.get_type_hints(Config).items():
-            if not has_type(getattr(self, name), hint):  # from Python, or an edited config.json
-                self.refuse(name, f"of type {hint.__name__ if type(hint) is type else hint}")
-        for names, holds, words in LIMITS:
-            for name in names.split():
-                value = getattr(self, name)
-                if value is not None and not holds(value):
-                    self.refuse(name, words)
-        if self.d_model % self.h != 0:
-            self.refuse("h", f"a divisor of --d-model {self.d_model}")
-        if self.vocab_size == 0 and self.share_embeddings:
-            raise UserError("--share-embeddings needs subwords: drop it, or --vocab-size 0")
-        if len(self.codes()) != 2 or not all(self.codes()):
-            self.refuse("languages", "two codes, such as de-en or zh-Hans:en")
+    def gather(self, value: object) -> list:
+        """The values of all ranks, in order, on every rank."""
+        values = [value] * self.ranks
+        if self.ranks > 1:
+            dist.all_gather_object(values, value)
+        return values
 
-    def refuse(self, name: str, words: str) -> None:
-        option = f"--{name.replace('_', '-')}"
-        raise UserError(f"{option} must be {words}, got {getattr(self, name)!r}")
+    def mean(self, value: float) -> float:
+        return sum(self.gather(value)) / self.ranks
 
-    def codes(self) -> tuple[str, ...]:
-        """The language codes of source and target."""
-        return tuple(self.languages.split(":" if ":" in self.languages else "-"))
+    def say(self, text: str) -> None:
+        if self.rank == 0:
+            print(text, flush=True)
+
+
+def this_worker() -> Worker:
+    """The process that this is among those that torchrun has started, with its device."""
+    rank, ranks, local = (
+        int(os.environ.get(name, usual))
+        for name, usual in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
+    device = choose_device()
+    if device.type == "cuda":
+        if local >= torch.cuda.device_count():
+            raise UserError(f"{local + 1} processes need as many GPUs: start fewer processes")
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high")  # TF32: faster, with fewer digits
+    else:
+        keep_freed_memory()
+    return Worker(rank, ranks, device)
+
+
+@contextlib.contextmanager
+def joined(worker: Worker) -> Iterator[None]:
+    """Join the group of all ranks, and leave it after success."""
+    if worker.ranks > 1:
+        dist.init_process_group("nccl" if worker.device.type == "cuda" else "gloo")
+    yield
+    if worker.ranks > 1:
+        dist.barrier()  # no rank leaves while another still communicates
+        dist.destroy_process_group()
 
 
 # %% [markdown]
-# These defaults are the *recipe* of [Part 7](#recipe). Other options give nearly the paper's base
-# model ([what stays different](#differences)). It needs millions of pairs, and GPUs; we have run
-# several processes on CPUs only.
-#
-# ```
-# torchrun --standalone --nproc-per-node 8 the_annotated_transformer.py train \
-#     --data my-wmt --languages en-de --N 6 --h 8 --d-model 512 --d-ff 2048 --no-norm-first \
-#     --dropout 0.1 --vocab-size 37000 --batch-tokens 25000 --warmup 4000 --factor 1 \
-#     --schedule inverse_sqrt
-# ```
-#
-# The big model (Table 3) has widths 1,024 and 4,096, 16 heads and dropout 0.3.
-#
-# <a id="files"></a>
-# ## Files
-#
-# A process that dies while it writes leaves half a file. So we write to a temporary file, force it
-# to disk, and rename it, which happens completely or not at all.
+# The sentences of a batch are sorted by length. Rank $r$ of $n$ takes the sentences $r$, $r + n$,
+# $r + 2n$ and so on, so all finish at about the same time. Each rank divides its summed loss by
+# `tokens / ranks`, where `tokens` counts the whole batch. DDP's mean over ranks is then exactly the
+# mean over all tokens. A rank without a sentence gets one that has no target token.
 
 
 # %%
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[typing.BinaryIO]:
-    """A temporary file to write, renamed to `path` once complete; UserError if that fails."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        way = "free some space or use another folder; nothing was overwritten"
-        raise UserError(f"{path} was not written ({error.strerror or error}): {way}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()  # what is left of it
+def load_batches(
+    train: IdPairs, batches: list[list[int]], worker: Worker, multiple: int = 1
+) -> Iterator[Batch]:
+    """This rank's share of each batch, on its device; lengths are multiples of `multiple`."""
+    on_gpu = worker.device.type == "cuda"
 
+    def pad(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        source, target = map(pad_ids, zip(*pairs or [([END], [START, PAD])], strict=True))
+        missing = -source.size(1) % multiple, -(target.size(1) - 1) % multiple
+        return F.pad(source, (0, missing[0]), value=PAD), F.pad(target, (0, missing[1]), value=PAD)
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file completely or not at all."""
-    with whole_file(path) as file:
-        file.write(data)
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write plain values as JSON that a person can edit."""
-    write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode(errors="replace"))
+    loader = torch.utils.data.DataLoader(
+        train,
+        batch_sampler=[numbers[worker.rank :: worker.ranks] for numbers in batches],
+        collate_fn=pad,
+        pin_memory=on_gpu,  # can be copied while the CPU goes on
+        generator=torch.Generator(),  # or else it would draw from that of dropout
+    )
+    for numbers, ids in zip(batches, loader, strict=True):
+        tokens = int(train.lengths[numbers, 1].sum()) - len(numbers)
+        src, tgt = (each.to(worker.device, non_blocking=True) for each in ids)
+        yield Batch(src, tgt, ntokens=tokens / worker.ranks)  # makes the masks on the device
 
 
 # %% [markdown]
+# <a id="train-model"></a>
+# ## Training
+#
+# We use AdamW, whose weight decay is off by default and shrinks matrices only, and a schedule that
+# rises like the paper's and falls straight to zero, [as many do today](#since-2017). `--schedule
+# inverse_sqrt` is the paper's.
+
+
+# %%
+def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
+    """The rise and peak of `rate`, then a straight line that reaches zero after step `total`."""
+    peak = rate(warmup, model_size, factor, warmup)
+    falling = (total + 1 - step) / max(1, total + 1 - warmup)
+    return peak * max(0.0, min(step / warmup, falling))
+
+
+def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
+    """AdamW with the paper's β and ε; norms and biases do not decay."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
+    return torch.optim.AdamW(
+        groups, lr=1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
+    )
+
+
+@dataclass
+class Run:
+    """All that one rank needs to train; `open_run` reads it from a folder."""
+
+    folder: Path
+    worker: Worker
+    config: Config
+    translator: Translator
+    train: IdPairs
+    pairs: list[Pair]  # for validation
+    optimizer: torch.optim.Optimizer
+    scheduler: torch.optim.lr_scheduler.LRScheduler
+    net: Callable  # the model, compiled or among other ranks
+    loss_compute: Callable
+    history: list[dict]
+
+    @property
+    def model(self) -> EncoderDecoder:
+        return self.translator.model
+
+    @property
+    def done(self) -> int:
+        """The number of complete epochs."""
+        return sum(entry["averaged"] == 0 for entry in self.history)
+
+    def autocast(self) -> torch.autocast:
+        """A context that computes matrix products in the precision of the run."""
+        bf16 = self.config.precision == "bf16"
+        return torch.autocast(self.worker.device.type, torch.bfloat16, enabled=bf16)
+
+
+def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
+    """A run as its last complete epoch left it; `epochs` replaces the setting."""
+    config = settings_of(folder)
+    config = dataclasses.replace(config, epochs=epochs or config.epochs)
+    with readable(folder):
+        about = json.loads((folder / "config.json").read_bytes())
+        last = torch.load(folder / "last.pt", weights_only=True, map_location="cpu", mmap=True)
+        vocabularies = read_vocabularies(folder)
+        train = IdPairs(folder)
+        pairs = [tuple(pair) for pair in json.loads((folder / "val.json").read_bytes())]
+        model = build_model(config, *map(len, vocabularies))
+        model.load_state_dict(last["model"])
+    model.to(worker.device)
+    total = config.epochs * updates_per_epoch(config, train)
+    falling = functools.partial(linear_rate, total=total)
+    schedule = falling if config.schedule == "linear" else rate
+    optimizer, scheduler = make_optimizer(
+        model, config.factor, config.warmup, schedule, adamw(model, config.weight_decay)
+    )
+    groups = optimizer.state_dict()["param_groups"]  # of the settings, not of the checkpoint
+    optimizer.load_state_dict({"state": last["optimizer"], "param_groups": groups})
+    scheduler.last_epoch = last["updates"]
+    for group, curve in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+        group["lr"] = curve(last["updates"])
+    net = model
+    loss_compute = LossInChunks(
+        model.generator, LabelSmoothing(len(vocabularies[1]), PAD, config.smoothing)
+    )
+    if config.compile:  # dynamic: for batches of any shape
+        net = torch.compile(net, dynamic=True)
+        loss_compute = torch.compile(loss_compute.__call__, dynamic=True)
+    else:
+        use_fast_dropout(model)
+    if worker.ranks > 1:
+        net = nn.parallel.DistributedDataParallel(
+            net, forward_sync_buffers=False, gradient_as_bucket_view=True
+        )
+    facts = about["name"], model, about["corpus"], tuple(about["languages"]), vocabularies
+    longest = about["longest"]
+    translator = Translator(*facts, config.max_len, config, about["data"], longest)
+    tools = (optimizer, scheduler, net, loss_compute)
+    run = Run(folder, worker, config, translator, train, pairs, *tools, last["history"])
+    if config.epochs < run.done:
+        raise UserError(f"{folder} has {run.done} epochs: give --epochs {run.done} or more")
+    return run
+
+
+# %% [markdown]
+# An epoch is trained in pieces of `log_every` updates, with a line of the log after each. Every
+# random choice depends on the seed, the epoch and the rank alone.
+
+
+# %%
+def finite(loss: float, epoch: int) -> float:
+    """The loss; UserError if it is no longer a finite number."""
+    if math.isfinite(loss):
+        return loss
+    way = "train in a new folder with a smaller --factor, a longer --warmup or --clip 1"
+    raise UserError(
+        f"diverged: the loss is {loss} in epoch {epoch}; earlier epochs are kept: {way}"
+    )
+
+
+def train_epoch(run: Run, epoch: int) -> dict:
+    """Train one epoch, which counts from 1; what the history says of it."""
+    config = run.config
+    worker = run.worker
+    torch.manual_seed(seed_of(config.seed, epoch, worker.rank))
+    multiple = 8 if worker.device.type == "cuda" and config.max_len % 8 == 0 else 1
+    batches = batches_of_epoch(config, run.train, epoch, multiple)
+    begin = time.perf_counter()
+    state = TrainState()
+    loss_sum = 0.0
+    for piece in grouped(batches, config.log_every * config.accum_iter):
+        tokens = state.tokens
+        start = time.perf_counter()
+        loss, state = run_epoch(
+            load_batches(run.train, piece, worker, multiple),
+            run.net,
+            run.loss_compute,
+            run.optimizer,
+            run.scheduler,
+            accum_iter=config.accum_iter,
+            train_state=state,
+            clip=config.clip,
+            autocast=run.autocast(),
+        )
+        loss = finite(worker.mean(loss), epoch)
+        loss_sum += loss * (state.tokens - tokens)
+        speed = worker.ranks * (state.tokens - tokens) / (time.perf_counter() - start)
+        worker.say(
+            f"epoch {epoch}, update {run.scheduler.last_epoch:,}: loss {loss:.3f}, "
+            f"{speed:,.0f} tokens/s, learning rate {run.scheduler.get_last_lr()[0]:.2e}"
+        )
+    return {
+        "updates": run.scheduler.last_epoch,
+        "learning_rate": run.scheduler.get_last_lr()[0],
+        "loss": loss_sum / state.tokens,
+        "tokens_per_second": round(worker.ranks * state.tokens / (time.perf_counter() - begin)),
+        "gpu": gpu_loads() if worker.device.type == "cuda" else [],
+    }
+
+
+def gpu_loads() -> list[int]:
+    """Load of each NVIDIA GPU in percent, by GPUtil; an empty list if it reports none."""
+    import GPUtil
+
+    try:
+        return [round(100 * gpu.load) for gpu in GPUtil.getGPUs()]
+    except ValueError:  # the driver does not answer, or a part of a GPU has no load of its own
+        return []
+
+
+def nll_of(translator: Translator, pairs: Sequence[Pair]) -> tuple[float, int]:
+    """The negative log-likelihood of the targets, summed, and the number of their tokens."""
+    if not pairs:  # there are more ranks than pairs
+        return 0.0, 0
+    ids = encode_pairs(pairs, translator.vocabularies, translator.languages)
+    tokens = sum(len(target) - 1 for _, target in ids)
+    found = evaluate_loss(translator.model, batches_to_score(translator, ids))
+    return tokens * found["nll"], tokens
+
+
+def validate(run: Run, model: EncoderDecoder) -> dict:
+    """BLEU of greedy translations, nll and perplexity; every rank takes its share of the pairs."""
+    worker = run.worker
+    translator = dataclasses.replace(run.translator, model=model, longest=0)  # no warnings
+    mine = run.pairs[worker.rank :: worker.ranks]
+    with run.autocast():
+        written = translate(
+            translator, [x for x, _ in mine], functools.partial(beam_search, beam=1)
+        )
+        nll, tokens = nll_of(translator, mine)
+    shares = worker.gather((written, nll, tokens))
+    texts = [""] * len(run.pairs)
+    for rank, (written, *_) in enumerate(shares):
+        texts[rank :: worker.ranks] = written
+    nll = sum(share[1] for share in shares) / sum(share[2] for share in shares)
+    bleu, _ = corpus_bleu(texts, [y for _, y in run.pairs], translator.languages[1])
+    return {"bleu": bleu, "nll": nll, "perplexity": perplexity(nll)}
+
+
+# %% [markdown]
+# A checkpoint is one file, `last.pt`, and it is written before the model that it may have made. So
+# a run that is killed at any moment loses only its current epoch, and what could not be written
+# after the checkpoint is written when the run is opened again.
+
+
+# %%
+def quality(entry: dict) -> tuple[float, float]:
+    """The key that ranks epochs: BLEU, then likelihood. A BLEU below 1 counts as 0."""
+    return (entry["bleu"] if entry["bleu"] >= 1 else 0.0, -entry["nll"])
+
+
+def recent_epochs(run: Run) -> list[Path]:
+    """The files with the weights of the last epochs."""
+    first = run.config.epochs - run.config.average + 1
+    names = [f"epoch-{n}.safetensors" for n in range(max(1, first), run.config.epochs + 1)]
+    return [run.folder / name for name in names if (run.folder / name).is_file()]
+
+
+def mean_of_recent(run: Run) -> EncoderDecoder:
+    """A model with the mean of the weights of the last epochs."""
+    from safetensors.torch import load_file
+
+    def models() -> Iterator[EncoderDecoder]:
+        for path in recent_epochs(run):
+            load_weights(model, load_file(path))
+            yield model
+
+    model = copy.deepcopy(run.model)
+    mean = copy.deepcopy(run.model)
+    average(mean, models())
+    return mean
+
+
+def save(run: Run, entry: dict) -> None:
+    """Add an entry to the history, and write the checkpoint and what it makes."""
+    run.history.append(entry)
+    if run.worker.rank > 0:
+        return
+    config = run.config
+    if entry["averaged"] == 0 and entry["epoch"] > config.epochs - config.average:
+        weights = bytes_of_weights(run.model)
+        write_file(run.folder / f"epoch-{entry['epoch']}.safetensors", weights)
+    updates = run.scheduler.last_epoch
+    write_checkpoint(run.folder, run.model, run.history, run.optimizer, updates)
+    publish(run)
+
+
+def publish(run: Run) -> None:
+    """Write the log, and the model if the newest entry is the best; remove weights of old epochs."""
+    lines = "".join(f"{json.dumps(each)}\n" for each in run.history)
+    write_file(run.folder / "log.jsonl", lines)
+    if run.history and run.history[-1] is max(run.history, key=quality):
+        averaged = run.history[-1]["averaged"] > 0
+        model = mean_of_recent(run) if averaged else run.model
+        write_file(run.folder / "model.safetensors", bytes_of_weights(model))
+    for path in set(run.folder.glob("epoch-*.safetensors")) - set(recent_epochs(run)):
+        path.unlink()
+
+
+# %% [markdown]
+# <a id="whole-training"></a>
+# `train_model` is the whole run, the same on one CPU, on a GPU, and in each process of several.
+# Without `--compile`, a run of one process that was killed ends bit for bit like one that was not,
+# on the same kind of CPU with the same number of threads. At the end, the mean of the last epochs
+# replaces the best epoch if it scores better on the validation split.
+
+
+# %%
+def keep(run: Run, model: EncoderDecoder, entry: dict, begin: float) -> float:
+    """Validate and save; the minutes that the slowest rank has needed since `begin`."""
+    entry |= validate(run, model)
+    finite(entry["nll"], entry["epoch"])  # before useless weights are saved
+    minutes = max(run.worker.gather(time.perf_counter() - begin)) / 60
+    save(run, entry | {"minutes": minutes})
+    averaged = entry["averaged"]
+    name = (
+        f"mean of {averaged} epochs" if averaged else f"epoch {entry['epoch']}/{run.config.epochs}"
+    )
+    scores = f"perplexity {entry['perplexity']:.2f}, BLEU {entry['bleu']:.1f}"
+    run.worker.say(f"{name}: {scores}; {minutes:.1f} minutes")
+    return minutes
+
+
+def fit(run: Run, minutes: float = math.inf) -> str:
+    """Train all epochs that are left; "finished", or "stopped" after so many minutes."""
+    before = 60 * run.history[-1]["minutes"] if run.history else 0.0
+    begin = time.perf_counter() - before
+    for epoch in range(run.done + 1, run.config.epochs + 1):
+        entry = {"epoch": epoch, "averaged": 0, **train_epoch(run, epoch)}
+        if keep(run, run.model, entry, begin) >= minutes + before / 60:
+            break
+    if run.done < run.config.epochs:
+        return "stopped"
+    number = max(run.worker.gather(len(recent_epochs(run))))
+    if number > 1 and run.history[-1]["averaged"] == 0:
+        keep(run, mean_of_recent(run), {"epoch": run.done, "averaged": number}, begin)
+    return "finished"
+
+
+def header(run: Run) -> str:
+    """What will be trained, on what, and with which settings."""
+    source, target = map(len, run.translator.vocabularies)
+    device = run.worker.device.type
+    settings = ", ".join(f"{name} {value}" for name, value in vars(run.config).items())
+    return (
+        f"{run.translator.corpus}: {len(run.train):,} pairs, {source:,} and {target:,} tokens; "
+        f"{count_parameters(run.model):,} parameters\n"
+        f"PyTorch {torch.__version__}, {device}, {run.worker.ranks} process(es) with "
+        f"{torch.get_num_threads()} threads; {settings}\n"
+        f"{run.folder}: {run.done} of {run.config.epochs} epochs are done"
+    )
+
+
+def train_model(
+    config: Config | None,
+    folder: str | Path,
+    minutes: float = math.inf,
+    corpus: Corpus | None = None,
+    epochs: int | None = None,
+) -> str:
+    """Train a translator in `folder`, or go on; "finished", or "stopped" after `minutes`.
+
+    `corpus` replaces what `config.data` names. Without `config` a run goes on with its own
+    settings; `epochs` changes their total number. UserError if it cannot train.
+    """
+    folder = Path(folder).expanduser()
+    config = config or settings_of(folder)  # UserError if there is no run
+    config = dataclasses.replace(config, epochs=epochs or config.epochs)
+    worker = this_worker()
+    about = folder / "config.json"
+    with held(folder) if worker.rank == 0 else contextlib.nullcontext():
+        if worker.rank == 0 and about.is_file():
+            refuse_changes(config, folder)
+        elif worker.rank == 0:
+            prepare(config, folder, corpus)
+        while not about.is_file():  # rank 0 prepares; if it fails, torchrun ends the others
+            time.sleep(0.2)
+        with joined(worker):
+            run = open_run(folder, worker, config.epochs)
+            if worker.rank == 0:
+                write_about(folder, run.translator, run.config)  # of more epochs, perhaps
+                publish(run)
+            worker.say(header(run))
+            ended = fit(run, minutes)
+            best = max(run.history, key=quality)
+            worker.say(f"best: BLEU {best['bleu']:.2f} in validation, in {folder}; {ended}")
+    return ended
+
+
+# %% [markdown]
+# <a id="files"></a>
 # <a id="model-files"></a>
+# ## Files of a model
+#
 # A finished model is a folder with weights (`model.safetensors`), a vocabulary (`tokenizer.json` or
-# `words.json`), and the arguments of `build_model` (`config.json`). `load_trained_model` of [Part
+# `words.json`), and the settings of `build_model` (`config.json`). `load_trained_model` of [Part
 # 7](#model-to-take-away) reads it.
 #
 # To shrink it, we can round matrices to *int8*: whole numbers from −127 to 127. Each row has its
@@ -6076,848 +6751,33 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> None:
     """Write the subwords, or the words of both sides."""
     source, target = vocabularies
     if isinstance(source, Subwords):
-        write_file(folder / "tokenizer.json", source.settings.encode())
-        (folder / "words.json").unlink(missing_ok=True)  # of a start that was killed
+        write_file(folder / "tokenizer.json", source.settings)
     else:
-        write_json(folder / "words.json", {"source": source.words, "target": target.words})
-        (folder / "tokenizer.json").unlink(missing_ok=True)
+        words = {"source": source.words, "target": target.words}
+        write_file(folder / "words.json", json.dumps(words, ensure_ascii=False, indent=1))
 
 
-def facts_of(translator: Translator) -> dict:
-    """What config.json says about a model."""
+def write_about(folder: Path, translator: Translator, config: ModelConfig) -> None:
+    """Write what config.json says of a model, or of a run."""
     names = ("name", "corpus", "languages", "data", "longest")
-    facts = {name: getattr(translator, name) for name in names}
-    return facts | {"model": arguments_of(translator.model)}
+    about = {name: getattr(translator, name) for name in names} | {"settings": vars(config)}
+    text = json.dumps(about, indent=1, ensure_ascii=False)
+    write_file(folder / "config.json", text.encode(errors="replace"))
 
 
 def save_model(translator: Translator, folder: Path | str, int8: bool = False) -> None:
     """Write a model to a new or empty folder; UserError for any other."""
     folder = Path(folder).expanduser()
+    if translator.config is None:
+        raise UserError(f"model {translator.name} has no settings: make it by `build_model`")
     if found := sorted(path.name for path in folder.glob("[!.]*")):
         raise UserError(f"{folder} holds {found[0]}: use an empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [each.name for each in dataclasses.fields(ModelConfig)]
+    config = ModelConfig(**{name: getattr(translator.config, name) for name in names})
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
-    write_json(folder / "config.json", facts_of(translator))
-
-
-# %% [markdown]
-# <a id="data-of-any-size"></a>
-# ## Data of any size
-#
-# The paper has 4.5 million pairs for German, and eight times as many for French. As Python lists,
-# their ids would take many gigabytes in every process. So they stay on disk in one flat file, and
-# the sentence lengths in another. Each process *maps* both files into memory: the system reads only
-# what is used, and all processes share one copy.
-
-
-# %%
-def mapped(path: Path) -> Tensor:
-    """The 32-bit integers of a file, (n,), read on use; UserError where it is missing."""
-    if not path.is_file() or path.stat().st_size == 0:
-        raise UserError(f"{path} is missing or empty: train in a new folder")
-    return torch.from_file(str(path), size=path.stat().st_size // 4, dtype=torch.int32)
-
-
-class IdPairs:
-    """Encoded pairs, whose ids stay on disk."""
-
-    def __init__(self, folder: Path):
-        self.ids = mapped(folder / "train.ids")
-        lengths = mapped(folder / "train.lengths")
-        if len(lengths) % 2 == 1 or lengths.sum() != len(self.ids):
-            raise UserError(
-                f"{folder}: train.ids or train.lengths is damaged: train in a new folder"
-            )
-        self.lengths = lengths.view(-1, 2)  # (pairs, 2)
-        sizes = self.lengths.sum(1)
-        self.begins = sizes.cumsum(0) - sizes
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def positions(self, numbers: Sequence[int] | slice = slice(None)) -> Tensor:
-        """Positions that each pair takes in encoder and decoder: (pairs, 2)."""
-        return self.lengths[numbers] - torch.tensor([0, 1])  # the decoder reads all but the last
-
-    def padded(self, begins: Tensor, lengths: Tensor, longest: int) -> Tensor:
-        """Sentences that begin at these places in the file, padded: (B, longest)."""
-        places = torch.arange(longest)
-        rows = self.ids[(begins.unsqueeze(1) + places).clamp(max=len(self.ids) - 1)]
-        return rows.long().masked_fill(places >= lengths.unsqueeze(1), PAD)
-
-    def padded_pairs(self, numbers: Sequence[int], multiple: int = 1) -> tuple[Tensor, Tensor]:
-        """Ids of the pairs with these numbers: (B, S) and (B, T + 1), S and T rounded up.
-
-        Without numbers, one pair that has no target token.
-        """
-        if len(numbers) == 0:
-            return torch.tensor([[END]]), torch.tensor([[START, PAD]])
-        longest = self.positions(numbers).amax(0)
-        S, T = (multiple * -(-longest // multiple)).tolist()  # rounded up
-        begins = self.begins[numbers]
-        source, target = self.lengths[numbers].unbind(1)
-        return self.padded(begins, source, S), self.padded(begins + source, target, T + 1)
-
-
-# %% [markdown]
-# The text is encoded once, ten thousand pairs at a time. A checksum later tells whether it has
-# changed.
-
-
-# %%
-def sum_of_text(pairs: Iterable[Pair]) -> str:
-    """The SHA-256 checksum of pairs of texts."""
-    digest = hashlib.sha256()
-    for pair in pairs:
-        digest.update("\n".join([*pair, ""]).encode(errors="surrogatepass"))
-    return digest.hexdigest()
-
-
-def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -> None:
-    """Encode training pairs of up to `max_len` tokens into `train.ids` and `train.lengths`."""
-    from tqdm import tqdm
-
-    bar = tqdm(corpus.pairs("train"), "encoding", unit=" pairs", leave=False, disable=None)
-    lengths = array.array("i")
-    with whole_file(folder / "train.ids") as file:
-        for chunk in grouped(bar, 10_000):
-            encoded = encode_pairs(chunk, vocabularies, corpus.languages)
-            fitting = [pair for pair in encoded if usable(pair, max_len)]
-            sentences = list(itertools.chain.from_iterable(fitting))  # source, target, source, …
-            lengths.extend(map(len, sentences))
-            file.write(array.array("i", itertools.chain.from_iterable(sentences)))
-    if not lengths:
-        raise UserError(f"{corpus.name}: all pairs are empty or longer than {max_len} tokens")
-    write_file(folder / "train.lengths", lengths.tobytes())
-
-
-def learn_vocabularies(corpus: Corpus, config: Config) -> tuple:
-    """Vocabularies of source and target: those of `init_from`, words, or subwords."""
-    if config.init_from:
-        before = load_trained_model(config.init_from)
-        subwords = isinstance(before.vocabularies[0], Subwords)
-        if config.vocab_size not in (None, len(before.vocabularies[0]) if subwords else 0):
-            raise UserError(f"--vocab-size is that of --init-from {config.init_from}: leave it out")
-        if not subwords and tuple(before.languages) != tuple(corpus.languages):
-            raise UserError(f"--init-from {config.init_from} knows the words of {before.languages}")
-        return before.vocabularies
-    if config.vocab_size == 0:
-        return learn_words(corpus, config.min_freq)
-    size = config.vocab_size or min(5000, 60 * math.isqrt(len(corpus.pairs("train"))))
-    vocabularies = learn_subwords(corpus, size)
-    found = len(vocabularies[0])
-    if config.vocab_size and found != size:
-        raise UserError(
-            f"--vocab-size {size}: this text yields {found} subwords; give that size, or none"
-        )
-    return vocabularies
-
-
-# %% [markdown]
-# [Part 6](#token-budget) makes the batches. A long pass over the text is cut into *shares*, and
-# each share is an epoch: every n-th sentence of the shuffled pass. The order depends only on the
-# seed and the pass.
-
-
-# %%
-def seed_of(*what: object) -> int:
-    """A seed that depends on these values alone."""
-    return random.Random(" ".join(map(str, what))).getrandbits(60)
-
-
-def batches_of_epoch(config: Config, train: IdPairs, epoch: int) -> list[list[int]]:
-    """The sentence numbers of each batch of an epoch, which counts from 1."""
-    pass_number, share = divmod(epoch - 1, config.shares)
-    generator = torch.Generator().manual_seed(seed_of(config.seed, "pass", pass_number))
-    chosen = torch.randperm(len(train), generator=generator)[share :: config.shares].sort().values
-    lengths = train.positions(chosen).tolist()
-    order = random.Random(f"{config.seed} {epoch}")
-    return [chosen[batch].tolist() for batch in token_batches(lengths, config.batch_tokens, order)]
-
-
-def planned_updates(config: Config, train: IdPairs) -> int:
-    """Updates of the whole run; for a large corpus an estimate from its first share."""
-    return config.epochs * math.ceil(len(batches_of_epoch(config, train, 1)) / config.accum_iter)
-
-
-# %% [markdown]
-# Settings that you leave out are chosen to suit the corpus. A batch has a fiftieth of the corpus's
-# positions, from 64 to 1,280, so that a small corpus gives enough updates. A share has at most
-# about a thousand updates and ends with a checkpoint. The default is 32 passes: more (up to 100) if
-# they give fewer than 2,000 updates, fewer if they give more than 100,000. The peak of the learning
-# rate is the same for any warm-up. The sizes of the model and its dropout do not depend on the
-# corpus: for a larger corpus, choose a larger model.
-
-
-# %%
-CHOSEN = "vocab_size share_embeddings batch_tokens shares epochs warmup factor precision".split()
-
-
-def choose_settings(config: Config, train: IdPairs, vocabularies: tuple) -> Config:
-    """The settings, with those of `CHOSEN` that are None chosen to fit the corpus."""
-    positions = int(train.positions().amax(1).sum())
-    batch_tokens = config.batch_tokens or min(1280, max(64, positions // 50))
-    updates = positions / batch_tokens / config.accum_iter  # per pass, about
-    shares = config.shares or math.ceil(updates / 1000)
-    if shares > len(train):
-        raise UserError(f"--shares {shares} exceeds the {len(train)} pairs")
-    passes = max(min(32, 100_000 / updates), min(100, 2000 / updates))
-    subwords = isinstance(vocabularies[0], Subwords)
-    share = subwords if config.share_embeddings is None else config.share_embeddings
-    config = dataclasses.replace(
-        config,
-        vocab_size=len(vocabularies[0]) if subwords else 0,
-        share_embeddings=share,
-        batch_tokens=batch_tokens,
-        shares=shares,
-        epochs=config.epochs or math.ceil(passes * shares),
-    )
-    warmup = config.warmup or min(2000, max(1, planned_updates(config, train) // 4))
-    factor = config.factor or 1.5 * math.sqrt(warmup / 2000)
-    bf16 = gains_from_bf16(choose_device())
-    precision = config.precision or ("bf16" if bf16 else "fp32")
-    return dataclasses.replace(config, warmup=warmup, factor=factor, precision=precision)
-
-
-# %% [markdown]
-# <a id="workers"></a>
-# ## Many processes
-#
-# In *distributed data parallelism* (DDP) every process, called a *rank*, holds the whole model and
-# its own share of each batch. The ranks average their gradients, so they make the same update and
-# their weights stay equal. `torchrun` starts the processes, on one machine or on several that share
-# a disk, and stops all of them if one fails.
-#
-# > **Why not spread the model over the GPUs?** Larger models need that (*FSDP*). The base model
-# > with its gradient and Adam's two averages takes 4 × 63 million numbers. That is one gigabyte, to
-# > which a batch adds its activations.
-
-
-# %%
-@dataclass(frozen=True)
-class Worker:
-    """The rank of this process, the number of ranks, and its device."""
-
-    rank: int
-    ranks: int
-    device: torch.device
-
-
-@contextlib.contextmanager
-def join_workers() -> Iterator[Worker]:
-    """Join the process group that torchrun describes, and leave it after success."""
-    ranks = int(os.environ.get("WORLD_SIZE", 1))
-    device = choose_device()
-    if device.type == "cpu":
-        keep_freed_memory()
-    else:
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        if local >= torch.cuda.device_count():
-            raise UserError(f"{local + 1} processes need as many GPUs: start fewer processes")
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high")  # TF32: faster, with fewer digits
-    if ranks > 1:
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=datetime.timedelta(days=1))  # while rank 0 encodes
-    yield Worker(int(os.environ.get("RANK", 0)), ranks, device)
-    if ranks > 1:
-        dist.barrier()  # no rank leaves while another still communicates
-        dist.destroy_process_group()
-
-
-class OncePerUpdate(nn.parallel.DistributedDataParallel):
-    """DDP that exchanges gradients only in the last of the batches that share an update.
-
-    `is_last` says of each batch to come whether it is such a last one.
-    """
-
-    is_last: Iterator[bool] = itertools.repeat(True)
-
-    def forward(self, *inputs):
-        self.require_backward_grad_sync = next(self.is_last)
-        return super().forward(*inputs)
-
-
-def gather(value: object, worker: Worker) -> list:
-    """The values of all ranks, in order, on every rank."""
-    values = [value] * worker.ranks
-    if worker.ranks > 1:
-        dist.all_gather_object(values, value)
-    return values
-
-
-# %% [markdown]
-# The sentences of a batch are sorted by length. Rank $r$ of $n$ takes the sentences $r$, $r + n$,
-# $r + 2n$ and so on, so all finish at about the same time. Each rank divides its summed loss by
-# `tokens / ranks`, where `tokens` counts the whole batch. DDP's mean over ranks is then exactly the
-# mean over all tokens.
-#
-# For a GPU, a thread pads batches ahead and puts them into *pinned* memory, which can be copied
-# while the CPU carries on. So the CPU waits for the GPU only when it prints a line, and at the end
-# of an epoch.
-
-
-# %%
-def ahead(pool: ThreadPoolExecutor, function: Callable, items: Iterable, number: int = 4):
-    """Like `map`, but a thread computes up to `number` results ahead."""
-    futures = collections.deque()
-    for item in items:
-        futures.append(pool.submit(function, item))
-        if len(futures) > number:
-            yield futures.popleft().result()
-    for future in futures:
-        yield future.result()
-
-
-def load_batches(
-    train: IdPairs, batches: Iterable[list[int]], worker: Worker, max_len: int
-) -> Iterator[Batch]:
-    """This rank's share of each batch, on its device; for a GPU a thread loads ahead."""
-    on_gpu = worker.device.type == "cuda"
-    multiple = 8 if on_gpu and max_len % 8 == 0 else 1  # GPU kernels are faster at multiples of 8
-
-    def load(numbers: list[int]) -> tuple[Tensor, Tensor, float]:
-        tokens = int(train.lengths[numbers, 1].sum()) - len(numbers)
-        src, tgt = train.padded_pairs(numbers[worker.rank :: worker.ranks], multiple)
-        if on_gpu:
-            src, tgt = src.pin_memory(), tgt.pin_memory()
-        return src, tgt, tokens / worker.ranks
-
-    with ThreadPoolExecutor(1) as pool:
-        loaded = ahead(pool, load, batches) if on_gpu else map(load, batches)
-        for *ids, ntokens in loaded:
-            src, tgt = (each.to(worker.device, non_blocking=True) for each in ids)
-            yield Batch(src, tgt, ntokens=ntokens)  # makes the masks on the device
-
-
-# %% [markdown]
-# <a id="checkpoints"></a>
-# ## The folder of a run
-#
-# The folder of a run holds a model, and everything that training needs to continue:
-#
-# | File | Contents |
-# | --- | --- |
-# | `config.json`, `model.safetensors`, `tokenizer.json` or `words.json` | the best model so far, and the settings |
-# | `train.ids`, `train.lengths`; `val.json` | the training pairs as ids; the validation pairs as text |
-# | `last.pt` | the checkpoint: weights, those of the last epochs, optimizer, schedule, history |
-# | `log.jsonl` | the history, one line per epoch, for `pandas.read_json(…, lines=True)` |
-#
-# `last.pt` is written last. So a run that is killed at any moment loses only its current epoch, and
-# the same command continues after the last complete one.
-
-
-# %%
-def runs_folder() -> Path:
-    """The folder for runs: RUNS_DIR, or `runs` beside this file."""
-    return Path(os.environ.get("RUNS_DIR") or WORK / "runs").expanduser()
-
-
-def refuse_other_things(folder: Path) -> None:
-    """UserError for a folder that holds something, but no run."""
-    found = sorted(path.name for path in folder.glob("[!.]*"))
-    if found and "train.ids" not in found:  # the first file of a run
-        raise UserError(f"{folder} holds {found[0]} and no run: use an empty folder")
-
-
-@contextlib.contextmanager
-def held(folder: Path, worker: Worker) -> Iterator[None]:
-    """Lock a folder for this run; a UserError names the process that already holds it."""
-    import filelock
-
-    if worker.rank > 0:
-        yield
-        return
-    refuse_other_things(folder)
-    lock = filelock.FileLock(folder / ".lock")
-    holder = folder / ".holder"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-        holder.write_text(f"process {os.getpid()} on {platform.node()}")
-    except filelock.Timeout:
-        who = holder.read_text() if holder.is_file() else "another process"
-        raise UserError(f"{folder} is in use by {who}: wait, or stop it") from None
-    except OSError as error:
-        raise UserError(f"{folder} cannot be used ({error}): use another folder") from None
-    try:
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
-
-
-# %% [markdown]
-# A part of yours that does not work with the [cache](#cached-decoding) would train for hours and
-# then translate nonsense. So every run tests its model before it begins.
-
-
-# %%
-def read_settings(folder: Path) -> tuple[Config, dict]:
-    """The settings of a run and all of its config.json; UserError if the folder is not a run."""
-    about = read_config(folder)
-    if about.get("settings") is None:
-        raise UserError(f"{folder} is a finished model, not a run: use another folder")
-    try:
-        config = Config(**about["settings"])
-        source, target = about["languages"]
-        needed = [about[name] for name in ("name", "corpus", "data", "longest", "text_sha256")]
-        needed += [getattr(config, name) for name in CHOSEN]
-        if None in (source, target, *needed):
-            raise ValueError("a setting is missing")
-    except (KeyError, TypeError, ValueError) as error:
-        way = "correct it, or train in a new folder"
-        raise UserError(f"{folder / 'config.json'} describes no run: {error}; {way}") from None
-    return config, about
-
-
-def new_model(config: Config, vocabularies: tuple) -> EncoderDecoder:
-    """The model of a run as it begins; UserError if its parts or sizes cannot work."""
-    names = {*inspect.signature(make_model).parameters, "bias"}
-    arguments = {name: value for name, value in vars(config).items() if name in names}
-    sizes = {"src_vocab": len(vocabularies[0]), "tgt_vocab": len(vocabularies[1])}
-    torch.manual_seed(config.seed)
-    try:
-        model = build_model(**arguments | sizes)
-    except ValueError as error:
-        raise UserError(f"no such model: {error}") from error
-    for module in model.modules():
-        if isinstance(module, MultiHeadedAttention):
-            module.dropout.p = config.attention_dropout
-    return model
-
-
-def start_from(model: EncoderDecoder, place: str) -> None:
-    """Load the weights of a trained model; UserError if its sizes or parts differ."""
-    trained_model = load_trained_model(place).model
-    ours = arguments_of(model)
-    for name, value in arguments_of(trained_model).items():
-        if name != "dropout" and ours[name] != value:
-            made = f"--init-from {place} was made with {name} {value}"
-            raise UserError(f"{made}: use the same value")
-    load_weights(model, own_weights(trained_model))
-
-
-def refuse_without_cache(model: EncoderDecoder) -> None:
-    """UserError if decoding with the cache gives other states than without."""
-    if not cache_agrees(model):
-        arguments = arguments_of(model)
-        parts = ", ".join(f"{kind} {arguments[kind]}" for kind in PARTS)
-        raise UserError(
-            f"this model ({parts}) decodes differently with a cache: attention must take "
-            "positions from the shapes of q and k, and all other parts must treat each "
-            "position separately"
-        )
-
-
-# %% [markdown]
-# A run is set up once: rank 0 encodes the text, chooses the missing settings and writes
-# `config.json`. If you start it again, give the same text and the same settings; only `--epochs`
-# and the place of the text may change.
-
-
-# %%
-def refuse_changes(config: Config, folder: Path, corpus: Corpus, text: str) -> None:
-    """UserError if a run has other settings, or another text than that with this checksum."""
-    ours, about = read_settings(folder)
-    for name, value in vars(config).items():
-        free = name in ("data", "epochs") or value is None
-        if not free and value != getattr(ours, name):
-            raise UserError(
-                f"{folder} has {name} {getattr(ours, name)}, not {value}: "
-                "`resume` continues it, or use another folder"
-            )
-    if text != about["text_sha256"]:
-        raise UserError(
-            f"{corpus.name} is not the text that {folder} began with: "
-            "`resume` continues with that, or use another folder"
-        )
-
-
-def begin_run(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
-    """Write the files of a new run, or check that a run has the same settings and text."""
-    begun = (folder / "config.json").is_file()
-    try:
-        corpus = corpus or find_corpus(config.data, config.codes())
-    except UserError as error:
-        if not begun:
-            raise
-        raise UserError(f"{error}; `resume` continues without the text") from None
-    between = ":" if any("-" in code for code in corpus.languages) else "-"  # as in zh-Hans:en
-    config = dataclasses.replace(config, languages=between.join(corpus.languages))
-    if config.init_from not in (None, "pretrained"):  # a run may continue from another folder
-        place = Path(config.init_from).expanduser().resolve()
-        config = dataclasses.replace(config, init_from=str(place))
-    text = sum_of_text(itertools.chain(corpus.pairs("train"), corpus.pairs("val")))
-    if begun:
-        refuse_changes(config, folder, corpus, text)
-        return
-    if (folder / "last.pt").exists():
-        raise UserError(f"{folder} has a last.pt and no config.json: use another folder")
-    refuse_without_cache(new_model(config, (range(8), range(8))))  # before hours of encoding
-    vocabularies = learn_vocabularies(corpus, config)
-    write_ids(folder, corpus, vocabularies, config.max_len)
-    write_vocabularies(folder, vocabularies)
-    train = IdPairs(folder)
-    if left_out := len(corpus.pairs("train")) - len(train):
-        why = f"empty or longer than --max-len {config.max_len}"
-        warnings.warn(f"{left_out:,} training pairs are left out: {why}", stacklevel=2)
-    config = choose_settings(config, train, vocabularies)
-    config = dataclasses.replace(config, data=corpus.place or corpus.name)
-    longest = int(train.lengths[:, 0].max()) - 1
-    model = new_model(config, vocabularies)
-    if config.init_from:
-        start_from(model, config.init_from)
-    facts = (corpus.name, corpus.languages, vocabularies, corpus.place, longest)
-    translator = Translator(folder.resolve().name, model, *facts)
-    pairs, _ = usable_pairs(translator, corpus.pairs("val"))
-    if not pairs:
-        raise UserError(f"{corpus.name}: no pair of val fits the model")
-    write_json(folder / "val.json", pairs)
-    settings = {"settings": vars(config), "text_sha256": text}
-    write_json(folder / "config.json", facts_of(translator) | settings)
-
-
-# %% [markdown]
-# Each epoch adds an entry to the history. It includes the load of each GPU, as GPUtil reports it.
-
-
-# %%
-def gpu_loads() -> list[int]:
-    """Load of each NVIDIA GPU in percent, by GPUtil; an empty list if it reports none."""
-    import GPUtil
-
-    try:
-        return [round(100 * gpu.load) for gpu in GPUtil.getGPUs()]
-    except ValueError:  # the driver does not answer, or a part of a GPU has no load of its own
-        return []
-
-
-def quality(entry: dict) -> tuple[float, float]:
-    """The key that ranks epochs: BLEU, then likelihood. A BLEU below 1 counts as 0."""
-    return (entry["bleu"] if entry["bleu"] >= 1 else 0.0, -entry["nll"])
-
-
-def read_last(folder: Path) -> dict | None:
-    """The contents of `last.pt`, read without executing code; None before the first epoch ends."""
-    if not (folder / "last.pt").is_file():
-        return None
-    read = functools.partial(torch.load, weights_only=True, map_location="cpu")
-    return read_file(folder / "last.pt", lambda data: read(io.BytesIO(data)))
-
-
-# %% [markdown]
-# <a id="train-model"></a>
-# ## Training
-#
-# We use AdamW, whose weight decay is off by default and shrinks matrices only, and a schedule that
-# rises like the paper's and falls straight to zero, [as many do today](#since-2017). `--schedule
-# inverse_sqrt` is the paper's.
-
-
-# %%
-def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The rise and peak of `rate`, then a straight line that reaches zero after step `total`."""
-    peak = rate(warmup, model_size, factor, warmup)
-    falling = (total + 1 - step) / max(1, total + 1 - warmup)
-    return peak * max(0.0, min(step / warmup, falling))
-
-
-def new_optimizer(model: nn.Module, config: Config, updates: int) -> tuple:
-    """AdamW with the paper's β and ε, and the schedule for a run of so many updates."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]  # norms and biases do not decay
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others}],
-        lr=1.0,
-        betas=(0.9, 0.98),
-        eps=1e-9,
-        weight_decay=0.0,
-        fused=True,
-    )
-    if config.clip is not None:
-
-        def clip(*_) -> None:
-            nn.utils.clip_grad_norm_(matrices + others, config.clip)
-
-        optimizer.register_step_pre_hook(clip)
-    falling = functools.partial(linear_rate, total=updates)
-    curve = falling if config.schedule == "linear" else rate
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: curve(step + 1, config.d_model, config.factor, config.warmup)
-    )
-    return optimizer, scheduler
-
-
-# %% [markdown]
-# `Run` holds what a run keeps in memory; its folder holds the rest. The loss stays on the device
-# and is read only for a line of the log.
-
-
-# %%
-class Run:
-    """A run in a folder, on one rank; `epochs` replaces the setting."""
-
-    def __init__(self, folder: Path, worker: Worker, epochs: int | None = None):
-        config, about = read_settings(folder)
-        if epochs is not None:
-            config = dataclasses.replace(config, epochs=epochs)
-        vocabularies = read_vocabularies(folder)
-        model = new_model(config, vocabularies).to(worker.device)
-        if not config.compile:
-            use_fast_dropout(model)
-        facts = (about["corpus"], tuple(about["languages"]), vocabularies, about["data"])
-        self.folder = folder
-        self.worker = worker
-        self.config = config
-        self.model = model
-        self.translator = Translator(about["name"], model, *facts, about["longest"])
-        self.train = IdPairs(folder)
-        self.pairs = [tuple(pair) for pair in read_file(folder / "val.json", json.loads)]
-        self.updates = planned_updates(config, self.train)
-        self.optimizer, self.scheduler = new_optimizer(model, config, self.updates)
-        criterion = LabelSmoothing(len(vocabularies[1]), PAD, config.smoothing)
-        self.loss_compute = SimpleLossCompute(model.generator, criterion)
-        self.history: list[dict] = []
-        self.recent: list[dict] = []  # weights of the last epochs, to be averaged
-        if (last := read_last(folder)) is not None:
-            self.restore(last)
-        elif config.init_from:
-            start_from(model, config.init_from)
-        if config.epochs < self.done:
-            raise UserError(f"{folder} has {self.done} epochs: give --epochs {self.done} or more")
-        if worker.rank == 0:
-            write_json(folder / "config.json", about | {"settings": vars(config)})
-        self.net = model
-        self.wrap_net()
-
-    def wrap_net(self) -> None:
-        """Compile, use bf16, and exchange gradients, where the settings or ranks ask for it."""
-        if self.config.compile:  # dynamic: for batches of any shape
-            self.net = torch.compile(self.net, dynamic=True)
-            self.loss_compute = torch.compile(self.loss_compute.__call__, dynamic=True)
-        if self.config.precision == "bf16":
-            self.net = MixedPrecision(self.net, self.worker.device)
-            self.loss_compute = self.autocast()(self.loss_compute)
-        if self.worker.ranks > 1:
-            self.net = OncePerUpdate(
-                self.net, forward_sync_buffers=False, gradient_as_bucket_view=True
-            )
-
-    def restore(self, last: dict) -> None:
-        """Restore the last complete epoch; UserError if it does not fit the settings."""
-        self.history = last["history"]
-        self.recent = last["recent"]
-        try:
-            self.model.load_state_dict(last["model"])
-            self.optimizer.load_state_dict(last["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            place = self.folder / "last.pt"
-            fault = str(error).strip().splitlines()[-1].strip()
-            raise UserError(f"{place} does not fit config.json: {fault:.99}") from error
-        self.scheduler.load_state_dict(last["scheduler"])
-        [curve, *_] = self.scheduler.lr_lambdas
-        for group in self.optimizer.param_groups:  # the curve depends on the number of epochs
-            group["lr"] = curve(self.scheduler.last_epoch)
-
-    def autocast(self) -> torch.autocast:
-        """A context that computes matrix products in the precision of the run."""
-        bf16 = self.config.precision == "bf16"
-        return torch.autocast(self.worker.device.type, torch.bfloat16, enabled=bf16)
-
-    @property
-    def done(self) -> int:
-        """The number of complete epochs."""
-        return sum(entry["averaged"] == 0 for entry in self.history)
-
-    def say(self, text: str) -> None:
-        if self.worker.rank == 0:
-            print(text, flush=True)
-
-    def header(self) -> str:
-        """What will be trained, on what, and with which settings."""
-        source, target = map(len, self.translator.vocabularies)
-        scoring = bleu_tokenization(self.translator.languages[1])
-        device = self.worker.device.type
-        if device == "cpu":
-            device = f"CPU ({torch.backends.cpu.get_cpu_capability()})"
-        threads = torch.get_num_threads()
-        return (
-            f"{self.translator.corpus}: {len(self.train):,} pairs, {source:,} and {target:,} "
-            f"tokens; BLEU tokenization {scoring}\n"
-            f"{count_parameters(self.model):,} parameters; PyTorch {torch.__version__}, {device}, "
-            f"{self.worker.ranks} process(es) with {threads} threads\n"
-            f"{', '.join(f'{name} {value}' for name, value in vars(self.config).items())}\n"
-            f"{self.folder}: {self.done} of {self.config.epochs} epochs are done, "
-            f"{self.updates // self.config.epochs:,} updates per epoch"
-        )
-
-    def mean_loss(self, loss: float, epoch: int) -> float:
-        """The mean of a loss over all ranks; UserError if it is no longer a finite number."""
-        loss = sum(gather(loss, self.worker)) / self.worker.ranks
-        if not math.isfinite(loss):
-            kept = f"diverged: the loss is {loss} in epoch {epoch}; earlier epochs are kept"
-            way = "train in a new folder with a smaller --factor, a longer --warmup or --clip 1"
-            raise UserError(f"{kept}: {way}")
-        return loss
-
-    def train_epoch(self, epoch: int) -> dict:
-        """Train one epoch, which counts from 1; returns its entry for the history."""
-        torch.manual_seed(seed_of(self.config.seed, epoch, self.worker.rank))
-        ranks = self.worker.ranks
-        begin = time.perf_counter()
-        last = (0.0, 0.0, begin)  # loss, tokens and time at the last line
-
-        def log(loss_sum: Tensor, tokens: float) -> None:
-            nonlocal last
-            if self.scheduler.last_epoch % self.config.log_every != 0:
-                return
-            now = time.perf_counter()
-            loss = self.mean_loss(float(loss_sum - last[0]) / (tokens - last[1]), epoch)
-            self.say(
-                f"epoch {epoch}, update {self.scheduler.last_epoch:,}: loss {loss:.3f}, "
-                f"{ranks * (tokens - last[1]) / (now - last[2]):,.0f} tokens/s, "
-                f"learning rate {self.scheduler.get_last_lr()[0]:.2e}"
-            )
-            last = (loss_sum, tokens, now)
-
-        batches = batches_of_epoch(self.config, self.train, epoch)
-        if isinstance(self.net, OncePerUpdate):
-            every = self.config.accum_iter
-            number = len(batches)
-            self.net.is_last = (n % every == 0 or n == number for n in range(1, number + 1))
-        loss, state = run_epoch(
-            load_batches(self.train, batches, self.worker, self.config.max_len),
-            self.net,
-            self.loss_compute,
-            self.optimizer,
-            self.scheduler,
-            accum_iter=self.config.accum_iter,
-            log=log,
-        )
-        speed = ranks * state.tokens / (time.perf_counter() - begin)
-        loads = gpu_loads()
-        loss = self.mean_loss(loss, epoch)
-        if epoch > self.config.epochs - self.config.average:
-            weights = {n: x.to("cpu", copy=True) for n, x in own_weights(self.model).items()}
-            self.recent = [*self.recent, weights][-self.config.average :]
-        else:
-            self.recent = []  # kept for an earlier end, before `epochs` was raised
-        return {
-            "updates": self.scheduler.last_epoch,
-            "learning_rate": self.scheduler.get_last_lr()[0],
-            "loss": loss,
-            "tokens_per_second": round(speed),
-            "gpu": loads,
-        }
-
-    def validate(self, model: EncoderDecoder) -> dict:
-        """BLEU of greedy translations, nll and perplexity, by rank 0, known to all ranks."""
-        found = {}
-        if self.worker.rank == 0:
-            translator = dataclasses.replace(self.translator, model=model, longest=0)  # no warnings
-            greedy = functools.partial(beam_search, beam=1)
-            with self.autocast():
-                _, found = score(translator, self.pairs, greedy)
-        [found, *_] = gather(found, self.worker)
-        return {"bleu": found["BLEU"], "nll": found["nll"], "perplexity": found["perplexity"]}
-
-    def save(self, model: EncoderDecoder, entry: dict) -> None:
-        """Add an entry to the history; write the model if it is the best, the log, `last.pt`."""
-        self.history.append(entry)
-        if self.worker.rank > 0:
-            return
-        if entry is max(self.history, key=quality):
-            write_file(self.folder / "model.safetensors", bytes_of_weights(model))
-        lines = "".join(f"{json.dumps(each)}\n" for each in self.history)
-        write_file(self.folder / "log.jsonl", lines.encode())
-        last = {"history": self.history, "recent": self.recent}
-        for name in ("model", "optimizer", "scheduler"):
-            last[name] = getattr(self, name).state_dict()
-        buffer = io.BytesIO()
-        torch.save(last, buffer)  # to memory: a full disk would be a RuntimeError
-        write_file(self.folder / "last.pt", buffer.getbuffer())
-
-    def mean_of_recent(self) -> EncoderDecoder:
-        """A model with the mean of the weights of the last epochs."""
-        model = copy.deepcopy(self.model)
-        number = len(self.recent)
-        names = self.recent[0]
-        load_weights(model, {n: sum(each[n] for each in self.recent) / number for n in names})
-        return model
-
-    def conclusion(self) -> str:
-        """Which epoch is the best, and whether there are more to train."""
-        best = max(self.history, key=quality)
-        averaged = best["averaged"]
-        name = f"the mean of {averaged} epochs" if averaged else f"epoch {best['epoch']}"
-        text = f"best: {name}, validation BLEU {best['bleu']:.2f} (greedy), in {self.folder}"
-        if self.done < self.config.epochs:
-            text += "\nthe same command, or `resume`, continues"
-        return text
-
-
-# %% [markdown]
-# <a id="whole-training"></a>
-# `train_model` is the whole run, the same on one CPU, on a GPU, and in each process of several.
-#
-# Each random choice within an epoch depends only on the seed, the epoch and the rank. So without
-# `--compile`, a run of one process that was killed ends bit for bit like one that was not, on the
-# same kind of CPU with the same number of threads. At the end, the mean of the last epochs replaces
-# the best epoch if it scores better on the validation split.
-
-
-# %%
-def train_model(
-    config: Config | None,
-    folder: str | Path,
-    minutes: float = math.inf,
-    corpus: Corpus | None = None,
-    epochs: int | None = None,
-) -> str:
-    """Train a translator in `folder`, or continue; "finished", or "stopped" after `minutes`.
-
-    `corpus` replaces what `config.data` names. Without `config` a run continues with its own
-    settings; `epochs` changes their total number. UserError if it cannot train.
-    """
-    if not minutes > 0:
-        raise UserError(f"--minutes must be above 0, got {minutes}")
-    folder = Path(folder).expanduser()
-    settings = config or read_settings(folder)[0]  # UserError if there is no run
-    begin = time.perf_counter()
-    with join_workers() as worker, held(folder, worker):
-        if worker.rank == 0 and config is not None:
-            begin_run(config, folder, corpus)
-        gather(None, worker)  # the others wait for the files
-        run = Run(folder, worker, settings.epochs if epochs is None else epochs)
-        refuse_without_cache(run.model)
-        run.say(run.header())
-        before = run.history[-1]["minutes"] if run.history else 0.0
-
-        def keep(model: EncoderDecoder, epoch: int, averaged: int = 0, **trained) -> float:
-            """Validate and save; returns the minutes since the start."""
-            entry = {"epoch": epoch, "averaged": averaged, **trained, **run.validate(model)}
-            run.mean_loss(entry["nll"], epoch)  # UserError before useless weights are saved
-            spent = max(gather(time.perf_counter() - begin, worker)) / 60
-            run.save(model, entry | {"minutes": before + spent})
-            name = f"epoch {epoch}/{run.config.epochs}"
-            if averaged:
-                name = f"mean of the last {averaged} epochs"
-            loss = f"loss {entry['loss']:.3f}, " if "loss" in entry else ""
-            scores = f"perplexity {entry['perplexity']:.2f}, BLEU {entry['bleu']:.1f}"
-            run.say(f"{name}: {loss}{scores}; {before + spent:.1f} minutes")
-            return spent
-
-        for epoch in range(run.done + 1, run.config.epochs + 1):
-            trained = run.train_epoch(epoch)
-            if keep(run.model, epoch, **trained) >= minutes:
-                break
-        finished = run.done >= run.config.epochs
-        if finished and len(run.recent) > 1 and run.history[-1]["averaged"] == 0:
-            keep(run.mean_of_recent(), run.done, averaged=len(run.recent))
-        run.say(run.conclusion())
-        return "finished" if finished else "stopped"
+    write_about(folder, translator, config)
 
 
 # %% [markdown]
@@ -7010,74 +6870,57 @@ class ModelOptions:
     def load(self) -> tuple[Translator, Callable]:
         """The model, named on standard error, and its decoder."""
         read_parts(self.parts)
-        translator = load_trained_model(self.model)
+        with readable(self.model):
+            translator = load_trained_model(self.model)
         print(translator, file=sys.stderr)
         return translator, functools.partial(beam_search, beam=self.beam, alpha=self.alpha)
 
 
 # %% [markdown]
 # `translate` reads its arguments, or standard input in blocks of 200 lines, and writes one output
-# line per input line. It cuts a line where a sentence ends, and halves a sentence that is too long
-# for the model.
+# line per input line. A line is a sentence. With `--split`, a line that is too long for the model is
+# halved until its parts fit, after the end of a sentence if there is one.
 
 
 # %% tags=["hide-input"]
-ABBREVIATIONS = "ca dr fr hr mr mrs ms nr prof sr st str bzw evtl ggf inkl usw vgl etc vs".split()
-SENTENCE_END = re.compile(r"[.!?…।؟۔]+[\"'”“’»)\]]*\s+|[。！？]+[」』”]*|\n+")
-
-
-def split_sentences(text: str) -> list[str]:
-    """Sentences of a text; no cut after numbers and abbreviations, or before lowercase letters."""
-    sentences = []
-    begin = 0
-    for end in SENTENCE_END.finditer(text):
-        word = (text[begin : end.start()].split() or [""])[-1].lower().strip("(\"'„«")
-        full_stop = end[0].rstrip() == "."
-        short = len(word) == 1 or word in ABBREVIATIONS or word[-1:].isdigit() or "." in word
-        goes_on = not word or (full_stop and short) or text[end.end() : end.end() + 1].islower()
-        if "\n" in end[0] or not goes_on:
-            sentences.append(text[begin : end.end()])
-            begin = end.end()
-    return [sentence for sentence in [*sentences, text[begin:]] if sentence.strip()]
+SENTENCE_END = re.compile(
+    r"(?<=\w{4}[.!?…।؟۔])\s+|(?<=[。！？])|\n+"
+)  # not after short words: 5 Mio.
 
 
 def parts_that_fit(translator: Translator, text: str) -> list[str]:
-    """A sentence, halved between words until each part fits the model."""
+    """A text, halved between sentences, words or letters until each part fits the model."""
     [ids] = translator.vocabularies[0].encode([text], translator.languages[0])
     if len(ids) < translator.max_len or len(text) < 2:
         return [text]
-    words = text.split()
-    middle = len(words) // 2
-    halves = " ".join(words[:middle]), " ".join(words[middle:])
-    if middle == 0:  # one long word, or a language without spaces
-        halves = text[: len(text) // 2], text[len(text) // 2 :]
+    middle = len(text) // 2
+    for cut in (SENTENCE_END, re.compile(r"\s+"), re.compile("")):
+        ends = [found.end() for found in cut.finditer(text) if 0 < found.end() < len(text)]
+        if ends:
+            break
+    end = min(ends, key=lambda place: abs(place - middle))
+    halves = text[:end], text[end:]
     return [part for half in halves for part in parts_that_fit(translator, half)]
 
 
 def translate_lines(
-    translator: Translator, lines: Sequence[str], decode: Callable, split: bool = True
+    translator: Translator, lines: Sequence[str], decode: Callable, split: bool = False
 ) -> list[str]:
-    """Translations of lines with any number of sentences; without `split`, a line is one."""
-    parts = []
-    for number, line in enumerate(lines):
-        for sentence in split_sentences(line) if split else [line]:
-            parts += [(number, part) for part in parts_that_fit(translator, sentence)]
-    translations = [[] for _ in lines]
-    written = translate(translator, [part for _, part in parts], decode)
-    for (number, _), text in zip(parts, written, strict=True):
-        translations[number].append(text)
+    """Translations of lines; with `split`, of lines of any length."""
+    parts = [parts_that_fit(translator, line) if split else [line] for line in lines]
+    written = iter(translate(translator, list(itertools.chain.from_iterable(parts)), decode))
     space = "" if language_code(translator.languages[1]) in ("ja", "zh") else " "
-    return [space.join(filter(None, texts)) for texts in translations]
+    return [space.join(filter(None, itertools.islice(written, len(each)))) for each in parts]
 
 
 # %%
 def run_translate(
-    sentences: tuple[str, ...] = (), /, options: ModelOptions = ModelOptions(), split: bool = True
+    sentences: tuple[str, ...] = (), /, options: ModelOptions = ModelOptions(), split: bool = False
 ) -> None:
     """Translate arguments, or standard input line by line.
 
     Args:
-        split: cut a line where a sentence ends; use --no-split for a model trained on paragraphs
+        split: cut a line that is too long for the model
     """
     translator, decode = options.load()
     waits = not sentences and sys.stdin.isatty()  # somebody types
