@@ -6845,29 +6845,30 @@ class ModelOptions:
 
 # %% [markdown]
 # `translate` reads its arguments, or standard input in blocks of 200 lines, and writes one output
-# line per input line. A line is a sentence. With `--split`, a line that is too long for the model is
-# halved until its parts fit, after the end of a sentence if there is one.
+# line per input line. A line is a sentence. With `--split` it is cut where a sentence ends, and
+# halved where it is still too long for the model.
 
 
 # %% tags=["hide-input"]
-SENTENCE_END = re.compile(
-    r"(?<=\w{4}[.!?…।؟۔])\s+|(?<=[。！？])|\n+"
-)  # not after short words: 5 Mio.
+SENTENCE_END = re.compile(r"(?<=\w{4}[.!?…।؟۔])\s+|(?<=[。！？])")  # not after short words: 5 Mio.
 
 
 def parts_that_fit(translator: Translator, text: str) -> list[str]:
-    """A text, halved between sentences, words or letters until each part fits the model."""
+    """A text, halved between words, or letters of a long word, until each part fits the model."""
     [ids] = translator.vocabularies[0].encode([text], translator.languages[0])
     if len(ids) < translator.max_len or len(text) < 2:
         return [text]
     middle = len(text) // 2
-    for cut in (SENTENCE_END, re.compile(r"\s+"), re.compile("")):
-        ends = [found.end() for found in cut.finditer(text) if 0 < found.end() < len(text)]
-        if ends:
-            break
-    end = min(ends, key=lambda place: abs(place - middle))
-    halves = text[:end], text[end:]
+    space = text.rfind(" ", 1, middle)
+    cut = middle if space < 0 else space
+    halves = text[:cut], text[cut:]
     return [part for half in halves for part in parts_that_fit(translator, half)]
+
+
+def cut(translator: Translator, line: str) -> str:
+    """The sentences of a line, in parts that fit the model, each in a line of its own."""
+    sentences = SENTENCE_END.split(line)
+    return "\n".join(part for each in sentences for part in parts_that_fit(translator, each))
 
 
 def warn_of(translator: Translator, text: str) -> None:
@@ -6889,7 +6890,7 @@ def translate_lines(
 ) -> list[str]:
     """Translations of lines, each in one line; with `split`, of lines of any length."""
     if split:
-        lines = ["\n".join(parts_that_fit(translator, line)) for line in lines]
+        lines = [cut(translator, line) for line in lines]
     for sentence in itertools.chain.from_iterable(line.split("\n") for line in lines):
         warn_of(translator, sentence)
     space = " " if bleu_tokenization(translator.languages[1]) == "13a" else ""
