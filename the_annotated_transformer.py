@@ -3684,8 +3684,63 @@ def one_search():
 #
 # At every step the plain decoder recomputes all earlier positions, and gets the same numbers as
 # before, because the causal mask hides later tokens from them. So we compute only the newest
-# position. All it needs of earlier positions is their keys and values. We keep these, as the **KV
-# cache** of language models does, for B sentences with `beam` hypotheses each:
+# position. All it needs of earlier positions is their keys and values, which we keep: this is the
+# **KV cache** of language models. The cache holds no future, so no mask is needed.
+
+
+# %%
+class CachedAttention(nn.Module):
+    """Stands in for a self-attention that sees one new position at a time, and keeps its past."""
+
+    def __init__(self, attn: MultiHeadedAttention):
+        super().__init__()
+        self.attn = attn
+        self.keys = None
+        self.values = None
+
+    def forward(self, x: Tensor, *_) -> Tensor:
+        """States (B, 1, D) of the newest position -> what each finds in its past and in itself."""
+        q, k, v = self.attn.project(x, x, x)  # (B, H, 1, d_k)
+        if self.keys is not None:
+            k = torch.cat([self.keys, k], dim=2)  # (B, H, length, d_k)
+            v = torch.cat([self.values, v], dim=2)
+        self.keys = k
+        self.values = v
+        heads, _ = self.attn.attend(q, k, v, None)
+        return self.attn.join(heads)
+
+
+def greedy_with_cache(model: EncoderDecoder, src: Tensor, longest: int) -> list[int]:
+    """`greedy_decode` of one sentence (1, S), up to `longest` tokens."""
+    written = [START]
+    with evaluating(model):
+        memory = model.encode(src, None)
+        decoder = copy.deepcopy(model.decoder)
+        for layer in decoder.layers:
+            layer.self_attn = CachedAttention(layer.self_attn)
+        while written[-1] != END and len(written) < longest:
+            x = model.tgt_embed(torch.tensor([written]))[:, -1:]  # (1, 1, D)
+            states = decoder(x, memory, None, None)
+            written.append(model.generator(states[0, -1]).argmax().item())
+    return written
+
+
+@example
+def seconds_for_a_hundred_tokens():
+    model = make_model(100, 100, N=3, d_model=192, d_ff=768, h=3)
+    model.generator.proj.bias.data[END] = -100.0  # it never ends
+    src = torch.randint(len(SPECIALS), 100, (1, 10))
+    begin = time.perf_counter()
+    plain = greedy_decode(model, src, None, 100, START)
+    middle = time.perf_counter()
+    cached = greedy_with_cache(model, src, 100)
+    end = time.perf_counter()
+    assert cached == plain[0].tolist()
+    return {"without a cache": round(middle - begin, 2), "with one": round(end - middle, 2)}
+
+
+# %% [markdown]
+# For a beam there is more to keep apart: B sentences with `beam` hypotheses each.
 #
 # | Attention | Keeps keys and values of | Shape | After each step |
 # | --- | --- | --- | --- |
@@ -3696,32 +3751,17 @@ def one_search():
 # states (B, T, D). With a cache $T$ is always 1, so this axis holds the hypotheses: (B, beam, D).
 # Norms and feed-forward networks treat each vector alone and do not notice. In cross-attention the
 # hypotheses are several queries to one memory, whose keys and values are computed once. Only
-# self-attention must keep hypotheses apart, so `CachedAttention` gives each a row, with one query,
-# and appends the new key and value to those kept. The cache holds no future, so no mask is needed.
-# `keep` makes the rows follow the beam.
+# self-attention must keep hypotheses apart, so `BeamAttention` gives each a row of its own. `keep`
+# reorders the rows to match the surviving hypotheses.
 
 
 # %%
-class CachedAttention(nn.Module):
-    """Stands in for a self-attention: one new position of each hypothesis, and its past."""
-
-    def __init__(self, attn: MultiHeadedAttention):
-        super().__init__()
-        self.attn = attn
-        self.keys = None
-        self.values = None
+class BeamAttention(CachedAttention):
+    """`CachedAttention` for the hypotheses of a beam, each in a row of its own."""
 
     def forward(self, x: Tensor, *_) -> Tensor:
         """States (B, beam, D) of the next position -> what each finds in its past and in itself."""
-        rows = x.flatten(0, 1).unsqueeze(1)  # (B·beam, 1, D), each hypothesis by itself
-        q, k, v = self.attn.project(rows, rows, rows)  # (B·beam, H, 1, d_k)
-        if self.keys is not None:
-            k = torch.cat([self.keys, k], dim=2)  # (B·beam, H, length, d_k)
-            v = torch.cat([self.values, v], dim=2)
-        self.keys = k
-        self.values = v
-        heads, _ = self.attn.attend(q, k, v, None)
-        return self.attn.join(heads).view_as(x)
+        return super().forward(x.flatten(0, 1).unsqueeze(1)).view_as(x)
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these rows (n,), in this order."""
@@ -3730,7 +3770,7 @@ class CachedAttention(nn.Module):
 
 
 # %%
-class MemoryAttention(CachedAttention):
+class MemoryAttention(BeamAttention):
     """Stands in for a cross-attention: keys and values of the memory (B, S, D), made once."""
 
     def __init__(self, attn: MultiHeadedAttention, memory: Tensor):
@@ -3756,7 +3796,7 @@ def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
     shared = {id(weight): weight for weight in weights}  # deepcopy takes them as copied already
     decoder = copy.deepcopy(decoder, shared)
     for layer in decoder.layers:
-        layer.self_attn = CachedAttention(layer.self_attn)
+        layer.self_attn = BeamAttention(layer.self_attn)
         if memory is not None:
             layer.src_attn = MemoryAttention(layer.src_attn, memory)
     return decoder
