@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import the_annotated_transformer as at
-import tools.results.parts  # noqa: F401, adds keys16
 
 MY_PARTS = Path(__file__).with_name("my_parts.py")
 TODAY = {
@@ -34,7 +33,6 @@ WAYS = {
     "grouped": {"attention": "grouped"},
     "rotary-grouped": {"attention": "rotary-grouped", "positions": "none"},
     "distance": {"attention": "distance", "positions": "none"},
-    "keys of 16": {"attention": "keys16"},
     "learnt": {"positions": "learnt"},
     "no positions": {"positions": "none"},
     "no biases": {"bias": False},

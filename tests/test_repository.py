@@ -223,8 +223,9 @@ def test_what_pip_installs_translates_and_writes_where_one_works(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_python_of_using_runs(tmp_path):
-    """Every block, in an empty folder, as it stands."""
+def test_the_python_of_using_runs(small_run, tmp_path):
+    """Every block as it stands, in a folder with a run."""
+    shutil.copytree(small_run, tmp_path / "runs" / "toy")
     text = (PROJECT / "docs" / "using.md").read_text("utf-8")
     for code in re.findall(r"```python\n(.*?)```", text, flags=re.S):
         command = [sys.executable, "-c", code]

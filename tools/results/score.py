@@ -1,15 +1,11 @@
 """Score the trained rows: choose on the validation split, then score the test splits once.
 
-    python -m tools.results.score validate       try beams, length penalties and averages
-    python -m tools.results.score test [NAME ...]   translate each test split with each row's runs
-    python -m tools.results.score steps          gains of the steps, and their intervals
-
-Nothing on record is scored again: remove a record, or entries of scores.json, to score them anew.
+Nothing on record is scored again: remove beam.json or averaging.json to choose anew; remove entries
+of scores.json, and steps.json, to score rows anew.
 """
 
 import functools
 import itertools
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +17,7 @@ import the_annotated_transformer as at
 from tools import records
 from tools.results import bootstrap, plan
 from tools.results.plan import Row
-from tools.results.train import finished_run, folder_of, named
+from tools.results.train import finished_run, folder_of
 
 
 def translator_of(name: str, averaged: int) -> at.Translator:
@@ -96,12 +92,6 @@ def sweep_averages() -> dict:
     return validation(sweep)
 
 
-def validate() -> None:
-    """Sweep beam, length penalty and averaging with the first seed of the full recipe."""
-    sweep_beams()
-    sweep_averages()
-
-
 # The test splits ----------------------------------------------------------------------------------
 
 
@@ -129,15 +119,13 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     return entry
 
 
-def test(beginnings: tuple[str, ...] = (), /) -> None:
-    """Score what was never scored, of all runs or of those whose names begin so."""
-    wanted = named(beginnings)
-    for row in plan.scored():
-        for run in filter(wanted.__contains__, row.runs):
-            splits = [split for split in plan.TESTS if not score_of(row, run, split)]
-            translator = translator_of(run, row.averaged) if splits else None
-            for split in splits:
-                score_once(row, run, split, translator)
+def test(row: Row) -> None:
+    """Translate each test split with each run of a row, where it was never scored."""
+    for run in row.runs:
+        splits = [split for split in plan.TESTS if not score_of(row, run, split)]
+        translator = translator_of(run, row.averaged) if splits else None
+        for split in splits:
+            score_once(row, run, split, translator)
 
 
 # What a step gains --------------------------------------------------------------------------------
@@ -159,6 +147,7 @@ def step_between(before: Row, after: Row, split: str) -> dict:
     drawn = bootstrap.gains(*counts, same_runs=before.runs == after.runs)
     interval = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
     return {
+        "before": before.name,
         "row": after.name,
         "split": split,
         "gain": round(new - old, 2),
@@ -167,18 +156,11 @@ def step_between(before: Row, after: Row, split: str) -> dict:
 
 
 def steps() -> None:
-    """What each step gains on each test split."""
-    found = [
-        step_between(before, after, split)
-        for before, after in itertools.pairwise(plan.ROWS)
-        for split in plan.TESTS
-    ]
+    """What each step gains on each test split; measured again when the plan has other rows."""
+    planned = list(itertools.product(itertools.pairwise(plan.ROWS), plan.TESTS))
+    known = records.read("steps").get("steps", [])
+    names = [(before.name, after.name, split) for (before, after), split in planned]
+    if names == [(step["before"], step["row"], step["split"]) for step in known]:
+        return
+    found = [step_between(before, after, split) for (before, after), split in planned]
     records.write("steps", {"draws": bootstrap.DRAWS, "steps": found})
-    for step in found:
-        print(step)
-
-
-main = records.command_line(validate=validate, test=test, steps=steps)
-
-if __name__ == "__main__":
-    sys.exit(main())
