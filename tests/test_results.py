@@ -274,8 +274,8 @@ def test_a_step_has_the_gain_of_the_scores_and_an_interval_around_it(toy, monkey
     monkeypatch.setattr(
         score, "counts_of", lambda row, run, split: bootstrap.counts_of(written[run], REFERENCES)
     )
-    bleu = {"run-1": 40.0, "run-2": 41.0, "run-3": 42.0, "run-4": 43.5}
-    monkeypatch.setattr(score, "score_of", lambda row, run, split: {"bleu": bleu[run]})
+    bleu = {"first": [40.0, 41.0], "second": [42.0, 43.5]}
+    monkeypatch.setattr(score, "scores", lambda row, split: bleu[row.name])
     score.steps()
     [step] = records.read("steps")["steps"]
     low, high = step["interval"]

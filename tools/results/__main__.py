@@ -23,7 +23,7 @@ def make(names: tuple[str, ...] = (), /) -> None:
         names: rows or runs of tools/results/plan.py; without names everything is made
     """
     torch.set_num_threads(1)
-    records.chosen_device()
+    records.chosen_device()  # hides all GPUs unless one is named
     rows, runs = plan.chosen(names)
     for run in runs:
         train.train(run)

@@ -78,8 +78,8 @@ def sweep_beams() -> dict:
     sweep = []
     for beam, alpha in itertools.product(plan.BEAMS, plan.ALPHAS):
         if beam > 1 or alpha == 0:
-            _, scores = translated(whole, "val", beam, alpha)
-            sweep.append({"beam": beam, "alpha": alpha} | scores)
+            _, found = translated(whole, "val", beam, alpha)
+            sweep.append({"beam": beam, "alpha": alpha} | found)
     return validation(sweep)
 
 
@@ -87,8 +87,8 @@ def sweep_beams() -> dict:
 def sweep_averages() -> dict:
     sweep = []
     for count in range(plan.AVERAGED + 1):  # 0 stands for the best epoch
-        _, scores = translated(translator_of(plan.FULL[0], count), "val", plan.BEAM)
-        sweep.append({"averaged": count} | scores)
+        _, found = translated(translator_of(plan.FULL[0], count), "val", plan.BEAM)
+        sweep.append({"averaged": count} | found)
     return validation(sweep)
 
 
@@ -102,6 +102,17 @@ def score_of(row: Row, run: str, split: str) -> dict:
     return next((e for e in entries if (e["row"], e["run"], e["split"]) == key), {})
 
 
+def scores(row: Row, split: str) -> list[float]:
+    """BLEU of each run of a row; ValueError where one is missing or they do not compare."""
+    found = {run: score_of(row, run, split) for run in row.runs}
+    for run, entry in found.items():
+        if not entry:
+            way = f"`make results ARGS={row.name}` adds it"
+            raise ValueError(f"row {row.name}: {run} has no score of {split}: {way}")
+    records.check_comparable(found)
+    return [entry["bleu"] for entry in found.values()]
+
+
 def translations_path(row: Row, run: str, split: str) -> Path:
     return records.RESULTS / "translations" / f"{row.name}.{run}.{split}.txt"
 
@@ -110,10 +121,10 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     """The scores of a row's run on a test split, computed only if they never were."""
     if entry := score_of(row, run, split):
         return entry
-    written, scores = translated(translator, split, row.beam, row.alpha)
+    written, found = translated(translator, split, row.beam, row.alpha)
     records.write_text(translations_path(row, run, split), "".join(f"{x}\n" for x in written))
     entry = {"row": row.name, "run": run, "split": split, "beam": row.beam, "alpha": row.alpha}
-    entry |= {"averaged": row.averaged} | scores | records.circumstances()
+    entry |= {"averaged": row.averaged} | found | records.circumstances()
     content = records.read("scores")
     records.write("scores", content | {"scores": [*content.get("scores", []), entry]})
     return entry
@@ -140,9 +151,7 @@ def counts_of(row: Row, run: str, split: str) -> torch.Tensor:
 
 def step_between(before: Row, after: Row, split: str) -> dict:
     """What a row gains over the row before on a split, and the 95% interval of that."""
-    old, new = (
-        mean(score_of(row, run, split)["bleu"] for run in row.runs) for row in (before, after)
-    )
+    gain = mean(scores(after, split)) - mean(scores(before, split))
     counts = [[counts_of(row, run, split) for run in row.runs] for row in (before, after)]
     drawn = bootstrap.gains(*counts, same_runs=before.runs == after.runs)
     interval = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
@@ -150,7 +159,7 @@ def step_between(before: Row, after: Row, split: str) -> dict:
         "before": before.name,
         "row": after.name,
         "split": split,
-        "gain": round(new - old, 2),
+        "gain": round(gain, 2),
         "interval": [round(end, 2) for end in interval],
     }
 

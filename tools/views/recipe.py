@@ -4,20 +4,9 @@ from statistics import mean
 
 import altair as alt
 
-from tools import records
 from tools.results import plan
+from tools.results.score import scores
 from tools.views.common import record, runs_that_compare, table, with_range
-
-
-def scores(row: plan.Row, split: str) -> list[float]:
-    """BLEU of each run of a row; ValueError where one is missing or they do not compare."""
-    entries = record("scores")["scores"]
-    found = {e["run"]: e for e in entries if (e["row"], e["split"]) == (row.name, split)}
-    records.check_comparable(found)
-    if missing := [run for run in row.runs if run not in found]:
-        way = f"`make results ARGS={row.name}`"
-        raise ValueError(f"row {row.name}: {missing[0]} has no score of {split}: {way} adds it")
-    return [found[run]["bleu"] for run in row.runs]
 
 
 def summary() -> str:
