@@ -2,7 +2,6 @@
 
 import json
 import re
-from unittest import mock
 
 import pytest
 from pages import built, drawn_by, figure, page_of, watched
@@ -28,8 +27,7 @@ def recorded(at, tmp_path_factory):
         patch.setattr(learning, "MOMENTS", (0, 1))
         captions = [german for german, _ in at.builtin_corpus()["train"][:2]]
         patch.setattr(learning, "SENTENCES", captions)
-        with mock.patch.object(at, "Run", learning.WatchedRun):
-            at.train_model(config, folder)
+        at.train_model(config, folder, run_class=learning.WatchedRun)
         learning.put_on_record(folder, records.circumstances())
         log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         records.write("runs/toy", {"log": [epoch for epoch in log if not epoch["averaged"]]})
