@@ -4277,7 +4277,7 @@ def ten_fixed_test_sentences():
 # A score with a range in brackets is the mean over three seeds; the last row has a single one. Each
 # gain is relative to the row above, before rounding. Together the steps raise BLEU by more than
 # three points on one test set and by six on the other, but only *subword vocabulary* and *beam
-# search* gain on both beyond doubt.
+# search* have intervals above zero on both.
 #
 # **How sure is this?** A gain can be luck in two ways. Three runs of one recipe, with other random
 # numbers (*seeds*), scored 41.7 to 43.0. And another test set would give another gain. So we draw
@@ -5452,7 +5452,7 @@ def train_with_a_part_of_your_own():
 # training shows the model something that it lacks when it decodes. Look at the mask, the shift,
 # start and end, and at the axes of softmax and reshape. Worst are the faults without a symptom:
 # with copies of a layer that start alike, PyTorch's initialization, Adam's own constants or a
-# summed loss, the model copies as well as without a fault, or better.
+# summed loss, the model copies about as well as without a fault.
 #
 # The copy task has no text and no padding, so we planted more faults in two translators, the
 # demonstration of [Part 6](#demonstration), with three seeds and greedy decoding, and the model in
