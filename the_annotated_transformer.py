@@ -74,31 +74,18 @@ FILE = globals().get("__file__", Path.cwd() / SCRIPT)
 HERE = Path(FILE).resolve().parent
 WORK = Path.cwd() if HERE.name.endswith("-packages") else HERE  # to be written to
 PACKAGES = """
-tokenizers==0.23.3
-safetensors==0.8.0
-tyro==1.0.17
-torchtext==0.6.0
-spacy==3.8.18
-sacrebleu==2.6.0
-altair==6.3.0
-vl-convert-python==1.9.0.post1
-pandas==3.1.1
-GPUtil==1.4.0
-setuptools==84.2.1
-tqdm==4.70.1
-pooch==1.9.0
-filelock==4.2.11
-"""
+tokenizers safetensors tyro torchtext==0.6.0 spacy sacrebleu altair vl-convert-python pandas GPUtil
+setuptools tqdm pooch filelock
+"""  # a later torchtext is compiled against an older PyTorch
 
 
 if IN_NOTEBOOK:
     present = {part.name.lower(): part.version for part in importlib.metadata.distributions()}
     missing = []
-    for pin in PACKAGES.split():
-        name, version = pin.split("==")
-        exact = name == "torchtext"  # any other release is compiled against an older PyTorch
-        if name.lower() not in present or (exact and present[name] != version):
-            missing.append(pin)
+    for package in PACKAGES.split():
+        name, _, version = package.lower().partition("==")
+        if name not in present or version not in ("", present[name]):
+            missing.append(package)
     if missing:
         subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
 
@@ -114,6 +101,7 @@ from torch.testing import assert_close
 # %% tags=["hide-input"]
 EXAMPLES: dict[str, Callable] = {}
 TRAINED: dict[str, object] = {}  # what training cells leave for later ones, by the cell's name
+FIRST = int(os.environ.get("ANNOTATED_FIRST", 1))  # `make execute` has the outputs before this cell
 
 
 def in_words(name: str) -> str:
@@ -131,7 +119,7 @@ def example(function: Callable) -> Callable:
         return function()
 
     EXAMPLES[function.__name__] = run
-    if IN_NOTEBOOK:
+    if IN_NOTEBOOK and len(In) > FIRST:  # In begins with an empty one
         result = run()
         if result is not None:
             display(result)
@@ -143,7 +131,8 @@ def example(function: Callable) -> Callable:
 def trained(cell: str):
     """The result of a training cell, which runs first if it has not run yet."""
     if cell not in TRAINED:
-        EXAMPLES[cell]()
+        with torch.random.fork_rng():  # the cell that asks draws the same numbers as ever
+            EXAMPLES[cell]()
     return TRAINED[cell]
 
 
