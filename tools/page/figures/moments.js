@@ -20,8 +20,8 @@ function shown({ written, attention }, most) {
   return { pieces, rows, more: written.length - pieces.length };
 }
 
-/** What the page shows, before anybody has touched it the last moment; `data` has the moments and the losses. */
-export function firstScene(_, { moments, losses }) {
+/** What the page shows, before anybody has touched it the last moment; `log` is that of the run, by epoch. */
+export function firstScene(_, { moments, log }) {
   const most = moments[moments.length - 1].sentences.map(({ written }) =>
     Math.min(ROWS, written.length + MORE),
   );
@@ -31,7 +31,7 @@ export function firstScene(_, { moments, losses }) {
       updates,
       sentences: sentences.map((each, i) => shown(each, most[i])),
     })),
-    losses, // [[updates, loss]]
+    losses: log.map(({ updates, nll }) => [updates, Math.round(1e4 * nll) / 1e4]),
   };
 }
 
