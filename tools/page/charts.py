@@ -52,6 +52,7 @@ def narrow(part: dict) -> None:
 def config(is_narrow: bool) -> dict:
     """Sizes and colours of all charts."""
     ink, muted, line = ("var(--ink)", "var(--muted)", "var(--line)")
+    above = {"orient": "top", "columns": 2}
     guide = {
         "labelFontSize": 13,
         "titleFontSize": 13,
@@ -66,7 +67,7 @@ def config(is_narrow: bool) -> dict:
         "axis": guide | {"gridColor": line, "domainColor": muted, "tickColor": muted},
         "axisQuantitative": {"labelSeparation": 4},
         "header": guide,
-        "legend": guide | ({"orient": "top", "columns": 2} if is_narrow else {}),
+        "legend": guide | {"gradientStrokeColor": line} | (above if is_narrow else {}),
         "title": {"color": ink, "fontSize": 15, "anchor": "start", "frame": "group"},
         "view": {"stroke": line},
         "text": {"color": ink},
@@ -88,7 +89,9 @@ def drawn(spec: dict, is_narrow: bool) -> str:
             narrow(part)
     spec["config"] = spec.get("config", {}) | config(is_narrow)
     svg = vl_convert.vegalite_to_svg(spec, VEGA_LITE)
-    svg = re.sub(r' (xmlns(:xlink)?|version|aria-[\w]+|role|font-family|pointer-events)="[^"]*"', "", svg)
+    svg = re.sub(
+        r' (xmlns(:xlink)?|version|aria-[\w]+|role|font-family|pointer-events)="[^"]*"', "", svg
+    )
     svg = re.sub(r'<path class="foreground"[^>]*/>| opacity="1"', "", svg)
     width, height = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg).groups()
     size = f'style="width:{float(width) / 16:.2f}rem"'
