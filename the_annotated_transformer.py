@@ -14,9 +14,8 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# Here is a small Transformer that translates German into English. On the page it runs in your
-# browser: type a sentence, watch where the model looks, and overrule its choices. Then build it
-# yourself in PyTorch, part by part.
+# Here is a small Transformer at work: it translates German into English, and the drawing shows where
+# it looked for each piece that it wrote. We are going to build it in PyTorch, part by part.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
@@ -169,8 +168,8 @@ class UserError(Exception):
 #
 # **Choose a route.**
 #
-# - *Five minutes.* On the web page, type a sentence into [the translator](#top), drag the query in
-#   [attention by hand](#by-hand), and point at the boxes of [the model map](#encoder-decoder).
+# - *Five minutes.* Look at [the translator](#top), [attention by hand](#by-hand), [the whole
+#   model](#encoder-decoder) and [a model while it learns](#figure-watch-it-learn).
 # - *Two hours.* Read on to the end of Part 4. You will have seen a Transformer built, trained and
 #   broken.
 # - *Everything.* All ten Parts. The engine room is folded; you need it to train for hours or on
@@ -298,8 +297,7 @@ def published(name: str) -> None:
 #
 # <a id="figure-sketch"></a>
 # **Figure.** A Transformer, with the encoder on the left and the decoder on the right. The
-# numbers say which Part explains each box; on the page they lead there. Layer normalization and
-# some sums are left out.
+# numbers say which Part explains each box. Layer normalization and some sums are left out.
 #
 # The same in pseudocode. In $\mathrm{attention}(a, b)$ each row of $a$ collects what it needs from
 # the rows of $b$:
@@ -395,8 +393,6 @@ def one_word_asks():
 # those vectors, but *hebt* still found its other half, four words away, in one step. No step uses
 # the position of a word. So distance does not matter, and attention does not know the order of
 # words; [Part 2](#positional-encoding) puts the order back.
-#
-# <!-- figure: ask -->
 #
 # <a id="three-matrices"></a>
 # ## Three matrices
@@ -744,7 +740,7 @@ def check_no_word_attends_to_a_later_one():
 
 # %% [markdown]
 # <a id="by-hand"></a>
-# Now play with it: choose who asks.
+# The same by hand, for whichever word asks:
 
 
 # %% tags=["hide-input"]
@@ -763,9 +759,9 @@ def attention_by_hand_figure():
 
 # %% [markdown]
 # <a id="figure-attention-by-hand"></a>
-# **Figure.** A larger disc means more weight. All matrices start as the identity. On the page you
-# can rotate them, drag the query and the keys, go through five steps (compare, divide, mask,
-# softmax, mix), and run three experiments.
+# **Figure.** Eight words in a plane; the larger its disc, the more weight a word gets. All matrices
+# are the identity, so the word that asks finds itself and its neighbours in the plane, however far
+# away they stand in the sentence.
 #
 # PyTorch has this function, too, under the name `scaled_dot_product_attention`, and ours must agree
 # with it. The inputs have two leading axes, for sentences and for heads, which come next.
@@ -1001,10 +997,8 @@ def a_view_straight_to_heads_mixes_positions():
 #
 # <a id="figure-architecture"></a>
 # **Figure.** The whole model, as in the paper's Figure 1 but with the norms first. From layer to
-# layer the shape never changes. On the page, type a sentence and press Play to follow it through
-# the model, or point at a box: you see the vector of the chosen subword, the weights of every head
-# and, in the decoder, what the model would predict at this point (the *[logit lens](#logit-lens)*).
-# Then unplug a part, and see whether the translation breaks.
+# layer the shape never changes. Each box adds what it computes to the stream that runs past it, and
+# only attention moves anything from one position to another.
 #
 # <a id="embeddings"></a>
 # ## Embeddings
@@ -1132,8 +1126,7 @@ def inner_products_by_distance_figure():
 # %% [markdown]
 # <a id="figure-inner-products-by-distance"></a>
 # **Figure.** Inner product of one position's encoding with all others. It peaks at the position
-# itself, where its value is $D/2 = 32$, and falls off on both sides with ripples. On the page you
-# can drag the position, and rotate its query.
+# itself, where its value is $D/2 = 32$, and falls off on both sides with ripples.
 #
 # Can a head find the previous word? Yes. Take positions alone, and one head of full width. If $W^Q$
 # and $W^K$ are the identity, each position gives itself the highest score. Now let $W^Q$ rotate
@@ -1907,8 +1900,7 @@ def penalty_on_over_confidence_figure():
 # %% [markdown]
 # <a id="figure-penalty-on-over-confidence"></a>
 # **Figure.** The price of overconfidence. Without smoothing the loss falls all the way to $p =
-# 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond it. On the page you
-# set $\epsilon$ and $p$.
+# 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond it.
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
@@ -2023,7 +2015,7 @@ def three_schedules_figure():
 # %% [markdown]
 # <a id="figure-three-schedules"></a>
 # **Figure.** Schedules. A longer warm-up gives a lower and later peak. A narrower model gets
-# higher rates. On the page you set width, warm-up and factor.
+# higher rates.
 #
 # <a id="loop"></a>
 # ## The training loop
@@ -2124,10 +2116,30 @@ def run_epoch(
 # *hyperparameters* such as `warmup` by validation, too. The final score then needs a third set, the
 # *test set*, which played no part in any choice.
 #
-# On the page you can watch a translator like that of [Part 7](#recipe) at several moments of a
-# short training run.
-#
-# <!-- figure: moments -->
+# What does a falling loss look like in words? Here a translator like that of [Part 7](#recipe)
+# writes *Ein kleines Mädchen hebt einen roten Ball auf* in English at several moments of a short
+# training:
+
+
+# %% tags=["hide-input"]
+@example
+def watch_it_learn():
+    path = HERE / "results" / "learning.json"
+    if not path.is_file():
+        return "results/learning.json is not beside this notebook"
+    rows = []
+    for moment in json.loads(path.read_text(encoding="utf-8"))["moments"]:
+        written = "".join(moment["sentences"][0]["written"])
+        text = written.replace("▁", " ").replace("</s>", "")
+        rows.append((moment["updates"], text[:50]))
+    return table(rows, ["updates", "what the model writes"])
+
+
+# %% [markdown]
+# <a id="figure-watch-it-learn"></a>
+# **Figure.** What a model writes while it trains. At first it repeats whatever piece its random
+# weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
+# and the ball appear later, and the verb last of all.
 
 
 # %% tags=["bare"]
@@ -2412,9 +2424,7 @@ def attention_of_a_copy_figure():
 
 # %% [markdown]
 # <a id="figure-attention-of-a-copy"></a>
-# **Figure.** Copying is a diagonal in cross-attention. On the page two smaller models learn in
-# your browser: press Start and watch the diagonal appear, then switch off a part of one model, and
-# compare losses and exact copies.
+# **Figure.** Copying is a diagonal in cross-attention.
 #
 # <a id="warm-up-and-norm"></a>
 # ## Is the warm-up needed?
@@ -3011,8 +3021,6 @@ def what_the_vocabularies_miss():
 # would be padding, so we sort sentences by length. (§5.1) The paper, too, batches pairs of similar
 # length.
 #
-# <!-- figure: batches -->
-#
 # > **Why shuffle, sort, and shuffle again?** Python's sort leaves sentences of equal length in
 # > their shuffled order, so a sentence gets new neighbours in every epoch. Without the second
 # > shuffle, the batches of short sentences would come first.
@@ -3593,9 +3601,26 @@ def a_finished_model_meets_a_new_word():
 # %% [markdown]
 # *Schornsteinfeger*, a chimney sweep, never occurs in the training text, so the published model
 # reads it in six pieces. One of them, *orn*, comes out again: the model writes *h* and then *orn*,
-# a subword that both languages share. So a horn carries a ladder.
-#
-# <!-- figure: pieces -->
+# a subword that both languages share. So a horn carries a ladder. Word by word, with the number of
+# each piece:
+
+
+# %% tags=["hide-input"]
+@example
+def cut_a_text():
+    vocabulary = translator_at_hand().vocabularies[0]
+    rows = []
+    for word in "Ein Schornsteinfeger trägt eine Leiter durch die Straße.".split():
+        [ids] = vocabulary.encode([word])
+        pieces = [vocabulary.words[number] for number in ids]
+        rows.append((word, " ".join(pieces), " ".join(map(str, ids))))
+    return table(rows, ["word", "pieces", "numbers"])
+
+
+# %% [markdown]
+# <a id="figure-cut-a-text"></a>
+# **Figure.** A sentence in subwords. Common words are pieces of their own; a rare one falls into
+# pieces that other words have, too.
 
 # %% [markdown]
 # <a id="beam-search"></a>
@@ -3708,10 +3733,8 @@ def one_search():
 
 # %% [markdown]
 # <a id="figure-one-search"></a>
-# **Figure.** One search with a beam of three, and the score of each hypothesis. On the page the
-# search is a tree. Below each subword is the log-probability of the text so far; beyond the dashed
-# line are the best hypotheses that each step drops. Try a sentence, a width or an $\alpha$ of your
-# own.
+# **Figure.** One search with a beam of three. What wins in the end, *An artist is painting outside*,
+# is only the third of three after three steps, where a narrower beam would have dropped it.
 #
 # Greedy decoding takes *A*, the likeliest beginning, and writes *A female performer is painting
 # outside*. The beam keeps *An* as well and finds *An artist is painting outside*, which is more
@@ -4094,8 +4117,6 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # precisions are $5/6$, $4/5$, $3/4$ and $2/3$, their product is $1/3$, and BLEU is $100 \cdot
 # (1/3)^{1/4} = 76$. One wrong word at the end costs 24 points; in the middle it would spoil more
 # n-grams. For a test set, the counts of all sentences are added up before dividing.
-#
-# <!-- figure: bleu -->
 #
 # Compare scores only for the same test set, case and tokenization. We use sacreBLEU, whose
 # *signature* records the last two. An `<unk>` counts as one wrong word.
@@ -4539,9 +4560,8 @@ def attention_maps_figure():
 # %% [markdown]
 # <a id="figure-attention-maps"></a>
 # **Figure.** All attention maps of a sentence: a row for each layer, a column for each head, and
-# their mean at the right. Choose another sentence or kind of attention. Point at a cell for its
-# weight, in hundredths, and for its row in all maps. The web page takes any sentence and shows one
-# of the maps large.
+# their mean at the right, with weights in hundredths. Look for staircases, for diagonals, and for
+# columns that are dark from top to bottom.
 #
 # In the notebook, `attention_explorer([attention_maps(translator_at_hand(), "…")])` maps your own
 # sentence.
@@ -4940,7 +4960,7 @@ def train_a_language_model():
 # <a id="figure-next-token"></a>
 # **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
 # for *Ein kleines Mädchen hebt einen roten Ball auf*. At a temperature of 2 the tail has almost
-# nine tenths. On the page you set temperature, $k$ and $p$, and draw.
+# nine tenths.
 
 
 # %%
