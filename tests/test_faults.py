@@ -1,30 +1,17 @@
-"""Each fault of tools/results/faults.txt makes its check fail.
-
-That no check fails without a fault is tested by test_examples.py and test_model.py.
-"""
+"""The faults of tools/results/faults.txt can be planted, and are measured once."""
 
 from collections import Counter
 from unittest.mock import Mock
 
-import checks
 import pytest
-import torch
 
 from tools import records
 from tools.results import faults
 
 
-def run(check: str, module) -> None:
-    """Run a check of the script, or one of checks.py."""
-    torch.manual_seed(0)
-    module.EXAMPLES[check]() if check in module.EXAMPLES else checks.CHECKS[check](module)
-
-
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_seen_by_its_check(fault):
-    faulty = faults.planted(fault)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        run(fault.seen_by, faulty)
+def test_a_fault_stands_in_the_script(fault):
+    assert fault.new in faults.faulty_text(fault)
 
 
 def test_a_fault_whose_lines_have_changed_is_named():
@@ -52,7 +39,7 @@ def test_nothing_is_measured_twice(tmp_path, monkeypatch):
     for kind, (_, made, seeds) in faults.MEASURES.items():
         monkeypatch.setitem(faults.MEASURES, kind, (bleu, made, seeds))
     for _ in range(2):
-        for command in ("copying", "translating", "checks"):
+        for command in ("copying", "translating"):
             assert faults.main([command]) == 0
     number = Counter(fault.measured for fault in faults.FAULTS)
     assert copied.call_count == 3 * (number["copy"] + 1) + 3 * (number["wide"] + 1)
@@ -61,8 +48,6 @@ def test_nothing_is_measured_twice(tmp_path, monkeypatch):
         assert len({each.args for each in measure.call_args_list}) == measure.call_count
     record = records.read("planted")
     assert record["made"]["shipped"][0]["model"]
-    assert record["checks"]["no ReLU"] == "check_layers_equal_torch"
-    assert record["checks"]["the target has no end token"] == "", "only a test sees it"
 
 
 def test_results_of_two_versions_of_pytorch_are_refused(tmp_path, monkeypatch):

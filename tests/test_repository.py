@@ -167,7 +167,6 @@ CALLED = {  # packages that nothing imports: the file and the line that needs th
     "setuptools": ("the_annotated_transformer.py", r"^ *import GPUtil"),  # which needs distutils
     "accessible-pygments": ("tools/page/highlight.py", r'^[^#]*"github-light-high-contrast"'),
     "pytest-xdist": ("Makefile", r"^WORKERS .*--numprocesses "),
-    "pytest-rerunfailures": ("tests/test_ranks.py", r"^pytestmark = pytest.mark.flaky"),
     "pytest-timeout": ("pyproject.toml", r"^timeout = "),
 }
 

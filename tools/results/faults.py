@@ -2,10 +2,8 @@
 
     python -m tools.results.faults copying      train the copy task with faults
     python -m tools.results.faults translating  train a translator with others, or use ours
-    python -m tools.results.faults checks       note which check of the text sees each of them
 
 The record is results/planted.json. A result on record is not made again: remove it first.
-tests/test_faults.py tests that each fault makes its check fail.
 """
 
 import functools
@@ -30,11 +28,10 @@ UPDATES = 600
 
 @dataclass(frozen=True)
 class Fault:
-    """`new` replaces `old`; `seen_by` fails then; `measured` says what is measured with it."""
+    """`new` replaces `old`; `measured` says what is measured with it."""
 
     name: str
-    seen_by: str = ""
-    measured: str = ""  # "copy", "wide", "demonstration", "shipped", or not at all
+    measured: str = ""  # "copy", "wide", "demonstration" or "shipped"
     old: str = ""
     new: str = ""
 
@@ -48,8 +45,7 @@ def read_faults(text: str) -> tuple[Fault, ...]:
     faults = []
     for heading, *changes in re.findall(entry, text):
         old, new = (re.sub("(?m)^..", "", lines).removesuffix("\n") for lines in changes)
-        name, seen_by, measured, *_ = (*heading.split(" | "), "")
-        faults.append(Fault(name, seen_by, measured, old, new))
+        faults.append(Fault(*heading.split(" | "), old, new))
     return tuple(faults)
 
 
@@ -172,16 +168,7 @@ def translating() -> None:
                 keep(kind, fault, [round(measure(fault, seed), 2) for seed in seeds], made())
 
 
-def checks() -> None:
-    """Record which check of the text sees each measured fault; nothing where only a test does."""
-    seen = {}
-    for fault in FAULTS:
-        if fault.measured:
-            seen[fault.name] = fault.seen_by if fault.seen_by in sound.EXAMPLES else ""
-    records.write("planted", records.read("planted") | {"checks": seen})
-
-
-main = records.command_line(copying=copying, translating=translating, checks=checks)
+main = records.command_line(copying=copying, translating=translating)
 
 if __name__ == "__main__":
     os.environ["ANNOTATED_RUN"] = "smoke"
