@@ -144,7 +144,7 @@ def small_config(at, small_corpus):
     return at.Config(
         data=str(small_corpus), N=1, d_model=16, d_ff=32, h=2, dropout=0.1, attention_dropout=0.1,
         max_len=16, min_freq=1, vocab_size=0, share_embeddings=False, batch_tokens=128,
-        accum_iter=2, warmup=1, factor=0.1, epochs=2, schedule="inverse_sqrt",
+        accum_iter=2, warmup=1, factor=0.1, epochs=2, schedule="inverse_sqrt", precision="fp32",
     )  # fmt: skip
 
 
