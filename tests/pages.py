@@ -62,21 +62,11 @@ def rows_chart(*rows: dict) -> dict:
     return {"description": "Rows.", "layer": [{"data": {"values": list(rows)}, "title": None}]}
 
 
-def maps_chart() -> dict:
-    """Heat maps of two kinds in two layers, three heads side by side; kind and layer are chosen."""
-    rows = itertools.product(("self", "cross"), (1, 2), (1, 2, 3), range(2), range(2))
-    data = pd.DataFrame(rows, columns=["kind", "layer", "head", "query", "key"])
-    data["weight"] = [number % 7 / 7 for number in range(len(data))]
-    kinds = alt.binding_select(options=["self", "cross"])
-    layers = alt.binding_range(min=1, max=2, step=1)
-    drawn = alt.Chart(data, description="Three heads.", width=160, height=160).mark_rect()
-    drawn = drawn.encode(x="key:O", y="query:O", color="weight:Q", tooltip=["weight:Q"])
-    drawn = drawn.encode(facet=alt.Facet("head:O", columns=3)).add_params(
-        alt.param("chosen_kind", value="self", bind=kinds),
-        alt.param("chosen_layer", value=1, bind=layers),
-    )
-    chosen = "datum.kind == chosen_kind && datum.layer == chosen_layer"
-    return drawn.transform_filter(chosen).to_dict()
+def heat_map() -> dict:
+    data = pd.DataFrame(itertools.product(range(4), range(4)), columns=["x", "y"])
+    data["weight"] = data["x"] * data["y"] / 9
+    drawn = alt.Chart(data, description="Cells.", width=560, height=160).mark_rect()
+    return drawn.encode(x="x:O", y="y:O", color="weight:Q").to_dict()
 
 
 DRAWN = chart(line_chart([1, 2])).outputs[0]
@@ -130,8 +120,7 @@ def contrast(a: str, b: str) -> float:
 
 # The figures that readers play with ---------------------------------------------------------------
 
-ASKED_FOR = ("ask", "batches", "pieces", "bleu")  # by a comment in the text
-PLAYED = (*playable.PLAYABLE.values(), *ASKED_FOR)
+PLAYED = [about["name"] for about in playable.registry().values()]
 CAPTION = "Ein kleines Mädchen hebt einen roten Ball auf."  # in the first picture of all
 
 
@@ -146,40 +135,31 @@ def drawn_by(chromium):
     tab.close()
 
 
+def example(name: str, data: dict):
+    """The cell of an example that has shown this."""
+    return shown(data, f"@example\ndef {name}(): ...")
+
+
 def figures_in(folder: Path, at, chromium) -> Path:
     """A page with all figures, in a file beside the model."""
     plan = (PROJECT / "images/architecture.svg").read_text("utf-8")
-    names = sorted({*re.findall(r'href="#([\w-]+)"', plan), "label-smoothing", "model"})
+    places = sorted({*re.findall(r'href="#([\w-]+)"', plan), "model"})
     by_hand = inspect.unwrap(at.attention_by_hand_figure)().to_dict()
-    copied = at.heat_map(
-        at.torch.eye(2), range(2), ["reads", "writes", "weight"], "A copy.", "blues"
-    )
-    charts = {
-        name: chart(inspect.unwrap(getattr(at, name))().to_dict(), f"@example\ndef {name}(): ...")
-        for name in (
-            "inner_products_by_distance_figure",
-            "penalty_on_over_confidence_figure",
-            "three_schedules_figure",
-        )
-    }
     sentences = pd.DataFrame({"sentence": at.SENTENCES})
-    maps = alt.Chart(sentences, description="Maps.").mark_point().encode(x="sentence")
+    maps = alt.Chart(sentences, description="Maps.").mark_point().encode(x="sentence").to_dict()
+    vega = "application/vnd.vegalite.v5+json"
+    table = {"text/html": "<table></table>"}
     with drawn_by(chromium):
         return built(
             folder,
             "![A translation.](images/first-translation.svg)",
             new_code_cell(inspect.getsource(at.attention)),
-            chart(by_hand, "@example\ndef attention_by_hand_figure(): ..."),
+            example("attention_by_hand_figure", {vega: by_hand}),
             "![The plan.](images/architecture.svg)",
-            *charts.values(),
             "![A distribution.](images/next-token.svg)",
-            chart(copied.to_dict(), "@example\ndef attention_of_a_copy_figure(): ..."),
-            shown(
-                {"text/html": "<table><thead></thead></table>"}, "@example\ndef one_search(): ..."
-            ),
-            chart(maps.to_dict(), "@example\ndef attention_maps_figure(): ..."),
-            *(f"<!-- figure: {name} -->" for name in ASKED_FOR),
-            "".join(f'<a id="{name}"></a>\n# {name}\n\n' for name in names),
+            *(example(name, table) for name in ("watch_it_learn", "cut_a_text", "one_search")),
+            example("attention_maps_figure", {vega: maps}),
+            "".join(f'<a id="{name}"></a>\n# {name}\n\n' for name in places),
         )
 
 
@@ -191,8 +171,12 @@ def engine_in(chromium):
 
 
 def watched(browser, page: Path | str, **settings):
-    """A window with a page; `asked` has the files that it asks for, `faults` its errors."""
-    tab = browser.new_context(**{"viewport": {"width": 1360, "height": 900}, **settings}).new_page()
+    """A window with a page; `asked` has the files that it asks for, `faults` its errors.
+
+    Playwright's `wait_for_function` evaluates text, which the page's policy forbids.
+    """
+    usual = {"viewport": {"width": 1360, "height": 900}, "bypass_csp": True}
+    tab = browser.new_context(**usual | settings).new_page()
     tab.asked = []
     tab.faults = []
     tab.on("request", lambda r: r.url.startswith("data:") or tab.asked.append(r.url))
@@ -207,9 +191,6 @@ def figure(tab, name: str):
     tab.mouse.move(1, 1)
     found = tab.locator(f"[data-play='{name}']")
     found.scroll_into_view_if_needed()
-    tab.wait_for_function(
-        "name => !document.documentElement.classList.contains('scripts') ||"
-        " document.querySelector(`[data-play='${name}'] .stage`).__k",
-        arg=name,
-    )
+    if tab.evaluate("document.documentElement.classList.contains('scripts')"):
+        found.and_(tab.locator("[data-awake]")).wait_for()
     return found

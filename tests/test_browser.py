@@ -18,8 +18,8 @@ from pages import (
     built,
     chart,
     facts,
+    heat_map,
     line_chart,
-    maps_chart,
     notebook,
     shown,
     watched,
@@ -31,7 +31,7 @@ SCROLLING = ".scroll, .code pre, .output"  # what may scroll sideways
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory) -> Path:
+def sample(chromium, tmp_path_factory) -> Path:
     """A page with one of everything; test_figures.py has figures that can be played with."""
     text = (
         SECTIONS + "## Section\n\n$$" + "x + " * 60 + "x$$\n\n"
@@ -45,9 +45,9 @@ def sample(tmp_path_factory) -> Path:
         new_code_cell(long),
         shown({"text/plain": "word " * 60}, code="class A:\n    pass", tags=("hide-input",)),
         chart(line_chart([1, 3, 2])),
-        "**Figure 1.** A line.",
-        chart(maps_chart()),
-        "**Figure 2.** Maps.\n\n![A box](images/multi-head.svg)\n\n**Figure 3.** A drawing.",
+        '<a id="figure-a-line"></a>\n**Figure 1.** A line. ' + "It is long. " * 20,
+        chart(heat_map()),
+        "**Figure 2.** Cells.\n\n![A box](images/multi-head.svg)\n\n**Figure 3.** A drawing.",
         shown({"text/html": frame.to_html()}),
         shown({"text/plain": "✓ done"}, code="@example\ndef check_done():\n    pass"),
         "# Part 2. More\n\n## Before\n\nIt.\n\n## End\n\n" + "Last words. " * 400,
@@ -63,40 +63,18 @@ def any_page(request) -> Path:
 
 
 def opened(browser, path: Path, width: int = 1360, theme: str = "light", folds: str = ".section"):
-    """The page, unfolded, with its charts drawn."""
+    """The page, unfolded, and laid out where it is far away, too."""
     size = {"width": width, "height": 900}
-    page = watched(browser, path, viewport=size, color_scheme=theme)
+    page = watched(browser, path, viewport=size, color_scheme=theme, bypass_csp=False)
     set_folds(page, folds, True)
-    lay_out(page)
-    draw_charts(page)
+    visible = "part => { part.style.contentVisibility = 'visible' }"
+    page.evaluate(f"document.querySelectorAll('article > *').forEach({visible})")
     return page
 
 
 def set_folds(page, selector: str, is_open: bool) -> None:
     script = "([selector, open]) => document.querySelectorAll(selector).forEach("
     page.evaluate(script + "fold => { fold.open = open })", [selector, is_open])
-
-
-def lay_out(page) -> None:
-    """Lay all of the page out, also what is far away."""
-    visible = "part => { part.style.contentVisibility = 'visible' }"
-    page.evaluate(f"document.querySelectorAll('article > *').forEach({visible})")
-
-
-def draw_charts(page, charts: str = ".chart") -> None:
-    for chart_box in page.locator(charts).all():
-        chart_box.scroll_into_view_if_needed()
-        chart_box.and_(page.locator("[data-drawn]")).wait_for()
-
-
-def picture(chart) -> str:
-    return chart.locator("canvas").evaluate("canvas => canvas.toDataURL()")
-
-
-def wait_for_another(chart, before: str) -> None:
-    canvas = chart.locator("canvas").element_handle()
-    other = "([canvas, before]) => canvas.toDataURL() !== before"
-    chart.page.wait_for_function(other, arg=[canvas, before])
 
 
 # Every page ---------------------------------------------------------------------------------------
@@ -111,10 +89,6 @@ def test_a_page_fits_the_window_and_asks_nothing_of_the_network(browser, any_pag
         e.getBoundingClientRect().right > width + 1 && !e.closest(`${boxes}, svg, .katex-mathml`)
     ).map(e => e.outerHTML.slice(0, 80))"""
     assert page.evaluate(stuck, [width, SCROLLING]) == []
-    assert page.locator(".katex").count() == page.locator(".katex math").count()
-    for canvas in page.locator("canvas").all():
-        assert canvas.get_attribute("role") == "img"
-        assert canvas.get_attribute("aria-label")
     assert page.faults == []
     assert page.asked == [any_page.as_uri()]
 
@@ -125,9 +99,6 @@ def test_a_page_fits_the_window_and_asks_nothing_of_the_network(browser, any_pag
 def test_a_page_has_no_accessibility_violation(browser, any_page, theme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = opened(browser, any_page, width, theme, folds=".fold")
-    reached = "e => e.scrollWidth <= e.clientWidth || e.tabIndex === 0 || !e.checkVisibility()"
-    boxes = f"[...document.querySelectorAll('{SCROLLING}')]"
-    page.wait_for_function(f"{boxes}.every({reached})")
     violations = axe.Axe().run(page).response["violations"]
     assert [(v["id"], [node["html"] for node in v["nodes"][:3]]) for v in violations] == []
 
@@ -153,23 +124,12 @@ def test_the_keyboard_reaches_everything(browser, sample):
     assert controls.evaluate_all(missed) == []
 
 
-@pytest.mark.parametrize("width", [390, 1360])
-def test_charts_take_the_place_that_is_kept_for_them(browser, any_page, width):
-    page = opened(browser, any_page, width)
-    heights = """views => views.map(view => [
-        parseFloat(getComputedStyle(view).minHeight), view.querySelector("canvas").clientHeight])"""
-    for kept, drawn in page.locator(".view:has(canvas)").evaluate_all(heights):
-        assert abs(kept - drawn) <= 20
-
-
-def test_without_scripts_there_are_pictures_and_sections_open(browser, any_page):
+def test_without_scripts_it_can_be_read(browser, any_page):
     phone = {"width": 390, "height": 800}
     page = watched(browser, any_page, java_script_enabled=False, viewport=phone)
     for summary in page.locator(".section > summary").all():
         summary.click()
-    pictures = page.locator(".chart noscript img:visible").count()
-    assert pictures == page.locator(".chart").count() > 0
-    assert page.locator(".chart .view:visible").count() == 0
+    assert page.locator(".chart svg:visible").count() == page.locator(".chart").count() > 0
     assert not page.locator("nav").is_visible(), "closed until asked for"
     page.locator("#contents > summary").click()
     above = page.locator("nav").bounding_box()
@@ -177,21 +137,20 @@ def test_without_scripts_there_are_pictures_and_sections_open(browser, any_page)
     assert above["y"] + above["height"] <= below["y"], "the contents cover nothing"
 
 
-def test_paper_has_pictures_and_what_is_unfolded(browser, any_page):
+def test_paper_is_light_and_has_whole_captions_and_what_is_unfolded(browser, any_page):
     page = opened(browser, any_page, theme="dark")
     set_folds(page, "details", False)
     page.locator(".section").first.evaluate("fold => { fold.open = true }")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator(".chart > img").count() == page.locator(".chart").count()
-    assert page.locator(".chart > img:visible").count() > 0
+    assert page.locator("figcaption details:not([open])").count() == 0
     assert page.locator(".section > :not(summary):visible").count() > 0
     assert page.locator(".fold:not(.section, .section *):visible").count() == 0, "set-up code"
     assert not page.locator("header").is_visible()
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert page.locator(".chart > img").count() == 0
+    assert page.locator("figcaption details[open]").count() == 0
 
 
 def test_prints_to_pdf(sample, tmp_path):
@@ -204,38 +163,33 @@ def test_prints_to_pdf(sample, tmp_path):
     assert re.search(rb"/Type */Page\b", data)
 
 
-# Charts -------------------------------------------------------------------------------------------
+# Charts and themes --------------------------------------------------------------------------------
+
+COLOURS = """all => all.map((each) => getComputedStyle(each)).flatMap(({ fill, stroke }) =>
+    [fill, stroke]).filter((colour) => !["none", "rgba(0, 0, 0, 0)"].includes(colour))"""
 
 
-def test_every_chooser_changes_the_picture_forth_and_back(browser, any_page):
+def test_a_chart_is_readable_and_takes_the_colours_of_the_theme(browser, any_page):
     page = opened(browser, any_page)
-    values = "e => e.options ? [...e.options].map(one => one.value) : [e.min, e.max]"
-    for box in page.locator(".chart:has(select), .chart:has(input)").all():
-        for chooser in box.locator("select, input[type=range]").all():
-            is_list = chooser.evaluate("e => e.tagName") == "SELECT"
-            choose = chooser.select_option if is_list else chooser.fill
-            now = chooser.input_value()
-            for value in set(chooser.evaluate(values)) - {now}:
-                for choice in (value, now):
-                    before = picture(box)
-                    choose(choice)
-                    wait_for_another(box, before)
-        for switch in box.locator("input[type=checkbox]").all() * 2:  # on and off
-            before = picture(box)
-            switch.click()
-            wait_for_another(box, before)
-    assert page.faults == []
-
-
-def test_the_theme_changes_persists_and_keeps_what_was_chosen(browser, sample):
-    page = opened(browser, sample, theme="dark")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    page.get_by_label("chosen_kind").select_option("cross")
-    page.get_by_role("button", name="Switch to the light theme").click()
-    page.locator(".chart:has(select)[data-drawn=light]").wait_for()
-    assert page.get_by_label("chosen_kind").input_value() == "cross"
+    marks = page.locator(".chart svg:visible :is(path, text)[fill], .chart svg:visible path")
+    light = marks.evaluate_all(COLOURS)
+    page.get_by_role("button", name="Switch to the dark theme").click()
+    dark = marks.evaluate_all(COLOURS)
+    black = "rgb(0, 0, 0)"
+    assert black not in {*light, *dark}, "a colour that CSS does not know"
+    assert len({*light}) > 5
+    assert {*light} & {*dark} == set()
     page.reload()
-    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("width", [390, 1360])
+def test_the_letters_of_a_chart_are_not_too_small(browser, any_page, width):
+    page = opened(browser, any_page, width)
+    height = """all => all.filter((each) => each.getBoundingClientRect().width > 0)
+        .map((each) => each.getBBox().height * each.getScreenCTM().d)"""
+    upright = page.locator(".chart .role-axis-label text:not([transform*=rotate])")
+    assert min(upright.evaluate_all(height)) >= 11
 
 
 # Text, code and contents --------------------------------------------------------------------------
@@ -277,10 +231,10 @@ def test_the_contents_mark_what_is_in_sight(browser, sample):
     page = watched(browser, f"{sample.as_uri()}#own-thing")
     page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 6})
     page.locator("nav a[aria-current]", has_text="A thing").wait_for()
-    assert page.locator("nav a[aria-current]").all_text_contents() == ["A thing"]
+    assert page.locator("nav a[aria-current]").count() == 1
 
 
-def test_the_contents_of_a_phone_name_the_section_and_close_after_a_choice(browser, sample):
+def test_the_bar_of_a_phone_leads_to_sections_and_back_to_the_top(browser, sample):
     page = watched(browser, sample, viewport={"width": 390, "height": 800})
     contents = page.locator("#contents > summary")
     contents.click()
@@ -289,22 +243,14 @@ def test_the_contents_of_a_phone_name_the_section_and_close_after_a_choice(brows
     page.get_by_role("button", name="Sections of Part 2").click()
     end.click()
     end.wait_for(state="hidden")
-    page.locator("#here:text('End')").wait_for()
+    page.get_by_text("Part 2 · End").wait_for()
     top = page.locator("#end").bounding_box()["y"]
     assert contents.bounding_box()["y"] + 20 < top < 200, "below the bar, not under it"
-
-
-def test_the_bar_says_how_much_is_read_and_leads_back_to_the_top(browser, sample):
-    size = {"width": 390, "height": 800}
-    page = watched(browser, f"{sample.as_uri()}#end", viewport=size)
-    share = "() => Number(document.getElementById('read').style.getPropertyValue('--read'))"
-    page.wait_for_function(f"({share})() > 0.05")
-    page.get_by_text("Part 2 · End").wait_for()
+    share = "Number(document.getElementById('read').style.getPropertyValue('--read'))"
     page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-    page.wait_for_function(f"({share})() > 0.9")
+    page.wait_for_function(f"{share} > 0.9")
     page.locator("#home").click()
-    page.wait_for_function("scrollY === 0")
-    page.wait_for_function(f"({share})() === 0")
+    page.wait_for_function(f"scrollY === 0 && {share} === 0")
 
 
 def test_ideas_only_folds_checks_and_set_up_and_is_remembered(browser, sample):
@@ -321,26 +267,10 @@ def test_ideas_only_folds_checks_and_set_up_and_is_remembered(browser, sample):
     code.wait_for(state="hidden")
     line.click()
     code.wait_for()
-    line.click()
-    page.evaluate("location.hash = document.querySelector('.checked .code').id")
-    code.wait_for()
     page.get_by_role("button", name="Ideas only").click()
-    assert not line.is_visible()
     page.reload()
     code.wait_for()
-
-
-def test_what_goes_on_beyond_an_edge_fades_there(browser, sample):
-    page = watched(browser, sample)
-    box = page.locator(".code pre").first
-    faded = "box => getComputedStyle(box).maskImage !== 'none'"
-    page.wait_for_function("document.querySelector('.code pre').dataset.more === 'right'")
-    assert box.evaluate(faded)
-    box.focus()
-    page.keyboard.press("ArrowRight")
-    assert not box.evaluate(faded), "the ring of the focus is whole"
-    box.evaluate("box => { box.scrollLeft = 1e6 }")
-    page.wait_for_function("document.querySelector('.code pre').dataset.more === 'left'")
+    assert not line.is_visible()
 
 
 # In JupyterLab ------------------------------------------------------------------------------------

@@ -4,28 +4,15 @@ import inspect
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 
 import altair as alt
 import pytest
 import torch
-import vl_convert
 from conftest import PROJECT
 
 import the_annotated_transformer as tutorial
-
-
-def assert_is_readable(chart: alt.TopLevelMixin) -> None:
-    """A chart that compiles, has a description, and misses no value."""
-    spec = chart.to_dict()
-    assert len(spec.get("description", "")) > 20
-    tables = list(spec["datasets"].values())
-    assert tables and all(tables), "a chart without data"
-    assert ": null" not in json.dumps(tables), "as Altair writes NaN and infinity"
-    assert vl_convert.vegalite_to_vega(spec)["marks"]
-
 
 SLOW = ("what_breaks", "train_with_a_part_of_your_own", "train_on_pairs_of_your_own")
 
@@ -37,8 +24,6 @@ SLOW = ("what_breaks", "train_with_a_part_of_your_own", "train_on_pairs_of_your_
 def test_example(name):
     result = tutorial.EXAMPLES[name]()
     assert (result is None) == name.startswith("check_")
-    if name.endswith("_figure") and not name.startswith("published"):
-        assert_is_readable(result)
     if name == "train_the_copy_task":
         assert result["loss"][-1] < 0.5 * result["loss"][0]
 
@@ -96,7 +81,7 @@ def test_a_cell_trains_what_it_needs_only_once(short):
 # Examples ---------------------------------------------------------------------------------------
 
 
-def test_an_example_has_a_name_and_a_seed_of_its_own(monkeypatch):
+def test_an_example_has_a_seed_of_its_own(monkeypatch):
     monkeypatch.setattr(tutorial, "EXAMPLES", {})
 
     def numbers() -> tuple[float, float]:
@@ -104,23 +89,6 @@ def test_an_example_has_a_name_and_a_seed_of_its_own(monkeypatch):
 
     run = tutorial.example(numbers)
     assert run() == run()
-    names = re.findall(r"(?m)^@example\ndef (\w+)", (PROJECT / tutorial.SCRIPT).read_text("utf-8"))
-    assert len(names) == len(set(names)) > 0
-
-
-def test_a_notebook_says_that_a_check_has_passed(monkeypatch, capsys):
-    monkeypatch.setattr(tutorial, "EXAMPLES", {})
-    monkeypatch.setattr(tutorial, "IN_NOTEBOOK", True)
-
-    def check_all_is_well():
-        pass
-
-    def look_around():
-        pass
-
-    tutorial.example(check_all_is_well)
-    tutorial.example(look_around)
-    assert capsys.readouterr().out == "✓ all is well\n"
 
 
 def test_a_published_chart_is_shown_or_said_to_be_missing(monkeypatch, tmp_path):

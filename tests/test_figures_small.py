@@ -1,7 +1,7 @@
-"""Small figures with sliders: numbers are those of the script, and each slider changes them."""
+"""Sampling and subwords: their numbers are those of the script, and a walk through each."""
 
-import itertools
-import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,17 +11,22 @@ from tools.page.bundle import bundle
 from tools.page.markup import FIGURES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-SMALL = ("ask", "batches", "positions", "smoothing", "schedule", "sampling")
-
-
-# They compute what the script computes ------------------------------------------------------------
+ODD = [
+    "",
+    "   ",
+    "Łódź, 日本 🙂!",
+    "u\u0308ber Cafe\u0301",  # as two characters each
+    "<s> <unk> ▁a\u00a0b\u0085c\ufeff \x07",
+    "“Café”—naïve…1,000.50",
+    "Donaudampfschifffahrtsgesellschaftskapitän",
+]
 
 
 @pytest.fixture(scope="module")
 def engine(chromium):
     """A window with the shipped model and the figures' functions, and no page."""
     tab = engine_in(chromium)
-    for name in SMALL:
+    for name in ("sampling", "pieces"):
         tab.add_script_tag(content=bundle(FIGURES / f"{name}.js", name))
     return tab
 
@@ -34,83 +39,7 @@ def double():
     torch.set_default_dtype(torch.float)
 
 
-def test_encodings_and_inner_products_are_those_of_the_script(at, double, engine):
-    pe = at.PositionalEncoding(64, 0.0, max_len=100).pe[0]
-    ours = engine.evaluate("[0, 1, 40, 80].map(positions.encodingOf)")
-    torch.testing.assert_close(torch.tensor(ours), pe[[0, 1, 40, 80]], atol=1e-9, rtol=0)
-    for position, steps in ((40, 0), (0, 7), (80, 10), (63, -3)):
-        wish = {"position": position, "steps": steps}
-        products = engine.evaluate("wish => positions.sceneOf(wish).products", wish)
-        expected = pe[:81] @ pe[position + steps]
-        torch.testing.assert_close(torch.tensor(products), expected, atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.37, 0.5])
-def test_targets_and_losses_are_those_of_the_script(at, double, engine, smoothing):
-    criterion = at.LabelSmoothing(9, 8, smoothing)
-    right = torch.tensor([1])
-    for probability in (0.2, 0.5, 0.9, 0.999):
-        wish = {"smoothing": smoothing, "probability": probability}
-        scene = engine.evaluate("wish => smoothing.sceneOf(wish)", wish)
-        expected = at.smoothed_target(criterion, right)[0]
-        target = torch.tensor(scene["target"], dtype=torch.double)
-        torch.testing.assert_close(target, expected, atol=1e-12, rtol=0)
-        guess = torch.tensor(scene["guess"])
-        assert guess.sum() == pytest.approx(1)
-        loss = criterion(guess.log().unsqueeze(0), right).item()
-        assert scene["loss"] == pytest.approx(loss, abs=1e-9)
-        assert dict(scene["smoothed"])[probability] == pytest.approx(loss, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    "width, factor, warmup", [(512, 1, 4000), (64, 0.25, 500), (2048, 3, 12_000)]
-)
-def test_learning_rates_are_those_of_the_script(at, engine, width, factor, warmup):
-    wish = {"width": width, "factor": factor, "warmup": warmup}
-    scene = engine.evaluate("wish => schedule.sceneOf(wish)", wish)
-    expected = [at.rate(step, width, factor, warmup) for step, _ in scene["rates"]]
-    assert [rate for _, rate in scene["rates"]] == pytest.approx(expected, rel=1e-12)
-    assert scene["peak"] == pytest.approx(max(expected), rel=1e-12)
-
-
-@pytest.mark.parametrize("asks, turn", [(3, 0), (0, 90), (7, -135)])
-def test_a_word_asks_as_in_the_script(at, double, engine, asks, turn):
-    words = [
-        {"word": word, "place": place.tolist()}
-        for word, place in zip(at.WORDS, at.VECTORS, strict=True)
-    ]
-    wish = {"words": words, "asks": asks, "turn": turn}
-    scene = engine.evaluate("wish => ask.sceneOf(wish)", wish)
-    angle = math.radians(turn)
-    turned = [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
-    vectors = torch.tensor([each["place"] for each in words])
-    query = vectors[asks] @ torch.tensor(turned)
-    answer, weights = at.ask(query, vectors, vectors)
-    for ours, expected in zip(
-        (scene["query"], scene["weights"], scene["answer"]), (query, weights, answer), strict=True
-    ):
-        torch.testing.assert_close(torch.tensor(ours), expected, atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize("budget", [24, 96, 130, 160])
-def test_sorted_batches_are_those_of_the_script(at, engine, budget):
-    wish = {"budget": budget, "sorted": True, "seed": 3}
-    scene = engine.evaluate("wish => batches.sceneOf(wish)", wish)
-    lengths = [length for batch in scene["batches"] for length in batch]
-    ours = at.token_batches([(length, 1) for length in lengths], budget)
-    assert scene["batches"] == [[lengths[number] for number in batch] for batch in ours]
-    positions = sum(len(batch) * max(batch) for batch in scene["batches"])
-    assert scene["padding"] == pytest.approx(1 - sum(lengths) / positions)
-
-
-def test_sorting_keeps_the_sentences_and_saves_padding(engine):
-    wish = {"budget": 96, "sorted": False, "seed": 2}
-    mixed = engine.evaluate("wish => batches.sceneOf(wish)", wish)
-    tidy = engine.evaluate("wish => batches.sceneOf(wish)", wish | {"sorted": True})
-    flat = [sorted(itertools.chain(*scene["batches"])) for scene in (mixed, tidy)]
-    assert flat[0] == flat[1]
-    assert tidy["padding"] < mixed["padding"]
-    assert all(len(batch) * max(batch) <= 96 for batch in mixed["batches"])
+# Sampling -----------------------------------------------------------------------------------------
 
 
 class Told(torch.nn.Module):
@@ -149,23 +78,21 @@ def test_it_draws_from_what_the_script_draws_from(
     monkeypatch.setattr(torch.Tensor, "multinomial", multinomial)
     model = Told(torch.tensor(shown["logProbs"]))
     at.sample(model, [at.START], 2, temperature, top_k, top_p)
-    wish = {"temperature": temperature, "topK": top_k, "topP": top_p}
-    ours = engine.evaluate("given => sampling.drawnFrom(...given)", [shown["logProbs"], wish])
+    choice = {"temperature": temperature, "topK": top_k, "topP": top_p}
+    ours = engine.evaluate("given => sampling.drawnFrom(...given)", [shown["logProbs"], choice])
     torch.testing.assert_close(torch.tensor(ours), drawn_from[0], atol=1e-9, rtol=0)
 
 
-def test_the_distribution_is_that_of_the_shipped_model(at, shown):
-    translator = at.load_trained_model(at.Path("pretrained"), torch.device("cpu"))
-    vocabulary = translator.vocabularies[1]
-    [ids] = at.source_ids(translator, [at.SENTENCE])
+def test_the_distribution_is_that_of_the_shipped_model(at, shipped, shown):
+    [ids] = at.source_ids(shipped, [at.SENTENCE])
     src = torch.tensor([ids])
     everything = torch.ones(1, 1, len(ids), dtype=torch.bool)
-    written = at.greedy_decode(translator.model, src, everything, 4, at.START)
-    assert vocabulary.decode(written[0, 1:].tolist()) == shown["written"]
+    written = at.greedy_decode(shipped.model, src, everything, 4, at.START)
+    assert shipped.vocabularies[1].decode(written[0, 1:].tolist()) == shown["written"]
     batch = at.Batch(src, torch.cat([written, written[:, :1]], dim=1))
     with torch.no_grad():
-        states = translator.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-        log_probs = translator.model.generator(states)[0, -1]
+        states = shipped.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        log_probs = shipped.model.generator(states)[0, -1]
     expected = log_probs.sort(descending=True).values
     torch.testing.assert_close(torch.tensor(shown["logProbs"]), expected, atol=1e-3, rtol=0)
 
@@ -180,7 +107,32 @@ def test_a_token_is_drawn_as_often_as_its_probability_says(engine):
     assert [drawn.count(token) for token in range(4)] == [200, 500, 300, 0]
 
 
-# The figures --------------------------------------------------------------------------------------
+# Subwords -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_a_text_is_cut_as_the_script_cuts_it(at, engine, shipped):
+    captions = [text for pair in at.builtin_corpus()["train"] for text in pair]
+    script = Path(at.__file__).read_text("utf-8").splitlines()
+    prose = [line[2:] for line in script if line.startswith("# ") and len(line.split()) > 6]
+    lines = captions + prose[:200]
+    words = sorted({word for line in lines for word in line.split()})
+    backwards = [word[::-1] for word in words]  # that it has never seen
+    texts = [*ODD, *lines, *words, *backwards]
+    cut = """texts => texts.map((text) =>
+        stills.finish(pieces.sceneOf(model, { text })).words)"""
+    scenes = engine.evaluate(cut, texts)
+    for text, ids, scene in zip(texts, shipped.vocabularies[0].encode(texts), scenes, strict=True):
+        assert [box["id"] for word in scene for box in word] == ids, text
+        spelt = "".join(box["piece"] for word in scene for box in word)
+        assert spelt == "".join(f"▁{word}" for word in at.clean(text).split()), text
+        for word in scene:
+            for box in word:
+                known = "whole" if len(word) == 1 else "part"
+                assert box["kind"] == ("unknown" if box["id"] == at.UNKNOWN else known)
+
+
+# Using them ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -188,113 +140,33 @@ def tab(browser, figures_page):
     tab = watched(browser, figures_page)
     yield tab
     assert tab.faults == []
-    assert tab.asked == [figures_page.as_uri()], "they need no model"
 
 
-def slider(box, name: str):
-    return box.get_by_role("slider", name=name)
-
-
-@pytest.mark.parametrize(
-    "name, label",
-    [
-        ("positions", "position"),
-        ("positions", "turns by"),
-        ("smoothing", "smoothing"),
-        ("smoothing", "guess"),
-        ("schedule", "warm-up"),
-        ("schedule", "width"),
-        ("schedule", "factor"),
-        ("sampling", "temperature"),
-        ("sampling", "top-k"),
-        ("sampling", "top-p"),
-    ],
-)
-def test_a_key_moves_each_slider_and_the_picture_with_it(tab, name, label):
-    box = figure(tab, name)
-    pictures = box.locator(":is(.plot, table)")
-    moved = slider(box, label)
-    seen = []
-    for key in ("Home", "End", "ArrowLeft"):
-        moved.press(key)
-        seen.append(
-            (
-                moved.get_attribute("aria-valuetext"),
-                *pictures.evaluate_all("all => all.map((each) => each.outerHTML)"),
-            )
-        )
-        assert box.get_by_text(seen[-1][0]).count() > 0
-    assert len(set(seen)) == 3
-    assert moved.evaluate("each => each === document.activeElement")
-
-
-def test_a_position_is_dragged_in_either_chart(tab):
-    box = figure(tab, "positions")
-    for chart in box.locator(".plot").all():
-        place = chart.bounding_box()
-        tab.mouse.move(place["x"] + place["width"] * 0.25, place["y"] + 20)
-        tab.mouse.down()
-        assert slider(box, "position").input_value() == "20"
-        tab.mouse.move(place["x"] + place["width"] * 2, place["y"] + 20)
-        assert slider(box, "position").input_value() == "80"
-        tab.mouse.up()
-        tab.mouse.move(place["x"], place["y"] + 20)
-        assert slider(box, "position").input_value() == "80", "it was let go"
-
-
-def test_the_line_names_what_is_seen(tab):
-    box = figure(tab, "schedule")
-    slider(box, "width").fill("9")
-    assert "base model" in box.get_by_role("status").inner_text()
-    box = figure(tab, "smoothing")
-    slider(box, "guess").fill("0.9")
-    assert "equals the target" in box.get_by_role("status").inner_text()
-    slider(box, "guess").fill("0.99")
-    assert "surer" in box.get_by_role("status").inner_text()
-    box = figure(tab, "positions")
-    slider(box, "turns by").fill("-1")
-    assert "looks at 39" in box.get_by_role("status").inner_text()
-    slider(box, "position").press("Home")
-    assert "beyond this chart" in box.get_by_role("status").inner_text()
-
-
-def test_what_is_cut_is_never_drawn_and_draws_go_with_the_next_change(tab):
+def test_sliders_cut_what_is_never_drawn_then(tab, figures_page):
     box = figure(tab, "sampling")
-    slider(box, "top-k").fill("1")  # the second choice: two tokens
-    assert box.locator(".cut").count() == 11
+    slider = {name: box.get_by_role("slider", name=name) for name in ("temp", "top-k", "top-p")}
+    slider["temp"].press("Home")
+    assert box.locator(".cut").count() == 0, "at top-p of one nothing is cut"
+    slider["temp"].press("End")
+    slider["top-k"].fill("1")  # the second choice: two tokens
     box.get_by_role("button", name="Draw").click()
     counts = [int(text.removesuffix(" ×")) for text in box.locator("td.count").all_inner_texts()]
-    assert sum(counts) == 100
-    assert sum(counts[:2]) == 100
-    slider(box, "top-k").press("Home")
-    assert "greedy decoding" in box.get_by_role("status").inner_text()
-    assert {*box.locator("td.count").all_inner_texts()} == {""}
+    assert sum(counts) == sum(counts[:2]) == 100
+    slider["top-p"].press("Home")
+    assert {*box.locator("td.count").all_inner_texts()} == {""}, "they were drawn from others"
+    assert box.locator("tbody tr:not(.cut)").count() == 1
+    assert tab.asked == [figures_page.as_uri()], "it needs no model"
 
 
-def test_at_top_p_of_one_nothing_is_cut_however_low_the_temperature(tab):
-    box = figure(tab, "sampling")
-    slider(box, "temperature").press("Home")
-    assert box.locator(".cut").count() == 0
-
-
-def test_a_finger_drags_a_position_on_a_narrow_screen(browser, figures_page):
-    tab = watched(browser, figures_page, viewport={"width": 390, "height": 844}, has_touch=True)
-    box = figure(tab, "positions")
-    fingers = tab.context.new_cdp_session(tab)
-    chart = box.locator(".plot").last
-    chart.evaluate("each => each.scrollIntoView({ block: 'center' })")
-    place = chart.bounding_box()
-    scrolled = tab.evaluate("scrollY")
-
-    def touch(kind: str, *points) -> None:
-        spots = [{"x": x, "y": y} for x, y in points]
-        fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": spots})
-
-    x, y = place["x"] + place["width"] / 2, place["y"] + 40
-    touch("touchStart", (x, y))
-    for step in range(1, 6):
-        touch("touchMove", (x - 20 * step, y))
-    touch("touchEnd")
-    assert int(slider(box, "position").input_value()) < 25
-    assert tab.evaluate("scrollY") == scrolled
-    assert tab.faults == []
+def test_what_is_typed_or_chosen_is_cut_at_once(tab, shipped):
+    box = figure(tab, "pieces")
+    field = box.get_by_role("textbox")
+    examples = box.get_by_role("button").all()
+    for text in ("Ein Schneeräumfahrzeug.", "日", "", *examples):
+        if isinstance(text, str):
+            field.fill(text)
+        else:
+            text.click()
+        [ids] = shipped.vocabularies[0].encode([field.input_value()])
+        box.get_by_role("status").get_by_text(re.compile(rf"^{len(ids)} subwords?\.$")).wait_for()
+        assert [*map(int, box.locator("ol small").all_text_contents())] == ids

@@ -53,19 +53,6 @@ def test_exports_at_the_end_of_a_packed_line_are_found(tmp_path):
     assert worth(joined(entry), "joined.x") == 3
 
 
-def test_a_module_can_be_taken_as_the_text_of_a_script_that_stands_alone(tmp_path):
-    entry = written(
-        tmp_path,
-        main='import script from "./worker.js" with { type: "text" };\nexport { script };\n',
-        worker='import { one } from "./a.js";\nglobalThis.quoted = `"${one}"\n`;\n',
-        a="export const one = 1;\n",
-    )
-    context = joined(entry)
-    assert context.eval("globalThis.quoted") is None
-    context.eval(context.eval("joined.script"))
-    assert context.eval("quoted") == '"1"\n'
-
-
 @pytest.mark.parametrize(
     "text, message",
     [

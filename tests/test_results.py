@@ -1,33 +1,35 @@
-"""Runs are trained and scored once, records are complete, and a gain is told from luck."""
+"""Runs are trained and scored once, a row can be added, and a gain is told from luck."""
 
 import dataclasses
 import functools
 import shutil
 import statistics
+from unittest.mock import Mock
 
 import pytest
 import torch
 from conftest import saved
 
 from tools import records
-from tools.results import bootstrap, learning, plan, score, ship, train
+from tools.results import __main__ as results
+from tools.results import bootstrap, learning, plan, score, train
+from tools.views import recipe, write
 
 
 @pytest.fixture
 def toy(small_config, tmp_path, monkeypatch):
-    """A plan of two rows of toy runs, and folders of its own; nothing has run yet."""
-    words = dataclasses.replace(small_config, max_len=64, epochs=3, average=2, precision="bf16")
+    """A plan of two rows of toy runs, a README, and folders of its own; nothing has run yet."""
+    words = dataclasses.replace(small_config, max_len=64, epochs=3, average=2, precision="fp32")
     subwords = dataclasses.replace(words, vocab_size=150, share_embeddings=True)
-    back = dataclasses.replace(subwords, languages="en-de")
-    runs = {"words-1": words, "subwords-1": subwords, "back": back}
     first = plan.Row("words", "words", ("words-1",))
     second = plan.Row("subwords", "subwords", ("subwords-1",), beam=4, averaged=2)
     changes = {
-        "RUNS": runs,
+        "RUNS": {"words-1": words, "subwords-1": subwords},
         "ROWS": (first, second),
-        "OTHER": dataclasses.replace(second, name="back", runs=("back",)),
+        "RECIPE": second,
+        "OTHER": dataclasses.replace(first, name="other"),
         "FULL": ("subwords-1",),
-        "SHIPPED": dataclasses.replace(second, name="int8", runs=("subwords-1",)),
+        "SHIPPED": dataclasses.replace(second, name="int8"),
         "CORPUS": small_config.data,
         "TESTS": {"test": "test 2016"},
         "AVERAGED": 2,
@@ -36,36 +38,85 @@ def toy(small_config, tmp_path, monkeypatch):
     }
     for name, value in changes.items():
         monkeypatch.setattr(plan, name, value)
+    for module in ("experiments", "faults", "language_models"):
+        monkeypatch.setattr(results, module, Mock())
+    marks = "".join(f"<!-- {mark}results: summary -->\n" for mark in ("", "end of "))
+    (tmp_path / "README.md").write_text(marks)
+    monkeypatch.setattr(write, "FILLED", {"README.md": (recipe.summary,)})
+    monkeypatch.setattr(write, "CHARTS", ())
+    monkeypatch.setattr(records, "PROJECT", tmp_path)
     monkeypatch.setattr(records, "PRETRAINED", tmp_path / "pretrained")
     monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
+    return tmp_path
 
 
-def make_results() -> dict[str, bytes]:
-    """Run every step; the records by their paths."""
-    assert train.main(["run"]) == 0
-    for command in ("validate", "test", "steps"):
-        assert score.main([command]) == 0
-    assert ship.main(["pretrained"]) == 0
+def files() -> dict[str, bytes]:
+    """The records, by their paths."""
     return {str(path): path.read_bytes() for path in records.RESULTS.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", plan.RUNS)
-def test_every_planned_model_can_be_made_and_decodes_with_a_cache(at, name):
-    config = dataclasses.replace(plan.RUNS[name], N=1)
-    model = at.new_model(config, (range(30), range(30)))
-    assert at.cache_agrees(model)
+@pytest.mark.slow
+def test_everything_is_made_once(at, toy, monkeypatch):
+    assert results.main([]) == 0
+    assert [entry["epoch"] for entry in records.read("runs/words-1")["log"]] == [1, 2, 3]
+    sweep = [(row["beam"], row["alpha"]) for row in records.read("beam")["sweep"]]
+    assert sweep == [(1, 0.0), (2, 0.0), (2, 1.0)]
+    assert [row["averaged"] for row in records.read("averaging")["sweep"]] == [0, 1, 2]
+    entries = records.read("scores")["scores"]
+    rows = sorted(entry["row"] for entry in entries)
+    assert rows == ["int8", "other", "subwords", "words"]
+    formats = records.read("pretrained")["formats"]
+    assert formats["int8"]["MB"] < formats["fp32"]["MB"]
+    assert at.load_trained_model(records.PRETRAINED).name == records.made_with_shipped()["model"]
+    made = files()
+    shutil.rmtree(at.runs_folder())
+    for name in ("train_model", "score"):
+        monkeypatch.setattr(at, name, None)
+    monkeypatch.setattr(score, "step_between", None)
+    assert results.main([]) == 0
+    assert files() == made
 
 
-def test_the_shipped_run_is_the_best_seed_on_validation():
-    means = {run: records.read(f"runs/{run}")["summary"]["mean"] for run in plan.FULL}
-    assert plan.SHIPPED.runs == (max(means, key=lambda run: means[run]["bleu"]),)
+def test_a_row_is_added_by_its_name(toy, monkeypatch):
+    """The plan gets a run and a row; the command trains, scores and writes only these."""
+    assert results.main(["words", "subwords"]) == 0
+    made = files()
+    monkeypatch.setitem(plan.RUNS, "new-1", dataclasses.replace(plan.RUNS["words-1"], seed=2))
+    row = dataclasses.replace(plan.ROWS[0], name="new", step="another seed", runs=("new-1",))
+    monkeypatch.setattr(plan, "ROWS", (*plan.ROWS, row))
+    assert results.main(["new"]) == 0
+    [entry] = [each for each in records.read("scores")["scores"] if each["row"] == "new"]
+    line = (toy / "README.md").read_text().splitlines()[-3]
+    assert line.startswith(f"| another seed | {entry['bleu']:.1f} | ")
+    steps = [(step["before"], step["row"]) for step in records.read("steps")["steps"]]
+    assert steps == [("words", "subwords"), ("subwords", "new")]
+    changed = {path.rpartition("/")[2] for path, data in files().items() if made.get(path) != data}
+    assert changed == {"new-1.json", "scores.json", "steps.json", "new.new-1.test.txt"}
 
 
-def test_models_of_today_have_as_many_parameters(at):
-    words = range(5000), range(5000)
-    old, new = (at.new_model(plan.RUNS[name], words) for name in ("recipe-1", "today-1"))
-    assert at.count_parameters(new) == pytest.approx(at.count_parameters(old), rel=0.02)
+def test_a_run_that_would_not_compare_is_not_trained(toy, monkeypatch, capsys):
+    train.train("words-1")
+    other = dataclasses.replace(plan.RUNS["words-1"], precision="bf16")
+    monkeypatch.setitem(plan.RUNS, "subwords-1", other)
+    assert results.main(["subwords"]) == 1
+    assert (
+        "share format, and here are {'words-1': 'fp32', 'now': 'bf16'}" in capsys.readouterr().err
+    )
+    assert not train.folder_of("subwords-1").exists()
+
+
+def test_a_name_that_is_not_planned_is_refused(toy, capsys):
+    assert results.main(["bert"]) == 1
+    known = "these are: words, subwords, other, words-1, subwords-1"
+    assert f"bert is not planned in tools/results/plan.py; {known}" in capsys.readouterr().err
+
+
+def test_a_row_whose_runs_are_not_here_is_refused(toy, capsys):
+    train.train("words-1")
+    shutil.rmtree(train.folder_of("words-1"))
+    assert results.main(["words"]) == 1
+    assert "words-1.json, and `make results ARGS=words-1` trains it" in capsys.readouterr().err
 
 
 def test_a_watched_run_learns_the_same_and_its_notes_go_on_record(
@@ -92,44 +143,14 @@ def test_a_watched_run_learns_the_same_and_its_notes_go_on_record(
             assert sum(row) == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.slow
-def test_a_plan_is_trained_and_scored_once(at, toy, monkeypatch):
-    made = make_results()
-    record = records.read("runs/words-1")
-    assert record["summary"]["settings"]["data"] == plan.CORPUS
-    assert record["summary"].keys() >= records.circumstances().keys()
-    assert record["summary"]["format"] == "bf16"
-    assert [entry["epoch"] for entry in record["log"]] == [1, 2, 3]
-    sweep = [(row["beam"], row["alpha"]) for row in records.read("beam")["sweep"]]
-    assert sweep == [(1, 0.0), (2, 0.0), (2, 1.0)]
-    assert [row["averaged"] for row in records.read("averaging")["sweep"]] == [0, 1, 2]
-    entries = records.read("scores")["scores"]
-    scored = {(entry["row"], entry["run"], entry["split"]) for entry in entries}
-    assert len(scored) == len(entries) == (len(plan.RUNS) + 1) * len(plan.TESTS)
-    assert [step["row"] for step in records.read("steps")["steps"]] == ["subwords"]
-    formats = records.read("pretrained")["formats"]
-    assert formats["int8"]["MB"] < formats["fp32"]["MB"]
-    shipped = at.load_trained_model(records.PRETRAINED).name
-    assert records.made_with_shipped()["model"] == shipped
-
-    (records.RESULTS / "pretrained.json").unlink()
-    shutil.rmtree(records.PRETRAINED)
-    assert ship.main(["pretrained"]) == 0, "it can be made anew"
-    made = make_results()
-    shutil.rmtree(at.runs_folder())
-    monkeypatch.setattr(at, "train_model", None)
-    monkeypatch.setattr(at, "score", None)
-    assert make_results() == made
-
-
 @pytest.fixture
 def trained(at, toy):
-    assert train.main(["run", "subwords-1"]) == 0
+    train.train("subwords-1")
     return at.read_last(train.folder_of("subwords-1"))
 
 
 def test_a_score_is_that_of_the_translations_on_file(at, trained):
-    assert score.main(["test", "subwords-1"]) == 0
+    score.test(plan.ROWS[1])
     mean = score.translator_of("subwords-1", 2)
     recent = trained["recent"]
     for name, value in mean.model.named_parameters():
@@ -164,37 +185,22 @@ def test_a_training_cut_short_goes_on(at, toy, monkeypatch, capsys):
         return train_epoch(run, epoch)
 
     monkeypatch.setattr(at.Run, "train_epoch", interrupted)
-    assert train.main(["run", "words-1"]) == 1
+    assert results.main(["words-1"]) == 1
     assert capsys.readouterr().err == "error: interrupted\n"
     assert not records.read("runs/words-1")
-    assert score.main(["test", "words-1"]) == 1
-    assert "no finished run in" in capsys.readouterr().err
-    assert train.main(["run", "words-1"]) == 0
+    with pytest.raises(ValueError, match="no finished run in"):
+        score.test(plan.ROWS[0])
+    train.train("words-1")
     assert trained == [1, 2, 3, 3]
     assert records.read("runs/words-1")
-    monkeypatch.setattr(at, "train_model", None)
-    assert train.main(["run", "words-1"]) == 0, "it is on record"
-
-
-def test_an_unknown_run_is_refused(toy, capsys):
-    assert train.main(["run", "bert"]) == 1
-    assert "no run begins with 'bert': choose among words-1" in capsys.readouterr().err
 
 
 def test_a_gpu_run_without_a_gpu_is_refused(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert train.main(["run", "recipe-2"]) == 1
+    assert results.main(["recipe-2"]) == 1
     assert capsys.readouterr().err.startswith("error: no NVIDIA GPU")
-
-
-@pytest.mark.parametrize("what", ["torch", "device", "format"])
-def test_records_that_differ_are_refused(what):
-    made = records.circumstances()
-    records.check_comparable({"a": made, "b": made | {"machine": "another"}})
-    with pytest.raises(ValueError, match=f"share {what}.*'b': 'another'"):
-        records.check_comparable({"a": made, "b": made | {what: "another"}})
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
@@ -268,9 +274,9 @@ def test_a_step_has_the_gain_of_the_scores_and_an_interval_around_it(toy, monkey
     monkeypatch.setattr(
         score, "counts_of", lambda row, run, split: bootstrap.counts_of(written[run], REFERENCES)
     )
-    bleu = {"run-1": 40.0, "run-2": 41.0, "run-3": 42.0, "run-4": 43.5}
-    monkeypatch.setattr(score, "score_of", lambda row, run, split: {"bleu": bleu[run]})
-    assert score.main(["steps"]) == 0
+    bleu = {"first": [40.0, 41.0], "second": [42.0, 43.5]}
+    monkeypatch.setattr(score, "scores", lambda row, split: bleu[row.name])
+    score.steps()
     [step] = records.read("steps")["steps"]
     low, high = step["interval"]
     assert step["gain"] == 2.25

@@ -5,14 +5,13 @@ import math
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import filelock
+import forks
 import GPUtil
 import pytest
 import torch
 from conftest import assert_same_run, contents, log_of, saved
-from forks import endless_training
 
 import the_annotated_transformer as tutorial
 from the_annotated_transformer import UserError
@@ -33,17 +32,13 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("way", ["train", "resume"])
-def test_a_run_that_stopped_ends_like_one_that_did_not(
-    run, whole, small_config, tmp_path, monkeypatch, way
-):
+def test_a_run_that_stopped_ends_like_one_that_did_not(run, whole, small_config, tmp_path, way):
     """`train` needs the text, wherever it lies now; `resume` needs nothing but the folder."""
+    config = None
     if way == "train":
         text = shutil.copytree(small_config.data, tmp_path / "elsewhere")
         config = dataclasses.replace(small_config, data=str(text))
-        assert tutorial.train_model(config, run, minutes=1e-9) == "finished"
-    else:
-        monkeypatch.delattr(tutorial, "find_corpus")
-        assert tutorial.train_model(None, run) == "finished"
+    assert tutorial.train_model(config, run, minutes=1e-9) == "finished"
     assert_same_run(run, whole)
     assert [entry["averaged"] for entry in log_of(run)] == [0, 0, 2]
 
@@ -52,89 +47,80 @@ def test_a_finished_run_is_left_as_it_is(small_config, whole, tmp_path):
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     before = contents(run)
     assert tutorial.train_model(small_config, run) == "finished"
-    for ask in (
-        lambda: tutorial.train_model(dataclasses.replace(small_config, epochs=1), run),
-        lambda: tutorial.train_model(None, run, epochs=1),
-    ):
-        with pytest.raises(UserError, match="has 2 epochs: give --epochs 2 or more"):
-            ask()
-    with pytest.raises(UserError, match="--epochs must be at least 1, got 0"):
-        tutorial.train_model(None, run, epochs=0)
+    with pytest.raises(UserError, match="2 epochs"):
+        tutorial.train_model(dataclasses.replace(small_config, epochs=1), run)
+    for epochs, said in ((1, "2 epochs"), (0, "got 0")):
+        with pytest.raises(UserError, match=said):
+            tutorial.train_model(None, run, epochs=epochs)
     assert contents(run) == before
 
 
-def test_a_run_goes_further_by_train_or_by_resume(small_config, small_run, tmp_path, monkeypatch):
+def test_a_run_goes_further_by_train_or_by_resume(small_config, tmp_path, capsys):
     """It remembers the new number of epochs, and follows the new learning rate at once."""
+    config = dataclasses.replace(small_config, schedule="linear", epochs=1, log_every=1)
     rates = []
-    train_epoch = tutorial.Run.train_epoch
-
-    def watched(run: tutorial.Run, epoch: int) -> dict:
-        rates.append(run.optimizer.param_groups[0]["lr"])
-        return train_epoch(run, epoch)
-
-    config = dataclasses.replace(small_config, schedule="linear", epochs=1)
-    runs = tmp_path / "trained", tmp_path / "resumed"
-    for run in runs:
-        assert tutorial.train_model(config, run) == "finished"
-    monkeypatch.setattr(tutorial.Run, "train_epoch", watched)
-    assert tutorial.train_model(dataclasses.replace(config, epochs=3), runs[0]) == "finished"
-    assert tutorial.train_model(None, runs[1], minutes=1e-9, epochs=3) == "stopped"
-    assert tutorial.train_model(None, runs[1]) == "finished"
-    assert_same_run(*runs)
-    assert [entry["averaged"] for entry in log_of(runs[0])] == [0, 0, 0, 3]
-    assert rates == [*rates[:2]] * 2
-    assert rates[0] > rates[1] > 0
+    for name in ("trained", "resumed"):
+        assert tutorial.train_model(config, tmp_path / name) == "finished"
+    capsys.readouterr()
+    longer = dataclasses.replace(config, epochs=3)
+    assert tutorial.train_model(longer, tmp_path / "trained") == "finished"
+    rates.append(re.findall(r"learning rate (\S+)", capsys.readouterr().out))
+    assert tutorial.train_model(None, tmp_path / "resumed", minutes=1e-9, epochs=3) == "stopped"
+    assert tutorial.train_model(None, tmp_path / "resumed") == "finished"
+    rates.append(re.findall(r"learning rate (\S+)", capsys.readouterr().out))
+    assert_same_run(tmp_path / "trained", tmp_path / "resumed")
+    assert [entry["averaged"] for entry in log_of(tmp_path / "trained")] == [0, 0, 0, 3]
+    assert rates[0] == rates[1] == sorted(rates[0], key=float, reverse=True)
+    assert float(rates[0][0]) > 0 == float(rates[0][-1])
 
 
-def test_other_settings_than_those_of_the_run_are_refused(small_corpus, tmp_path):
-    """What the program chose the first time is no conflict with what is not given."""
-    sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "vocab_size": 0, "epochs": 1}
-    config = tutorial.Config(data=str(small_corpus), **sizes)
-    run = tmp_path / "run"
-    tutorial.train_model(config, run)
-    assert tutorial.train_model(config, run) == "finished"
-    before = contents(run)
-    for name, value in {"d_model": 32, "norm_first": False, "warmup": 3, "seed": 2}.items():
-        with pytest.raises(UserError, match=rf"has {name} \S+, not {value}: `resume` continues"):
-            tutorial.train_model(dataclasses.replace(config, **{name: value}), run)
-    assert contents(run) == before
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_a_changed_text_is_refused(run, small_config, tmp_path, split):
+def test_other_settings_or_another_text_than_those_of_the_run_are_refused(
+    small_config, run, tmp_path
+):
     """The test split may change."""
     text = Path(shutil.copytree(small_config.data, tmp_path / "text"))
     config = dataclasses.replace(small_config, data=str(text))
     shutil.copy(text / "val.en", text / "test.en")
-    tutorial.begin_run(config, run)
-    path = text / f"{split}.en"
-    path.write_text(path.read_text("utf-8").replace("A ", "The ", 1), "utf-8")
     before = contents(run)
-    with pytest.raises(UserError, match=r"is not the text that .* began with: `resume`"):
-        tutorial.train_model(config, run)
+    changes = {"d_model": 32, "norm_first": False, "warmup": 3, "seed": 2, "weight_decay": 0.1}
+    for name, value in changes.items():
+        with pytest.raises(UserError, match=f"{run} .*{name}.*{value}"):
+            tutorial.train_model(dataclasses.replace(config, **{name: value}), run)
+    for split in ("train", "val"):
+        path = text / f"{split}.en"
+        good = path.read_text("utf-8")
+        path.write_text(good.replace("A ", "The ", 1), "utf-8")
+        with pytest.raises(UserError, match=str(run)):
+            tutorial.train_model(config, run)
+        path.write_text(good, "utf-8")
     assert contents(run) == before
+    assert tutorial.train_model(config, run) == "finished"
 
 
-def test_vocabularies_of_an_attempt_that_failed_do_not_stay(small_config, tmp_path):
-    """The first attempt wrote words, the second one takes subwords."""
-    with pytest.raises(UserError, match="'mine' is not among plain"):
-        tutorial.begin_run(dataclasses.replace(small_config, attention="mine"), tmp_path)
-    config = dataclasses.replace(small_config, vocab_size=100, max_len=64, epochs=1)
+@pytest.mark.parametrize(("left", "vocab_size"), [("words.json", 100), ("tokenizer.json", 0)])
+def test_a_vocabulary_of_a_killed_start_is_not_read(small_config, tmp_path, left, vocab_size):
+    (tmp_path / left).write_text('{"source": [], "target": []}')
+    (tmp_path / "train.ids").touch()  # which a run writes first
+    config = dataclasses.replace(small_config, vocab_size=vocab_size, max_len=64, epochs=1)
     tutorial.train_model(config, tmp_path)
-    [subwords, _] = tutorial.load_trained_model(tmp_path).vocabularies
-    assert isinstance(subwords, tutorial.Subwords)
+    [source, _] = tutorial.load_trained_model(tmp_path).vocabularies
+    assert isinstance(source, tutorial.Subwords if vocab_size else tutorial.Vocabulary)
+    assert not (tmp_path / left).exists()
 
 
 # A model to start from --------------------------------------------------------------------------
 
 
-def test_a_run_starts_with_the_weights_and_words_of_a_model(small_config, small_run, tmp_path):
+def test_a_run_starts_with_the_weights_and_words_of_a_model(
+    small_config, small_run, tmp_path, monkeypatch
+):
     """It does not need that model any more when it continues."""
     model = tmp_path / "model"
     tutorial.save_model(tutorial.load_trained_model(small_run), model)
     given = weights_of(model)
+    monkeypatch.chdir(tmp_path)
     config = dataclasses.replace(
-        small_config, init_from=str(model), dropout=0.3, factor=1e-12, average=0
+        small_config, init_from="model", dropout=0.3, factor=1e-12, average=0
     )
     run = tmp_path / "run"
     pairs = tutorial.builtin_corpus()["test"]
@@ -148,26 +134,14 @@ def test_a_run_starts_with_the_weights_and_words_of_a_model(small_config, small_
     assert [entry["averaged"] for entry in log_of(run)] == [0, 0], "no mean was asked for"
 
 
-def test_a_run_finds_its_first_model_from_any_folder(
-    small_config, small_run, tmp_path, monkeypatch
-):
-    tutorial.save_model(tutorial.load_trained_model(small_run), tmp_path / "model")
-    monkeypatch.chdir(tmp_path)
-    config = dataclasses.replace(small_config, init_from="model")
-    tutorial.begin_run(config, tmp_path / "run")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert tutorial.train_model(None, tmp_path / "run", 1e-9) == "stopped"
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"d_ff": 64}, "was made with d_ff 32: use the same value"),
-        ({"attention": "rotary"}, "was made with attention plain: use"),
-        ({"norm_first": False}, "was made with norm_first True"),
-        ({"vocab_size": 99}, "--vocab-size is that of --init-from"),
-        ({"languages": "en-de", "vocab_size": None}, "--init-from .* knows the words of"),
+        ({"d_ff": 64}, "d_ff 32"),
+        ({"attention": "rotary"}, "attention plain"),
+        ({"norm_first": False}, "norm_first True"),
+        ({"vocab_size": 99}, "--vocab-size"),
+        ({"languages": "en-de", "vocab_size": None}, "--init-from"),
     ],
     ids=str,
 )
@@ -194,22 +168,28 @@ def test_the_best_model_is_kept(small_config, tmp_path, monkeypatch, bleu, nll, 
     """Of three epochs, and of the mean of the last two, which is scored last."""
     scores = zip(bleu, nll, strict=True)
     weights = []
-    save = tutorial.Run.save
 
-    def validate(*_) -> dict:
-        return dict(zip(("bleu", "nll"), next(scores), strict=True)) | {"perplexity": 2.0}
+    def score(translator: tutorial.Translator, *_) -> tuple:
+        weights.append({n: x.clone() for n, x in translator.model.state_dict().items()})
+        bleu, nll = next(scores)
+        return [], {"BLEU": bleu, "nll": nll, "perplexity": 2.0}
 
-    def watched(run: tutorial.Run, model, entry: dict) -> None:
-        weights.append({name: value.clone() for name, value in model.state_dict().items()})
-        save(run, model, entry)
-
-    monkeypatch.setattr(tutorial.Run, "validate", validate)
-    monkeypatch.setattr(tutorial.Run, "save", watched)
+    monkeypatch.setattr(tutorial, "score", score)
     tutorial.train_model(dataclasses.replace(small_config, epochs=3, average=2), tmp_path)
     assert [entry["averaged"] for entry in log_of(tmp_path)] == [0, 0, 0, 2]
     for name, value in weights_of(tmp_path).items():
         expected = torch.stack([weights[epoch][name] for epoch in kept]).mean(0)
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-7, msg=name)
+
+
+def test_the_mean_is_of_the_last_epochs_also_where_the_end_was_put_off(small_config, tmp_path):
+    config = dataclasses.replace(small_config, epochs=2, average=2)
+    for given, epochs, minutes in ((config, 2, 9), (None, 5, 1e-9), (None, 3, 9), (None, 5, 9)):
+        tutorial.train_model(given, tmp_path, minutes, epochs=epochs)
+    last = saved(tmp_path)
+    for name, value in last["recent"][-1].items():
+        assert torch.equal(value, last["model"][name])
+    assert [entry["epoch"] for entry in last["history"] if entry["averaged"]] == [2, 5]
 
 
 class Running(torch.nn.Module):
@@ -234,30 +214,25 @@ def test_buffers_are_kept(small_config, tmp_path, monkeypatch):
 
 
 def test_a_training_that_diverges_is_not_saved(small_config, run, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"diverged: the loss is .* --clip"):
+    with pytest.raises(UserError, match="diverged"):
         tutorial.train_model(dataclasses.replace(small_config, factor=1e30), tmp_path / "new")
     assert not (tmp_path / "new" / "last.pt").exists()
     before = contents(run)
-    monkeypatch.setattr(tutorial.Run, "validate", lambda *_: {"bleu": 0.0, "nll": math.nan})
+    nan = {"BLEU": 0.0, "nll": math.nan, "perplexity": math.nan}
+    monkeypatch.setattr(tutorial, "score", lambda *_: ([], nan))
     with pytest.raises(UserError, match="diverged"):
         tutorial.train_model(None, run)
     assert contents(run) == before
 
 
-@pytest.mark.parametrize("loads, percent", [(["0.42", "0.973"], [42, 97]), (["no answer"], [])])
-def test_the_log_has_a_line_for_each_epoch(small_config, tmp_path, monkeypatch, loads, percent):
-    """With the load of each GPU; a driver that fails gives words in the place of a number."""
+def test_the_log_is_a_table_for_pandas(small_config, tmp_path, monkeypatch):
+    """A driver of a GPU that fails gives words in the place of a number, and no error."""
     import pandas as pd
 
-    def gpus() -> list:
-        return [SimpleNamespace(load=float(load)) for load in loads]
-
-    monkeypatch.setattr(GPUtil, "getGPUs", gpus)
+    monkeypatch.setattr(GPUtil, "getGPUs", lambda: [float("no answer")])
     tutorial.train_model(dataclasses.replace(small_config, epochs=1), tmp_path)
     [row] = pd.read_json(tmp_path / "log.jsonl", lines=True).to_dict("records")
-    assert row["gpu"] == percent
-    assert row["epoch"] == 1
-    for name in ("loss", "updates", "minutes", "tokens_per_second", "nll", "learning_rate"):
+    for name in ("epoch", "loss", "updates", "minutes", "tokens_per_second", "nll"):
         assert row[name] > 0, name
 
 
@@ -267,20 +242,10 @@ def test_the_log_has_a_line_for_each_epoch(small_config, tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     "names",
     [
-        [".profile", "Documents/letter.txt", ".config/app/settings.json"],
-        ["settings.json", "keybindings.json"],
-        ["config.json", "pytorch_model.bin"],
-        ["last.pt", "log.jsonl", "thesis.tex"],
+        [".profile", "Documents/letter.txt", ".config/app/settings.json"],  # a home
+        ["config.json", "pytorch_model.bin"],  # a model of another library
+        ["last.pt", "log.jsonl", "thesis.tex"],  # names like ours
         ["words.json"],
-        ["model.safetensors", "tokenizer.json"],
-    ],
-    ids=[
-        "a home",
-        "an editor's settings",
-        "a model of another library",
-        "names like ours",
-        "words",
-        "an export",
     ],
 )
 def test_a_folder_with_other_things_is_refused_and_not_touched(
@@ -293,37 +258,11 @@ def test_a_folder_with_other_things_is_refused_and_not_touched(
     before = sorted(home.rglob("*")), contents(home)
     (tmp_path / "link").symlink_to(home)
     for folder in (home, tmp_path / "link"):
-        with pytest.raises(UserError, match="use an empty folder"):
+        with pytest.raises(UserError, match=str(folder)):
             tutorial.train_model(small_config, folder)
-        with pytest.raises(UserError, match="use an empty folder"):
+        with pytest.raises(UserError, match=str(folder)):
             tutorial.save_model(tutorial.load_trained_model(small_run), folder)
         assert (sorted(home.rglob("*")), contents(home)) == before
-
-
-def test_pairs_that_do_not_fit_are_counted(small_config, tmp_path):
-    pairs = [("a b", "c d")] * 50 + [("a " * 30, "b")] * 2
-    corpus = tutorial.Corpus("toy", ("de", "en"), {"train": pairs, "val": pairs[:5]})
-    config = dataclasses.replace(small_config, languages="de-en", max_len=16)
-    with pytest.warns(UserWarning, match="2 training pairs are left out"):
-        tutorial.begin_run(config, tmp_path / "run", corpus)
-
-
-def test_the_mean_is_of_the_last_epochs_also_where_the_end_was_put_off(small_config, tmp_path):
-    config = dataclasses.replace(small_config, epochs=3, average=2)
-    for given, epochs, minutes in ((config, 3, 9), (None, 6, 1e-9), (None, 4, 9), (None, 6, 9)):
-        tutorial.train_model(given, tmp_path, minutes, epochs=epochs)
-    last = saved(tmp_path)
-    for name, value in last["recent"][-1].items():
-        assert torch.equal(value, last["model"][name])
-    assert [entry["epoch"] for entry in last["history"] if entry["averaged"]] == [3, 6]
-
-
-def test_a_place_where_no_folder_can_be_is_refused(small_config, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    for place in ("file", "file/run", "/proc/run"):  # root too may not write the last
-        with pytest.raises(UserError, match=re.escape(str(tmp_path / place))):
-            tutorial.train_model(small_config, tmp_path / place)
-    assert contents(tmp_path) == {"file": b"mine"}
 
 
 def test_other_files_in_a_run_stay(run):
@@ -337,24 +276,19 @@ def test_other_files_in_a_run_stay(run):
     assert not (run / ".last.pt.part").exists()
 
 
-@pytest.mark.parametrize(("left", "vocab_size"), [("words.json", None), ("tokenizer.json", 0)])
-def test_a_vocabulary_of_a_killed_start_is_not_read(small_config, tmp_path, left, vocab_size):
-    (tmp_path / left).write_text('{"source": [], "target": []}')
-    (tmp_path / "train.ids").touch()  # which a run writes first
-    share = None if vocab_size is None else False
-    config = dataclasses.replace(small_config, vocab_size=vocab_size, share_embeddings=share)
-    tutorial.train_model(dataclasses.replace(config, epochs=1), tmp_path)
-    assert isinstance(
-        tutorial.load_trained_model(tmp_path).vocabularies[0],
-        tutorial.Subwords if vocab_size is None else tutorial.Vocabulary,
-    )
+def test_a_place_where_no_folder_can_be_is_refused(small_config, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/run", "/proc/run"):  # root too may not write the last
+        with pytest.raises(UserError, match=re.escape(str(tmp_path / place))):
+            tutorial.train_model(small_config, tmp_path / place)
+    assert contents(tmp_path) == {"file": b"mine"}
 
 
 def test_one_training_at_a_time(small_config, tmp_path):
     """The second one says who holds the folder, and changes nothing."""
     run = tmp_path / "run"
-    with endless_training(small_config, run) as [process]:
-        with pytest.raises(UserError, match=f"^{run} is in use by process {process.pid} on "):
+    with forks.endless_training(small_config, run) as [process]:
+        with pytest.raises(UserError, match=f"{run} .*{process.pid}"):
             tutorial.train_model(small_config, run)
         assert process.is_alive()
     filelock.FileLock(run / ".lock").acquire(timeout=0)  # free again after its death

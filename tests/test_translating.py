@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import the_annotated_transformer as tutorial
-from the_annotated_transformer import END, PAD, START, Corpus, builtin_corpus
+from the_annotated_transformer import END, PAD, START, UNKNOWN, Corpus, builtin_corpus
 
 DE_EN = ("de", "en")
 
@@ -29,16 +29,19 @@ def small(small_run) -> tutorial.Translator:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> tutorial.Translator:
-    return tutorial.load_trained_model("pretrained")
-
-
-@pytest.fixture(scope="module")
 def subwords() -> tutorial.Subwords:
     return tutorial.learn_subwords(tutorial.read_builtin(), 400)[0]
 
 
 # Vocabularies -----------------------------------------------------------------------------------
+
+
+def test_a_vocabulary_keeps_frequent_words_and_decodes_to_the_end():
+    sentences = [["a", "b", "a"], ["a", "b", "c", "<s>", "<s>"]]
+    vocabulary = tutorial.build_vocabulary(sentences, min_freq=2)
+    assert vocabulary.words == (*tutorial.SPECIALS, "a", "b")
+    assert vocabulary.encode(["a c b zebra"], "de") == [[4, UNKNOWN, 5, UNKNOWN]]
+    assert vocabulary.decode([START, 4, 5, PAD, END, 4]) == "a b"
 
 
 def test_one_list_of_subwords_is_learnt_from_the_training_split():
@@ -67,7 +70,7 @@ def test_text_never_becomes_a_special_token(subwords):
     [ids] = subwords.encode(["<s> </s> <blank> Hund"])
     assert not {START, END, PAD} & set(ids)
     [ids] = subwords.encode(["Hund 漢"])
-    assert ids.count(tutorial.UNKNOWN) == 1
+    assert ids.count(UNKNOWN) == 1
     assert "<unk>" in subwords.decode(ids)
     assert subwords.encode(["", " \t ", "\x00"]) == [[], [], []]
 
@@ -83,7 +86,6 @@ FORMS = [
 @pytest.mark.parametrize("text", FORMS, ids=ascii)
 def test_all_forms_of_a_text_are_one(text, subwords):
     """For words, for subwords, and on both sides of a comparison."""
-    assert tutorial.clean(text) == FORMS[0]
     assert subwords.encode([text]) == subwords.encode([FORMS[0]])
     tokenizer = tutorial.load_tokenizer("de")
     assert tutorial.tokenize(text, tokenizer) == tutorial.tokenize(FORMS[0], tokenizer)
@@ -119,11 +121,8 @@ def test_odd_text_makes_the_vocabulary_of_plain_text():
         "Am 3. Mai um 5.30 Uhr kam Bus Nr. 12 an.|Das kostet 3.50 Euro.|Gut.",
         "Sie sagte: „Ein Hund.“|„Komm!“, rief er.|Dann ging sie.",
         "Er rief: Halt! und lief weg.|Wo ist er?!|Hier …|Dort.",
-        "A. B. Meier u.a. lachten …|Sie auch.",
         "犬が走る。|猫が寝る。",
         "Ein Hund\n|Eine Frau\n\n|Ein Mann",
-        "Wir sahen\u00a0Dr. Meier.|Sie lachte.",
-        "… Ein Hund rennt.",
     ],
 )
 def test_a_line_is_split_where_a_sentence_ends(line):
@@ -136,12 +135,10 @@ def test_each_sentence_of_a_line_is_translated_as_if_it_stood_alone(shipped):
     sentences = [german for german, _ in builtin_corpus()["test"][:3]]
     alone = tutorial.translate(shipped, sentences)
     decode = tutorial.greedy_decode
-    for between in (" ", "\n", "  \n "):
-        lines = ["", between.join(sentences)]
-        assert tutorial.translate_lines(shipped, lines, decode) == ["", " ".join(alone)]
-    for language in ("ja", "zh", "zh-Hans"):  # written without spaces
-        model = dataclasses.replace(shipped, languages=("de", language))
-        assert tutorial.translate_lines(model, lines, decode) == ["", "".join(alone)]
+    lines = ["", "  \n ".join(sentences)]
+    assert tutorial.translate_lines(shipped, lines, decode) == ["", " ".join(alone)]
+    chinese = dataclasses.replace(shipped, languages=("de", "zh-Hans"))  # without spaces
+    assert tutorial.translate_lines(chinese, lines, decode) == ["", "".join(alone)]
     line = " ".join(sentences)
     whole = tutorial.translate_lines(shipped, [line], decode, split=False)
     assert whole == tutorial.translate(shipped, [line]) != [" ".join(alone)]
@@ -151,7 +148,7 @@ def test_a_sentence_longer_than_the_model_is_halved_between_words(small, shipped
     """Nothing of it is lost; words, subwords, and one word of a thousand letters."""
     for translator, word in ((small, "Kind"), (shipped, "Hund"), (shipped, "Xylophonspieler")):
         line = " ".join([word] * 400)
-        with pytest.raises(tutorial.UserError, match=r"tokens, the model takes \d+: split it"):
+        with pytest.raises(tutorial.UserError, match=word):
             tutorial.translate(translator, ["Hund", line])
         parts = tutorial.parts_that_fit(translator, line)
         assert len(parts) > 1
@@ -166,7 +163,7 @@ def test_a_sentence_longer_than_all_in_training_is_translated_with_a_warning(sma
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tutorial.translate(small, ["Hund " * small.longest])
-        with pytest.raises(UserWarning, match=r"'Hund .* tokens, training had \d+ at most"):
+        with pytest.raises(UserWarning, match="Hund"):
             tutorial.translate(small, ["Hund " * (small.longest + 1)])
 
 
@@ -188,6 +185,7 @@ def test_a_translation_does_not_depend_on_its_neighbours(small):
     assert tutorial.translate(translator, iter(lines), batch_tokens=200) == together
     assert [tutorial.translate(translator, [line])[0] for line in lines] == together
     assert tutorial.translate(translator, lines[::-1]) == together[::-1]
+    assert all(ids[-1] == END for ids in tutorial.source_ids(translator, lines))
 
 
 def test_all_that_decoding_takes_is_on_the_device_of_the_model(small):
@@ -219,7 +217,7 @@ def test_a_thousand_translations_depend_on_no_order_and_no_batch(shipped, multi3
 
 def test_a_single_string_is_not_a_list_of_sentences(small):
     for wrong in ("Ein Hund", [["Ein Hund"]]):
-        with pytest.raises(TypeError, match="a list of sentences is needed"):
+        with pytest.raises(TypeError, match="a list of sentences"):
             tutorial.translate(small, wrong)
     assert tutorial.translate(small, []) == []
 
@@ -229,9 +227,6 @@ def test_a_translator_can_be_pickled_and_copied(shipped):
     written = tutorial.translate(shipped, ["Ein Kind lacht."], tutorial.beam_search)
     for made in (pickle.loads(pickle.dumps(shipped)), copy.deepcopy(shipped)):
         assert tutorial.translate(made, ["Ein Kind lacht."], tutorial.beam_search) == written
-
-
-# Scores -----------------------------------------------------------------------------------------
 
 
 def test_bleu_and_perplexity_count_the_same_pairs(shipped):
@@ -259,25 +254,26 @@ ODD = [
     "Ein Ma\u0308dchen" + "\u0301" * 300,
     "…!?—()[]",
 ]
+CORNERS = [
+    range(0x110000), range(0x20, 0x250), range(0x20), range(0x2000, 0x2070),
+    range(0x300, 0x370), range(0x1F300, 0x1F700), [ord("\u203f"), 0x2581, 0x20, 0x61],
+]  # fmt: skip
 
 
-def random_text(rng: random.Random) -> str:
-    """Up to 5,000 characters from all of Unicode, or from a few corners of it."""
-    length = min(5000, int(2 ** rng.uniform(-1, 12.5)))
-    corners = [
-        range(0x110000), range(0x20, 0x250), range(0x20), range(0x2000, 0x2070),
-        range(0x300, 0x370), range(0x1F300, 0x1F700), [ord("\u203f"), 0x2581, 0x20, 0x61],
-    ]  # fmt: skip
-    corner = corners[0] if rng.random() < 0.3 else rng.choice(corners)
-    return "".join(chr(rng.choice(corner)) for _ in range(length))
+def random_texts(number: int) -> list[str]:
+    """Odd text, and up to 5,000 characters from all of Unicode or a corner of it."""
+    rng = random.Random(1)
+    lengths = [min(5000, int(2 ** rng.uniform(-1, 12.5))) for _ in range(number)]
+    corners = [CORNERS[n % len(CORNERS)] for n in range(number)]
+    drawn = [rng.choices(each, k=k) for each, k in zip(corners, lengths, strict=True)]
+    return [*ODD, *("".join(map(chr, numbers)) for numbers in drawn)]
 
 
 @pytest.mark.filterwarnings(r"ignore:line \d+")  # long lines are cut
 @pytest.mark.parametrize("learn, size", [(tutorial.learn_words, 1), (tutorial.learn_subwords, 300)])
 def test_any_text_is_translated_line_by_line(learn, size):
-    rng = random.Random(1)
     corpus = tutorial.read_builtin()
-    texts = [*ODD, *(random_text(rng) for _ in range(30))]
+    texts = random_texts(28)
     vocabularies = learn(corpus, size)
     model = tutorial.make_model(*map(len, vocabularies), 1, 16, 32, 2, max_len=64).eval()
     toy = tutorial.Translator("toy", model, "none", DE_EN, vocabularies)
@@ -290,10 +286,9 @@ def test_any_text_is_translated_line_by_line(learn, size):
 
 
 def test_any_text_comes_back_from_its_tokens(subwords):
-    rng = random.Random(1)
-    texts = [*ODD, *(random_text(rng) for _ in range(100))]
+    texts = random_texts(98)
     tokenizer = tutorial.load_tokenizer("de")
     for text, ids in zip(texts, subwords.encode(texts), strict=True):
         assert all(0 <= token < len(subwords) for token in ids)
-        assert tutorial.UNKNOWN in ids or subwords.decode(ids) == tutorial.clean(text)
+        assert UNKNOWN in ids or subwords.decode(ids) == tutorial.clean(text)
         assert tutorial.detokenize(tutorial.tokenize(text, tokenizer)) == tutorial.clean(text)

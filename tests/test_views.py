@@ -1,17 +1,15 @@
-"""`make views`: tables and charts of the results, from copies of the records on file."""
+"""Tables and charts of the results, from copies of the records on file."""
 
+import json
 import re
 import shutil
-from statistics import median
+from statistics import mean
 
 import pytest
 
 from tools import records
-from tools.results import plan
-from tools.views import __main__ as views
-from tools.views import ablation, common, copying, inside, recipe
-
-FILES = (views.SCRIPT, "README.md", "pretrained/README.md")
+from tools.results import plan, train
+from tools.views import common, copying, recipe, write
 
 
 def read(file: str) -> str:
@@ -19,123 +17,161 @@ def read(file: str) -> str:
 
 
 def written() -> dict[str, str]:
-    """All that `make views` writes but the drawings, by path."""
-    charts = [f"results/views/{views.name_of(make)}.json" for make in views.CHARTS]
-    return {file: read(file) for file in (*FILES, *charts)}
+    """All texts and charts, by path."""
+    charts = [f"results/views/{write.name_of(make)}.json" for make in write.CHARTS]
+    return {file: read(file) for file in (*write.FILLED, *charts)}
 
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
-    """A copy of the texts and of the records."""
-    for file in FILES:
+    """A copy of the texts and of the records; drawings are those of test_images.py."""
+    texts = {file: made for file, made in write.FILLED.items() if not file.endswith(".svg")}
+    monkeypatch.setattr(write, "FILLED", texts)
+    for file in texts:
         records.write_text(tmp_path / file, read(file))
     shutil.copytree(records.RESULTS, tmp_path / "results")
     monkeypatch.setattr(records, "PROJECT", tmp_path)
     monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(views, "first_picture", lambda: "<svg/>")
-    monkeypatch.setattr(views, "next_token_picture", lambda: "<svg/>")
     return tmp_path
 
 
 def change(name: str, **changes) -> None:
-    records.write(name, records.read(name) | changes)
+    """Change a record, or the summary of a run."""
+    old = records.read(name)
+    if "summary" in old:
+        changes = {"summary": old["summary"] | changes}
+    records.write(name, old | changes)
+
+
+# Numbers ------------------------------------------------------------------------------------------
 
 
 def test_texts_and_charts_are_what_the_records_give(copy):
     before = written()
-    for file in FILES:
-        emptied = re.sub(
-            r"(?s)(<!-- ([^>]+) -->\n).*?((# )?<!-- end of \2 -->)", r"\1\3", read(file)
-        )
-        assert emptied != before[file]
-        records.write_text(copy / file, emptied)
+    for file in write.FILLED:
+        marks = r"(?s)(<!-- (results: [^>]+) -->\n).*?((# )?<!-- end of \2 -->)"
+        records.write_text(copy / file, re.sub(marks, r"\1\3", read(file)))
     shutil.rmtree(copy / "results" / "views")
-    views.main()
+    write.write()
     changed = [file for file, text in written().items() if text != before[file]]
-    assert not changed, "`make views` writes them"
+    assert not changed, "`make results` writes them"
 
 
-def test_the_text_shows_each_chart_once_and_no_other():
-    shown = re.findall(r'(?m)^published\("([^"]+)"\)', read(views.SCRIPT))
-    files = [path.stem for path in (records.RESULTS / "views").iterdir()]
-    assert sorted(shown) == sorted(map(views.name_of, views.CHARTS)) == sorted(files)
+def cells(markdown: str) -> list[list[str]]:
+    """The rows of a table in Markdown, without its head."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_numbers_in_sentences_are_those_of_the_records():
-    parameters = common.record("runs/recipe-1")["summary"]["parameters"]
-    assert f"| parameters | {parameters:,} |" in read("pretrained/README.md")
-    text = read(views.SCRIPT).replace("\n# ", " ")
-    for name, norm_first in (("pre-norm", True), ("post-norm", False)):
-        found = re.search(rf"\| {name} \| (.*?) \| (.*?) \|", text).groups()
-        assert found == tuple(highest_rate(norm_first, warm_up) for warm_up in (False, True))
-    found = re.findall(r"after that layer, and it still brings (\d+)% of the rest", text)
-    assert found == [after_first_layer()]
+def test_scores_are_the_means_of_their_runs():
+    entries = json.loads((records.RESULTS / "scores.json").read_bytes())["scores"]
+    for row, shown in zip(plan.ROWS, cells(recipe.summary()), strict=True):
+        for split, cell in zip(plan.TESTS, shown[1:], strict=False):
+            bleu = [e["bleu"] for e in entries if (e["row"], e["split"]) == (row.name, split)]
+            low, high = f"{min(bleu):.1f}", f"{max(bleu):.1f}"
+            assert re.findall(r"[\d.]+", cell) == [f"{sum(bleu) / 3:.1f}", low, high]
 
 
-def after_first_layer() -> str:
-    """Median share in percent of the German verb behind the first layer, with *zu* and *an*."""
-    pairs = common.record("particles")["pairs"]
-    pairs = [pair for pair in pairs if inside.particles_of(pair) == ("zu", "an")]
-    shares = [
-        pair["verb by layer"][1]["others"] / pair["swapped"]["everything"]["others"]
-        for pair in pairs
+@pytest.mark.slow
+def test_scores_are_those_of_the_translations_on_file(at, multi30k, monkeypatch):
+    monkeypatch.setenv("MULTI30K_DIR", multi30k)
+    for entry in records.read("scores")["scores"]:
+        languages = ("en", "de") if entry["row"] == "en-de" else ("de", "en")
+        references = [pair[1] for pair in at.find_multi30k(languages).pairs(entry["split"])]
+        path = f"translations/{entry['row']}.{entry['run']}.{entry['split']}.txt"
+        translations = (records.RESULTS / path).read_text("utf-8").split("\n")[:-1]
+        found, _ = at.corpus_bleu(translations, references, languages[1])
+        assert entry["bleu"] == round(found, 2), path
+
+
+def test_counts_and_losses_of_a_fault_are_those_of_its_seeds():
+    runs = records.read("planted")["copying"]["no norms"]
+    [row] = [row for row in cells(copying.planted()) if row[0] == "no norms"]
+    losses = [list(map(float, run["losses"].split())) for run in runs]
+    assert row[1].startswith(f"{mean(map(mean, losses)):.2f} (")
+    assert row[2].startswith(f"{mean(each[-1] for each in losses):.3f} (")
+    assert row[3].startswith(f"{sum(run['copied'] for run in runs) / 3:.0f} (")
+
+
+def test_a_rate_works_if_no_seed_fails_up_to_it(copy):
+    def runs(losses, **about):
+        rates = enumerate(losses, 1)
+        return [{"peak": n / 100, "loss": loss} | about for n, loss in rates]
+
+    made = []
+    for norm_first in (True, False):
+        for warm in (True, False):
+            about = {"norm first": norm_first, "warm-up": warm}
+            made += runs([0.1, 0.1, 0.1, 2.0], **about)
+            made += runs([0.1, 2.0, 0.1, 2.0] if norm_first else [2.0, 0.1, 0.1, 0.1], **about)
+    change("warmups", runs=made)
+    assert cells(copying.highest_rates()) == [
+        ["pre-norm", "0.010", "0.010"],
+        ["post-norm", "–", "–"],
     ]
-    return f"{100 * median(shares):.0f}"
 
 
-def highest_rate(norm_first: bool, warm_up: bool) -> str:
-    """The highest rate in Figure 17 below the first one that a seed fails with."""
-    runs = [run for run in common.record("warmups")["runs"] if run["norm first"] == norm_first]
-    runs = [run for run in runs if run["warm-up"] == warm_up]
-    failing = min(run["peak"] for run in runs if run["loss"] >= 0.5)
-    working = [run["peak"] for run in runs if run["peak"] < failing]
-    return f"{max(working):.3f}" if working else "none of seven"
+def test_the_shipped_model_is_the_best_seed_on_validation_and_its_card_says_what_it_is():
+    means = {run: records.read(f"runs/{run}")["summary"]["mean"]["bleu"] for run in plan.FULL}
+    assert plan.SHIPPED.runs == (max(means, key=means.get),)
+    parameters = records.read(f"runs/{plan.SHIPPED.runs[0]}")["summary"]["parameters"]
+    assert f"| parameters | {parameters:,} |" in read("pretrained/README.md")
 
 
-@pytest.mark.parametrize("urls", [{}, {"Run it in Colab": "https://a/b", "The notebook": "c"}])
-def test_readme_links_to_what_runs_if_the_project_has_an_address(monkeypatch, urls):
-    monkeypatch.setattr(views, "links", lambda: urls)
-    assert views.badges() == " · ".join(f"[{name}]({url})" for name, url in urls.items())
+def test_runs_on_record_are_those_of_the_plan(copy):
+    for name in plan.RUNS:
+        train.check_plan(name)
+    settings = records.read("runs/recipe-2")["summary"]["settings"]
+    change("runs/recipe-2", settings=settings | {"dropout": 0.7})
+    with pytest.raises(ValueError, match=r"recipe-2 was trained with dropout 0\.7: .*remove"):
+        train.check_plan("recipe-2")
+
+
+# What is missing, or does not compare -------------------------------------------------------------
 
 
 def test_without_a_record_nothing_is_written(copy):
     before = written()
-    change("heads", perplexity=[7.0, 7.5])
+    change("heads", rows=[])
     (records.RESULTS / "averaging.json").unlink()
     with pytest.raises(ValueError, match="not on record: averaging"):
-        views.main()
+        write.write()
     assert written() == before
 
 
-def test_rows_that_do_not_compare_are_refused(copy):
-    row = plan.ROWS[-1]
-    name = f"runs/{row.runs[1]}"
-    change(name, summary=records.read(name)["summary"] | {"torch": "2.14.0"})
-    with pytest.raises(ValueError, match=f"share torch.*'{row.runs[1]}': '2.14.0'"):
-        common.runs_that_compare(row.runs)
+def test_a_row_without_a_score_is_named(copy):
     scores = records.read("scores")["scores"]
-    [score] = [
-        s
-        for s in scores
-        if (s["row"], s["split"], s["run"]) == (row.name, "test_2016_flickr", row.runs[0])
-    ]
-    score["torch"] = "2.14.0"
-    change("scores", scores=scores)
+    change("scores", scores=[entry for entry in scores if entry["row"] != "beam"])
+    with pytest.raises(ValueError, match=r"row beam: recipe-1 has no score .*ARGS=beam"):
+        recipe.steps()
+
+
+@pytest.mark.parametrize(
+    ("make", "run", "what"),
+    [
+        (recipe.summary, "recipe-2", "torch"),
+        (recipe.steps, "recipe-en-de", "device"),
+        (recipe.choices, "search-base", "format"),
+    ],
+)
+def test_runs_of_one_table_must_compare(copy, make, run, what):
+    change(f"runs/{run}", **{what: "another"})
+    with pytest.raises(ValueError, match=f"share {what}.*'{run}': 'another'"):
+        make()
+
+
+def test_a_wheel_of_another_build_compares(copy):
+    before = recipe.summary(), recipe.choices()
+    for name in plan.RUNS:
+        change(f"runs/{name}", torch="2.13.0" if name.endswith("1") else "2.13.0+cu130")
+    assert (recipe.summary(), recipe.choices()) == before
+
+
+def test_scores_of_one_row_must_compare(copy):
+    entries = records.read("scores")["scores"]
+    change("scores", scores=[entry | {"torch": f"2.{n}"} for n, entry in enumerate(entries)])
     with pytest.raises(ValueError, match="share torch"):
-        recipe.scores(row, "test_2016_flickr")
-
-
-def test_table_3_shows_each_variation_once_and_refuses_what_does_not_compare(copy):
-    shown = [name for group in ablation.GROUPS for name in group.here.values()]
-    assert sorted(["base", *shown]) == sorted(plan.VARIATIONS)
-    found = {"post-norm": 24.9, "16": 25.8, "4": 26.24}
-    shown = ablation.differences("1", found, 25.8).replace("\N{NO-BREAK SPACE}", " ")
-    assert shown == "1 → post-norm: −0.9, 16: 0, 4: +0.4"
-    assert ablation.differences("1", {}, 25.8) == ""
-    run = records.read("runs/post-norm-seed-1")
-    change("runs/post-norm-seed-1", summary=run["summary"] | {"device": "cuda"})
-    with pytest.raises(ValueError, match="share device"):
-        ablation.table_3()
+        recipe.steps()
 
 
 def test_marks_must_stand_once():
@@ -150,39 +186,8 @@ def test_a_range_is_shown_where_values_differ():
     assert common.with_range([-2.0, -1.0], 0, max) == "−1 (−2–−1)"
 
 
-@pytest.mark.parametrize(
-    ("bleu", "symptom"),
-    [
-        ([22.0, 21.0, 22.5], "BLEU is lower"),
-        ([22.7, 22.8, 22.9], "BLEU is lower"),
-        ([22.0, 25.0, 21.0], "no symptom"),
-        ([28.0, 29.0, 30.0], "no symptom"),
-    ],
-)
-def test_a_symptom_in_bleu_is_half_a_point_below_all_that_is_sound(bleu, symptom):
-    assert copying.symptom_of_bleu(bleu, sound=[23.0, 24.0, 25.0]) == symptom
-
-
-@pytest.mark.parametrize(
-    ("losses", "copied", "symptom"),
-    [
-        ((0.02, 0.5, 0.6), (190, 10, 20), "no symptom"),
-        ((0.5, 0.4, 0.6), (30, 10, 20), "learns slower, copies fewer (wrong token)"),
-        ((0.02, 0.01, 0.03), (0, 0, 0), "the loss is fine, copies none (wrong token)"),
-        ((2.4, 2.3, 2.4), (0, 0, 0), "the loss stays high"),
-        ((0.0, 0.0, 0.0), (0, 0, 0), "learns faster, copies none (wrong token)"),
-    ],
-)
-def test_a_symptom_in_copies_is_named_where_all_seeds_lie_beyond_all_sound_ones(
-    losses, copied, symptom
-):
-    def runs(losses, copied):
-        """Runs of the copy task whose other sequences have a wrong token."""
-        return [
-            {"losses": f"2.0 {loss}", "copied": n, "ended early": 0, "ran over": 0}
-            | {"wrong token": 200 - n}
-            for loss, n in zip(losses, copied, strict=True)
-        ]
-
-    sound = runs((0.01, 0.03, 0.02), (199, 180, 190))
-    assert copying.symptom_of_copies(runs(losses, copied), sound) == symptom
+def test_readme_links_to_what_runs_if_the_project_has_an_address(monkeypatch):
+    assert write.address() == ""
+    urls = {"Run it in Colab": "https://a/b", "The notebook": "c", "The script": "d"}
+    monkeypatch.setattr(write, "links", lambda: urls)
+    assert write.address() == "[Run it in Colab](https://a/b) · [The notebook](c)"

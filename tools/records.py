@@ -67,7 +67,7 @@ def circumstances(device: str = "cpu", dtype: str = "fp32") -> dict[str, str]:
         "date": time.strftime("%Y-%m-%d"),
         "machine": graphics_card() if device == "cuda" else processor(),
         "commit": commit,
-        "torch": importlib.metadata.version("torch"),
+        "torch": without_suffix(importlib.metadata.version("torch")),
         "device": device,
         "format": dtype,
     }
@@ -99,12 +99,20 @@ def graphics_card() -> str:
     return torch.cuda.get_device_name()
 
 
+def without_suffix(version: str) -> str:
+    """A version without the build that a wheel names: "2.13.0" for "2.13.0+cpu"."""
+    return version.partition("+")[0]
+
+
 def check_comparable(made: dict[str, dict]) -> None:
     """ValueError unless all were made with one version of PyTorch, device and number format."""
     for what in ("torch", "device", "format"):
-        values = {name: each[what] for name, each in made.items()}
+        values = {name: without_suffix(str(each.get(what))) for name, each in made.items()}
         if len({*values.values()}) > 1:
-            raise ValueError(f"numbers of one table share {what}, and here are {values}")
+            raise ValueError(
+                f"numbers of one table share {what}, and here are {values}: remove the records that"
+                " differ, and make them anew"
+            )
 
 
 def wait_for_quiet(patience: float = 60.0) -> None:
@@ -115,12 +123,20 @@ def wait_for_quiet(patience: float = 60.0) -> None:
             raise ValueError(f"others use {percent:.0f} % of the cores, so nothing can be timed")
 
 
-def command_line(**commands: Callable) -> Callable[[list[str] | None], int]:
-    """A main function that runs the command named by its arguments. An error has no traceback."""
+def command_line(
+    command: Callable | None = None, /, **commands: Callable
+) -> Callable[[list[str] | None], int]:
+    """A main function that runs the command, or the one of several that its first argument names.
+
+    An error has no traceback.
+    """
 
     def main(arguments: list[str] | None = None) -> int:
         try:
-            tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
+            if command:
+                tyro.cli(command, args=arguments)
+            else:
+                tyro.extras.subcommand_cli_from_dict(commands, args=arguments)
         except (Exception, KeyboardInterrupt) as error:
             from the_annotated_transformer import UserError  # loads torch, so only when needed
 

@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup, Tag
 
 from tools.page.captions import add_captions, list_figures
 from tools.page.markup import BuildError, parsed
-from tools.page.playable import PLAYABLE, make_playable, place_figures
+from tools.page.playable import make_playable
 
 SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
@@ -16,7 +16,6 @@ EXERCISE = "try-"  # how the names of their sections begin, which are folded, to
 LOOKED_UP = {"paper-map", "failures", "glossary", "references"}  # folded sections
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 PART = re.compile(r"(Part \d+)\. ")
-ON_THE_PAGE = re.compile(r"On the page,?\s+(\w)")
 
 
 def refuse(tag: Tag, message: str) -> None:
@@ -110,12 +109,6 @@ def place_notes(article: BeautifulSoup) -> None:
             left.wrap(article.new_tag("div", attrs={"class": "beside"})).append(note)
 
 
-def speak_of_here(article: BeautifulSoup) -> None:
-    """Make "You can drag it" of "On the page you can drag it", which the notebook has to say."""
-    for text in article.find_all(string=ON_THE_PAGE):
-        text.replace_with(ON_THE_PAGE.sub(lambda found: found[1].upper(), text))
-
-
 def lay_out(cells: str) -> BeautifulSoup:
     """The article of the cells that `Cells` has written."""
     article = parsed(cells)
@@ -124,15 +117,14 @@ def lay_out(cells: str) -> BeautifulSoup:
     for heading in article.find_all("th"):
         if not heading.get_text(strip=True):
             heading.name = "td"  # an empty heading confuses screen readers
-    speak_of_here(article)
     name_headings(article)
     link_formulas(article)
     check_links(article)
     for cell in article.find_all("cell"):
         cell.unwrap()
-    for figure in article.find_all("figure", id=set(PLAYABLE)):
-        make_playable(figure, PLAYABLE[figure["id"]])
-    place_figures(article)
+    for figure in article.find_all("figure", attrs={"data-name": True}):
+        make_playable(figure)
+        del figure["data-name"]
     add_captions(article)
     place_notes(article)
     fold_sections(article)

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 
 from tools.page import highlight
-from tools.page.markup import FIGURES, PARTS, VENDOR, data_uri
+from tools.page.markup import FIGURES, HERE, VENDOR, data_uri
 
-LICENCES = ("katex/LICENSE", "vega/LICENSE", "preact/LICENSE", "preact/LICENSE-htm")
+LICENCES = ("katex/LICENSE", "preact/LICENSE", "preact/LICENSE-htm")
 FIRST_FONTS = ("source-sans-3-latin-wght-normal", "source-serif-4-latin-wght-normal")
 FORMULA_FONTS = "Main-Regular Main-Bold Main-Italic Math-Italic Caligraphic-Regular".split()
 FORMULA_FONTS += [f"Size{size}-Regular" for size in (1, 2, 3, 4)]
@@ -30,13 +30,11 @@ def katex_styles() -> str:
     return (VENDOR / "katex/katex.min.css").read_text("utf-8")
 
 
-def styles(article: bool = True) -> str:
-    """The style sheet: fonts of the first screen, code and formulas of the article, our own."""
-    own = (PARTS / "page.css", *sorted(FIGURES.glob("*.css")))
-    texts = [file.read_text("utf-8") for file in own]
-    if article:
-        texts[:0] = [highlight.colours(), FONT_RULE.sub("", katex_styles())]
-    return "\n".join([fonts(FIRST_FONTS), *texts])
+def styles() -> str:
+    """The style sheet: fonts of the first screen, code and formulas, our own."""
+    own = [file.read_text("utf-8") for file in (HERE / "page.css", *sorted(FIGURES.glob("*.css")))]
+    formulas = FONT_RULE.sub("", katex_styles())
+    return "\n".join([fonts(FIRST_FONTS), highlight.colours(), formulas, *own])
 
 
 def later_styles() -> str:
@@ -50,7 +48,6 @@ def later_styles() -> str:
     return "\n".join(rules)
 
 
-def licences(of: str = "") -> str:
-    """The licences of what is vendored, or of one package."""
-    names = [name for name in LICENCES if name.startswith(of)]
-    return "\n".join((VENDOR / name).read_text("utf-8") for name in names)
+def licences() -> str:
+    """The licences of what is vendored."""
+    return "\n".join((VENDOR / name).read_text("utf-8") for name in LICENCES)

@@ -13,11 +13,11 @@ import nbformat
 
 from tools import records
 from tools.page import article as articles
-from tools.page import assets, pictures
+from tools.page import assets
 from tools.page.bundle import bundle
 from tools.page.cells import Cells
 from tools.page.links import links
-from tools.page.markup import PARTS, BuildError, filled, parsed
+from tools.page.markup import HERE, BuildError, filled, parsed
 from tools.page.notebook import published
 from tools.page.playable import preview, side_file
 
@@ -74,8 +74,7 @@ def build(notebook: Path) -> tuple[str, dict]:
         "article": str(article),
         "about": html.escape(about),
         "licences": assets.licences(),
-        "vega": pictures.vega(*pictures.VEGA) if article.find(class_="chart") else "",
-        "script": bundle(PARTS / "script/main.js"),
+        "script": bundle(HERE / "script/main.js"),
     }
     return filled("template.html", values), run
 

@@ -3,14 +3,10 @@
 Each module becomes a function of its own, which runs once, after those that it imports, and returns
 what it exports. It may use `import { a, b as c } from "…"`, `import a from "…"`, `import "…"`,
 `export { a as b }`, `export default`, and `export` before a declaration: each at the beginning of
-a line or, in minified files, at either end. `import a from "…" with { type: "text" }` gives the
-other module with all that it imports as the text of a script, for a worker. Other syntax raises an
-error.
+a line or, in minified files, at either end. Other syntax raises an error.
 """
 
-import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 VENDOR = Path(__file__).resolve().parent / "vendor" / "preact"
@@ -21,7 +17,6 @@ PACKAGES = {
     "htm": VENDOR / "htm.mjs",
 }
 IMPORT = re.compile(r'^import\s*(?:(?:(\w+)|\{([^}]*)\})\s*from\s*)?"([^"]+)";?', re.M)
-TEXT = re.compile(r'^import\s+(\w+)\s+from\s+"([^"]+)"\s+with\s*\{\s*type: "text"\s*\};', re.M)
 LIST = re.compile(r"(?:^|(?<=[;}]))export\s*\{([^}]*)\};?\s*$", re.M)
 DEFAULT = re.compile(r"(?:^|(?<=[;}]))export default ", re.M)
 DECLARED = re.compile(r"^export ((?:async )?function\*?|const|let|class) (\w+)", re.M)
@@ -34,13 +29,11 @@ def pairs(names: str) -> list[tuple[str, str]]:
     return [(each[0].strip(), each[-1].strip()) for each in split]
 
 
-def bundle(entry: Path, name: str = "", instead: Mapping[Path, Path] | None = None) -> str:
+def bundle(entry: Path, name: str = "") -> str:
     """A script that does what the module `entry` does; ValueError for syntax that it does not know.
 
-    If a name is given, the script defines it as what the module exports. `instead` has modules that
-    take the place of others.
+    If a name is given, the script defines it as what the module exports.
     """
-    instead = instead or {}
     entry = entry.resolve()
     order: list[Path] = []  # a module after those that it imports
     joined: dict[Path, str] = {}
@@ -59,7 +52,6 @@ def bundle(entry: Path, name: str = "", instead: Mapping[Path, Path] | None = No
         def imported(found: re.Match) -> str:
             whole, names, name = found.groups()
             source = PACKAGES[name] if name in PACKAGES else (path.parent / name).resolve()
-            source = instead.get(source, source)
             add(source, (*importers, path))
             wanted = [("default", whole)] if whole else pairs(names or "")
             for outside, _ in wanted:
@@ -85,12 +77,7 @@ def bundle(entry: Path, name: str = "", instead: Mapping[Path, Path] | None = No
             given["default"] = "theDefault"
             return "const theDefault = "
 
-        def as_text(found: re.Match) -> str:
-            return (
-                f"const {found[1]} = {json.dumps(bundle(path.parent / found[2], instead=instead))};"
-            )
-
-        code = IMPORT.sub(imported, TEXT.sub(as_text, path.read_text("utf-8")))
+        code = IMPORT.sub(imported, path.read_text("utf-8"))
         code = DECLARED.sub(declared, DEFAULT.sub(default, LIST.sub(listed, code)))
         if left := LEFT.search(code):
             raise ValueError(f"{path.name}: cannot join {left[0].strip()[:60]!r}")

@@ -9,17 +9,19 @@ from bs4 import BeautifulSoup, NavigableString, Tag
 from tools.page.markup import parsed
 
 LONG = 45  # words; of a longer caption only the first sentence is in sight
-NUMBERED = re.compile(r"(Figure|Table) \d+")
+CAPTION = re.compile(r"(Figure|Table)( \d+)?\.")
 SENTENCE = re.compile(r"[^.?!]*[.?!](?=\s|$)")
 
 
 def add_captions(article: BeautifulSoup) -> None:
-    """Join each paragraph that begins with **Figure 1** or **Table 1** to what stands before it."""
-    for number in article.select("p > strong:first-child"):
-        caption = number.parent
-        shown = number.parent.find_previous_sibling()
-        named = number.text.startswith(("Figure ", "Table "))
-        begins = caption.contents[0] is number and named
+    """Join each paragraph that begins with **Figure 1.** or **Table 1.** to what stands before it.
+
+    An anchor before the number names the figure.
+    """
+    for caption in article.find_all("p"):
+        number = caption.strong.get_text() if caption.strong else ""
+        begins = CAPTION.fullmatch(number) and caption.get_text(strip=True).startswith(number)
+        shown = caption.find_previous_sibling()
         fits = shown and (shown.name == "figure" or "table" in shown.get("class", []))
         if not begins or not fits:
             continue
@@ -28,6 +30,8 @@ def add_captions(article: BeautifulSoup) -> None:
         elif shown.figcaption:
             shown.figcaption.decompose()
         caption.name = "figcaption"
+        if anchor := caption.find("a", id=True):
+            shown["id"] = anchor.extract()["id"]
         shown.insert(0, caption) if shown.find(class_="table") else shown.append(caption)
         if len(caption.get_text().split()) > LONG:
             fold_rest(article, caption)
@@ -35,7 +39,7 @@ def add_captions(article: BeautifulSoup) -> None:
 
 def fold_rest(article: BeautifulSoup, caption: Tag) -> None:
     """Fold what follows the first sentence after the number."""
-    for node in caption.contents[1:]:
+    for node in list(caption.strong.next_siblings):
         if isinstance(node, NavigableString) and (first := SENTENCE.match(node)):
             fold = article.new_tag("details")
             fold.append(article.new_tag("summary", string="How to read it"))
@@ -58,19 +62,13 @@ def first_sentence(caption: Tag) -> str:
 
 
 def list_figures(article: BeautifulSoup) -> None:
-    """At the end a folded list of all figures and tables that have a number or are played with."""
+    """At the end a folded list of all figures and tables that have a name."""
     listed = ""
-    for caption in article.select("figure > figcaption"):
+    for caption in article.select("figure[id] > figcaption"):
         figure = caption.parent
-        is_played = figure.get("data-play")
-        numbered = caption.strong and NUMBERED.match(caption.strong.get_text())
-        if numbered:
-            figure.attrs.setdefault("id", numbered[0].lower().replace(" ", "-"))
-        if numbered or (is_played and caption.strong):
-            name = figure["id"]
-            played = " <small>to play with</small>" if is_played else ""
-            said = html.escape(first_sentence(caption), quote=False)
-            listed += f'<li><a href="#{name}">{said}</a>{played}</li>'
+        played = " <small>to play with</small>" if figure.get("data-play") else ""
+        said = html.escape(first_sentence(caption), quote=False)
+        listed += f'<li><a href="#{figure["id"]}">{said}</a>{played}</li>'
     if listed:
         heading = '<summary><h2 id="figures">All figures</h2></summary>'
         fold = f'<details class="fold section">{heading}<ul class="figures">{listed}</ul></details>'

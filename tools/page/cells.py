@@ -15,8 +15,8 @@ from nbformat import NotebookNode
 from tools.page import javascript, outputs
 from tools.page.bare import bare
 from tools.page.highlight import code_block
-from tools.page.markup import VENDOR, BuildError
-from tools.page.playable import PLAYABLE
+from tools.page.markup import VENDOR, BuildError, json_script
+from tools.page.playable import registry
 from tools.records import PROJECT
 
 BARE = "<!-- the bare model -->"
@@ -45,6 +45,11 @@ def purpose(about: dict) -> str:
         return "set-up code"
     others = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"set-up: {', '.join(names[:3])}{others}"
+
+
+def figure(name: str, shown: str) -> str:
+    """What a cell shows, under a name by which another figure may take its place."""
+    return f'<figure data-name="{name}">{shown}</figure>\n'
 
 
 class Cells:
@@ -122,7 +127,7 @@ class Cells:
         if not path.is_file():
             raise BuildError(f"image {source} does not exist")
         drawing = outputs.drawing(path.read_text("utf-8"), token.content, f"{path.stem}-")
-        return f'<figure id="figure-{path.stem}">{drawing}</figure>\n'
+        return figure(path.stem, drawing)
 
     # Code and its outputs
 
@@ -159,14 +164,15 @@ class Cells:
         if about["kind"] == "facts":  # the footer says them
             self.run = ast.literal_eval(data["text/plain"])
             return ""
-        charts = [data[kind] for kind in sorted(data) if "vegalite" in kind]
         name = about["name"].replace("_", "-").removesuffix("-figure")
-        address = f' id="figure-{name}"' if name else ""
-        if charts:
-            return f"<figure{address}>{outputs.chart(charts[0])}</figure>\n"
+        for kind in sorted(data):
+            if "vegalite" in kind and name in registry():
+                [rows] = data[kind]["datasets"].values()
+                return figure(name, json_script(rows))
+            if "vegalite" in kind:
+                return figure(name, outputs.chart(data[kind]))
         if "<table" in data.get("text/html", ""):
-            played = f"figure-{name}" in PLAYABLE
-            return outputs.table(data["text/html"], address if played else "")
+            return figure(name, outputs.table(data["text/html"]))
         if "image/png" in data or "image/svg+xml" in data:
             raise BuildError("an image output has no alt text: draw it as a chart")
         return self.printed(data.get("text/plain", ""), about)

@@ -1,7 +1,15 @@
-"""Execute a notebook, or keep earlier outputs; say in its metadata what each cell is."""
+"""Execute a notebook; keep the outputs of examples that nothing has changed for.
+
+Cells are compared by their syntax trees: a comment or another layout runs nothing. After a change
+of code all definitions run again, and of the examples the changed one, those after it, and the
+trainings that they ask for. Where model, records, corpus, PyTorch or level differ, everything runs.
+The metadata of the executed notebook say what each cell is.
+"""
 
 import ast
 import hashlib
+import importlib.metadata
+import itertools
 import os
 import re
 import sys
@@ -15,6 +23,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
+from nbformat.v4 import new_notebook
 
 from tools.records import command_line, write_text
 
@@ -38,13 +47,17 @@ def kind_of(cell: NotebookNode, name: str) -> str:
     return "check" if name.startswith("check_") else "output"
 
 
+def tree(cell: NotebookNode) -> ast.Module:
+    """The syntax tree of a code cell; a reader's own may hold %time."""
+    return ast.parse(TransformerManager().transform_cell(cell.source))
+
+
 def about(cell: NotebookNode) -> dict:
     """What a code cell is: its kind, what it defines, and the name of what it shows.
 
     A cell that only publishes a view of results has that as its source.
     """
-    code = TransformerManager().transform_cell(cell.source)  # a reader's own cell may hold %time
-    statements = ast.parse(code).body
+    statements = tree(cell).body
     defines = []
     names = []
     source = {}
@@ -63,7 +76,7 @@ def about(cell: NotebookNode) -> dict:
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
 
 
 def describe(notebook: NotebookNode) -> None:
@@ -75,54 +88,51 @@ def describe(notebook: NotebookNode) -> None:
 SHOWN = "pretrained/*.json", "pretrained/*.safetensors", "results/views/*.json"
 
 
-def shown_files() -> dict[str, str]:
-    """A checksum of each file that outputs depend on, beside the code."""
-    files = sorted(file for pattern in SHOWN for file in Path().glob(pattern))
-    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}
+def checksums(folder: Path, *patterns: str) -> dict[str, str]:
+    """A checksum of each file of a folder that one of the patterns fits."""
+    files = sorted(file for pattern in patterns for file in folder.glob(pattern))
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        for file in files
+        if file.is_file()
+    }
 
 
-def with_outputs_of(source: Path, executed: Path) -> NotebookNode | None:
-    """A notebook with the outputs of an executed one; None if code, model or charts differ."""
-    notebook = nbformat.read(source, as_version=4)
-    before = nbformat.read(executed, as_version=4)
-    cells, cells_before = code_cells(notebook), code_cells(before)
-    if [cell.source for cell in cells] != [cell.source for cell in cells_before]:
-        return None
-    if before.metadata.get("shown") != shown_files():
-        return None
-    for cell, cell_before in zip(cells, cells_before, strict=True):
-        cell.outputs = cell_before.outputs
-        cell.execution_count = cell_before.execution_count
-    notebook.metadata = before.metadata
-    return notebook
+def circumstances() -> dict:
+    """What outputs depend on, beside the code."""
+    return {
+        "level": os.environ.get("ANNOTATED_RUN", "laptop"),
+        "torch": importlib.metadata.version("torch"),
+        "corpus": checksums(Path(os.environ.get("MULTI30K_DIR") or ".data/multi30k"), "*"),
+        "shown": checksums(Path(), *SHOWN),
+    }
 
 
-def write(notebook: NotebookNode, target: Path) -> None:
-    describe(notebook)
-    write_text(target, nbformat.writes(notebook) + "\n")
+def same_code(cell: NotebookNode, other: NotebookNode) -> bool:
+    if cell.source == other.source:
+        return True
+    try:
+        return ast.dump(tree(cell)) == ast.dump(tree(other))
+    except SyntaxError:  # it will be met when the cell runs
+        return False
 
 
-def keep(source: Path, executed: Path, target: Path, /) -> None:
-    """Write a notebook with the outputs of an executed one, if nothing but prose has changed."""
-    notebook = with_outputs_of(source, executed)
-    if notebook is None:
-        raise ValueError(
-            f"code, model or charts have changed since {executed} was made: `make blog` runs it"
-        )
-    write(notebook, target)
+def kept(notebook: NotebookNode, earlier: NotebookNode) -> int:
+    """How many code cells, from the first on, keep the outputs of an earlier run."""
+    cells = code_cells(notebook)
+    pairs = zip(cells, code_cells(earlier), strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: same_code(*pair), pairs))
+    then, now = earlier.metadata.get("made_with", {}), circumstances()
+    if same == len(cells) and not now["corpus"]:  # a corpus that is not here has not changed
+        then = then | {"corpus": {}}
+    return same if then == now else 0
 
 
-def run(source: Path, target: Path, /, keep_outputs: bool = False) -> None:
-    """Run all cells in the present folder by this very interpreter; only then write the target.
+def execute(notebook: NotebookNode, first: int) -> None:
+    """Run a notebook in the present folder by this very interpreter.
 
-    The target also says what each cell is.
-
-    Args:
-        keep_outputs: run nothing if the target has the outputs of the same code
+    Of the code cells before the first one, counted from 1, only the definitions run.
     """
-    if keep_outputs and (notebook := with_outputs_of(source, target)):
-        return write(notebook, target)
-    notebook = nbformat.read(source, as_version=4)
 
     def announce(cell: NotebookNode, cell_index: int) -> None:
         name = re.sub(r"^(@.*\n)*", "", cell.source.strip()).split("\n")[0]
@@ -139,19 +149,42 @@ def run(source: Path, target: Path, /, keep_outputs: bool = False) -> None:
     with tempfile.TemporaryDirectory() as settings:  # no start-up files of the user
         # Progress bars show times, and sets have an order: both differ from run to run.
         same = {"PYTHONHASHSEED": "0", "TQDM_DISABLE": "1", "IPYTHONDIR": settings}
+        switch = {"ANNOTATED_FIRST": str(first)}  # the script's `example` looks at it
         try:
-            client.execute(env=os.environ | same, cleanup_kc=True)
+            client.execute(env=os.environ | same | switch, cleanup_kc=True)
         except (CellExecutionError, DeadKernelError) as error:
             raise ValueError(re.sub(r"\x1b\[[0-9;]*m", "", str(error))) from None
         except AssertionError:  # of nbclient, after Ctrl-C has ended its kernel
             if client.km is None:
                 raise KeyboardInterrupt from None
             raise
-    notebook.metadata["shown"] = shown_files()
-    write(notebook, target)
 
 
-main = command_line(run=run, keep=keep)
+def run(source: Path, target: Path, published: Path | None = None, /) -> None:
+    """Write the executed notebook; run what neither its last version nor the published one has.
+
+    If a cell fails, the target stays as it is.
+    """
+    notebook = nbformat.read(source, as_version=4)
+    cells = code_cells(notebook)
+    paths = [path for path in (published, target) if path and path.is_file()]
+    versions = [nbformat.read(path, as_version=4) for path in paths]
+    earlier = max(versions, key=lambda version: kept(notebook, version), default=new_notebook())
+    count = kept(notebook, earlier)
+    print(f"{count} of {len(cells)} cells keep their outputs", file=sys.stderr)
+    made_with = earlier.metadata.get("made_with")
+    if count < len(cells):
+        execute(notebook, first=count + 1)
+        made_with = circumstances()
+    for cell, before in list(zip(cells, code_cells(earlier), strict=False))[:count]:
+        cell.outputs = before.outputs
+        cell.execution_count = before.execution_count
+    notebook.metadata["made_with"] = made_with
+    describe(notebook)
+    write_text(target, nbformat.writes(notebook) + "\n")
+
+
+main = command_line(run=run)
 
 if __name__ == "__main__":
     sys.exit(main())

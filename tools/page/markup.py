@@ -8,9 +8,9 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup
 
-PARTS = Path(__file__).parent  # template, style sheet, scripts
-VENDOR = PARTS / "vendor"
-FIGURES = PARTS / "figures"
+HERE = Path(__file__).parent  # template, style sheet, scripts
+VENDOR = HERE / "vendor"
+FIGURES = HERE / "figures"
 
 parsed = functools.partial(BeautifulSoup, features="html.parser")
 
@@ -25,7 +25,7 @@ def data_uri(kind: str, data: bytes) -> str:
 
 
 def compact_json(value: object) -> str:
-    """A value as JSON without a space, which fit.js needs, and safe inside a script element."""
+    """A value as JSON without a space, and safe inside a script element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", r"\u003c")
 
@@ -38,5 +38,5 @@ def json_script(value: object, name: str = "") -> str:
 
 def filled(template: str, values: dict[str, str]) -> str:
     """A template of the page with a value in the place of each {{name}}."""
-    text = (PARTS / template).read_text("utf-8")
+    text = (HERE / template).read_text("utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], text)

@@ -1,10 +1,11 @@
 """Turn the script into a notebook that stands alone, and bring its edits back.
 
-The script from which a notebook was made is kept beside it, with the suffix .agreed.py; so we know
-which of the two was edited since. If both were, nothing is written.
+A notebook remembers the script that it was made from, so neither overwrites edits of the other.
 """
 
 import base64
+import copy
+import hashlib
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,25 @@ from tools.page.pictures import png_of_drawing, smaller
 from tools.records import command_line, write_text
 
 PERCENT = "py:percent"
+CAPTION = re.compile(r'(<a id="figure-([\w-]+)"></a>\n\*\*Figure)(?: \d+)?(?=\.\*\*)')
+LINK = re.compile(r"\[Figure(?: \d+)?\]\(#figure-([\w-]+)\)")
+
+
+def numbered(texts: list[str]) -> list[str]:
+    """Markdown cells with a number in each caption of a figure, and in each link to one."""
+    names = [name for text in texts for _, name in CAPTION.findall(text)]
+    numbers = {name: f" {number}" for number, name in enumerate(names, 1)}
+
+    def link(found: re.Match) -> str:
+        return f"[Figure{numbers.get(found[1], '')}](#figure-{found[1]})"
+
+    captioned = [CAPTION.sub(lambda found: found[1] + numbers[found[2]], text) for text in texts]
+    return [LINK.sub(link, text) for text in captioned]
+
+
+def unnumbered(text: str) -> str:
+    """Undo `numbered` in one cell."""
+    return LINK.sub(r"[Figure](#figure-\1)", CAPTION.sub(r"\1", text))
 
 
 def embed_images(source: str, folder: Path) -> str:
@@ -39,20 +59,23 @@ def restore_images(source: str) -> str:
 def to_notebook(script: str, folder: Path) -> str:
     """The script's text as a notebook's text; `folder` holds images/."""
     notebook = jupytext.reads(script, PERCENT)
+    prose = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
+    for cell, text in zip(prose, numbered([cell.source for cell in prose]), strict=True):
+        cell.source = embed_images(text, folder)
     for number, cell in enumerate(notebook.cells, 1):
         cell["id"] = f"cell-{number:03d}"
-        if cell.cell_type == "markdown":
-            cell.source = embed_images(cell.source, folder)
-        elif "hide-input" in cell.metadata.get("tags", []):  # folded, in Jupyter and in Colab
+        if "hide-input" in cell.metadata.get("tags", []):  # folded, in Jupyter and in Colab
             cell.metadata["jupyter"] = {"source_hidden": True}
             cell.metadata["cellView"] = "form"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata["kernelspec"] = kernel
+    notebook.metadata["made_of"] = checksum(laid_out(script))
     return nbformat.writes(notebook) + "\n"
 
 
 def to_script(notebook: NotebookNode, header_of: str) -> str:
     """A notebook as a script's text, with the header of another script."""
+    notebook = copy.deepcopy(notebook)
     for number, cell in enumerate(notebook.cells, 1):
         if cell.get("attachments"):
             raise ValueError(
@@ -60,7 +83,7 @@ def to_script(notebook: NotebookNode, header_of: str) -> str:
                 "images/ and name it by ![description](images/…)"
             )
         if cell.cell_type == "markdown":
-            cell.source = restore_images(cell.source)
+            cell.source = unnumbered(restore_images(cell.source))
     # Jupyter and Colab add metadata of their own; only a cell's tags belong to the script.
     filters = {"notebook_metadata_filter": "-all", "cell_metadata_filter": "tags,-all"}
     notebook.metadata["jupytext"] = filters
@@ -68,43 +91,49 @@ def to_script(notebook: NotebookNode, header_of: str) -> str:
     return (header[0] if header else "") + jupytext.writes(notebook, PERCENT)
 
 
-def edits(notebook: Path, script: str) -> str | None:
-    """The notebook as a script's text if it has edits that the script lacks, else None."""
-    agreed = notebook.with_suffix(".agreed.py")
-    base = agreed.read_text("utf-8") if agreed.is_file() else script
-    edited = to_script(nbformat.read(notebook, as_version=4), header_of=base)
-    unedited = [to_script(jupytext.reads(text, PERCENT), header_of=text) for text in (base, script)]
-    return None if edited in unedited else edited
+def laid_out(script: str) -> str:
+    """A script as it comes back from its notebook, with jupytext's empty lines between cells."""
+    return to_script(jupytext.reads(script, PERCENT), header_of=script)
+
+
+def checksum(script: str) -> str:
+    return hashlib.sha256(script.encode()).hexdigest()
+
+
+def edits(notebook: NotebookNode, script: str) -> str | None:
+    """A notebook as a script's text, if it was edited and the script has not got these edits."""
+    edited = to_script(notebook, header_of=script)
+    known = notebook.metadata.get("made_of"), checksum(laid_out(script))
+    return None if checksum(edited) in known else edited
 
 
 def make_notebook(script: Path, notebook: Path, /) -> None:
-    """Write the notebook of a script, unless edits of the older notebook would be lost."""
+    """Write the notebook of a script, unless edits of the present notebook would be lost."""
     text = script.read_text("utf-8")
-    if notebook.is_file() and edits(notebook, text):
+    if notebook.is_file() and edits(nbformat.read(notebook, as_version=4), text):
         raise ValueError(
-            f"{notebook} has edits that {script} does not have: bring them back with `make py`, "
+            f"{notebook} has edits that {script} has not got: bring them back with `make py`, "
             "or delete the notebook"
         )
-    made = to_notebook(text, script.parent)
-    if not notebook.is_file() or notebook.read_text("utf-8") != made:  # for make, its date counts
-        write_text(notebook, made)
-    write_text(notebook.with_suffix(".agreed.py"), text)
+    write_text(notebook, to_notebook(text, script.parent))
 
 
 def make_script(notebook: Path, script: Path, /) -> None:
     """Write the edits of a notebook into its script, unless the script was edited, too."""
-    agreed = notebook.with_suffix(".agreed.py")
+    content = nbformat.read(notebook, as_version=4)
     text = script.read_text("utf-8")
-    edited = edits(notebook, text)
+    edited = edits(content, text)
     if edited is None:
+        print(f"{script} has all edits of {notebook}")
         return
-    if not agreed.is_file() or agreed.read_text("utf-8") != text:
+    if content.metadata.get("made_of") != checksum(laid_out(text)):
         raise ValueError(
-            f"{notebook} was not made from the present {script}; both stay as they are. Copy your "
-            "edits of the notebook into the script by hand, then delete the notebook"
+            f"{script} has changed since {notebook} was made from it; both stay as they are. Copy "
+            "your edits of the notebook into the script by hand, then delete the notebook"
         )
     write_text(script, edited)
-    write_text(agreed, edited)
+    content.metadata["made_of"] = checksum(edited)
+    write_text(notebook, nbformat.writes(content) + "\n")
 
 
 def published(executed: Path) -> str:
@@ -119,7 +148,7 @@ def published(executed: Path) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
-main = command_line(make=make_notebook, merge=make_script)
+main = command_line(make=make_notebook, back=make_script)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,8 +4,8 @@ import html
 import json
 import re
 
-from tools.page import pictures
-from tools.page.markup import BuildError, compact_json, json_script, parsed
+from tools.page import charts
+from tools.page.markup import BuildError, parsed
 
 NUMBER = re.compile(r"[-+−–—±\d.,;()\s\u2060]*(e[+-]?\d+)?\s*[%×kM]?|NaN")  # a range, too
 
@@ -21,24 +21,17 @@ def missing_numbers(node: object, place: str = "") -> list[str]:
 
 
 def chart(spec: dict) -> str:
-    """A chart that the page's script draws; where scripts are off, its picture is shown."""
+    """A chart as it is before anybody has touched it, for wide and for narrow screens."""
     label = html.escape(spec.get("description", "").strip())
     if not label:
         raise BuildError("a chart has no description, which is its text alternative")
     if missing := missing_numbers(spec):
         raise BuildError(f"a chart has null where a number should be: {', '.join(missing[:3])}")
-    text = compact_json(spec)
-    narrow, wide, picture = json.loads(pictures.drawn_chart(pictures.chart_dresser(), text))
-    heights = f"--if-narrow:{narrow}px;--if-wide:{wide}px"  # the place that is kept free for it
-    view = f'<div class="scroll"><div class="view" style="{heights}"></div></div>'
-    script = f'{json_script(spec)}<noscript><img src="{picture}" alt="{label}"></noscript>'
-    bound = text.count('"bind":{')  # and for its controls, in rows
-    rows = f' style="--if-narrow:{max(1, bound - 1)};--if-wide:{(bound + 2) // 3}"' if bound else ""
-    drawn = f'<div class="chart"><div class="controls"{rows}></div>{view}{script}</div>\n'
-    return f"{drawn}<figcaption>{label}</figcaption>"
+    svgs = charts.stills(json.dumps(spec)).replace("<svg", f'<svg role="img" aria-label="{label}"')
+    return f'<div class="chart">{svgs}</div>\n<figcaption>{label}</figcaption>'
 
 
-def table(source: str, address: str = "") -> str:
+def table(source: str) -> str:
     """A pandas table without its styling, numbers to the right."""
     table = parsed(source).table
     caption = table.caption.extract().decode_contents() if table.caption else ""
@@ -53,7 +46,7 @@ def table(source: str, address: str = "") -> str:
             for number in filter(None, (cell.string for cell in column[1:])):
                 number.replace_with(re.sub(r"(?<![e\d])-", "−", number))
     caption = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f'<figure{address}>{caption}<div class="scroll table">{table}</div></figure>\n'
+    return f'{caption}<div class="scroll table">{table}</div>'
 
 
 def drawing(source: str, alt: str, prefix: str) -> str:

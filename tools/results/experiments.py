@@ -1,21 +1,9 @@
 """Small experiments of the story, with three seeds where something is trained.
 
-    python -m tools.results.experiments NAME
-
-`NAME` is one of:
-
-    warmups      train the copy task with and without a warm-up, at many rates
-    lengths      train it with four kinds of positions, and test longer sequences
-    heads        remove each head of the shipped model in turn
-    length_cost  time one layer of three kinds (needs a quiet machine)
-
-The records lie in results. A result on record is not made again: remove the record first.
+A result on record is not made again: remove the record first.
 """
 
-import contextlib
-import functools
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
@@ -110,32 +98,6 @@ def lengths() -> dict:
 # Heads switched off -----------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def hook(attn: torch.nn.Module, look: Callable) -> Iterator[None]:
-    """Inside, `look` gets what the heads of an attention put out, (B, T, D), and may change it."""
-    join = attn.linears[3]
-    handle = join.register_forward_pre_hook(lambda module, inputs: look(inputs[0]))
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def mean_of_heads(attn: torch.nn.Module, model: torch.nn.Module, batches: list) -> torch.Tensor:
-    """What the heads of an attention put out in the mean: (D,), head after head."""
-    seen = []
-    with hook(attn, lambda x: seen.append(x.flatten(0, 1))):
-        at.evaluate_loss(model, batches)
-    return torch.cat(seen).mean(dim=0)
-
-
-def replaced(x: torch.Tensor, place: slice, by: torch.Tensor) -> torch.Tensor:
-    """The output of all heads, with one of them replaced by the same vector at every position."""
-    x = x.clone()
-    x[..., place] = by[place]
-    return x
-
-
 @records.once("heads")
 def heads() -> dict:
     """The shipped model's perplexity without each head, on five sets of 200 sentences."""
@@ -151,15 +113,12 @@ def heads() -> dict:
     whole = perplexities()
     rows = []
     for kind, layers in at.attentions_of(model).items():
-        for number, attn in enumerate(layers, 1):
-            mean = mean_of_heads(attn, model, sets[0])
-            instead = {"zero": torch.zeros_like(mean), "mean": mean}
-            for head, name in itertools.product(range(attn.h), instead):
-                place = slice(head * attn.d_k, (head + 1) * attn.d_k)
-                with hook(attn, functools.partial(replaced, place=place, by=instead[name])):
+        for layer, attn in enumerate(layers, 1):
+            for head in range(attn.h):
+                with at.without_head(attn, head):
                     without = perplexities()
                 changes = [round(a - b, 4) for a, b in zip(without, whole, strict=True)]
-                about = {"attention": kind, "layer": number, "head": head + 1, "by": name}
+                about = {"attention": kind, "layer": layer, "head": head + 1}
                 rows.append(about | {"changes": changes})
     return {"made": records.made_with_shipped(), "perplexity": whole, "rows": rows}
 
@@ -208,9 +167,3 @@ def length_cost() -> dict:
         for (kind, batch, length), measured in rounds.items()
     ]
     return {"made": records.circumstances(), "width": WIDTH, "rows": rows}
-
-
-main = records.command_line(warmups=warmups, lengths=lengths, heads=heads, length_cost=length_cost)
-
-if __name__ == "__main__":
-    sys.exit(main())

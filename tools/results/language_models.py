@@ -1,15 +1,11 @@
 """Part 10's parts together as one language model, beside the plain one of the same size.
 
-    python -m tools.results.language_models train   three seeds of each, equally many updates
-    python -m tools.results.language_models time    updates and cached generation of both, in turn
-
-Both read the English captions of Multi30k, as Part 10 does. What is on record is kept: remove
-results/assembled.json to make it anew.
+Both read the English captions of Multi30k, as Part 10 does: three seeds of each make equally many
+updates, and both are timed in turn. Remove results/assembled.json to make it anew.
 """
 
 import functools
 import itertools
-import sys
 import time
 from collections.abc import Callable
 
@@ -138,9 +134,3 @@ def speed() -> None:
     record["speed"] = rows
     record["timed"] = records.circumstances()
     records.write("assembled", record)
-
-
-main = records.command_line(train=train, time=speed)
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """Watch a run learn: at some moments, what it writes and where it looks.
 
-`tools.results.train run` watches the run that the plan names. What it has seen lies beside the run
-until that is finished, and goes on record as learning.json.
+The plan names the run that is watched. What it has seen lies beside the run until that is finished,
+and goes on record as learning.json.
 """
 
 import json

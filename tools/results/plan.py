@@ -1,9 +1,9 @@
 """What is trained for results, and how the rows of the tables use it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import the_annotated_transformer as at
-from tools.results import parts  # noqa: F401, adds kinds of attention
 
 CORPUS = "multi30k"
 SEEDS = (1, 2, 3)
@@ -58,29 +58,25 @@ def words(seed: int) -> at.Config:
     return recipe(vocab_size=0, share_embeddings=False, dropout=0.4, batch_tokens=1070, seed=seed)
 
 
-OF_ROWS = {
+RUNS = {
     **{f"words-seed-{seed}": words(seed) for seed in SEEDS},
     **{f"subwords-seed-{seed}": recipe(share_embeddings=False, seed=seed) for seed in SEEDS},
     **{f"recipe-{seed}": recipe(seed=seed) for seed in SEEDS},
     "recipe-en-de": recipe(languages="en-de"),
 }
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
+PENALTY = f"length penalty α = {CHOSEN_ALPHA:g}, not {ALPHA}"
+RECIPE = Row("recipe", PENALTY, FULL, BEAM, AVERAGED, CHOSEN_ALPHA)
 ROWS = (
     Row("words", "word vocabulary", tuple(f"words-seed-{seed}" for seed in SEEDS)),
     Row("subwords", "subword vocabulary", tuple(f"subwords-seed-{seed}" for seed in SEEDS)),
     Row("one-matrix", "one matrix for all embeddings", FULL),
     Row("beam", "beam search", FULL, BEAM),
     Row("averaging", "checkpoint averaging", FULL, BEAM, AVERAGED),
-    Row(
-        "recipe",
-        f"length penalty α = {CHOSEN_ALPHA:g}, not {ALPHA}",
-        FULL,
-        BEAM,
-        AVERAGED,
-        CHOSEN_ALPHA,
-    ),
+    RECIPE,
 )
-OTHER = replace(ROWS[-1], name="en-de", step="English to German", runs=("recipe-en-de",))
+OTHER = replace(RECIPE, name="en-de", step="English to German", runs=("recipe-en-de",))
+SHIPPED = replace(RECIPE, name="int8", step="the model of pretrained/", runs=FULL[2:3])
 
 
 def scored() -> tuple[Row, ...]:
@@ -88,9 +84,7 @@ def scored() -> tuple[Row, ...]:
     return *ROWS, OTHER
 
 
-SHIPPED = Row("int8", "the model of pretrained/", FULL[2:3], BEAM, AVERAGED, CHOSEN_ALPHA)
-
-# Trials -------------------------------------------------------------------------------------------
+# Trials, and a run that is watched ----------------------------------------------------------------
 
 
 def trial(**changes) -> at.Config:
@@ -99,69 +93,38 @@ def trial(**changes) -> at.Config:
     return recipe(**base | changes)
 
 
-def whole(**changes) -> at.Config:
-    """As long as the recipe, with what did best in the trials."""
-    base = {"vocab_size": 10_000, "d_model": 160, "d_ff": 720, "h": 4}
-    return recipe(**base | changes)
-
-
-TRIALS = {
-    "trial-factor-50": trial(factor=0.5),
-    "trial-after-50": trial(norm_first=False, factor=0.5),
-    "trial-layers-4": trial(N=4, d_model=168, d_ff=672),
-    "trial-whole-25": whole(dropout=0.25),
-    "trial-whole-30": whole(dropout=0.3),
+NARROW = {"vocab_size": 10_000, "d_model": 160, "d_ff": 720, "h": 4}
+RUNS |= {
     "search-base": trial(),
-    "search-batch-1280": trial(batch_tokens=1280, warmup=500),
-    "search-subwords-10000": trial(
-        vocab_size=10_000, d_model=160, d_ff=720, h=4, batch_tokens=1280, warmup=500
-    ),
     "search-dropout-25": trial(dropout=0.25),
+    "search-batch-1280": trial(batch_tokens=1280, warmup=500),
+    "search-subwords-10000": trial(**NARROW, batch_tokens=1280, warmup=500),
     "search-whole-dropout-10": recipe(dropout=0.1),
 }
-
-
-# Table 3 at home ----------------------------------------------------------------------------------
-
-
-def short(**changes) -> at.Config:
-    """Five epochs of the recipe, with a warm-up of a quarter of them."""
-    return recipe(**{"epochs": 5, "warmup": None, "factor": None} | changes)
-
-
-VARIATIONS = {  # (§6.2): a row of the table by its name
-    "base": short(),
-    **{f"heads-{h}": short(h=h) for h in (1, 2, 6, 12)},
-    "keys-16": short(attention="keys16"),
-    **{f"layers-{N}": short(N=N) for N in (1, 2, 4, 6)},
-    **{f"width-{width}": short(d_model=width) for width in (96, 384)},
-    **{f"feed-forward-{width}": short(d_ff=width) for width in (384, 1536)},
-    **{f"dropout-{rate}": short(dropout=rate) for rate in (0.0, 0.1, 0.4)},
-    **{f"smoothing-{share}": short(smoothing=share) for share in (0.0, 0.2)},
-    "learnt-positions": short(positions="learnt"),
-    "no-positions": short(positions="none"),
-    "post-norm": short(norm_first=False),
-    "no-warm-up": short(warmup=1),
-    "three-matrices": short(share_embeddings=False),
+TRIALS = {  # the rows of their table: a run, and what it tries
+    "search-base": "baseline: 2,560 positions a batch, dropout 0.15",
+    "search-dropout-25": "baseline, dropout 0.25",
+    "search-batch-1280": "baseline, half the batch, so twice the updates",
+    "search-subwords-10000": "baseline, half the batch, and twice the subwords in a narrower model",
+    "recipe-1": "the recipe: 1,280 positions a batch, dropout 0.25",
+    "search-whole-dropout-10": "the recipe with dropout 0.1",
 }
-TABLE_3 = {
-    f"{name}-seed-{seed}": replace(config, seed=seed)
-    for seed in (1, 2)
-    for name, config in VARIATIONS.items()
-}
-
-
-# Nine years ---------------------------------------------------------------------------------------
-
-
-def today(seed: int) -> at.Config:
-    """The recipe with parts and optimizer of today, and about as many parameters."""
-    return recipe(
-        norm="rms", feed_forward="swiglu", attention="rotary-grouped", h=4, positions="none",
-        bias=False, d_ff=576, weight_decay=0.05, seed=seed,
-    )  # fmt: skip
-
-
-TODAY = {f"today-{seed}": today(seed) for seed in SEEDS}
 WATCHED = "base-seed-1"  # learning.json shows how it learns
-RUNS = OF_ROWS | TRIALS | TABLE_3 | TODAY
+RUNS[WATCHED] = recipe(epochs=5, warmup=None, factor=None)
+
+
+def chosen(names: Sequence[str]) -> tuple[list[Row], list[str]]:
+    """Rows to score and runs to train, by the names of rows or runs; all if there are none.
+
+    ValueError for a name that is not planned.
+    """
+    rows = {row.name: row for row in scored()}
+    for name in names:
+        if name not in rows and name not in RUNS:
+            known = ", ".join([*rows, *RUNS])
+            raise ValueError(f"{name} is not planned in tools/results/plan.py; these are: {known}")
+    if not names:
+        return list(rows.values()), list(RUNS)
+    asked = [rows[name] for name in rows if name in names]
+    needed = {run for row in asked for run in row.runs}.union(names)
+    return asked, [run for run in RUNS if run in needed]

@@ -1,15 +1,11 @@
 """Score the trained rows: choose on the validation split, then score the test splits once.
 
-    python -m tools.results.score validate       try beams, length penalties and averages
-    python -m tools.results.score test [NAME ...]   translate each test split with each row's runs
-    python -m tools.results.score steps          gains of the steps, and their intervals
-
-Nothing on record is scored again: remove a record, or entries of scores.json, to score them anew.
+Nothing on record is scored again: remove beam.json or averaging.json to choose anew; remove entries
+of scores.json, and steps.json, to score rows anew.
 """
 
 import functools
 import itertools
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +17,7 @@ import the_annotated_transformer as at
 from tools import records
 from tools.results import bootstrap, plan
 from tools.results.plan import Row
-from tools.results.train import finished_run, folder_of, named
+from tools.results.train import finished_run, folder_of
 
 
 def translator_of(name: str, averaged: int) -> at.Translator:
@@ -82,8 +78,8 @@ def sweep_beams() -> dict:
     sweep = []
     for beam, alpha in itertools.product(plan.BEAMS, plan.ALPHAS):
         if beam > 1 or alpha == 0:
-            _, scores = translated(whole, "val", beam, alpha)
-            sweep.append({"beam": beam, "alpha": alpha} | scores)
+            _, found = translated(whole, "val", beam, alpha)
+            sweep.append({"beam": beam, "alpha": alpha} | found)
     return validation(sweep)
 
 
@@ -91,15 +87,9 @@ def sweep_beams() -> dict:
 def sweep_averages() -> dict:
     sweep = []
     for count in range(plan.AVERAGED + 1):  # 0 stands for the best epoch
-        _, scores = translated(translator_of(plan.FULL[0], count), "val", plan.BEAM)
-        sweep.append({"averaged": count} | scores)
+        _, found = translated(translator_of(plan.FULL[0], count), "val", plan.BEAM)
+        sweep.append({"averaged": count} | found)
     return validation(sweep)
-
-
-def validate() -> None:
-    """Sweep beam, length penalty and averaging with the first seed of the full recipe."""
-    sweep_beams()
-    sweep_averages()
 
 
 # The test splits ----------------------------------------------------------------------------------
@@ -112,6 +102,17 @@ def score_of(row: Row, run: str, split: str) -> dict:
     return next((e for e in entries if (e["row"], e["run"], e["split"]) == key), {})
 
 
+def scores(row: Row, split: str) -> list[float]:
+    """BLEU of each run of a row; ValueError where one is missing or they do not compare."""
+    found = {run: score_of(row, run, split) for run in row.runs}
+    for run, entry in found.items():
+        if not entry:
+            way = f"`make results ARGS={row.name}` adds it"
+            raise ValueError(f"row {row.name}: {run} has no score of {split}: {way}")
+    records.check_comparable(found)
+    return [entry["bleu"] for entry in found.values()]
+
+
 def translations_path(row: Row, run: str, split: str) -> Path:
     return records.RESULTS / "translations" / f"{row.name}.{run}.{split}.txt"
 
@@ -120,24 +121,22 @@ def score_once(row: Row, run: str, split: str, translator: at.Translator) -> dic
     """The scores of a row's run on a test split, computed only if they never were."""
     if entry := score_of(row, run, split):
         return entry
-    written, scores = translated(translator, split, row.beam, row.alpha)
+    written, found = translated(translator, split, row.beam, row.alpha)
     records.write_text(translations_path(row, run, split), "".join(f"{x}\n" for x in written))
     entry = {"row": row.name, "run": run, "split": split, "beam": row.beam, "alpha": row.alpha}
-    entry |= {"averaged": row.averaged} | scores | records.circumstances()
+    entry |= {"averaged": row.averaged} | found | records.circumstances()
     content = records.read("scores")
     records.write("scores", content | {"scores": [*content.get("scores", []), entry]})
     return entry
 
 
-def test(beginnings: tuple[str, ...] = (), /) -> None:
-    """Score what was never scored, of all runs or of those whose names begin so."""
-    wanted = named(beginnings)
-    for row in plan.scored():
-        for run in filter(wanted.__contains__, row.runs):
-            splits = [split for split in plan.TESTS if not score_of(row, run, split)]
-            translator = translator_of(run, row.averaged) if splits else None
-            for split in splits:
-                score_once(row, run, split, translator)
+def test(row: Row) -> None:
+    """Translate each test split with each run of a row, where it was never scored."""
+    for run in row.runs:
+        splits = [split for split in plan.TESTS if not score_of(row, run, split)]
+        translator = translator_of(run, row.averaged) if splits else None
+        for split in splits:
+            score_once(row, run, split, translator)
 
 
 # What a step gains --------------------------------------------------------------------------------
@@ -152,33 +151,25 @@ def counts_of(row: Row, run: str, split: str) -> torch.Tensor:
 
 def step_between(before: Row, after: Row, split: str) -> dict:
     """What a row gains over the row before on a split, and the 95% interval of that."""
-    old, new = (
-        mean(score_of(row, run, split)["bleu"] for run in row.runs) for row in (before, after)
-    )
+    gain = mean(scores(after, split)) - mean(scores(before, split))
     counts = [[counts_of(row, run, split) for run in row.runs] for row in (before, after)]
     drawn = bootstrap.gains(*counts, same_runs=before.runs == after.runs)
     interval = drawn.quantile(torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
     return {
+        "before": before.name,
         "row": after.name,
         "split": split,
-        "gain": round(new - old, 2),
+        "gain": round(gain, 2),
         "interval": [round(end, 2) for end in interval],
     }
 
 
 def steps() -> None:
-    """What each step gains on each test split."""
-    found = [
-        step_between(before, after, split)
-        for before, after in itertools.pairwise(plan.ROWS)
-        for split in plan.TESTS
-    ]
+    """What each step gains on each test split; measured again when the plan has other rows."""
+    planned = list(itertools.product(itertools.pairwise(plan.ROWS), plan.TESTS))
+    known = records.read("steps").get("steps", [])
+    names = [(before.name, after.name, split) for (before, after), split in planned]
+    if names == [(step["before"], step["row"], step["split"]) for step in known]:
+        return
+    found = [step_between(before, after, split) for (before, after), split in planned]
     records.write("steps", {"draws": bootstrap.DRAWS, "steps": found})
-    for step in found:
-        print(step)
-
-
-main = records.command_line(validate=validate, test=test, steps=steps)
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,16 +4,15 @@ Training: beside `nn.Transformer`. Decoding: beside the plain loop, one sentence
 beside CTranslate2, an engine that is written for it. On a GPU: training.
 
     python -m tools.results.speed run      every case, in rounds; benchmark.json or gpu.json
-    python -m tools.results.speed waits    how often a GPU waits for the CPU in an epoch; prints it
     python -m tools.results.speed measure CASE FOLDER   one case once, on the CPU; a line of JSON
 
 If CUDA_VISIBLE_DEVICES names a GPU, that is measured, in four minutes; else the CPU, in half an
 hour. On the CPU every measurement has a process of its own, waits for a quiet machine, and is kept
 in RUNS_DIR at once: after a stop the same command continues, at the same commit. Training needs
-Multi30k; decoding needs CTranslate2, too, which `make bench` installs.
+Multi30k; decoding needs CTranslate2, too: `.venv/bin/python -m pip install ctranslate2==4.8.5`.
+Then `make results` writes the tables.
 """
 
-import collections
 import functools
 import itertools
 import json
@@ -23,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -332,39 +330,7 @@ def run() -> None:
         run_on_cpu()
 
 
-def count_waits(run: at.Run) -> list[str]:
-    """Where an epoch waited for the GPU, once for each time."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            run.train_epoch(1)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    told = [each for each in told if "synchronizing" in str(each.message)]
-    return [f"{Path(each.filename).name}:{each.lineno}" for each in told]
-
-
-def waits() -> None:
-    """Count how often epochs of the recipe wait for the GPU; RuntimeError if between log lines."""
-    records.graphics_card()  # ValueError without one
-    for compiled in (False, True):
-        config = replace(
-            SIZES["recipe"], clip=1.0, log_every=50, precision="bf16", compile=compiled
-        )
-        with at.join_workers() as worker, tempfile.TemporaryDirectory() as folder:
-            at.begin_run(config, Path(folder) / "run")
-            run = at.Run(Path(folder) / "run", worker)
-            found = count_waits(run)
-            lines = run.scheduler.last_epoch // config.log_every
-        print(f"compile {compiled}: {len(found)} waits for {lines} lines and the epoch's end")
-        for place, number in collections.Counter(found).items():
-            print(f"{number} at {place}")
-        if len(found) != lines + 1:
-            raise RuntimeError("an epoch must wait once for each line, and once at its end")
-
-
-main = records.command_line(run=run, measure=measure, waits=waits)
+main = records.command_line(run=run, measure=measure)
 
 if __name__ == "__main__":
     sys.exit(main())

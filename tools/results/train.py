@@ -1,20 +1,11 @@
 """Train the runs of the plan, and put them on record in results/runs.
 
-    python -m tools.results.train run [NAME ...]   runs whose names begin so (default: the rows')
-    … run --at-once 9    nine at a time, as one GPU can
-
-`run` trains only what is not on record; remove a record to train its run anew. After a stop the
-same command goes on. Runs lie in RUNS_DIR (default: runs). The GPU that CUDA_VISIBLE_DEVICES names
-trains them, or one thread of the CPU.
+Runs lie in RUNS_DIR (default: runs). The GPU that CUDA_VISIBLE_DEVICES names trains them, or one
+thread of the CPU. After a stop a training goes on.
 """
 
-import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from unittest import mock
 
 import torch
 
@@ -36,7 +27,8 @@ def finished_run(name: str) -> tuple[list[dict], dict]:
         epochs = [entry for entry in last["history"] if entry["averaged"] == 0]
         if len(epochs) == config.epochs:
             return epochs, last
-    raise ValueError(f"no finished run in {folder}: `run {name}` goes on, without its record")
+    way = f"remove results/runs/{name}.json, and `make results ARGS={name}` trains it"
+    raise ValueError(f"no finished run in {folder}: {way}")
 
 
 def record_of(name: str) -> dict:
@@ -58,56 +50,28 @@ def record_of(name: str) -> dict:
     return {"summary": summary | made, "log": epochs}
 
 
-def named(beginnings: Sequence[str]) -> list[str]:
-    """Runs whose names begin so, by default those of the rows; ValueError where none does."""
-    for beginning in beginnings:
-        if not any(name.startswith(beginning) for name in plan.RUNS):
-            names = ", ".join(plan.RUNS)
-            raise ValueError(f"no run begins with {beginning!r}: choose among {names}")
-    if beginnings:
-        return [name for name in plan.RUNS if name.startswith(tuple(beginnings))]
-    of_rows = {run for row in plan.scored() for run in row.runs}
-    return [name for name in plan.RUNS if name in of_rows]
+def check_plan(name: str) -> None:
+    """ValueError if a run on record was trained with other settings than those of the plan."""
+    trained = records.read(f"runs/{name}")["summary"]["settings"]
+    for setting, value in asdict(plan.RUNS[name]).items():
+        if value is not None and value != trained.get(setting, value):
+            way = f"give another plan another name, or remove results/runs/{name}.json"
+            raise ValueError(f"{name} was trained with {setting} {trained[setting]}: {way}")
 
 
 def train(name: str) -> None:
-    """Train a run, or go on with it, and put it on record; one run is watched."""
-    folder = folder_of(name)
-    watched = name == plan.WATCHED
-    with mock.patch.object(at, "Run", learning.WatchedRun if watched else at.Run):
-        at.train_model(plan.RUNS[name], folder)
-    record = record_of(name)
-    if watched:
-        made = {key: record["summary"][key] for key in records.circumstances()}
-        learning.put_on_record(folder, made)
-    records.write(f"runs/{name}", record)
-
-
-def run(beginnings: tuple[str, ...] = (), /, at_once: int = 1) -> None:
-    """Train every run whose name begins so and that is not on record.
-
-    Args:
-        at_once: how many to train at a time, each in its own process
-    """
-    torch.set_num_threads(1)
-    device = records.chosen_device()
-    names = [name for name in named(beginnings) if not records.read(f"runs/{name}")]
-    if device == "cuda":
-        records.graphics_card()  # ValueError without one
-    if at_once == 1:
-        for name in names:
-            train(name)
+    """Train a run that is not on record, or go on with it, and put it on record."""
+    if records.read(f"runs/{name}"):
+        check_plan(name)
         return
-
-    def apart(name: str) -> None:
-        command = [sys.executable, "-m", "tools.results.train", "run", name]
-        subprocess.run(command, check=True, cwd=records.PROJECT)
-
-    with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(apart, names))
-
-
-main = records.command_line(run=run)
-
-if __name__ == "__main__":
-    sys.exit(main())
+    config = plan.RUNS[name]
+    now = records.circumstances(records.chosen_device(), config.precision)
+    made = {run: records.read(f"runs/{run}").get("summary") for run in plan.RUNS}
+    records.check_comparable({run: each for run, each in made.items() if each} | {"now": now})
+    folder = folder_of(name)
+    if name == plan.WATCHED:
+        at.train_model(config, folder, run_class=learning.WatchedRun)
+        learning.put_on_record(folder, now)
+    else:
+        at.train_model(config, folder)
+    records.write(f"runs/{name}", record_of(name))

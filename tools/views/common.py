@@ -1,12 +1,8 @@
-"""What the views share: ranges, tables in Markdown, charts, and the marks in a text."""
+"""What the views share: records, ranges, tables in Markdown, and the marks in a text."""
 
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import mean
-
-import altair as alt
 
 from tools import records
 
@@ -17,7 +13,7 @@ def record(name: str) -> dict:
     """A record of results; ValueError where there is none."""
     if found := records.read(name):
         return found
-    raise ValueError(f"not on record: {name}")
+    raise ValueError(f"not on record: {name}; `make results` makes what is missing")
 
 
 def runs_that_compare(names: Iterable[str]) -> dict[str, dict]:
@@ -27,72 +23,27 @@ def runs_that_compare(names: Iterable[str]) -> dict[str, dict]:
     return found
 
 
-def listed(names: Iterable[str], joint: str = "and") -> str:
-    """Names as a sentence lists them: a, b and c; "none" if there are none."""
-    *first, end = list(names) or ["none"]
-    return f"{', '.join(first)} {joint} {end}" if first else end
-
-
 def with_range(values: Sequence[float], digits: int, middle: Callable = mean) -> str:
     """The mean or another middle of the values, and their range in brackets if they differ."""
     low, centre, high = (f"{pick(values):,.{digits}f}" for pick in (min, middle, max))
     return (f"{centre} ({low}–{high})" if low != high else centre).replace("-", "−")
 
 
-def without_range(cell: str) -> str:
-    """The number of a cell alone."""
-    return cell.partition(" (")[0]
-
-
-def wrapped(text: str) -> str:
-    return textwrap.fill(text, 98, break_long_words=False, break_on_hyphens=False)
-
-
-def made_by(made: Sequence[dict]) -> str:
-    """Where and when measurements were made, and by which code."""
-    machines = dict.fromkeys(each["machine"] for each in made)
-    dates = sorted({each["date"] for each in made})
-    commits = sorted({each["commit"][:7] for each in made})
-    return f"Machine: {'; '.join(machines)}. Date: {listed(dates)}. Commit: {listed(commits)}."
-
-
-def in_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown, with numbers to the right."""
     cells = zip(columns, *rows, strict=True)
     numbers = [all(map(NUMBER.fullmatch, each)) for _, *each in cells]
     rules = ["---:" if number else "---" for number in numbers]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, rules, *rows))
+    lines = "".join(f"| {' | '.join(line)} |\n" for line in (columns, rules, *rows))
+    return f"\n{lines}\n"
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of results."""
-
-    caption: str  # what it shows, in a sentence
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    measured: str  # how, in a few sentences
-    made: Sequence[dict] = ()  # of times: date, machine and commit of each measurement
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A chart of results. Its caption stands in the text."""
-
-    drawn: alt.TopLevelMixin
-    measured: str
-    made: Sequence[dict] = ()
-
-
-def block(shown: Table | Chart) -> str:
-    """What stands in a text: a table under its caption, and how table or chart was measured."""
-    table = ""
-    if isinstance(shown, Table):
-        table = f"\n**{shown.caption}**\n\n{in_markdown(shown.columns, shown.rows)}"
-    made = f" {made_by(shown.made)}" if shown.made else ""
-    measured = wrapped(f"{shown.measured}{made}")
-    summary = "<details><summary>How this was measured</summary>"
-    return f"{table}\n{summary}\n\n{measured}\n\n</details>\n\n"
+def made_by(*made: dict) -> str:
+    """Where and when measurements were made, and by which code, to stand under their table."""
+    values = [each["machine"] for each in made], [each["date"] for each in made]
+    commits = [each["commit"][:7] for each in made]
+    machines, dates, commits = (", ".join(dict.fromkeys(each)) for each in (*values, commits))
+    return f"*{machines}; {dates}; commit {commits}*\n\n"
 
 
 def fill(text: str, mark: str, content: str) -> str:

@@ -7,7 +7,7 @@ import altair as alt
 
 from tools import records
 from tools.results.flops import training_flops
-from tools.views.common import Chart, Table, made_by, record, with_range, without_range, wrapped
+from tools.views.common import made_by, record, table, with_range
 
 WAYS = {  # rows, with the code and the number format
     "plain loop": ("plain", "fp32"),
@@ -18,78 +18,44 @@ WAYS = {  # rows, with the code and the number format
     "ours, bf16": ("ours", "bf16"),
     "ours, bf16, compiled": ("ours compiled", "bf16"),
 }
+COLUMNS = {  # the unit of a column, and its cases
+    "small, tokens/s": ("tokens per second", {"task": "train", "size": "small"}),
+    "small, MB": ("peak MB", {"task": "train", "size": "small"}),
+    "base, tokens/s": ("tokens per second", {"task": "train", "size": "base"}),
+    "base, MB": ("peak MB", {"task": "train", "size": "base"}),
+    "base on a GPU, tokens/s": ("tokens per second", {"task": "train", "size": "base-25000"}),
+    "greedy, sentences/s": ("sentences per second", {"task": "decode", "beam": 1}),
+    "beam of 4, sentences/s": ("sentences per second", {"task": "decode", "beam": 4}),
+}
 
 
-def speeds(measured: dict, unit: str | None = None, **values) -> list[float]:
-    """Tokens or sentences per second, or another unit, of each round of the case that has these."""
-    for case in measured["cases"]:
+def rounds(cases: list[dict], unit: str, **values) -> list[float]:
+    """What each round measured in the case that has these values; empty if there is none."""
+    for case in cases:
         if values.items() <= case.items():
-            of_task = "sentences per second" if case["task"] == "decode" else "tokens per second"
-            return [each[unit or of_task] for each in case["rounds"]]
-    return []  # not measured
+            return [each[unit] for each in case["rounds"]]
+    return []
 
 
-def per_second(found: list[float]) -> str:
-    """The median speed with its range, or a dash."""
-    return with_range(found, 0, median) if found else "–"
+def median_with_range(measured: list[float]) -> str:
+    return with_range(measured, 0, median) if measured else "–"
 
 
-def on_gpu(**values) -> list[float]:
-    """Speeds of the base model on a GPU, in batches as large as the paper's, if measured."""
-    measured = records.read("gpu")
-    return speeds(measured, size="base-25000", **values) if measured else []
-
-
-def speed() -> Table:
+def speed() -> str:
     """How fast training and decoding are, ours and others."""
-    cpu = record("benchmark")
-    columns = {
-        "small, tokens": lambda **way: speeds(cpu, task="train", size="small", **way),
-        "base, tokens": lambda **way: speeds(cpu, task="train", size="base", **way),
-        "base on a GPU, tokens": on_gpu,
-        "greedy, sentences": lambda **way: speeds(cpu, task="decode", beam=1, **way),
-        "beam of 4, sentences": lambda **way: speeds(cpu, task="decode", beam=4, **way),
+    measured = [record("benchmark"), *filter(None, [records.read("gpu")])]
+    cases = [case for each in measured for case in each["cases"]]
+    cells = {
+        way: [
+            median_with_range(rounds(cases, unit, code=code, dtype=dtype, **values))
+            for unit, values in COLUMNS.values()
+        ]
+        for way, (code, dtype) in WAYS.items()
     }
-    if not on_gpu(code="ours", dtype="fp32"):
-        del columns["base on a GPU, tokens"]
-    rows = []
-    for name, (code, dtype) in WAYS.items():
-        cells = [per_second(find(code=code, dtype=dtype)) for find in columns.values()]
-        if any(cell != "–" for cell in cells):
-            rows.append([name, *cells])
-    ratios = []
-    memory = []
-    for size in ("small", "base"):
-        case = {"task": "train", "size": size, "dtype": "fp32"}
-        ours, theirs = (speeds(cpu, code=code, **case) for code in ("ours", "torch"))
-        ratios.append(f"{median(ours) / median(theirs):.2f}")
-        ours, theirs = (speeds(cpu, "peak MB", code=code, **case) for code in ("ours", "torch"))
-        memory.append(f"{median(ours) / median(theirs):.2f}")
-    decoding = []
-    for beam in (1, 4):
-        case = {"task": "decode", "beam": beam}
-        ours, theirs = (speeds(cpu, code=code, **case) for code in ("ours", "ctranslate2"))
-        decoding.append(f"{median(ours) / median(theirs):.2f}")
-    return Table(
-        f"On two cores, our code trains a small model {ratios[0]} and the base model {ratios[1]}"
-        f" times as fast as nn.Transformer. It decodes greedily {decoding[0]} times as fast as"
-        f" CTranslate2, and {decoding[1]} times with a beam of 4.",
-        ["per second", *columns],
-        rows,
-        "Training: target tokens without padding, words of Multi30k, in fp32. Small has"
-        " 3 layers of width 256, base 6 of 512. One process with two threads; all keep freed"
-        f" memory. Ours needs {memory[0]} (small) and {memory[1]} times (base) the memory of"
-        f" nn.Transformer. Decoding: test 2016, model {cpu['made']['model']}, computed in fp32, two"
-        " threads, ours and CTranslate2 in the same batches, the plain loop one sentence at a time."
-        " Each cell is the median of 5 rounds, with the range in brackets.",
-        [cpu["made"]],
-    )
-
-
-def for_readme() -> str:
-    """README's sentence on speed."""
-    table = speed()
-    return wrapped(f"{table.caption} {made_by(table.made)}")
+    shown = [n for n in range(len(COLUMNS)) if any(row[n] != "–" for row in cells.values())]
+    columns = ["", *(list(COLUMNS)[n] for n in shown)]
+    rows = [[way, *(row[n] for n in shown)] for way, row in cells.items() if {*row} != {"–"}]
+    return table(columns, rows) + made_by(*(each["made"] for each in measured))
 
 
 def two_digits(number: float) -> str:
@@ -97,55 +63,29 @@ def two_digits(number: float) -> str:
     return f"{float(f'{number:.1e}'):,.0f}"
 
 
-def cost() -> Table:
+def cost() -> str:
     """The arithmetic of the paper's two training runs, and the time it would take here."""
     measured = record("benchmark")
-    rounds = speeds(measured, task="train", code="ours", size="base")
-    speed_of = {"2 CPU cores": median(rounds)}
-    made = [measured["made"]]
-    if fastest := max(
-        median(on_gpu(code="ours", dtype=dtype) or [0]) for dtype in ("fp32", "bf16")
-    ):
-        speed_of = {"one GPU": fastest} | speed_of
-        made = [record("gpu")["made"], *made]
-    length = 27  # target tokens; tokens of a sentence
+    case = {"task": "train", "code": "ours", "size": "base", "dtype": "fp32"}
+    here = median(rounds(measured["cases"], "tokens per second", **case))
+    length = 27  # tokens of a sentence
     timed = training_flops(6, 512, 2048, measured["words"], length, length)
     rows = []
-    days = []
     models = {"base": (512, 1e5, 12, 3.3e18), "big": (1024, 3e5, 84, 2.3e19)}
     for name, (width, steps, hours, paper) in models.items():
         pair = training_flops(6, width, 4 * width, 37_000, length, length)
         tokens = steps * 25_000
-        counted = tokens / length * pair
-        here = [tokens / speed / 3600 * pair / timed for speed in speed_of.values()]
-        operations = [f"{number:.1e}".replace("e+", "e") for number in (paper, counted)]
-        rows.append([name, *operations, str(hours), *map(two_digits, here)])
-        days.append(f"{round(here[-1] / 24, -1):.0f}")
-    speeds_said = " and ".join(f"{speed:,.0f} on {place}" for place, speed in speed_of.items())
-    span = f"{min(rounds):,.0f} to {max(rounds):,.0f}"
-    return Table(
-        f"On two cores the base model would take about {days[0]} days to train, and the big model"
-        f" about {days[1]}.",
-        [
-            "model",
-            "operations in the paper",
-            "operations we count",
-            "hours, 8 GPUs (paper)",
-            *(f"hours, {place} (extrapolated)" for place in speed_of),
-        ],
-        rows,
-        f"Floating-point operations, for sentences of {length} tokens. Our hours are"
-        f" extrapolated, in proportion to the operations, from the tokens per second of the base"
-        f" size: {speeds_said} (the median; {span}), with {measured['words']:,} words.",
-        made,
-    )
+        operations = [f"{n:.1e}".replace("e+", "e") for n in (paper, tokens / length * pair)]
+        days = tokens / here / 3600 / 24 * pair / timed
+        rows.append([name, *operations, f"{hours / 24:.1f}", two_digits(days)])
+    columns = ["model", "operations in the paper", "operations we count"]
+    return table([*columns, "days, 8 GPUs (paper)", "days, 2 CPU cores (extrapolated)"], rows)
 
 
-def length_cost() -> Chart:
+def length_cost() -> alt.FacetChart:
     """Milliseconds of one layer, forward and backward, against the length, for three kinds."""
-    measured = record("length-cost")
     points = []
-    for row in measured["rows"]:
+    for row in record("length-cost")["rows"]:
         found = {"milliseconds": median, "least": min, "most": max}
         point = {name: round(pick(row["milliseconds"]), 3) for name, pick in found.items()}
         sequences = "one sequence" if row["batch"] == 1 else f"{row['batch']} sequences"
@@ -162,12 +102,10 @@ def length_cost() -> Chart:
     lines = chart.mark_line(point=True, tooltip=True)
     panels = alt.layer(lines, ranges, data=alt.Data(values=points))
     order = ["one sequence", "16 sequences"]
-    drawn = panels.facet(alt.Column("sequences:N", sort=order, title=None))
-    how = "In fp32, with one thread. Points are medians of 5 rounds, and bars span the range."
-    return Chart(drawn, how, [measured["made"]])
+    return panels.facet(alt.Column("sequences:N", sort=order, title=None))
 
 
-def assembled() -> Table:
+def assembled() -> str:
     """Two language models of one size, with our parts and with those of today."""
     found = record("assembled")
     rows = []
@@ -175,16 +113,7 @@ def assembled() -> Table:
         runs = [run for run in found["runs"] if run["model"] == name]
         perplexity = [math.exp(run["nll"][-1]) for run in runs]
         speed = found["speed"][name]
-        tokens = [per_second(speed[task]) for task in ("training", "writing")]
+        tokens = [median_with_range(speed[task]) for task in ("training", "writing")]
         rows.append([parts, with_range(perplexity, 1), *tokens, f"{speed['bytes']:,}"])
-    return Table(
-        f"Perplexity is {without_range(rows[0][1])} with our parts, and"
-        f" {without_range(rows[1][1])} with today's.",
-        ["parts", "perplexity", "tokens/s, training", "tokens/s, generation", "cache, bytes/token"],
-        rows,
-        f"Pre-norm language models of captions with {runs[0]['parameters'] / 1e6:.1f} million"
-        f" parameters, trained for {runs[0]['updates']:,} updates in fp32. Validation perplexity is"
-        " the mean of 3 seeds. Speed is the median of 5 interleaved rounds; captions are generated"
-        " with a KV cache. Brackets give the range.",
-        [found["made"], found["timed"]],
-    )
+    columns = ["parts", "perplexity", "tokens/s, training", "tokens/s, generation"]
+    return table([*columns, "cache, bytes/token"], rows) + made_by(found["made"], found["timed"])

@@ -20,8 +20,8 @@ function shown({ written, attention }, most) {
   return { pieces, rows, more: written.length - pieces.length };
 }
 
-/** What the page shows, before anybody has touched it the last moment; `data` has the moments and the losses. */
-export function firstScene(_, { moments, losses }) {
+/** What the page shows, before anybody has touched it the last moment; `log` is that of the run, by epoch. */
+export function firstScene(_, { moments, log }) {
   const most = moments[moments.length - 1].sentences.map(({ written }) =>
     Math.min(ROWS, written.length + MORE),
   );
@@ -31,7 +31,7 @@ export function firstScene(_, { moments, losses }) {
       updates,
       sentences: sentences.map((each, i) => shown(each, most[i])),
     })),
-    losses, // [[updates, loss]]
+    losses: log.map(({ updates, nll }) => [updates, Math.round(1e4 * nll) / 1e4]),
   };
 }
 
@@ -80,7 +80,7 @@ function Alignment({ reads, scene, room }) {
   const label = `Cross-attention, written “${textOf(scene)}”: ${pieces.length} rows, ${reads.length} columns`;
   const [wide, tall] = [LEFT + width + 44, TOP + height + 1];
   return html`<svg class="alignment" viewBox=${`0 0 ${wide} ${tall}`} width=${1.2 * wide} role="img" aria-label=${label}>
-    ${reads.map(column)}${pieces.map(row)}
+    <g lang="de">${reads.map(column)}</g>${pieces.map(row)}
     <rect class="frame" x=${LEFT} y=${TOP} width=${width} height=${HIGH * pieces.length} />
   </svg>`;
 }
@@ -144,7 +144,10 @@ export function Moments({ scene }) {
     <div class="chips" lang="de" role="group" aria-label="Sentences">${chips}</div>
     <p class="wrote" lang="en">${textOf(sentences[chosen])}</p>
     <div class="board">
-      <${Alignment} reads=${reads[chosen]} scene=${sentences[chosen]} room=${room} />
+      <div>
+        <p class="title">attention of the last layer, from what it writes to what it reads</p>
+        <${Alignment} reads=${reads[chosen]} scene=${sentences[chosen]} room=${room} />
+      </div>
       <${Loss} losses=${losses} updates=${updates} last=${last} />
     </div>
     <p class="line" role="status" aria-busy=${String(player.playing)}>${told(scene, at, chosen)}</p>

@@ -6,7 +6,12 @@ import { useScene } from "./lib/scene.js";
 import { Button, html } from "./lib/ui.js";
 
 const FIRST = "Ein Schornsteinfeger trägt eine Leiter durch die Straße.";
-const EXAMPLES = ["Schornsteinfeger", "Straßenbahn", "Schneeballschlacht", "a naïve lighthouse keeper"];
+const EXAMPLES = [
+  ["Schornsteinfeger", "de"],
+  ["Straßenbahn", "de"],
+  ["Schneeballschlacht", "de"],
+  ["a naïve lighthouse keeper", "en"],
+];
 const LONGEST = 120; // letters
 const KINDS = [
   ["whole", "whole words and signs"],
@@ -56,7 +61,7 @@ export function PiecesOfText({ scene: first }) {
       <label class="field"><span>Any text</span><input
         type="text" autocomplete="off" spellcheck="false" maxlength=${LONGEST} value=${plan.text}
         onInput=${({ target }) => wish({ text: target.value })} /></label>
-      ${EXAMPLES.map((text) => html`<${Button} onClick=${() => wish({ text })}>${text}<//>`)}
+      ${EXAMPLES.map(([text, lang]) => html`<${Button} lang=${lang} onClick=${() => wish({ text })}>${text}<//>`)}
     </div>
     <p class="says" role="status">${line || says}</p>
     <ol class="boxes">${words.map((pieces) => html`<li>${pieces.map(Box)}</li>`)}</ol>

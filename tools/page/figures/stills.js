@@ -3,28 +3,13 @@
 import { renderToString } from "preact-render-to-string";
 
 import { Drawing } from "./arcs.js";
-import { Ask, firstScene as firstAsk } from "./ask.js";
-import { Batches, firstScene as firstBatches } from "./batches.js";
-import { Bleu, firstScene as firstBleu } from "./bleu.js";
-import { ByHand, firstScene as firstByHand } from "./by-hand.js";
-import { firstScene as firstLearn, Learn } from "./learn.js";
 import { html } from "./lib/ui.js";
-import { firstScene as firstMap, ModelMap } from "./map.js";
-import { firstScene as firstMaps, Maps } from "./maps.js";
-import { firstScene as firstMoments, Moments } from "./moments.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
 import { finish } from "./model/slices.js";
-import { firstScene as firstPieces, PiecesOfText } from "./pieces.js";
-import { firstScene as firstPositions, Positions } from "./positions.js";
-import { firstScene as firstSampling, Sampling } from "./sampling.js";
-import { firstScene as firstSchedule, Schedule } from "./schedule.js";
-import { firstScene as firstSmoothing, Smoothing } from "./smoothing.js";
-import { firstScene } from "./translation.js";
-import { Translator } from "./translator.js";
-import { firstScene as firstTree, Tree, Whole } from "./tree.js";
+import { FIGURES } from "./registry.js";
 
-export { finish, readingModel, Search };
+export { FIGURES, finish, readingModel, Search };
 
 /** All of the first translation in one drawing, for a file. */
 function Picture({ scene }) {
@@ -32,30 +17,12 @@ function Picture({ scene }) {
   const label = `Written: “${scene.decisions[count - 1].before}”`;
   return html`<${Drawing} scene=${scene} at=${count} aria-label=${label} />`;
 }
-
-const FIGURES = {
-  tree: [Tree, firstTree, Whole],
-  picture: [Picture, firstScene],
-  translator: [Translator, firstScene],
-  learn: [Learn, firstLearn],
-  moments: [Moments, firstMoments],
-  "by-hand": [ByHand, firstByHand],
-  map: [ModelMap, firstMap],
-  maps: [Maps, firstMaps],
-  pieces: [PiecesOfText, firstPieces],
-  ask: [Ask, firstAsk],
-  batches: [Batches, firstBatches],
-  bleu: [Bleu, firstBleu],
-  positions: [Positions, firstPositions],
-  sampling: [Sampling, firstSampling],
-  schedule: [Schedule, firstSchedule],
-  smoothing: [Smoothing, firstSmoothing],
-};
+const PICTURE = { ...FIGURES.translator, Component: Picture };
 
 /** What a figure's component begins with, and its HTML; `whole` is what stands in its place without scripts, or empty. */
 export function still(model, name, data) {
-  const [Figure, sceneOf, WithoutScripts] = FIGURES[name];
-  const scene = sceneOf(model, data);
-  const drawn = (Component) => renderToString(html`<${Component} scene=${scene} />`);
-  return { scene, html: drawn(Figure), whole: WithoutScripts ? drawn(WithoutScripts) : "" };
+  const { Component, firstScene, Whole } = name === "picture" ? PICTURE : FIGURES[name];
+  const scene = firstScene(model, data);
+  const drawn = (Figure) => renderToString(html`<${Figure} scene=${scene} />`);
+  return { scene, html: drawn(Component), whole: Whole ? drawn(Whole) : "" };
 }

@@ -4,52 +4,20 @@ import "./code.js";
 import "./contents.js";
 import "./ideas.js";
 import "./print.js";
-import { startCharts } from "./charts.js";
 import { all } from "./dom.js";
 import { startArriving } from "./folds.js";
 import { startScrolling } from "./scrolling.js";
 import { startTheme } from "./theme.js";
-import { Ask } from "../figures/ask.js";
-import { Batches } from "../figures/batches.js";
-import { Bleu } from "../figures/bleu.js";
-import { ByHand } from "../figures/by-hand.js";
-import { Learn } from "../figures/learn.js";
 import { html } from "../figures/lib/ui.js";
-import { ModelMap } from "../figures/map.js";
-import { Maps } from "../figures/maps.js";
-import { Moments } from "../figures/moments.js";
-import { PiecesOfText } from "../figures/pieces.js";
-import { Positions } from "../figures/positions.js";
-import { Sampling } from "../figures/sampling.js";
-import { Schedule } from "../figures/schedule.js";
-import { Smoothing } from "../figures/smoothing.js";
-import { Translator } from "../figures/translator.js";
-import { Tree } from "../figures/tree.js";
+import { FIGURES } from "../figures/registry.js";
 import { hydrate } from "preact";
-
-const COMPONENTS = {
-  ask: Ask,
-  batches: Batches,
-  bleu: Bleu,
-  "by-hand": ByHand,
-  learn: Learn,
-  map: ModelMap,
-  maps: Maps,
-  moments: Moments,
-  pieces: PiecesOfText,
-  positions: Positions,
-  sampling: Sampling,
-  schedule: Schedule,
-  smoothing: Smoothing,
-  translator: Translator,
-  tree: Tree,
-};
 
 /** Let a figure be played with. */
 function awaken(figure) {
-  const { play } = figure.dataset;
+  const { Component } = FIGURES[figure.dataset.play];
   const scene = JSON.parse(figure.querySelector("script").textContent);
-  hydrate(html`<${COMPONENTS[play]} scene=${scene} />`, figure.querySelector(".stage"));
+  hydrate(html`<${Component} scene=${scene} />`, figure.querySelector(".stage"));
+  figure.dataset.awake = "";
 }
 
 const near = new IntersectionObserver(
@@ -64,6 +32,5 @@ const near = new IntersectionObserver(
 
 startTheme();
 startScrolling();
-startCharts();
 all(".playable").forEach((figure) => near.observe(figure));
 startArriving();

@@ -1,6 +1,5 @@
 // Light or dark: as the system has it, until somebody chooses.
 
-import { drawAgain } from "./charts.js";
 import { remember, remembered, root } from "./dom.js";
 
 const button = document.getElementById("theme");
@@ -9,7 +8,6 @@ function setTheme(theme) {
   root.dataset.theme = theme;
   button.textContent = theme === "dark" ? "Light" : "Dark";
   button.setAttribute("aria-label", `Switch to the ${button.textContent.toLowerCase()} theme`);
-  drawAgain();
 }
 
 button.addEventListener("click", () => {

@@ -1,14 +1,13 @@
 #!/bin/sh
 # Fetch the vendored files again, in the versions that VERSIONS names. Needs npm; a build does not.
-# KaTeX runs while the page is built; its fonts and the text fonts are inlined into the page. Of Vega
-# only the licence is kept here: its code comes with the vl-convert-python package. Figures are drawn
-# by Preact and htm; render-to-string serves the build alone.
+# KaTeX runs while the page is built; its fonts and the text fonts are inlined into the page. Figures
+# are drawn by Preact and htm; render-to-string serves the build alone.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp"
-mkdir -p "$here/katex/fonts" "$here/fonts" "$here/vega" "$here/preact"
+mkdir -p "$here/katex/fonts" "$here/fonts" "$here/preact"
 while read -r package version; do
     archive=$(npm pack --silent "$package@$version")
     rm -rf package
@@ -25,7 +24,6 @@ while read -r package version; do
         if [ "$family" = source-serif-4 ] || [ "$family" = source-sans-3 ]; then
             cp package/files/"$family"-latin-wght-italic.woff2 "$here/fonts/"
         fi ;;
-    vega) cp package/LICENSE "$here/vega/" ;;
     preact)
         cp package/LICENSE package/dist/preact.mjs package/hooks/dist/hooks.mjs "$here/preact/" ;;
     htm)

@@ -1,5 +1,4 @@
-// What the model reads and writes, and sentences to try. The page of another model has another file in this
-// place, which tools/page/own.py writes.
+// What the model reads and writes, and sentences to try.
 
 export const READS = { code: "de", name: "German" };
 export const WRITES = { code: "en" };

@@ -1,4 +1,4 @@
-// The model beside the page or in it, for every figure that computes with it.
+// The model beside the page, for every figure that computes with it.
 
 import { readingModel } from "../model/file.js";
 import { inSlices } from "../model/slices.js";
@@ -6,10 +6,8 @@ import { Button, html, useRef, useState } from "./ui.js";
 
 let asked = null; // the promise of the model
 
-/** What the page holds, or what the side file leaves in the window. */
-async function files() {
-  const inside = document.getElementById("model-inside");
-  if (inside) return JSON.parse(inside.textContent);
+/** What the side file leaves in the window. */
+function files() {
   return new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = "model.js";
