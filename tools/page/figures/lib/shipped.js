@@ -26,7 +26,7 @@ function files() {
 }
 
 /** The model, which is asked for when a figure first needs it; the next touch tries again. */
-export function theModel() {
+function theModel() {
   asked ??= files().then((found) => inSlices(readingModel(found)));
   asked.catch(() => (asked = null));
   return asked;
