@@ -4,13 +4,13 @@ import { renderToString } from "preact-render-to-string";
 
 import { Drawing } from "./arcs.js";
 import { Ask, firstScene as firstAsk } from "./ask.js";
+import { AttentionMaps, firstScene as firstMaps } from "./attention-maps.js";
 import { Batches, firstScene as firstBatches } from "./batches.js";
 import { Bleu, firstScene as firstBleu } from "./bleu.js";
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstLearn, Learn } from "./learn.js";
 import { html } from "./lib/ui.js";
-import { firstScene as firstMap, ModelMap } from "./map.js";
-import { firstScene as firstMaps, Maps } from "./maps.js";
+import { firstScene as firstMap, ModelMap } from "./model-map.js";
 import { firstScene as firstMoments, Moments } from "./moments.js";
 import { readingModel } from "./model/file.js";
 import { Search } from "./model/search.js";
@@ -41,7 +41,7 @@ const FIGURES = {
   moments: [Moments, firstMoments],
   "by-hand": [ByHand, firstByHand],
   map: [ModelMap, firstMap],
-  maps: [Maps, firstMaps],
+  maps: [AttentionMaps, firstMaps],
   pieces: [PiecesOfText, firstPieces],
   ask: [Ask, firstAsk],
   batches: [Batches, firstBatches],

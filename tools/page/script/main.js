@@ -10,13 +10,13 @@ import { startArriving } from "./folds.js";
 import { startScrolling } from "./scrolling.js";
 import { startTheme } from "./theme.js";
 import { Ask } from "../figures/ask.js";
+import { AttentionMaps } from "../figures/attention-maps.js";
 import { Batches } from "../figures/batches.js";
 import { Bleu } from "../figures/bleu.js";
 import { ByHand } from "../figures/by-hand.js";
 import { Learn } from "../figures/learn.js";
 import { html } from "../figures/lib/ui.js";
-import { ModelMap } from "../figures/map.js";
-import { Maps } from "../figures/maps.js";
+import { ModelMap } from "../figures/model-map.js";
 import { Moments } from "../figures/moments.js";
 import { PiecesOfText } from "../figures/pieces.js";
 import { Positions } from "../figures/positions.js";
@@ -34,7 +34,7 @@ const COMPONENTS = {
   "by-hand": ByHand,
   learn: Learn,
   map: ModelMap,
-  maps: Maps,
+  maps: AttentionMaps,
   moments: Moments,
   pieces: PiecesOfText,
   positions: Positions,
