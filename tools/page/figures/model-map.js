@@ -38,7 +38,8 @@ export function ModelMap({ scene: first }) {
     await pause(2 * milliseconds); // two lines are read there
     await arriving.current;
   };
-  const player = usePlayer(stops.length, { at: stopAt(stops, first) + 1, wait });
+  const player = usePlayer(stops.length, { wait }); // as if at its end: to play is to begin
+  const byHand = useRef(0); // the turn of the player that a choice by hand has ended
   const state = useCuts(scene.read); // what is switched off
 
   function go(changes) {
@@ -49,14 +50,15 @@ export function ModelMap({ scene: first }) {
   /** A box, a layer or a word is chosen by hand: the player stands still, at its stop if there is one. */
   function choose(changes) {
     player.show(stopAt(stops, { ...latest.current, ...changes }) + 1 || player.at);
+    byHand.current = player.turn;
     go(changes);
   }
 
   useEffect(() => {
-    if (!player.isUsed) return;
     const { place, layer } = stops[player.at - 1];
-    if (stopAt(stops, latest.current) !== player.at - 1) go({ place, layer });
-  }, [player.at]);
+    const isThere = stopAt(stops, latest.current) === player.at - 1;
+    if (player.turn !== byHand.current && !isThere) go({ place, layer });
+  }, [player.turn, player.at]);
 
   function point(place) {
     clearTimeout(resting.current);

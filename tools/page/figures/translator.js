@@ -203,8 +203,13 @@ export function Translator({ scene: first }) {
     const box = rows.querySelector(".written .now");
     if (box) rows.scrollLeft += box.getBoundingClientRect().right - rows.getBoundingClientRect().right + 100;
   }, [scene, at]);
+  function goTo(step) {
+    look(null);
+    player.show(step);
+  }
+
   const drawing = (tall) => html`<div class=${`${tall ? "columns" : "rows"} scroll`}>
-    <${Drawing} scene=${scene} at=${at} tall=${tall} toward=${toward} onChoose=${(t) => player.show(t)} onLook=${look} />
+    <${Drawing} scene=${scene} at=${at} tall=${tall} toward=${toward} onChoose=${goTo} onLook=${look} />
   </div>`;
   return html`<div class=${classes({ translator: true, playing: player.playing })} ref=${figure}>
     <${Field} sentence=${sentence} />
