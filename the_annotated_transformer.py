@@ -3505,11 +3505,11 @@ def a_finished_model_meets_a_new_word():
 # %% tags=["hide-input"]
 @example
 def cut_a_text():
-    vocabulary = translator_at_hand().vocabularies[0]
+    translator = translator_at_hand()
+    words = "Ein Schornsteinfeger trägt eine Leiter durch die Straße.".split()
     rows = []
-    for word in "Ein Schornsteinfeger trägt eine Leiter durch die Straße.".split():
-        [ids] = vocabulary.encode([word])
-        pieces = [vocabulary.words[number] for number in ids]
+    for word, (*ids, _end) in zip(words, source_ids(translator, words), strict=True):
+        pieces = [translator.vocabularies[0].words[number] for number in ids]
         rows.append((word, " ".join(pieces), " ".join(map(str, ids))))
     return table(rows, ["word", "pieces", "numbers"])
 

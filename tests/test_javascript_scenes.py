@@ -18,8 +18,8 @@ pytestmark = pytest.mark.browser
 def engine(chromium):
     """A window with the shipped model, and no page."""
     tab = engine_in(chromium)
-    tab.add_script_tag(content=bundle.bundle(FIGURES / "map.js", "map"))
-    tab.add_script_tag(content=bundle.bundle(FIGURES / "maps/scene.js", "maps"))
+    tab.add_script_tag(content=bundle.bundle(FIGURES / "model-map.js", "map"))
+    tab.add_script_tag(content=bundle.bundle(FIGURES / "attention-maps/scene.js", "maps"))
     return tab
 
 

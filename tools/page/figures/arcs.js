@@ -1,7 +1,7 @@
 // The drawing of a translation: two rows of subwords, and arcs of attention between them.
 
 import { SPACE } from "./model/subwords.js";
-import { READS } from "./lib/corpus.js";
+import { READS, WRITES } from "./lib/corpus.js";
 import { arrows } from "./lib/keys.js";
 import { spelt } from "./lib/text.js";
 import { classes, html } from "./lib/ui.js";
@@ -90,24 +90,31 @@ export function Drawing({ scene, at, tall = false, toward = null, onChoose, onLo
     onBlur: () => onLook(null),
     onClick: () => onLook(s),
   });
+  const goTo = (step) => ({
+    role: "button",
+    "aria-label": inWords(scene, step),
+    tabindex: step === at ? 0 : -1,
+    onClick: () => onChoose(step),
+    onKeyDown: ({ key }) => key === "Enter" && onChoose(step),
+  });
   const asked = source.map((piece, s) =>
-    box(piece, lines[0][s], tall ? 0 : near - 36, classes({ now: s === toward }), onLook ? look(s) : {}),
+    box(piece, lines[0][s], tall ? 0 : near - 36, classes({ now: s === toward }), onLook && look(s)),
   );
   const written = decisions.map(({ piece, share }, t) =>
     box(piece, lines[1][t], far, classes(state(t + 1)), {
       style: `--doubt:${Math.round(100 * (1 - share))}%`,
-      onClick: onChoose && (() => onChoose(t + 1)),
+      ...(onChoose && goTo(t + 1)),
     }),
   );
   const label = at > decisions.length ? "" : inWords(scene, at);
-  const least = tall || !onChoose ? null : `min-width:${Math.round(0.7 * width)}px`; // no letter is drawn smaller than that
-  const told = { role: "img", "aria-label": label, ...rest };
-  return html`<svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} style=${least} ...${onLook ? {} : told}>
-    ${
-      onLook
-        ? html`<g ...${told}>${arcs.reverse()}${written}</g>
-          <g class="german" role="group" aria-label=${`${READS.name}: where the model looks`} onKeyDown=${WALK}>${asked}</g>`
-        : html`${arcs.reverse()}${asked}${written}`
-    }
+  const image = { role: "img", "aria-label": label, ...rest };
+  const size = { viewBox: `0 0 ${width} ${height}`, width, height };
+  if (!onLook) return html`<svg ...${size} ...${image}>${arcs.reverse()}${asked}${written}</svg>`;
+  const least = tall ? null : `min-width:${Math.round(0.7 * width)}px`; // no letter is drawn smaller than that
+  const group = (name, code, says) => ({ class: name, lang: code, role: "group", "aria-label": says });
+  return html`<svg ...${size} style=${least}>
+    <g ...${image}>${arcs.reverse()}</g>
+    <g ...${group("german", READS.code, `${READS.name}: where the model looks`)} onKeyDown=${WALK}>${asked}</g>
+    <g ...${group("written", WRITES.code, "Written: where each piece comes from")} onKeyDown=${WALK}>${written}</g>
   </svg>`;
 }

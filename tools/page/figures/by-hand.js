@@ -1,14 +1,12 @@
-// Attention by hand (Part 1): a plane of words, the stages of `attention` as a table, three experiments.
+// Attention by hand (Part 1): a plane of words, the stages of `attention` as a table, two experiments.
 
 import { pause } from "./model/slices.js";
-import { Dials } from "./by-hand/dials.js";
 import { Handle } from "./by-hand/handle.js";
-import { Heat } from "./by-hand/heat.js";
 import { Drawing, Legend } from "./by-hand/plane.js";
-import { apply, EXPERIMENTS, FIRST, firstScene, matrixOf, sceneOf } from "./by-hand/scene.js";
+import { pair, Says, WidthSays } from "./by-hand/says.js";
+import { EXPERIMENTS, FIRST, firstScene, sceneOf } from "./by-hand/scene.js";
 import { STAGES } from "./by-hand/stages.js";
 import { Quote, Stages } from "./by-hand/table.js";
-import { pair, Says, WidthSays } from "./by-hand/words.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { Slider } from "./lib/slider.js";
 import { decimal } from "./lib/text.js";
@@ -33,11 +31,14 @@ function Experiments({ chosen, onChoose }) {
   </div>`;
 }
 
-/** What the reader sets by a list, a slider and a box. */
+/** What the reader sets by a list, a slider and boxes. */
 function Settings({ scene, onChange }) {
   const { rows, asks, width, divide } = scene;
+  const box = (name, label) => html`<label><input
+    type="checkbox" autocomplete="off" checked=${scene[name]} onChange=${({ target }) => onChange({ [name]: target.checked })}
+  /><span>${label}</span></label>`;
   return html`<div class="controls">
-    <label>asks <select autocomplete="off" value=${asks}
+    <label>asks <select lang="de" autocomplete="off" value=${asks}
       onChange=${({ target }) => onChange({ asks: target.value, query: null })}>
       ${rows.map(({ word }) => html`<option key=${word} value=${word}>${word}</option>`)}
     </select></label>
@@ -45,30 +46,28 @@ function Settings({ scene, onChange }) {
       label=${html`width d<sub>k</sub>`} min="1" max=${WIDEST} step="1" value=${Math.log2(width)}
       says=${String(width)} onMove=${(power) => onChange({ width: 2 ** power })}
     />
-    <label><input type="checkbox" autocomplete="off" checked=${divide}
-      onChange=${({ target }) => onChange({ divide: target.checked })}
-    /><span>divide by √d<sub>k</sub></span></label>
+    ${box("divide", html`divide by √d<sub>k</sub>`)}${box("mask", "hide later words")}
     <p class="honest"><${WidthSays} width=${width} divide=${divide} /></p>
   </div>`;
 }
 
 export function ByHand({ scene: first }) {
-  const [wish, setWish] = useState(null); // nothing, until the reader has changed something
+  const [choice, setChoice] = useState(null); // nothing, until the reader has changed something
   const [pointed, setPointed] = useState(null); // the stage that is pointed at
   const [quiet, setQuiet] = useState(false); // while a handle moves, the handle itself speaks
   const [experiment, setExperiment] = useState(null);
   const player = usePlayer(STAGES.length, { first: 0, at: 0, wait: slowly });
-  const scene = useMemo(() => (wish ? sceneOf(first.rows, wish) : first), [wish]);
+  const scene = useMemo(() => (choice ? sceneOf(first.rows, choice) : first), [choice]);
   const stage = pointed ?? player.at;
 
   function change(changes, silently = false) {
-    setWish((last) => ({ ...(last ?? FIRST), ...changes }));
+    setChoice((last) => ({ ...(last ?? FIRST), ...changes }));
     setQuiet(silently);
   }
 
   function begin(chosen) {
     setExperiment(chosen);
-    change(chosen?.wish ?? FIRST);
+    change(chosen?.choice ?? FIRST);
     player.show(0);
   }
 
@@ -78,19 +77,18 @@ export function ByHand({ scene: first }) {
   }
 
   const ask = (word) => change({ asks: word, query: null });
-  const back = (role, point) => apply(matrixOf(-scene.angles[role]), point); // before the matrix
   const keys = scene.rows.map(
     ({ word, key, weight }, number) => html`<${Handle}
       key=${word} kind="of-key" label=${`key of ${word}`} place=${key}
       text=${`${pair(key)}, weight ${decimal(weight)}`}
-      onMove=${(point) => change({ keys: { ...scene.keys, [number]: back("key", point) } }, true)}
+      onMove=${(point) => change({ keys: { ...scene.keys, [number]: point } }, true)}
       onChoose=${() => ask(word)}
     />`,
   );
   const query = html`<${Handle}
     kind="of-query" label="query" place=${scene.asked}
     text=${`${pair(scene.asked)}, answer ${pair(scene.answer)}`}
-    onMove=${(point) => change({ query: back("query", point) }, true)}
+    onMove=${(point) => change({ query: point }, true)}
   />`;
   return html`<div class=${`by-hand at-${stage}`}>
     <${Experiments} chosen=${experiment} onChoose=${begin} />
@@ -101,16 +99,12 @@ export function ByHand({ scene: first }) {
           <${Drawing} scene=${scene} stage=${stage} onAsk=${ask} />${keys}${query}
         </div>
         <${Legend} scene=${scene} />
-        <${Controls} player=${player} />
-        <p class="said" aria-live=${quiet ? "off" : "polite"}><${Says} scene=${scene} stage=${stage} /></p>
       </div>
       <div class="computed">
+        <${Controls} player=${player} />
         <${Stages} ...${{ scene, stage }} pinned=${player.at} onPoint=${setPointed} onChoose=${choose} />
         <${Quote} stage=${stage} />
-      </div>
-      <div class="turned">
-        <${Dials} angles=${scene.angles} onTurn=${(angles) => change({ angles }, true)} />
-        <${Heat} scene=${scene} onAsk=${ask} onMask=${() => change({ mask: !scene.mask })} />
+        <p class="said" aria-live=${quiet ? "off" : "polite"}><${Says} scene=${scene} stage=${stage} /></p>
       </div>
     </div>
   </div>`;

@@ -4,7 +4,7 @@ import { sum } from "./model/arithmetic.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { continued, decimal, grouped } from "./lib/text.js";
 import { Button, html, useState } from "./lib/ui.js";
-import { joined } from "./map/pieces.js";
+import { joined } from "./model-map/pieces.js";
 
 const ROWS = 16; // subwords of a translation that are shown at most
 const MORE = 2; // subwords that are shown beyond the last translation: a fresh model finds no end

@@ -52,16 +52,16 @@ function Key({ words }) {
 }
 
 export function PiecesOfText({ scene: first }) {
-  const { scene, plan, line, wish } = useScene(first, ["text"], sceneOf);
+  const { scene, choice, line, choose } = useScene(first, ["text"], sceneOf);
   const { words } = scene;
   const count = words.flat().length;
   const says = `${count} ${count === 1 ? "subword" : "subwords"}.`;
   return html`<div class="small cutting">
     <div class="controls">
       <label class="field"><span>Any text</span><input
-        type="text" autocomplete="off" spellcheck="false" maxlength=${LONGEST} value=${plan.text}
-        onInput=${({ target }) => wish({ text: target.value })} /></label>
-      ${EXAMPLES.map(([text, lang]) => html`<${Button} lang=${lang} onClick=${() => wish({ text })}>${text}<//>`)}
+        type="text" autocomplete="off" spellcheck="false" maxlength=${LONGEST} value=${choice.text}
+        onInput=${({ target }) => choose({ text: target.value })} /></label>
+      ${EXAMPLES.map(([text, lang]) => html`<${Button} lang=${lang} onClick=${() => choose({ text })}>${text}<//>`)}
     </div>
     <p class="says" role="status">${line || says}</p>
     <ol class="boxes">${words.map((pieces) => html`<li>${pieces.map(Box)}</li>`)}</ol>

@@ -6,8 +6,8 @@
 // there are no scripts, if a figure shows only a part at a time.
 
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
-import { firstScene as firstMap, ModelMap } from "./map.js";
-import { firstScene as firstMaps, Maps } from "./maps.js";
+import { firstScene as firstMap, ModelMap } from "./model-map.js";
+import { AttentionMaps, firstScene as firstMaps } from "./attention-maps.js";
 import { firstScene as firstMoments, Moments } from "./moments.js";
 import { firstScene as firstPieces, PiecesOfText } from "./pieces.js";
 import { firstScene as firstSampling, Sampling } from "./sampling.js";
@@ -22,6 +22,6 @@ export const FIGURES = {
   moments: { replaces: "watch-it-learn", Component: Moments, firstScene: firstMoments, record: "learning" },
   pieces: { replaces: "cut-a-text", Component: PiecesOfText, firstScene: firstPieces },
   tree: { replaces: "one-search", Component: Tree, firstScene: firstTree, Whole },
-  maps: { replaces: "attention-maps", Component: Maps, firstScene: firstMaps },
+  maps: { replaces: "attention-maps", Component: AttentionMaps, firstScene: firstMaps },
   sampling: { replaces: "next-token", Component: Sampling, firstScene: firstSampling },
 };

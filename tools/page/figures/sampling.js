@@ -86,13 +86,13 @@ function Row({ name, before, now, count }) {
 
 export function Sampling({ scene }) {
   const { written, names, logProbs } = scene;
-  const [wish, setWish] = useState(FIRST);
+  const [choice, setChoice] = useState(FIRST);
   const [counts, setCounts] = useState(null); // of tokens drawn since the last change
-  const probabilities = drawnFrom(logProbs, wish);
+  const probabilities = drawnFrom(logProbs, choice);
   const model = logProbs.map(Math.exp);
-  const { temperature, topK, topP } = wish;
+  const { temperature, topK, topP } = choice;
   function change(changes) {
-    setWish((last) => ({ ...last, ...changes }));
+    setChoice((last) => ({ ...last, ...changes }));
     setCounts(null);
   }
   const rest = (numbers) => sum(numbers.slice(NAMED));

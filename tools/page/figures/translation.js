@@ -1,17 +1,14 @@
-// From a plan to a scene: what the translator of the first screen is asked, and all that it shows.
+// From a choice to a scene: what the translator of the first screen is asked, and all that it shows.
 //
-// A *plan* is what is wished for: a text, how to search, the ids that the reader has chosen, the path
-// that they left (`old`), the head whose attention is drawn. The model makes a *scene* of it: plain data.
+// A *choice* is a text, how to search, the ids that the reader has chosen, the path that they left (`old`), the head
+// whose attention is drawn. The model makes a *scene* of it: plain data.
 
 import { likeliest, sum } from "./model/arithmetic.js";
-import { pathsTo, searchFor } from "./model/search.js";
+import { ALPHA, BEAM, pathsTo, searchFor } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { SPACE } from "./model/subwords.js";
 import { fitted, hintOfRead, readBy } from "./lib/sentence.js";
 import { SENTENCE } from "./lib/text.js";
-
-const BEAM = 4; // of the paper, as alpha is
-const ALPHA = 0.6;
 
 /** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
 function weightsOf(path, { layer, head }) {
@@ -47,15 +44,15 @@ function ghostOf(model, old, written, chosen) {
   return { before, rest: model.decode(old).slice(before.length) };
 }
 
-/** All that is shown of a plan, as work that yields. */
-export function* sceneOf(model, plan) {
-  const read = readBy(model, plan.text);
+/** All that is shown of a choice, as work that yields. */
+export function* sceneOf(model, choice) {
+  const read = readBy(model, choice.text);
   const search = yield* searchFor(model, read);
   const known = (ids) => (ids.every((id) => id < model.words.length) ? ids : []);
   let last = search.start;
-  for (const id of known(plan.chosen)) if (last.next) last = search.extend(last, id);
+  for (const id of known(choice.chosen)) if (last.next) last = search.extend(last, id);
   const chosen = last.written;
-  if (plan.beam) last = yield* search.translating(BEAM, ALPHA, last);
+  if (choice.beam) last = yield* search.translating(BEAM, ALPHA, last);
   else for (last of search.greedy(last)) yield;
   const paths = pathsTo(last);
   const source = search.ids.map((id) => model.words[id]);
@@ -64,35 +61,28 @@ export function* sceneOf(model, plan) {
     piece: model.words[path.written[path.written.length - 1]],
     share: Math.exp(path.logp - path.from.logp),
     before: model.decode(path.from.written),
-    weights: weightsOf(path.from, plan.view),
+    weights: weightsOf(path.from, choice.view),
     ...offersOf(model, path),
   }));
   return {
-    ...plan,
+    ...choice,
     read,
     chosen,
     source,
     ids: last.written,
     decisions,
     stop: mostUncertain(decisions, chosen.length),
-    ghost: ghostOf(model, known(plan.old), last.written, chosen.length),
-    hint: last.ended ? hintOfRead(plan.text, read, source) : runaway,
+    ghost: ghostOf(model, known(choice.old), last.written, chosen.length),
+    hint: last.ended ? hintOfRead(choice.text, read, source) : runaway,
     size: { layers: model.N, heads: model.h },
   };
 }
 
-const firstPlan = (model) => ({
-  text: SENTENCE,
-  beam: true,
-  chosen: [],
-  old: [],
-  view: { layer: model.N - 1, head: null },
-});
-
-/** What the page shows before anybody has touched it, as work that yields. */
-export const opening = (model) => sceneOf(model, firstPlan(model));
-
-export const firstScene = (model) => finish(opening(model));
+/** What the page shows before anybody has touched it. */
+export function firstScene(model) {
+  const view = { layer: model.N - 1, head: null };
+  return finish(sceneOf(model, { text: SENTENCE, beam: true, chosen: [], old: [], view }));
+}
 
 // In an address --------------------------------------------------------------------------------------
 
@@ -113,7 +103,7 @@ export function addressOf({ text, beam, chosen, old, view, at }) {
 }
 
 /** What an address asks for; null where it asks for no sentence, or for what cannot be. */
-export function planIn(hash, { layers, heads }) {
+export function choiceIn(hash, { layers, heads }) {
   if (!hash.startsWith("#s=")) return null;
   const asked = new Map(
     hash

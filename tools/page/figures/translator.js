@@ -1,17 +1,16 @@
 // The translator of the first screen: make a German caption, see its translation, and derail it.
 //
-// The plan that the reader wishes for becomes a scene in translation.js; here it is drawn, and played.
+// What the reader chooses becomes a scene in translation.js; here it is drawn, and played.
 
 import { KNOWN, READS, SENTENCES } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
-import { useScene } from "./lib/scene.js";
 import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
 import { spelt } from "./lib/text.js";
 import { UMLAUTS } from "./lib/umlauts.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useRef, useState } from "./lib/ui.js";
 import { Drawing, inWords, lookedAt } from "./arcs.js";
 import { Candidates, English, Ghost } from "./candidates.js";
-import { addressOf, planIn, sceneOf } from "./translation.js";
+import { addressOf, choiceIn, sceneOf } from "./translation.js";
 import { BANK, thrown, withWord, wordsOf } from "./words.js";
 
 const BEFORE = 150; // milliseconds in sight, before it plays by itself
@@ -90,10 +89,8 @@ function useOpening(figure, player, stop) {
   useEffect(() => {
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (still || location.hash.startsWith("#s=")) return;
-    const { turn } = player;
     const { current } = figure;
     let clock;
-    let playing = 0; // the player's turn, once it plays
     const seen = new IntersectionObserver(
       ([{ isIntersecting }]) => {
         clearTimeout(clock);
@@ -105,61 +102,54 @@ function useOpening(figure, player, stop) {
       clearTimeout(clock);
       seen.disconnect();
     };
-    function play() {
-      give();
-      if (player.turn !== turn || current.contains(document.activeElement)) return;
-      player.restart(player.count);
-      player.play(stop);
-      playing = player.turn;
-    }
     const enter = ({ target }) => {
       if (!target.matches(":focus-visible")) return;
       give();
-      if (playing === player.turn) player.show(stop);
+      if (player.playing) player.show(stop);
     };
+    const leave = () => current.removeEventListener("focusin", enter);
+    function play() {
+      give();
+      if (player.isUsed || current.contains(document.activeElement)) return;
+      player.restart(player.count);
+      player.play(stop).then(leave);
+    }
     seen.observe(current.querySelector(".outcome"));
     current.addEventListener("focusin", enter);
     return () => {
       give();
-      current.removeEventListener("focusin", enter);
+      leave();
     };
   }, []);
 }
 
 export function Translator({ scene: first }) {
-  const {
-    scene,
-    wished,
-    line,
-    wish: ask,
-  } = useScene(first, ["text", "beam", "chosen", "old", "view"], sceneOf);
-  const sentence = useSentence(scene, translate);
+  const names = ["text", "beam", "chosen", "old", "view"];
+  const translator = useSentence(first, names, sceneOf, translate, { chosen: [], old: [] });
+  const { scene, latest, line, sentence } = translator;
   const [copied, setCopied] = useState(null); // what came of it
   const [toward, look] = useState(null); // a piece of the source
   const player = usePlayer(first.decisions.length, { at: first.stop });
-  const held = useRef(null); // where the candidates stand while the rest is written
   const figure = useRef(null);
   const drawings = useRef(null);
   useOpening(figure, player, first.stop);
 
-  /** Change the plan; once its scene is there, `then` says where to look. */
-  function wish(changes, then) {
-    const typed = sentence.settle();
-    if (typed) changes = { ...changes, text: typed, chosen: [], old: [] };
+  /** Change the choice; once its scene is there, `then` says where to look. */
+  function choose(changes, then) {
     setCopied(null);
-    const linked = planIn(location.hash, scene.size); // then no stale link is left
-    if (linked) history.replaceState(null, "", addressOf({ ...wished.current, ...changes }));
-    ask(changes, (next) => {
-      wished.current = { ...wished.current, chosen: next.chosen };
+    translator.choose(changes, (next, isTyped) => {
+      latest.current = { ...latest.current, chosen: next.chosen };
       look(null);
-      (typed ? fromStart : then)(next);
+      (isTyped ? fromStart : then)(next);
     });
+    const linked = choiceIn(location.hash, scene.size); // then no stale link is left
+    if (linked) history.replaceState(null, "", addressOf(latest.current));
   }
 
   /** Translate a text; it is played if it was typed here. */
   function translate(text, isOwn) {
     const toStop = ({ decisions, stop }) => player.restart(decisions.length, stop);
-    wish({ text, chosen: [], old: [] }, isOwn ? fromStart : toStop);
+    choose({ text, chosen: [], old: [] }, isOwn ? fromStart : toStop);
   }
 
   function fromStart({ decisions, stop }) {
@@ -168,25 +158,22 @@ export function Translator({ scene: first }) {
   }
 
   const at = Math.min(player.at, scene.decisions.length);
-  const stays = held.current?.turn === player.turn;
-  const under = stays ? Math.min(held.current.at, scene.decisions.length) : at; // the word of the candidates
+  const stays = player.held !== null; // the candidates stay while the rest is written
+  const under = stays ? Math.min(player.held, scene.decisions.length) : at; // the word of the candidates
 
   /** Another piece: the rest is written anew, while the candidates stay where they are. */
   const overrule = (id) =>
-    wish({ chosen: [...scene.ids.slice(0, under - 1), id], old: scene.ids }, async ({ decisions }) => {
+    choose({ chosen: [...scene.ids.slice(0, under - 1), id], old: scene.ids }, async ({ decisions }) => {
       player.restart(decisions.length, under);
-      const played = player.play();
-      const { turn } = player;
-      held.current = { turn, at: under };
-      await played;
-      if (player.turn === turn) player.show(under);
+      player.held = under;
+      if (await player.play()) player.show(under);
     });
 
   const takeBack = () =>
-    wish({ chosen: [], old: [] }, ({ decisions }) => player.restart(decisions.length, under));
+    choose({ chosen: [], old: [] }, ({ decisions }) => player.restart(decisions.length, under));
 
   async function copyLink() {
-    const address = addressOf({ ...wished.current, at: under });
+    const address = addressOf({ ...latest.current, at: under });
     history.replaceState(null, "", address);
     const done = navigator.clipboard?.writeText(location.href) ?? Promise.reject();
     setCopied(
@@ -199,11 +186,11 @@ export function Translator({ scene: first }) {
 
   useEffect(() => {
     const arrive = () => {
-      const asked = planIn(location.hash, first.size);
+      const asked = choiceIn(location.hash, first.size);
       if (!asked) return;
-      const { at: stop, ...plan } = asked;
-      sentence.put(plan.text); // the address is the last wish
-      wish(plan, (next) => (stop ? player.restart(next.decisions.length, stop) : fromStart(next)));
+      const { at: stop, ...choice } = asked;
+      sentence.put(choice.text); // the address is what was chosen last
+      choose(choice, (next) => (stop ? player.restart(next.decisions.length, stop) : fromStart(next)));
     };
     arrive();
     addEventListener("hashchange", arrive);
@@ -211,13 +198,18 @@ export function Translator({ scene: first }) {
   }, []);
 
   useLayoutEffect(() => {
-    if (player.turn === 0) return; // nobody has touched it
+    if (!player.isUsed) return;
     const [rows] = drawings.current.children;
-    const box = rows.querySelector(".piece.now[style]");
+    const box = rows.querySelector(".written .now");
     if (box) rows.scrollLeft += box.getBoundingClientRect().right - rows.getBoundingClientRect().right + 100;
   }, [scene, at]);
+  function goTo(step) {
+    look(null);
+    player.show(step);
+  }
+
   const drawing = (tall) => html`<div class=${`${tall ? "columns" : "rows"} scroll`}>
-    <${Drawing} scene=${scene} at=${at} tall=${tall} toward=${toward} onChoose=${(t) => player.show(t)} onLook=${look} />
+    <${Drawing} scene=${scene} at=${at} tall=${tall} toward=${toward} onChoose=${goTo} onLook=${look} />
   </div>`;
   return html`<div class=${classes({ translator: true, playing: player.playing })} ref=${figure}>
     <${Field} sentence=${sentence} />
@@ -246,12 +238,12 @@ export function Translator({ scene: first }) {
         <summary>Heads, search, link</summary>
       <div class="controls">
         <label>Written by <select autocomplete="off" value=${scene.beam ? "beam" : "greedy"}
-          onChange=${({ target }) => wish({ beam: target.value === "beam" }, fromStart)}>
+          onChange=${({ target }) => choose({ beam: target.value === "beam" }, fromStart)}>
           <option value="beam">a beam of four</option><option value="greedy">greedy decoding</option>
         </select></label>
         <${Button} onClick=${copyLink}>${copied ?? "Copy the link to this"}<//>
       </div>
-      <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => wish({ view }, () => {})} />
+      <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => choose({ view }, () => {})} />
       <div class="chips" lang=${READS.code} role="group" aria-label="Captions to try">
         ${SENTENCES.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>

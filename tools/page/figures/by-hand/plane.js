@@ -4,11 +4,9 @@ import { sum } from "../model/arithmetic.js";
 import { decimal } from "../lib/text.js";
 import { classes, html } from "../lib/ui.js";
 import { at, Chain, degreesOf, Shadows, straight } from "./constructions.js";
-import { distance, LIMIT } from "./scene.js";
+import { pair } from "./says.js";
+import { LIMIT } from "./scene.js";
 import { COMPARE, DIVIDE, MIX, SOFTMAX, STAGES } from "./stages.js";
-import { applied, pair } from "./words.js";
-
-const APART = 0.03; // points that lie closer are drawn as one
 
 function Arrow({ to, kind }) {
   const length = Math.hypot(...to);
@@ -33,7 +31,6 @@ function Axes() {
 }
 
 const radius = (weight) => Math.round(48 * Math.sqrt(weight)); // so that areas compare as weights do
-const isApart = ({ key, value }) => distance(key, value) > APART;
 
 /** How much of a box, given by its middle and half its sides, lies in another. */
 function overlap([middle, half], [otherMiddle, otherHalf]) {
@@ -55,8 +52,8 @@ function freest(places, half, taken) {
   return best;
 }
 
-/** Keys and values of all words; which of their marks are seen at a stage, the style sheet says. */
-function Marks({ rows, stage, onAsk }) {
+/** Keys of all words, and values where they lie apart; which of their marks are seen at a stage, the style sheet says. */
+function marksOf({ rows, stage, onAsk }) {
   const sized = stage === 0 || stage >= SOFTMAX;
   const discs = rows.map(({ word, key, weight, open, moved }) => {
     const [x, y] = at(key);
@@ -79,21 +76,23 @@ function Marks({ rows, stage, onAsk }) {
     const line = freest(places, [half, 20], taken)[1] - 3; // the upper of two
     return html`<g key=${word} class=${classes({ closed: !open })}>
       <text class="word" x=${x} y=${line} onClick=${() => onAsk(word)}>
-        <tspan class="own">${word}</tspan><tspan class="gloss" x=${x} dy="19">${gloss}</tspan>
+        <tspan class="own" lang="de">${word}</tspan><tspan class="gloss" x=${x} dy="19">${gloss}</tspan>
       </text>
       ${open ? "" : html`<path class="through" d=${`M${x - half},${line - 6}h${2 * half}`} />`}
     </g>`;
   });
-  const values = rows.filter(isApart).map(({ word, value, open }) => {
-    const [x, y] = at(value);
-    const half = 4 * word.length;
-    const beside = [x + 11 + half, x - 11 - half].map((middle) => [middle, y]);
-    const name = freest([[x, y - 18], [x, y + 19], ...beside], [half, 9], taken);
-    return html`<g key=${word} class=${classes({ value: true, closed: !open })}>
+  const values = rows
+    .filter(({ moved }) => moved)
+    .map(({ word, value, open }) => {
+      const [x, y] = at(value);
+      const half = 4 * word.length;
+      const beside = [x + 11 + half, x - 11 - half].map((middle) => [middle, y]);
+      const name = freest([[x, y - 18], [x, y + 19], ...beside], [half, 9], taken);
+      return html`<g key=${word} class=${classes({ value: true, closed: !open })}>
       <rect x=${x - 6} y=${y - 6} width="12" height="12" />
-      <text x=${name[0]} y=${name[1] + 5}>${word}</text>
+      <text lang="de" x=${name[0]} y=${name[1] + 5}>${word}</text>
     </g>`;
-  });
+    });
   return [discs, values, names];
 }
 
@@ -105,38 +104,35 @@ function describe({ asks, asked, answer }, stage) {
   return `Words in a plane. ${asks} asks: ${arrows}. ${weights}${seen}`;
 }
 
-/** The drawing; its handles lie above it. */
+/** The drawing; its handles lie above it. Words are for the mouse: the keyboard has the handles. */
 export function Drawing({ scene, stage, onAsk }) {
   const [corner, side] = [-100 * LIMIT, 200 * LIMIT];
-  const [discs, values, names] = Marks({ rows: scene.rows, stage, onAsk });
+  const [discs, values, names] = marksOf({ rows: scene.rows, stage, onAsk });
   const answered = stage === 0 || stage === MIX;
   const shadowed = stage === COMPARE || stage === DIVIDE;
-  const room = `${corner} ${corner} ${side} ${side}`;
-  return html`<svg viewBox=${room} role="img" aria-label=${describe(scene, stage)}>
-    <${Axes} />${discs}
-    ${shadowed ? html`<${Shadows} scene=${scene} divided=${stage === DIVIDE} />` : ""}
-    <${Arrow} to=${scene.asked} kind="query" />
-    ${answered ? html`<${Arrow} to=${scene.answer} kind="answer" />` : ""}
-    ${stage === MIX ? html`<${Chain} rows=${scene.rows} />` : ""}
-    ${values}${names}
+  return html`<svg viewBox=${`${corner} ${corner} ${side} ${side}`}>
+    <g role="img" aria-label=${describe(scene, stage)}>
+      <${Axes} />${discs}
+      ${shadowed ? html`<${Shadows} scene=${scene} divided=${stage === DIVIDE} />` : ""}
+      <${Arrow} to=${scene.asked} kind="query" />
+      ${answered ? html`<${Arrow} to=${scene.answer} kind="answer" />` : ""}
+      ${stage === MIX ? html`<${Chain} rows=${scene.rows} />` : ""}
+      ${values}
+    </g>
+    <g aria-hidden="true">${names}</g>
   </svg>`;
 }
 
-/** What the marks of the plane mean; where the three roles coincide, it says so. */
-export function Legend({ scene }) {
-  const { asked, answer, rows, angles, moved } = scene;
-  const turned = (role, letter) => (angles[role] ? html` ${applied(letter)}` : "");
+/** What the marks of the plane mean. */
+export function Legend({ scene: { asked, answer, rows } }) {
   const item = (sample, text) =>
     html`<span><svg viewBox="0 0 30 12" aria-hidden="true">${sample}</svg>${text}</span>`;
   const key = html`<circle class="disc" cx="15" cy="6" r="6" /><circle class="dot" cx="15" cy="6" r="3" />`;
   const value = html`<g class="value"><rect x="10" y="1" width="10" height="10" /></g>`;
-  const dashed = html`<path class="query" d="M0,6H30" />`;
-  const thick = html`<path class="answer" d="M0,6H30" />`;
-  const apart = rows.some(isApart) ? turned("value", "V") : ": at its key";
+  const apart = rows.some(({ moved }) => moved);
   return html`<p class="legend">
-    ${item(dashed, html`query${moved ? "" : turned("query", "Q")} <b>${pair(asked)}</b>`)}
-    ${item(thick, html`answer <b>${pair(answer)}</b>`)}
-    ${item(key, html`key${turned("key", "K")}, its disc: weight`)}
-    ${item(value, html`value${apart}`)}
+    ${item(html`<path class="query" d="M0,6H30" />`, html`query <b>${pair(asked)}</b>`)}
+    ${item(html`<path class="answer" d="M0,6H30" />`, html`answer <b>${pair(answer)}</b>`)}
+    ${item(key, "key, its disc: weight")}${item(value, apart ? "value" : "value: at its key")}
   </p>`;
 }

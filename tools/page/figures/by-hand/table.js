@@ -39,9 +39,7 @@ export function Stages({ scene, stage, pinned, onPoint, onChoose }) {
   const rows = scene.rows.map(({ word, product, score, open, weight, share }) => {
     const masked = html`<td class=${classes({ closed: true, lit: stage === MASK })}>closed</td>`;
     return html`<tr key=${word}>
-      <th scope="row" class=${classes({ asks: word === scene.asks })}>
-        ${word}
-      </th>
+      <th scope="row" lang="de" class=${classes({ asks: word === scene.asks })}>${word}</th>
       <${ScoreCell} value=${product} lit=${stage === COMPARE} />
       <${ScoreCell} value=${score} lit=${stage === DIVIDE} />
       ${open ? html`<${ScoreCell} value=${score} lit=${stage === MASK} />` : masked}

@@ -8,17 +8,3 @@ export function shareOf({ clientX, clientY }, element) {
   const { left, top, width, height } = element.getBoundingClientRect();
   return [(clientX - left) / width, (clientY - top) / height];
 }
-
-/** Handlers of an element that is dragged: `move` is given the shares at once, and at each move. */
-export function dragged(move) {
-  const tell = (event) => move(shareOf(event, event.currentTarget));
-  return {
-    onPointerDown(event) {
-      event.currentTarget.setPointerCapture(event.pointerId);
-      tell(event);
-    },
-    onPointerMove(event) {
-      if (event.currentTarget.hasPointerCapture(event.pointerId)) tell(event);
-    },
-  };
-}

@@ -6,13 +6,20 @@ import { html, Button, useEffect, useRef, useState } from "./ui.js";
 /**
  * Steps 1 to `count`; `at` is the one that is shown. `changed` is called after each change; `wait`
  * stands for the clock, and where motion is unwelcome (`still`), playing goes to the end at once.
+ * A figure may hold on to another step while it plays (`held`); whatever stops the playing ends that.
  */
 export class Player {
   constructor(count, { at = count, first = 1, changed = () => {}, wait = pause, still = () => false } = {}) {
     Object.assign(this, { count, at, first, changed, wait, still });
     this.playing = false;
+    this.held = null;
     this.pace = 700; // milliseconds for a step
     this.turn = 0; // of several that play, only the last goes on
+  }
+
+  /** Has it shown or played anything yet? */
+  get isUsed() {
+    return this.turn > 0;
   }
 
   get ended() {
@@ -23,6 +30,7 @@ export class Player {
   show(at) {
     this.turn += 1;
     this.playing = false;
+    this.held = null;
     this.at = Math.max(this.first, Math.min(at, this.count));
     this.changed();
   }
@@ -45,7 +53,7 @@ export class Player {
     this.show(at);
   }
 
-  /** Go on to the end, or to the step `until`; from the beginning where the end is reached. */
+  /** Go on to the end, or to the step `until`; from the beginning where the end is reached. Was it left to play? */
   async play(until = this.count) {
     const turn = ++this.turn;
     this.playing = true;
@@ -54,12 +62,13 @@ export class Player {
     this.changed();
     while (this.at < until) {
       await this.wait(this.pace);
-      if (turn !== this.turn) return;
+      if (turn !== this.turn) return false;
       this.at += 1;
       this.changed();
     }
     this.playing = false;
     this.changed();
+    return true;
   }
 
   toggle() {
@@ -72,8 +81,8 @@ export function usePlayer(count, options) {
   const [, draw] = useState(0);
   const player = useRef(null);
   const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
-  player.current ??= new Player(count, { still, ...options });
-  player.current.changed = () => draw((number) => number + 1);
+  const changed = () => draw((number) => number + 1);
+  player.current ??= new Player(count, { still, changed, ...options });
   useEffect(() => () => player.current.pause(), []);
   return player.current;
 }

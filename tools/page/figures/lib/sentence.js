@@ -2,6 +2,7 @@
 
 import { READS } from "./corpus.js";
 import { hintFor } from "./hints.js";
+import { useScene } from "./scene.js";
 import { withUmlauts } from "./umlauts.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 
@@ -42,19 +43,20 @@ function share(text) {
 }
 
 /**
- * The sentence of a figure, whose scene has a `text` and a `hint`. `ask(text, isOwn)` is called for a text that is to
- * be shown; `isOwn` is false if it was typed in another figure.
+ * A figure with a sentence: what `useScene` returns, and the `sentence`: what is `typed` and the `hint` about it;
+ * `field`, a ref to the input; `write(text, moment)`, for what is typed; `put(text)`, for a text that the figure asks
+ * for by itself. The scenes have a `text` and a `hint`.
  *
- * Returns what is `typed` and the `hint` about it; `field`, a ref to the input; `write(text, moment)`, for what is
- * typed; `settle()`, which ends a typing at once and returns the text that was not asked for yet, or null; and
- * `put(text)` for a text that the figure asks for by itself.
+ * `read(text, isOwn)` is called for a text that is to be shown; `isOwn` is false if it was typed in another figure. What
+ * is still being typed is part of the next choice, with the changes `fresh`: `then(scene, isTyped)` learns of it.
  */
-export function useSentence(scene, ask) {
-  const [typed, setTyped] = useState(scene.text);
+export function useSentence(first, names, sceneOf, read, fresh = {}) {
+  const shown = useScene(first, names, sceneOf);
+  const [typed, setTyped] = useState(first.text);
   const field = useRef(null);
-  const own = useRef({ asked: scene.text, pending: null, isNear: false }).current;
-  own.shown = scene.text;
-  own.ask = ask;
+  const own = useRef({ asked: first.text, pending: null, isNear: false }).current;
+  own.shown = shown.scene.text;
+  own.read = read;
 
   function drop() {
     clearTimeout(own.pending?.clock);
@@ -68,10 +70,17 @@ export function useSentence(scene, ask) {
     share(text);
   }
 
+  /** End a typing at once; returns the text that was not asked for yet, or null. */
   function settle() {
     const text = own.pending?.text ?? null;
     if (text) claim(text);
     return text;
+  }
+
+  function choose(changes, then = () => {}) {
+    const text = settle();
+    const all = text ? { ...changes, ...fresh, text } : changes;
+    return shown.choose(all, (scene) => then(scene, text !== null));
   }
 
   function put(text) {
@@ -85,7 +94,7 @@ export function useSentence(scene, ask) {
     const wanted = fitted(text);
     const isShown = wanted === own.asked && wanted === own.shown; // what failed may be asked for again
     if (!wanted || isShown) return;
-    const clock = setTimeout(() => own.ask(settle(), true), moment);
+    const clock = setTimeout(() => own.read(settle(), true), moment);
     own.pending = { text: wanted, clock };
   }
 
@@ -95,7 +104,7 @@ export function useSentence(scene, ask) {
     drop();
     own.asked = shared;
     setTyped(shared);
-    own.ask(shared, false);
+    own.read(shared, false);
   }
 
   useEffect(() => {
@@ -110,7 +119,7 @@ export function useSentence(scene, ask) {
       listeners.delete(hear);
     };
   }, []);
-  return { typed, hint: hintOf(typed, scene), field, write, settle, put };
+  return { ...shown, choose, sentence: { typed, hint: hintOf(typed, shown.scene), field, write, put } };
 }
 
 /** The field for a sentence, and its label. */

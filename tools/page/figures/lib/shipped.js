@@ -26,7 +26,7 @@ function files() {
 }
 
 /** The model, which is asked for when a figure first needs it; the next touch tries again. */
-export function theModel() {
+function theModel() {
   asked ??= files().then((found) => inSlices(readingModel(found)));
   asked.catch(() => (asked = null));
   return asked;
@@ -41,8 +41,8 @@ const Failure = ({
 
 /**
  * Work with the model: [a line that says what is going on, run]. `run(work, again)` calls `work(model)`,
- * a generator, in slices, and returns a promise of what it returns; null where `run` was called again
- * since, as the last wish counts, or where there is no model: the line then offers `again()`.
+ * a generator, in slices, and returns a promise of what it returns: undefined where `run` was called again
+ * since, as the last choice counts; null where there is no model, and the line offers `again()`.
  */
 export function useModel() {
   const [line, say] = useState("");
@@ -56,14 +56,15 @@ export function useModel() {
     try {
       model = await theModel();
     } catch (error) {
-      if (isWanted()) say(html`<${Failure} error=${error} again=${again} />`);
+      if (!isWanted()) return undefined;
+      say(html`<${Failure} error=${error} again=${again} />`);
       return null;
     }
     isRead.current = true;
     say("");
-    if (!isWanted()) return null;
+    if (!isWanted()) return undefined;
     const result = await inSlices(work(model), isWanted);
-    return isWanted() ? result : null;
+    return isWanted() ? result : undefined;
   }
   return [line, run];
 }

@@ -1,26 +1,14 @@
 // Vectors as arrays of floats: what the layers of a Transformer compute with.
 
-/** A linear map; eight rows at a time, which share what they read of x. */
+/** A linear map; eight rows at a time, which share what they read of x. Past the end the last row is read again. */
 export function linear(x, { weight, bias }) {
-  const width = x.length,
-    out = new Float32Array(bias);
+  const width = x.length;
+  const out = new Float32Array(bias);
+  const start = (row) => Math.min(row, out.length - 1) * width;
   for (let row = 0; row < out.length; row += 8) {
-    const a = row * width,
-      b = a + width,
-      c = b + width,
-      d = c + width;
-    const e = d + width,
-      f = e + width,
-      g = f + width,
-      h = g + width;
-    let p = 0,
-      q = 0,
-      r = 0,
-      s = 0,
-      t = 0,
-      u = 0,
-      v = 0,
-      w = 0;
+    const [a, b, c, d] = [start(row), start(row + 1), start(row + 2), start(row + 3)];
+    const [e, f, g, h] = [start(row + 4), start(row + 5), start(row + 6), start(row + 7)];
+    let [p, q, r, s, t, u, v, w] = [0, 0, 0, 0, 0, 0, 0, 0];
     for (let i = 0; i < width; i++) {
       const value = x[i];
       p += weight[a + i] * value;
@@ -32,7 +20,8 @@ export function linear(x, { weight, bias }) {
       v += weight[g + i] * value;
       w += weight[h + i] * value;
     }
-    [p, q, r, s, t, u, v, w].forEach((total, k) => (out[row + k] += total));
+    const totals = [p, q, r, s, t, u, v, w].slice(0, out.length - row);
+    totals.forEach((total, k) => (out[row + k] += total));
   }
   return out;
 }

@@ -3,6 +3,9 @@
 import { likeliest } from "./arithmetic.js";
 import { END, START } from "./subwords.js";
 
+export const BEAM = 4; // of the paper, as alpha is
+export const ALPHA = 0.6;
+
 /** What a log-probability is divided by; `length` counts the end, not the start. */
 export const lengthPenalty = (length, alpha) => ((5 + length) / 6) ** alpha;
 
@@ -60,19 +63,15 @@ export class Search {
     return proposed.sort((one, other) => other.total - one.total).slice(0, count);
   }
 
-  /**
-   * Beam search from `path` on, step by step: the paths `before`, the `paths` then, and the best `spare` candidates
-   * that were cut. An ended path keeps its place.
-   */
-  *beam(width, alpha, { path = this.start, spare = 0 } = {}) {
+  /** Beam search from `path` on, step by step: the paths `before`, and the `paths` then. An ended path keeps its place. */
+  *beam(width, alpha, path = this.start) {
     let before = [path];
     while (!this.decided(before, alpha)) {
       const ended = before.filter((each) => each.ended);
       const free = width - ended.length;
-      const candidates = this.candidates(before, free + spare);
-      const kept = candidates.slice(0, free).map(({ path: from, id }) => this.extend(from, id));
+      const kept = this.candidates(before, free).map(({ path: from, id }) => this.extend(from, id));
       const paths = [...ended, ...kept];
-      yield { before, paths, cut: candidates.slice(free) };
+      yield { before, paths };
       before = paths;
     }
   }
@@ -80,7 +79,7 @@ export class Search {
   /** The best path that a beam ends with, as work that yields after each step. */
   *translating(width, alpha, path = this.start) {
     let last = [path];
-    for ({ paths: last } of this.beam(width, alpha, { path })) yield;
+    for ({ paths: last } of this.beam(width, alpha, path)) yield;
     return this.best(last, alpha);
   }
 

@@ -1,20 +1,10 @@
 // The tree as it is drawn: steps from left to right, or from top to bottom where it is narrow.
 
-import { arrows } from "../lib/keys.js";
+import { WRITES } from "../lib/corpus.js";
 import { decimal } from "../lib/text.js";
 import { classes, html, useMemo } from "../lib/ui.js";
-import { START } from "./known.js";
+import { forkOf, reached } from "./known.js";
 import { stepOf, treeOf } from "./layout.js";
-
-/** A subword and its log-probability; whoever points at it is told more. */
-function Node({ name, look, text, logp, style, pointed, onPoint }) {
-  const cut = name.startsWith("cut") ? ", cut" : "";
-  return html`<button
-    type="button" class=${classes({ node: true, [look]: look, pointed: pointed === name })} style=${style}
-    aria-label=${`${text} ${decimal(logp)}${cut}`} tabindex=${pointed === name ? 0 : -1}
-    onPointerEnter=${() => onPoint(name)} onFocus=${() => onPoint(name)}
-  ><b>${text}</b><small>${decimal(logp)}</small></button>`;
-}
 
 /** The lines of a step, in one of two drawings. */
 const Lines = ({ name, box, paths }) =>
@@ -22,41 +12,46 @@ const Lines = ({ name, box, paths }) =>
     (path) => html`<path class=${path.name} d=${path.d} />`,
   )}</svg>`;
 
-/** A step; it is drawn again only where something about it has changed. */
-function Step({ scene, step, looks, isFork, pointed, onPoint }) {
+/** A step: subwords, and the log-probability of all up to each. It is drawn again only where it has changed. */
+function Step({ scene, step, looks, isFork }) {
   const draw = () => {
-    const { nodes, dots, cuts, lines } = stepOf(scene, step, looks?.split("|"), isFork, pointed);
+    const { nodes, dots, lines } = stepOf(scene, step, looks?.split("|"), isFork);
     return html`
       ${lines.map((each) => html`<${Lines} ...${each} />`)}
       <span class="number" aria-hidden="true">${step}</span>
-      ${nodes.map((node) => html`<${Node} key=${node.name} ...${node} pointed=${pointed} onPoint=${onPoint} />`)}
+      ${nodes.map(
+        ({ look, text, logp, style }) =>
+          html`<span class=${`node ${look}`} style=${style}><b lang=${WRITES.code}>${text}</b> <small>${decimal(logp)}</small></span>`,
+      )}
       ${dots.map(({ look, style }) => html`<span class=${`node ${look}`} style=${style}></span>`)}
-      ${cuts && html`<i class="line-of-the-cut"></i>`}
     `;
   };
-  const content = useMemo(draw, [scene, step, looks, isFork, pointed]);
+  const content = useMemo(draw, [scene, step, looks, isFork]);
   return html`<div class="step" role="group" aria-label=${`step ${step}`}>${content}</div>`;
 }
 
 /** The tree, as far as it has grown. Its room is that of the whole. */
-export function Drawing({ scene, at, pointed, onPoint, grows }) {
+export function Drawing({ scene, at, grows }) {
   const { size, labels, start, shown } = treeOf(scene, at);
-  const touches = (step) => [step, step - 1].includes(Number(pointed.split("-")[1]));
   return html`<div
-    class=${classes({ grid: true, grows })} role="group" onKeyDown=${arrows("button")} style=${size}
+    class=${classes({ grid: true, grows })} role="group" style=${size}
     aria-label="The search as a tree: subwords, and the log-probability of all up to each"
   >
     <div class="labels" aria-hidden="true">
-      ${labels.map(({ text, style }) => html`<span class=${`label ${text.split(" ")[0]}`} style=${style}>${text}</span>`)}
+      ${labels.map(({ text, style }) => html`<span class="label" style=${style}>${text}</span>`)}
     </div>
-    <button
-      type="button" class=${classes({ node: true, start: true, pointed: pointed === START })} aria-label="the start"
-      style=${start} tabindex=${pointed === START ? 0 : -1}
-      onPointerEnter=${() => onPoint(START)} onFocus=${() => onPoint(START)}
-    ></button>
-    ${shown.map(
-      (each) =>
-        html`<${Step} key=${each.step} scene=${scene} ...${each} pointed=${touches(each.step) ? pointed : ""} onPoint=${onPoint} />`,
-    )}
+    <span class="node start" style=${start}></span>
+    ${shown.map((each) => html`<${Step} key=${each.step} scene=${scene} ...${each} />`)}
   </div>`;
+}
+
+/** What the looks of the tree mean; that of the end has its room from the beginning. */
+export function Key({ scene, at }) {
+  const { over } = reached(scene, at);
+  const end = over && forkOf(scene) >= 0 ? "fork" : "later";
+  return html`<p class="key" aria-hidden="true">
+    <span><small>−1.23</small> log-probability so far</span> <span>grey: given up</span>
+    <span class="greedy">the greedy path</span> <span class="best">${over ? "the winner" : "the best so far"}</span>
+    <span class=${end}>greedy leaves the winner</span>
+  </p>`;
 }

@@ -2,8 +2,6 @@
 
 import { classes } from "../lib/ui.js";
 
-export const START = "kept-0-0"; // the name of a node: what it is, its step, its place
-
 /** So many steps are played: greedy decoding may take longer than the beam. */
 export const countOf = ({ steps, greedy }) => Math.max(steps.length - 1, greedy.length);
 
@@ -59,29 +57,4 @@ export function looksOf(scene, at) {
       }),
     );
   });
-}
-
-/** The hypotheses that have ended, the best first. */
-export function endedAt(scene, at) {
-  const { kept } = scene.steps[reached(scene, at).last];
-  return kept.filter(({ ended }) => ended).sort((one, other) => other.score - one.score);
-}
-
-/** What the name of a node stands for; the start, where its step has not come yet. */
-export function nodeNamed(scene, name, at) {
-  const [kind, step, place] = name.split("-").map((part, i) => (i ? Number(part) : part));
-  if (step > at || step === 0) return { kind: "kept", step: 0, place: 0, node: scene.steps[0].kept[0] };
-  const node = kind === "greedy" ? scene.greedy[step - 1] : scene.steps[step][kind][place];
-  return { kind, step, place, node };
-}
-
-/** What became of a proposal by now; "" where nothing has been decided about it. */
-export function fateOf(scene, { kind, step, place }, piece, at) {
-  if (kind === "greedy") {
-    if (step + 1 > at) return "";
-    return scene.greedy[step].piece === piece ? "taken" : "left";
-  }
-  if (step + 1 > reached(scene, at).last) return "";
-  const next = scene.steps[step + 1].kept;
-  return next.some((node) => !node.waits && node.from === place && node.piece === piece) ? "kept" : "cut";
 }

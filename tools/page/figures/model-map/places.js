@@ -1,4 +1,4 @@
-// The places of the map: what a box of the drawing has as data-place, and the rows of the logit lens.
+// The places of the map: what a box of the drawing has as data-place.
 //
 // "decoder cross norm" is the norm before cross-attention, "decoder cross" what cross-attention adds,
 // "decoder cross sum" the stream after it; outside of layers: "decoder final", "encoder memory", …
@@ -35,26 +35,4 @@ export function nameOf(place) {
   if (parts.kind === "sum") return `sum after ${name}`;
   if (ATTENTION.includes(place)) return name;
   return parts.number < 0 ? name : `${name}: what it adds`;
-}
-
-/** The places of the stream, as the rows of the table: [{ place, layer, name }], no layer outside of layers. */
-export function streamOf(side, layers) {
-  const rows = [{ place: `${side} positions`, name: NAMES.positions }];
-  for (let layer = 0; layer < layers; layer++) {
-    for (const part of PARTS[side]) {
-      const name = part === "attention" ? "self-attention" : (NAMES[part] ?? part);
-      rows.push({ place: `${side} ${part} sum`, layer, name });
-    }
-  }
-  rows.push({ place: `${side} final`, name: side === "encoder" ? "final norm" : "final norm, generator" });
-  return rows;
-}
-
-/** The row of a place; within a part, that of the sum after it. `exact`: it is what the row shows. */
-export function rowOf({ place, layer, size }) {
-  const { side, part, kind, number } = placed(place);
-  if (part === "embedding") return { row: 0, exact: false };
-  if (part === "positions") return { row: 0, exact: true };
-  if (number < 0) return { row: 1 + size.layers * PARTS[side].length, exact: true };
-  return { row: 1 + layer * PARTS[side].length + number, exact: kind === "sum" };
 }

@@ -17,11 +17,11 @@ export const joined = (pieces) =>
     .trim();
 
 /** The subwords of a side, as buttons; one stop for the keyboard. */
-export function Pieces({ kind, name, label, pieces, chosen, onChoose }) {
+export function Pieces({ kind, name, label, language, pieces, chosen, onChoose }) {
   const press = arrows("button", { line: true, arrive: (button) => button.click() });
   const buttons = pieces.map(
     (piece, i) =>
-      html`<${Button} class="piece" pressed=${i === chosen} tabindex=${i === Math.max(0, chosen) ? 0 : -1}
+      html`<${Button} class="piece" lang=${language} pressed=${i === chosen} tabindex=${i === Math.max(0, chosen) ? 0 : -1}
         onClick=${() => onChoose(i)}>${spelt(piece)}<//>`,
   );
   const letters = sum(pieces.map((piece) => [...spelt(piece)].length));

@@ -1,13 +1,11 @@
 // What the figure says: who asks, what comes of it, what is to be seen at each stage.
 
-import { decimal, grouped } from "../lib/text.js";
+import { decimal, grouped, percent } from "../lib/text.js";
 import { html } from "../lib/ui.js";
 import { STAGES } from "./stages.js";
 
 export const pair = (point) => `(${point.map((value) => decimal(value)).join(", ")})`;
-const name = (word) => html`<em>${word}</em>`;
-export const matrix = (letter) => html`<span class="matrix-name">W<sup>${letter}</sup></span>`;
-export const applied = (letter) => html`<span class="matrix-name">x W<sup>${letter}</sup></span>`;
+const name = (word) => html`<em lang="de">${word}</em>`;
 
 /** Several in a row: a, b and c. */
 function listed(items) {
@@ -26,8 +24,6 @@ function timesOf(factor) {
   return factor < 10 ? factor.toFixed(1) : grouped(Math.round(factor));
 }
 
-const percentOf = ({ weight }) => `${decimal(100 * weight, weight > 0.99 && weight < 0.9995 ? 1 : 0)} %`;
-
 /** What was moved by hand. */
 function Moved({ scene }) {
   const keys = scene.rows.filter(({ moved }) => moved).map(({ word }) => name(word));
@@ -38,19 +34,10 @@ function Moved({ scene }) {
 }
 
 /** Who asks, and what comes of it. */
-function Answer({ scene }) {
-  const { asks, rows, answer, angles, width, divide, moved } = scene;
+function Answer({ scene: { asks, rows, answer, width, divide, moved } }) {
   const [first, second] = rows.filter(({ open }) => open).sort((one, other) => other.weight - one.weight);
-  const turned = angles.query || angles.key || angles.value;
-  const asksWith = turned && !moved ? html` asks with ${applied("Q")} and` : "";
-  const who = moved
-    ? html`The query, moved away from that of ${name(asks)},`
-    : html`${name(asks)}${asksWith}`;
+  const who = moved ? html`The query, moved away from that of ${name(asks)},` : name(asks);
   const receives = html`${who} receives ${pair(answer)}`;
-  const alike = angles.query === angles.key && angles.query !== 0;
-  const same = alike
-    ? html` ${matrix("Q")} and ${matrix("K")} turn alike: the scores are as without them.`
-    : "";
   if (!second)
     return html`${receives}: only ${name(first.word)} is open, and gets all weight, whatever the query is.`;
   const lead = first.score - second.score;
@@ -58,16 +45,15 @@ function Answer({ scene }) {
   const wide = `of vectors of ${width === 2 ? "two" : width} numbers`;
   if (first.weight <= 0.95) {
     const wider = divide ? "" : ` Undivided, scores ${wide} lie ${rootOf(width)} times as far apart.`;
-    const ofValues = angles.value ? html` (${applied("V")})` : "";
-    return html`${receives}: ${percentOf(first)} of the value${ofValues} of ${name(first.word)},
-      ${" "}${percentOf(second)} of that of ${name(second.word)}. Their scores lie ${decimal(lead)} apart,
-      so one weight is ${times} the other.${wider}${same}`;
+    return html`${receives}: ${percent(first.weight)} of the value of ${name(first.word)},
+      ${" "}${percent(second.weight)} of that of ${name(second.word)}. Their scores lie ${decimal(lead)} apart,
+      so one weight is ${times} the other.${wider}`;
   }
   const what = divide ? "Nearly all weight falls on one word." : "The softmax has collapsed.";
   const why = divide ? "" : ` Undivided, scores ${wide} are ${rootOf(width)} times as large as divided.`;
   return html`<strong>${what}</strong>${why} ${name(first.word)} is ${decimal(lead)} ahead of
-    ${" "}${name(second.word)} and so gets ${times} its weight, ${percentOf(first)} of all.
-    Hardly anything is mixed: the answer is nearly the value of ${name(first.word)}.${same}`;
+    ${" "}${name(second.word)} and so gets ${times} its weight, ${percent(first.weight)} of all.
+    Hardly anything is mixed: the answer is nearly the value of ${name(first.word)}.`;
 }
 
 const most = (rows, measure) => rows.reduce((best, row) => (measure(row) > measure(best) ? row : best));

@@ -4,12 +4,10 @@
 import { hintOfRead, readBy } from "../lib/sentence.js";
 import { SENTENCE } from "../lib/text.js";
 import { sum } from "../model/arithmetic.js";
-import { searchFor } from "../model/search.js";
+import { ALPHA, BEAM, searchFor } from "../model/search.js";
 import { finish } from "../model/slices.js";
 import { START } from "../model/subwords.js";
 
-const BEAM = 4; // of the paper, as alpha is
-const ALPHA = 0.6;
 const MOST = 60; // subwords of a translation that are shown
 export const KINDS = {
   cross: "cross-attention",

@@ -1,9 +1,9 @@
-// The plan: the encoder on the left, the decoder on the right, one layer of each, and the stream that runs down
-// through them. Each box is a link to its section; at each sum stands what the logit lens finds there.
+// The drawing: the encoder on the left, the decoder on the right, one layer of each, and the stream that runs down
+// through them. Each box is a button; at each sum stands what the generator would write there.
 
 import { spelt } from "../lib/text.js";
 import { classes, html } from "../lib/ui.js";
-import { nameOf, placed, rowOf, sideOf } from "./places.js";
+import { nameOf, placed, sideOf } from "./places.js";
 
 const WIDTH = 400;
 const HEIGHT = 438;
@@ -55,13 +55,11 @@ function boxesOf(side) {
 }
 
 const BOXES = [...boxesOf("encoder"), ...boxesOf("decoder")];
-const IDS = { y: 2, high: 22 };
 
 /** Where the dot stands while a box is chosen. */
-function spotOf(place, ids) {
-  const side = sideOf(place);
-  const { y, high } = ids ? IDS : BOXES.find((box) => box.place === place);
-  return [CENTRE[side] - (high ? WIDE / 2 : 0), y + high / 2];
+function spotOf(place) {
+  const { y, high } = BOXES.find((box) => box.place === place);
+  return [CENTRE[sideOf(place)] - (high ? WIDE / 2 : 0), y + high / 2];
 }
 
 /** The lines of the stream, and the way around each part. */
@@ -84,52 +82,45 @@ function Lines() {
     <path d=${bridge} /><path class="tip" d=${`M${CENTRE.decoder - WIDE / 2 - 9} ${toCross - 4}l8 4l-8 4z`} /></g>`;
 }
 
-function Box({ box, scene, section, off, ids, label, onPoint, onChoose }) {
+function Box({ box, scene, off, label, onPoint, onChoose }) {
   const { place, y, high, kind } = box;
   const { side, kind: role } = placed(place);
   const x = CENTRE[side];
   const inside =
     role === "sum"
       ? html`<circle class=${`kind-${kind}`} cx=${x} cy=${y} r="9" /><path class="plus" d=${`M${x - 5} ${y}h10M${x} ${y - 5}v10`} />
-        <text class="said" x=${side === "encoder" ? x + 15 : x - 15} y=${y + 5} text-anchor=${side === "encoder" ? "start" : "end"}>${spelt(
-          scene.tables[side].rows[rowOf({ ...scene, place }).row][scene[side]].piece,
-        )}</text>`
+        <text class="said" x=${side === "encoder" ? x + 15 : x - 15} y=${y + 5} text-anchor=${side === "encoder" ? "start" : "end"}>${spelt(scene.guesses[place])}</text>`
       : html`<rect class=${`kind-${kind}`} x=${x - WIDE / 2} y=${y} width=${WIDE} height=${high} rx="5" />
         <text x=${x} y=${y + high / 2 + 5} text-anchor="middle">${label}</text>
         ${off ? html`<path class="cut" d=${`M${x - WIDE / 2} ${y}l${WIDE} ${high}m0 ${-high}l${-WIDE} ${high}`} />` : null}`;
-  return html`<a href=${section ?? "#"} data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
-    class=${classes({ chosen: place === scene.place && !ids, off })}
-    onPointerEnter=${() => onPoint(place)}
-    onClick=${(event) => {
-      event.preventDefault(); // the link is in the panel, too
-      onChoose(place);
-    }}
-    onKeyDown=${(event) => {
-      if (event.key !== " ") return;
-      event.preventDefault();
-      onChoose(place);
-    }}>${inside}</a>`;
+  const press = (event) => {
+    if (event.key !== " " && event.key !== "Enter") return;
+    event.preventDefault();
+    onChoose(place);
+  };
+  return html`<g role="button" tabindex="0" data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
+    aria-pressed=${String(place === scene.place)} class=${classes({ box: true, chosen: place === scene.place, off })}
+    onPointerEnter=${() => onPoint(place)} onClick=${() => onChoose(place)} onKeyDown=${press}>${inside}</g>`;
 }
 
-/** The plan; `ids`: the ride is at the ids, before the embedding. `isOff` says what is switched off, `unmasked` that the mask is. */
-export function Plan({ scene, sections, ids, isOff, unmasked, onPoint, onChoose, label }) {
+/** The drawing. `isOff` says what is switched off, `unmasked` that the mask is. */
+export function Drawing({ scene, isOff, unmasked, onPoint, onChoose, label }) {
   const { layer, size, pieces } = scene;
   const boxes = BOXES.map(
     (box) =>
-      html`<${Box} key=${box.place} box=${box} scene=${scene} section=${sections[box.place]} ids=${ids}
-        label=${unmasked && box.place === "decoder attention" ? "self-attention" : box.label}
-        off=${isOff(box.place)} onPoint=${onPoint} onChoose=${onChoose} />`,
+      html`<${Box} key=${box.place} box=${box} scene=${scene} off=${isOff(box.place)} onPoint=${onPoint} onChoose=${onChoose}
+        label=${unmasked && box.place === "decoder attention" ? "self-attention" : box.label} />`,
   );
-  const [x, y] = spotOf(scene.place, ids);
-  const end = (side, name) => {
-    const chosen = ids && sideOf(scene.place) === side;
-    return html`<g class=${classes({ ids: true, chosen })}><rect x=${CENTRE[side] - WIDE / 2} y="2" width=${WIDE} height="22" rx="5" />
-      <text x=${CENTRE[side]} y="18" text-anchor="middle">${name}</text></g>`;
-  };
+  const [x, y] = spotOf(scene.place);
+  const ids = (
+    side,
+    name,
+  ) => html`<rect class="ids" x=${CENTRE[side] - WIDE / 2} y="2" width=${WIDE} height="22" rx="5" />
+    <text x=${CENTRE[side]} y="18" text-anchor="middle">${name}</text>`;
   return html`<svg class="drawn" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label=${label}>
     <rect class="layer" x="2" y="88" width="186" height="166" rx="8" /><rect class="layer" x="212" y="88" width="186" height="244" rx="8" />
     <${Lines} />
-    ${end("encoder", "source ids")}${end("decoder", "target ids")}
+    ${ids("encoder", "source ids")}${ids("decoder", "target ids")}
     <text class="of" x="184" y="101" text-anchor="end">layer ${layer + 1} of ${size.layers}</text>
     <text class="of" x="216" y="101">layer ${layer + 1} of ${size.layers}</text>
     ${boxes}

@@ -1,12 +1,12 @@
-// What is said about the tree at a step, and about one of its nodes.
+// What is said about the tree at a step.
 
 import { continued, decimal, grouped } from "../lib/text.js";
-import { lengthPenalty } from "../model/search.js";
-import { bestAt, fateOf, forkOf, lostAt, nodeNamed, reached } from "./known.js";
+import { ALPHA, lengthPenalty } from "../model/search.js";
+import { bestAt, forkOf, lostAt, reached } from "./known.js";
 
-export const NUMBERS = ["no", "one", "two", "three", "four", "five"];
+const NUMBERS = ["no", "one", "two", "three", "four", "five"];
 const capital = (words) => words.replace(/^./, (letter) => letter.toUpperCase());
-export const share = (number) => (number < 0.005 ? "under 0.01" : decimal(number));
+const share = (number) => (number < 0.005 ? "under 0.01" : decimal(number));
 
 /** A whole sentence in quotation marks, among the words of another. */
 const cited = ({ text }) => `“${text.replace(/\.$/, "")}”`;
@@ -25,34 +25,32 @@ function whereGreedy(scene, step) {
     : `The greedy path fell out at step ${lostAt(scene)}.`;
 }
 
-/** What a step has kept and cut. */
-function keptAndCut({ steps, subwords }, at) {
-  const going = steps[at - 1].kept.filter(({ proposals }) => proposals.length).length;
-  const ended = steps[at - 1].kept.filter((node) => node.ended).length;
+/** What a step has kept. */
+function whatIsKept({ steps, subwords }, at) {
+  const before = steps[at - 1].kept;
+  const going = before.filter(({ goesOn }) => goesOn).length;
+  const ended = before.filter((node) => node.ended).length;
   const kept = steps[at].kept.filter(({ waits }) => !waits);
   const last = kept[kept.length - 1];
   const keeps = ended === 1 ? "has ended and keeps its place" : "have ended and keep their places";
+  const places = ended ? `${capital(NUMBERS[ended])} ${keeps}. ` : "";
   const one = going === 1;
   const who = one ? "One hypothesis" : `${capital(NUMBERS[going])} hypotheses`;
   const proposers = at === 1 ? "The start" : who;
   const proposed = `${proposers} ${one ? "proposes" : "propose"} ${grouped(going * subwords)} candidates`;
-  const places = ended ? `${capital(NUMBERS[ended])} ${keeps}. ` : "";
-  const total = `a log-probability of ${decimal(last.logp)}`;
-  const [best] = steps[at].cut;
-  const cut = `the best that is cut, ${quoted(best)}, ${decimal(best.logp)}.`;
-  if (kept.length === 1)
-    return `${places}${proposed}; the likeliest is kept. This, ${quoted(last)}, has ${total}, ${cut}`;
-  return `${places}${proposed}; the ${NUMBERS[kept.length]} likeliest are kept. The last of them, ${quoted(last)}, has ${total}, ${cut}`;
+  const total = `with log-probability ${decimal(last.logp)}`;
+  if (kept.length === 1) return `${places}${proposed}; the likeliest is kept: ${quoted(last)}, ${total}.`;
+  return `${places}${proposed}; the ${NUMBERS[kept.length]} likeliest are kept, the last of them ${quoted(last)}, ${total}.`;
 }
 
 /** Why the search has stopped. */
-function whyOver({ steps, alpha, longest }) {
+function whyOver({ steps, longest }) {
   const { kept, best } = steps[steps.length - 1];
   const going = kept.filter(({ ended }) => !ended);
   if (!going.length) return "The search is over: every hypothesis has ended.";
   if (going.every(({ length }) => length >= longest))
     return "The search is over: the longest length is reached.";
-  const reach = Math.max(...going.map(({ logp }) => logp)) / lengthPenalty(longest, alpha);
+  const reach = Math.max(...going.map(({ logp }) => logp)) / lengthPenalty(longest, ALPHA);
   return (
     `The search is over: the best that has ended scores ${decimal(kept[best].score)}, ` +
     `and what goes on can never come above ${decimal(reach)}.`
@@ -96,52 +94,5 @@ export function told(scene, at) {
   if (over) return `${whyOver(scene)} ${verdict(scene)}`;
   if (done) return `${whyOver(scene)} Its best is ${quoted(kept[best])}. Greedy decoding still goes on.`;
   const score = `The best so far is ${quoted(kept[best])}, with score ${decimal(kept[best].score)}.`;
-  return `Step ${at}. ${keptAndCut(scene, at)} ${score} ${whereGreedy(scene, at)}`;
-}
-
-/** A node in words: where it stands, what it was worth, how it came to its place. */
-function inWords({ steps, greedy, alpha }, { kind, step, place, node }) {
-  if (step === 0) {
-    return "Point at a subword, or tap it: here is what it has proposed.";
-  }
-  const parent = kind === "greedy" ? greedy[step - 2] : steps[step - 1].kept[node.from];
-  const where = { kept: `place ${place + 1}`, cut: "cut", greedy: "greedy" }[kind];
-  const after = parent?.text ? ` after “${parent.text}”` : "";
-  const part = `Step ${step}, ${where}: “${continued(node.piece)}”${after} has probability ${share(node.share)}.`;
-  const whole = `${part} The whole: log-probability ${decimal(node.logp)}`;
-  if (kind === "cut") {
-    const { kept } = steps[step];
-    return `${whole}; the last that is kept has ${decimal(kept[kept.length - 1].logp)}.`;
-  }
-  const penalty = decimal(lengthPenalty(node.length, alpha));
-  return `${whole}, divided by ${penalty}, is ${decimal(node.score)}.${node.ended ? " It has ended." : ""}`;
-}
-
-/**
- * All that is known of a node: in words, and what was proposed there. What was cut has proposed
- * nothing itself; it stands among the proposals of its hypothesis.
- */
-export function about(scene, name, at) {
-  const found = nodeNamed(scene, name, at);
-  const { kind, step, node } = found;
-  const isCut = kind === "cut";
-  const proposer = isCut ? { kind: "kept", step: step - 1, place: node.from } : found;
-  const from = isCut ? scene.steps[step - 1].kept[node.from] : node;
-  const proposals = [...from.proposals];
-  if (isCut && proposals.every(({ piece }) => piece !== node.piece)) proposals[proposals.length - 1] = node;
-  const rows = proposals.map(({ piece, share: part, logp }) => ({
-    piece,
-    share: part,
-    logp,
-    fate: fateOf(scene, proposer, piece, at),
-    meant: isCut && piece === node.piece,
-  }));
-  const rest = 1 - rows.reduce((total, row) => total + row.share, 0);
-  return {
-    words: inWords(scene, found),
-    rows,
-    text: from.text,
-    others: scene.subwords - rows.length,
-    rest: Math.max(0, rest),
-  };
+  return `Step ${at}. ${whatIsKept(scene, at)} ${score} ${whereGreedy(scene, at)}`;
 }

@@ -1,22 +1,20 @@
-// From a wish to a scene. A *wish* is what is asked for: a text, a place, a layer, a position on each side, and
-// `start` for the ids before the embedding.
-// The model makes a *scene* of it: plain data, all that is shown.
+// From a choice to a scene. A *choice* is a text, a place, a layer, and a position on each side. The model makes a
+// *scene* of it: plain data, all that is shown.
 
-import { likeliest, normalise, sum } from "../model/arithmetic.js";
+import { likeliest, normalise } from "../model/arithmetic.js";
 import { Search } from "../model/search.js";
 import { finish } from "../model/slices.js";
 import { START } from "../model/subwords.js";
 import { hintOfRead, readBy } from "../lib/sentence.js";
 import { SENTENCE } from "../lib/text.js";
-import { ATTENTION, PARTS, placed, sideOf, streamOf } from "./places.js";
+import { ATTENTION, PARTS, placed, sideOf } from "./places.js";
 
 export const FIRST = {
   text: SENTENCE,
   place: "decoder cross",
   layer: 2,
-  encoder: 6,
-  decoder: 8,
-  start: false,
+  encoder: 3, // hebt
+  decoder: 3, // girl, where the verb is written next
 };
 export const MOST = 40; // subwords of a translation that are shown
 export const SHADES = 8;
@@ -42,11 +40,7 @@ function* following(model, text) {
     seen.decoder.push(stream);
     yield;
   }
-  const cut = !path.ended;
-  const run = { model, ids: { encoder: source, decoder: read }, written, cut, seen };
-  const encoder = yield* tableOf(run, "encoder");
-  const decoder = yield* tableOf(run, "decoder");
-  return { ...run, tables: { encoder, decoder } };
+  return { model, ids: { encoder: source, decoder: read }, written, cut: !path.ended, seen };
 }
 
 const begun = new Map(); // what was followed last, by text; who is interrupted goes on where it was
@@ -104,27 +98,11 @@ function lens({ model }, place, vector, count) {
   }));
 }
 
-/**
- * The likeliest subword at each place of the stream and each position, as work that yields; `first` says
- * in which row a position names for the first time what it writes in the end (-1: in none).
- */
-function* tableOf(run, side) {
-  const rows = [];
-  for (const { place, layer } of streamOf(side, run.model.N).slice(0, -1)) {
-    const row = [];
-    for (let position = 0; position < run.ids[side].length; position++) {
-      row.push(...lens(run, place, vectorAt(run, place, layer, position), 1));
-      yield;
-    }
-    rows.push(row);
-  }
-  rows.push(rows[rows.length - 1]); // the lens is the final norm
-  const isWritten = (position) => (row) => row[position].id === run.written[position];
-  const first = run.ids[side].map((_, position) =>
-    side === "decoder" ? rows.findIndex(isWritten(position)) : -1,
-  );
-  const cells = rows.map((row) => row.map(({ piece, share }) => ({ piece, share: rounded(share, 3) })));
-  return { rows: cells, first };
+/** The likeliest subword after each sum of a layer, at the positions that are chosen: { place: piece }. */
+function guessesIn(run, { layer, ...positions }) {
+  const places = Object.entries(PARTS).flatMap(([side, parts]) => parts.map((part) => `${side} ${part} sum`));
+  const guess = (place) => lens(run, place, vectorAt(run, place, layer, positions[sideOf(place)]), 1)[0];
+  return Object.fromEntries(places.map((place) => [place, guess(place).piece]));
 }
 
 /** A vector as shades of two colours, below zero and above. */
@@ -137,39 +115,23 @@ function shaded(vector) {
   return { shades, largest: rounded(largest, 1), length: rounded(Math.hypot(...vector), 1) };
 }
 
-/** Lengths of the vectors around a place within a layer: the stream before, what the part adds, the sum. */
+/** Lengths of two vectors within a layer: of the stream before a part, and of what the part adds. */
 function lengthsAt(run, place, layer, position) {
   const { side, part, number } = placed(place);
-  const length = (kind) =>
-    rounded(Math.hypot(...vectorAt(run, `${side} ${part}${kind}`, layer, position)), 1);
   if (number < 0) return null;
   const before = run.seen[side][position][layer * PARTS[side].length + number].state;
-  return {
-    before: rounded(Math.hypot(...before), 1),
-    norm: length(" norm"),
-    adds: length(""),
-    sum: length(" sum"),
-  };
+  const adds = vectorAt(run, `${side} ${part}`, layer, position);
+  return { before: rounded(Math.hypot(...before), 1), adds: rounded(Math.hypot(...adds), 1) };
 }
 
-/** For each target position the source position that cross-attention looks at most, all heads and layers together. */
-function attendedIn({ model, ids, seen }) {
-  const words = ids.encoder.slice(0, -1).length ? ids.encoder.slice(0, -1) : ids.encoder; // not the end symbol
-  return seen.decoder.map((stream) => {
-    const heads = model.decoder.flatMap((_, layer) => stream[layer * PARTS.decoder.length + 2].weights);
-    const totals = words.map((_, i) => sum(heads.map((weights) => weights[i])));
-    return totals.indexOf(Math.max(...totals));
-  });
-}
-
-/** All that is shown of a wish, as work that yields. */
-export function* sceneOf(model, wish) {
-  const read = readBy(model, wish.text);
+/** All that is shown of a choice, as work that yields. */
+export function* sceneOf(model, asked) {
+  const read = readBy(model, asked.text);
   const run = yield* followed(model, read);
-  const { ids, written, cut, tables } = run;
+  const { ids, written, cut } = run;
   const spell = (list) => list.map((id) => model.words[id]);
-  const position = (side) => Math.min(wish[side], ids[side].length - 1);
-  const choice = { ...wish, encoder: position("encoder"), decoder: position("decoder") };
+  const position = (side) => Math.min(asked[side], ids[side].length - 1);
+  const choice = { ...asked, encoder: position("encoder"), decoder: position("decoder") };
   const side = sideOf(choice.place);
   const at = [choice.place, choice.layer, choice[side]];
   const vector = vectorAt(run, ...at);
@@ -179,19 +141,16 @@ export function* sceneOf(model, wish) {
   return {
     ...choice,
     read,
-    hint: cut ? endless : hintOfRead(wish.text, read, source),
+    hint: cut ? endless : hintOfRead(asked.text, read, source),
     ids,
     pieces: { encoder: source, decoder: spell(ids.decoder), written: spell(written) },
     size: {
       layers: model.N,
-      heads: model.h,
       width: model.d_model,
       ff: model.d_ff,
       words: model.words.length,
-      shared: model.share_embeddings,
     },
-    tables,
-    attended: attendedIn(run),
+    guesses: guessesIn(run, choice),
     weights: weightsAt(run, ...at),
     lengths: lengthsAt(run, ...at),
     strip: shaded(vector),
@@ -203,13 +162,5 @@ export function* sceneOf(model, wish) {
   };
 }
 
-/** What a page shows before anybody has touched it, as work that yields. */
-export function* opening(model) {
-  const scene = yield* sceneOf(model, { ...FIRST, layer: Math.min(FIRST.layer, model.N - 1) });
-  return { ...scene, sections: {} };
-}
-
-/** The same with links: `sections` says where each place of the drawing leads. */
-export function firstScene(model, sections) {
-  return { ...finish(opening(model)), sections };
-}
+/** What the page shows before anybody has touched it; `sections` says where each place of the drawing leads. */
+export const firstScene = (model, sections) => ({ ...finish(sceneOf(model, FIRST)), sections });

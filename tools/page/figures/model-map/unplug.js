@@ -5,7 +5,7 @@ import { WRITES } from "../lib/corpus.js";
 import { useModel } from "../lib/shipped.js";
 import { Button, html, useEffect, useState } from "../lib/ui.js";
 import { joined } from "./pieces.js";
-import { ATTENTION, PARTS, placed } from "./places.js";
+import { PARTS, placed } from "./places.js";
 import { MOST } from "./scene.js";
 
 const LABELS = {
@@ -25,15 +25,14 @@ function cutAt(place, layer) {
   return number < 0 || kind !== "adds" ? null : `${side} ${part} ${layer}`;
 }
 
-/** Whether a box of the plan is switched off. */
+/** Whether a box is switched off. */
 export const isCut = (cuts, place, layer) => cuts.includes(cutAt(place, layer));
 
 /** A cut in words. */
 function named(cut) {
   if (ALONE[cut]) return ALONE[cut];
-  const [side, part, layer, , head] = cut.split(" ");
-  const where = `${LABELS[`${side} ${part}`]} of layer ${Number(layer) + 1}`;
-  return head === undefined ? where : `head ${Number(head) + 1} in ${where}`;
+  const [side, part, layer] = cut.split(" ");
+  return `${LABELS[`${side} ${part}`]} of layer ${Number(layer) + 1}`;
 }
 
 /** The cuts, `toggle(cut)`, and the text that is written without these parts: { text, cuts, pieces, ended }. */
@@ -52,13 +51,6 @@ export function useCuts(text) {
   const toggle = (cut) =>
     setCuts((before) => (before.includes(cut) ? before.filter((each) => each !== cut) : [...before, cut]));
   return { cuts, toggle, clear: () => setCuts([]), result, line };
-}
-
-/** The switches of the heads in an attention that is shown. */
-export function headSwitches({ cuts, toggle }, { place, layer }) {
-  if (!ATTENTION.includes(place)) return {};
-  const cut = (head) => `${place} ${layer} head ${head}`;
-  return { isOff: (head) => cuts.includes(cut(head)), onSwitch: (head) => toggle(cut(head)) };
 }
 
 /** What has become of a translation: in words. */

@@ -2,7 +2,8 @@
 
 import { sum } from "../model/arithmetic.js";
 import { spelt } from "../lib/text.js";
-import { Button, classes, html } from "../lib/ui.js";
+import { READS, WRITES } from "../lib/corpus.js";
+import { classes, html } from "../lib/ui.js";
 import { sideOf } from "./places.js";
 
 const TINT = 45; // per cent of the accent behind a number, at most: what stands on it has to be read
@@ -17,7 +18,7 @@ export function lookedAt({ place, pieces, encoder, decoder }) {
 /** A weight in a narrow cell: .45, or 1 */
 const short = (weight) => weight.toFixed(2).replace(/^0|\.00$/, "");
 
-export const tint = (share) => `--tint:${Math.round(TINT * share)}%`;
+const tint = (share) => `--tint:${Math.round(TINT * share)}%`;
 
 /** Arcs from the chosen subword down to the columns of those that it looks at. */
 function Arcs({ weights, label }) {
@@ -38,36 +39,29 @@ export function mostOf(weights, pieces) {
   return `${spelt(pieces[weights.indexOf(weight)])} (${weight.toFixed(2)})`;
 }
 
-/** The weights of the chosen position: a row for each head, and the arcs of one, or of their mean. */
-export function Weights({ scene, head, onHead, isOff, onSwitch }) {
-  const { weights } = scene;
+/** The weights of the chosen position: a row for each head, and the arcs of their mean. */
+export function Weights({ scene }) {
+  const { weights, place } = scene;
   const { pieces, own } = lookedAt(scene);
+  const side = sideOf(place);
+  const language = place === "decoder attention" ? WRITES.code : READS.code;
   const mean = pieces.map((_, i) => sum(weights.map((row) => row[i])) / weights.length);
   const headings = pieces.map(
     (piece, i) =>
-      html`<th scope="col" class=${classes({ own: i === own })}><span>${spelt(piece)}</span></th>`,
+      html`<th scope="col" lang=${language} class=${classes({ own: i === own })}><span>${spelt(piece)}</span></th>`,
   );
   const rows = weights.map((row, number) => {
-    const cells = row.map(
-      (weight, i) =>
-        html`<td style=${tint(weight)} title=${`head ${number + 1}, ${spelt(pieces[i])}: ${weight.toFixed(3)}`}>${short(weight)}</td>`,
-    );
-    const choose = () => onHead(number === head ? null : number);
-    return html`<tr><th scope="row">
-      <${Button} aria-label=${`head ${number + 1}`} title=${`arcs of head ${number + 1}`} pressed=${number === head} onClick=${choose}>${number + 1}<//>
-      <${Button} class="switch" aria-label=${`head ${number + 1} off`} pressed=${isOff(number)} onClick=${() => onSwitch(number)}>off<//>
-    </th>${cells}</tr>`;
+    const cells = row.map((weight) => html`<td style=${tint(weight)}>${short(weight)}</td>`);
+    return html`<tr><th scope="row">${number + 1}</th>${cells}</tr>`;
   });
-  const drawn = head === null ? mean : weights[head];
-  const whose = head === null ? "the mean of the heads" : `head ${head + 1}`;
   return html`<div class="weights">
     <div class="scroll"><div class="looks" style=${`--count:${pieces.length}`}>
-      <p class="asks"><span>${spelt(scene.pieces[sideOf(scene.place)][scene[sideOf(scene.place)]])}</span></p>
-      <${Arcs} weights=${drawn} label=${`Arcs, ${whose}: most weight on ${mostOf(drawn, pieces)}`} />
+      <p class="asks"><span lang=${side === "encoder" ? READS.code : WRITES.code}>${spelt(scene.pieces[side][scene[side]])}</span></p>
+      <${Arcs} weights=${mean} label=${`Arcs, the mean of the heads: most weight on ${mostOf(mean, pieces)}`} />
       <table aria-label="Weights: a row for each head, a column for each subword that is looked at">
         <thead><tr><td>head</td>${headings}</tr></thead><tbody>${rows}</tbody>
       </table>
     </div></div>
-    <p class="legend">Each row has the sum 1. Arcs: ${whose}.</p>
+    <p class="legend">Each row has the sum 1. Arcs: the mean of the heads.</p>
   </div>`;
 }

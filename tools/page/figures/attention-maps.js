@@ -1,15 +1,13 @@
 // All attention maps of a sentence: every head small, one of them large (Part 9, "All maps at once").
 //
-// maps/scene.js computes all maps of a sentence at once, so only another sentence needs the model.
+// attention-maps/scene.js computes all maps of a sentence at once, so only another sentence needs the model.
 
 import { remember, remembered } from "../script/dom.js";
 import { READS, WRITES } from "./lib/corpus.js";
-import { useScene } from "./lib/scene.js";
 import { SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, html, useEffect, useState } from "./lib/ui.js";
-import { AllMaps, Large } from "./maps/drawing.js";
-import { firstScene, KINDS, sceneOf } from "./maps/scene.js";
-import { cellInWords, headName } from "./maps/words.js";
+import { AllMaps, cellInWords, headName, Large } from "./attention-maps/drawing.js";
+import { firstScene, KINDS, sceneOf } from "./attention-maps/scene.js";
 
 export { firstScene };
 
@@ -34,9 +32,9 @@ function useNames() {
   return [nameOf, give];
 }
 
-export function Maps({ scene: first }) {
-  const { scene, line, wish } = useScene(first, ["text"], sceneOf);
-  const sentence = useSentence(scene, (text) => wish({ text }, () => point(null)));
+export function AttentionMaps({ scene: first }) {
+  const read = (text) => choose({ text }, () => point(null));
+  const { scene, line, choose, sentence } = useSentence(first, ["text"], sceneOf, read);
   const [view, setView] = useState({ kind: "cross", layer: 0, head: 0 });
   const [cell, point] = useState(null); // [query, key]
   const [nameOf, give] = useNames();
@@ -55,9 +53,9 @@ export function Maps({ scene: first }) {
     ([each, name]) =>
       html`<${Button} pressed=${each === kind} onClick=${() => change({ kind: each })}>${name}<//>`,
   );
-  return html`<div class="maps">
+  return html`<div class="attention-maps">
     <div class="words">
-      <${SentenceField} id="maps-german" sentence=${sentence} />
+      <${SentenceField} id="attention-german" sentence=${sentence} />
       <div class="chips scroll" lang=${READS.code} role="group" aria-label="Sentences to try">
         ${first.sentences.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>

@@ -1,14 +1,27 @@
 // The maps as they are drawn: all heads small, and one of them large.
 
 import { arrows } from "../lib/keys.js";
-import { spelt } from "../lib/text.js";
+import { READS, WRITES } from "../lib/corpus.js";
+import { decimal, spelt } from "../lib/text.js";
 import { Button, classes, html, useMemo } from "../lib/ui.js";
-import { cellInWords, headName } from "./words.js";
 
 const SHADES = 8; // of a small map
 const LEAST = 5; // hundredths that still get a number
 const WALK_MAPS = arrows("button", { arrive: (button) => button.click() });
 const WALK_CELLS = arrows("[role=gridcell]");
+
+/** A head, or the mean of a layer, in words. */
+export const headName = (layer, head, heads) =>
+  `layer ${layer + 1}, ${head === heads ? "mean of its heads" : `head ${head + 1}`}`;
+
+/** What a cell says: [query, key]. */
+export function cellInWords({ kind, queries, keys, map }, [query, key]) {
+  const weight = map[query][key];
+  const [asks, looked] = [queries[query], keys[key]].map((piece) => `“${spelt(piece)}”`);
+  if (weight === undefined) return `${asks} may not attend to ${looked}, which comes later.`;
+  const who = kind === "cross" ? `To write ${asks}, the model gives ${looked}` : `${asks} gives ${looked}`;
+  return `${who} ${decimal(weight / 100)} of its weight.`;
+}
 
 /** A small map as a path for each shade: [{ shade, d }]. */
 function shadesOf(map) {
@@ -60,11 +73,14 @@ export function Large({ shown, cell, onPoint }) {
       onPointerEnter=${() => onPoint([query, key])} onFocus=${() => onPoint([query, key])}
     >${weight >= LEAST ? weight : ""}</td>`;
   };
+  const queryLanguage = kind === "encoder" ? READS.code : WRITES.code;
+  const keyLanguage = kind === "decoder" ? WRITES.code : READS.code;
   const line = (piece, query) => html`<tr role="row">
-    <th role="rowheader" scope="row">${spelt(piece)}</th>${keys.map((_, key) => square(query, key))}
+    <th role="rowheader" scope="row" lang=${queryLanguage}>${spelt(piece)}</th>${keys.map((_, key) => square(query, key))}
   </tr>`;
   const headings = keys.map(
-    (piece) => html`<th role="columnheader" scope="col"><span>${spelt(piece)}</span></th>`,
+    (piece) =>
+      html`<th role="columnheader" scope="col" lang=${keyLanguage}><span>${spelt(piece)}</span></th>`,
   );
   const asks = { cross: "writes", encoder: "asks", decoder: "has read" }[kind];
   return html`<div class="scroll">

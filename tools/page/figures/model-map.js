@@ -1,0 +1,106 @@
+// The whole model as a map, with a sentence on its way through it. A box shows what a position has there: a vector, or
+// the weights of attention, and what the generator would say of it. The player leads from the embedding to the
+// generator, and parts can be unplugged.
+//
+// A *choice* is what is asked for, a *scene* all that is shown of it: see model-map/scene.js. The first scene is
+// written into the page when it is built.
+
+import { pause } from "./model/slices.js";
+import { READS, WRITES } from "./lib/corpus.js";
+import { Controls, usePlayer } from "./lib/player.js";
+import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
+import { Button, classes, html, useEffect, useRef } from "./lib/ui.js";
+import { Drawing } from "./model-map/drawing.js";
+import { Panel } from "./model-map/panel.js";
+import { joined, Pieces } from "./model-map/pieces.js";
+import { sideOf } from "./model-map/places.js";
+import { FIRST, firstScene, sceneOf } from "./model-map/scene.js";
+import { captionOf, stopAt, stopsOf } from "./model-map/stops.js";
+import { isCut, Unplug, useCuts } from "./model-map/unplug.js";
+
+export { firstScene, sceneOf };
+
+/** The chosen box comes into view where the panel hides it; but a reader who has left the drawing may go. */
+function reveal(drawing) {
+  const { top, bottom } = drawing.getBoundingClientRect();
+  if (top < innerHeight && bottom > 0)
+    drawing.querySelector(".chosen").scrollIntoView({ block: "nearest", behavior: "instant" });
+}
+
+export function ModelMap({ scene: first }) {
+  const map = useSentence(first, Object.keys(FIRST), sceneOf, (text) => map.choose({ text }));
+  const { scene, latest, line, sentence } = map;
+  const stops = stopsOf(first.size);
+  const arriving = useRef(null); // the promise of the scene of a stop
+  const drawing = useRef(null);
+  const resting = useRef(null); // for a mouse that stays
+  const wait = async (milliseconds) => {
+    await pause(2 * milliseconds); // two lines are read there
+    await arriving.current;
+  };
+  const player = usePlayer(stops.length, { wait }); // as if at its end: to play is to begin
+  const byHand = useRef(0); // the turn of the player that a choice by hand has ended
+  const state = useCuts(scene.read); // what is switched off
+
+  function go(changes) {
+    clearTimeout(resting.current);
+    arriving.current = map.choose(changes, () => reveal(drawing.current));
+  }
+
+  /** A box, a layer or a word is chosen by hand: the player stands still, at its stop if there is one. */
+  function choose(changes) {
+    player.show(stopAt(stops, { ...latest.current, ...changes }) + 1 || player.at);
+    byHand.current = player.turn;
+    go(changes);
+  }
+
+  useEffect(() => {
+    const { place, layer } = stops[player.at - 1];
+    const isThere = stopAt(stops, latest.current) === player.at - 1;
+    if (player.turn !== byHand.current && !isThere) go({ place, layer });
+  }, [player.turn, player.at]);
+
+  function point(place) {
+    clearTimeout(resting.current);
+    if (player.playing || place === latest.current.place) return;
+    resting.current = setTimeout(() => choose({ place }), MOMENT);
+  }
+
+  /** Choose a position; on the other side, where its stack ends. */
+  const choosing = (side) => (position) =>
+    choose({ [side]: position, ...(sideOf(scene.place) !== side && { place: `${side} final` }) });
+
+  const { pieces, size } = scene;
+  const layers = [...Array(size.layers).keys()].map(
+    (layer) =>
+      html`<${Button} class="piece" pressed=${layer === scene.layer} onClick=${() => choose({ layer })}>${layer + 1}<//>`,
+  );
+  const source = { language: READS.code, chosen: scene.encoder, onChoose: choosing("encoder") };
+  const target = { language: WRITES.code, chosen: scene.decoder, onChoose: choosing("decoder") };
+  const translation = joined(pieces.written);
+  const label = `Encoder and decoder, with the subwords of “${scene.read}” on the left and of “${translation}” on the right`;
+  return html`<div class=${classes({ "model-map": true, used: player.isUsed })}>
+    <div class="words">
+      <${SentenceField} id="map-german" sentence=${sentence} />
+      <p class="translated"><span lang=${WRITES.code}>${translation}</span> <small>greedy decoding</small></p>
+      <p class="line" role="status">${line || sentence.hint}</p>
+    </div>
+    <${Pieces} kind="source" name="source" label="Subwords of the source" pieces=${pieces.encoder} ...${source} />
+    <${Pieces} kind="read" name="reads" label="Subwords read so far" pieces=${pieces.decoder} ...${target} />
+    <${Pieces} kind="written" name="writes" label="Subwords written next" pieces=${pieces.written} ...${target} />
+    <div class="board">
+      <div class="left">
+        <div class="whole" ref=${drawing} onPointerLeave=${() => clearTimeout(resting.current)}>
+          <${Drawing} scene=${scene} label=${label} isOff=${(place) => isCut(state.cuts, place, scene.layer)}
+            unmasked=${state.cuts.includes("mask")} onPoint=${point} onChoose=${(place) => choose({ place })} />
+          <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
+        </div>
+        <${Unplug} intact=${translation} text=${scene.read} layers=${size.layers} state=${state} />
+      </div>
+      <div class="panel">
+        <${Controls} player=${player} />
+        <${Panel} scene=${scene} section=${first.sections[scene.place]} caption=${captionOf(scene, stops[stopAt(stops, scene)])} />
+      </div>
+    </div>
+  </div>`;
+}
