@@ -44,7 +44,7 @@ def decoder(translator: at.Translator, beam: int, threads: int) -> Callable:
         for ours, theirs in OPENNMT.items():
             name = re.sub(ours, theirs, name)
         weights[name] = weight.detach()
-    spec = TransformerSpec.from_config(model.arguments["N"], model.arguments["h"])
+    spec = TransformerSpec.from_config(translator.config.N, translator.config.h)
     spec.config.decoder_start_token = at.SPECIALS[at.START]
     spec.config.layer_norm_epsilon = 1e-6
     set_transformer_spec(spec, weights)

@@ -68,9 +68,12 @@ def warmups() -> dict:
 
 POSITIONS = {
     "sinusoids": {},
-    "learnt": {"positions": at.LearntPositions},
-    "rotary": {"positions": at.NoPositions, "attention": at.RotaryAttention},
-    "none": {"positions": at.NoPositions},
+    "learnt": {"positions": lambda: at.LearntPositions(64, 0.0, 32)},
+    "rotary": {
+        "positions": torch.nn.Identity,
+        "attention": lambda: at.start_weights(at.RotaryAttention(4, 64, 0.0)),
+    },
+    "none": {"positions": torch.nn.Identity},
 }
 
 
@@ -85,7 +88,9 @@ def lengths() -> dict:
     """Learn to copy one to ten tokens, then copy 100 sequences of each length from 1 to 20."""
     runs = []
     for kind, seed in itertools.product(POSITIONS, SEEDS):
-        model = at.new_copy_model(seed, **POSITIONS[kind])
+        model = at.new_copy_model(seed)
+        for part, make in POSITIONS[kind].items():
+            at.exchange(model, part, make)
         for _ in at.train_to_copy(model, of_any_length, 15):
             pass
         tests = [next(at.data_gen(at.COPY_VOCAB, 100, 1, length)) for length in range(1, 21)]

@@ -22,10 +22,10 @@ CAPTIONS = 64  # written at a time
 LENGTH = 24
 SIZES = {"N": 2, "d_model": 128, "h": 4, "max_len": 256}
 TODAY = {
-    "attention": at.RotaryGroupedAttention,
-    "feed_forward": at.SwiGLU,
-    "norm": at.RMSNorm,
-    "positions": at.NoPositions,
+    "attention": lambda: at.start_weights(at.RotaryGroupedAttention(4, 128)),
+    "feed_forward": lambda: at.start_weights(at.SwiGLU(128, 396)),
+    "norm": lambda: at.RMSNorm(128),
+    "positions": lambda: torch.nn.Dropout(0.1),
 }
 
 
@@ -43,8 +43,12 @@ def plain(vocab: int) -> torch.nn.Module:
 
 def assembled(vocab: int) -> torch.nn.Module:
     """With the parts of today; a gated network of this width has as many parameters."""
-    model = at.make_language_model(vocab, **SIZES, **TODAY, d_ff=396)
-    at.remove_biases(model)
+    model = at.make_language_model(vocab, **SIZES, d_ff=512)
+    for kind, make in TODAY.items():
+        at.exchange(model, kind, make)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.bias = None
     return model
 
 

@@ -31,32 +31,32 @@ def seen(translator: at.Translator, sentence: str) -> dict:
     }
 
 
-class WatchedRun(at.Run):
-    """A run that looks at itself; its weights become what they would be otherwise."""
+def look(run: at.Run, notes: Path) -> None:
+    """Note what the model does after so many updates."""
+    before = json.loads(notes.read_bytes()) if notes.is_file() else {}
+    now = {str(run.scheduler.last_epoch): [seen(run.translator, x) for x in SENTENCES]}
+    records.write_text(notes, json.dumps(before | now, ensure_ascii=False))
 
-    def __init__(self, folder: Path, worker: at.Worker, epochs: int | None = None):
-        super().__init__(folder, worker, epochs)
-        self.notes = folder.with_name(f"{folder.name}-learning.json")
-        if self.scheduler.last_epoch == 0:
-            self.look(0)
 
-        def look_at_moments(*given) -> None:
-            if self.scheduler.last_epoch + 1 in MOMENTS:  # the schedule steps afterwards
-                self.look(self.scheduler.last_epoch + 1)
+def train_watched(config: at.Config, folder: Path) -> None:
+    """Train a run, or go on with it, and look at it; its weights become what they would be."""
+    if not (folder / "config.json").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        at.prepare(config, folder)
+    run = at.open_run(folder, at.this_worker())
+    notes = folder.with_name(f"{folder.name}-learning.json")
+    step = run.scheduler.step
+    of_epoch = at.updates_per_epoch(run.config, run.train)
 
-        self.optimizer.register_step_post_hook(look_at_moments)
+    def step_and_look() -> None:
+        step()
+        if run.scheduler.last_epoch in MOMENTS or run.scheduler.last_epoch % of_epoch == 0:
+            look(run, notes)
 
-    def train_epoch(self, epoch: int) -> dict:
-        found = super().train_epoch(epoch)
-        self.look(self.scheduler.last_epoch)
-        return found
-
-    def look(self, updates: int) -> None:
-        """Note what the model does after so many updates."""
-        if self.worker.rank == 0:
-            before = json.loads(self.notes.read_bytes()) if self.notes.is_file() else {}
-            now = {str(updates): [seen(self.translator, x) for x in SENTENCES]}
-            records.write_text(self.notes, json.dumps(before | now, ensure_ascii=False))
+    if not run.history:
+        look(run, notes)
+    run.scheduler.step = step_and_look
+    at.fit(run)
 
 
 def put_on_record(folder: Path, made: dict) -> None:

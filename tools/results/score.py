@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 import torch
+from safetensors.torch import load_file
 
 import the_annotated_transformer as at
 from tools import records
@@ -25,20 +26,18 @@ def translator_of(name: str, averaged: int) -> at.Translator:
 
     ValueError where the run is not finished, or has kept fewer.
     """
-    epochs, last = finished_run(name)
-    recent = last["recent"]
-    if averaged > len(recent):
-        raise ValueError(f"{name} has kept {len(recent)} epochs, not {averaged}")
-    if averaged:
-        chosen = recent[-averaged:]
-    else:
-        kept = epochs[-len(recent) :]
-        chosen = [recent[kept.index(max(kept, key=at.quality))]]
-    translator = at.load_trained_model(folder_of(name), torch.device("cpu"))
+    epochs, _ = finished_run(name)
+    folder = folder_of(name)
+    files = {epoch["epoch"]: folder / f"epoch-{epoch['epoch']}.safetensors" for epoch in epochs}
+    kept = [epoch for epoch in epochs if files[epoch["epoch"]].is_file()]
+    if averaged > len(kept):
+        raise ValueError(f"{name} has kept {len(kept)} epochs, not {averaged}")
+    chosen = kept[-averaged:] if averaged else [max(kept, key=at.quality)]
+    translator = at.load_trained_model(folder, torch.device("cpu"))
 
     def models() -> Iterator[torch.nn.Module]:
-        for weights in chosen:
-            at.load_weights(translator.model, weights)
+        for epoch in chosen:
+            at.load_weights(translator.model, load_file(files[epoch["epoch"]]))
             yield translator.model
 
     at.average(translator.model, models())

@@ -1,15 +1,14 @@
 """Measure how fast training and decoding are, beside others.
 
 Training: beside `nn.Transformer`. Decoding: beside the plain loop, one sentence at a time, and
-beside CTranslate2, an engine that is written for it. On a GPU: training.
+beside CTranslate2, an engine that is written for it.
 
-    python -m tools.results.speed run      every case, in rounds; benchmark.json or gpu.json
-    python -m tools.results.speed measure CASE FOLDER   one case once, on the CPU; a line of JSON
+    python -m tools.results.speed run      every case, in rounds, on the CPU; benchmark.json
+    python -m tools.results.speed measure CASE FOLDER   one case once; a line of JSON
 
-If CUDA_VISIBLE_DEVICES names a GPU, that is measured, in four minutes; else the CPU, in half an
-hour. On the CPU every measurement has a process of its own, waits for a quiet machine, and is kept
-in RUNS_DIR at once: after a stop the same command continues, at the same commit. Training needs
-Multi30k; decoding needs CTranslate2, too: `.venv/bin/python -m pip install ctranslate2==4.8.5`.
+That takes half an hour. Every measurement has a process of its own, waits for a quiet machine, and
+is kept in RUNS_DIR at once: after a stop the same command continues, at the same commit. Training
+needs Multi30k; decoding needs CTranslate2 (`.venv/bin/python -m pip install ctranslate2==4.8.5`).
 Then `make results` writes the tables.
 """
 
@@ -32,29 +31,20 @@ from torch import Tensor, nn
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import ctranslate, plan
+from tools.results import ctranslate
 from tools.results.flops import training_flops
 
 CPU = torch.device("cpu")
-DEVICE = records.chosen_device()
 FAST = "bf16" if at.gains_from_bf16(CPU) else "fp32"  # the faster format of this CPU
-FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ROUNDS = 5
-WARM_UP = {"cpu": 3, "cuda": 20}  # updates before a measurement
-AT_ONCE = {"cpu": 1, "cuda": 20}  # updates from one look at the clock to the next
-SECONDS = {"cpu": 6.0, "cuda": 2.0}  # of a round
-SIDE = 8192  # of the matrices whose product is taken for a GPU's peak
+WARM_UP = 3  # updates before a measurement
+SECONDS = 6.0  # of a round
 SMALL = at.Config(
     data="multi30k", vocab_size=0, share_embeddings=False, d_model=256, d_ff=1024, h=4, dropout=0.1,
     batch_tokens=2560,
 )  # fmt: skip
 BASE = replace(SMALL, N=6, d_model=512, d_ff=2048, h=8)
-SIZES = {
-    "small": SMALL,
-    "base": BASE,
-    "base-25000": replace(BASE, batch_tokens=25_000),  # as large as the batches of the paper
-    "recipe": plan.RUNS["recipe-1"],
-}
+SIZES = {"small": SMALL, "base": BASE}
 
 
 # Cases --------------------------------------------------------------------------------------------
@@ -65,7 +55,7 @@ class Case:
     """One measurement: what is run, and with how much of the machine."""
 
     task: str  # train, decode
-    code: str  # ours, ours compiled, torch; to decode also plain, ctranslate2
+    code: str  # ours, torch; to decode also plain, ctranslate2
     size: str = "small"  # of SIZES; "shipped" is the model of pretrained/
     dtype: str = "fp32"
     threads: int = 2
@@ -74,15 +64,14 @@ class Case:
     @property
     def name(self) -> str:
         how = f"beam{self.beam}" if self.task == "decode" else f"{self.threads}-threads"
-        return "-".join([self.task, self.code, self.size, self.dtype, how]).replace(" ", "-")
+        return "-".join([self.task, self.code, self.size, self.dtype, how])
 
     @property
     def config(self) -> at.Config:
-        config = SIZES[self.size]
-        return replace(config, precision=self.dtype, compile=self.code == "ours compiled")
+        return replace(SIZES[self.size], precision=self.dtype, compile=False)
 
 
-def cases_of_cpu() -> Iterator[Case]:
+def all_cases() -> Iterator[Case]:
     formats = dict.fromkeys(("fp32", FAST))
     for size, code, dtype in itertools.product(("small", "base"), ("torch", "ours"), formats):
         yield Case("train", code, size, dtype)
@@ -91,20 +80,7 @@ def cases_of_cpu() -> Iterator[Case]:
         yield Case("decode", code, "shipped", beam=beam)
 
 
-def cases_of_gpu() -> Iterator[Case]:
-    for code, dtype in itertools.product(("torch", "ours"), FORMATS):
-        yield Case("train", code, "base-25000", dtype)
-    yield Case("train", "ours compiled", "base-25000", "bf16")
-    yield Case("train", "ours", "recipe", "bf16")
-    yield Case("train", "ours compiled", "recipe", "bf16")
-
-
-def by_name(cases: Iterable[Case]) -> dict[str, Case]:
-    return {case.name: case for case in cases}
-
-
-CASES = by_name(cases_of_cpu())
-GPU_CASES = by_name(cases_of_gpu())
+CASES = {case.name: case for case in all_cases()}
 
 
 # One measurement ----------------------------------------------------------------------------------
@@ -145,31 +121,26 @@ class Training:
     The folder holds the text as ids; trainings of one size may share it.
     """
 
-    def __init__(self, case: Case, worker: at.Worker, folder: Path):
+    def __init__(self, case: Case, folder: Path):
         config = case.config
         if not (folder / "config.json").is_file():
-            at.begin_run(config, folder)
-        run = at.Run(folder, worker)
-        vocabularies = run.translator.vocabularies
-        self.worker = worker
-        self.planned = run.updates
+            folder.mkdir(parents=True)
+            at.prepare(config, folder)
+        worker = at.Worker(0, 1, CPU)
+        run = at.open_run(folder, worker)
         self.config = config
-        self.net = run.net
-        self.model = run.model
-        self.loss_compute = run.loss_compute
+        self.net = self.model = run.model
+        self.autocast = run.autocast()
+        self.words = len(run.translator.vocabularies[1])
         if case.code == "torch":
-            self.net = self.model = TorchModel(vocabularies, config).to(worker.device)
-            criterion = at.LabelSmoothing(len(vocabularies[1]), at.PAD, config.smoothing)
-            self.loss_compute = at.SimpleLossCompute(self.model.generator, criterion)
-            if config.precision == "bf16":
-                self.net = at.MixedPrecision(self.net, worker.device)
-                self.loss_compute = run.autocast()(self.loss_compute)
-        self.words = len(vocabularies[1])
+            self.net = self.model = TorchModel(run.translator.vocabularies, config)
+        criterion = at.LabelSmoothing(self.words, at.PAD, config.smoothing)
+        self.loss_compute = at.SimpleLossCompute(self.model.generator, criterion)
         self.means = at.make_optimizer(self.model, 1.0, 1000)
-        numbers = itertools.cycle(at.batches_of_epoch(run.config, run.train, 1))
-        batches = at.load_batches(run.train, numbers, worker, config.max_len)
+        batches = at.batches_of_epoch(run.config, run.train, 1)
+        loads = (at.load_batches(run.train, batches, worker) for _ in itertools.count())
         self.operations = 0  # of all batches so far, their padding among them
-        self.batches = self.counted(batches)  # for ever
+        self.batches = self.counted(itertools.chain.from_iterable(loads))  # for ever
 
     def counted(self, batches: Iterable[at.Batch]) -> Iterator[at.Batch]:
         sizes = self.config.N, self.config.d_model, self.config.d_ff
@@ -183,7 +154,7 @@ class Training:
         """Make so many updates; what they were made of."""
         batches = itertools.islice(self.batches, number)
         given = batches, self.net, self.loss_compute, *self.means
-        return at.run_epoch(*given)[1]
+        return at.run_epoch(*given, autocast=self.autocast)[1]
 
     def one_round(self, seconds: float) -> dict[str, float]:
         """Train for so long: real target tokens, seconds of an update, operations per second."""
@@ -192,7 +163,7 @@ class Training:
         operations = self.operations
         begin = time.perf_counter()
         while time.perf_counter() - begin <= seconds:
-            state = self.updates(AT_ONCE[self.worker.device.type])  # waits for the device
+            state = self.updates(1)
             tokens += state.tokens
             updates += state.step
         seconds = time.perf_counter() - begin
@@ -205,29 +176,29 @@ class Training:
 
 def measure_training(case: Case, folder: Path) -> dict[str, float]:
     """A round of a training in a process that does nothing else, and its peak memory."""
-    with at.join_workers() as worker:
-        training = Training(case, worker, folder)
-        training.updates(WARM_UP["cpu"])
-        found = training.one_round(SECONDS["cpu"])
-    return found | {"peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    at.keep_freed_memory()
+    training = Training(case, folder)
+    training.updates(WARM_UP)
+    return training.one_round(SECONDS) | {
+        "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    }
 
 
 def measure_decoding(case: Case) -> dict[str, float]:
     """Sentences of test 2016 per second, from text to text; the plain loop takes one at a time."""
     translator = at.load_trained_model("pretrained", CPU)
-    how = {}
+    sources = [source for source, _ in at.find_corpus("multi30k").pairs("test_2016_flickr")]
     if case.code == "ours":
         decode = functools.partial(at.beam_search, beam=case.beam)
     elif case.code == "ctranslate2":
         decode = ctranslate.decoder(translator, case.beam, case.threads)
     else:
-        how = {"batch_tokens": 1}
         decode = at.greedy_decode
-    pairs = at.find_multi30k(translator.languages).pairs("test_2016_flickr")
-    sources = [source for source, _ in pairs]
-    at.translate(translator, sources[:20], decode, **how)
+    groups = [[source] for source in sources] if case.code == "plain" else [sources]
+    at.translate(translator, sources[:20], decode)
     begin = time.perf_counter()
-    at.translate(translator, sources, decode, **how)
+    for group in groups:
+        at.translate(translator, group, decode)
     seconds = time.perf_counter() - begin
     return {"sentences per second": len(sources) / seconds}
 
@@ -256,13 +227,9 @@ def measure(name: Literal[tuple(CASES)], folder: Path, /) -> None:
 # Rounds -------------------------------------------------------------------------------------------
 
 
-def with_cases(rounds: dict[str, list[dict]], cases: dict[str, Case]) -> list[dict]:
-    """Each case with its rounds, as they go on record."""
-    return [{"name": x} | asdict(cases[x]) | {"rounds": each} for x, each in rounds.items()]
-
-
-def run_on_cpu() -> None:
-    """Every measurement in processes of its own; what an earlier command measured is kept."""
+def run() -> None:
+    """Measure every case, round after round, and write them on record."""
+    records.chosen_device()  # hides all GPUs
     made = records.made_with_shipped()
     path = at.runs_folder() / f"benchmark-{made['commit'][:7]}.json"
     rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in CASES}
@@ -273,61 +240,10 @@ def run_on_cpu() -> None:
             records.write_text(path, json.dumps(rounds))
             print(f"round {number + 1}, {name}: {json.dumps(measured[-1])}", flush=True)
     words = len(at.learn_words(at.find_corpus(SMALL.data))[1])
-    content = {"rounds": ROUNDS, "words": words, "cases": with_cases(rounds, CASES), "made": made}
+    cases = [{"name": x} | asdict(CASES[x]) | {"rounds": each} for x, each in rounds.items()]
+    content = {"rounds": ROUNDS, "words": words, "cases": cases, "made": made}
     records.write("benchmark", content)
     path.unlink()
-
-
-def peak(dtype: str) -> float:
-    """Operations a second of a product of two large matrices; "fp32" is TF32, as in training."""
-    from torch.utils.benchmark import Timer
-
-    one, other = torch.randn(2, SIDE, SIDE, device="cuda", dtype=FORMATS[dtype])
-    product = Timer("one @ other", globals={"one": one, "other": other}).timeit(20)
-    return 2 * SIDE**3 / product.mean
-
-
-def run_on_gpu() -> None:
-    """All trainings in one process: a start takes longer than a round."""
-    records.graphics_card()  # ValueError without one
-    torch._dynamo.config.recompile_limit = 64  # two compiled trainings share their code
-    trainings = {}
-    held = {}  # memory of each while it waits for its turn
-    rounds = {name: [] for name in GPU_CASES}
-    with at.join_workers() as worker, tempfile.TemporaryDirectory() as folder:
-        peaks = {dtype: peak(dtype) for dtype in FORMATS}
-        for name, case in GPU_CASES.items():
-            before = torch.cuda.memory_allocated()
-            how = f"{case.size}-{case.dtype}-{case.config.compile}"
-            trainings[name] = Training(case, worker, Path(folder) / how)
-            trainings[name].updates(WARM_UP["cuda"])
-            held[name] = torch.cuda.memory_allocated() - before
-        for number, name in itertools.product(range(ROUNDS), GPU_CASES):
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            measured = trainings[name].one_round(SECONDS["cuda"])
-            memory = held[name] + torch.cuda.max_memory_allocated() - before
-            measured["peak MB"] = memory / 2**20
-            highest = peaks[GPU_CASES[name].dtype]
-            measured["share of peak"] = measured["operations per second"] / highest
-            rounds[name].append(measured)
-            print(f"round {number + 1}, {name}: {json.dumps(measured)}", flush=True)
-    content = {
-        "peak": peaks,
-        "rounds": ROUNDS,
-        "updates": trainings[Case("train", "ours", "recipe", "bf16").name].planned,  # of the recipe
-        "cases": with_cases(rounds, GPU_CASES),
-        "made": records.circumstances("cuda"),
-    }
-    records.write("gpu", content)
-
-
-def run() -> None:
-    """Measure every case of this device, round after round, and write them on record."""
-    if DEVICE == "cuda":
-        run_on_gpu()
-    else:
-        run_on_cpu()
 
 
 main = records.command_line(run=run, measure=measure)

@@ -18,30 +18,29 @@ def folder_of(name: str) -> Path:
     return at.runs_folder() / name
 
 
-def finished_run(name: str) -> tuple[list[dict], dict]:
-    """The epochs of a run, and its last.pt; ValueError where it is not finished."""
+def finished_run(name: str) -> tuple[list[dict], list[dict]]:
+    """The epochs of a run, and its whole history; ValueError where it is not finished."""
     folder = folder_of(name)
-    last = at.read_last(folder)
-    if last is not None:
-        config, _ = at.read_settings(folder)
-        epochs = [entry for entry in last["history"] if entry["averaged"] == 0]
-        if len(epochs) == config.epochs:
-            return epochs, last
+    if (folder / "last.pt").is_file():
+        history = torch.load(folder / "last.pt", weights_only=True)["history"]
+        epochs = [entry for entry in history if entry["averaged"] == 0]
+        if len(epochs) == at.settings_of(folder).epochs:
+            return epochs, history
     way = f"remove results/runs/{name}.json, and `make results ARGS={name}` trains it"
     raise ValueError(f"no finished run in {folder}: {way}")
 
 
 def record_of(name: str) -> dict:
     """What goes on record of a finished run."""
-    epochs, last = finished_run(name)
-    config, _ = at.read_settings(folder_of(name))
+    epochs, history = finished_run(name)
+    config = at.settings_of(folder_of(name))
     translator = at.load_trained_model(folder_of(name), torch.device("cpu"))
     summary = {
         "corpus": translator.corpus,
         "parameters": at.count_parameters(translator.model),
         "settings": asdict(config),
         "validation_bleu": round(max(epochs, key=at.quality)["bleu"], 2),
-        "mean": next((entry for entry in last["history"] if entry["averaged"] > 0), None),
+        "mean": next((entry for entry in history if entry["averaged"] > 0), None),
         "minutes": round(epochs[-1]["minutes"], 1),
         "updates": epochs[-1]["updates"],
         "epochs": len(epochs),
@@ -70,7 +69,7 @@ def train(name: str) -> None:
     records.check_comparable({run: each for run, each in made.items() if each} | {"now": now})
     folder = folder_of(name)
     if name == plan.WATCHED:
-        at.train_model(config, folder, run_class=learning.WatchedRun)
+        learning.train_watched(config, folder)
         learning.put_on_record(folder, now)
     else:
         at.train_model(config, folder)
