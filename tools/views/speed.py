@@ -5,7 +5,6 @@ from statistics import median
 
 import altair as alt
 
-from tools import records
 from tools.results.flops import training_flops
 from tools.views.common import made_by, record, table, with_range
 
