@@ -3508,7 +3508,8 @@ def cut_a_text():
     translator = translator_at_hand()
     words = "Ein Schornsteinfeger trägt eine Leiter durch die Straße.".split()
     rows = []
-    for word, (*ids, _end) in zip(words, source_ids(translator, words), strict=True):
+    encoded = translator.vocabularies[0].encode(words, translator.languages[0])
+    for word, ids in zip(words, encoded, strict=True):
         pieces = [translator.vocabularies[0].words[number] for number in ids]
         rows.append((word, " ".join(pieces), " ".join(map(str, ids))))
     return table(rows, ["word", "pieces", "numbers"])
