@@ -76,13 +76,10 @@ def test_layers_positions_and_the_end_of_the_stack(box):
         where.filter(has_not_text=before).wait_for()
         button.and_(box.locator("[aria-pressed=true]")).wait_for()
     box.locator(".layers button").last.click()
-    said = []
-    for name in ("decoder feed-forward sum", "decoder final", "decoder generator"):
-        place(box, name).press("Enter")
-        wait_for(box, name)
-        said.append(shares(box))
-    assert said[0] == said[1] == said[2]
-    likeliest = max(said[0], key=said[0].get)
+    place(box, "decoder generator").press("Enter")
+    wait_for(box, "decoder generator")
+    said = shares(box)
+    likeliest = max(said, key=said.get)
     assert likeliest in box.locator(".caption").inner_text()
     assert likeliest == box.locator(".written [aria-pressed=true]").inner_text()
     box.locator(".source button").nth(4).click()

@@ -42,14 +42,10 @@ class Looked:
     def keep(self, name: str, _, given, result) -> None:
         self.seen.setdefault(name, []).append((given and given[0], result))
 
-    def lens(self, side: str, name: str, position: int, added: bool = False) -> dict[str, float]:
-        """The five likeliest subwords of a module's result, or of what it adds."""
+    def vector(self, side: str, name: str, position: int, added: bool = False) -> torch.Tensor:
+        """A module's result at a position, or what it adds to what it was given."""
         given, result = self.seen[name][0 if side == "encoder" else -1]
-        with torch.no_grad():
-            normed = getattr(self.model, side).norm(result - given if added else result)
-            best = self.model.generator(normed)[0, position].exp().topk(5)
-        words = [self.words[number] for number in best.indices]
-        return dict(zip(words, best.values.tolist(), strict=True))
+        return (result - given if added else result)[0, position]
 
     def weights(self, name: str, position: int) -> list[list[float]]:
         """The weights of a position, by head."""
@@ -59,9 +55,9 @@ class Looked:
 def scene(engine, place: str, layer: int = 0, position: int = 0) -> dict:
     """All that the map shows of a place."""
     side = place.split()[0]
-    wish = {"text": CAPTION, "place": place, "layer": layer, "encoder": 0, "decoder": 0}
-    look = "wish => stills.finish(map.sceneOf(model, wish))"
-    return engine.evaluate(look, wish | {side: position})
+    choice = {"text": CAPTION, "place": place, "layer": layer, "encoder": 0, "decoder": 0}
+    look = "choice => stills.finish(map.sceneOf(model, choice))"
+    return engine.evaluate(look, choice | {side: position})
 
 
 @pytest.fixture(scope="module")
@@ -75,21 +71,36 @@ PLACES = [  # a box of the map, layer, position, and the module that computes wh
     ("encoder embedding", 0, 2, "src_embed.0"),
     ("decoder positions", 0, 4, "tgt_embed"),
     ("encoder attention", 0, 6, "encoder.layers.0.sublayer.0"),
-    ("encoder memory", 2, 9, "encoder.layers.2.sublayer.1"),
+    ("encoder memory", 2, 9, "encoder.norm"),
     ("decoder attention norm", 2, 5, "decoder.layers.2.sublayer.0.norm"),
     ("decoder cross", 1, 7, "decoder.layers.1.sublayer.1"),
     ("decoder cross sum", 1, 7, "decoder.layers.1.sublayer.1"),
     ("decoder feed-forward", 2, 3, "decoder.layers.2.sublayer.2"),
-    ("decoder generator", 0, 3, "decoder.layers.2.sublayer.2"),
+    ("decoder final", 0, 3, "decoder.norm"),
 ]
 
 
 @pytest.mark.parametrize("place, layer, position, name", PLACES)
-def test_the_logit_lens_equals_that_of_pytorch(engine, looked, place, layer, position, name):
+def test_the_vector_of_a_box_is_that_of_pytorch(engine, looked, place, layer, position, name):
     side, part, *kind = place.split()
     added = not kind and part in ("attention", "cross", "feed-forward")
-    ours = {each["piece"]: each["share"] for each in scene(engine, place, layer, position)["says"]}
-    assert ours == pytest.approx(looked.lens(side, name, position, added), abs=1e-3)
+    ours = scene(engine, place, layer, position)["strip"]
+    expected = looked.vector(side, name, position, added)
+    assert ours["length"] == pytest.approx(expected.norm().item(), abs=0.06)
+    assert ours["largest"] == pytest.approx(expected.abs().max().item(), abs=0.06)
+    assert [shade > 0 for shade in ours["shades"]] == (expected > 0).tolist()
+
+
+def test_the_generator_says_what_pytorchs_says(engine, looked):
+    ours = {
+        each["piece"]: each["share"] for each in scene(engine, "decoder generator", 0, 3)["says"]
+    }
+    state = looked.vector("decoder", "decoder.norm", 3)
+    with torch.no_grad():
+        best = looked.model.generator(state).exp().topk(5)
+    words = [looked.words[number] for number in best.indices]
+    expected = dict(zip(words, best.values.tolist(), strict=True))
+    assert ours == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,7 @@ function Box({ box, scene, off, label, onPoint, onChoose }) {
   const x = CENTRE[side];
   const inside =
     role === "sum"
-      ? html`<circle class=${`kind-${kind}`} cx=${x} cy=${y} r="9" /><path class="plus" d=${`M${x - 5} ${y}h10M${x} ${y - 5}v10`} />
-        <text class="said" x=${side === "encoder" ? x + 15 : x - 15} y=${y + 5} text-anchor=${side === "encoder" ? "start" : "end"}>${spelt(scene.guesses[place])}</text>`
+      ? html`<circle class=${`kind-${kind}`} cx=${x} cy=${y} r="9" /><path class="plus" d=${`M${x - 5} ${y}h10M${x} ${y - 5}v10`} />`
       : html`<rect class=${`kind-${kind}`} x=${x - WIDE / 2} y=${y} width=${WIDE} height=${high} rx="5" />
         <text x=${x} y=${y + high / 2 + 5} text-anchor="middle">${label}</text>
         ${off ? html`<path class="cut" d=${`M${x - WIDE / 2} ${y}l${WIDE} ${high}m0 ${-high}l${-WIDE} ${high}`} />` : null}`;

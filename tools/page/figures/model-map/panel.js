@@ -1,4 +1,4 @@
-// The panel beside the drawing: what the chosen box holds, and what the generator would say of it.
+// The panel beside the drawing: what the chosen box holds; of the generator, what it says.
 
 import { READS, WRITES } from "../lib/corpus.js";
 import { spelt } from "../lib/text.js";
@@ -37,16 +37,6 @@ function shapeOf(place) {
   return `for each head one row of (B, H, ${length}, ${place === "decoder attention" ? "T" : "S"})`;
 }
 
-/** What is to be thought of the probabilities at a place. */
-function meaningOf({ place }) {
-  const { side, part, kind, number } = placed(place);
-  if (part === "generator") return "What the generator says: the probability of each next subword.";
-  const would =
-    number >= 0 && kind === "adds" ? "if it heard nothing but what this part adds" : "of this vector";
-  const never = side === "encoder" ? " It never does: it hears the decoder only." : "";
-  return html`What the generator would say ${would}, after the final norm: the <em>logit lens</em>.${never}`;
-}
-
 export function Panel({ scene, section, caption }) {
   const { place, layer, pieces, size, says } = scene;
   const side = sideOf(place);
@@ -64,6 +54,5 @@ export function Panel({ scene, section, caption }) {
       ${side}${inLayer}, at <b lang=${language}>${spelt(pieces[side][scene[side]])}</b>${next}: ${shapeOf(place)}</p>
     <p class="caption" role="status">${caption[0]}<br />${caption[1]}</p>
     <div class="slot">${scene.weights ? html`<${Weights} scene=${scene} />` : html`<${Strip} ...${scene.strip} />`}</div>
-    <ol>${bars}</ol>
-    <p class="meaning">${meaningOf(scene)}</p>`;
+    <ol>${bars}</ol>`;
 }

@@ -86,23 +86,13 @@ function weightsAt({ seen }, place, layer, position) {
 
 const rounded = (number, digits) => Math.round(number * 10 ** digits) / 10 ** digits;
 
-/** The logit lens: the final norm of the stack, then the generator. What it finds likeliest. */
-function lens({ model }, place, vector, count) {
-  const { side, part } = placed(place);
-  const ready = ["final", "memory", "generator"].includes(part);
-  const logProbs = model.next(ready ? vector : normalise(vector, model.norms[side]));
-  return likeliest(logProbs, count).map(({ id, logp }) => ({
+/** What the generator finds likeliest at a position of the decoder. */
+function nextOf(model, vector) {
+  return likeliest(model.next(vector), 5).map(({ id, logp }) => ({
     id,
     piece: model.words[id],
     share: rounded(Math.exp(logp), 5),
   }));
-}
-
-/** The likeliest subword after each sum of a layer, at the positions that are chosen: { place: piece }. */
-function guessesIn(run, { layer, ...positions }) {
-  const places = Object.entries(PARTS).flatMap(([side, parts]) => parts.map((part) => `${side} ${part} sum`));
-  const guess = (place) => lens(run, place, vectorAt(run, place, layer, positions[sideOf(place)]), 1)[0];
-  return Object.fromEntries(places.map((place) => [place, guess(place).piece]));
 }
 
 /** A vector as shades of two colours, below zero and above. */
@@ -150,15 +140,13 @@ export function* sceneOf(model, asked) {
       ff: model.d_ff,
       words: model.words.length,
     },
-    guesses: guessesIn(run, choice),
     weights: weightsAt(run, ...at),
     lengths: lengthsAt(run, ...at),
     strip: shaded(vector),
-    says: lens(run, choice.place, vector, 5).map(({ id, piece, share }) => ({
-      piece,
-      share,
-      next: id === next,
-    })),
+    says:
+      choice.place === "decoder generator"
+        ? nextOf(model, vector).map(({ id, piece, share }) => ({ piece, share, next: id === next }))
+        : [],
   };
 }
 
