@@ -3360,7 +3360,8 @@ PARTS: dict[str, dict[str, Callable]] = {  # by name: a function of the settings
 def exchange(model: nn.Module, kind: str, make: Callable[[], nn.Module]) -> None:
     """Put other parts in the place of a model's own; `make` is called once for each place.
 
-    `kind` is a key of PARTS. Of attention only self-attention is exchanged.
+    `kind` is a key of PARTS. Of attention only self-attention is exchanged. ValueError if a layer
+    has no such part.
     """
     stacks = [stack for name, stack in model.named_children() if name in ("encoder", "decoder")]
     if kind in ("encoder_layer", "decoder_layer"):
@@ -3369,6 +3370,8 @@ def exchange(model: nn.Module, kind: str, make: Callable[[], nn.Module]) -> None
     elif kind in ("attention", "feed_forward"):
         name = "self_attn" if kind == "attention" else kind
         for layer in itertools.chain.from_iterable(stack.layers for stack in stacks):
+            if not hasattr(layer, name):
+                raise ValueError(f"{type(layer).__name__} has no {name} to exchange")
             setattr(layer, name, make())
     elif kind == "norm":
         normalized = [each for each in model.modules() if isinstance(each, SublayerConnection)]
@@ -3383,7 +3386,7 @@ def exchange(model: nn.Module, kind: str, make: Callable[[], nn.Module]) -> None
 
 
 def build_model(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> EncoderDecoder:
-    """A model with fresh weights from its settings; ValueError for sizes or parts that cannot be."""
+    """A model with fresh weights from its settings; ValueError for impossible sizes or parts."""
     model = make_model(
         src_vocab,
         tgt_vocab,
@@ -4358,7 +4361,7 @@ SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 
 
 def with_own_translation(translator: Translator, sentence: str) -> Batch:
-    """A batch of one sentence and the model's translation; UserError if it is too long."""
+    """A batch of one sentence and the model's translation."""
     batch = source_batch(translator, [sentence])
     longest = min(batch.src.size(1) + LONGER, translator.max_len)
     written = beam_search(translator.model, batch.src, batch.src_mask, longest)
@@ -5923,7 +5926,7 @@ def refuse_without_cache(config: Config) -> None:
         raise UserError(f"no such model: {error}") from error
     if not cache_agrees(model, min(32, config.max_len)):
         parts = ", ".join(f"{kind} {getattr(config, kind)}" for kind in PARTS)
-        way = "attention must take positions from the shapes of q and k, and all else treat each alone"
+        way = "attention must take places from the shapes of q and k, and all else treat each alone"
         raise UserError(f"this model ({parts}) decodes differently with a cache: {way}")
 
 
@@ -6455,7 +6458,7 @@ def save(run: Run, entry: dict) -> None:
 
 
 def publish(run: Run) -> None:
-    """Write the log, and the model if the newest entry is the best; remove weights of old epochs."""
+    """Write the log, and the model if the newest entry is the best; remove old weights."""
     lines = "".join(f"{json.dumps(each)}\n" for each in run.history)
     write_file(run.folder / "log.jsonl", lines)
     if run.history and run.history[-1] is max(run.history, key=quality):
@@ -6751,7 +6754,7 @@ def cut(translator: Translator, line: str) -> str:
 
 
 def warn_of(translator: Translator, text: str) -> None:
-    """UserError for a sentence that is too long; a warning for one that training has not prepared."""
+    """UserError for a sentence that is too long; a warning for one unlike those of training."""
     [ids] = translator.vocabularies[0].encode([text], translator.languages[0])
     if len(ids) >= translator.max_len:
         limit = f"{len(ids)} tokens, the model takes {translator.max_len - 1}"

@@ -26,8 +26,8 @@ class SharpAttention(MultiHeadedAttention):
 class LearntDistance(MultiHeadedAttention):
     """Scores fall with the distance, at a learnt rate in each head."""
 
-    def __init__(self, h, d_model, dropout=0.1):
-        super().__init__(h, d_model, dropout)
+    def __init__(self, h, d_model):
+        super().__init__(h, d_model)
         self.rates = nn.Parameter(torch.full((h, 1, 1), 0.1))
 
     def attend(self, q, k, v, mask):
@@ -57,7 +57,7 @@ class UnitNorm(nn.Module):
 class Ramp(nn.Module):
     """Adds a learnt vector, more of it at each place."""
 
-    def __init__(self, d_model, dropout, max_len):
+    def __init__(self, d_model, max_len):
         super().__init__()
         self.slope = nn.Parameter(torch.full((d_model,), 1 / max_len))
 
@@ -74,9 +74,30 @@ class FeedForwardFirst(DecoderLayer):
         return self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))
 
 
-PARTS["attention"]["sharp"] = SharpAttention
-PARTS["attention"]["learnt-distance"] = LearntDistance
-PARTS["feed_forward"]["soft"] = Soft
-PARTS["norm"]["unit"] = UnitNorm
-PARTS["positions"]["ramp"] = Ramp
-PARTS["decoder_layer"]["feed-forward-first"] = FeedForwardFirst
+class Parallel(nn.Module):
+    """An encoder layer of its own: attention and feed-forward network side by side, no norm."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = MultiHeadedAttention(config.h, config.d_model)
+        self.feed_forward = PositionwiseFeedForward(config.d_model, config.d_ff)
+
+    def forward(self, x, mask):
+        return x + self.self_attn(x, x, x, mask) + self.feed_forward(x)
+
+
+def feed_forward_first(config):
+    attentions = (MultiHeadedAttention(config.h, config.d_model) for _ in range(2))
+    feed_forward = PositionwiseFeedForward(config.d_model, config.d_ff, config.dropout)
+    return FeedForwardFirst(
+        config.d_model, *attentions, feed_forward, config.dropout, config.norm_first
+    )
+
+
+PARTS["attention"]["sharp"] = lambda config: SharpAttention(config.h, config.d_model)
+PARTS["attention"]["learnt-distance"] = lambda config: LearntDistance(config.h, config.d_model)
+PARTS["feed_forward"]["soft"] = lambda config: Soft(config.d_model, config.d_ff, config.dropout)
+PARTS["norm"]["unit"] = lambda config: UnitNorm(config.d_model)
+PARTS["positions"]["ramp"] = lambda config: Ramp(config.d_model, config.max_len)
+PARTS["encoder_layer"]["parallel"] = Parallel
+PARTS["decoder_layer"]["feed-forward-first"] = feed_forward_first

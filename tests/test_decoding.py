@@ -123,9 +123,11 @@ def test_a_search_works_between_the_steps_of_training():
     states.sum().backward()
 
 
-@pytest.mark.parametrize("parts", [{}, {"attention": at.RotaryAttention}], ids=["plain", "rotary"])
-def test_the_cache_serves_a_language_model(parts):
-    model = at.draw_weights(at.make_language_model(13, 2, 16, 32, 4, **parts)).eval()
+@pytest.mark.parametrize("attention", [at.MultiHeadedAttention, at.RotaryAttention])
+def test_the_cache_serves_a_language_model(attention):
+    model = at.make_language_model(13, 2, 16, 32, 4)
+    at.exchange(model, "attention", lambda: attention(4, 16))
+    at.draw_weights(model).eval()
     ids = torch.randint(13, (2, 12))
     with torch.no_grad():
         whole = model(None, ids, None, at.subsequent_mask(12))

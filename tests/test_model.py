@@ -30,7 +30,7 @@ def inputs() -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
-def test_both_forms_of_attention_equal_torchs(dtype):
+def test_attention_equals_torchs(dtype):
     """With a bias for each head or none, and masks of any shape and type."""
     *given, mask = at.random_attention_inputs()
     query, key, value = (x.to(dtype) for x in given)
@@ -40,15 +40,24 @@ def test_both_forms_of_attention_equal_torchs(dtype):
         added = bias.to(dtype).masked_fill(m == 0, -torch.inf)
         expected = functional.scaled_dot_product_attention(query, key, value, added)
         assert_close(at.attention(query, key, value, m, bias=bias)[0], expected)
-        assert_close(at.fused_attention(query, key, value, m, None, bias)[0], expected)
 
 
-def test_the_fused_kernel_drops_weights_in_training_only():
-    query, key, value, mask = at.random_attention_inputs()
-    plain, _ = at.attention(query, key, value, mask)
-    dropout = nn.Dropout(0.5)
-    assert not torch.allclose(at.fused_attention(query, key, value, mask, dropout)[0], plain)
-    assert_close(at.fused_attention(query, key, value, mask, dropout.eval())[0], plain)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        nn.Transformer.generate_square_subsequent_mask(5),  # zeros and −∞
+        torch.zeros(5, 5).masked_fill(at.subsequent_mask(5)[0] == 0, -1e9),
+        torch.tensor([1.0, 1.0, 0.5, 1.0, 1.0]),
+        torch.tensor([1, 2, 0, 0, 1]),
+        torch.tensor([1.0, torch.nan, 0.0, 0.0, 1.0]),
+    ],
+)
+def test_a_mask_that_is_meant_to_be_added_or_of_other_numbers_is_refused(wrong):
+    query, key, value, _ = at.random_attention_inputs()
+    with pytest.raises(ValueError, match="mask"):
+        at.attention(query, key, value, wrong.expand(5, 5)[: query.size(-2)])
+    with pytest.raises(ValueError, match="mask"):
+        at.tiny_model()(*(torch.randint(11, (1, 5)) for _ in range(2)), None, wrong.expand(1, 5, 5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -233,13 +242,16 @@ def test_the_parameters_are_those_of_the_formulas(D, F, h, total):
 )
 def test_an_impossible_size_or_part_raises_an_error_that_names_it(change, numbers):
     with pytest.raises((ValueError, RuntimeError)) as caught:
-        at.build_model(**{"src_vocab": 11, "tgt_vocab": 13} | SIZES | change)(*inputs())
+        at.build_model(at.ModelConfig(**{"share_embeddings": False} | SIZES | change), 11, 13)(
+            *inputs()
+        )
     assert all(number in str(caught.value) for number in numbers.split())
 
 
 def test_cross_attention_stays_plain():
     """Rotated by places of two sentences it would measure no distance."""
-    model = at.make_model(11, 13, **SIZES, attention=at.RotaryAttention)
+    model = at.make_model(11, 13, **SIZES)
+    at.exchange(model, "attention", lambda: at.RotaryAttention(2, 8))
     assert type(model.decoder.layers[0].self_attn) is at.RotaryAttention
     assert type(model.decoder.layers[0].src_attn) is at.MultiHeadedAttention
 

@@ -20,7 +20,7 @@ TODAY = {
 }  # fmt: skip
 MINE = {
     "attention": "learnt-distance", "feed_forward": "soft", "norm": "unit", "positions": "ramp",
-    "decoder_layer": "feed-forward-first",
+    "encoder_layer": "parallel", "decoder_layer": "feed-forward-first",
 }  # fmt: skip
 WAYS = {
     "plain": {},
@@ -34,7 +34,10 @@ WAYS = {
     "all of mine": MINE | {"norm_first": False},
     "mine with today's": TODAY | {"decoder_layer": "feed-forward-first", "feed_forward": "soft"},
 }
-SIZES = {"N": 2, "d_model": 16, "d_ff": 32, "h": 4, "dropout": 0.1, "max_len": 32}
+SIZES = {
+    "N": 2, "d_model": 16, "d_ff": 32, "h": 4, "dropout": 0.1, "attention_dropout": 0.1,
+    "share_embeddings": False, "max_len": 32,
+}  # fmt: skip
 OURS = {kind: dict(parts) for kind, parts in at.PARTS.items()}
 
 
@@ -58,11 +61,10 @@ def way(request) -> dict:
     return WAYS[request.param]
 
 
-def made(way: dict, **more) -> at.EncoderDecoder:
+def made(way: dict, vocab=(11, 13), **more) -> at.EncoderDecoder:
     """A model of 11 source and 13 target tokens in eval mode; no weight is zero or one."""
     torch.manual_seed(1)
-    sizes = {"src_vocab": 11, "tgt_vocab": 13} | SIZES | way | more
-    model = at.build_model(**sizes).eval()
+    model = at.build_model(at.ModelConfig(**SIZES | way | more), *vocab).eval()
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
     return model
@@ -116,14 +118,6 @@ def test_a_beam_finds_what_the_search_of_one_sentence_finds_without_a_cache(way)
         assert row == best + [at.PAD] * (len(row) - len(best))
 
 
-def test_the_kernel_for_gpus_computes_the_same_states(way, monkeypatch):
-    model = made(way).double()  # without a norm the states are large
-    plain = states_of(model)
-    monkeypatch.setattr(at, "attention", at.fused_attention)
-    assert_close(states_of(model), plain, rtol=1e-6, atol=1e-6)
-    assert model.decoder.layers[0].src_attn.attn is None, "it has no weights to keep"
-
-
 def test_maps_are_the_weights_of_each_attention(way):
     """The weights that `attend` computes, without dropout, from what each attention was given."""
     model = made(way).train()
@@ -145,6 +139,40 @@ def test_maps_are_the_weights_of_each_attention(way):
             assert_close(weights[:, number], attn.attend(q, k, v, mask.unsqueeze(1))[1])
 
 
+# Weights and names ------------------------------------------------------------------------------
+
+
+def test_a_part_keeps_the_weights_that_it_begins_with():
+    named = {"attention": "learnt-distance", "norm": "unit", "positions": "ramp"}
+    model = at.build_model(at.ModelConfig(**SIZES | named), 11, 13)
+    assert model.get_parameter("encoder.layers.1.self_attn.rates").eq(0.1).all()
+    assert model.get_parameter("decoder.layers.0.sublayer.2.norm.length") == 4
+    assert model.get_parameter("tgt_embed.1.slope").eq(1 / 32).all()
+
+
+@pytest.mark.parametrize("kind", ["attention", "feed_forward", "norm"])
+def test_a_part_is_made_anew_for_each_place(kind):
+    class Drawn(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.drawn = nn.Parameter(torch.randn(config.d_model))
+
+    at.PARTS[kind]["drawn"] = Drawn
+    weights = at.build_model(at.ModelConfig(**SIZES | {kind: "drawn"}), 11, 13).named_parameters()
+    drawn = [tuple(weight.tolist()) for name, weight in weights if name.endswith("drawn")]
+    assert len(set(drawn)) == len(drawn) > 3
+
+
+def test_what_a_model_or_a_layer_does_not_have_cannot_be_exchanged():
+    model = at.tiny_model()
+    with pytest.raises(ValueError, match="generator"):
+        at.exchange(model, "generator", nn.Identity)
+    at.exchange(model, "encoder_layer", lambda: nn.Linear(16, 16))
+    for kind, name in (("attention", "self_attn"), ("feed_forward", "feed_forward")):
+        with pytest.raises(ValueError, match=f"Linear has no {name}"):
+            at.exchange(model, kind, nn.Identity)
+
+
 # Files and the command line ---------------------------------------------------------------------
 
 
@@ -154,8 +182,10 @@ def vocabularies() -> tuple:
 
 
 def test_a_folder_gives_back_the_same_model(way, vocabularies, tmp_path):
-    model = made(way, src_vocab=60, tgt_vocab=60, share_embeddings=True)
-    at.save_model(at.Translator("toy", model, "none", ("de", "en"), vocabularies), tmp_path)
+    config = at.ModelConfig(**SIZES | way | {"share_embeddings": True})
+    model = made(way, vocab=(60, 60), share_embeddings=True)
+    about = "toy", model, "none", ("de", "en"), vocabularies
+    at.save_model(at.Translator(*about, config=config), tmp_path)
     back = at.load_trained_model(tmp_path, torch.device("cpu")).model
     assert list(map(type, back.modules())) == list(map(type, model.modules()))
     assert torch.equal(states_of(back), states_of(model))
@@ -174,7 +204,7 @@ def test_parts_at_the_command_line(way, is_mine, small_corpus, tmp_path, capsys)
     assert at.main([*train, *parts]) == 0
     assert at.main(["resume", run, "--epochs", "2", *parts]) == 0
     assert {entry["epoch"] for entry in log_of(Path(run))} == {1, 2}
-    assert json.loads(Path(run, "config.json").read_bytes())["model"].items() >= way.items()
+    assert json.loads(Path(run, "config.json").read_bytes())["settings"].items() >= way.items()
     for command in (["translate", "Ein Mann lacht."], ["evaluate", "--split", "val"]):
         assert at.main([*command, "--model", run, *parts]) == 0
     leave_only_ours()
@@ -206,8 +236,8 @@ class IgnoresTheMask(at.MultiHeadedAttention):
 class GateThatStartsAtZero(at.PositionwiseFeedForward):
     """Sums over positions, as soon as training has moved its gate."""
 
-    def __init__(self, d_model, d_ff, dropout=0.1):
-        super().__init__(d_model, d_ff, dropout)
+    def __init__(self, d_model, d_ff):
+        super().__init__(d_model, d_ff)
         self.gate = nn.Parameter(torch.zeros(1))
 
     def forward(self, x):
@@ -217,24 +247,21 @@ class GateThatStartsAtZero(at.PositionwiseFeedForward):
 class NormOverPositions(nn.Module):
     """Takes the mean over the positions away."""
 
-    def __init__(self, features):
-        super().__init__()
-
     def forward(self, x):
         return x - 0.1 * x.mean(dim=1, keepdim=True)
 
 
 WRONG = [
-    ("attention", WindowOfQueries),
-    ("attention", IgnoresTheMask),
-    ("feed_forward", GateThatStartsAtZero),
-    ("norm", NormOverPositions),
+    ("attention", lambda config: WindowOfQueries(config.h, config.d_model)),
+    ("attention", lambda config: IgnoresTheMask(config.h, config.d_model)),
+    ("feed_forward", lambda config: GateThatStartsAtZero(config.d_model, config.d_ff)),
+    ("norm", lambda config: NormOverPositions()),
 ]
 
 
-@pytest.mark.parametrize("kind, part", WRONG, ids=[part.__name__ for _, part in WRONG])
-def test_a_run_refuses_a_wrong_part_when_it_begins(kind, part, small_corpus, tmp_path):
-    at.PARTS[kind]["wrong"] = part
+@pytest.mark.parametrize("kind, make", WRONG)
+def test_a_run_refuses_a_wrong_part_when_it_begins(kind, make, small_corpus, tmp_path):
+    at.PARTS[kind]["wrong"] = make
     sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 4, "epochs": 1}
     config = at.Config(data=str(small_corpus), **{kind: "wrong"}, **sizes)
     with pytest.raises(at.UserError, match=f"{kind} wrong"):
@@ -244,7 +271,7 @@ def test_a_run_refuses_a_wrong_part_when_it_begins(kind, part, small_corpus, tmp
 
 @pytest.mark.parametrize("attention", ["plain", "wrong"])
 def test_the_check_of_the_cache_leaves_model_and_random_state_as_they_were(attention):
-    at.PARTS["attention"]["wrong"] = IgnoresTheMask
+    at.PARTS["attention"]["wrong"] = WRONG[1][1]
     model = made({"attention": attention}).train()
     step(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -257,5 +284,6 @@ def test_the_check_of_the_cache_leaves_model_and_random_state_as_they_were(atten
     step(model)  # it can be trained further
 
 
-def test_the_shortest_model_has_a_cache():
-    assert at.cache_agrees(at.tiny_model(max_len=2))
+@pytest.mark.parametrize("longest", [1, 2])
+def test_the_shortest_model_has_a_cache(longest):
+    assert at.cache_agrees(at.tiny_model(max_len=longest), longest)

@@ -3,8 +3,10 @@
 import copy
 import dataclasses
 import itertools
+import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,24 @@ def test_a_model_without_opinion_is_as_good_as_chance():
     scores = at.evaluate_loss(model, [batch_of(2, 0), batch_of(3)])
     assert scores["nll"] == pytest.approx(math.log(13))
     assert scores["perplexity"] == pytest.approx(13)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("rows", [1, 4, 14])
+def test_a_loss_in_chunks_is_the_same_with_the_same_gradients(rows, smoothing, monkeypatch):
+    monkeypatch.setattr(at, "LARGEST", rows * 13)
+    states = torch.randn(3, 5, 16, dtype=torch.double)
+    target = torch.randint(3, 13, (3, 5)).index_fill(1, torch.tensor(4), PAD)
+    found = []
+    for kind in (at.SimpleLossCompute, at.LossInChunks):
+        given = states.clone().requires_grad_()
+        torch.manual_seed(1)
+        generator = at.Generator(16, 13).double()
+        loss_sum, loss = kind(generator, at.LabelSmoothing(13, PAD, smoothing))(given, target, 7.0)
+        loss.backward()
+        found.append((loss_sum, loss, given.grad, generator.proj.weight.grad))
+    for ours, whole in zip(*found, strict=True):
+        assert_close(ours, whole)
 
 
 # One update -------------------------------------------------------------------------------------
@@ -301,6 +321,51 @@ def test_dropout_has_a_rate_of_its_own_for_attention_and_is_drawn_anew_in_each_e
     assert plain[0] == pytest.approx(plain[1], rel=1e-6)
     dropped = [plain[0], *itertools.chain(*dropped)]
     assert all(abs(a - b) > 1e-5 for a, b in itertools.combinations(dropped, 2))
+
+
+# Settings and starts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 50])
+def test_the_schedule_is_planned_for_the_epochs_that_were_asked_for(small_config, tmp_path, epochs):
+    """Whether a setting or an argument says it."""
+    open_ended = dataclasses.replace(small_config, warmup=None, factor=None, epochs=None)
+    at.train_model(open_ended, tmp_path / "argument", minutes=1e-9, epochs=epochs)
+    asked = dataclasses.replace(open_ended, epochs=epochs)
+    at.train_model(asked, tmp_path / "setting", minutes=1e-9)
+    one, other = (at.settings_of(tmp_path / name) for name in ("argument", "setting"))
+    assert one == other
+    assert one.epochs == epochs
+    updates = log_of(tmp_path / "argument")[0]["updates"] * epochs
+    assert one.warmup == max(1, updates // 4)
+
+
+@pytest.mark.parametrize("edit", [{"weight_decay": 5.0}, {"factor": 0.2}, {"smoothing": 0.5}])
+def test_an_edited_setting_acts_when_a_run_goes_on(stopped_run, whole, tmp_path, edit):
+    run = shutil.copytree(stopped_run, tmp_path / "run")
+    about = json.loads((run / "config.json").read_bytes())
+    about["settings"] |= edit
+    (run / "config.json").write_text(json.dumps(about))
+    at.train_model(None, run)
+    ours, theirs = (saved(folder)["model"] for folder in (run, whole))
+    assert not all(torch.equal(ours[name], weight) for name, weight in theirs.items())
+
+
+@pytest.mark.parametrize("change", ["trains on", "is gone", "is damaged"])
+def test_a_run_that_was_prepared_needs_the_model_it_began_with_no_more(by_hand, tmp_path, change):
+    at.train_model(by_hand, tmp_path / "undisturbed")
+    (tmp_path / "run").mkdir()
+    at.prepare(by_hand, tmp_path / "run")
+    if change == "trains on":
+        other = at.load_trained_model(tmp_path / "undisturbed")
+        shutil.rmtree(by_hand.init_from)
+        at.save_model(other, by_hand.init_from)
+    elif change == "is gone":
+        shutil.rmtree(by_hand.init_from)
+    else:
+        Path(by_hand.init_from, "model.safetensors").write_bytes(b"")
+    at.train_model(by_hand, tmp_path / "run")
+    assert log_of(tmp_path / "run") == log_of(tmp_path / "undisturbed")
 
 
 @pytest.mark.slow
