@@ -19,7 +19,7 @@ def seed():
     torch.manual_seed(0)
 
 
-def test_greedy_decoding_in_a_batch_equals_one_by_one():
+def test_greedy_decoding_in_a_batch_or_with_a_cache_equals_one_by_one():
     """And each token is the most probable one after those before it."""
     model = at.draw_weights(at.tiny_model())
     model.generator.proj.bias.data[END] = 1.0  # so that one ends early
@@ -33,6 +33,8 @@ def test_greedy_decoding_in_a_batch_equals_one_by_one():
         while written[-1] != END and len(written) < limits[n]:
             written.append(log_probs_after(written).argmax().item())
         assert row == written + [PAD] * (len(row) - len(written))
+        src = batch.src[n : n + 1, : int(batch.src_mask[n].sum())]
+        assert at.greedy_with_cache(model, src, int(limits[n])) == written
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])

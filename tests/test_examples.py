@@ -105,17 +105,15 @@ def test_a_published_chart_is_shown_or_said_to_be_missing(monkeypatch, tmp_path)
 
 
 def test_the_level_chooses_corpus_and_model(monkeypatch, tmp_path):
-    asked = []
     monkeypatch.setattr(tutorial, "HERE", tmp_path)
-    monkeypatch.setattr(tutorial, "find_corpus", asked.append)
-    monkeypatch.setattr(tutorial, "load_trained_model", asked.append)
-    monkeypatch.setattr(tutorial, "trained", asked.append)
+    monkeypatch.setattr(tutorial, "read_multi30k", lambda: "multi30k")
+    monkeypatch.setattr(tutorial, "read_builtin", lambda: "builtin")
+    monkeypatch.setattr(tutorial, "load_trained_model", str)
+    monkeypatch.setattr(tutorial, "trained", str)
 
     def at_hand(level: str) -> list[str]:
         monkeypatch.setenv("ANNOTATED_RUN", level)
-        tutorial.corpus_at_hand.__wrapped__()
-        tutorial.translator_at_hand()
-        return asked[-2:]
+        return [tutorial.corpus_at_hand.__wrapped__(), tutorial.translator_at_hand()]
 
     assert at_hand("laptop") == ["multi30k", "train_a_demonstration"]
     (tmp_path / "pretrained").mkdir()
