@@ -24,7 +24,7 @@ override TEXT := $(value TEXT)
 export TEXT
 
 .PHONY: help setup lock notebook py lab html page blog bare check-published pdf test test-all lint format \
-  train resume translate evaluate curves export convert results experiments views bench mutants sheets grade nbgrader bundle clean FORCE
+  train resume translate evaluate curves export convert results experiments views bench mutants sheets clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -198,20 +198,9 @@ mutants: $(READY) ## Make random changes in Parts 1 to 4, and list those that no
 	$(PY) -m pip install --quiet --no-compile -c constraints.txt cosmic-ray==8.7.0
 	$(RESULTS).mutants $(or $(ARGS),$$RANDOM)
 
-# The course: exercises/README.md is the guide for teachers. Code of students runs in a process of its own.
-COURSE := $(PY) -m exercises.course
-sheets: $(READY) ## Write the hand-outs docs/course/ from the masters in exercises/sheets
-	$(COURSE).sheets make
-
-grade: $(READY) ## Mark the hand-ins in FOLDER="…" into FOLDER/marks
-	@[ -n "$(FOLDER)" ] || { echo 'name the folder of hand-ins: make grade FOLDER=hand-ins'; exit 1; }
-	@$(COURSE).grade mark "$(FOLDER)" $(ARGS)
-
-nbgrader: $(READY) ## Write the sheets as a course folder for nbgrader, build/nbgrader (FOLDER="…" names another)
-	$(COURSE).export make "$(or $(FOLDER),build/nbgrader)"
-
-bundle: $(READY) ## Write build/course: text, model, sheets, wheels for a room without network (ARGS="--platform …")
-	TORCH_INDEX="$(TORCH_INDEX)" $(COURSE).bundle make $(ARGS)
+# The course: exercises/README.md is the guide for teachers.
+sheets: $(READY) ## Release the sheets of the course with nbgrader: docs/course, and its folder build/course
+	$(PY) -m exercises.course.sheets make
 
 clean: ## Remove what was built; keeps .venv, .data and runs
 	@[ ! -f $(NOTEBOOK) ] || $(PY) -m tools.page.notebook make $(SCRIPT) $(NOTEBOOK)  # refuses where edits would be lost
