@@ -96,6 +96,7 @@ def make(course: Path = ROOT / "build" / "course", out: Path = ROOT / "docs" / "
         nbgrader(course, "generate_assignment", sheet, "--force")
         made = nbformat.read(course / "release" / sheet / f"{sheet}.ipynb", as_version=4)
         write_text(out / f"{sheet}.ipynb", nbformat.writes(made) + "\n")
+        made.metadata = {"jupytext": {"notebook_metadata_filter": "-all"}}  # no header
         write_text(out / f"{sheet}.py", jupytext.writes(made, "py:percent"))
         print(out / f"{sheet}.ipynb")
 

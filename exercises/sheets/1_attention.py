@@ -255,7 +255,7 @@ def check_of_attention(function) -> None:
     assert torch.allclose(output, right @ value, atol=1e-4)
     output, _ = function(query, key, value, torch.zeros(2, 3, dtype=torch.bool))
     assert output.isfinite().all()
-    return
+    return  # only a blank sheet reaches the next line
     ### END SOLUTION
     raise NotImplementedError
 

@@ -294,7 +294,7 @@ def heads_off(
         yield
     finally:
         hook.remove()
-    return
+    return  # only a blank sheet reaches the next line
     ### END SOLUTION
     raise NotImplementedError
 
@@ -603,11 +603,8 @@ def gives(name, part):
         return torch.tensor([part(step) for step in (1, 20, 50, 51, 117, 400)])
     if name == "dropout":
         kept = part(torch.ones(99, 99), 0.25, True)
-        return (
-            part(torch.ones(9), 0.25, False),
-            kept.unique(),
-            (kept != 0).float().mean().round(decimals=1),
-        )
+        quarter = ((kept == 0).float().mean() - 0.25).abs() < 0.02
+        return part(torch.ones(99), 0.25, False), kept.unique(), quarter
     if name == "update":
         weight = nn.Parameter(torch.randn(3))
         optimizer = torch.optim.SGD([weight], 0.1)

@@ -384,7 +384,7 @@ class RotatedCache(nn.Module):
         ### BEGIN SOLUTION
         self.keys = self.keys[rows]
         self.values = self.values[rows]
-        return
+        return  # only a blank sheet reaches the next line
         ### END SOLUTION
         raise NotImplementedError
 
@@ -430,8 +430,9 @@ with torch.no_grad():
     shared = cache.keys.shape == keys.shape and torch.allclose(cache.keys, rotated, atol=1e-3)
     rows = torch.tensor([1, 1, 3, 0])
     cache.keep(rows)
+    newest = x[:, :, 39].clone()
     with Watch() as watch:
-        last = cache(x[:, :, 39], None, None, None)
+        last = cache(newest, None, None, None)
     moved = torch.cat([flat[rows, :39], flat[:, 39:]], dim=1)
     kept = torch.allclose(last.flatten(0, 1), attn(moved, moved, moved)[:, -1], atol=1e-3)
     small = watch.largest < 3 * keys.numel() * keys.element_size()
