@@ -24,6 +24,7 @@ from the_annotated_transformer import (
     SublayerConnection,
     attention,
     count_parameters,
+    exchange,
     make_model,
 )
 
@@ -178,7 +179,7 @@ with when_answered():
     normed = AbsoluteNorm(4)(torch.tensor([[1.0, -3.0, 0.0, 4.0], [0.0, 0.0, 0.0, 0.0]]))
     assert torch.allclose(normed[0], torch.tensor([0.5, -1.5, 0.0, 2.0]), atol=1e-4), normed[0]
     assert normed[1].eq(0).all(), "a vector of zeros does not stay zero"
-    make_model(9, 9, 1, 16, 32, 4, norm=AbsoluteNorm)  # must raise no error
+    exchange(make_model(9, 9, 1, 16, 32, 4), "norm", lambda: AbsoluteNorm(16))  # no error
 ### BEGIN HIDDEN TESTS
 x = torch.randn(3, 5, 7) + 1
 size = x.abs().mean(-1, keepdim=True)
