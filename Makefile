@@ -135,20 +135,9 @@ evaluate: $(READY) ## Score the trained model on the test sets
 results: $(READY) ## Measure what is not on record (days on a CPU), or the rows ARGS="…"; write tables and charts
 	$(PY) -m tools.results $(ARGS)
 
-# The course: exercises/README.md is the guide for teachers. Code of students runs in a process of its own.
-COURSE := $(PY) -m exercises.course
-sheets: $(READY) ## Write the hand-outs docs/course/ from the masters in exercises/sheets
-	$(COURSE).sheets make
-
-grade: $(READY) ## Mark the hand-ins in FOLDER="…" into FOLDER/marks
-	@[ -n "$(FOLDER)" ] || { echo 'name the folder of hand-ins: make grade FOLDER=hand-ins'; exit 1; }
-	@$(COURSE).grade mark "$(FOLDER)" $(ARGS)
-
-nbgrader: $(READY) ## Write the sheets as a course folder for nbgrader, build/nbgrader (FOLDER="…" names another)
-	$(COURSE).export make "$(or $(FOLDER),build/nbgrader)"
-
-bundle: $(READY) ## Write build/course: text, model, sheets, wheels for a room without network (ARGS="--platform …")
-	TORCH_INDEX="$(TORCH_INDEX)" $(COURSE).bundle make $(ARGS)
+# The course: exercises/README.md is the guide for teachers.
+sheets: $(READY) ## Release the sheets of the course with nbgrader: docs/course, and its folder build/course
+	$(PY) -m exercises.course.sheets make
 
 clean: ## Remove what was built; keeps .venv, .data and runs
 	@[ ! -f $(NOTEBOOK) ] || $(MAKE) --no-print-directory notebook  # refuses where edits would be lost

@@ -5643,7 +5643,6 @@ class Config(ModelConfig):
 # their ids would take many gigabytes in every process. They stay on disk in one flat file instead,
 # with the sentence lengths in another, and each process *maps* both into memory: the system reads
 # what is used, and all processes share one copy.
-
 #
 # A corpus of a reader's own is a folder with two files for each split, such as `train.fr` and
 # `train.en`, plain or gzipped.

@@ -1,311 +1,161 @@
-"""Sheets, their hidden tests, the hunt, the export and the bundle."""
+"""The course: what nbgrader releases and gives points for, the hunt, numbers of the exam."""
 
+import importlib.util
+import math
 import re
-import sys
+import tomllib
 
+import nbformat
 import pytest
 import torch
 
-from exercises.course import bundle, export, faults, hunt, sheets
-from exercises.course.hand_in import Cell, cells_of_script
-from exercises.course.tasks import HERE, SHEETS, load, tasks_of
-from exercises.course.try_out import points_of, run, with_answer
-from exercises.course.worker import plain
-from exercises.course.wrong import wrong_answers
+from exercises.course import hunt, numbers, sheets
+from exercises.course.culprits import Faulty, Right
 
-torch.set_num_threads(1)  # the models are small
-slow = pytest.mark.slow
-WRONG = [
-    pytest.param(sheet, answer, id=f"{answer.task}-{number}")
-    for sheet in SHEETS
-    for number, answer in enumerate(wrong_answers(sheet))
-]
-ran = {}
+nbgrader = pytest.mark.skipif(
+    importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed"
+)
+FAULTS = [name for name in vars(Faulty) if not name.startswith("_")]
 
 
-@pytest.fixture
-def masters(monkeypatch):
-    """A function that gives the names of a master that has run, once for each sheet."""
-    monkeypatch.chdir(HERE.parent)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(sheets.OUT)])
-
-    def master(sheet: str):
-        if sheet not in ran:
-            ran[sheet] = run(cells_of_script(sheets.master(sheet)))
-        return ran[sheet]
-
-    return master
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """A course folder of nbgrader with all sheets released, and the hand-outs beside it."""
+    folder = tmp_path_factory.mktemp("course")
+    sheets.make(folder / "nbgrader", folder / "handouts")
+    return folder
 
 
-# Sheets -------------------------------------------------------------------------------------------
+def read(path):
+    return nbformat.read(path, as_version=4)
 
 
-def test_hand_outs_are_those_of_the_masters():
-    for name, text in sheets.handouts().items():
-        assert (sheets.OUT / name).read_text("utf-8") == text, f"{name}: make sheets writes it anew"
+def marks_of(cell) -> dict:
+    return cell.metadata.get("nbgrader", {})
 
 
-@pytest.mark.parametrize("sheet", SHEETS)
-def test_points_of_headings_are_those_of_the_tests(sheet):
-    headings = sheets.headings_of(sheets.master(sheet))
-    tasks = tasks_of(sheet)
-    assert [heading.name for heading in headings] == [task.name for task in tasks]
-    assert [heading.number for heading in headings] == list(range(1, len(tasks) + 1))
-    for heading, task in zip(headings, tasks, strict=True):
-        assert heading.points == task.points + task.tutor, task.name
-    assert sum(heading.points for heading in headings) == 20
+def name_of(cell) -> str:
+    """The name of the task that a cell belongs to."""
+    return re.sub(r"(-\d)?-(test|report)$", "", marks_of(cell)["grade_id"])
 
 
-@pytest.mark.parametrize("sheet", SHEETS)
-def test_a_blank_sheet_holds_no_solution(sheet):
-    cells = sheets.cells_of(sheets.master(sheet))
-    blank = sheets.blank(sheets.master(sheet))
-    solutions = [match[2] for cell in cells for match in sheets.SOLUTION.finditer(cell.source)]
-    assert solutions
-    for solution in solutions:
-        assert solution not in blank
+@pytest.mark.slow
+@nbgrader
+def test_hand_outs_are_what_nbgrader_releases(course):
+    for path in (course / "handouts").iterdir():
+        published = sheets.ROOT / "docs" / "course" / path.name
+        assert published.read_text("utf-8") == path.read_text("utf-8"), "make sheets"
 
 
-def code_of(text: str) -> list[str]:
-    """The code cells of a percent script, those with checks, too."""
-    return [cell.source for cell in sheets.cells_of(text) if cell.cell_type == "code"]
+@pytest.mark.parametrize("sheet", sheets.SHEETS)
+def test_points_are_those_of_the_headings(sheet):
+    text = (sheets.HERE / "sheets" / f"{sheet}.py").read_text("utf-8")
+    given = [marks_of(cell).get("points", 0) for cell in sheets.notebook(text).cells]
+    headings = re.findall(r"(?m)^# ## Task .* (\d+) points?\)$", text)
+    assert sum(given) == sum(map(int, headings)) == 20
 
 
-@pytest.mark.parametrize("sheet", SHEETS)
-def test_a_blank_sheet_runs_to_its_end(sheet, masters, capsys):
-    space = {}
-    for source in code_of(sheets.blank(sheets.master(sheet))):
-        exec(source, space)
-    assert capsys.readouterr().out.count("not answered yet") == len(tasks_of(sheet))
+def submit(course, student: str, sheet: str, notebook) -> None:
+    folder = course / "submitted" / student / sheet
+    folder.mkdir(parents=True)
+    nbformat.write(notebook, folder / f"{sheet}.ipynb")
 
 
-def test_a_check_raises_where_an_answer_is_wrong(masters):
-    master = sheets.master("1_attention")
-    right = "return (a + m**2) * (b + c**2) - (m * c) ** 2"
-    [check] = re.findall(r'(?ms)^# %% check="score_variance"\n(.*?)^# %%', master)
-    space = vars(run(cells_of_script(master.replace(right, "return 2.0"))))
-    with pytest.raises(AssertionError, match="variance one"):
-        exec(check, space)
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@nbgrader
+@pytest.mark.parametrize("sheet", sheets.SHEETS)
+def test_masters_blanks_and_wrong_answers_get_what_they_deserve(sheet, course):
+    from nbgrader.api import Gradebook
 
-
-def test_a_solution_at_the_top_gives_way_to_names_without_values():
-    solution = (
-        "def helper():\n    return 1\n\n\nfirst = helper()\nsecond: int = 2\nthird, fourth = 3, 4\n"
-    )
-    text = f'# %% task="x"\n### BEGIN SOLUTION\n{solution}### END SOLUTION\n'
-    blank = sheets.blank(text)
-    names = vars(run([Cell("code", blank)]))
-    assert [names[name] for name in ("first", "second", "third", "fourth")] == [None] * 4
-    assert "helper" not in blank
-
-
-def test_marks_without_a_pair_are_refused():
-    with pytest.raises(ValueError, match="pairs"):
-        sheets.blank('# %% task="x"\n### BEGIN SOLUTION\nx = 1\n')
-
-
-@slow
-@pytest.mark.parametrize("sheet", SHEETS)
-def test_the_master_gets_full_marks(sheet, masters):
-    names = vars(masters(sheet))
-    for task in tasks_of(sheet):
-        for seed in (1, 2):
-            points, message = points_of(names, task, seed)
-            assert points == task.points, f"{task.name}: {message}"
-
-
-@slow
-@pytest.mark.parametrize("sheet", SHEETS)
-def test_a_blank_sheet_gets_nothing(sheet, masters):
-    names = vars(run(cells_of_script(sheets.blank(sheets.master(sheet)))))
-    assert {task.name: points_of(names, task)[0] for task in tasks_of(sheet)} == {
-        task.name: 0 for task in tasks_of(sheet)
+    course = course / "nbgrader"
+    wrong = tomllib.loads((sheets.HERE / "wrong.toml").read_text("utf-8"))[sheet]
+    master = read(course / "source" / sheet / f"{sheet}.ipynb")
+    submit(course, "master", sheet, master)
+    submit(course, "blank", sheet, read(course / "release" / sheet / f"{sheet}.ipynb"))
+    for cell in master.cells:
+        if marks_of(cell).get("grade_id") in wrong:
+            cell.source = wrong[name_of(cell)]["code"].strip()
+    submit(course, "wrong", sheet, master)
+    sheets.nbgrader(course, "autograde", sheet)
+    found = {}
+    with Gradebook(f"sqlite:///{course}/gradebook.db", "annotated_transformer") as book:
+        for student in ("master", "blank", "wrong"):
+            notebook = book.find_submission_notebook(sheet, sheet, student)
+            for grade in notebook.grades:
+                if grade.name.endswith("-test"):
+                    task = re.sub(r"(-\d)?-test$", "", grade.name)
+                    points = found.setdefault(task, {"master": 0, "blank": 0, "wrong": 0, "max": 0})
+                    points[student] += grade.auto_score
+                    points["max"] += grade.max_score / 3
+    assert {task: points["wrong"] for task, points in found.items()} == {
+        task: answer["points"] for task, answer in wrong.items()
     }
-
-
-@slow
-@pytest.mark.long
-@pytest.mark.parametrize("sheet, answer", WRONG)
-def test_a_wrong_answer_gets_what_it_deserves(sheet, answer, masters):
-    [task] = [task for task in tasks_of(sheet) if task.name == answer.task]
-    points, message = points_of(vars(with_answer(masters(sheet), answer.code)), task)
-    assert points == answer.points, f"{answer.why} ({message})"
-    assert points < task.points
-
-
-@pytest.mark.parametrize("sheet", SHEETS)
-def test_each_task_has_two_wrong_answers(sheet):
-    tasks = [answer.task for answer in wrong_answers(sheet)]
-    for task in tasks_of(sheet):
-        assert tasks.count(task.name) >= 2, task.name
-    assert set(tasks) == {task.name for task in tasks_of(sheet)}
-
-
-def test_a_probe_is_sent_without_its_judge():
-    for sheet in SHEETS:
-        for task in tasks_of(sheet):
-            assert "def judge" not in task.source()
-            assert "def probe" in task.source()
-
-
-def test_right_versions_of_attention_stand_a_closed_key_with_a_high_score():
-    def check_of_attention(function):
-        query = torch.tensor([[1.0, 0.0]])
-        key = torch.tensor([[0.0, 1.0], [1.0, 0.0], [500.0, 0.0]])
-        mask = torch.tensor([[True, True, False]])
-        _, weights = function(query, key, torch.randn(3, 2), mask)
-        assert torch.allclose(weights[0], torch.tensor([0.330, 0.670, 0.0]), atol=1e-3)
-
-    [task] = [task for task in tasks_of("1_attention") if task.name == "check_of_attention"]
-    points, message = points_of({"check_of_attention": check_of_attention}, task)
-    assert points > 0, message
-
-
-def test_a_wrong_prediction_costs_nothing():
-    tasks = {task.name: task for sheet in SHEETS[:2] for task in tasks_of(sheet)}
-    guess = {"predicted": "FFTFFT", "observed": "TTFTTF"}
-    assert points_of(guess, tasks["predictions"])[0] == tasks["predictions"].points
-    guess = {"predicted_order": ["feed-forward", "attention", "both"]}
-    task = tasks["without_residuals_prediction"]
-    assert points_of(guess, task)[0] == task.points
-
-
-def test_a_view_of_a_shared_head_is_no_copy(masters):
-    master = sheets.master("5_language_model")
-    grouped = "        heads, _ = attention(q, k, v)\n"
-    assert master.count(grouped) == 1
-    expanded = """
-        copies = (-1, -1, q.size(2), -1, -1)
-        k, v = (each.unsqueeze(2).expand(copies) for each in (k, v))
-        heads, _ = attention(q.unsqueeze(3), k, v)
-        heads = heads.squeeze(3)
-"""
-    [task] = [task for task in tasks_of("5_language_model") if task.name == "rotated_cache"]
-    names = vars(run(cells_of_script(master.replace(grouped, expanded))))
-    assert points_of(names, task)[0] == task.points
-    copied = expanded.replace(".expand(copies)", ".expand(copies).contiguous()")
-    names = vars(run(cells_of_script(master.replace(grouped, copied))))
-    assert points_of(names, task)[0] == task.points - 1
+    for task, points in found.items():
+        assert points["blank"] == 0, task
+        assert points["wrong"] < points["master"] == pytest.approx(points["max"]), task
 
 
 # The hunt -----------------------------------------------------------------------------------------
 
 
-def test_cases_have_all_faults():
-    found = {faults.fault_of(case) for case in range(1000)}
-    assert found == set(faults.FAULTS)
-    assert len(found) >= 12
-    assert set(faults.PARTS) == hunt.CANDIDATES.keys() == hunt.CONTRACTS.keys()
+def handed_out(folder):
+    """The students' hunt.py as a module."""
+    path = folder / "hunt.py"
+    path.write_text(sheets.packed_hunt(), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("handed_out", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_the_hand_out_of_the_hunt_names_no_fault():
-    text = sheets.packed_hunt()
-    source = (HERE / "course" / "faults.py").read_text("utf-8")
-    for line in source.splitlines():
-        if line.startswith("        return "):
-            assert line.strip() not in text
+def test_the_number_decides_the_fault_and_all_faults_occur(monkeypatch):
+    for name in FAULTS:
+        monkeypatch.setattr(Faulty, name, lambda: "faulty")
+        monkeypatch.setattr(Right, name, lambda: "right")
+    cases = [[name for name in FAULTS if hunt.play(n, name) == "faulty"] for n in range(300)]
+    assert all(len(faults) == 1 for faults in cases)
+    assert {fault for [fault] in cases} == set(FAULTS)
+    assert all(hunt.play(None, name) == "right" for name in FAULTS)
+
+
+def test_the_hand_out_has_the_same_cases_and_names_no_fault(tmp_path):
+    students = handed_out(tmp_path)
+    text = (tmp_path / "hunt.py").read_text("utf-8")
     assert "class Faulty" not in text
+    src = torch.tensor([[4, 9, 7, 2], [5, 6, 8, 11]])
+    for case in range(60):
+        for part in ("frame", "first", "source_mask"):
+            assert students.play(case, part, src).equal(hunt.play(case, part, src))
 
 
-def given_by(part: str, function) -> list:
-    """What a part of the hunt returns for random arguments."""
-    sheet = load(HERE / "tests" / "4_decoding.py")
-    return plain(sheet.what_a_part_gives(part, function, 1))
+def test_a_case_shows_no_more_than_its_number(tmp_path):
+    students = handed_out(tmp_path)
+    one, other = students.hunt(1), students.hunt(2)
+    assert vars(one) == vars(other) | {"number": 1}
+    assert not students.play.__defaults__ and not students.play.__closure__
 
 
-def test_the_hand_out_of_the_hunt_has_the_same_cases():
-    handed_out = load(sheets.OUT / "hunt.py")
-    for case in range(20):
-        ours, packed = faults.parts_of(case), handed_out.parts_of(case)
-        for part in ours:
-            assert given_by(part, packed[part]) == given_by(part, ours[part]), part
-
-
-def test_comparing_a_case_with_the_sound_model_does_not_tell_the_fault():
-    sound, faulty = hunt.hunt(None).parts, hunt.hunt(1234).parts
-    for part in sound:
-        assert sound[part] != faulty[part]
-        assert sound[part].__code__ == faulty[part].__code__
-        assert repr(sound[part]).split(" at ")[0] == repr(faulty[part]).split(" at ")[0]
-
-
-@pytest.mark.parametrize("part", faults.FAULTS)
-def test_a_repaired_part_is_told_from_a_faulty_one(part):
-    [task] = [task for task in tasks_of("4_decoding") if task.name == "bug_hunt"]
-    case = next(case for case in range(1000) if faults.fault_of(case) == part)
-    answer = {"case_number": case, "diagnosis": part}
-    right, faulty = vars(faults.Right)[part], vars(faults.Faulty)[part]
-    assert points_of(answer | {"repaired": right}, task)[0] == 4
-    assert points_of(answer | {"repaired": faulty}, task)[0] == 2
-    assert points_of(answer | {"repaired": right, "diagnosis": "scores"}, task)[0] == 0
-
-
-@slow
-@pytest.mark.long
-def test_a_sound_model_copies_and_its_faults_show():
-    """Two faults that the loss alone does not give away."""
-
-    def symptoms(part: str | None) -> dict:
-        parts = faults.parts_of(None)
-        if part:
-            parts[part] = vars(faults.Faulty)[part]
-        return hunt.Case(1, parts).symptoms()
-
+@pytest.mark.slow
+def test_faults_show_and_a_repaired_part_mends_them():
     copied = "copied without a mistake"
-    padding = "the same with padding behind the source"
     hard = "of these, tokens right less than nine times of ten"
-    sound = symptoms(None)
-    assert int(sound[copied].split()[0]) > 160
-    assert sound[padding] == sound["the same when asked twice"] == "100%"
-    assert sound[hard] == "[]"
-    assert symptoms("source_mask")[padding] != "100%"
-    assert symptoms("embed")[hard] != "[]"
+    case = next(n for n in range(300) if is_faulty(n, "embed"))
+    assert hunt.hunt(case).symptoms()[hard] != "[]"
+    mended = hunt.Case(case, embed=lambda table, ids: table[ids] * math.sqrt(table.size(1)))
+    assert int(mended.symptoms()[copied].split()[0]) > 160
 
 
-# Export and bundle --------------------------------------------------------------------------------
+def is_faulty(case: int, part: str) -> bool:
+    """Whether an embedding table loses its last rows in a case."""
+    table, ids = torch.randn(12, 4), torch.arange(12)
+    return not hunt.play(case, part, table, ids).equal(hunt.play(None, part, table, ids))
 
 
-@pytest.mark.parametrize("sheet", SHEETS)
-def test_the_export_gives_nbgrader_every_point(sheet):
-    cells = export.source_notebook(sheet).cells
-    marks = [cell.metadata["nbgrader"] for cell in cells if "nbgrader" in cell.metadata]
-    assert sum(mark.get("points", 0) for mark in marks) == 20
-    names = [mark["grade_id"] for mark in marks]
-    assert len(set(names)) == len(names)
-    for cell in cells:
-        assert cell.source.count("BEGIN HIDDEN") == cell.source.count("END HIDDEN")
-        assert cell.source.count("BEGIN SOLUTION") == cell.source.count("END SOLUTION")
+# Numbers ------------------------------------------------------------------------------------------
 
 
-def test_an_assignment_of_nbgrader_has_what_its_sheet_needs(tmp_path):
-    export.make(tmp_path / "course")
-    for sheet in SHEETS:
-        folder = tmp_path / "course" / "source" / sheet
-        names = {path.name for path in folder.iterdir()}
-        assert {f"{sheet}.ipynb", "the_annotated_transformer.py"} <= names
-        text = sheets.master(sheet)
-        assert ("hunt.py" in names) == ("from hunt import" in text)
-        assert (folder / "pretrained" / "config.json").is_file() == ('"pretrained"' in text)
-
-
-def test_a_bundle_holds_what_students_need_and_no_solution(tmp_path, monkeypatch):
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    (corpus / "train.de.gz").write_bytes(b"")
-    monkeypatch.setenv("MULTI30K_DIR", str(corpus))
-    out = tmp_path / "bundle"
-    bundle.make(out, wheels=False)
-    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    needed = {
-        *(
-            "the_annotated_transformer.py",
-            "docs/index.html",
-            "docs/the_annotated_transformer.ipynb",
-        ),
-        *("pretrained/model.safetensors", "docs/course/1_attention.ipynb", "docs/course/hunt.py"),
-        *("corpus/train.de.gz", "LICENSE", "requirements.txt", "START.md"),
-    }
-    assert needed <= files
-    assert not any("exercises" in name for name in files)
-    for path in out.rglob("*.py"):
-        assert "BEGIN SOLUTION" not in path.read_text("utf-8")
+def test_numbers_of_the_exam_are_those_of_their_expressions():
+    text = (sheets.HERE / "EXAM.md").read_text("utf-8")
+    assert numbers.filled(text) == text
+    assert text.count("<!-- =") == len(numbers.NUMBER.findall(text))

@@ -66,12 +66,6 @@ def test_a_query_that_may_see_no_key_stays_finite(dtype):
     assert all(tensor.grad.isfinite().all() for tensor in given)
 
 
-def test_the_derivative_of_the_softmax_has_its_size():
-    scores = torch.randn(2, 5)
-    jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(dim=1), scores)
-    assert_close(at.size_of_derivative(scores), jacobian.flatten(1).norm(dim=1))
-
-
 def test_the_masks_and_targets_of_a_batch():
     """The number of padding is an argument, and a mask is right on any device."""
     for pad in (at.PAD, 9):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import filelock
 import forks
-import GPUtil
 import pytest
 import torch
 from conftest import assert_same_run, contents, log_of, saved
@@ -95,17 +94,6 @@ def test_other_settings_or_another_text_than_those_of_the_run_are_refused(
         path.write_text(good, "utf-8")
     assert contents(run) == before
     assert tutorial.train_model(config, run) == "finished"
-
-
-@pytest.mark.parametrize(("left", "vocab_size"), [("words.json", 100), ("tokenizer.json", 0)])
-def test_a_vocabulary_of_a_killed_start_is_not_read(small_config, tmp_path, left, vocab_size):
-    (tmp_path / left).write_text('{"source": [], "target": []}')
-    (tmp_path / "train.ids").touch()  # which a run writes first
-    config = dataclasses.replace(small_config, vocab_size=vocab_size, max_len=64, epochs=1)
-    tutorial.train_model(config, tmp_path)
-    [source, _] = tutorial.load_trained_model(tmp_path).vocabularies
-    assert isinstance(source, tutorial.Subwords if vocab_size else tutorial.Vocabulary)
-    assert not (tmp_path / left).exists()
 
 
 # A model to start from --------------------------------------------------------------------------
@@ -230,17 +218,6 @@ def test_a_training_that_diverges_is_not_saved(small_config, run, tmp_path, monk
     with pytest.raises(UserError, match="diverged"):
         tutorial.train_model(None, run)
     assert contents(run) == before
-
-
-def test_the_log_is_a_table_for_pandas(small_config, tmp_path, monkeypatch):
-    """A driver of a GPU that fails gives words in the place of a number, and no error."""
-    import pandas as pd
-
-    monkeypatch.setattr(GPUtil, "getGPUs", lambda: [float("no answer")])
-    tutorial.train_model(dataclasses.replace(small_config, epochs=1), tmp_path)
-    [row] = pd.read_json(tmp_path / "log.jsonl", lines=True).to_dict("records")
-    for name in ("epoch", "loss", "updates", "minutes", "tokens_per_second", "nll"):
-        assert row[name] > 0, name
 
 
 # Files of others --------------------------------------------------------------------------------

@@ -44,12 +44,10 @@ def test_a_vocabulary_keeps_frequent_words_and_decodes_to_the_end():
     assert vocabulary.decode([START, 4, 5, PAD, END, 4]) == "a b"
 
 
-def test_one_list_of_subwords_is_learnt_from_the_training_split():
+def test_subwords_are_learnt_from_the_training_split_only():
     corpus = tutorial.read_builtin()
-    source, target = tutorial.learn_subwords(corpus, 300)
-    assert source is target
+    source, _ = tutorial.learn_subwords(corpus, 300)
     assert len(source) == 300
-    assert source.words[: len(tutorial.SPECIALS)] == tutorial.SPECIALS
     corpus.splits["val"] = [("Qq", "Qq")] * 500
     assert tutorial.learn_subwords(corpus, 300)[0].words == source.words
 
@@ -146,7 +144,7 @@ def test_a_line_is_split_where_a_sentence_ends(shipped, line):
 
 def test_a_line_is_a_sentence_unless_it_is_split(shipped):
     """Its parts are translated as if they stood alone; and so are the lines of a text."""
-    sentences = [german for german, _ in builtin_corpus()["test"][:3]]
+    sentences = [german for german, _ in builtin_corpus()["test"][:2]]
     alone = tutorial.translate(shipped, sentences)
     texts = ["\n".join(sentences), "", f"{sentences[0]}\n \n{sentences[1]}\n"]
     expected = ["\n".join(alone), "", f"{alone[0]}\n\n{alone[1]}\n"]
@@ -327,10 +325,9 @@ def random_texts(number: int) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:most of")  # is unknown
 @pytest.mark.parametrize("learn, size", [(tutorial.learn_words, 1), (tutorial.learn_subwords, 300)])
-def test_any_text_is_translated_line_by_line(learn, size):
-    corpus = tutorial.read_builtin()
+def test_any_text_is_translated_and_comes_back_from_its_tokens(learn, size):
     texts = random_texts(28)
-    vocabularies = learn(corpus, size)
+    vocabularies = learn(tutorial.read_builtin(), size)
     model = tutorial.make_model(*map(len, vocabularies), 1, 16, 32, 2, max_len=64).eval()
     toy = tutorial.Translator("toy", model, "none", DE_EN, vocabularies, max_len=64)
     greedy = functools.partial(tutorial.beam_search, beam=1)
@@ -339,12 +336,6 @@ def test_any_text_is_translated_line_by_line(learn, size):
         assert not re.search(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", answer)
         answer.encode("utf-8")  # no surrogate comes out
         assert not answer or tutorial.clean(text), "nothing comes of nothing"
-
-
-def test_any_text_comes_back_from_its_tokens(subwords):
-    texts = random_texts(98)
-    tokenizer = tutorial.load_tokenizer("de")
-    for text, ids in zip(texts, subwords.encode(texts), strict=True):
-        assert all(0 <= token < len(subwords) for token in ids)
-        assert UNKNOWN in ids or subwords.decode(ids) == tutorial.clean(text)
-        assert tutorial.detokenize(tutorial.tokenize(text, tokenizer)) == tutorial.clean(text)
+    for text, ids in zip(texts, vocabularies[0].encode(texts, "de"), strict=True):
+        assert all(0 <= token < len(vocabularies[0]) for token in ids)
+        assert UNKNOWN in ids or vocabularies[0].decode(ids) == tutorial.clean(text)

@@ -1,13 +1,12 @@
 # %% [markdown]
-# <!-- sheet: 1_attention -->
 # # Sheet 1. Attention
 #
 # 20 points, about three hours. Read [Background](../index.html#background) and [Part
 # 1](../index.html#attention) first.
 #
 # Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
-# little of your answer. Points come from other tests, with other numbers and sizes. You may add
-# cells and functions. Keep the file's name when you hand it in.
+# little of your answer; hidden tests, with other numbers and sizes, give the points. You may add
+# cells and functions. Hand in the notebook, under its name.
 
 # %%
 import contextlib
@@ -32,7 +31,6 @@ def when_answered():
 
 
 # %% [markdown]
-# <!-- task: predictions -->
 # ## Task 1. Predict, then try (prediction, easy, 15 minutes, 2 points)
 #
 # True or false? There is no mask, except in statement 6.
@@ -49,11 +47,12 @@ def when_answered():
 # right or wrong. Then try each statement with random matrices, and write the six letters that you
 # found as `observed`. They give the other point, less half a point for each wrong letter.
 
-# %% task="predictions"
-predicted = None  # Task 1: write it here
-observed = None  # Task 1: write it here
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "33016661b212009925c887a4b2e0228c", "grade": false, "grade_id": "predictions", "locked": false, "schema_version": 3, "solution": true, "task": false}
+predicted = None
+observed = None
+# Write your answer here.
 
-# %% check="predictions"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "2bc813568cc9d80ef734c65fd76b44cb", "grade": true, "grade_id": "predictions-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     if None in (predicted, observed):
         raise NotImplementedError
@@ -62,7 +61,6 @@ with when_answered():
         assert set(letters) <= set("TF"), "write T or F"
 
 # %% [markdown]
-# <!-- task: score_variance -->
 # ## Task 2. The variance of a score (derivation, medium, 20 minutes, 2 points)
 #
 # In the text, the score $q \cdot k / \sqrt{d_k}$ has variance one, because all entries are
@@ -71,18 +69,18 @@ with when_answered():
 # by hand. The function returns your formula.
 
 
-# %% task="score_variance"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "5f07d106fdfa602e9252dab32c6c6b67", "grade": false, "grade_id": "score_variance", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def score_variance(m: float, a: float, c: float, b: float, d_k: int) -> float:
     """Variance of a score: queries with mean m, variance a; keys with mean c, variance b."""
-    raise NotImplementedError("Task 2: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="score_variance"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "b219296c03da536388947b58610b1e81", "grade": true, "grade_id": "score_variance-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     assert math.isclose(score_variance(0, 1, 0, 1, 64), 1), "the case in the text has variance one"
 
 # %% [markdown]
-# <!-- task: score_gradient -->
 # ## Task 3. The gradient that reaches the scores (derivation, medium, 25 minutes, 3 points)
 #
 # One query gives the weights $w$ to $S$ keys, and its output is $o = \sum_i w_i v_i$. The gradient
@@ -92,13 +90,14 @@ with when_answered():
 # differentiation does not work in the test.
 
 
-# %% task="score_gradient"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "410c92dbe9238ffbcb1427e5fab1ff8a", "grade": false, "grade_id": "score_gradient", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def score_gradient(weights: Tensor, values: Tensor, g: Tensor) -> Tensor:
     """Gradient with respect to the scores: weights (S,), values (S, d_v), g (d_v,) -> (S,)."""
-    raise NotImplementedError("Task 3: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="score_gradient"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "5f5b33d9d2b1be12a6460337c0e7a4c0", "grade": true, "grade_id": "score_gradient-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     equal = torch.full((3,), 1 / 3)
     same_values = torch.ones(3, 2)
@@ -109,7 +108,6 @@ with when_answered():
     )
 
 # %% [markdown]
-# <!-- task: matrices -->
 # ## Task 4. Who attends to whom? (by hand, easy, 20 minutes, 2 points)
 #
 # With the matrices of the text, *Mädchen* attends to *roten* more than to *kleines*. Choose two 2 ×
@@ -118,11 +116,12 @@ with when_answered():
 #
 # Hint: if two vectors point in different directions, one matrix can map them to any two vectors.
 
-# %% task="matrices"
-my_W_Q = None  # Task 4: write it here
-my_W_K = None  # Task 4: write it here
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "16a897fef95ece9134d39fa68aae2a53", "grade": false, "grade_id": "matrices", "locked": false, "schema_version": 3, "solution": true, "task": false}
+my_W_Q = None
+my_W_K = None
+# Write your answer here.
 
-# %% check="matrices"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "7ad7fde8de1f308c7b9de82d9467ba79", "grade": true, "grade_id": "matrices-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     if my_W_Q is None or my_W_K is None:
         raise NotImplementedError
@@ -133,7 +132,6 @@ with when_answered():
         print(f"{word:8} attends most to {WORDS[row.argmax()]} ({row.max():.2f})")
 
 # %% [markdown]
-# <!-- task: windowed_attention -->
 # ## Task 5. A window (code, hard, 35 minutes, 4 points)
 #
 # In *windowed attention*, the query at position $t$ sees only itself and the `width` − 1 positions
@@ -143,13 +141,14 @@ with when_answered():
 # Hint: `F.pad` and `Tensor.unfold`.
 
 
-# %% task="windowed_attention"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "7d4e762c057120aa16823b968d966ef2", "grade": false, "grade_id": "windowed_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def windowed_attention(query: Tensor, key: Tensor, value: Tensor, width: int) -> Tensor:
     """Attention to the last `width` positions: three times (T, d_k) -> (T, d_k)."""
-    raise NotImplementedError("Task 5: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="windowed_attention"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "aaa579f1af30ecc61946a8840ce93cad", "grade": true, "grade_id": "windowed_attention-test", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     x = torch.randn(6, 4)
     assert windowed_attention(x, x, x, 3).shape == (6, 4), "the shape should be that of the query"
@@ -158,7 +157,6 @@ with when_answered():
     )
 
 # %% [markdown]
-# <!-- task: check_of_attention -->
 # ## Task 6. Hunt with a test (code, medium, 25 minutes, 3 points)
 #
 # Write a check that tells right functions from faulty ones. It gets a `function(query, key, value,
@@ -166,21 +164,21 @@ with when_answered():
 # as our `attention` does. If the function is faulty, your check raises an AssertionError. If the
 # function is right, it raises nothing.
 #
-# The marker has six functions with one fault each: finding one gives half a point. It also has
-# right ones: if you reject one of those, you get no points. If the mask hides all keys of a query,
+# The hidden tests have six functions with one fault each: finding one gives half a point. They also
+# have right ones: if you reject one of those, you get no points. If the mask hides all keys of a query,
 # its output and weights may be any finite numbers.
 #
-# Test properties, or cases that you can compute by hand. The marker does not let you call our
-# `attention` or PyTorch's.
+# Test properties, or cases that you can compute by hand, rather than compare with our `attention`.
 
 
-# %% task="check_of_attention"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "cdb88f4460d2cd6800f34f7a6c299e37", "grade": false, "grade_id": "check_of_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def check_of_attention(function) -> None:
     """Raise an AssertionError if the function is not scaled dot-product attention."""
-    raise NotImplementedError("Task 6: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="check_of_attention"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "845791c18912f27246e556ee543e5d2d", "grade": true, "grade_id": "check_of_attention-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     check_of_attention(attention)
 
@@ -199,7 +197,6 @@ with when_answered():
         )
 
 # %% [markdown]
-# <!-- task: half_of_the_keys -->
 # ## Task 7. How many keys a query uses (experiment with a report, medium, 35 minutes, 4 points)
 #
 # The *effective number* of keys of a query is $\exp(H)$, where $H = -\sum_i w_i \log w_i$ is the
@@ -212,15 +209,17 @@ with when_answered():
 #    takes thousands of queries.
 
 
-# %% task="half_of_the_keys"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "d3354c35b3ca128d26f80222a79e2c2c", "grade": false, "grade_id": "half_of_the_keys", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def effective_keys(weights: Tensor) -> Tensor:
     """Effective number of keys: weights (..., S) -> (...)."""
-    raise NotImplementedError("Task 7: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-half_factor = None  # Task 7: write it here
+half_factor = None
+# Write your answer here.
 
-# %% check="half_of_the_keys"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "ecb4cb19b440609f04bb3c747515077d", "grade": true, "grade_id": "half_of_the_keys-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     assert torch.isclose(effective_keys(torch.full((8,), 1 / 8)), torch.tensor(8.0)), (
         "eight equal weights"
@@ -228,12 +227,18 @@ with when_answered():
     assert torch.isclose(effective_keys(torch.eye(3)[0]), torch.tensor(1.0)), (
         "all weight on one key"
     )
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "d76aca23ad354d7f28de354599d1dd23", "grade": true, "grade_id": "half_of_the_keys-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
     if half_factor is None:
         raise NotImplementedError
+    assert half_factor > 0, "a factor above zero"
 
 # %% [markdown]
-# <!-- report: half_of_the_keys -->
 # *Your report, 100 to 200 words (2 of the 4 points).* How did you measure, and how sure are you?
 # How does $c$ change with 1,024 keys, where half is 512? And with 256 keys of width 16? If the
 # scores were draws from a normal distribution, $H$ would be about $\log S - c^2/2$. Which $c$
 # follows from that, and does it agree with yours?
+
+# %% [markdown] deletable=false nbgrader={"cell_type": "markdown", "checksum": "1e3381e9e09a26c02b906debe0b9af8c", "grade": true, "grade_id": "half_of_the_keys-report", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
+# *Write your report here.*

@@ -1,12 +1,11 @@
 # %% [markdown]
-# <!-- sheet: 2_model -->
 # # Sheet 2. The model
 #
 # 20 points, about three hours. Read [Part 2](../index.html#model) first.
 #
 # Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
-# little of your answer. Points come from other tests, with other numbers and sizes. You may add
-# cells and functions. Keep the file's name when you hand it in.
+# little of your answer; hidden tests, with other numbers and sizes, give the points. You may add
+# cells and functions. Hand in the notebook, under its name.
 
 # %%
 import contextlib
@@ -39,7 +38,6 @@ def when_answered():
 
 
 # %% [markdown]
-# <!-- task: embedding_sizes -->
 # ## Task 1. How long is an embedding? (derivation, easy, 15 minutes, 3 points)
 #
 # The entries of an embedding matrix are independent, with mean zero and standard deviation `std`.
@@ -58,50 +56,57 @@ def when_answered():
 # that gives embeddings and positional encodings the same mean squared length.
 
 
-# %% task="embedding_sizes"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "0a01b5cb424e3a3d66ddfd8a46f9a181", "grade": false, "grade_id": "embedding_sizes", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def sizes(D: int, std: float, factor: float) -> tuple[float, float, float]:
     """Squared length of embedding and of position, standard deviation of a logit; D is even."""
-    raise NotImplementedError("Task 1: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
 def balanced(D: int) -> tuple[float, float]:
     """The `std` for logits of size one, and the `factor` for embeddings as long as positions."""
-    raise NotImplementedError("Task 1: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="embedding_sizes"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "d4afc06febaa0319efdb900ac19bef6f", "grade": true, "grade_id": "embedding_sizes-1-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     rows = Embeddings(64, 1000)(torch.arange(1000).unsqueeze(0))
     squared_length = rows.square().sum(-1).mean().item()
     embedding, position, logit = sizes(64, 64**-0.5, 8.0)
     assert abs(embedding / squared_length - 1) < 0.05, "the script's embeddings have another length"
-    assert min(position, logit, *balanced(64)) > 0, "lengths and deviations are positive"
+    assert min(position, logit) > 0, "lengths and deviations are positive"
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "58ecce2045d732f81e8e34d7fd6cdf99", "grade": true, "grade_id": "embedding_sizes-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
+    assert min(balanced(64)) > 0, "deviations and factors are positive"
 
 # %% [markdown]
-# <!-- task: parameters -->
 # ## Task 2. Count before you build (derivation, easy, 20 minutes, 2 points)
 #
 # How many parameters does the model have that `make_model(V, V, N, D, F, h, norm_first=…,
 # share_embeddings=…)` returns? Find a formula. Count biases and norms, too, and a shared matrix
-# once. In the test you cannot build a model.
+# once. Derive it: do not build a model in your function.
 #
 # For yourself: why is `h` not needed?
 
 
-# %% task="parameters"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "c1354ab4cb4755f30db2b93beed260a2", "grade": false, "grade_id": "parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def parameters(V: int, N: int, D: int, F: int, norm_first: bool, shared: bool) -> int:
     """Number of parameters of a Transformer with these sizes."""
-    raise NotImplementedError("Task 2: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="parameters"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "f704fa0b36cc44934cff3db7c8880f07", "grade": true, "grade_id": "parameters-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     built = make_model(50, 50, 2, 16, 32, 4)
     counted = parameters(50, 2, 16, 32, norm_first=True, shared=False)
     assert counted == count_parameters(built), f"{counted} is not {count_parameters(built)}"
 
+
+
 # %% [markdown]
-# <!-- task: absolute_norm -->
 # ## Task 3. A norm of your own (code, easy, 15 minutes, 2 points)
 #
 # Write a norm that divides the vector of each position by the mean absolute value of its entries.
@@ -109,19 +114,20 @@ with when_answered():
 # (features,), which starts at one. Subtract nothing.
 
 
-# %% task="absolute_norm"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "3d1bb9c59dbffc5feec8faf35906f9d9", "grade": false, "grade_id": "absolute_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class AbsoluteNorm(nn.Module):
     """A norm by absolute values with a learnt `weight`: (..., features) -> (..., features)."""
 
     def __init__(self, features: int, eps: float = 1e-6):
         super().__init__()
-        raise NotImplementedError("Task 3: write it here")
+        # Write your answer here.
 
     def forward(self, x: Tensor) -> Tensor:
-        raise NotImplementedError("Task 3: write it here")
+        # Write your answer here.
+        raise NotImplementedError
 
 
-# %% check="absolute_norm"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "643fdad9fed246d9724f2d81179f31fc", "grade": true, "grade_id": "absolute_norm-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     normed = AbsoluteNorm(4)(torch.tensor([[1.0, -3.0, 0.0, 4.0], [0.0, 0.0, 0.0, 0.0]]))
     assert torch.allclose(normed[0], torch.tensor([0.5, -1.5, 0.0, 2.0]), atol=1e-4), normed[0]
@@ -129,7 +135,6 @@ with when_answered():
     make_model(9, 9, 1, 16, 32, 4, norm=AbsoluteNorm)  # must raise no error
 
 # %% [markdown]
-# <!-- task: packed -->
 # ## Task 4. Several sentences in one row (code, medium, 30 minutes, 3 points)
 #
 # To save padding, we put several short sentences into one row, one after the other. `sentences`
@@ -148,29 +153,38 @@ with when_answered():
 #    `model.encoder` the stack.
 
 
-# %% task="packed"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "5b880c9050f77d1dfdc2375cb0d7859c", "grade": false, "grade_id": "packed", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def packed_mask(query_sentences: Tensor, key_sentences: Tensor) -> Tensor:
     """Sentence numbers (B, T) and (B, S) -> boolean (B, T, S), as masks of the text are."""
-    raise NotImplementedError("Task 4: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
 def packed_places(sentences: Tensor) -> Tensor:
     """Sentence numbers (B, T) -> the position of each token in its own sentence (B, T)."""
-    raise NotImplementedError("Task 4: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
 def encode_packed(model: EncoderDecoder, src: Tensor, sentences: Tensor) -> Tensor:
     """Packed ids (B, S) and their sentence numbers (B, S) -> memory (B, S, D)."""
-    raise NotImplementedError("Task 4: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="packed"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "a2cb4aa633698826ddbb31991e9f0dab", "grade": true, "grade_id": "packed-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     packed_sentences = torch.tensor([[1, 1, 1, 2, 2, 0]])
     seen = packed_mask(packed_sentences, packed_sentences)
     assert seen.shape == (1, 6, 6), f"the mask has shape {tuple(seen.shape)}"
     assert seen[0, 3].tolist() == [0, 0, 0, 1, 1, 0], "the first token of the second sentence"
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "33307266242473ac3e6dca6b7734ff21", "grade": true, "grade_id": "packed-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
     assert packed_places(packed_sentences)[0, :5].tolist() == [0, 1, 2, 0, 1]
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "863df5862b2114ccf46d11d9ecb04a31", "grade": true, "grade_id": "packed-3-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
     small = make_model(9, 9, 2, 16, 32, 4).eval()
     words = torch.tensor([[4, 5, 6, 7, 8, 2]])
     together = encode_packed(small, words, packed_sentences)
@@ -180,7 +194,6 @@ with when_answered():
     )
 
 # %% [markdown]
-# <!-- task: learnt_bias -->
 # ## Task 5. A learnt bias by distance (code, medium, 25 minutes, 3 points)
 #
 # Write an attention in which each head learns a bias for each distance. The parameter `bias` has
@@ -193,20 +206,21 @@ with when_answered():
 # `MultiHeadedAttention`, dropout acts on the weights.
 
 
-# %% task="learnt_bias"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "c47794668ac8de485940253f165fb91e", "grade": false, "grade_id": "learnt_bias", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class LearntBias(MultiHeadedAttention):
     """Attention with a learnt `bias` (h, 2 * reach + 1) for each head and distance."""
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, reach: int = 8):
         super().__init__(h, d_model, dropout)
-        raise NotImplementedError("Task 5: write it here")
+        # Write your answer here.
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """q (B, H, T, d_k), k and v (B, H, S, d_k) -> (B, H, T, d_k), weights (B, H, T, S)."""
-        raise NotImplementedError("Task 5: write it here")
+        # Write your answer here.
+        raise NotImplementedError
 
 
-# %% check="learnt_bias"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "d15b87fd4fbc2b0efa5327357a73bf68", "grade": true, "grade_id": "learnt_bias-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     learnt = LearntBias(2, 8, dropout=0.0, reach=3)
     assert learnt.bias.shape == (2, 7), "a row for each head, a column for each distance"
@@ -220,7 +234,6 @@ with when_answered():
     )
 
 # %% [markdown]
-# <!-- task: without_residuals_prediction -->
 # ## Task 6. No residuals: predict (prediction, medium, 10 minutes, 1 point)
 #
 # Residual connections matter even before training. An untrained encoder with two pre-norm layers
@@ -232,17 +245,17 @@ with when_answered():
 # `"feed-forward"` (only the feed-forward networks have one). Your prediction gives the point, right
 # or wrong. Task 7 measures, and its report asks for reasons.
 
-# %% task="without_residuals_prediction"
-predicted_order = None  # Task 6: write it here
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "4d832bc905bcb0ae061d9546de56dc9c", "grade": false, "grade_id": "without_residuals_prediction", "locked": false, "schema_version": 3, "solution": true, "task": false}
+predicted_order = None
+# Write your answer here.
 
-# %% check="without_residuals_prediction"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "7fd026d5cf47c98e418888f74f867285", "grade": true, "grade_id": "without_residuals_prediction-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     if predicted_order is None:
         raise NotImplementedError
     assert sorted(predicted_order) == ["attention", "both", "feed-forward"], "each name once"
 
 # %% [markdown]
-# <!-- task: without_residuals -->
 # ## Task 7. No residuals: measure (experiment with a report, medium, 30 minutes, 3 points)
 #
 # Write `NoResidual`: a `SublayerConnection` without the sum, in both orders of the norm. Then write
@@ -251,20 +264,23 @@ with when_answered():
 # prints into `measured`.
 
 
-# %% task="without_residuals"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "e3f4ec75222d023bd2656c7e2d4c2afb", "grade": false, "grade_id": "without_residuals", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class NoResidual(SublayerConnection):
     """A sub-layer with dropout and norm, but without the sum: (B, T, D) -> (B, T, D)."""
 
     def forward(self, x: Tensor, sublayer) -> Tensor:
-        raise NotImplementedError("Task 7: write it here")
+        # Write your answer here.
+        raise NotImplementedError
 
 
 def likeness(states: Tensor) -> float:
     """States (B, T, D) -> the mean cosine between two different positions of one sentence."""
-    raise NotImplementedError("Task 7: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-measured = None  # Task 7: write it here
+measured = None  # copy what the check below prints
+# Write your answer here.
 
 
 # %%
@@ -291,21 +307,29 @@ def measure(**changes) -> dict[str, float]:
     return results
 
 
-# %% check="without_residuals"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "51e019114e7bed2ee6e8953a920d7748", "grade": true, "grade_id": "without_residuals-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
+    connection = NoResidual(3, 0.0, norm_first=True)
+    assert not connection(torch.randn(1, 2, 3), torch.zeros_like).any(), "there is still a sum"
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "69455c7f5dbc8599fa338f62d156e786", "grade": true, "grade_id": "without_residuals-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     assert abs(likeness(torch.eye(3).expand(2, 3, 3))) < 1e-6, "vectors at right angles: likeness 0"
     assert abs(likeness(torch.tensor([[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]])) - 1) < 1e-5
     print("measured =", measure())
+    if measured is None:
+        raise NotImplementedError
 
 # %% [markdown]
-# <!-- report: without_residuals -->
 # *Your report, 100 to 150 words (1 of the 3 points).* Was your prediction right, and why? A
 # feed-forward network sees one position at a time: how can it make positions more similar? Try
 # `measure(N=12)` and `measure(norm_first=False)`. What can the decoder still learn from a memory
 # whose vectors are all the same?
 
+# %% [markdown] deletable=false nbgrader={"cell_type": "markdown", "checksum": "bbe8a52ac50f75494497ae7f6812b78f", "grade": true, "grade_id": "without_residuals-report", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
+# *Write your report here.*
+
 # %% [markdown]
-# <!-- task: layer_norm_backward -->
 # ## Task 8. Backwards through layer norm (derivation, hard, 30 minutes, 3 points)
 #
 # Let $y = \gamma \odot \hat{x} + \beta$ with $\hat{x} = (x - \mu) / \sqrt{\sigma^2 + \epsilon}$,
@@ -318,15 +342,16 @@ with when_answered():
 # zero. If $\epsilon$ is small, this gradient is orthogonal to $\hat{x}$. For yourself: why?
 
 
-# %% task="layer_norm_backward"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "079d791263a79753579ef0867aa8516b", "grade": false, "grade_id": "layer_norm_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def layer_norm_backward(
     x: Tensor, weight: Tensor, g: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x and g (B, T, D), weight (D,) -> gradients for x (B, T, D), weight (D,) and bias (D,)."""
-    raise NotImplementedError("Task 8: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="layer_norm_backward"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "24ebc6aedccb42531a3aab65c2674a46", "grade": true, "grade_id": "layer_norm_backward-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     inputs = torch.tensor([[[1.0, 2.0, 4.0]]], dtype=torch.double, requires_grad=True)
     scale = torch.tensor([1.0, 2.0, -1.0], dtype=torch.double)
@@ -337,3 +362,5 @@ with when_answered():
     assert torch.allclose(for_x, inputs.grad), (
         f"for x: {for_x.tolist()}, not {inputs.grad.tolist()}"
     )
+
+

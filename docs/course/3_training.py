@@ -1,12 +1,11 @@
 # %% [markdown]
-# <!-- sheet: 3_training -->
 # # Sheet 3. Training and the copy task
 #
 # 20 points, about three and a half hours. Read [Parts 3 and 4](../index.html#training) first.
 #
 # Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
-# little of your answer. Points come from other tests, with other numbers and sizes. You may add
-# cells and functions. Keep the file's name when you hand it in.
+# little of your answer; hidden tests, with other numbers and sizes, give the points. You may add
+# cells and functions. Hand in the notebook, under its name.
 
 # %%
 import contextlib
@@ -47,7 +46,6 @@ def when_answered():
 
 
 # %% [markdown]
-# <!-- task: smoothing -->
 # ## Task 1. What smoothing asks for (derivation, medium, 25 minutes, 2 points)
 #
 # Derive three formulas for a vocabulary of `V` tokens and smoothing `eps`:
@@ -62,31 +60,36 @@ def when_answered():
 # For yourself: what happens to the third if ε goes to 0? Why does smoothing keep weights small?
 
 
-# %% task="smoothing"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "650edb7c01f92d92e94b7a29ed032d24", "grade": false, "grade_id": "smoothing", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def lowest_loss(V: int, eps: float) -> float:
     """The lowest cross-entropy at one position with the text's smoothing, 0 < eps < 1."""
-    raise NotImplementedError("Task 1: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
 def lowest_loss_of_torch(V: int, eps: float) -> float:
     """The lowest cross-entropy at one position with PyTorch's smoothing."""
-    raise NotImplementedError("Task 1: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
 def logit_gap(V: int, eps: float) -> float:
     """Logit of the right word minus logit of another one, at the minimum of `lowest_loss`."""
-    raise NotImplementedError("Task 1: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="smoothing"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "b57492d824e23c65e88c81984a0958bb", "grade": true, "grade_id": "smoothing-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
-    assert abs(lowest_loss(5000, 0.1) - 1.18) < 0.005, "the text says 1.18 for 5,000 tokens"
-    two_words = F.cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), label_smoothing=0.3)
-    assert lowest_loss_of_torch(2, 0.3) < two_words, "equal probabilities are not the best answer"
+    assert abs(lowest_loss(5000, 0.1) - 1.18) < 0.005, "the lowest loss for 5,000 tokens is 1.18"
     assert logit_gap(9, 0.01) > logit_gap(9, 0.1) > 0, "the gap grows as eps gets smaller"
 
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "06d03c616c7b062dced9057f82529c17", "grade": true, "grade_id": "smoothing-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
+    two_words = F.cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), label_smoothing=0.3)
+    assert lowest_loss_of_torch(2, 0.3) < two_words, "equal probabilities are not the best answer"
+
 # %% [markdown]
-# <!-- task: adam -->
 # ## Task 2. Adam after one gradient (derivation, medium, 20 minutes, 2 points)
 #
 # A parameter belongs to a rare word. Its gradient is $g > 0$ at step 1, and zero at all later
@@ -97,18 +100,20 @@ with when_answered():
 # $g$? How far does the parameter move in all? Why does a warm-up help?
 
 
-# %% task="adam"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "edb3c2e8c9f6d74a635bc3b2bc9e714a", "grade": false, "grade_id": "adam", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def move(n: int, beta1: float, beta2: float) -> float:
     """Size of Adam's n-th move, in learning rates, after a gradient at step 1 alone."""
-    raise NotImplementedError("Task 2: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
 def move_uncorrected(n: int, beta1: float, beta2: float) -> float:
     """The same without bias corrections."""
-    raise NotImplementedError("Task 2: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="adam"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "db9240d668dca386f249515b471780b6", "grade": true, "grade_id": "adam-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     parameter = nn.Parameter(torch.zeros(1))
     adam = torch.optim.Adam([parameter], lr=1.0, betas=(0.9, 0.98), eps=0.0)
@@ -118,12 +123,12 @@ with when_answered():
         adam.step()
         moved = abs(parameter.item() - before)
         assert abs(move(n, 0.9, 0.98) - moved) < 1e-4, f"PyTorch moves by {moved:.4f} at step {n}"
-    assert move_uncorrected(1, 0.9, 0.98) < move(1, 0.9, 0.98), (
-        "with these two values it is smaller"
-    )
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "4c3b2a9fa48f825539d2755bf70413d0", "grade": true, "grade_id": "adam-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
+    assert 0.70 < move_uncorrected(1, 0.9, 0.98) < 0.71, "the first move is 0.1 / √0.02"
 
 # %% [markdown]
-# <!-- task: schedule -->
 # ## Task 3. A schedule from a plot (code, medium, 30 minutes, 2 points)
 #
 # A paper shows its learning rate as a plot and does not give `factor` and `warmup`. You know the
@@ -134,13 +139,14 @@ with when_answered():
 # Hint: what do you see if both axes are logarithmic?
 
 
-# %% task="schedule"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "8479c3a905ec7bc8b6674147de4db62b", "grade": false, "grade_id": "schedule", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def rebuild(points: list[tuple[int, float]], model_size: int) -> tuple[float, float]:
     """Points (step, learning rate) -> factor and warmup."""
-    raise NotImplementedError("Task 3: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="schedule"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "1202bec65ae433f844c1a9d18920413c", "grade": true, "grade_id": "schedule-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     steps = (40, 3000, 100, 12_000, 300, 6000)
     factor, warmup = rebuild([(step, rate(step, 256, 2.0, 1000)) for step in steps], 256)
@@ -148,7 +154,6 @@ with when_answered():
     assert abs(warmup / 1000 - 1) < 0.02, f"warmup is 1000, not {warmup}"
 
 # %% [markdown]
-# <!-- task: accumulate -->
 # ## Task 4. Exact accumulation from a stream (code, medium, 30 minutes, 3 points)
 #
 # `run_epoch` holds all batches of an update, to count their tokens first. Now only one batch fits
@@ -163,15 +168,16 @@ with when_answered():
 # gradient, and the sum divided by `ntokens`.
 
 
-# %% task="accumulate"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "db65afd3c590721cef0e8904764fb303", "grade": false, "grade_id": "accumulate", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def update(
     model: EncoderDecoder, batches: Iterator[Batch], loss_compute, optimizer, limit: float
 ) -> float:
     """One update from all batches; returns the mean loss per token."""
-    raise NotImplementedError("Task 4: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="accumulate"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "b873918028c8a96c9a8a6bf41b2671d7", "grade": true, "grade_id": "accumulate-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
 
     class Summed:
@@ -200,7 +206,6 @@ with when_answered():
     assert abs(mean - expected) < 1e-4, f"the mean loss per token is {expected}, not {mean}"
 
 # %% [markdown]
-# <!-- task: noisy_floor -->
 # ## Task 5. The lowest loss of a noisy copy (derivation, medium, 20 minutes, 2 points)
 #
 # In a noisy copy task, each target token equals the source token with probability 1 − q. With
@@ -212,32 +217,38 @@ with when_answered():
 # target token, without label smoothing? Derive a formula **before** you train.
 
 
-# %% task="noisy_floor"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "f53a5b7b595104929dd05da42e281e68", "grade": false, "grade_id": "noisy_floor", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def noisy_floor(V: int, length: int, q: float) -> float:
     """The lowest mean loss per target token, in nats, 0 < q <= 1."""
-    raise NotImplementedError("Task 5: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="noisy_floor"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "cc6019926bbe6d8a9995a04fb0e9c489", "grade": true, "grade_id": "noisy_floor-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     assert noisy_floor(15, 10, 0.001) < 0.01, "nearly no noise, nearly no loss"
     assert noisy_floor(15, 10, 0.5) < noisy_floor(15, 10, 1.0) < math.log(11)
 
 # %% [markdown]
-# <!-- task: noisy_copies -->
-# ## Task 6. Noisy copies: measure (experiment with a report, medium, 25 minutes, 3 points)
+# ## Task 6. Noisy copies: measure (experiment, medium, 20 minutes, 2 points)
 #
-# Write batches of the noisy copy task, as `data_gen` does for copies. The check below the task
-# trains a model on them, in less than a minute. Copy what it prints into `noisy_measured`.
+# Write batches of the noisy copy task, as `data_gen` does for copies. Then call `train_on_noise` in a
+# cell of your own: it trains a model on them, in less than a minute. Copy what it returns into
+# `noisy_measured`.
+#
+# For yourself: how near does the loss come to your formula? The text warns that a low loss can lie.
+# What does the high loss here say about the copies? For which q would greedy decoding fail?
 
 
-# %% task="noisy_copies"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "5a2d2c7be3d49a9dbb5beb7f07ca031d", "grade": false, "grade_id": "noisy_copies", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def noisy_batches(V: int, batch_size: int, nbatches: int, length: int, q: float) -> Iterator[Batch]:
     """Batches of random sequences; each target token is drawn anew with probability q."""
-    raise NotImplementedError("Task 6: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-noisy_measured = None  # Task 6: write it here
+noisy_measured = None
+# Write your answer here.
 
 
 # %%
@@ -254,37 +265,37 @@ def train_on_noise(q: float = 0.3) -> dict[str, float]:
     }
 
 
-# %% check="noisy_copies"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "4762beb4050f45fe343cf5826da6aa13", "grade": true, "grade_id": "noisy_copies-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     noise = next(noisy_batches(15, 50, 1, 10, 0.5))
     assert noise.src.shape == (50, 10) and noise.tgt_y.shape == (50, 11)
     assert 0.4 < (noise.src == noise.tgt_y[:, :-1]).float().mean() < 0.7, "about half must be equal"
-    print("noisy_measured =", train_on_noise())
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "f771db76f35c116da90712c88c773f70", "grade": true, "grade_id": "noisy_copies-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
+    if noisy_measured is None:
+        raise NotImplementedError
+    assert set(noisy_measured) == {"floor", "loss", "copied of 200"}, "copy all that is returned"
 
 # %% [markdown]
-# <!-- report: noisy_copies -->
-# *Your report, 100 to 150 words (1 of the 3 points).* How near does the loss come to your formula?
-# The text warns that a low loss can lie. What does the high loss here say about the copies? For
-# which q would greedy decoding fail?
-
-# %% [markdown]
-# <!-- task: sorting -->
-# ## Task 7. Sort instead of copy (experiment with a report, medium, 35 minutes, 3 points)
+# ## Task 7. Sort instead of copy (experiment with a report, medium, 40 minutes, 4 points)
 #
 # The target is now the source in ascending order. Write the batches.
 #
-# The check below the task trains four models, in less than a minute: for sorting and for copying,
-# one without positions in the source and one without positions in the target. **Predict which of
-# them fail before you run the check.** Then copy what the check prints into `sorted_measured`.
+# `four_models` trains four models, in less than a minute: for sorting and for copying, one without
+# positions in the source and one without positions in the target. **Predict which of them fail before
+# you call it**, in a cell of your own. Then copy what it returns into `sorted_measured`.
 
 
-# %% task="sorting"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "d1c8968e626e3a609918a2a18fe31446", "grade": false, "grade_id": "sorting", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def sorted_batches(V: int, batch_size: int, nbatches: int, length: int) -> Iterator[Batch]:
     """Batches of random sequences whose target is the source in ascending order."""
-    raise NotImplementedError("Task 7: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-sorted_measured = None  # Task 7: write it here
+sorted_measured = None
+# Write your answer here.
 
 
 # %%
@@ -316,21 +327,27 @@ def four_models() -> dict[str, int]:
     }
 
 
-# %% check="sorting"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "7af03c19ef0ea02a964637e265af4904", "grade": true, "grade_id": "sorting-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     few = next(sorted_batches(15, 3, 1, 6))
     assert few.src.shape == (3, 6) and few.tgt_y.shape == (3, 7)
     assert (few.tgt_y[:, :-1].diff() >= 0).all(), "the target is not in ascending order"
-    print("sorted_measured =", four_models())
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "8501325316ce80d0b587774f1d5574af", "grade": true, "grade_id": "sorting-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
+    if sorted_measured is None:
+        raise NotImplementedError
+    assert len(sorted_measured) == 4, "copy all that is returned"
 
 # %% [markdown]
-# <!-- report: sorting -->
-# *Your report, 100 to 150 words (1 of the 3 points).* Which models did you expect to fail? Explain
+# *Your report, 100 to 150 words (2 of the 4 points).* Which models did you expect to fail? Explain
 # the four numbers. How does a decoder without positions know how many tokens it has written? What
 # would happen if you also removed the causal mask?
 
+# %% [markdown] deletable=false nbgrader={"cell_type": "markdown", "checksum": "5b643be3d0deef047cbf588b65045637", "grade": true, "grade_id": "sorting-report", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
+# *Write your report here.*
+
 # %% [markdown]
-# <!-- task: by_position -->
 # ## Task 8. Three faults (bug hunt, medium, 30 minutes, 3 points)
 #
 # Does a model find later words harder than earlier ones? The function below should compute the mean
@@ -358,13 +375,14 @@ def faulty_loss_by_position(model: EncoderDecoder, batches: Iterable[Batch], lon
     return total / seen
 
 
-# %% task="by_position"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "5abf91cbd03ed9318b57fe5261bc822a", "grade": false, "grade_id": "by_position", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def loss_by_position(model: EncoderDecoder, batches: Iterable[Batch], longest: int):
     """Mean loss at each of `longest` positions, a tensor (longest,)."""
-    raise NotImplementedError("Task 8: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="by_position"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "92b654ba75536d4e3a90a1b75605a46c", "grade": true, "grade_id": "by_position-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     plain = make_model(9, 9, 1, 16, 32, 4).eval()
     one = next(data_gen(9, 4, 1, length=3))
@@ -373,3 +391,5 @@ with when_answered():
     assert torch.allclose(found, faulty_loss_by_position(plain, [one], 4)), (
         "in eval mode, with one batch and no padding, the faulty function is right"
     )
+
+

@@ -1,5 +1,4 @@
 # %% [markdown]
-# <!-- sheet: 4_decoding -->
 # # Sheet 4. Decoding and looking inside
 #
 # 20 points, about three and a half hours. Read [Beam search](../index.html#beam-search) to [A batch
@@ -7,13 +6,14 @@
 # first. Task 7 needs the folder `pretrained/` beside the script.
 #
 # Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
-# little of your answer. Points come from other tests, with other numbers and sizes. You may add
-# cells and functions. Keep the file's name when you hand it in.
+# little of your answer; hidden tests, with other numbers and sizes, give the points. You may add
+# cells and functions. Hand in the notebook, under its name.
 
 # %%
 import contextlib
 import itertools
 import math
+import random
 import sys
 from collections.abc import Callable, Iterator
 
@@ -46,7 +46,14 @@ def when_answered():
 
 
 # %% [markdown]
-# <!-- task: break_even -->
+# Some numbers of this sheet follow from your student number. Write its last four digits here, without
+# leading zeros.
+
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "d850ebbbde6f2a9b2013fb01eeb587ee", "grade": false, "grade_id": "number", "locked": false, "schema_version": 3, "solution": true, "task": false}
+number = None
+# Write your answer here.
+
+# %% [markdown]
 # ## Task 1. One more token (derivation, easy, 10 minutes, 1 point)
 #
 # A hypothesis of `length` tokens has the log-probability `logp`. Its score is `logp` divided by the
@@ -54,13 +61,14 @@ def when_answered():
 # as it is?
 
 
-# %% task="break_even"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "2fec8815ab0c40efcf4c6ab8ade9b33a", "grade": false, "grade_id": "break_even", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def break_even(logp: float, length: int, alpha: float) -> float:
     """The log-probability of a next token that leaves the score of a hypothesis as it is."""
-    raise NotImplementedError("Task 1: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="break_even"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "8410daf91412d8b4c92cd311f7a795de", "grade": true, "grade_id": "break_even-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     assert break_even(-3.0, 4, alpha=0.0) == 0, (
         "without a penalty, only a certain token costs nothing"
@@ -68,15 +76,14 @@ with when_answered():
     assert break_even(-3.0, 4, alpha=1.0) < 0, "with a penalty, a token may cost something"
 
 # %% [markdown]
-# <!-- task: beam_by_hand -->
 # ## Task 2. A step by hand (by hand, easy, 15 minutes, 2 points)
 #
 # A search with a beam of three knows the tokens `a`, `b`, `c` and the end token `.`. After two
-# steps it holds
+# steps it holds, if *d* is the last digit of your number,
 #
 # | place | written | log-probability |
 # | ---: | --- | ---: |
-# | 0 | `a b` | −1.0 |
+# | 0 | `a b` | −1.0 − *d* / 10 |
 # | 1 | `b c` | −1.6 |
 # | 2 | `a .` | −2.4 |
 #
@@ -92,15 +99,16 @@ with when_answered():
 # what is the largest length limit $T_\mathrm{max}$ with which it may stop? Lengths do not count the
 # start token.
 
-# %% task="beam_by_hand"
-held_after_the_step = None  # Task 2: write it here
-stops_with_alpha_0 = None  # Task 2: write it here
-largest_limit_with_alpha_1 = None  # Task 2: write it here
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "ea20a287ed8f7e29b03f19ef90477bca", "grade": false, "grade_id": "beam_by_hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
+held_after_the_step = None  # three texts such as "a b"
+stops_with_alpha_0 = None  # True or False
+largest_limit_with_alpha_1 = None  # a whole number
+# Write your answer here.
 
 
-# %% check="beam_by_hand"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "8c5e3ba1643c5ce89ce8e507daa0b048", "grade": true, "grade_id": "beam_by_hand-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
-    if None in (held_after_the_step, stops_with_alpha_0, largest_limit_with_alpha_1):
+    if None in (number, held_after_the_step, stops_with_alpha_0, largest_limit_with_alpha_1):
         raise NotImplementedError
     assert len(held_after_the_step) == 3, "a beam of three holds three hypotheses"
     assert all(len(each) % 2 for each in held_after_the_step), 'write tokens with one space: "a b"'
@@ -108,7 +116,6 @@ with when_answered():
     assert isinstance(largest_limit_with_alpha_1, int), "the limit is a whole number"
 
 # %% [markdown]
-# <!-- task: expected_similarity -->
 # ## Task 3. The least risk (code, medium, 20 minutes, 2 points)
 #
 # Beam search looks for the most likely translation. *Minimum Bayes risk* decoding looks for the
@@ -121,15 +128,16 @@ with when_answered():
 # symmetric.
 
 
-# %% task="expected_similarity"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "32de14bd389860f83c2ce39f98cbeb31", "grade": false, "grade_id": "expected_similarity", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def expected_similarity(
     candidates: list, log_probs: list[float], similarity: Callable
 ) -> list[float]:
     """The mean of `similarity(candidate, reference)` over all references, for each candidate."""
-    raise NotImplementedError("Task 3: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="expected_similarity"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "7f1747c62a96c9570b1685696cad3567", "grade": true, "grade_id": "expected_similarity-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
 
     def share_of_words(written: str, reference: str) -> float:
@@ -143,8 +151,9 @@ with when_answered():
     assert abs(found[0] - 0.875) < 1e-6, "a dog: 0.75 · 1 + 0.25 · 1/2"
     assert abs(found[1] - 0.625) < 1e-6, "a cat: 0.75 · 1/2 + 0.25 · 1"
 
+
+
 # %% [markdown]
-# <!-- task: head_entropies -->
 # ## Task 4. How sharply does a head look? (code, medium, 20 minutes, 2 points)
 #
 # The *entropy* $-\sum_s w_s \log_2 w_s$ of a row of weights says how widely a head looks: $2^b$
@@ -153,13 +162,14 @@ with when_answered():
 # eval mode. Afterwards the model must be in the same mode as before.
 
 
-# %% task="head_entropies"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "361e6e8eef8fec33e33c2582ee244365", "grade": false, "grade_id": "head_entropies", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def head_entropies(model: EncoderDecoder, src: Tensor, src_mask: Tensor) -> Tensor:
     """Mean entropy in bits of each encoder head: src (B, S), src_mask (B, 1, S) -> (N, H)."""
-    raise NotImplementedError("Task 4: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="head_entropies"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "3d699e2fa762a418671737e6c9b97cab", "grade": true, "grade_id": "head_entropies-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     model = make_model(9, 9, N=2, d_model=8, d_ff=8, h=2)
     for layer in model.encoder.layers:
@@ -174,7 +184,6 @@ with when_answered():
     assert model.training, "the model was in training mode before"
 
 # %% [markdown]
-# <!-- task: heads_off -->
 # ## Task 5. Heads off, by a hook (code, medium, 25 minutes, 3 points)
 #
 # `without_head` of Part 9 switches a head off by setting weights to zero. Do the same without
@@ -189,17 +198,18 @@ with when_answered():
 # of its inputs. What the hook returns becomes the new input.
 
 
-# %% task="heads_off"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "768f143abed5e5fd803406755b48a116", "grade": false, "grade_id": "heads_off", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @contextlib.contextmanager
 def heads_off(
     attn: MultiHeadedAttention, heads: list[int], instead: Tensor | None = None
 ) -> Iterator[None]:
     """Inside, these heads give zeros, or their row of `instead` (H, d_k), at every position."""
 
-    raise NotImplementedError("Task 5: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="heads_off"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "453ae80d30edca9cf9c58bd287475ec7", "grade": true, "grade_id": "heads_off-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     attn = MultiHeadedAttention(2, 8, dropout=0.0)
     x = torch.randn(1, 3, 8)
@@ -211,7 +221,6 @@ with when_answered():
     assert torch.equal(attn(x, x, x), before), "after the block the output should be as before"
 
 # %% [markdown]
-# <!-- task: contributions -->
 # ## Task 6. Which layer says so? (code, hard, 35 minutes, 3 points)
 #
 # How much does each layer add to `logits[first] - logits[second]`, the lead of one token over
@@ -228,15 +237,16 @@ with when_answered():
 # of one sentence. This is called *direct logit attribution*.
 
 
-# %% task="contributions"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "7d83bf13abe999ee49c24f8227d45e3e", "grade": false, "grade_id": "contributions", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def contributions(
     model: EncoderDecoder, batch: Batch, place: int, first: int, second: int
 ) -> Tensor:
     """Terms (N + 1,) of the lead of token `first` over `second` at a place of the only sentence."""
-    raise NotImplementedError("Task 6: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="contributions"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "2da032a98bba6177e1bf3d18be2f83d6", "grade": true, "grade_id": "contributions-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     torch.manual_seed(1)
     model = make_model(9, 9, N=2, d_model=8, d_ff=8, h=2).eval()
@@ -252,7 +262,6 @@ with when_answered():
     assert torch.allclose(found.sum(), logits[7] - logits[8], atol=1e-4), "the terms should add up"
 
 # %% [markdown]
-# <!-- task: stand_ins -->
 # ## Task 7. Who stands in for whom? (experiment with a report, medium, 40 minutes, 3 points)
 #
 # If two heads can do the same work, switching off both costs more than the sum of the two costs.
@@ -263,14 +272,14 @@ with when_answered():
 # excess? All pairs take less than a minute. Write a head as `(layer, head)`, both counted from 1,
 # as in the text's table; `heads_off` counts from 0.
 #
-# Write your numbers into the task's cell, and the code that measures them into the check cell below
-# it: the marker does not run that cell.
+# Write your numbers into the task's cell, and the code that measures them into a cell of your own
+# above it.
 
 
 # %%
 def captions(translator) -> Batch:
-    """Twenty captions that the published model has not seen, with their translations."""
-    pairs = read_builtin().pairs("test")[:20]
+    """Twenty captions that the published model has not seen, drawn by your number."""
+    pairs = random.Random(number).sample(read_builtin().pairs("test"), 20)
     return collate(encode_pairs(pairs, translator.vocabularies, translator.languages))
 
 
@@ -282,13 +291,16 @@ def loss_of(model: EncoderDecoder, batch: Batch) -> float:
     return -log_probs[batch.tgt_y != PAD].mean().item()
 
 
-# %% task="stand_ins"
-stand_ins = None  # Task 7: write it here
-costs_alone = None  # Task 7: write it here
-cost_of_both = None  # Task 7: write it here
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "fd3e951c7c4a6ce46233ca6ec9e721ca", "grade": false, "grade_id": "stand_ins", "locked": false, "schema_version": 3, "solution": true, "task": false}
+stand_ins = None  # two heads, each as (layer, head), both counted from 1
+costs_alone = None  # of each of the two
+cost_of_both = None
 
 
-# %% check="stand_ins"
+# Write your answer here.
+
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "804ac4e07bbd200d5226dbaa3f474b81", "grade": true, "grade_id": "stand_ins-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     if None in (stand_ins, costs_alone, cost_of_both):
         raise NotImplementedError
@@ -300,7 +312,6 @@ with when_answered():
     assert cost_of_both > sum(costs_alone), "a pair with an excess costs more than the two alone"
 
 # %% [markdown]
-# <!-- report: stand_ins -->
 # *Your report, 100 to 150 words (1 of the 3 points).* Look at the maps of the two heads, which are
 # in `attn` of their attentions. What do they have in common? The table in [Switching heads
 # off](../index.html#heads-off) has costs in perplexity over many sentences. Yours are in nats over
@@ -308,14 +319,15 @@ with when_answered():
 # more than the sum of their costs. What does that say about tables that switch off one head at a
 # time?
 
+# %% [markdown] deletable=false nbgrader={"cell_type": "markdown", "checksum": "e331be9457a087829c9df3a7506aae41", "grade": true, "grade_id": "stand_ins-report", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
+# *Write your report here.*
+
 # %% [markdown]
-# <!-- task: bug_hunt -->
 # ## Task 8. The bug hunt (bug hunt, medium, 40 minutes, 4 points)
 #
-# A small Transformer should copy sequences, but one of its parts is faulty. Which part it is
-# depends on `case_number`: write the last four digits of your student number there, without leading
-# zeros. The file `hunt.py` beside this sheet trains the model in a few seconds and shows symptoms.
-# Find the faulty part.
+# A small Transformer should copy sequences, but one of its parts is faulty. Which part it is follows
+# from your number. The file `hunt.py` beside this sheet trains the model in a few seconds and shows
+# symptoms. Find the faulty part.
 #
 # 1. Look at the symptoms, and ask the model yourself: `case.write(sources)`,
 #    `case.attention(sources)`, `case.log_probs(sources, targets)`. Compare with `hunt(None)`, a
@@ -331,22 +343,20 @@ sys.path.append("../../docs/course")  # where hunt.py lies, if not beside this s
 from hunt import CANDIDATES, CONTRACTS, hunt
 
 print(*(f"{part:14} {fault}" for part, fault in CANDIDATES.items()), sep="\n")
+case = hunt(number)
+case.report()
 
 
-# %% task="bug_hunt"
-case_number = None  # Task 8: write it here
-diagnosis = None  # Task 8: write it here
-repaired = None  # Task 8: write it here
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "33e939dd384b283b6bec8f309659697c", "grade": false, "grade_id": "bug_hunt", "locked": false, "schema_version": 3, "solution": true, "task": false}
+diagnosis = None
+repaired = None
 
-# %% check="bug_hunt"
+
+# Write your answer here.
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "85d76e79a3a17eebdb622c20de7fabac", "grade": true, "grade_id": "bug_hunt-test", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
-    if case_number is None:
-        raise NotImplementedError
-    case = hunt(case_number)
-    case.report()
     if None in (diagnosis, repaired):
         raise NotImplementedError
     assert diagnosis in CANDIDATES, "write the name of a part as diagnosis"
     assert callable(repaired), "write the part as a function, and its name as repaired"
-    print("\nRepaired:", CONTRACTS[diagnosis])
-    case.repair(diagnosis, repaired)

@@ -1,5 +1,4 @@
 # %% [markdown]
-# <!-- sheet: 5_language_model -->
 # # Sheet 5. The language model
 #
 # 20 points, about three and a quarter hours. Read [Part 10](../index.html#today) first. Tasks 3 and
@@ -7,13 +6,14 @@
 # cache](../index.html#cached-decoding) in Part 7.
 #
 # Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
-# little of your answer. Points come from other tests, with other numbers and sizes. You may add
-# cells and functions. Keep the file's name when you hand it in.
+# little of your answer; hidden tests, with other numbers and sizes, give the points. You may add
+# cells and functions. Hand in the notebook, under its name.
 
 # %%
 import contextlib
 import itertools
 import math
+import random
 import sys
 
 import torch
@@ -49,14 +49,21 @@ def when_answered():
 
 
 # %% [markdown]
-# <!-- task: sampling_by_hand -->
+# Some numbers of this sheet follow from your student number. Write its last four digits here, without
+# leading zeros.
+
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "d850ebbbde6f2a9b2013fb01eeb587ee", "grade": false, "grade_id": "number", "locked": false, "schema_version": 3, "solution": true, "task": false}
+number = None
+# Write your answer here.
+
+# %% [markdown]
 # ## Task 1. Three settings at once (by hand, easy, 15 minutes, 2 points)
 #
-# A model gives the next token these probabilities:
+# A model gives the next token these probabilities, where *n* is the last digit of your number:
 #
 # | `a` | `b` | `c` | `d` | `e` |
 # | ---: | ---: | ---: | ---: | ---: |
-# | 0.40 | 0.30 | 0.15 | 0.10 | 0.05 |
+# | 0.40 + *n* / 100 | 0.30 − *n* / 100 | 0.15 | 0.10 | 0.05 |
 #
 # The order in which `sample` of Part 10 applies its settings matters: look it up. Then find on
 # paper the probability with which `sample` draws `a`:
@@ -66,19 +73,21 @@ def when_answered():
 # 3. with `top_k=3` and `top_p=0.8`;
 # 4. with the settings of 2, if `top_p` came first and the temperature second.
 
-# %% task="sampling_by_hand"
-draws_a = None  # Task 1: write it here
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "a0616a41ead90eafa5d533652a9c9092", "grade": false, "grade_id": "sampling_by_hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
+draws_a = None  # four numbers
+# Write your answer here.
 
 
-# %% check="sampling_by_hand"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "4b6272f31158abe88210ddc7715a3135", "grade": true, "grade_id": "sampling_by_hand-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
-    if draws_a is None:
+    if None in (number, draws_a):
         raise NotImplementedError
     assert len(draws_a) == 4, "four numbers, one for each question"
     assert all(0.4 <= p < 1 for p in draws_a), "each setting makes the likeliest token likelier"
 
+
+
 # %% [markdown]
-# <!-- task: typical -->
 # ## Task 2. Neither too likely nor too unlikely (code, medium, 25 minutes, 3 points)
 #
 # People rarely write the most likely word. The *surprise* $-\log p$ of what they write stays near
@@ -90,13 +99,14 @@ with when_answered():
 # Write it for a batch. Some tokens have a log-probability of −∞: they are never drawn.
 
 
-# %% task="typical"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "43b9039ee792b4a4276088a426b167f6", "grade": false, "grade_id": "typical", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def typical(log_probs: Tensor, p: float) -> Tensor:
     """The probabilities (B, V) with which typical sampling draws; log_probs (B, V)."""
-    raise NotImplementedError("Task 2: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="typical"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "954161056a91eb82516ef1b3eeeaf5df", "grade": true, "grade_id": "typical-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     probs = torch.tensor([[0.9, 0.05, 0.05], [0.5, 0.3, 0.2]])
     found = typical(probs.log(), 0.25)
@@ -106,8 +116,9 @@ with when_answered():
     assert torch.allclose(found[1], torch.tensor([0.0, 1.0, 0.0])), "the second token is nearest"
     assert torch.allclose(typical(probs.log(), 1.0), probs), "with p = 1 nothing is cut"
 
+
+
 # %% [markdown]
-# <!-- task: per_word -->
 # ## Task 3. Two vocabularies, one measure (derivation, easy, 10 minutes, 2 points)
 #
 # Is a perplexity of 12 per subword better than one of 30 per word? To compare the two, look at the
@@ -119,13 +130,14 @@ with when_answered():
 # What is its perplexity?
 
 
-# %% task="per_word"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "2dc8c90fd0fe155ace37fe28c599a1ef", "grade": false, "grade_id": "per_word", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def per_word(perplexity: float, subwords: int, words: int, sentences: int) -> float:
     """The perplexity of a word model that gives the corpus the same probability."""
-    raise NotImplementedError("Task 3: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="per_word"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "b7965d082c473fb86b640358127aea1d", "grade": true, "grade_id": "per_word-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     assert abs(per_word(7.0, 50, 50, 9) - 7) < 1e-6, "if every word is one subword, nothing changes"
     assert per_word(7.0, 80, 50, 9) > 7, (
@@ -133,7 +145,6 @@ with when_answered():
     )
 
 # %% [markdown]
-# <!-- task: rotary_terms -->
 # ## Task 4. Why rotary positions are relative (derivation, medium, 25 minutes, 2 points)
 #
 # At place $m$, `rotate` of Part 10 rotates the pair of features $2i$ and $2i + 1$ by the angle
@@ -146,13 +157,14 @@ with when_answered():
 # Return $A$ and $B$.
 
 
-# %% task="rotary_terms"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "b9c075960a4d8c6227f8a783f0407dc5", "grade": false, "grade_id": "rotary_terms", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def rotary_terms(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """A and B (d_k / 2,) for a query and a key (d_k,), neither of them rotated."""
-    raise NotImplementedError("Task 4: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="rotary_terms"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "adfc99359134a8d1f5953dbcf7e81221", "grade": true, "grade_id": "rotary_terms-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     q, k = torch.randn(2, 6)
     A, B = rotary_terms(q, k)
@@ -162,7 +174,6 @@ with when_answered():
     )
 
 # %% [markdown]
-# <!-- task: prefix_mask -->
 # ## Task 5. A mask with a prefix (code, easy, 15 minutes, 2 points)
 #
 # A language model reads a whole question before it writes the answer. So the tokens of the
@@ -174,13 +185,14 @@ with when_answered():
 # positions may see anything.
 
 
-# %% task="prefix_mask"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "4cdbeb976a5a38f78cb6f5b4b14d324b", "grade": false, "grade_id": "prefix_mask", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def prefix_mask(padding: Tensor, prefix: Tensor, T: int) -> Tensor:
     """Boolean (B, T, T) from padding (B,) and prefix (B,), with padding + prefix <= T."""
-    raise NotImplementedError("Task 5: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="prefix_mask"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "b1827a04421b8c170411028be2d7defb", "grade": true, "grade_id": "prefix_mask-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     mask = prefix_mask(torch.tensor([0, 1]), torch.tensor([2, 0]), 4)
     assert mask.dtype == torch.bool, "the mask should be boolean"
@@ -189,7 +201,6 @@ with when_answered():
     assert mask[1, 2].tolist() == [False, True, True, False], "row 1 has no question: it is causal"
 
 # %% [markdown]
-# <!-- task: longest_conversation -->
 # ## Task 6. How long may a conversation be? (derivation, easy, 10 minutes, 2 points)
 #
 # A server has `memory` bytes. The weights take `weights` bytes. The rest is for the KV caches of
@@ -198,15 +209,16 @@ with when_answered():
 # the cache takes `size` bytes. How many tokens may each conversation have?
 
 
-# %% task="longest_conversation"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "6847f0681654d9ebbc4ff8e84fa0dc33", "grade": false, "grade_id": "longest_conversation", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def longest_conversation(
     memory, weights, conversations, layers, d_model, heads, groups, size
 ) -> int:
     """Whole tokens of each conversation; 0 if there is no room for one."""
-    raise NotImplementedError("Task 6: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-# %% check="longest_conversation"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "0086d3717adda425c3e61cd5bf47c941", "grade": true, "grade_id": "longest_conversation-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     found = longest_conversation(1000, 200, 5, 1, 8, 2, 1, 2)
     assert isinstance(found, int), "a whole number"
@@ -215,7 +227,6 @@ with when_answered():
     )
 
 # %% [markdown]
-# <!-- task: rotated_cache -->
 # ## Task 7. A cache that rotates once and shares (code, hard, 45 minutes, 4 points)
 #
 # With the `CachedAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again at
@@ -229,13 +240,13 @@ with when_answered():
 # hypothesis, and returns the attention's output (B, beam, D). `keep` gets the indices of the rows
 # to keep, in their new order. The first token has position 0. There is no dropout.
 #
-# Query head `h` belongs to group `h // (heads / groups)`. Never copy the shared heads: the test
-# watches the memory of your tensors. A view, such as `expand` makes, is not a copy.
+# Query head `h` belongs to group `h // (heads / groups)`. Never copy the shared heads: the hidden
+# test watches the memory of your tensors. A view, such as `expand` makes, is not a copy.
 #
 # Hint: the query heads of a group can be several queries to one head of keys.
 
 
-# %% task="rotated_cache"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "c0939c7df5b0fd1d338ce8ad5149113d", "grade": false, "grade_id": "rotated_cache", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class RotatedCache(nn.Module):
     """Stands in for a `RotaryGroupedAttention` when tokens come one by one."""
 
@@ -246,13 +257,15 @@ class RotatedCache(nn.Module):
         self.values = None
 
     def forward(self, x: Tensor, *_) -> Tensor:
-        raise NotImplementedError("Task 7: write it here")
+        # Write your answer here.
+        raise NotImplementedError
 
     def keep(self, rows: Tensor) -> None:
-        raise NotImplementedError("Task 7: write it here")
+        # Write your answer here.
+        raise NotImplementedError
 
 
-# %% check="rotated_cache"
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "04ca789e112c683478f8ec99dbd66520", "grade": true, "grade_id": "rotated_cache-test", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     attn = RotaryGroupedAttention(4, 16, dropout=0.0, groups=2)
     x = torch.randn(3, 5, 16)
@@ -265,26 +278,25 @@ with when_answered():
     assert torch.allclose(steps, plain, atol=1e-5), "a later position is wrong"
 
 # %% [markdown]
-# <!-- task: bigrams -->
 # ## Task 8. What is the network worth? (experiment with a report, medium, 45 minutes, 3 points)
 #
-# Is a perplexity of 1.8 good? On the built-in captions, compare the language model with a model
-# that needs no network, and with one that knows all the rules.
+# Is a perplexity of 1.8 good? On fifty of the built-in captions, drawn by your number, compare the
+# language model with a model that needs no network, and with one that knows all the rules.
 #
 # A **bigram model** predicts a token from the token before it, by counting: $p(b \mid a)$ is the
 # share of $b$ among all tokens that follow an $a$. Every count begins at `k`. Write it. Then find
-# three perplexities per token of the validation captions. The end token counts, the start token
+# three perplexities per token of the validation captions that `caption_ids` returns. The end token counts, the start token
 # does not.
 #
 # - `bigram_perplexity`: of your bigram model, with the counts of the training captions and
 #   `k=0.01`.
 # - `model_perplexity`: of the language model that `train_a_small_model` trains in half a minute.
-# - `lowest_perplexity`: of a model that knows which captions there can be, and takes all of them as
+# - `rules_perplexity`: of a model that knows which captions there can be, and takes all of them as
 #   equally likely. `PHRASES` and `builtin_corpus` in [A corpus](../index.html#corpus) show all
 #   captions: count the English ones.
 #
-# Write your numbers into the task's cell, and the code that measures them into the check cell below
-# it: the marker does not run that cell.
+# Write your numbers into the task's cell, and the code that measures them into a cell of your own
+# above it.
 
 
 # %%
@@ -292,7 +304,8 @@ def caption_ids() -> tuple[list, list, int]:
     """(German, English) ids of training and validation captions; size of the English vocabulary."""
     corpus = read_builtin()
     vocabularies = learn_words(corpus)
-    splits = [corpus.pairs(split) for split in ("train", "val")]
+    drawn = random.Random(number).sample(corpus.pairs("val"), 50)
+    splits = corpus.pairs("train"), drawn
     train, val = (encode_pairs(pairs, vocabularies, corpus.languages) for pairs in splits)
     return train, val, len(vocabularies[1])
 
@@ -310,29 +323,40 @@ def train_a_small_model() -> float:
     return evaluate_loss(model, val)["perplexity"]
 
 
-# %% task="bigrams"
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "da20dadfa18548736d110bd6b46f387e", "grade": false, "grade_id": "bigrams", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def bigrams(sentences: list[list[int]], V: int, k: float) -> Tensor:
     """log p(next | this), (V, V), a row for each token; sentences have their start and end."""
-    raise NotImplementedError("Task 8: write it here")
+    # Write your answer here.
+    raise NotImplementedError
 
 
-bigram_perplexity = None  # Task 8: write it here
-model_perplexity = None  # Task 8: write it here
-lowest_perplexity = None  # Task 8: write it here
+bigram_perplexity = None
+model_perplexity = None
+rules_perplexity = None
 
 
-# %% check="bigrams"
+# Write your answer here.
+
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "2da311aedf699501456ecc1921a63ed7", "grade": true, "grade_id": "bigrams-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     found = bigrams([[0, 2, 1], [0, 2, 2, 1]], V=3, k=0.5).exp()
     assert torch.allclose(found.sum(1), torch.ones(3)), "each row should sum to one"
     assert abs(found[0, 2] - 2.5 / 3.5) < 1e-4, "2 follows 0 both times: (2 + 0.5) / (2 + 3 · 0.5)"
-    if None in (bigram_perplexity, model_perplexity, lowest_perplexity):
+
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "c33cccd932f68504769569bc04839e8f", "grade": true, "grade_id": "bigrams-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
+    if None in (bigram_perplexity, model_perplexity, rules_perplexity):
         raise NotImplementedError
-    assert lowest_perplexity < model_perplexity < bigram_perplexity, "the order is not plausible"
+    assert rules_perplexity < bigram_perplexity, "the order is not plausible"
+    assert model_perplexity < bigram_perplexity, "the order is not plausible"
 
 # %% [markdown]
-# <!-- report: bigrams -->
 # *Your report, 100 to 150 words (1 of the 3 points).* After which tokens is the bigram model much
 # worse than the language model, and what would it have to remember there? In nats, how much of the
-# way from the bigram model to the lowest perplexity has the language model gone? Would more
-# captions help the bigram model?
+# way from the bigram model to the rules has the language model gone? Would more captions help the
+# bigram model? No caption is in two splits: how could a model that knows this do better than the
+# rules?
+
+# %% [markdown] deletable=false nbgrader={"cell_type": "markdown", "checksum": "42158e9cb274ff16da37aca2ecc9a8b1", "grade": true, "grade_id": "bigrams-report", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
+# *Write your report here.*

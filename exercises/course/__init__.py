@@ -1,1 +1,1 @@
-"""The course: hand-outs, marking, the bug hunt, export for nbgrader, the offline bundle."""
+"""The course: hand-outs, the bug hunt, the numbers of guide and exam."""

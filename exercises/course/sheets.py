@@ -1,156 +1,104 @@
-"""Hand-outs: sheets without their solutions, as scripts and notebooks, made from the masters.
+"""Hand-outs: nbgrader releases the masters, and its release is published in docs/course.
 
-    python -m exercises.course.sheets make    write docs/course/
- A master is a percent script. The solution of a task stands between ### BEGIN SOLUTION and ### END
-SOLUTION. In a function, the hand-out raises NotImplementedError there. At the top level, each name
-that the solution sets becomes None. A task's heading reads `## Task 3. Title (kind, level, 20
-minutes, 4 points)` below the comment `<!-- task: name -->`; its points are those of the test and of
-the tutor together.
+    python -m exercises.course.sheets make
+
+A master in exercises/sheets is a percent script with nbgrader's metadata. `make` also leaves a
+folder for nbgrader, build/course, with all that a course needs: exercises/README.md says how.
 """
 
-import ast
 import base64
+import os
 import re
+import shutil
+import subprocess
 import sys
-import textwrap
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import jupytext
 import nbformat
 
-from exercises.course.tasks import HERE, SHEETS
 from tools.records import command_line, write_text
 
-OUT = HERE.parent / "docs" / "course"
-PERCENT = "py:percent"
-SOLUTION = re.compile(r"(?m)^( *)### BEGIN SOLUTION\n(.*?)^ *### END SOLUTION\n?", re.S)
-TASK = re.compile(r"<!-- task: (\w+) -->")
-REPORT = re.compile(r"<!-- report: (\w+) -->")
-HEADING = re.compile(r"(?m)^## Task (\d+)\. (.*) \((.*), (\d+) points?\)$")
-
-
-@dataclass(frozen=True)
-class Heading:
-    """What the heading of a task says."""
-
-    name: str
-    number: int
-    title: str
-    kind: str
-    points: int
-
-
-def master(sheet: str) -> str:
-    return (HERE / "sheets" / f"{sheet}.py").read_text("utf-8")
-
-
-def cells_of(text: str) -> list:
-    """The cells of a percent script."""
-    return jupytext.reads(text, PERCENT).cells
-
-
-def headings_of(text: str) -> list[Heading]:
-    """The tasks of a sheet; ValueError where a task has no heading in the usual form."""
-    found = []
-    for cell in cells_of(text):
-        if cell.cell_type == "markdown" and (task := TASK.search(cell.source)):
-            heading = HEADING.search(cell.source)
-            if heading is None:
-                raise ValueError(
-                    f"task {task[1]}: no heading as in '## Task 3. Title (…, 4 points)'"
-                )
-            number, title, kind, points = heading.groups()
-            found.append(Heading(task[1], int(number), title, kind, int(points)))
-    return found
-
-
-def title_of(text: str) -> str:
-    """The title of a sheet, such as "Sheet 1. Attention"."""
-    return re.search(r"(?m)^# # (.*)", text)[1]
-
-
-def placeholder(solution: str, indent: str, number: int | None) -> str:
-    """What stands in the hand-out instead of a solution."""
-    message = "write it here" if number is None else f"Task {number}: write it here"
-    if indent:
-        return f'{indent}raise NotImplementedError("{message}")\n'
-    names = []
-    for statement in ast.parse(textwrap.dedent(solution)).body:
-        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-        for target in filter(None, targets):
-            found = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
-            names += [f"{name} = None  # {message}\n" for name in found]
-    return "".join(names) or f'raise NotImplementedError("{message}")\n'
-
-
-def blank(text: str) -> str:
-    """A sheet without its solutions; ValueError for a mark without its pair."""
-    numbers = {heading.name: heading.number for heading in headings_of(text)}
-    parts = re.split(r"(?m)^(?=# %%)", text)
-    for place, part in enumerate(parts):
-        task = re.match(r'# %% task="(\w+)"', part)
-        number = numbers.get(task[1]) if task else None
-        parts[place] = SOLUTION.sub(lambda m, n=number: placeholder(m[2], m[1], n), part)
-    text = "".join(parts)
-    if "BEGIN SOLUTION" in text or "END SOLUTION" in text:
-        raise ValueError("### BEGIN SOLUTION and ### END SOLUTION must stand in pairs")
-    return text
+HERE = Path(__file__).resolve().parent.parent
+ROOT = HERE.parent
+SHEETS = sorted(path.stem for path in (HERE / "sheets").glob("*.py"))
+SCRIPT = ROOT / "the_annotated_transformer.py"
 
 
 def notebook(text: str) -> nbformat.NotebookNode:
     """A percent script as a notebook, the same for the same text."""
-    made = jupytext.reads(text, PERCENT)
+    made = jupytext.reads(text, "py:percent")
     for number, cell in enumerate(made.cells, 1):
         cell["id"] = f"cell-{number:03d}"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     made.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return nbformat.from_dict(made)
+    return made
 
 
-IMPORT = re.compile(r"(?m)^from exercises\.course\.faults import (.*)\n")
-UNPACK = '''
-# The parts, right and faulty, are packed: reading this file must not spoil the hunt.
-PACKED = """
+IMPORT = "from exercises.course.culprits import END, PAD, START, play\n"
+UNPACK = '''START, END, PAD = 0, 1, 2
+
+
+def unpack(packed: str):
+    """`play` knows the faulty part of each case: reading this file must not spoil the hunt."""
+    names = {{}}
+    exec(zlib.decompress(base64.b85decode(packed.replace("\\n", ""))), names)
+    return names["play"]
+
+
+play = unpack("""
 {packed}
-"""
-hidden = {{}}
-exec(zlib.decompress(base64.b85decode(PACKED.replace("\\n", ""))), hidden)
-{names} = (hidden[name] for name in {names_as_text})
+""")
 '''
 
 
 def packed_hunt() -> str:
     """hunt.py as students get it: in one file, and without the faults in plain text."""
     folder = Path(__file__).parent
+    data = base64.b85encode(zlib.compress((folder / "culprits.py").read_bytes(), 9)).decode()
+    unpack = UNPACK.format(packed="\n".join(re.findall(".{1,96}", data)))
     text = (folder / "hunt.py").read_text("utf-8")
-    faults = (folder / "faults.py").read_bytes()
-    data = base64.b85encode(zlib.compress(faults, 9)).decode()
-    packed = "\n".join(re.findall(".{1,96}", data))
-    names = IMPORT.search(text)[1]
-    unpack = UNPACK.format(packed=packed, names=names, names_as_text=tuple(names.split(", ")))
-    text = IMPORT.sub("", text).replace("\nCONTRACTS = {", unpack + "\nCONTRACTS = {", 1)
-    return text.replace("import copy\n", "import base64\nimport copy\n").replace(
-        "import math\n", "import math\nimport zlib\n"
+    return text.replace(IMPORT, unpack).replace(
+        "import math\n", "import base64\nimport math\nimport zlib\n", 1
     )
 
 
-def handouts() -> dict[str, str]:
-    """The files of docs/course/ that are made from masters: their texts by name."""
-    files = {"hunt.py": packed_hunt()}
+def prepare(course: Path) -> None:
+    """Write nbgrader's source folder: masters as notebooks, and the files that they need."""
+    shutil.copy(HERE / "nbgrader_config.py", course / "nbgrader_config.py")
     for sheet in SHEETS:
-        text = blank(master(sheet))
-        files[f"{sheet}.py"] = text
-        files[f"{sheet}.ipynb"] = nbformat.writes(notebook(text)) + "\n"
-    return files
+        text = (HERE / "sheets" / f"{sheet}.py").read_text("utf-8")
+        folder = course / "source" / sheet
+        write_text(folder / f"{sheet}.ipynb", nbformat.writes(notebook(text)) + "\n")
+        shutil.copy(SCRIPT, folder)
+        if "from hunt import" in text:
+            write_text(folder / "hunt.py", packed_hunt())
+            shutil.copytree(ROOT / "pretrained", folder / "pretrained", dirs_exist_ok=True)
 
 
-def make(out: Path = OUT) -> None:
-    """Write the hand-outs."""
-    for name, text in handouts().items():
-        write_text(out / name, text)
-        print(out / name)
+def nbgrader(course: Path, *arguments: str) -> None:
+    """Run a command of nbgrader in its folder; RuntimeError with what it says where it fails."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for alembic
+    command = [sys.executable, "-m", "nbgrader", *arguments]
+    env = os.environ | {"PATH": path}
+    ran = subprocess.run(command, cwd=course, env=env, capture_output=True, text=True)
+    if ran.returncode:
+        raise RuntimeError(f"nbgrader {' '.join(arguments)}: {ran.stderr}")
+
+
+def make(course: Path = ROOT / "build" / "course", out: Path = ROOT / "docs" / "course") -> None:
+    """Write nbgrader's folder and the hand-outs."""
+    course.mkdir(parents=True, exist_ok=True)
+    prepare(course)
+    write_text(out / "hunt.py", packed_hunt())
+    for sheet in SHEETS:
+        nbgrader(course, "generate_assignment", sheet, "--force")
+        made = nbformat.read(course / "release" / sheet / f"{sheet}.ipynb", as_version=4)
+        write_text(out / f"{sheet}.ipynb", nbformat.writes(made) + "\n")
+        made.metadata = {"jupytext": {"notebook_metadata_filter": "-all"}}  # no header
+        write_text(out / f"{sheet}.py", jupytext.writes(made, "py:percent"))
+        print(out / f"{sheet}.ipynb")
 
 
 main = command_line(make=make)

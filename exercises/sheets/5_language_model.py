@@ -1,5 +1,4 @@
 # %% [markdown]
-# <!-- sheet: 5_language_model -->
 # # Sheet 5. The language model
 #
 # 20 points, about three and a quarter hours. Read [Part 10](../index.html#today) first. Tasks 3 and
@@ -7,13 +6,14 @@
 # cache](../index.html#cached-decoding) in Part 7.
 #
 # Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a
-# little of your answer. Points come from other tests, with other numbers and sizes. You may add
-# cells and functions. Keep the file's name when you hand it in.
+# little of your answer; hidden tests, with other numbers and sizes, give the points. You may add
+# cells and functions. Hand in the notebook, under its name.
 
 # %%
 import contextlib
 import itertools
 import math
+import random
 import sys
 
 import torch
@@ -49,14 +49,23 @@ def when_answered():
 
 
 # %% [markdown]
-# <!-- task: sampling_by_hand -->
+# Some numbers of this sheet follow from your student number. Write its last four digits here, without
+# leading zeros.
+
+# %% nbgrader={"grade": false, "grade_id": "number", "locked": false, "schema_version": 3, "solution": true, "task": false}
+number = None
+### BEGIN SOLUTION
+number = 1234
+### END SOLUTION
+
+# %% [markdown]
 # ## Task 1. Three settings at once (by hand, easy, 15 minutes, 2 points)
 #
-# A model gives the next token these probabilities:
+# A model gives the next token these probabilities, where *n* is the last digit of your number:
 #
 # | `a` | `b` | `c` | `d` | `e` |
 # | ---: | ---: | ---: | ---: | ---: |
-# | 0.40 | 0.30 | 0.15 | 0.10 | 0.05 |
+# | 0.40 + *n* / 100 | 0.30 − *n* / 100 | 0.15 | 0.10 | 0.05 |
 #
 # The order in which `sample` of Part 10 applies its settings matters: look it up. Then find on
 # paper the probability with which `sample` draws `a`:
@@ -66,25 +75,45 @@ def when_answered():
 # 3. with `top_k=3` and `top_p=0.8`;
 # 4. with the settings of 2, if `top_p` came first and the temperature second.
 
-# %% task="sampling_by_hand"
+# %% nbgrader={"grade": false, "grade_id": "sampling_by_hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
+draws_a = None  # four numbers
 ### BEGIN SOLUTION
-# 1. a, b and c have 0.85, and a and b only 0.7: 0.40 / 0.85.
-# 2. The squares are 0.16, 0.09, 0.0225, 0.01, 0.0025, together 0.285. a and b have 0.25 of it.
-# 3. Among a, b and c, the first two have 0.7 / 0.85 = 0.82, which is enough: 0.4 / 0.7.
-# 4. The nucleus is a, b and c: 0.16 / (0.16 + 0.09 + 0.0225).
-draws_a = [0.40 / 0.85, 0.16 / 0.25, 0.40 / 0.70, 0.16 / 0.2725]  # four numbers
+# With n = 4 the first two have 0.44 and 0.26.
+# 1. a, b and c have 0.85, and a and b only 0.7.
+# 2. The squares of a and b are 88 % of the sum of all squares.
+# 3. Among a, b and c, the first two have 0.7 / 0.85 = 0.82, which is enough.
+# 4. The nucleus is a, b and c, and then come the squares.
+a, b, c = 0.44, 0.26, 0.15
+draws_a = [a / 0.85, a**2 / (a**2 + b**2), a / 0.70, a**2 / (a**2 + b**2 + c**2)]
 ### END SOLUTION
 
 
-# %% check="sampling_by_hand"
+# %% nbgrader={"grade": true, "grade_id": "sampling_by_hand-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
-    if draws_a is None:
+    if None in (number, draws_a):
         raise NotImplementedError
     assert len(draws_a) == 4, "four numbers, one for each question"
     assert all(0.4 <= p < 1 for p in draws_a), "each setting makes the likeliest token likelier"
 
+
+### BEGIN HIDDEN TESTS
+def drawn(probs, p=1.0, temperature=1.0):
+    probs = probs ** (1 / temperature)
+    probs = probs / probs.sum()
+    nucleus = probs.masked_fill(probs.cumsum(0) - probs >= p, 0)
+    return nucleus / nucleus.sum()
+
+
+digit = number % 10 / 100
+probs = torch.tensor([0.40 + digit, 0.30 - digit, 0.15, 0.10, 0.05])
+nucleus_first = drawn(drawn(probs, 0.8), temperature=0.5)
+rights = drawn(probs, 0.8), drawn(probs, 0.8, 0.5), drawn(probs[:3], 0.8), nucleus_first
+good = [abs(found - right[0]) < 0.006 for found, right in zip(draws_a, rights, strict=True)]
+print("right:", [each.item() for each in good])
+sum(good).item() / 2
+### END HIDDEN TESTS
+
 # %% [markdown]
-# <!-- task: typical -->
 # ## Task 2. Neither too likely nor too unlikely (code, medium, 25 minutes, 3 points)
 #
 # People rarely write the most likely word. The *surprise* $-\log p$ of what they write stays near
@@ -96,7 +125,7 @@ with when_answered():
 # Write it for a batch. Some tokens have a log-probability of −∞: they are never drawn.
 
 
-# %% task="typical"
+# %% nbgrader={"grade": false, "grade_id": "typical", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def typical(log_probs: Tensor, p: float) -> Tensor:
     """The probabilities (B, V) with which typical sampling draws; log_probs (B, V)."""
     ### BEGIN SOLUTION
@@ -109,9 +138,10 @@ def typical(log_probs: Tensor, p: float) -> Tensor:
     kept = torch.zeros_like(probs).scatter(1, order, kept)
     return kept / kept.sum(dim=1, keepdim=True)
     ### END SOLUTION
+    raise NotImplementedError
 
 
-# %% check="typical"
+# %% nbgrader={"grade": true, "grade_id": "typical-test", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     probs = torch.tensor([[0.9, 0.05, 0.05], [0.5, 0.3, 0.2]])
     found = typical(probs.log(), 0.25)
@@ -121,8 +151,30 @@ with when_answered():
     assert torch.allclose(found[1], torch.tensor([0.0, 1.0, 0.0])), "the second token is nearest"
     assert torch.allclose(typical(probs.log(), 1.0), probs), "with p = 1 nothing is cut"
 
+
+### BEGIN HIDDEN TESTS
+def right(row, p):
+    probs = row.exp().tolist()
+    entropy = -sum(q * math.log(q) for q in probs if q > 0)
+    kept = [0.0] * len(probs)
+    for v in sorted(range(len(probs)), key=lambda v: abs(-row[v] - entropy)):
+        if sum(kept) < p:
+            kept[v] = probs[v]
+    return torch.tensor(kept) / sum(kept)
+
+
+log_probs = torch.randn(20, 9).mul(2).log_softmax(1)
+closed = log_probs.index_fill(1, torch.tensor([1]), -torch.inf).log_softmax(1)
+for p in (0.2, 0.6, 0.9):
+    rows = torch.stack([right(row, p) for row in log_probs])
+    torch.testing.assert_close(typical(log_probs, p), rows, rtol=1e-3, atol=1e-3)
+rows = torch.stack([right(row, 0.6) for row in closed])
+impossible = torch.allclose(typical(closed, 0.6), rows, atol=1e-3)
+print("with a token that is impossible:", impossible)
+2 + impossible
+### END HIDDEN TESTS
+
 # %% [markdown]
-# <!-- task: per_word -->
 # ## Task 3. Two vocabularies, one measure (derivation, easy, 10 minutes, 2 points)
 #
 # Is a perplexity of 12 per subword better than one of 30 per word? To compare the two, look at the
@@ -134,23 +186,28 @@ with when_answered():
 # What is its perplexity?
 
 
-# %% task="per_word"
+# %% nbgrader={"grade": false, "grade_id": "per_word", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def per_word(perplexity: float, subwords: int, words: int, sentences: int) -> float:
     """The perplexity of a word model that gives the corpus the same probability."""
     ### BEGIN SOLUTION
     return perplexity ** ((subwords + sentences) / (words + sentences))
     ### END SOLUTION
+    raise NotImplementedError
 
 
-# %% check="per_word"
+# %% nbgrader={"grade": true, "grade_id": "per_word-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     assert abs(per_word(7.0, 50, 50, 9) - 7) < 1e-6, "if every word is one subword, nothing changes"
     assert per_word(7.0, 80, 50, 9) > 7, (
         "a word of several subwords is harder to guess than one of them"
     )
+### BEGIN HIDDEN TESTS
+logp = -(1300 + 90) * math.log(11.5)  # of the whole text
+found = per_word(11.5, 1300, 820, 90)
+assert math.isclose(found, math.exp(-logp / (820 + 90))), "not the same probability of the text"
+### END HIDDEN TESTS
 
 # %% [markdown]
-# <!-- task: rotary_terms -->
 # ## Task 4. Why rotary positions are relative (derivation, medium, 25 minutes, 2 points)
 #
 # At place $m$, `rotate` of Part 10 rotates the pair of features $2i$ and $2i + 1$ by the angle
@@ -163,7 +220,7 @@ with when_answered():
 # Return $A$ and $B$.
 
 
-# %% task="rotary_terms"
+# %% nbgrader={"grade": false, "grade_id": "rotary_terms", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def rotary_terms(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """A and B (d_k / 2,) for a query and a key (d_k,), neither of them rotated."""
     ### BEGIN SOLUTION
@@ -171,9 +228,10 @@ def rotary_terms(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     c, d = k[0::2], k[1::2]
     return a * c + b * d, a * d - b * c
     ### END SOLUTION
+    raise NotImplementedError
 
 
-# %% check="rotary_terms"
+# %% nbgrader={"grade": true, "grade_id": "rotary_terms-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     q, k = torch.randn(2, 6)
     A, B = rotary_terms(q, k)
@@ -181,9 +239,20 @@ with when_answered():
     assert torch.allclose(A.sum(), q @ k, atol=1e-5), (
         "at equal places nothing is rotated: A should add up to q · k"
     )
+### BEGIN HIDDEN TESTS
+frequencies = 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
+q, k = torch.randn(2, 8)
+A, B = rotary_terms(q, k)
+for m, n in ((7, 2), (1, 9), (40, 11), (100, 43)):
+    rotated_q, rotated_k = (
+        rotate(x.view(1, 8), torch.tensor([at]))[0] for x, at in ((q, m), (k, n))
+    )
+    angles = (m - n) * frequencies
+    pairs = (rotated_q * rotated_k).view(4, 2).sum(1)
+    torch.testing.assert_close(A * angles.cos() + B * angles.sin(), pairs, rtol=1e-3, atol=1e-3)
+### END HIDDEN TESTS
 
 # %% [markdown]
-# <!-- task: prefix_mask -->
 # ## Task 5. A mask with a prefix (code, easy, 15 minutes, 2 points)
 #
 # A language model reads a whole question before it writes the answer. So the tokens of the
@@ -195,7 +264,7 @@ with when_answered():
 # positions may see anything.
 
 
-# %% task="prefix_mask"
+# %% nbgrader={"grade": false, "grade_id": "prefix_mask", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def prefix_mask(padding: Tensor, prefix: Tensor, T: int) -> Tensor:
     """Boolean (B, T, T) from padding (B,) and prefix (B,), with padding + prefix <= T."""
     ### BEGIN SOLUTION
@@ -204,18 +273,25 @@ def prefix_mask(padding: Tensor, prefix: Tensor, T: int) -> Tensor:
     real = places >= padding.unsqueeze(1)
     return (subsequent_mask(T) | question.unsqueeze(1)) & real.unsqueeze(1)
     ### END SOLUTION
+    raise NotImplementedError
 
 
-# %% check="prefix_mask"
+# %% nbgrader={"grade": true, "grade_id": "prefix_mask-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     mask = prefix_mask(torch.tensor([0, 1]), torch.tensor([2, 0]), 4)
     assert mask.dtype == torch.bool, "the mask should be boolean"
     assert mask.shape == (2, 4, 4), f"the shape should be (2, 4, 4), it is {tuple(mask.shape)}"
     assert mask[0, 0].tolist() == [True, True, False, False], "row 0, query 0 sees its question"
     assert mask[1, 2].tolist() == [False, True, True, False], "row 1 has no question: it is causal"
+### BEGIN HIDDEN TESTS
+rows = ((0, 3), (2, 1), (4, 4))
+mask = prefix_mask(torch.tensor([n for n, _ in rows]), torch.tensor([p for _, p in rows]), 9)
+for (n, p), table in zip(rows, mask.tolist(), strict=True):
+    for t in range(n, 9):
+        assert table[t] == [s >= n and (s <= t or s < n + p) for s in range(9)], "a wrong key"
+### END HIDDEN TESTS
 
 # %% [markdown]
-# <!-- task: longest_conversation -->
 # ## Task 6. How long may a conversation be? (derivation, easy, 10 minutes, 2 points)
 #
 # A server has `memory` bytes. The weights take `weights` bytes. The rest is for the KV caches of
@@ -224,7 +300,7 @@ with when_answered():
 # the cache takes `size` bytes. How many tokens may each conversation have?
 
 
-# %% task="longest_conversation"
+# %% nbgrader={"grade": false, "grade_id": "longest_conversation", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def longest_conversation(
     memory, weights, conversations, layers, d_model, heads, groups, size
 ) -> int:
@@ -234,38 +310,46 @@ def longest_conversation(
     bytes_per_token = 2 * layers * width * size
     return max(0, memory - weights) // (conversations * bytes_per_token)
     ### END SOLUTION
+    raise NotImplementedError
 
 
-# %% check="longest_conversation"
+# %% nbgrader={"grade": true, "grade_id": "longest_conversation-test", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     found = longest_conversation(1000, 200, 5, 1, 8, 2, 1, 2)
     assert isinstance(found, int), "a whole number"
     assert found == 10, (
         "800 bytes for 5 conversations, and 16 for a token: 4 numbers of keys, 4 of values"
     )
+### BEGIN HIDDEN TESTS
+given = 7, 12, 768, 12, 4, 2  # conversations, layers, width, heads, groups, bytes
+bytes_per_token = 2 * 12 * 4 * 64 * 2
+assert longest_conversation(10**9, 10**8, *given) == 9 * 10**8 // (7 * bytes_per_token)
+none = longest_conversation(10**8, 10**9, *given) == 0
+print("none, where the weights do not fit:", none)
+1 + none
+### END HIDDEN TESTS
 
 # %% [markdown]
-# <!-- task: rotated_cache -->
 # ## Task 7. A cache that rotates once and shares (code, hard, 45 minutes, 4 points)
 #
-# With the `CachedAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again at
+# With the `BeamAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again at
 # every step, and copies every shared head for its queries. Write a cache that does neither. It
 # keeps
 #
 # - `keys` (rows, groups, length, d_k), each rotated once, when it is new;
 # - `values` (rows, groups, length, d_k).
 #
-# Like `CachedAttention`, `forward` takes the states (B, beam, D) of one new position of each
+# Like `BeamAttention`, `forward` takes the states (B, beam, D) of one new position of each
 # hypothesis, and returns the attention's output (B, beam, D). `keep` gets the indices of the rows
 # to keep, in their new order. The first token has position 0. There is no dropout.
 #
-# Query head `h` belongs to group `h // (heads / groups)`. Never copy the shared heads: the test
-# watches the memory of your tensors. A view, such as `expand` makes, is not a copy.
+# Query head `h` belongs to group `h // (heads / groups)`. Never copy the shared heads: the hidden
+# test watches the memory of your tensors. A view, such as `expand` makes, is not a copy.
 #
 # Hint: the query heads of a group can be several queries to one head of keys.
 
 
-# %% task="rotated_cache"
+# %% nbgrader={"grade": false, "grade_id": "rotated_cache", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class RotatedCache(nn.Module):
     """Stands in for a `RotaryGroupedAttention` when tokens come one by one."""
 
@@ -294,15 +378,18 @@ class RotatedCache(nn.Module):
         heads, _ = attention(q, k, v)
         return self.attn.join(heads.flatten(1, 2).unsqueeze(2)).view_as(x)
         ### END SOLUTION
+        raise NotImplementedError
 
     def keep(self, rows: Tensor) -> None:
         ### BEGIN SOLUTION
         self.keys = self.keys[rows]
         self.values = self.values[rows]
+        return  # only a blank sheet reaches the next line
         ### END SOLUTION
+        raise NotImplementedError
 
 
-# %% check="rotated_cache"
+# %% nbgrader={"grade": true, "grade_id": "rotated_cache-test", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     attn = RotaryGroupedAttention(4, 16, dropout=0.0, groups=2)
     x = torch.randn(3, 5, 16)
@@ -313,28 +400,66 @@ with when_answered():
     assert cache.keys.shape == (3, 2, 5, 4), f"two groups of keys, not {tuple(cache.keys.shape)}"
     assert torch.allclose(steps[:, 0], plain[:, 0], atol=1e-5), "the first position is wrong"
     assert torch.allclose(steps, plain, atol=1e-5), "a later position is wrong"
+### BEGIN HIDDEN TESTS
+from torch.overrides import TorchFunctionMode
+
+
+class Watch(TorchFunctionMode):
+    """Notes the largest tensor of what runs inside, in bytes; a view takes no memory."""
+
+    largest = 0
+
+    def __torch_function__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.largest = max(self.largest, made.untyped_storage().nbytes())
+        return made
+
+
+attn = RotaryGroupedAttention(6, 24, 0.0, groups=2).eval()
+x = torch.randn(2, 2, 40, 24)
+with torch.no_grad():
+    cache = RotatedCache(attn)
+    states = torch.stack([cache(x[:, :, place], None, None, None) for place in range(39)], dim=2)
+    flat = x.flatten(0, 1)  # (rows, T, D)
+    right = attn(flat, flat, flat, subsequent_mask(40))[:, :39]
+    torch.testing.assert_close(states.flatten(0, 1), right, rtol=1e-3, atol=1e-3)
+    _, keys, values = attn.project(*3 * [flat[:, :39]])
+    assert not torch.allclose(cache.keys[:1], keys[:1]), "the cached keys are not rotated"
+    rotated = rotate(keys, torch.arange(39))
+    shared = cache.keys.shape == keys.shape and torch.allclose(cache.keys, rotated, atol=1e-3)
+    rows = torch.tensor([1, 1, 3, 0])
+    cache.keep(rows)
+    newest = x[:, :, 39].clone()
+    with Watch() as watch:
+        last = cache(newest, None, None, None)
+    moved = torch.cat([flat[rows, :39], flat[:, 39:]], dim=1)
+    kept = torch.allclose(last.flatten(0, 1), attn(moved, moved, moved)[:, -1], atol=1e-3)
+    small = watch.largest < 3 * keys.numel() * keys.element_size()
+print("keys are shared:", shared, " and never copied:", small, " kept rows:", kept)
+2 + (shared and small) + kept
+### END HIDDEN TESTS
 
 # %% [markdown]
-# <!-- task: bigrams -->
 # ## Task 8. What is the network worth? (experiment with a report, medium, 45 minutes, 3 points)
 #
-# Is a perplexity of 1.8 good? On the built-in captions, compare the language model with a model
-# that needs no network, and with one that knows all the rules.
+# Is a perplexity of 1.8 good? On fifty of the built-in captions, drawn by your number, compare the
+# language model with a model that needs no network, and with one that knows all the rules.
 #
 # A **bigram model** predicts a token from the token before it, by counting: $p(b \mid a)$ is the
 # share of $b$ among all tokens that follow an $a$. Every count begins at `k`. Write it. Then find
-# three perplexities per token of the validation captions. The end token counts, the start token
+# three perplexities per token of the validation captions that `caption_ids` returns. The end token counts, the start token
 # does not.
 #
 # - `bigram_perplexity`: of your bigram model, with the counts of the training captions and
 #   `k=0.01`.
 # - `model_perplexity`: of the language model that `train_a_small_model` trains in half a minute.
-# - `lowest_perplexity`: of a model that knows which captions there can be, and takes all of them as
+# - `rules_perplexity`: of a model that knows which captions there can be, and takes all of them as
 #   equally likely. `PHRASES` and `builtin_corpus` in [A corpus](../index.html#corpus) show all
 #   captions: count the English ones.
 #
-# Write your numbers into the task's cell, and the code that measures them into the check cell below
-# it: the marker does not run that cell.
+# Write your numbers into the task's cell, and the code that measures them into a cell of your own
+# above it.
 
 
 # %%
@@ -342,7 +467,8 @@ def caption_ids() -> tuple[list, list, int]:
     """(German, English) ids of training and validation captions; size of the English vocabulary."""
     corpus = read_builtin()
     vocabularies = learn_words(corpus)
-    splits = [corpus.pairs(split) for split in ("train", "val")]
+    drawn = random.Random(number).sample(corpus.pairs("val"), 50)
+    splits = corpus.pairs("train"), drawn
     train, val = (encode_pairs(pairs, vocabularies, corpus.languages) for pairs in splits)
     return train, val, len(vocabularies[1])
 
@@ -360,7 +486,7 @@ def train_a_small_model() -> float:
     return evaluate_loss(model, val)["perplexity"]
 
 
-# %% task="bigrams"
+# %% nbgrader={"grade": false, "grade_id": "bigrams", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def bigrams(sentences: list[list[int]], V: int, k: float) -> Tensor:
     """log p(next | this), (V, V), a row for each token; sentences have their start and end."""
     ### BEGIN SOLUTION
@@ -370,11 +496,17 @@ def bigrams(sentences: list[list[int]], V: int, k: float) -> Tensor:
             counts[this, following] += 1
     return (counts / counts.sum(dim=1, keepdim=True)).log()
     ### END SOLUTION
+    raise NotImplementedError
+
+
+bigram_perplexity = None
+model_perplexity = None
+rules_perplexity = None
 
 
 ### BEGIN SOLUTION
 def measure() -> tuple[float, float, float]:
-    """Perplexities of the bigram model, of the language model, and the lowest possible."""
+    """Perplexities of the bigram model, of the language model, and of the rules."""
     train, val, V = caption_ids()
     log_probs = bigrams([english for _, english in train], V, k=0.01)
     nll = 0.0
@@ -384,28 +516,58 @@ def measure() -> tuple[float, float, float]:
         tokens += len(ids) - 1
     # Two patterns choose all four phrases, and the one with "picking up" chooses no verb.
     captions = 2 * 8 * 6 * 6 * 5 + 8 * 6 * 6
-    lowest = math.exp(math.log(captions) * len(val) / tokens)
-    return math.exp(nll / tokens), train_a_small_model(), lowest
+    rules = math.exp(math.log(captions) * len(val) / tokens)
+    return math.exp(nll / tokens), train_a_small_model(), rules
 
 
-bigram_perplexity = 2.52
-model_perplexity = 1.75
-lowest_perplexity = 1.70
+bigram_perplexity = 2.54
+model_perplexity = 1.78
+rules_perplexity = 1.72
 ### END SOLUTION
 
 
-# %% check="bigrams"
+# %% nbgrader={"grade": true, "grade_id": "bigrams-1-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
     found = bigrams([[0, 2, 1], [0, 2, 2, 1]], V=3, k=0.5).exp()
     assert torch.allclose(found.sum(1), torch.ones(3)), "each row should sum to one"
     assert abs(found[0, 2] - 2.5 / 3.5) < 1e-4, "2 follows 0 both times: (2 + 0.5) / (2 + 3 · 0.5)"
-    if None in (bigram_perplexity, model_perplexity, lowest_perplexity):
+### BEGIN HIDDEN TESTS
+sentences = [[0, 4, 3, 3, 1], [0, 3, 2, 1], [0, 2, 2, 2, 4, 3, 1]]
+counts = torch.full((5, 5), 0.3)
+for ids in sentences:
+    for pair in itertools.pairwise(ids):
+        counts[pair] += 1
+right = (counts / counts.sum(1, keepdim=True)).log()
+torch.testing.assert_close(bigrams(sentences, V=5, k=0.3), right, rtol=1e-4, atol=1e-4)
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "bigrams-2-test", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+with when_answered():
+    if None in (bigram_perplexity, model_perplexity, rules_perplexity):
         raise NotImplementedError
-    assert lowest_perplexity < model_perplexity < bigram_perplexity, "the order is not plausible"
+    assert rules_perplexity < bigram_perplexity, "the order is not plausible"
+    assert model_perplexity < bigram_perplexity, "the order is not plausible"
+### BEGIN HIDDEN TESTS
+train, val, V = caption_ids()
+counts = torch.full((V, V), 0.01)
+for _, ids in train:
+    for pair in itertools.pairwise(ids):
+        counts[pair] += 1
+log_probs = (counts / counts.sum(1, keepdim=True)).log()
+gains = [log_probs[pair].item() for _, ids in val for pair in itertools.pairwise(ids)]
+of_bigrams = math.exp(-sum(gains) / len(gains))
+of_rules = math.exp(math.log(2 * 8 * 6 * 6 * 5 + 8 * 6 * 6) * len(val) / len(gains))
+assert abs(bigram_perplexity - of_bigrams) < 0.006, "another perplexity of the bigram model"
+assert abs(rules_perplexity - of_rules) < 0.006, "another perplexity of a model of the rules"
+assert of_rules - 0.1 < model_perplexity < 2, "not the perplexity of this language model"
+### END HIDDEN TESTS
 
 # %% [markdown]
-# <!-- report: bigrams -->
 # *Your report, 100 to 150 words (1 of the 3 points).* After which tokens is the bigram model much
 # worse than the language model, and what would it have to remember there? In nats, how much of the
-# way from the bigram model to the lowest perplexity has the language model gone? Would more
-# captions help the bigram model?
+# way from the bigram model to the rules has the language model gone? Would more captions help the
+# bigram model? No caption is in two splits: how could a model that knows this do better than the
+# rules?
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "bigrams-report", "locked": false, "points": 1, "schema_version": 3, "solution": true, "task": false}
+# See *What a report should say* in `exercises/README.md`.

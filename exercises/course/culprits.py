@@ -1,4 +1,4 @@
-"""The parts of the hunt's model, right and faulty. Students get this file packed."""
+"""The parts of the hunt's model, right and faulty. Students get this file packed in hunt.py."""
 
 import hashlib
 import math
@@ -132,28 +132,9 @@ class Faulty:
         return log_probs[:, END + 1 :].argmax(-1) + END + 1
 
 
-PARTS = [name for name in vars(Right) if not name.startswith("_")]
-FAULTS = sorted(name for name in vars(Faulty) if not name.startswith("_"))
-
-
-def fault_of(case: int) -> str:
-    """The part that is faulty in a case."""
-    digest = hashlib.sha256(f"transformer {int(case)}".encode()).digest()
-    return FAULTS[int.from_bytes(digest[:8], "big") % len(FAULTS)]
-
-
-def wrapped(function):
-    """A function that does the same and is equal to no other: comparing must not spoil the hunt."""
-
-    def part(*given, **named):
-        return function(*given, **named)
-
-    return part
-
-
-def parts_of(case: int | None) -> dict:
-    """The parts of a case; without a case all are right."""
-    parts = {name: vars(Right)[name] for name in PARTS}
-    if case is not None:
-        parts[fault_of(case)] = vars(Faulty)[fault_of(case)]
-    return {name: wrapped(part) for name, part in parts.items()}
+def play(case: int | None, name: str, *given):
+    """What a part gives in a case: one part is faulty, which the number decides; none for None."""
+    faults = sorted(fault for fault in vars(Faulty) if not fault.startswith("_"))
+    digest = hashlib.sha256(f"transformer {case}".encode()).digest()
+    faulty = case is not None and faults[int.from_bytes(digest[:8], "big") % len(faults)] == name
+    return vars(Faulty if faulty else Right)[name](*given)
