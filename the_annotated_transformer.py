@@ -4085,6 +4085,8 @@ def corpus_bleu(
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(tokenize=bleu_tokenization(language))
+    if len(hypotheses) != len(references):  # or else the shorter list would be scored
+        raise ValueError(f"{len(hypotheses)} translations of {len(references)} references")
     references = list(map(clean, references))
     # Where no reference has four words, only shorter n-grams count.
     metric.effective_order = all(len(metric.tokenizer(x).split()) < 4 for x in references)
@@ -6731,7 +6733,8 @@ class ModelOptions:
 
 
 # %% tags=["hide-input"]
-SENTENCE_END = re.compile(r"(?<=\w{4}[.!?…।؟۔])\s+|(?<=[。！？])")  # not after short words: 5 Mio.
+# Not after short words: 5 Mio. Euro.
+SENTENCE_END = re.compile(r"(?<=\w{4}[.!?…।؟۔])(?<!Prof\.)\s+|(?<=[。！？])")
 
 
 def parts_that_fit(translator: Translator, text: str) -> list[str]:
@@ -6775,7 +6778,8 @@ def translate_lines(
     for sentence in itertools.chain.from_iterable(line.split("\n") for line in lines):
         warn_of(translator, sentence)
     space = " " if bleu_tokenization(translator.languages[1]) == "13a" else ""
-    return [text.replace("\n", space) for text in translate(translator, lines, decode)]
+    written = translate(translator, lines, decode)
+    return [space.join(filter(None, text.split("\n"))) for text in written]
 
 
 # %%
@@ -6785,7 +6789,7 @@ def run_translate(
     """Translate arguments, or standard input line by line.
 
     Args:
-        split: cut a line that is too long for the model
+        split: cut a line where a sentence ends, and where it is too long for the model
     """
     translator, decode = options.load()
     waits = not sentences and sys.stdin.isatty()  # somebody types
@@ -6939,12 +6943,12 @@ def train_on_pairs_of_your_own():
 __all__ = """
 attention subsequent_mask clones EncoderDecoder Encoder EncoderLayer Decoder DecoderLayer Generator
 LayerNorm SublayerConnection MultiHeadedAttention PositionwiseFeedForward Embeddings
-PositionalEncoding make_model count_parameters Batch pad_ids rate LabelSmoothing SimpleLossCompute
+PositionalEncoding make_model start_weights count_parameters Batch pad_ids rate LabelSmoothing SimpleLossCompute
 run_epoch TrainState make_optimizer evaluate_loss data_gen greedy_decode beam_search search_one
 load_tokenizers tokenize build_vocabulary create_dataloaders average cache_agrees with_cache
-RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention LearntPositions NoPositions
+RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention LearntPositions
 rotate LanguageModel make_language_model sample Corpus Config train_model load_trained_model
-save_model Translator translate translate_lines PARTS
+save_model Translator translate translate_lines PARTS exchange ModelConfig build_model
 SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
 """.split()
 

@@ -1,6 +1,7 @@
 """The command line: train, resume, translate and evaluate; pipes, streams, paths."""
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -17,7 +18,7 @@ from conftest import PROJECT, log_of
 import the_annotated_transformer as tutorial
 
 PROGRAM = [sys.executable, str(PROJECT / tutorial.SCRIPT)]
-SMALL = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --min-freq 1".split()
+SMALL = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --no-share-embeddings".split()
 
 
 def test_a_run_stops_goes_on_and_is_used_in_a_home_with_blanks(
@@ -46,7 +47,7 @@ def test_a_run_stops_goes_on_and_is_used_in_a_home_with_blanks(
 
 
 @pytest.mark.slow
-def test_a_file_of_parts_may_import_its_neighbours_and_the_script(tmp_path, small_corpus):
+def test_a_file_of_parts_may_import_its_neighbours_and_the_script(tmp_path, capsys, small_corpus):
     """From wherever the program is called."""
     (tmp_path / "mine" / "inner").mkdir(parents=True)
     (tmp_path / "mine" / "neighbour.py").write_text("NAME = 'mine'\n")
@@ -55,13 +56,16 @@ def test_a_file_of_parts_may_import_its_neighbours_and_the_script(tmp_path, smal
         "from inner.deep import NAME\n"
         "import the_annotated_transformer as at\n"
         "class Mine(at.MultiHeadedAttention):\n    pass\n"
-        "at.PARTS['attention'][NAME] = Mine\n"
+        "at.PARTS['attention'][NAME] = lambda config: Mine(config.h, config.d_model)\n"
     )
     train = ["train", "--parts", "mine/parts.py", "--attention", "mine", "--folder", "run"]
-    command = [*PROGRAM, *train, *SMALL, "--data", str(small_corpus), "--epochs", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run" / "model.safetensors").is_file()
+    train += [*SMALL, "--data", str(small_corpus), "--epochs", "1"]
+    translate = ["translate", "--parts", "mine/parts.py", "--model", "run", "Hund"]
+    for command in (train, translate):
+        done = subprocess.run([*PROGRAM, *command], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert tutorial.main(["translate", "--model", str(tmp_path / "run"), "Hund"]) == 1
+    assert "mine" in capsys.readouterr().err, "a part that the file would have added"
 
 
 def test_the_command_for_the_base_model_of_the_paper_can_be_given(monkeypatch):
@@ -88,17 +92,28 @@ def test_standard_input_is_translated_line_by_line(small_run, tmp_path):
              b"  ", "Ein\u2028Hund".encode(), b"<s>", b"Ein\x0cHund\x0b", b"`touch y` \\n",
              *[b"Zwei Frauen"] * 240, b"Hund " * 300]  # fmt: skip
     options = {"input": b"\n".join(lines), "cwd": tmp_path, "env": os.environ | {"LC_ALL": "C"}}
-    done = subprocess.run(translate_command(small_run), capture_output=True, **options)
+    command = [*translate_command(small_run), "--split"]
+    done = subprocess.run(command, capture_output=True, **options)
     assert done.returncode == 0, done.stderr
     assert b"not UTF-8" in done.stderr
     translator = tutorial.load_trained_model(small_run)
     texts = [line.decode("utf-8-sig", errors="replace") for line in lines]
+    decode = functools.partial(tutorial.beam_search, beam=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = tutorial.translate_lines(translator, texts, tutorial.greedy_decode)
+        expected = tutorial.translate_lines(translator, texts, decode, split=True)
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
     assert expected[1] == expected[5] == ""
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("line", ["Hund " * 300, "Ein Hund. " * 9, "Hund\n" + "Frau " * 16])
+def test_a_line_that_is_too_long_needs_split(small_run, capsys, line):
+    command = ["translate", "--model", str(small_run), line]
+    assert tutorial.main(command) == 1
+    assert "--split" in capsys.readouterr().err
+    assert tutorial.main([*command, "--split"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1, "a line for a line"
 
 
 def test_a_closed_pipe_ends_the_program_quietly(small_run):

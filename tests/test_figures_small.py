@@ -84,12 +84,10 @@ def test_it_draws_from_what_the_script_draws_from(
 
 
 def test_the_distribution_is_that_of_the_shipped_model(at, shipped, shown):
-    [ids] = at.source_ids(shipped, [at.SENTENCE])
-    src = torch.tensor([ids])
-    everything = torch.ones(1, 1, len(ids), dtype=torch.bool)
-    written = at.greedy_decode(shipped.model, src, everything, 4, at.START)
+    batch = at.source_batch(shipped, [at.SENTENCE])
+    written = at.greedy_decode(shipped.model, batch.src, batch.src_mask, 4, at.START)
     assert shipped.vocabularies[1].decode(written[0, 1:].tolist()) == shown["written"]
-    batch = at.Batch(src, torch.cat([written, written[:, :1]], dim=1))
+    batch = at.Batch(batch.src, torch.cat([written, written[:, :1]], dim=1))
     with torch.no_grad():
         states = shipped.model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
         log_probs = shipped.model.generator(states)[0, -1]

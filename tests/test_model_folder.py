@@ -1,5 +1,7 @@
 """A model as a folder: what is written comes back; and the model of the repository translates."""
 
+import builtins
+import dataclasses
 import os
 import re
 import shutil
@@ -21,26 +23,24 @@ def toy(vocab_size: int = 300, **changes) -> tutorial.Translator:
         tutorial.learn_subwords(corpus, vocab_size) if vocab_size else tutorial.learn_words(corpus)
     )
     torch.manual_seed(0)
-    sizes = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "max_len": 32, "dropout": 0.25} | changes
-    model = tutorial.build_model(
-        **sizes, src_vocab=len(vocabularies[0]), tgt_vocab=len(vocabularies[1])
-    ).eval()
+    small = {"N": 1, "d_model": 16, "d_ff": 32, "h": 2, "max_len": 32, "dropout": 0.25}
+    config = tutorial.ModelConfig(**small | {"share_embeddings": vocab_size > 0} | changes)
+    model = tutorial.build_model(config, *map(len, vocabularies)).eval()
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    facts = corpus.name, corpus.languages, vocabularies, corpus.place, 9
+    facts = corpus.name, corpus.languages, vocabularies, 32, config, corpus.place, 9
     return tutorial.Translator("toy", model, *facts)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"share_embeddings": True}, {"bias": False}, {"vocab_size": 0}], ids=str
+    "changes", [{"share_embeddings": False}, {"bias": False}, {"vocab_size": 0}], ids=str
 )
 def test_a_model_comes_back_bit_for_bit(tmp_path, changes):
     translator = toy(**changes)
     tutorial.save_model(translator, tmp_path)
     back = tutorial.load_trained_model(str(tmp_path), torch.device("cpu"))
     assert not back.model.training
-    assert back.model.arguments == translator.model.arguments
-    for name in ("name", "corpus", "languages", "data", "longest", "max_len"):
+    for name in ("name", "corpus", "languages", "data", "longest", "max_len", "config"):
         assert getattr(back, name) == getattr(translator, name)
     text = ["Ein Kind hebt auf der Wiese einen roten Ball auf."]
     for ours, theirs in zip(translator.vocabularies, back.vocabularies, strict=True):
@@ -54,7 +54,7 @@ def test_a_model_comes_back_bit_for_bit(tmp_path, changes):
 
 def test_int8_is_within_half_a_step_of_each_row(tmp_path):
     """Rows of very different sizes, and one of zeros; vectors stay as they are."""
-    translator = toy(share_embeddings=True)
+    translator = toy()
     matrix = translator.model.get_parameter("decoder.layers.0.feed_forward.widen.weight").data
     matrix.mul_(10.0 ** torch.arange(-4, 4).repeat(4).unsqueeze(1))
     matrix[5] = 0
@@ -71,12 +71,24 @@ def test_int8_is_within_half_a_step_of_each_row(tmp_path):
             assert torch.equal(back[name], value), name
 
 
-def test_a_model_with_a_part_that_has_no_name_is_not_saved(tmp_path):
-    nameless = tutorial.tiny_model(norm=torch.nn.Identity)
-    translator = tutorial.Translator("toy", nameless, "none", ("de", "en"), toy(0).vocabularies)
-    with pytest.raises(tutorial.UserError, match="norm"):
+def test_a_model_without_settings_is_not_saved(tmp_path):
+    translator = dataclasses.replace(toy(), config=None)
+    with pytest.raises(tutorial.UserError, match="toy"):
         tutorial.save_model(translator, tmp_path)
-    assert not (tmp_path / "config.json").exists()
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("package", ["tokenizers", "safetensors.torch"])
+def test_a_package_that_is_missing_is_not_taken_for_a_damaged_model(monkeypatch, package):
+    def without(name, *given, **how):
+        if name == package:
+            raise ImportError(f"no {package}")
+        return imported(name, *given, **how)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=package):
+        tutorial.main(["translate", "Hund"])
 
 
 # The model of the repository --------------------------------------------------------------------

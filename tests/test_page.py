@@ -79,7 +79,7 @@ def test_code_that_was_not_run_is_refused(tmp_path):
 
 def test_a_model_that_the_page_cannot_compute_is_refused(tmp_path):
     about = json.loads((playable.MODEL / "config.json").read_bytes())
-    about["model"]["attention"] = "rotary"
+    about["settings"]["attention"] = "rotary"
     (tmp_path / "config.json").write_text(json.dumps(about))
     with pytest.raises(BuildError, match="attention rotary has no JavaScript"):
         playable.side_file(tmp_path)

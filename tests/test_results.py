@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import saved
+from safetensors.torch import load_file
 
 from tools import records
 from tools.results import __main__ as results
@@ -145,16 +146,19 @@ def test_a_watched_run_learns_the_same_and_its_notes_go_on_record(
 
 @pytest.fixture
 def trained(at, toy):
+    """The last two epochs of a run of three, and their weights."""
     train.train("subwords-1")
-    return at.read_last(train.folder_of("subwords-1"))
+    folder = train.folder_of("subwords-1")
+    epochs, _ = train.finished_run("subwords-1")
+    return [(each, load_file(folder / f"epoch-{each['epoch']}.safetensors")) for each in epochs[1:]]
 
 
 def test_a_score_is_that_of_the_translations_on_file(at, trained):
     score.test(plan.ROWS[1])
     mean = score.translator_of("subwords-1", 2)
-    recent = trained["recent"]
+    (_, one), (_, other) = trained
     for name, value in mean.model.named_parameters():
-        torch.testing.assert_close(value, (recent[0][name] + recent[1][name]) / 2)
+        torch.testing.assert_close(value, (one[name] + other[name]) / 2)
     decode = functools.partial(at.beam_search, beam=4, alpha=0.6)
     for entry in records.read("scores")["scores"]:
         path = score.translations_path(plan.ROWS[1], "subwords-1", entry["split"])
@@ -166,8 +170,7 @@ def test_a_score_is_that_of_the_translations_on_file(at, trained):
 
 
 def test_without_an_average_the_best_kept_epoch_translates(at, trained):
-    kept = [entry for entry in trained["history"] if entry["averaged"] == 0][-2:]
-    best = trained["recent"][kept.index(max(kept, key=at.quality))]
+    _, best = max(trained, key=lambda each: at.quality(each[0]))
     for name, value in score.translator_of("subwords-1", 0).model.named_parameters():
         assert torch.equal(value, best[name])
     with pytest.raises(ValueError, match="subwords-1 has kept 2 epochs, not 3"):
@@ -175,7 +178,7 @@ def test_without_an_average_the_best_kept_epoch_translates(at, trained):
 
 
 def test_a_training_cut_short_goes_on(at, toy, monkeypatch, capsys):
-    train_epoch = at.Run.train_epoch
+    train_epoch = at.train_epoch
     trained = []
 
     def interrupted(run, epoch):
@@ -184,7 +187,7 @@ def test_a_training_cut_short_goes_on(at, toy, monkeypatch, capsys):
             raise KeyboardInterrupt
         return train_epoch(run, epoch)
 
-    monkeypatch.setattr(at.Run, "train_epoch", interrupted)
+    monkeypatch.setattr(at, "train_epoch", interrupted)
     assert results.main(["words-1"]) == 1
     assert capsys.readouterr().err == "error: interrupted\n"
     assert not records.read("runs/words-1")

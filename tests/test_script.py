@@ -58,3 +58,8 @@ def test_the_story_uses_no_name_before_the_cell_that_defines_it():
         for user in table.get_children():
             uses += [(number, user.get_name(), name) for name in looked_up(user)]
     assert [(user, name) for number, user, name in uses if first.get(name, -1) > number] == []
+
+
+def test_a_star_imports_names_that_exist(at):
+    """As files for `--parts` begin."""
+    assert [name for name in at.__all__ if not hasattr(at, name)] == []

@@ -26,7 +26,7 @@ def packed(model: Path) -> list:
 
     BuildError for a part that they do not compute.
     """
-    config = json.loads((model / "config.json").read_bytes())["model"]
+    config = json.loads((model / "config.json").read_bytes())["settings"]
     for kind in KINDS:
         if config[kind] != "plain":
             way = f"train one with --{kind.replace('_', '-')} plain"

@@ -4,13 +4,14 @@ export const START = 0;
 export const END = 1;
 export const UNKNOWN = 3;
 export const SPACE = "▁"; // stands for the space before a word
-const NOT_TEXT = /[‿▁\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]/gu; // control characters, halves of a character
-const BLANK = /[^\S\ufeff]|\x85/; // what Python's split() takes for a space
+const NOT_TEXT = /[‿▁\x00-\x08\x0e-\x1f\x7f-\x9f\u200b\ud800-\udfff]/gu; // controls, halves of a character
+const INVISIBLE = /[\xad\u061c\u180e\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g; // in words
 const SIGN = "!-/:-@[-`{-~\\p{P}"; // punctuation stands alone
 const WORD = new RegExp(`[${SIGN}]|${SPACE}[^${SPACE}${SIGN}]*|[^${SPACE}${SIGN}]+`, "gu");
 
-/** The words of a text, in NFC and without control characters; signs are still part of them. */
-export const cleaned = (text) => text.normalize("NFC").replace(NOT_TEXT, " ").split(BLANK).filter(Boolean);
+/** The words of a text, as `clean` of the script brings them to one form; signs are still part of them. */
+export const cleaned = (text) =>
+  text.replace(INVISIBLE, "").normalize("NFC").replace(NOT_TEXT, " ").split(/\s/).filter(Boolean);
 
 export class Subwords {
   constructor(words, merges, maxLength) {
