@@ -176,7 +176,11 @@ def test_every_package_is_imported_or_called():
     modules = set()
     for path in [
         PROJECT / "the_annotated_transformer.py",
-        *(path for folder in ("tests", "tools") for path in (PROJECT / folder).rglob("*.py")),
+        *(
+            path
+            for folder in ("tests", "tools", "exercises")
+            for path in (PROJECT / folder).rglob("*.py")
+        ),
     ]:
         text = path.read_text("utf-8")
         modules |= set(re.findall(r'importorskip\("(\w+)', text))
