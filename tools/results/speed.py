@@ -264,7 +264,7 @@ def with_cases(rounds: dict[str, list[dict]], cases: dict[str, Case]) -> list[di
 def run_on_cpu() -> None:
     """Every measurement in processes of its own; what an earlier command measured is kept."""
     made = records.made_with_shipped()
-    path = at.runs_folder() / f"benchmark-{made['commit'][:7]}.json"
+    path = at.runs_folder() / f"benchmark-{made['commit']}.json"
     rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in CASES}
     for number, (name, measured) in itertools.product(range(ROUNDS), rounds.items()):
         if len(measured) == number:
