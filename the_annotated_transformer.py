@@ -14,8 +14,8 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# Here is a small Transformer at work: it translates German into English, and the drawing shows where
-# it looked for each piece that it wrote. We are going to build it in PyTorch, part by part.
+# Below, a small Transformer has translated a German sentence, and the curves show where it looked for
+# each piece that it wrote. We are going to build it in PyTorch, part by part.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
@@ -2114,9 +2114,9 @@ def run_epoch(
 # *hyperparameters* such as `warmup` by validation, too. The final score then needs a third set, the
 # *test set*, which played no part in any choice.
 #
-# What does a falling loss look like in words? Here a translator like that of [Part 7](#recipe)
-# writes *Ein kleines Mädchen hebt einen roten Ball auf* in English at several moments of a short
-# training:
+# What does a falling loss look like in words? We stopped a translator like that of [Part 7](#recipe)
+# at several moments of a short training, and asked it for *Ein kleines Mädchen hebt einen roten Ball
+# auf* in English:
 
 
 # %% tags=["hide-input"]
@@ -2368,7 +2368,7 @@ def what_breaks():
 # the causal mask lets the decoder count what it has written.
 #
 # One seed proves little. Here six parts are removed in turn, with three seeds each and 600 updates;
-# a number is the mean of the seeds, with their range in brackets:
+# each number is the mean over the seeds, with their range in brackets:
 #
 # <!-- results: copied -->
 #
@@ -3501,7 +3501,7 @@ def a_finished_model_meets_a_new_word():
 # %% [markdown]
 # *Schornsteinfeger*, a chimney sweep, never occurs in the training text, so the published model
 # reads it in six pieces. One of them, *orn*, comes out again: the model writes *h* and then *orn*,
-# a subword that both languages share. So a horn carries a ladder. Word by word, with the number of
+# a subword that both languages share. So a horn carries a ladder. Word by word, with the id of
 # each piece:
 
 
@@ -4202,9 +4202,9 @@ def ten_fixed_test_sentences():
 # </details>
 #
 # Half the batch, with twice the updates and a lower peak of the learning rate, gains about 1.5.
-# Twice the subwords make no clear difference, so we kept 5,000. Short runs may mislead: with 8
-# epochs, dropout 0.25 trails 0.15 by 2.2 points; in full runs, at half the batch, it leads 0.1 by
-# 2.1, and the higher perplexity says that with 0.1 the model overfits.
+# Twice the subwords made no clear difference in a short run, and we did not look further. Short runs
+# may mislead: with 8 epochs, dropout 0.25 trails 0.15 by 2.2 points, whereas in full runs, at half the
+# batch, it leads 0.1 by 2.1. With 0.1 the model overfits: its perplexity rises again from epoch 19 on.
 #
 # <a id="step-by-step"></a>
 # ## What does each step gain?
@@ -4284,7 +4284,7 @@ published("training")
 # base model, which scores 25.8 BLEU on newstest2013 without averaged checkpoints. The base model's
 # value stands before the arrow; new values follow, with what they gain:
 #
-# | changed | gain in BLEU |
+# | changed | change in BLEU |
 # | --- | --- |
 # | heads, at constant cost | 8 → 1: −0.9, 4: −0.3, 16: 0, 32: −0.4 |
 # | width of keys | 64 → 16: −0.7, 32: −0.4 |
@@ -4295,8 +4295,8 @@ published("training")
 # | label smoothing | 0.1 → 0: −0.5, 0.2: −0.1 |
 # | positions | sinusoids → learnt: −0.1 |
 #
-# Size and dropout matter most, and a single head costs almost a point, whereas learnt positions do
-# as well as sinusoids.
+# Size and dropout matter most. Making do with a single head costs almost a point, whereas learning the
+# positions costs nothing.
 #
 # (§6.3, Table 4) A Transformer of four layers also learns to write the parse tree of an English
 # sentence. Trained on 40,000 sentences alone, it reaches 91.3 F1, a measure of correct brackets;
@@ -4307,8 +4307,8 @@ published("training")
 #
 # (§5.2) On eight GPUs, the authors trained the base model for 12 hours and the big one for 3.5
 # days. How long would two CPU cores take? We count the operations of all matrix products, for
-# sentences of 27 tokens, and extrapolate in proportion from the [speed](#speed) at which our code
-# trains a base model.
+# sentences of 27 tokens, and extrapolate in proportion to them from the [speed](#speed) at which our
+# code trains a base model, whose smaller vocabulary makes a token a quarter cheaper.
 #
 # (§5.1, §5.2) The base model trains for 100,000 steps and the big one for 300,000, with about
 # 25,000 tokens on each side of a batch. The operations in the paper's Table 2 are an estimate:
@@ -4595,9 +4595,9 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 
 
 # %% [markdown]
-# Here is the price of each head: by how much perplexity on the reference translations rises without
-# it, in the mean of five samples of 200 validation sentences. With all heads it is about as high as
-# [in Part 8](#bleu). Brackets mark a head for which the samples disagree on the sign.
+# Here is what each head is worth: how far perplexity on the reference translations rises without it,
+# averaged over five samples of 200 validation sentences. Brackets mark a head for which the samples
+# disagree on the sign.
 #
 # <!-- results: heads -->
 #
@@ -4783,9 +4783,9 @@ def hebt_auf_or_hebt_heraus():
 # vector we swap, so nothing shows that *hebt* carries the particle. The beam prefers *picks out*
 # because *out* became likely, not *pick*.
 #
-# Two pairs make no rule, but they agree in one half. In both, the English particle reads the German
-# one. The English verb does so only in the first, and not where the particle stands: it reads
-# *sieht*, to which the encoder has carried *an*. So a decoder that attends to a German verb may be
+# Two pairs make no rule, but in both of them the English particle reads the German one. The English
+# verb learns of the particle only in the first, and by a detour: it reads *sieht*, to which the encoder
+# has carried *an*. So a decoder that attends to a German verb may be
 # reading its particle. **Attention shows where a vector is read, not which words it speaks for.**
 # For other pairs, call `table_of_swap` with a verb, a frame and two particles.
 #
@@ -5177,8 +5177,8 @@ def check_rotary_scores_depend_on_the_distance_only():
 # With the same number of parameters and updates, a language model with RMSNorm, SwiGLU, rotary and
 # grouped attention, and without biases, is slightly better. Both models are pre-norm, read captions
 # and have two million parameters. Perplexity is the mean of three seeds on the validation split;
-# speed, with a cache in generation, is the median of five rounds that take turns; brackets give the
-# range:
+# speeds are medians of five rounds, in which the models take turns, and generation uses a cache;
+# brackets give the range:
 #
 # <!-- results: assembled -->
 #
@@ -5427,14 +5427,14 @@ def train_with_a_part_of_your_own():
 # If the loss stays high, something keeps the model from learning: it has no positions or no
 # residual connections, its wide heads are not divided, the schedule never steps, the gradients are
 # never cleared. If the loss is fine, or falls faster than it should, and nothing is copied, then
-# training shows the model something that it lacks when it decodes. Look at the mask, the shift,
-# start and end, and at the axes of softmax and reshape. Worst are the faults without a symptom:
-# with copies of a layer that start alike, PyTorch's initialization, Adam's own constants or a
-# summed loss, the model copies about as well as without a fault.
+# training and decoding differ: one shows the model what the other lacks. Look at the mask, the shift,
+# start and end, and at the axes of softmax and reshape. Worst are the faults that neither the loss nor
+# the copies give away: copies of a layer that start alike, PyTorch's initialization, Adam's own
+# constants, a summed loss.
 #
 # The copy task has no text and no padding, so we planted more faults in two translators, the
 # demonstration of [Part 6](#demonstration), with three seeds and greedy decoding, and the model in
-# `pretrained/`, one run with a beam of four. BLEU is that on the validation split:
+# `pretrained/`, one run with a beam of four and α = 0.6. BLEU is that on the validation split:
 #
 # <!-- results: planted-bleu -->
 #
@@ -5458,8 +5458,8 @@ def train_with_a_part_of_your_own():
 #
 # <!-- end of results: planted-bleu -->
 #
-# About half of these faults cost less than a point, some of them nothing, and scoring in lower case
-# even raises BLEU.
+# About half of these faults cost less than a point, and some cost nothing. One is even rewarded: score
+# in lower case, and BLEU rises.
 #
 # Three more, not measured:
 #
@@ -6093,7 +6093,7 @@ def gains_from_bf16(device: torch.device) -> bool:
 # and peak memory. The small model has 3 layers of width 256, the base model 6 of 512. In decoding we
 # compare with [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine for inference, on
 # the same batches of test 2016, and with a plain loop, `greedy_decode` on one sentence at a time; the
-# model is one of the recipe. All compute in fp32 with two threads. Cells are medians of five rounds,
+# model is the published one. All compute in fp32 with two threads. Cells are medians of five rounds,
 # with their range in brackets:
 #
 # <!-- results: speed -->
@@ -6109,8 +6109,8 @@ def gains_from_bf16(device: torch.device) -> bool:
 #
 # <!-- end of results: speed -->
 #
-# Ours trains faster than `nn.Transformer`, in as much memory. It decodes greedily faster than
-# CTranslate2, and a little slower with a beam of four.
+# Ours trains the small model faster than `nn.Transformer`, in about the same memory. It decodes
+# greedily faster than CTranslate2; with a beam of four the two cannot be told apart.
 #
 # <a id="workers"></a>
 # ## Many processes

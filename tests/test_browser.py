@@ -153,7 +153,7 @@ def test_paper_is_light_and_has_whole_captions_and_what_is_unfolded(browser, any
     assert page.locator("figcaption details[open]").count() == 0
 
 
-def test_prints_to_pdf(sample, tmp_path):
+def test_prints_to_pdf(chromium, sample, tmp_path):
     """By a copy of the Makefile, so that nothing is written into the project."""
     shutil.copy(PROJECT / "Makefile", tmp_path)
     command = ["make", "pdf", f"PAGE={sample}", f"CHROMIUM={CHROMIUM}"]

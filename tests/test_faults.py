@@ -42,12 +42,19 @@ def test_every_fault_is_measured_once(tmp_path, monkeypatch):
             assert len(runs) == len(on_record[kind][name])
 
 
-def test_results_of_two_versions_of_pytorch_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["copying", *faults.MEASURES])
+def test_a_fault_that_would_not_compare_is_refused_before_it_is_measured(
+    tmp_path, monkeypatch, kind
+):
+    """What is on record compares with itself, and not with another version of PyTorch."""
+    planted = records.read("planted")
+    made = planted["made"][kind][0]
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    fault = faults.FAULTS[0]
-    made = {"machine": "a toy", "torch": "2.13.0", "device": "cpu", "format": "fp32"}
-    faults.keep("shipped", fault, [40.0], made)
-    faults.keep("shipped", fault, [40.0], made | {"machine": "another"})
-    assert len(records.read("planted")["made"]["shipped"]) == 2
-    with pytest.raises(ValueError, match=r"share torch.*'shipped before': '2\.13\.0'"):
-        faults.keep("shipped", fault, [40.0], made | {"torch": "2.14.0"})
+    records.write("planted", {"made": planted["made"]})
+    assert faults.check_kind(kind, made | {"torch": "2.13.0+cpu", "machine": "another"})
+    monkeypatch.setattr(records, "circumstances", lambda: made | {"torch": "2.14.0"})
+    monkeypatch.setattr(faults, "copy_training", None)
+    stamped = {kind: (None, records.circumstances, (1,))} if kind in faults.MEASURES else {}
+    monkeypatch.setattr(faults, "MEASURES", stamped)
+    with pytest.raises(ValueError, match=rf"share torch.*'{kind} before': '2\.13\.0'"):
+        (faults.translating if stamped else faults.copying)()

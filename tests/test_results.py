@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import re
 import shutil
 import statistics
+import subprocess
 from unittest.mock import Mock
 
 import pytest
@@ -14,7 +16,7 @@ from safetensors.torch import load_file
 from tools import records
 from tools.results import __main__ as results
 from tools.results import bootstrap, learning, plan, score, train
-from tools.views import recipe, write
+from tools.views import common, recipe, write
 
 
 @pytest.fixture
@@ -117,7 +119,56 @@ def test_a_row_whose_runs_are_not_here_is_refused(toy, capsys):
     train.train("words-1")
     shutil.rmtree(train.folder_of("words-1"))
     assert results.main(["words"]) == 1
-    assert "words-1.json, and `make results ARGS=words-1` trains it" in capsys.readouterr().err
+    assert (
+        "the repository has no weights of runs: remove results/runs/words-1"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_run_that_is_trained_anew_loses_what_its_old_weights_made(toy, monkeypatch):
+    assert results.main(["words", "subwords"]) == 0
+    for name in ("beam", "averaging", "pretrained", "heads"):
+        records.write(name, {"of": "subwords-1"})
+    shipped = {"shipped": {"nothing": [40.0]}, "made": {"shipped": [{}], "copying": []}}
+    records.write("planted", shipped | {"copying": {}})
+    made = files()
+    (records.RESULTS / "runs" / "subwords-1.json").unlink()
+    monkeypatch.setattr(train, "train", Mock(side_effect=KeyboardInterrupt))
+    assert results.main(["subwords-1"]) == 1
+    assert {each["run"] for each in records.read("scores")["scores"]} == {"words-1"}
+    assert records.read("planted") == {"made": {"copying": []}, "copying": {}}
+    gone = {path.rpartition("/")[2] for path in made.keys() - files().keys()}
+    records_gone = {f"{x}.json" for x in ("steps", "beam", "averaging", "pretrained", "heads")}
+    assert gone == {"subwords-1.json", "subwords.subwords-1.test.txt", *records_gone}
+
+
+def test_two_commands_at_once_are_refused(toy, capsys):
+    with results.alone():
+        assert results.main(["words"]) == 1
+    assert capsys.readouterr().err == "error: another `make results` is running\n"
+    assert not files().keys() - {str(records.RESULTS / ".lock")}
+
+
+def test_runs_of_one_table_are_those_that_must_compare():
+    assert plan.beside(plan.WATCHED) == {plan.WATCHED}
+    assert plan.beside("search-base") == plan.TRIALS.keys()
+    assert plan.beside("recipe-1") == plan.RUNS.keys() - {plan.WATCHED}
+
+
+def test_a_commit_is_dirty_if_more_than_results_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "PROJECT", tmp_path)
+    assert records.commit() == "unknown"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for file in ("results/a.json", "code.py"):
+        records.write_text(tmp_path / file, "1")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *arguments], check=True)
+    records.write_text(tmp_path / "results/a.json", "2")
+    assert re.fullmatch("[0-9a-f]{40}", clean := records.commit())
+    records.write_text(tmp_path / "code.py", "2")
+    assert records.commit() == f"{clean}-dirty"
+    made = {"machine": "a toy", "date": "today", "commit": records.commit()}
+    assert f"commit {clean[:7]}-dirty*" in common.made_by(made)
 
 
 def test_a_watched_run_learns_the_same_and_its_notes_go_on_record(

@@ -174,6 +174,15 @@ def test_scores_of_one_row_must_compare(copy):
         recipe.steps()
 
 
+def test_what_is_measured_of_another_model_than_that_of_pretrained_is_refused(copy):
+    planted = records.read("planted")["made"]
+    change("heads", made=records.read("heads")["made"] | {"model": "another"})
+    change("planted", made=planted | {"shipped": [*planted["shipped"], {"model": "another"}]})
+    for make in (recipe.heads, copying.planted_bleu):
+        with pytest.raises(ValueError, match="another was measured: remove"):
+            make()
+
+
 def test_marks_must_stand_once():
     for text in ("", "<!-- a -->\n", "<!-- a -->\n<!-- end of a -->\n" * 2):
         with pytest.raises(ValueError, match="must have <!-- a --> and its end once"):

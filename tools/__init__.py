@@ -1,1 +1,1 @@
-"""What builds notebook and page, measures the results, and converts models."""
+"""What builds notebook and page, and measures the results."""

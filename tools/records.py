@@ -59,14 +59,23 @@ def once(name: str) -> Callable[[Callable[[], dict]], Callable[[], None]]:
     return decorate
 
 
+def commit() -> str:
+    """The commit of the project, with "-dirty" if more has changed since than what is measured."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(PROJECT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    changes = git("status", "--porcelain", "-uno", "--", ".", ":!results", ":!pretrained")
+    return (git("rev-parse", "HEAD") or "unknown") + ("-dirty" if changes else "")
+
+
 def circumstances(device: str = "cpu", dtype: str = "fp32") -> dict[str, str]:
     """When, where and with what something is measured."""
-    command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": graphics_card() if device == "cuda" else processor(),
-        "commit": commit,
+        "commit": commit(),
         "torch": without_suffix(importlib.metadata.version("torch")),
         "device": device,
         "format": dtype,
@@ -105,8 +114,11 @@ def without_suffix(version: str) -> str:
 
 
 def check_comparable(made: dict[str, dict]) -> None:
-    """ValueError unless all were made with one version of PyTorch, device and number format."""
-    for what in ("torch", "device", "format"):
+    """ValueError unless all were made with one version of PyTorch, device and number format.
+
+    Where they measure the shipped model, that must be the same, too.
+    """
+    for what in ("torch", "device", "format", "model"):
         values = {name: without_suffix(str(each.get(what))) for name, each in made.items()}
         if len({*values.values()}) > 1:
             raise ValueError(

@@ -11,8 +11,7 @@ import torch
 
 import the_annotated_transformer as at
 from tools import records
-
-SEEDS = (1, 2, 3)
+from tools.results.plan import SEEDS
 
 # The demonstration of Part 6 --------------------------------------------------------------------
 

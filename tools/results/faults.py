@@ -1,4 +1,4 @@
-"""Faults planted in copies of the script: the list is faults.txt, and this measures some of them.
+"""Faults planted in copies of the script: the list is faults.txt, and this measures them.
 
 The record is results/planted.json. A result on record is not made again: remove it first.
 """
@@ -14,7 +14,8 @@ import torch
 
 import the_annotated_transformer as sound
 from tools import records
-from tools.results.experiments import BUDGET, SEEDS, ids_of_words, means_to_train
+from tools.results.experiments import BUDGET, ids_of_words, means_to_train
+from tools.results.plan import SEEDS
 
 SCRIPT = Path(sound.__file__)
 SOUND = "nothing"  # the name of the run without a fault
@@ -72,12 +73,17 @@ def planted(fault: Fault) -> ModuleType:
     return module
 
 
+def check_kind(kind: str, made: dict) -> dict:
+    """The circumstances; ValueError if they do not compare with those of the rest of a kind."""
+    if stamps := records.read("planted").get("made", {}).get(kind):
+        records.check_comparable({f"{kind} before": stamps[0], "now": made})
+    return made
+
+
 def keep(kind: str, fault: Fault, found: list, made: dict) -> None:
-    """Record what was measured; ValueError if it does not compare with the rest of its kind."""
+    """Record what was measured."""
     record = records.read("planted")
     stamps = record.setdefault("made", {}).setdefault(kind, [])
-    if stamps:
-        records.check_comparable({f"{kind} before": stamps[0], fault.name: made})
     if made not in stamps:
         stamps.append(made)
     record.setdefault(kind, {})[fault.name] = found
@@ -114,8 +120,9 @@ def copying() -> None:
         if fault.measured in ("copy", "wide"):
             runs = records.read("planted").get("copying", {}).get(fault.name, [])
             for seed in SEEDS[len(runs) :]:
+                made = check_kind("copying", records.circumstances())
                 runs.append(copy_training(fault, seed))
-                keep("copying", fault, runs, records.circumstances())
+                keep("copying", fault, runs, made)
 
 
 # Data, decoding and scoring ---------------------------------------------------------------------
@@ -155,7 +162,8 @@ MEASURES = {
 
 def translating() -> None:
     """BLEU with every fault of the data, of decoding and of scoring; each is kept at once."""
-    for kind, (measure, made, seeds) in MEASURES.items():
+    for kind, (measure, stamp, seeds) in MEASURES.items():
         for fault in (Fault(SOUND, measured=kind), *FAULTS):
             if fault.measured == kind and fault.name not in records.read("planted").get(kind, {}):
-                keep(kind, fault, [round(measure(fault, seed), 2) for seed in seeds], made())
+                made = check_kind(kind, stamp())
+                keep(kind, fault, [round(measure(fault, seed), 2) for seed in seeds], made)

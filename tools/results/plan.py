@@ -113,6 +113,12 @@ WATCHED = "base-seed-1"  # learning.json shows how it learns
 RUNS[WATCHED] = recipe(epochs=5, warmup=None, factor=None)
 
 
+def beside(run: str) -> set[str]:
+    """The runs that stand in one table with a run, and itself."""
+    tables = {run for row in scored() for run in row.runs}, {*TRIALS}
+    return {run}.union(*(table for table in tables if run in table))
+
+
 def chosen(names: Sequence[str]) -> tuple[list[Row], list[str]]:
     """Rows to score and runs to train, by the names of rows or runs; all if there are none.
 

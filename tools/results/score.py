@@ -1,7 +1,7 @@
 """Score the trained rows: choose on the validation split, then score the test splits once.
 
 Nothing on record is scored again: remove beam.json or averaging.json to choose anew; remove entries
-of scores.json, and steps.json, to score rows anew.
+of scores.json, and steps.json, to score rows anew. A run that is trained anew loses all of them.
 """
 
 import functools
@@ -60,6 +60,26 @@ def translated(
     }
     print(f"{translator.name}, {split}, beam {beam}, alpha {alpha}: {scores}", flush=True)
     return written, scores
+
+
+def forget(run: str) -> None:
+    """Take off record what was made with the weights of a run, which are about to be others."""
+    stale = ["steps"] if any(run in row.runs for row in plan.ROWS) else []
+    if run == plan.FULL[0]:
+        stale += ["beam", "averaging"]
+    if run in plan.SHIPPED.runs:
+        stale += ["pretrained", "heads"]
+        if (planted := records.read("planted")).pop("shipped", None):
+            del planted["made"]["shipped"]
+            records.write("planted", planted)
+    for name in stale:
+        (records.RESULTS / f"{name}.json").unlink(missing_ok=True)
+    for path in (records.RESULTS / "translations").glob(f"*.{run}.*.txt"):
+        path.unlink()
+    content = records.read("scores")
+    kept = [entry for entry in content.get("scores", []) if entry["run"] != run]
+    if kept != content.get("scores", []):
+        records.write("scores", content | {"scores": kept})
 
 
 # Validation ---------------------------------------------------------------------------------------

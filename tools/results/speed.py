@@ -231,7 +231,7 @@ def run() -> None:
     """Measure every case, round after round, and write them on record."""
     records.chosen_device()  # hides all GPUs
     made = records.made_with_shipped()
-    path = at.runs_folder() / f"benchmark-{made['commit'][:7]}.json"
+    path = at.runs_folder() / f"benchmark-{made['commit']}.json"
     rounds = json.loads(path.read_text()) if path.is_file() else {name: [] for name in CASES}
     for number, (name, measured) in itertools.product(range(ROUNDS), rounds.items()):
         if len(measured) == number:

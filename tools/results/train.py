@@ -1,7 +1,8 @@
 """Train the runs of the plan, and put them on record in results/runs.
 
 Runs lie in RUNS_DIR (default: runs). The GPU that CUDA_VISIBLE_DEVICES names trains them, or one
-thread of the CPU. After a stop a training goes on.
+thread of the CPU. After a stop a training goes on. To train a run anew, remove its record and its
+folder in RUNS_DIR: what was made with its old weights goes off record.
 """
 
 from dataclasses import asdict
@@ -26,8 +27,10 @@ def finished_run(name: str) -> tuple[list[dict], list[dict]]:
         epochs = [entry for entry in history if entry["averaged"] == 0]
         if len(epochs) == at.settings_of(folder).epochs:
             return epochs, history
-    way = f"remove results/runs/{name}.json, and `make results ARGS={name}` trains it"
-    raise ValueError(f"no finished run in {folder}: {way}")
+    raise ValueError(
+        f"no finished run in {folder}, and the repository has no weights of runs: remove"
+        f" results/runs/{name}.json, and `make results` trains it again and scores it anew"
+    )
 
 
 def record_of(name: str) -> dict:
@@ -65,7 +68,7 @@ def train(name: str) -> None:
         return
     config = plan.RUNS[name]
     now = records.circumstances(records.chosen_device(), config.precision)
-    made = {run: records.read(f"runs/{run}").get("summary") for run in plan.RUNS}
+    made = {run: records.read(f"runs/{run}").get("summary") for run in plan.beside(name)}
     records.check_comparable({run: each for run, each in made.items() if each} | {"now": now})
     folder = folder_of(name)
     if name == plan.WATCHED:

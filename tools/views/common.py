@@ -1,5 +1,6 @@
 """What the views share: records, ranges, tables in Markdown, and the marks in a text."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
@@ -23,6 +24,15 @@ def runs_that_compare(names: Iterable[str]) -> dict[str, dict]:
     return found
 
 
+def check_shipped(*made: dict) -> None:
+    """ValueError if the model of pretrained/ is another one than that which was measured."""
+    name = json.loads((records.PRETRAINED / "config.json").read_bytes())["name"]
+    for each in made:
+        if each["model"] != name:
+            way = "remove what is on record of the other, and `make results` measures this one"
+            raise ValueError(f"pretrained/ is {name}, and {each['model']} was measured: {way}")
+
+
 def with_range(values: Sequence[float], digits: int, middle: Callable = mean) -> str:
     """The mean or another middle of the values, and their range in brackets if they differ."""
     low, centre, high = (f"{pick(values):,.{digits}f}" for pick in (min, middle, max))
@@ -41,7 +51,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def made_by(*made: dict) -> str:
     """Where and when measurements were made, and by which code, to stand under their table."""
     values = [each["machine"] for each in made], [each["date"] for each in made]
-    commits = [each["commit"][:7] for each in made]
+    commits = [each["commit"][:7] + each["commit"][40:] for each in made]  # and "-dirty"
     machines, dates, commits = (", ".join(dict.fromkeys(each)) for each in (*values, commits))
     return f"*{machines}; {dates}; commit {commits}*\n\n"
 

@@ -6,7 +6,7 @@ from statistics import mean
 import altair as alt
 
 from tools.results.faults import SOUND, SOUND_WIDE
-from tools.views.common import record, table, with_range
+from tools.views.common import check_shipped, record, table, with_range
 
 REMOVED = {  # what Part 4 takes out, and the fault that does so
     "nothing": SOUND,
@@ -48,6 +48,7 @@ def planted() -> str:
 def planted_bleu() -> str:
     """Known faults of data, decoding and scoring, by the BLEU of what is translated with them."""
     measured = record("planted")
+    check_shipped(*measured["made"]["shipped"])
     rows = []
     for kind, model in (("demonstration", "Part 6"), ("shipped", "published")):
         for fault, bleu in measured[kind].items():

@@ -5,8 +5,8 @@ from statistics import mean
 import altair as alt
 
 from tools.results import plan
-from tools.results.score import scores
-from tools.views.common import record, runs_that_compare, table, with_range
+from tools.results.score import score_of, scores
+from tools.views.common import check_shipped, record, runs_that_compare, table, with_range
 
 
 def summary() -> str:
@@ -57,10 +57,12 @@ def training() -> alt.HConcatChart:
 
 def int8() -> str:
     """What rounding the weights to bytes costs."""
+    shipped = record("pretrained")
     rows = []
-    for name, found in record("pretrained")["formats"].items():
-        bleu = [f"{found[split]['bleu']:.1f}" for split in ("val", *plan.TESTS)]
-        rows.append([name, f"{found['MB']:.1f}", *bleu])
+    for name, row in (("fp32", plan.RECIPE), ("int8", plan.SHIPPED)):
+        found = shipped["formats"][name]
+        entries = found["val"], *(score_of(row, shipped["run"], split) for split in plan.TESTS)
+        rows.append([name, f"{found['MB']:.1f}", *(f"{each['bleu']:.1f}" for each in entries)])
     tests = [f"{test} BLEU" for test in plan.TESTS.values()]
     return table(["format", "MB", "validation BLEU", *tests], rows)
 
@@ -98,7 +100,9 @@ def choices() -> str:
 def heads() -> str:
     """What the shipped model loses without a head; in brackets where the samples disagree."""
     places = {}
-    for row in record("heads")["rows"]:
+    measured = record("heads")
+    check_shipped(measured["made"])
+    for row in measured["rows"]:
         rise = f"{mean(row['changes']):.2f}"
         agree = min(row["changes"]) * max(row["changes"]) > 0
         place = row["attention"], str(row["layer"])
