@@ -19,7 +19,8 @@ from the_annotated_transformer import UserError
 
 DE_EN = ("de", "en")
 PAIRS = tutorial.builtin_corpus()["train"][:70]
-SMALL = "--N 1 --d-model 16 --d-ff 32 --h 2 --vocab-size 0 --min-freq 1 --epochs 1 --no-share-embeddings".split()
+SMALL = "--N 1 --d-model 16 --d-ff 32 --h 2 --min-freq 1 --epochs 1".split()
+SMALL += "--vocab-size 0 --no-share-embeddings".split()
 COMMANDS = {
     "translate": ["translate", "Hund", "--model", "run"],
     "evaluate": ["evaluate", "--model", "run"],
