@@ -5774,6 +5774,8 @@ class IdPairs(torch.utils.data.Dataset):
         self.ids, lengths = (self.mapped(folder / f"train.{what}") for what in ("ids", "lengths"))
         self.lengths = lengths.view(-1, 2)  # (pairs, 2)
         self.ends = self.lengths.sum(1).cumsum(0)
+        if len(self.ids) != self.ends[-1]:
+            raise ValueError("train.ids and train.lengths do not fit each other")
 
     @staticmethod
     def mapped(path: Path) -> Tensor:
@@ -5976,6 +5978,9 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
         vocabularies = before.vocabularies
         if isinstance(vocabularies[0], Vocabulary) and before.languages != corpus.languages:
             raise UserError(f"--init-from {config.init_from} knows the words of {before.languages}")
+        for name in ("h", "norm_first", *PARTS):  # which no weight shows
+            if (theirs := getattr(before.config, name)) != getattr(config, name):
+                raise UserError(f"--init-from {config.init_from} has {name} {theirs}: use the same")
     else:
         vocabularies = learn_vocabularies(corpus, config)
     write_ids(folder, corpus, vocabularies, config.max_len)
@@ -6280,6 +6285,9 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
         pairs = [tuple(pair) for pair in json.loads((folder / "val.json").read_bytes())]
         model = build_model(config, *map(len, vocabularies))
         model.load_state_dict(last["model"])
+        facts = about["name"], model, about["corpus"], tuple(about["languages"]), vocabularies
+        longest = about["longest"]
+        translator = Translator(*facts, config.max_len, config, about["data"], longest)
     model.to(worker.device)
     total = config.epochs * updates_per_epoch(config, train)
     falling = functools.partial(linear_rate, total=total)
@@ -6305,9 +6313,6 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
         net = nn.parallel.DistributedDataParallel(
             net, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
-    facts = about["name"], model, about["corpus"], tuple(about["languages"]), vocabularies
-    longest = about["longest"]
-    translator = Translator(*facts, config.max_len, config, about["data"], longest)
     tools = (optimizer, scheduler, net, loss_compute)
     run = Run(folder, worker, config, translator, train, pairs, *tools, last["history"])
     if config.epochs < run.done:
@@ -6538,7 +6543,8 @@ def train_model(
     """
     folder = Path(folder).expanduser()
     config = config or settings_of(folder)  # UserError if there is no run
-    config = dataclasses.replace(config, epochs=epochs or config.epochs)
+    if epochs is not None:
+        config = dataclasses.replace(config, epochs=epochs)
     worker = this_worker()
     about = folder / "config.json"
     with held(folder) if worker.rank == 0 else contextlib.nullcontext():
@@ -6601,6 +6607,7 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> None:
     """Write the subwords, or the words of both sides."""
     source, target = vocabularies
     if isinstance(source, Subwords):
+        (folder / "words.json").unlink(missing_ok=True)  # of a start with words, which was killed
         write_file(folder / "tokenizer.json", source.settings)
     else:
         words = {"source": source.words, "target": target.words}

@@ -117,19 +117,6 @@ def train_and_draw(config: tutorial.Config, run: Path) -> None:
     train(config, run)
 
 
-def train_until_a_file(event: str, name: str, *given, **more) -> None:
-    """Die just before a file is opened or renamed, the latter with half of its contents."""
-
-    def watch(what: str, arguments: tuple) -> None:
-        if what == event and Path(str(arguments[0])).name == f".{name}.part":
-            if event == "os.rename":
-                os.truncate(arguments[0], os.path.getsize(arguments[0]) // 2)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
-    train(*given, **more)
-
-
 def resume_until_an_update(stop: signal.Signals, run: Path) -> None:
     """Get a signal after the first update."""
     register_optimizer_step_post_hook(lambda *_: os.kill(os.getpid(), stop))
@@ -163,7 +150,7 @@ def endless_training(config: tutorial.Config, run: Path, ranks: int = 1) -> Iter
     reader, writer = multiprocessing.Pipe(duplex=False)
     endless = dataclasses.replace(config, epochs=10**6)
     with forked(functools.partial(train_and_tell, writer, endless, run), ranks) as processes:
-        for _ in range(2):  # the second comes after the first has happened
+        for _ in range(3):  # one when it is prepared; the third comes after the second has happened
             connection.wait([reader, *(process.sentinel for process in processes)], LIMIT)
             assert reader.poll() and reader.recv(), processes[0].text()
         yield processes

@@ -1,6 +1,7 @@
 """The folder of a run: begun, resumed, taken further; what it keeps, and what is refused."""
 
 import dataclasses
+import json
 import math
 import re
 import shutil
@@ -11,6 +12,7 @@ import forks
 import pytest
 import torch
 from conftest import assert_same_run, contents, log_of, saved
+from safetensors.torch import load_file
 
 import the_annotated_transformer as tutorial
 from the_annotated_transformer import UserError
@@ -48,7 +50,7 @@ def test_a_finished_run_is_left_as_it_is(small_config, whole, tmp_path):
     assert tutorial.train_model(small_config, run) == "finished"
     with pytest.raises(UserError, match="2 epochs"):
         tutorial.train_model(dataclasses.replace(small_config, epochs=1), run)
-    for epochs, said in ((1, "2 epochs"), (0, "got 0")):
+    for epochs, said in ((1, "2 epochs"), (0, "--epochs")):
         with pytest.raises(UserError, match=said):
             tutorial.train_model(None, run, epochs=epochs)
     assert contents(run) == before
@@ -73,27 +75,52 @@ def test_a_run_goes_further_by_train_or_by_resume(small_config, tmp_path, capsys
     assert float(rates[0][0]) > 0 == float(rates[0][-1])
 
 
-def test_other_settings_or_another_text_than_those_of_the_run_are_refused(
-    small_config, run, tmp_path
-):
-    """The test split may change."""
+def test_other_settings_than_those_of_the_run_are_refused(small_config, run, tmp_path):
+    """The text is not read again."""
     text = Path(shutil.copytree(small_config.data, tmp_path / "text"))
     config = dataclasses.replace(small_config, data=str(text))
-    shutil.copy(text / "val.en", text / "test.en")
     before = contents(run)
     changes = {"d_model": 32, "norm_first": False, "warmup": 3, "seed": 2, "weight_decay": 0.1}
     for name, value in changes.items():
         with pytest.raises(UserError, match=f"{run} .*{name}.*{value}"):
             tutorial.train_model(dataclasses.replace(config, **{name: value}), run)
-    for split in ("train", "val"):
-        path = text / f"{split}.en"
-        good = path.read_text("utf-8")
-        path.write_text(good.replace("A ", "The ", 1), "utf-8")
-        with pytest.raises(UserError, match=str(run)):
-            tutorial.train_model(config, run)
-        path.write_text(good, "utf-8")
     assert contents(run) == before
+    shutil.rmtree(text)
     assert tutorial.train_model(config, run) == "finished"
+
+
+@pytest.mark.parametrize("schedule, epochs", [("linear", 3), ("linear", 1), ("inverse_sqrt", 3)])
+def test_a_number_of_epochs_that_is_given_apart_counts_as_one_of_the_settings(
+    small_config, tmp_path, schedule, epochs
+):
+    """Warm-up, height and decay of the learning rate are planned for so many."""
+    config = dataclasses.replace(small_config, schedule=schedule, warmup=None, factor=None)
+    config = dataclasses.replace(config, epochs=None)
+    tutorial.train_model(config, tmp_path / "apart", epochs=epochs)
+    tutorial.train_model(dataclasses.replace(config, epochs=epochs), tmp_path / "inside")
+    assert_same_run(tmp_path / "apart", tmp_path / "inside")
+
+
+@pytest.mark.parametrize("name, value", [("weight_decay", 1.0), ("factor", 1.0), ("dropout", 0.3)])
+def test_an_edited_setting_acts_and_is_kept(run, whole, name, value):
+    about = json.loads((run / "config.json").read_text())
+    about["settings"][name] = value
+    (run / "config.json").write_text(json.dumps(about))
+    assert tutorial.train_model(None, run) == "finished"
+    weight = "encoder.layers.0.self_attn.linears.0.weight"
+    ours, theirs = (saved(folder)["model"][weight] for folder in (run, whole))
+    assert not torch.allclose(ours, theirs, atol=1e-4)
+    assert getattr(tutorial.settings_of(run), name) == value
+
+
+@pytest.mark.parametrize(("left", "vocab_size"), [("words.json", 100), ("tokenizer.json", 0)])
+def test_a_vocabulary_of_a_killed_start_is_not_read(small_config, tmp_path, left, vocab_size):
+    (tmp_path / "train.ids").touch()  # which a run writes first
+    (tmp_path / left).write_text('{"source": [], "target": []}')
+    config = dataclasses.replace(small_config, vocab_size=vocab_size, max_len=64, epochs=1)
+    assert tutorial.train_model(config, tmp_path) == "finished"
+    [source, _] = tutorial.load_trained_model(tmp_path).vocabularies
+    assert isinstance(source, tutorial.Subwords if vocab_size else tutorial.Vocabulary)
 
 
 # A model to start from --------------------------------------------------------------------------
@@ -102,7 +129,7 @@ def test_other_settings_or_another_text_than_those_of_the_run_are_refused(
 def test_a_run_starts_with_the_weights_and_words_of_a_model(
     small_config, small_run, tmp_path, monkeypatch
 ):
-    """It does not need that model any more when it continues."""
+    """It reads that model once, when it is prepared."""
     model = tmp_path / "model"
     tutorial.save_model(tutorial.load_trained_model(small_run), model)
     given = weights_of(model)
@@ -113,29 +140,31 @@ def test_a_run_starts_with_the_weights_and_words_of_a_model(
     run = tmp_path / "run"
     pairs = tutorial.builtin_corpus()["test"]
     corpus = tutorial.Corpus("other", ("de", "en"), {"train": pairs[:20], "val": pairs[20:24]})
-    assert tutorial.train_model(config, run, 1e-9, corpus) == "stopped"
+    run.mkdir()
+    tutorial.prepare(config, run, corpus)
     assert (run / "words.json").read_bytes() == (small_run / "words.json").read_bytes()
+    torch.testing.assert_close(saved(run)["model"], given, rtol=0, atol=0)
+    shutil.rmtree(model)
+    assert tutorial.train_model(config, run) == "finished"
     for name, value in weights_of(run).items():
         torch.testing.assert_close(value, given[name], rtol=0, atol=1e-6, msg=name)
-    shutil.rmtree(model)
-    assert tutorial.train_model(None, run) == "finished"
     assert [entry["averaged"] for entry in log_of(run)] == [0, 0], "no mean was asked for"
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"d_ff": 64}, "d_ff 32"),
+        ({"d_ff": 64}, "feed_forward"),
+        ({"h": 4}, "h 2"),  # the weights would fit, as they do below
         ({"attention": "rotary"}, "attention plain"),
         ({"norm_first": False}, "norm_first True"),
-        ({"vocab_size": 99}, "--vocab-size"),
-        ({"languages": "en-de", "vocab_size": None}, "--init-from"),
+        ({"languages": "en-de"}, "'de', 'en'"),
     ],
     ids=str,
 )
 def test_a_model_that_does_not_fit_is_refused(small_config, small_run, tmp_path, change, message):
     config = dataclasses.replace(small_config, init_from=str(small_run), **change)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"{small_run}.*{message}"):
         tutorial.train_model(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
@@ -157,12 +186,12 @@ def test_the_best_model_is_kept(small_config, tmp_path, monkeypatch, bleu, nll, 
     scores = zip(bleu, nll, strict=True)
     weights = []
 
-    def score(translator: tutorial.Translator, *_) -> tuple:
-        weights.append({n: x.clone() for n, x in translator.model.state_dict().items()})
+    def validate(run: tutorial.Run, model: torch.nn.Module) -> dict:
+        weights.append({n: x.clone() for n, x in model.state_dict().items()})
         bleu, nll = next(scores)
-        return [], {"BLEU": bleu, "nll": nll, "perplexity": 2.0}
+        return {"bleu": bleu, "nll": nll, "perplexity": 2.0}
 
-    monkeypatch.setattr(tutorial, "score", score)
+    monkeypatch.setattr(tutorial, "validate", validate)
     tutorial.train_model(dataclasses.replace(small_config, epochs=3, average=2), tmp_path)
     assert [entry["averaged"] for entry in log_of(tmp_path)] == [0, 0, 0, 2]
     for name, value in weights_of(tmp_path).items():
@@ -181,7 +210,9 @@ def test_the_mean_is_of_the_last_epochs_also_where_the_end_was_put_off(small_con
     ):
         tutorial.train_model(given, tmp_path, minutes, epochs=epochs)
     last = saved(tmp_path)
-    for name, value in last["recent"][-1].items():
+    recent = [path.name for path in sorted(tmp_path.glob("epoch-*"))]
+    assert recent == ["epoch-5.safetensors", "epoch-6.safetensors"]
+    for name, value in load_file(tmp_path / recent[-1]).items():
         assert torch.equal(value, last["model"][name])
     means = [(entry["epoch"], entry["averaged"]) for entry in last["history"] if entry["averaged"]]
     assert means == [(2, 2), (3, 2), (6, 2)]
@@ -190,9 +221,9 @@ def test_the_mean_is_of_the_last_epochs_also_where_the_end_was_put_off(small_con
 class Running(torch.nn.Module):
     """A norm that divides by a running size, which is a buffer."""
 
-    def __init__(self, features):
+    def __init__(self, config):
         super().__init__()
-        self.register_buffer("size", torch.ones(features))
+        self.register_buffer("size", torch.ones(config.d_model))
 
     def forward(self, x):
         if self.training:
@@ -211,10 +242,10 @@ def test_buffers_are_kept(small_config, tmp_path, monkeypatch):
 def test_a_training_that_diverges_is_not_saved(small_config, run, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="diverged"):
         tutorial.train_model(dataclasses.replace(small_config, factor=1e30), tmp_path / "new")
-    assert not (tmp_path / "new" / "last.pt").exists()
+    assert not saved(tmp_path / "new")["history"]
     before = contents(run)
-    nan = {"BLEU": 0.0, "nll": math.nan, "perplexity": math.nan}
-    monkeypatch.setattr(tutorial, "score", lambda *_: ([], nan))
+    nan = {"bleu": 0.0, "nll": math.nan, "perplexity": math.nan}
+    monkeypatch.setattr(tutorial, "validate", lambda *_: nan)
     with pytest.raises(UserError, match="diverged"):
         tutorial.train_model(None, run)
     assert contents(run) == before
@@ -260,19 +291,19 @@ def test_other_files_in_a_run_stay(run):
     assert not (run / ".last.pt.part").exists()
 
 
-def test_a_place_where_no_folder_can_be_is_refused(small_config, tmp_path):
+def test_a_place_where_no_folder_can_be_stays_as_it_is(small_config, tmp_path):
     (tmp_path / "file").write_text("mine")
     for place in ("file", "file/run", "/proc/run"):  # root too may not write the last
-        with pytest.raises(UserError, match=re.escape(str(tmp_path / place))):
+        with pytest.raises(OSError, match=re.escape(str(tmp_path / place))):
             tutorial.train_model(small_config, tmp_path / place)
     assert contents(tmp_path) == {"file": b"mine"}
 
 
 def test_one_training_at_a_time(small_config, tmp_path):
-    """The second one says who holds the folder, and changes nothing."""
+    """The second one changes nothing."""
     run = tmp_path / "run"
     with forks.endless_training(small_config, run) as [process]:
-        with pytest.raises(UserError, match=f"{run} .*{process.pid}"):
+        with pytest.raises(UserError, match=str(run)):
             tutorial.train_model(small_config, run)
         assert process.is_alive()
     filelock.FileLock(run / ".lock").acquire(timeout=0)  # free again after its death
