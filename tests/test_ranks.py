@@ -74,10 +74,11 @@ def test_the_death_of_a_rank_ends_the_other_and_any_number_goes_on(small_config,
     assert len(after) > len(before)
 
 
-def test_an_error_of_the_first_rank_ends_all(small_config, tmp_path):
+def test_an_error_of_the_first_rank_ends_it(small_config, tmp_path):
+    """The others wait for what it prepares, until torchrun ends them."""
     config = dataclasses.replace(small_config, data="none")
     with forks.forked(functools.partial(forks.train, config, tmp_path / "run"), 2) as ranks:
-        assert [rank.end() for rank in ranks] == [1, 1]
+        assert ranks[0].end() == 1
         assert "none is not a folder" in ranks[0].text()
 
 
