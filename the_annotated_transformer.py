@@ -6940,12 +6940,12 @@ def train_on_pairs_of_your_own():
 __all__ = """
 attention subsequent_mask clones EncoderDecoder Encoder EncoderLayer Decoder DecoderLayer Generator
 LayerNorm SublayerConnection MultiHeadedAttention PositionwiseFeedForward Embeddings
-PositionalEncoding make_model start_weights count_parameters Batch pad_ids rate LabelSmoothing SimpleLossCompute
+PositionalEncoding make_model count_parameters Batch pad_ids rate LabelSmoothing SimpleLossCompute
 run_epoch TrainState make_optimizer evaluate_loss data_gen greedy_decode beam_search search_one
 load_tokenizers tokenize build_vocabulary create_dataloaders average cache_agrees with_cache
 RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention LearntPositions
 rotate LanguageModel make_language_model sample Corpus Config train_model load_trained_model
-save_model Translator translate translate_lines PARTS exchange ModelConfig build_model
+save_model Translator translate translate_lines PARTS exchange start_weights ModelConfig build_model
 SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
 """.split()
 
