@@ -10,7 +10,7 @@ const SIGN = "!-/:-@[-`{-~\\p{P}"; // punctuation stands alone
 const WORD = new RegExp(`[${SIGN}]|${SPACE}[^${SPACE}${SIGN}]*|[^${SPACE}${SIGN}]+`, "gu");
 
 /** The words of a text, in NFC and without control characters; signs are still part of them. */
-export const cleaned = (text) => text.normalize("NFC").replace(NOT_TEXT, " ").split(BLANK).filter(Boolean);
+const cleaned = (text) => text.normalize("NFC").replace(NOT_TEXT, " ").split(BLANK).filter(Boolean);
 
 export class Subwords {
   constructor(words, merges, maxLength) {
