@@ -136,10 +136,12 @@ results: $(READY) ## Measure what is not on record (days on a CPU), or the rows 
 	$(PY) -m tools.results $(ARGS)
 
 # The course: exercises/README.md is the guide for teachers.
-sheets: $(READY) ## Release the sheets of the course with nbgrader: docs/course, and its folder build/course
-	$(PY) -m exercises.course.sheets make
+sheets: $(READY) ## For teachers: write docs/course (FOLDER=… also leaves a new folder for nbgrader)
+	$(PY) -m exercises.course.sheets make $(if $(FOLDER),--course "$(FOLDER)")
 
 clean: ## Remove what was built; keeps .venv, .data and runs
+	@[ ! -f $(NOTEBOOK) ] || [ -f $(READY) ] || \
+	  { echo "$(NOTEBOOK) may have edits, and without .venv nothing can tell: make setup, or delete it first"; exit 1; }
 	@[ ! -f $(NOTEBOOK) ] || $(MAKE) --no-print-directory notebook  # refuses where edits would be lost
 	rm -rf build .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

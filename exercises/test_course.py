@@ -47,6 +47,13 @@ def test_hand_outs_are_what_nbgrader_releases(course):
         assert published.read_text("utf-8") == path.read_text("utf-8"), "make sheets"
 
 
+def test_a_folder_that_holds_something_stays_as_it_is(tmp_path, capsys):
+    (tmp_path / "gradebook.db").touch()
+    assert sheets.main(["make", "--course", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "is not empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["gradebook.db"]
+
+
 @pytest.mark.parametrize("sheet", sheets.SHEETS)
 def test_points_are_those_of_the_headings(sheet):
     text = (sheets.HERE / "sheets" / f"{sheet}.py").read_text("utf-8")

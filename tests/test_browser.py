@@ -25,7 +25,6 @@ from pages import (
     watched,
 )
 
-pytestmark = pytest.mark.browser
 PUBLISHED = PROJECT / "docs" / "index.html"
 SCROLLING = ".scroll, .code pre, .output"  # what may scroll sideways
 

@@ -3,7 +3,7 @@
 import pytest
 from pages import figure, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

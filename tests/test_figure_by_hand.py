@@ -6,7 +6,7 @@ import itertools
 import pytest
 from pages import figure, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

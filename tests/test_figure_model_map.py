@@ -6,7 +6,7 @@ import pytest
 from conftest import PROJECT
 from pages import figure, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 PLAN = (PROJECT / "images/architecture.svg").read_text("utf-8")
 LINKS = {place: link for link, place in re.findall(r'href="(.+?)" data-place="(.+?)"', PLAN)}
 

@@ -5,7 +5,7 @@ from pages import figure, watched
 
 from tools import records
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

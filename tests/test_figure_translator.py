@@ -9,7 +9,7 @@ import pytest
 from pages import figure, watched
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 CAPTION = "Zwei Hunde spielen im Schnee."
 LONG = (
     "Ein alter Mann mit einem langen Bart und einem grauen Hut sitzt auf einer Bank im Park und"

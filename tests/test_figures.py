@@ -9,7 +9,7 @@ from pages import PLAYED, figure, watched
 
 from tools.page import playable
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pages import engine_in, figure, watched
 from tools.page.bundle import bundle
 from tools.page.markup import FIGURES
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 ODD = [
     "",
     "   ",

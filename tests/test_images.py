@@ -10,7 +10,7 @@ from pages import contrast
 from tools.views import write
 
 LINKED = ("architecture", "attention", "multi-head", "sketch")
-NAMES = (*LINKED, "first-translation", "next-token", "norms", "beam")
+NAMES = sorted(path.stem for path in (PROJECT / "images").glob("*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = {"light": "#ffffff", "dark": "#111418"}  # backgrounds that arrows may cross
 INKS = ("ink", "soft")

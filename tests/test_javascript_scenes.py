@@ -11,8 +11,6 @@ from pages import CAPTION, engine_in
 from tools.page import bundle
 from tools.page.markup import FIGURES
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture(scope="module")
 def engine(chromium):

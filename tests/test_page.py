@@ -77,11 +77,15 @@ def test_code_that_was_not_run_is_refused(tmp_path):
         build.build(source)
 
 
-def test_a_model_that_the_page_cannot_compute_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [("attention", "rotary", "attention rotary"), ("norm_first", False, "post-norm")],
+)
+def test_a_model_that_the_page_cannot_compute_is_refused(tmp_path, setting, value, message):
     about = json.loads((playable.MODEL / "config.json").read_bytes())
-    about["settings"]["attention"] = "rotary"
+    about["settings"][setting] = value
     (tmp_path / "config.json").write_text(json.dumps(about))
-    with pytest.raises(BuildError, match="attention rotary has no JavaScript"):
+    with pytest.raises(BuildError, match=f"{message} has no JavaScript"):
         playable.side_file(tmp_path)
 
 
@@ -199,7 +203,7 @@ def test_anchors_alone_before_a_heading_become_part_of_it(tmp_path):
 
 
 def test_captions_join_what_they_describe(tmp_path):
-    table = "| a |\n| --- |\n| 1 |\n\n**Table 1.** Above it."
+    table = "| a |\n| --- |\n| 1 |\n\n**Figure 1.** Above it."
     page = page_of(tmp_path, chart(line_chart([1, 2])), "**Figure 1.** The line.", table)
     first, second = page.find_all("figure")
     assert first.find(class_="chart")

@@ -31,11 +31,13 @@ def test_a_sentence_reaches_the_program_as_it_was_typed(tmp_path, sentence):
         assert told == sentence + "\n"
 
 
-def test_what_readme_and_contributing_link_to_lies_here():
-    for name in ("README.md", "CONTRIBUTING.md"):
-        text = (PROJECT / name).read_text("utf-8")
-        links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
-        assert [path for path in links if not (PROJECT / path).exists()] == []
+@pytest.mark.parametrize(
+    "folder", ["", "docs", "docs/course", "exercises", "pretrained", "tools/page"]
+)
+def test_what_texts_link_to_lies_here(folder):
+    for path in (PROJECT / folder).glob("*.md"):
+        links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
+        assert [link for link in links if not (path.parent / link).exists()] == [], path.name
 
 
 def pins(text: str) -> dict[str, str]:

@@ -196,6 +196,7 @@ def test_a_range_is_shown_where_values_differ():
 
 
 def test_readme_links_to_what_runs_if_the_project_has_an_address(monkeypatch):
+    monkeypatch.setattr(write, "links", dict)
     assert write.address() == ""
     urls = {"Run it in Colab": "https://a/b", "The notebook": "c", "The script": "d"}
     monkeypatch.setattr(write, "links", lambda: urls)

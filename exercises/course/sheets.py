@@ -1,9 +1,10 @@
 """Hand-outs: nbgrader releases the masters, and its release is published in docs/course.
 
     python -m exercises.course.sheets make
+    python -m exercises.course.sheets make --course FOLDER
 
-A master in exercises/sheets is a percent script with nbgrader's metadata. `make` also leaves a
-folder for nbgrader, build/course, with all that a course needs: exercises/README.md says how.
+A master in exercises/sheets is a percent script with nbgrader's metadata. The second command also
+leaves a folder for nbgrader with all that a course needs: exercises/README.md says how.
 """
 
 import base64
@@ -12,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -87,9 +89,16 @@ def nbgrader(course: Path, *arguments: str) -> None:
         raise RuntimeError(f"nbgrader {' '.join(arguments)}: {ran.stderr}")
 
 
-def make(course: Path = ROOT / "build" / "course", out: Path = ROOT / "docs" / "course") -> None:
-    """Write nbgrader's folder and the hand-outs."""
+def make(course: Path | None = None, out: Path = ROOT / "docs" / "course") -> None:
+    """Write the hand-outs, and nbgrader's folder, which must be new or empty, where it is named."""
+    if course is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return make(Path(folder), out)
     course.mkdir(parents=True, exist_ok=True)
+    if any(course.iterdir()):
+        raise ValueError(
+            f"{course} is not empty: name a new folder, since marks may lie in this one"
+        )
     prepare(course)
     write_text(out / "hunt.py", packed_hunt())
     for sheet in SHEETS:

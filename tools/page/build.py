@@ -4,7 +4,6 @@ Formulas become HTML here. A formula that does not parse, an image without alt t
 a chart with a null where a number should be fail the build. The same notebook gives the same bytes.
 """
 
-import hashlib
 import html
 import sys
 from pathlib import Path
@@ -63,7 +62,6 @@ def build(notebook: Path) -> tuple[str, dict]:
     if article.p:
         article.p.insert_after(parsed(byline(urls)))
     values = {
-        "made_of": hashlib.sha256(SCRIPT.read_bytes()).hexdigest(),  # for make check-published
         "title": html.escape(article.h1.get_text(strip=True), quote=False),
         "summary": html.escape(" ".join(lead.split())),
         "styles": assets.styles(),
@@ -89,8 +87,6 @@ def write(page: str, output: Path) -> None:
         print(f"written: {path}, {len(text.encode()) / 1e6:.1f} MB")
     if (size := sum(len(text.encode()) for text in texts.values())) > LARGE:
         print(f"warning: {size / 1e6:.1f} MB open slowly", file=sys.stderr)
-    if len(texts) > 1:
-        output.with_name("preview.png").write_bytes(preview())
 
 
 def make(executed: Path, output: Path, /) -> None:
@@ -105,6 +101,7 @@ def publish(executed: Path, folder: Path, /) -> None:
     if problem := publish_problem(run):
         raise BuildError(f"refusing to publish: {problem}")
     write(page, folder / "index.html")
+    (folder / "preview.png").write_bytes(preview())
     records.write_text(folder / f"{SCRIPT.stem}.ipynb", published(executed))
 
 

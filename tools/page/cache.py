@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.records import PROJECT
 
 FOLDER = PROJECT / "build" / "cache"
-PACKAGES = ("pillow", "quickjs-ng", "vl-convert-python")  # what the cached functions compute with
+PACKAGES = ("quickjs-ng", "vl-convert-python")  # what the cached functions compute with
 
 
 def cached(function: Callable[..., str]) -> Callable[..., str]:

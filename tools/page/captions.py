@@ -9,12 +9,12 @@ from bs4 import BeautifulSoup, NavigableString, Tag
 from tools.page.markup import parsed
 
 LONG = 45  # words; of a longer caption only the first sentence is in sight
-CAPTION = re.compile(r"(Figure|Table)( \d+)?\.")
+CAPTION = re.compile(r"Figure( \d+)?\.")
 SENTENCE = re.compile(r"[^.?!]*[.?!](?=\s|$)")
 
 
 def add_captions(article: BeautifulSoup) -> None:
-    """Join each paragraph that begins with **Figure 1.** or **Table 1.** to what stands before it.
+    """Join each paragraph that begins with **Figure 1.** to what stands before it.
 
     An anchor before the number names the figure.
     """
@@ -62,7 +62,7 @@ def first_sentence(caption: Tag) -> str:
 
 
 def list_figures(article: BeautifulSoup) -> None:
-    """At the end a folded list of all figures and tables that have a name."""
+    """At the end a folded list of all figures that have a name."""
     listed = ""
     for caption in article.select("figure[id] > figcaption"):
         figure = caption.parent

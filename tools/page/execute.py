@@ -25,7 +25,7 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
 
-from tools.records import command_line, write_text
+from tools.records import command_line, without_suffix, write_text
 
 
 def kind_of(cell: NotebookNode, name: str) -> str:
@@ -85,7 +85,12 @@ def describe(notebook: NotebookNode) -> None:
         cell.metadata["annotated"] = about(cell)
 
 
-SHOWN = "pretrained/*.json", "pretrained/*.safetensors", "results/views/*.json"
+SHOWN = (
+    "pretrained/*.json",
+    "pretrained/*.safetensors",
+    "results/views/*.json",
+    "results/learning.json",
+)
 
 
 def checksums(folder: Path, *patterns: str) -> dict[str, str]:
@@ -102,7 +107,7 @@ def circumstances() -> dict:
     """What outputs depend on, beside the code."""
     return {
         "level": os.environ.get("ANNOTATED_RUN", "laptop"),
-        "torch": importlib.metadata.version("torch"),
+        "torch": without_suffix(importlib.metadata.version("torch")),
         "corpus": checksums(Path(os.environ.get("MULTI30K_DIR") or ".data/multi30k"), "*"),
         "shown": checksums(Path(), *SHOWN),
     }

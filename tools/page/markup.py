@@ -30,10 +30,9 @@ def compact_json(value: object) -> str:
     return text.replace("<", r"\u003c")
 
 
-def json_script(value: object, name: str = "") -> str:
+def json_script(value: object) -> str:
     """A value in a script element, where the page's script reads it."""
-    address = f' id="{name}"' if name else ""
-    return f'<script type="application/json"{address}>{compact_json(value)}</script>'
+    return f'<script type="application/json">{compact_json(value)}</script>'
 
 
 def filled(template: str, values: dict[str, str]) -> str:

@@ -31,6 +31,8 @@ def packed(model: Path) -> list:
         if config[kind] != "plain":
             way = f"train one with --{kind.replace('_', '-')} plain"
             raise BuildError(f"{model}: {kind} {config[kind]} has no JavaScript: {way}")
+    if not config["norm_first"]:
+        raise BuildError(f"{model}: post-norm has no JavaScript: train one with --norm-first")
     tokenizer = json.loads((model / "tokenizer.json").read_bytes())["model"]
     words = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
     merges = [" ".join(pair) for pair in tokenizer["merges"]]

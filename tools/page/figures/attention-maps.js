@@ -14,18 +14,22 @@ export { firstScene };
 const LONGEST = 24; // letters of a name
 const STORED = "names of heads";
 
+function storedNames() {
+  try {
+    return JSON.parse(remembered(STORED)) ?? {};
+  } catch {
+    return {};
+  } // it was written by something else
+}
+
 /** Names that the reader has given to heads: `[nameOf(kind, layer, head), give(kind, layer, head, name)]`. They are kept. */
 function useNames() {
   const [names, setNames] = useState({});
-  useEffect(() => {
-    try {
-      setNames(JSON.parse(remembered(STORED)) ?? {});
-    } catch {} // it was written by something else
-  }, []);
+  useEffect(() => setNames(storedNames()), []);
   const key = (...place) => place.join(" ");
   const nameOf = (...place) => names[key(...place)] ?? "";
   function give(kind, layer, head, name) {
-    const next = { ...names, [key(kind, layer, head)]: name };
+    const next = { ...names, ...storedNames(), [key(kind, layer, head)]: name }; // another tab may have named some
     setNames(next);
     remember(STORED, JSON.stringify(next));
   }

@@ -1,7 +1,7 @@
 // The translation as a line of text, what could have stood at one of its words, and the path that was left.
 
 import { SPACE } from "./model/subwords.js";
-import { KNOWN, WRITES } from "./lib/corpus.js";
+import { WRITES } from "./lib/corpus.js";
 import { continued, grouped, percent } from "./lib/text.js";
 import { Button, classes, html, useLayoutEffect, useRef } from "./lib/ui.js";
 
@@ -62,7 +62,7 @@ export function Candidates({ scene, at, hidden, onChoose, children }) {
       <span class="room" aria-hidden="true">${before}${space}</span>
       <div class=${classes({ offers: true, unseen: hidden })} role="group" aria-label=${before ? `What may follow “${before}”` : "What may come first"}>
         <ol>${offers.map(item)}</ol>
-        <p class="rest" title=${KNOWN ? SMOOTHED : null}>
+        <p class="rest" title=${SMOOTHED}>
           <span>${grouped(others)} others</span><i style=${`width:${(100 * rest).toFixed(1)}%`}></i><b>${percent(rest)}</b>
         </p>
       </div>

@@ -2,7 +2,7 @@
 //
 // What the reader chooses becomes a scene in translation.js; here it is drawn, and played.
 
-import { KNOWN, READS, SENTENCES } from "./lib/corpus.js";
+import { READS, SENTENCES } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
 import { spelt } from "./lib/text.js";
@@ -37,15 +37,13 @@ function Field({ sentence }) {
     write(input.value, MOMENT);
   }
   const stay = (event) => event.preventDefault(); // a click leaves the cursor in the field
-  const label = KNOWN
-    ? "Type a German caption, or build one from these words"
-    : `Type a sentence in ${READS.name}`;
+  const label = "Type a German caption, or build one from these words";
   return html`<div class="field">
     <${SentenceField} id="german" label=${label} sentence=${sentence} />
     <span class="umlauts" lang="de" role="group" aria-label="Umlauts">
-      ${READS.code === "de" && UMLAUTS.map((letter) => html`<${Button} onMouseDown=${stay} onClick=${() => add(letter)}>${letter}<//>`)}
+      ${UMLAUTS.map((letter) => html`<${Button} onMouseDown=${stay} onClick=${() => add(letter)}>${letter}<//>`)}
     </span>
-    ${KNOWN && html`<${Die} onThrow=${() => write(thrown(typed.trim()))} />`}
+    <${Die} onThrow=${() => write(thrown(typed.trim()))} />
   </div>`;
 }
 
@@ -213,7 +211,7 @@ export function Translator({ scene: first }) {
   </div>`;
   return html`<div class=${classes({ translator: true, playing: player.playing })} ref=${figure}>
     <${Field} sentence=${sentence} />
-    ${KNOWN && html`<${Bank} ...${sentence} />`}
+    <${Bank} ...${sentence} />
     <p class="line" role="status">${line || sentence.hint}</p>
     <div class="drawings" ref=${drawings}>${[false, true].map(drawing)}</div>
     <div class="outcome">
@@ -247,11 +245,8 @@ export function Translator({ scene: first }) {
       <div class="chips" lang=${READS.code} role="group" aria-label="Captions to try">
         ${SENTENCES.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>
-      ${
-        KNOWN &&
-        html`<p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. The
-        other candidates get as much as they do because <a href="#label-smoothing">label smoothing</a> gives them a share of every target.</p>`
-      }
+      <p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. The
+        other candidates get as much as they do because <a href="#label-smoothing">label smoothing</a> gives them a share of every target.</p>
       </details>
     </div>
   </div>`;

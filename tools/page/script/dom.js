@@ -1,7 +1,7 @@
 // The page, and what of it several modules look for.
 
 export const root = globalThis.document?.documentElement; // there is none while the page is built
-export const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+export const all = (selector) => [...document.querySelectorAll(selector)];
 
 /** Only what scrolls takes the keyboard's focus; `data-more` says on which sides it goes on. */
 export function markScrolling(box) {

@@ -15,7 +15,9 @@ while read -r package version; do
     case $package in
     katex)
         cp package/LICENSE package/dist/katex.min.js package/dist/katex.min.css "$here/katex/"
-        cp package/dist/fonts/*.woff2 "$here/katex/fonts/" ;;
+        for font in "$here"/katex/fonts/*.woff2; do # only those that assets.py embeds
+            cp "package/dist/fonts/${font##*/}" "$font"
+        done ;;
     @fontsource-variable/*)
         family=${package#*/}
         cp package/LICENSE "$here/fonts/LICENSE-$family"

@@ -3,9 +3,6 @@
 export const READS = { code: "de", name: "German" };
 export const WRITES = { code: "en" };
 
-/** Captions of Multi30k: of them the figures can say more than the model does. */
-export const KNOWN = true;
-
 export const SENTENCES = [
   "Ein kleines Mädchen hebt einen roten Ball auf.", // in the first picture of all figures
   "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.",

@@ -2,7 +2,7 @@
 
 import { sum } from "../model/arithmetic.js";
 import { SPACE } from "../model/subwords.js";
-import { KNOWN, READS } from "./corpus.js";
+import { READS } from "./corpus.js";
 import { spelt } from "./text.js";
 
 const CRUMBS = 4; // a word of so many pieces was hardly ever seen
@@ -56,7 +56,6 @@ function hintOfLetters(text) {
 export function hintFor(text, pieces = []) {
   if (text.trim() === "") return `Type a sentence in ${READS.name}. Below stands the one before.`;
   if (pieces.includes("<unk>")) return "It holds a letter that the model has never seen.";
-  if (!KNOWN) return "";
   const told = hintOfLetters(text);
   if (told) return told;
   const words = wordsOf(pieces);

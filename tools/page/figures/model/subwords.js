@@ -10,7 +10,7 @@ const SIGN = "!-/:-@[-`{-~\\p{P}"; // punctuation stands alone
 const WORD = new RegExp(`[${SIGN}]|${SPACE}[^${SPACE}${SIGN}]*|[^${SPACE}${SIGN}]+`, "gu");
 
 /** The words of a text, as `clean` of the script brings them to one form; signs are still part of them. */
-export const cleaned = (text) =>
+const cleaned = (text) =>
   text.replace(INVISIBLE, "").normalize("NFC").replace(NOT_TEXT, " ").split(/\s/).filter(Boolean);
 
 export class Subwords {

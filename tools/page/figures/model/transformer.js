@@ -1,4 +1,4 @@
-// A model in plain JavaScript: the layers of Parts 1 and 2, with the cache of Part 7.
+// A model in plain JavaScript: the layers of Parts 1 and 2, in pre-norm, with the cache of Part 7.
 
 import { add, linear, logSoftmax, normalise, softmax } from "./arithmetic.js";
 import { Subwords } from "./subwords.js";
@@ -57,26 +57,10 @@ export class Transformer {
     return { mixed, weights };
   }
 
-  /** What a part reads of the stream: in pre-norm, a norm comes first. */
-  before(state, norm) {
-    return this.norm_first ? normalise(state, norm) : state;
-  }
-
-  /** The stream after a part has added to it: in post-norm, a norm comes last. */
-  after(state, added, norm) {
-    const sum = add(state, added);
-    return this.norm_first ? sum : normalise(sum, norm);
-  }
-
-  /** What leaves a stack, which has a norm at its end in pre-norm only. */
-  final(state, side) {
-    return this.norm_first ? normalise(state, this.norms[side]) : state;
-  }
-
   /** The stream after the feed-forward network, the last part of a layer. */
   fed(state, layer) {
     const norm = layer.norms[layer.norms.length - 1];
-    return this.after(state, this.feedForward(this.before(state, norm), layer), norm);
+    return add(state, this.feedForward(normalise(state, norm), layer));
   }
 
   feedForward(x, layer) {
@@ -108,11 +92,11 @@ export class Transformer {
     see(states);
     for (const layer of this.encoder) {
       const [query, key, value, out] = layer.attentions[0];
-      const normed = states.map((state) => this.before(state, layer.norms[0]));
+      const normed = states.map((state) => normalise(state, layer.norms[0]));
       const [queries, keys, values] = [query, key, value].map((map) => normed.map((x) => linear(x, map)));
       yield;
       const heard = queries.map((asked) => this.attend(asked, keys, values));
-      states = states.map((state, i) => this.after(state, linear(heard[i].mixed, out), layer.norms[0]));
+      states = states.map((state, i) => add(state, linear(heard[i].mixed, out)));
       see(
         states,
         heard.map(({ weights }) => weights),
@@ -122,7 +106,7 @@ export class Transformer {
       see(states);
       yield;
     }
-    const memory = states.map((state) => this.final(state, "encoder"));
+    const memory = states.map((state) => normalise(state, this.norms.encoder));
     return this.decoder.map(({ attentions: [, [, key, value]] }) => ({
       keys: memory.map((state) => linear(state, key)),
       values: memory.map((state) => linear(state, value)),
@@ -142,22 +126,22 @@ export class Transformer {
     const cross = [];
     past = this.decoder.map((layer, n) => {
       const [self, source] = layer.attentions;
-      const normed = this.before(state, layer.norms[0]);
+      const normed = normalise(state, layer.norms[0]);
       const keys = [...past[n].keys, linear(normed, self[1])];
       const values = [...past[n].values, linear(normed, self[2])];
       const heard = this.attend(linear(normed, self[0]), keys, values);
-      state = this.after(state, linear(heard.mixed, self[3]), layer.norms[0]);
+      state = add(state, linear(heard.mixed, self[3]));
       see(state, heard.weights);
-      const asked = linear(this.before(state, layer.norms[1]), source[0]);
+      const asked = linear(normalise(state, layer.norms[1]), source[0]);
       const found = this.attend(asked, memory[n].keys, memory[n].values);
-      state = this.after(state, linear(found.mixed, source[3]), layer.norms[1]);
+      state = add(state, linear(found.mixed, source[3]));
       cross.push(found.weights);
       see(state, found.weights);
       state = this.fed(state, layer);
       see(state);
       return { keys, values };
     });
-    return { past, logProbs: this.next(this.final(state, "decoder")), cross };
+    return { past, logProbs: this.next(normalise(state, this.norms.decoder)), cross };
   }
 
   /** The generator: log-probabilities of all symbols (Part 2). */

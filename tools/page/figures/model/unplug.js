@@ -1,11 +1,10 @@
 // The model with parts switched off. A *cut* names one:
 //
 //   "encoder attention 0"    what self-attention adds in the first layer of the encoder becomes zero
-//   "decoder cross 2 head 1" the second head of that attention: its columns of the output projection become zero
 //   "mask"                   in decoder self-attention, each position of a prefix sees the whole prefix
 //   "positions"              no positional encoding is added, on either side
 
-import { linear } from "./arithmetic.js";
+import { add, linear, normalise } from "./arithmetic.js";
 import { Search } from "./search.js";
 
 const ATTENTIONS = { attention: 0, cross: 1 };
@@ -16,21 +15,12 @@ const silent = ({ weight, bias }) => ({
   bias: new Float32Array(bias.length),
 });
 
-/** An output projection whose columns for one head are zero; what the head finds is lost. */
-function deafTo(head, depth, { weight, bias }) {
-  const copy = weight.slice();
-  const width = weight.length / bias.length;
-  for (let from = head * depth; from < copy.length; from += width) copy.fill(0, from, from + depth);
-  return { weight: copy, bias };
-}
-
-/** A layer without a part, or without a head of it. */
-function layerWithout(layer, part, head, depth) {
+/** A layer without a part. */
+function layerWithout(layer, part) {
   if (part === "feed-forward") return { ...layer, narrow: silent(layer.narrow) };
   const attentions = [...layer.attentions];
   const [query, key, value, out] = attentions[ATTENTIONS[part]];
-  const less = head === undefined ? silent(out) : deafTo(head, depth, out);
-  attentions[ATTENTIONS[part]] = [query, key, value, less];
+  attentions[ATTENTIONS[part]] = [query, key, value, silent(out)];
   return { ...layer, attentions };
 }
 
@@ -48,18 +38,17 @@ function stepUnmasked(memory, past, id) {
   let states = ids.map((each, position) => this.embed(each, position, "decoder"));
   this.decoder.forEach((layer, n) => {
     const [self, source] = layer.attentions;
-    const normed = states.map((state) => this.before(state, layer.norms[0]));
+    const normed = states.map((state) => normalise(state, layer.norms[0]));
     const [queries, keys, values] = self.slice(0, 3).map((map) => normed.map((x) => linear(x, map)));
     states = states.map((state, i) => {
       const { mixed } = this.attend(queries[i], keys, values);
-      const heard = this.after(state, linear(mixed, self[3]), layer.norms[0]);
-      const asked = linear(this.before(heard, layer.norms[1]), source[0]);
+      const heard = add(state, linear(mixed, self[3]));
+      const asked = linear(normalise(heard, layer.norms[1]), source[0]);
       const found = this.attend(asked, memory[n].keys, memory[n].values);
-      const told = this.after(heard, linear(found.mixed, source[3]), layer.norms[1]);
-      return this.fed(told, layer);
+      return this.fed(add(heard, linear(found.mixed, source[3])), layer);
     });
   });
-  const last = this.final(states[states.length - 1], "decoder");
+  const last = normalise(states[states.length - 1], this.norms.decoder);
   return { past: ids, logProbs: this.next(last), cross: [] };
 }
 
@@ -72,9 +61,8 @@ export function unplugged(model, cuts) {
     if (cut === "mask") less.step = stepUnmasked;
     else if (cut === "positions") less.embed = embedAnywhere;
     else {
-      const [side, part, layer, , head] = cut.split(" ");
-      const number = head === undefined ? head : Number(head);
-      less[side][layer] = layerWithout(less[side][layer], part, number, model.depth);
+      const [side, part, layer] = cut.split(" ");
+      less[side][layer] = layerWithout(less[side][layer], part);
     }
   }
   return less;
