@@ -2313,9 +2313,8 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# In our run, nearly half of the sequences are exact after a hundred updates, and all at the end,
-# with a dip in between. The loss is a mean over tokens, so it cannot say how many sequences are
-# wrong; the counts can. To test a change of your own, edit a class above, run its cell, then run
+# Most sequences are exact after a few hundred updates, but from then on the count goes down as well as
+# up. The loss is a mean over tokens, so it cannot say how many sequences are wrong; the counts can. To test a change of your own, edit a class above, run its cell, then run
 # the training cell again. (Our models use PyTorch's norm: to try an edited `LayerNorm`, let
 # `layer_norm` make it.)
 
@@ -3983,7 +3982,7 @@ def seconds_of_two_decoders():
 
 
 # %% [markdown]
-# In our run it is five times as fast. Besides the cache, it helps that finished sentences leave the
+# It is several times as fast. Besides the cache, it helps that finished sentences leave the
 # batch.
 #
 # <a id="averaging"></a>
@@ -4509,7 +4508,7 @@ def attention_maps_figure():
 # <a id="figure-attention-maps"></a>
 # **Figure.** All attention maps of a sentence: a row for each layer, a column for each head, and
 # their mean at the right, with weights in hundredths. Look for staircases, for diagonals, and for
-# columns that are dark from top to bottom.
+# columns that are strong from top to bottom.
 #
 # In the notebook, `attention_explorer([attention_maps(translator_at_hand(), "…")])` maps your own
 # sentence.

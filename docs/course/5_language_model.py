@@ -229,14 +229,14 @@ with when_answered():
 # %% [markdown]
 # ## Task 7. A cache that rotates once and shares (code, hard, 45 minutes, 4 points)
 #
-# With the `CachedAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again at
+# With the `BeamAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again at
 # every step, and copies every shared head for its queries. Write a cache that does neither. It
 # keeps
 #
 # - `keys` (rows, groups, length, d_k), each rotated once, when it is new;
 # - `values` (rows, groups, length, d_k).
 #
-# Like `CachedAttention`, `forward` takes the states (B, beam, D) of one new position of each
+# Like `BeamAttention`, `forward` takes the states (B, beam, D) of one new position of each
 # hypothesis, and returns the attention's output (B, beam, D). `keep` gets the indices of the rows
 # to keep, in their new order. The first token has position 0. There is no dropout.
 #
