@@ -28,18 +28,27 @@ def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(1, size, size, dtype=torch.bool, device=device).tril()
 
 
+def is_open(mask: Tensor) -> Tensor:
+    """A mask as booleans; ValueError for one that is meant to be added to the scores."""
+    if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
+        raise ValueError(
+            "a mask holds 1 where a query may look, else 0: of 0 and −∞ make mask == 0"
+        )
+    return mask.bool()
+
+
 def attention(query, key, value, mask=None, dropout=None, bias=None):
     """Scaled dot-product attention (§3.2.1, Eq. 1).
 
     query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask and bias broadcast to
     (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S), after dropout. A mask
-    may also hold ones and zeros.
+    may also hold ones and zeros; ValueError for other numbers, such as PyTorch's 0 and −∞.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if mask is not None:
-        scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill(~is_open(mask), torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1)
     if dropout is not None:
         weights = dropout(weights)
@@ -78,6 +87,10 @@ class MultiHeadedAttention(nn.Module):
 
     def attend(self, q, k, v, mask) -> tuple[Tensor, Tensor]:
         """Attention in every head: q (B, H, T, d_k), k and v (B, H, S, d_k)."""
+        if q.is_cuda and torch.is_grad_enabled():  # in training nobody looks at the weights
+            rate = self.dropout.p if self.training else 0.0
+            mask = None if mask is None else is_open(mask)
+            return F.scaled_dot_product_attention(q, k, v, mask, rate), None
         return attention(q, k, v, mask, self.dropout)
 
     def join(self, heads: Tensor) -> Tensor:
@@ -88,7 +101,7 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()  # some fast kernels return none
+        self.attn = None if weights is None else weights.detach()  # a fused kernel returns none
         return self.join(heads)
 
 
@@ -122,6 +135,8 @@ class PositionalEncoding(nn.Module):
         self.register_buffer("pe", waves.unsqueeze(0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.size(1) > self.pe.size(1):
+            raise ValueError(f"{x.size(1)} positions, and max_len is {self.pe.size(1)}")
         return self.dropout(x + self.pe[:, : x.size(1)])
 
 
@@ -144,12 +159,12 @@ layer_norm = functools.partial(nn.LayerNorm, eps=1e-6)
 class SublayerConnection(nn.Module):
     """A sub-layer with dropout, sum and norm: (B, T, D) -> (B, T, D).
 
-    `norm_first=False` gives the paper's order (§3.1). `norm` takes the size and returns a norm.
+    `norm_first=False` gives the paper's order (§3.1).
     """
 
-    def __init__(self, size: int, dropout: float, norm_first: bool = True, norm=layer_norm):
+    def __init__(self, size: int, dropout: float, norm_first: bool = True):
         super().__init__()
-        self.norm = norm(size)
+        self.norm = layer_norm(size)
         self.dropout = nn.Dropout(dropout)
         self.norm_first = norm_first
 
@@ -162,12 +177,11 @@ class SublayerConnection(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward (§3.1): (B, S, D) -> (B, S, D)."""
 
-    def __init__(self, size, self_attn, feed_forward, dropout, norm_first=True, norm=layer_norm):
+    def __init__(self, size, self_attn, feed_forward, dropout, norm_first=True):
         super().__init__()
         self.self_attn = self_attn
         self.feed_forward = feed_forward
-        self.sublayer = clones(SublayerConnection(size, dropout, norm_first, norm), 2)
-        self.norm_first = norm_first
+        self.sublayer = clones(SublayerConnection(size, dropout, norm_first), 2)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, mask))
@@ -177,15 +191,12 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention and feed-forward (§3.1): (B, T, D) -> (B, T, D)."""
 
-    def __init__(
-        self, size, self_attn, src_attn, feed_forward, dropout, norm_first=True, norm=layer_norm
-    ):
+    def __init__(self, size, self_attn, src_attn, feed_forward, dropout, norm_first=True):
         super().__init__()
         self.self_attn = self_attn
         self.src_attn = src_attn
         self.feed_forward = feed_forward
-        self.sublayer = clones(SublayerConnection(size, dropout, norm_first, norm), 3)
-        self.norm_first = norm_first
+        self.sublayer = clones(SublayerConnection(size, dropout, norm_first), 3)
 
     def forward(self, x, memory, src_mask, tgt_mask) -> Tensor:
         x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))
@@ -193,18 +204,13 @@ class DecoderLayer(nn.Module):
         return self.sublayer[2](x, self.feed_forward)
 
 
-def final_norm(layer: EncoderLayer | DecoderLayer) -> nn.Module:
-    """The norm that ends a pre-norm stack, a copy of those in its layers; nothing in post-norm."""
-    return copy.deepcopy(layer.sublayer[0].norm) if layer.norm_first else nn.Identity()
-
-
 class Encoder(nn.Module):
-    """N encoder layers, then a norm where the layers normalize first: (B, S, D) -> (B, S, D)."""
+    """N encoder layers, then perhaps a norm: (B, S, D) -> (B, S, D)."""
 
-    def __init__(self, layer: EncoderLayer, N: int):
+    def __init__(self, layer: EncoderLayer, N: int, norm: nn.Module | None = None):
         super().__init__()
         self.layers = clones(layer, N)
-        self.norm = final_norm(layer)
+        self.norm = norm or nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         for layer in self.layers:
@@ -213,12 +219,12 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """N decoder layers, then a norm where the layers normalize first: (B, T, D) -> (B, T, D)."""
+    """N decoder layers, then perhaps a norm: (B, T, D) -> (B, T, D)."""
 
-    def __init__(self, layer: DecoderLayer, N: int):
+    def __init__(self, layer: DecoderLayer, N: int, norm: nn.Module | None = None):
         super().__init__()
         self.layers = clones(layer, N)
-        self.norm = final_norm(layer)
+        self.norm = norm or nn.Identity()
 
     def forward(self, x, memory, src_mask, tgt_mask) -> Tensor:
         for layer in self.layers:
@@ -265,13 +271,14 @@ class EncoderDecoder(nn.Module):
         return self.decoder(self.tgt_embed(tgt), memory, src_mask, tgt_mask)
 
 
-def start_weights(model: nn.Module) -> None:
-    """Draw initial weights for all linear maps."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+def start_weights(module: nn.Module) -> nn.Module:
+    """Draw initial weights for all linear maps of a module; returns it."""
+    for each in module.modules():
+        if isinstance(each, nn.Linear):
+            nn.init.xavier_uniform_(each.weight)
+            if each.bias is not None:
+                nn.init.zeros_(each.bias)
+    return module
 
 
 def make_model(
@@ -286,36 +293,31 @@ def make_model(
     norm_first=True,
     share_embeddings=False,
     max_len=5000,
-    attention=None,
-    feed_forward=None,
-    norm=None,
-    positions=None,
-    encoder_layer=None,
-    decoder_layer=None,
 ) -> EncoderDecoder:
     """A Transformer with fresh weights; the default sizes are the base model of Table 3.
 
-    `max_len` is the longest sequence. The last six arguments put other classes in place of ours;
-    `attention` is for self-attention, cross-attention stays plain. ValueError if vocabularies of
-    different sizes are to share one matrix.
+    `max_len` is the longest sequence. ValueError if vocabularies of different sizes are to share
+    one matrix.
     """
-    arguments = dict(locals())  # to build the same model again from a file
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
     # Every layer gets copies of these parts, so encoder and decoder share no weights.
-    self_attn = (attention or MultiHeadedAttention)(h, d_model, dropout)
+    self_attn = MultiHeadedAttention(h, d_model, dropout)
     src_attn = MultiHeadedAttention(h, d_model, dropout)
-    ff = (feed_forward or PositionwiseFeedForward)(d_model, d_ff, dropout)
-    around = (dropout, norm_first, norm or layer_norm)
-    source_layer = (encoder_layer or EncoderLayer)(d_model, self_attn, ff, *around)
-    target_layer = (decoder_layer or DecoderLayer)(d_model, self_attn, src_attn, ff, *around)
-    places = positions or PositionalEncoding
+    ff = PositionwiseFeedForward(d_model, d_ff, dropout)
+    source_layer = EncoderLayer(d_model, self_attn, ff, dropout, norm_first)
+    target_layer = DecoderLayer(d_model, self_attn, src_attn, ff, dropout, norm_first)
+    of_source, of_target = (layer_norm(d_model) if norm_first else None for _ in range(2))
     model = EncoderDecoder(
-        Encoder(source_layer, N),
-        Decoder(target_layer, N),
-        nn.Sequential(Embeddings(d_model, src_vocab), places(d_model, dropout, max_len)),
-        nn.Sequential(Embeddings(d_model, tgt_vocab), places(d_model, dropout, max_len)),
+        Encoder(source_layer, N, of_source),
+        Decoder(target_layer, N, of_target),
+        nn.Sequential(
+            Embeddings(d_model, src_vocab), PositionalEncoding(d_model, dropout, max_len)
+        ),
+        nn.Sequential(
+            Embeddings(d_model, tgt_vocab), PositionalEncoding(d_model, dropout, max_len)
+        ),
         Generator(d_model, tgt_vocab),
     )
     start_weights(model)
@@ -323,7 +325,6 @@ def make_model(
         matrix = model.tgt_embed[0].lut.weight
         model.src_embed[0].lut.weight = matrix
         model.generator.proj.weight = matrix
-    model.arguments = arguments
     return model
 
 
@@ -394,18 +395,17 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
     return factor * model_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def make_optimizer(model: EncoderDecoder, factor: float, warmup: int) -> tuple:
-    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
+def make_optimizer(model, factor: float, warmup: int, schedule=rate, optimizer=None) -> tuple:
+    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update.
+
+    Another optimizer needs a learning rate of 1, which the schedule multiplies.
+    """
     size = model.generator.proj.in_features
-    optimizer = torch.optim.Adam(
-        model.parameters(),
-        lr=1.0,  # times the schedule
-        betas=(0.9, 0.98),
-        eps=1e-9,
-        fused=True,
+    optimizer = optimizer or torch.optim.Adam(
+        model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda updates: rate(updates + 1, size, factor, warmup)
+        optimizer, lambda updates: schedule(updates + 1, size, factor, warmup)
     )
     return optimizer, scheduler
 
@@ -435,12 +435,13 @@ def run_epoch(
     mode="train",
     accum_iter=1,
     train_state=None,
-    log=None,
+    clip=None,
+    autocast=None,
 ) -> tuple[float, TrainState]:
     """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state.
 
-    With `mode="eval"` the model is only evaluated. `log` is called after each update with the sum
-    of losses and the tokens so far. ValueError if the mode is unknown or there is no target token.
+    With `mode="eval"` the model is only evaluated. ValueError if the mode is unknown or there is no
+    target token.
     """
     if mode not in ("train", "eval"):
         raise ValueError(f'mode must be "train" or "eval", got {mode!r}')
@@ -452,7 +453,7 @@ def run_epoch(
     for group in grouped(data_iter, accum_iter):
         ntokens = sum(batch.ntokens for batch in group)  # of the whole update
         for batch in group:
-            with torch.set_grad_enabled(training):
+            with torch.set_grad_enabled(training), autocast or contextlib.nullcontext():
                 states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
                 batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
             if training:
@@ -460,6 +461,8 @@ def run_epoch(
             loss_sum = loss_sum + batch_sum  # a tensor: .item() would make the CPU wait for the GPU
             state.samples += len(batch.src)
         if training:
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
@@ -467,8 +470,6 @@ def run_epoch(
             state.step += 1
         tokens += ntokens
         state.tokens += ntokens
-        if log is not None:
-            log(loss_sum, tokens)
     if not tokens:
         raise ValueError("no target tokens: was this iterator already used up?")
     return float(loss_sum / tokens), state
