@@ -68,6 +68,8 @@ def opened(browser, path: Path, width: int = 1360, theme: str = "light", folds: 
     set_folds(page, folds, True)
     visible = "part => { part.style.contentVisibility = 'visible' }"
     page.evaluate(f"document.querySelectorAll('article > *').forEach({visible})")
+    # What was far away fetches its letters now, and only then a formula has its width.
+    page.evaluate("document.fonts.ready.then(() => new Promise(requestAnimationFrame))")
     return page
 
 

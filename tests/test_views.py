@@ -77,7 +77,7 @@ def test_scores_are_those_of_the_translations_on_file(at, multi30k, monkeypatch)
     monkeypatch.setenv("MULTI30K_DIR", multi30k)
     for entry in records.read("scores")["scores"]:
         languages = ("en", "de") if entry["row"] == "en-de" else ("de", "en")
-        references = [pair[1] for pair in at.find_multi30k(languages).pairs(entry["split"])]
+        references = [pair[1] for pair in at.read_multi30k(languages).pairs(entry["split"])]
         path = f"translations/{entry['row']}.{entry['run']}.{entry['split']}.txt"
         translations = (records.RESULTS / path).read_text("utf-8").split("\n")[:-1]
         found, _ = at.corpus_bleu(translations, references, languages[1])

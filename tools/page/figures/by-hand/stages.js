@@ -15,7 +15,7 @@ export const STAGES = [
   {
     name: "mask",
     formula: ({ mask }) => (mask ? "not later" : "all open"),
-    code: "scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)",
+    code: "scores.masked_fill(~is_open(mask), torch.finfo(scores.dtype).min)",
   },
   { name: "softmax", formula: () => "weight w", code: "scores.softmax(dim=-1)" },
   { name: "mix", formula: () => "w · value", code: "weights @ value" },
