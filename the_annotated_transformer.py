@@ -5728,7 +5728,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError as error:
-        raise UserError(f"{path} was not written ({error.strerror}): free some space") from error
+        way = "free some space, or use another folder"
+        raise UserError(f"{path} was not written ({error.strerror}): {way}") from error
     finally:
         beside.unlink(missing_ok=True)  # what is left of it
 
@@ -5808,8 +5809,14 @@ def seed_of(*what: object) -> int:
     return random.Random(" ".join(map(str, what))).getrandbits(60)
 
 
-def batches_of_epoch(config: Config, train: IdPairs, epoch: int, multiple: int = 1) -> list:
+def multiple_of_lengths(config: Config) -> int:
+    """What the lengths of a batch are rounded up to."""
+    return 8 if choose_device().type == "cuda" and config.max_len % 8 == 0 else 1
+
+
+def batches_of_epoch(config: Config, train: IdPairs, epoch: int) -> list[list[int]]:
     """The sentence numbers of each batch of an epoch, which counts from 1."""
+    multiple = multiple_of_lengths(config)
     pass_number, share = divmod(epoch - 1, config.shares)
     generator = torch.Generator().manual_seed(seed_of(config.seed, "pass", pass_number))
     chosen = torch.randperm(len(train), generator=generator)[share :: config.shares].sort().values
@@ -5944,9 +5951,11 @@ def settings_of(folder: Path) -> Config:
 def refuse_changes(config: Config, folder: Path) -> None:
     """UserError if a run has other settings than those that are given; `epochs` may differ."""
     before = settings_of(folder)
+    if config.data not in ("multi30k", "builtin"):
+        config = dataclasses.replace(config, data=str(Path(config.data).expanduser().resolve()))
     for name, value in vars(config).items():
         theirs = getattr(before, name)
-        if name not in ("data", "epochs") and value is not None and value != theirs:
+        if name != "epochs" and value is not None and value != theirs:
             way = "`resume` continues it, or use another folder"
             raise UserError(f"{folder} has {name} {theirs}, not {value}: {way}")
 
@@ -5970,30 +5979,29 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     ):
         raise UserError("--compile needs a C++ compiler on a CPU: install g++, or leave it out")
     refuse_without_cache(config)  # before hours of encoding
-    torch.manual_seed(config.seed)
+    corpus.pairs("val")  # it is needed, too
     if config.init_from:
         with readable(config.init_from):
             before = load_trained_model(config.init_from)
         vocabularies = before.vocabularies
         if isinstance(vocabularies[0], Vocabulary) and before.languages != corpus.languages:
             raise UserError(f"--init-from {config.init_from} knows the words of {before.languages}")
-        for name in ("h", "norm_first", *PARTS):  # which no weight shows
-            if (theirs := getattr(before.config, name)) != getattr(config, name):
+        for name, theirs in vars(before.config).items():
+            if not name.endswith("dropout") and theirs != getattr(config, name):
                 raise UserError(f"--init-from {config.init_from} has {name} {theirs}: use the same")
     else:
         vocabularies = learn_vocabularies(corpus, config)
     write_ids(folder, corpus, vocabularies, config.max_len)
     write_vocabularies(folder, vocabularies)
     train = IdPairs(folder)
-    config = choose_settings(config, train)
+    if config.shares > len(train):
+        raise UserError(f"--shares {config.shares} is more than the {len(train):,} training pairs")
+    config = choose_settings(dataclasses.replace(config, data=corpus.place or config.data), train)
     torch.manual_seed(config.seed)
     model = build_model(config, *map(len, vocabularies))
     if config.init_from:
-        try:
-            load_weights(model, own_weights(before.model))
-        except ValueError as error:
-            raise UserError(f"--init-from {config.init_from}: {error}; use its sizes") from None
-    facts = {"max_len": config.max_len, "config": config, "data": corpus.place or corpus.name}
+        load_weights(model, own_weights(before.model))
+    facts = {"max_len": config.max_len, "config": config, "data": corpus.place}
     facts["longest"] = int(train.lengths[:, 0].max()) - 1
     name = folder.resolve().name
     translator = Translator(name, model, corpus.name, corpus.languages, vocabularies, **facts)
@@ -6241,6 +6249,22 @@ def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
     )
 
 
+def restored_optimizer(config: Config, model: nn.Module, train: IdPairs, last: dict) -> tuple:
+    """Optimizer and schedule of a run, as its checkpoint `last` left them."""
+    total = config.epochs * updates_per_epoch(config, train)
+    falling = functools.partial(linear_rate, total=total)
+    schedule = falling if config.schedule == "linear" else rate
+    optimizer, scheduler = make_optimizer(
+        model, config.factor, config.warmup, schedule, adamw(model, config.weight_decay)
+    )
+    groups = optimizer.state_dict()["param_groups"]  # of the settings, not of the checkpoint
+    optimizer.load_state_dict({"state": last["optimizer"], "param_groups": groups})
+    scheduler.last_epoch = last["updates"]
+    for group, curve in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+        group["lr"] = curve(last["updates"])
+    return optimizer, scheduler
+
+
 @dataclass
 class Run:
     """All that one rank needs to train; `open_run` reads it from a folder."""
@@ -6288,17 +6312,7 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
         longest = about["longest"]
         translator = Translator(*facts, config.max_len, config, about["data"], longest)
     model.to(worker.device)
-    total = config.epochs * updates_per_epoch(config, train)
-    falling = functools.partial(linear_rate, total=total)
-    schedule = falling if config.schedule == "linear" else rate
-    optimizer, scheduler = make_optimizer(
-        model, config.factor, config.warmup, schedule, adamw(model, config.weight_decay)
-    )
-    groups = optimizer.state_dict()["param_groups"]  # of the settings, not of the checkpoint
-    optimizer.load_state_dict({"state": last["optimizer"], "param_groups": groups})
-    scheduler.last_epoch = last["updates"]
-    for group, curve in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-        group["lr"] = curve(last["updates"])
+    optimizer, scheduler = restored_optimizer(config, model, train, last)
     net = model
     loss_compute = LossInChunks(
         model.generator, LabelSmoothing(len(vocabularies[1]), PAD, config.smoothing)
@@ -6340,8 +6354,7 @@ def train_epoch(run: Run, epoch: int) -> dict:
     config = run.config
     worker = run.worker
     torch.manual_seed(seed_of(config.seed, epoch, worker.rank))
-    multiple = 8 if worker.device.type == "cuda" and config.max_len % 8 == 0 else 1
-    batches = batches_of_epoch(config, run.train, epoch, multiple)
+    batches = batches_of_epoch(config, run.train, epoch)
     begin = time.perf_counter()
     state = TrainState()
     loss_sum = 0.0
@@ -6349,7 +6362,7 @@ def train_epoch(run: Run, epoch: int) -> dict:
         tokens = state.tokens
         start = time.perf_counter()
         loss, state = run_epoch(
-            load_batches(run.train, piece, worker, multiple),
+            load_batches(run.train, piece, worker, multiple_of_lengths(config)),
             run.net,
             run.loss_compute,
             run.optimizer,
@@ -6426,19 +6439,18 @@ def quality(entry: dict) -> tuple[float, float]:
     return (entry["bleu"] if entry["bleu"] >= 1 else 0.0, -entry["nll"])
 
 
-def recent_epochs(run: Run) -> list[Path]:
-    """The files with the weights of the last epochs."""
-    first = run.config.epochs - run.config.average + 1
-    names = [f"epoch-{n}.safetensors" for n in range(max(1, first), run.config.epochs + 1)]
+def epoch_files(run: Run, last: int, number: int) -> list[Path]:
+    """The weights of up to `number` epochs, of which `last` is the last one."""
+    names = [f"epoch-{n}.safetensors" for n in range(max(1, last - number + 1), last + 1)]
     return [run.folder / name for name in names if (run.folder / name).is_file()]
 
 
-def mean_of_recent(run: Run) -> EncoderDecoder:
-    """A model with the mean of the weights of the last epochs."""
+def mean_of(run: Run, files: Sequence[Path]) -> EncoderDecoder:
+    """A model with the mean of the weights in these files."""
     from safetensors.torch import load_file
 
     def models() -> Iterator[EncoderDecoder]:
-        for path in recent_epochs(run):
+        for path in files:
             load_weights(model, load_file(path))
             yield model
 
@@ -6459,18 +6471,22 @@ def save(run: Run, entry: dict) -> None:
         write_file(run.folder / f"epoch-{entry['epoch']}.safetensors", weights)
     updates = run.scheduler.last_epoch
     write_checkpoint(run.folder, run.model, run.history, run.optimizer, updates)
-    publish(run)
+    write_best(run)
 
 
-def publish(run: Run) -> None:
+def write_best(run: Run) -> None:
     """Write the log, and the model if the newest entry is the best; remove old weights."""
     lines = "".join(f"{json.dumps(each)}\n" for each in run.history)
     write_file(run.folder / "log.jsonl", lines)
-    if run.history and run.history[-1] is max(run.history, key=quality):
-        averaged = run.history[-1]["averaged"] > 0
-        model = mean_of_recent(run) if averaged else run.model
-        write_file(run.folder / "model.safetensors", bytes_of_weights(model))
-    for path in set(run.folder.glob("epoch-*.safetensors")) - set(recent_epochs(run)):
+    needed = epoch_files(run, run.config.epochs, run.config.average)
+    if run.history:
+        newest = run.history[-1]
+        averaged = epoch_files(run, newest["epoch"], newest["averaged"])
+        if newest is max(run.history, key=quality):
+            model = mean_of(run, averaged) if averaged else run.model
+            write_file(run.folder / "model.safetensors", bytes_of_weights(model))
+        needed += averaged  # may be written again at the next start
+    for path in set(run.folder.glob("epoch-*.safetensors")) - set(needed):
         path.unlink()
 
 
@@ -6483,7 +6499,7 @@ def publish(run: Run) -> None:
 
 
 # %%
-def keep(run: Run, model: EncoderDecoder, entry: dict, begin: float) -> float:
+def validate_and_save(run: Run, model: EncoderDecoder, entry: dict, begin: float) -> float:
     """Validate and save; the minutes that the slowest rank has needed since `begin`."""
     entry |= validate(run, model)
     finite(entry["nll"], entry["epoch"])  # before useless weights are saved
@@ -6504,13 +6520,15 @@ def fit(run: Run, minutes: float = math.inf) -> str:
     begin = time.perf_counter() - before
     for epoch in range(run.done + 1, run.config.epochs + 1):
         entry = {"epoch": epoch, "averaged": 0, **train_epoch(run, epoch)}
-        if keep(run, run.model, entry, begin) >= minutes + before / 60:
+        if validate_and_save(run, run.model, entry, begin) >= minutes + before / 60:
             break
     if run.done < run.config.epochs:
         return "stopped"
-    number = max(run.worker.gather(len(recent_epochs(run))))
-    if number > 1 and run.history[-1]["averaged"] == 0:
-        keep(run, mean_of_recent(run), {"epoch": run.done, "averaged": number}, begin)
+    run.worker.gather(None)  # waits until the first rank has written its files
+    files = epoch_files(run, run.done, run.config.average)
+    if len(files) > 1 and run.history[-1]["averaged"] == 0:
+        entry = {"epoch": run.done, "averaged": len(files)}
+        validate_and_save(run, mean_of(run, files), entry, begin)
     return "finished"
 
 
@@ -6557,7 +6575,7 @@ def train_model(
             run = open_run(folder, worker, config.epochs)
             if worker.rank == 0:
                 write_about(folder, run.translator, run.config)  # of more epochs, perhaps
-                publish(run)
+                write_best(run)  # what a killed start may have left undone
             worker.say(header(run))
             ended = fit(run, minutes)
             best = max(run.history, key=quality)
@@ -6832,9 +6850,9 @@ def evaluate(
 
 def corpus_of(translator: Translator) -> Corpus:
     """The corpus that a model was trained on; UserError for one that came from Python."""
-    if not translator.data and translator.corpus not in ("Multi30k", BUILTIN):
+    if not translator.data:
         raise UserError(f"where is the text of {translator.corpus}? Name it with --data")
-    return find_corpus(translator.data or translator.corpus, translator.languages)
+    return find_corpus(translator.data, translator.languages)
 
 
 def run_evaluate(

@@ -93,6 +93,7 @@ SETTINGS = {
     "--max-len 3": "3",
     "--data builtin --languages fr-en": "fr",
     "--init-from none": "none",
+    "--shares 1000": "1000 pairs",
 }
 
 

@@ -288,11 +288,12 @@ def encoded(tmp_path_factory) -> tuple[tutorial.IdPairs, list]:
 
 @pytest.mark.parametrize("budget, multiple", [(64, 8), (100, 16), (33, 1)])
 def test_batches_from_disk_are_those_of_lists_and_their_padding_keeps_the_budget(
-    encoded, budget, multiple
+    encoded, monkeypatch, budget, multiple
 ):
     """Sentences of nine tokens, padded to sixteen, do not take twice the memory."""
     train, pairs = encoded
-    batches = tutorial.batches_of_epoch(Config(batch_tokens=budget), train, 1, multiple)
+    monkeypatch.setattr(tutorial, "multiple_of_lengths", lambda _: multiple)
+    batches = tutorial.batches_of_epoch(Config(batch_tokens=budget), train, 1)
     loaded = tutorial.load_batches(train, batches, WORKER, multiple)
     for numbers, found in zip(batches, loaded, strict=True):
         expected = tutorial.collate([pairs[number] for number in numbers])

@@ -328,6 +328,7 @@ def test_what_a_cell_is_depends_on_its_code_and_its_output(code, output, kind, n
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_notebook_runs_alone_in_an_empty_folder(tmp_path, monkeypatch):
     alone, done = tmp_path / "alone.ipynb", tmp_path / "done.ipynb"

@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import filelock
 import forks
@@ -33,12 +34,8 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("way", ["train", "resume"])
-def test_a_run_that_stopped_ends_like_one_that_did_not(run, whole, small_config, tmp_path, way):
-    """`train` needs the text, wherever it lies now; `resume` needs nothing but the folder."""
-    config = None
-    if way == "train":
-        text = shutil.copytree(small_config.data, tmp_path / "elsewhere")
-        config = dataclasses.replace(small_config, data=str(text))
+def test_a_run_that_stopped_ends_like_one_that_did_not(run, whole, small_config, way):
+    config = small_config if way == "train" else None
     assert tutorial.train_model(config, run, minutes=1e-9) == "finished"
     assert_same_run(run, whole)
     assert [entry["averaged"] for entry in log_of(run)] == [0, 0, 2]
@@ -76,17 +73,32 @@ def test_a_run_goes_further_by_train_or_by_resume(small_config, tmp_path, capsys
 
 
 def test_other_settings_than_those_of_the_run_are_refused(small_config, run, tmp_path):
-    """The text is not read again."""
-    text = Path(shutil.copytree(small_config.data, tmp_path / "text"))
-    config = dataclasses.replace(small_config, data=str(text))
     before = contents(run)
     changes = {"d_model": 32, "norm_first": False, "warmup": 3, "seed": 2, "weight_decay": 0.1}
     for name, value in changes.items():
         with pytest.raises(UserError, match=f"{run} .*{name}.*{value}"):
-            tutorial.train_model(dataclasses.replace(config, **{name: value}), run)
+            tutorial.train_model(dataclasses.replace(small_config, **{name: value}), run)
     assert contents(run) == before
+
+
+def test_the_text_of_a_run_is_not_read_again_and_another_is_refused(
+    small_config, tmp_path, monkeypatch
+):
+    text = Path(shutil.copytree(small_config.data, tmp_path / "one" / "text"))
+    other = shutil.copytree(text, tmp_path / "two" / "text")
+    run = tmp_path / "run"
+    monkeypatch.chdir(tmp_path / "one")
+    config = dataclasses.replace(small_config, data="text", epochs=1)
+    tutorial.train_model(config, run)
+    for place in (other, "multi30k"):
+        with pytest.raises(UserError, match=f"{run} .*{text}"):
+            tutorial.train_model(dataclasses.replace(config, data=str(place)), run)
+    monkeypatch.chdir(tmp_path / "two")
+    with pytest.raises(UserError, match=f"{run} .*{text}"):
+        tutorial.train_model(config, run)
     shutil.rmtree(text)
-    assert tutorial.train_model(config, run) == "finished"
+    assert tutorial.train_model(dataclasses.replace(config, data=str(text)), run) == "finished"
+    assert tutorial.train_model(None, run) == "finished"
 
 
 @pytest.mark.parametrize("schedule, epochs", [("linear", 3), ("linear", 1), ("inverse_sqrt", 3)])
@@ -154,7 +166,8 @@ def test_a_run_starts_with_the_weights_and_words_of_a_model(
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"d_ff": 64}, "feed_forward"),
+        ({"d_ff": 64}, "d_ff 32"),
+        ({"vocab_size": 50, "share_embeddings": True}, "share_embeddings False"),
         ({"h": 4}, "h 2"),  # the weights would fit, as they do below
         ({"attention": "rotary"}, "attention plain"),
         ({"norm_first": False}, "norm_first True"),
@@ -216,6 +229,25 @@ def test_the_mean_is_of_the_last_epochs_also_where_the_end_was_put_off(small_con
         assert torch.equal(value, last["model"][name])
     means = [(entry["epoch"], entry["averaged"]) for entry in last["history"] if entry["averaged"]]
     assert means == [(2, 2), (3, 2), (6, 2)]
+
+
+@pytest.mark.parametrize("epochs", [3, 9])
+def test_a_run_whose_mean_was_best_goes_on_although_it_is_stopped_at_once(
+    small_config, tmp_path, monkeypatch, epochs
+):
+    monkeypatch.setattr(tutorial, "quality", lambda entry: (entry["epoch"], entry["averaged"]))
+    tutorial.train_model(dataclasses.replace(small_config, epochs=2, average=2), tmp_path)
+    mean = weights_of(tmp_path)
+    for _ in range(2):
+        with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+            stopped.setattr(tutorial, "fit", Mock(side_effect=KeyboardInterrupt))
+            tutorial.train_model(None, tmp_path, epochs=epochs)
+        assert weights_of(tmp_path).keys() == mean.keys()
+        for name, value in weights_of(tmp_path).items():
+            assert torch.equal(value, mean[name]), name
+    tutorial.train_model(None, tmp_path, epochs=epochs)
+    means = [entry for entry in saved(tmp_path)["history"] if entry["averaged"]]
+    assert [(entry["epoch"], entry["averaged"]) for entry in means] == [(2, 2), (epochs, 2)]
 
 
 class Running(torch.nn.Module):

@@ -12,7 +12,7 @@ import torch
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import flops, speed
+from tools.results import flops, outside, speed
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 TINY = dataclasses.replace(speed.SMALL, data="builtin", N=2, d_model=16, d_ff=32, batch_tokens=64)
@@ -39,40 +39,42 @@ def batch() -> at.Batch:
     return at.collate([([*src, at.END], tgt) for src, tgt in pairs])
 
 
-@pytest.fixture
-def ours() -> at.EncoderDecoder:
-    model = at.make_model(11, 13, N=2, d_model=16, d_ff=32, h=4).eval()
-    at.use_fast_dropout(model)
-    return model
-
-
 def loss_of(model: torch.nn.Module, batch: at.Batch) -> torch.Tensor:
     criterion = at.LabelSmoothing(13, at.PAD, TINY.smoothing)
     states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
     return at.SimpleLossCompute(model.generator, criterion)(states, batch.tgt_y, 1)[0]
 
 
-def test_nn_transformer_computes_what_ours_computes(ours, batch, monkeypatch):
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_nn_transformer_computes_what_ours_computes(batch, monkeypatch, norm_first):
     """The same weights give the same states at real positions, and the same loss."""
     monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)  # our norms
-    theirs = speed.TorchModel((range(11), range(13)), TINY)
+    config = dataclasses.replace(TINY, norm_first=norm_first)
+    ours = at.build_model(config, 11, 13)
+    theirs = outside.TorchModel(ours, config).eval()
     attentions = [m for m in theirs.modules() if isinstance(m, torch.nn.MultiheadAttention)]
     assert {attention.dropout for attention in attentions} == {TINY.attention_dropout}
-    for side in ("encoder", "decoder"):
-        stack = getattr(ours, side)
-        core = getattr(theirs.core, side)
-        for one, other in zip(stack.layers, core.layers, strict=True):
-            at.copy_layer(one, other)
-        with torch.no_grad():
-            core.norm.weight.copy_(stack.norm.weight.normal_())
-            core.norm.bias.copy_(stack.norm.bias.normal_())
-    for name in ("src_embed", "tgt_embed", "generator"):
-        theirs.get_submodule(name).load_state_dict(ours.get_submodule(name).state_dict())
-    theirs.eval()
+    at.draw_weights(theirs)
     inputs = batch.src, batch.tgt, batch.src_mask, batch.tgt_mask
     real = batch.tgt_y != at.PAD
-    torch.testing.assert_close(theirs(*inputs)[real], ours(*inputs)[real])
+    torch.testing.assert_close(theirs(*inputs)[real], ours.eval()(*inputs)[real])
     torch.testing.assert_close(loss_of(theirs, batch), loss_of(ours, batch))
+
+
+def test_nn_transformer_trains_and_goes_on_as_if_it_had_not_been_stopped(tmp_path, monkeypatch):
+    config = dataclasses.replace(TINY, epochs=3, average=2, batch_tokens=2000)
+    outside.train_outside(config, tmp_path / "whole")
+    fit = at.fit
+    monkeypatch.setattr(at, "fit", lambda run: fit(run, minutes=1e-9))
+    for _ in range(3):
+        outside.train_outside(config, tmp_path / "pieces")
+    whole, pieces = (
+        torch.load(tmp_path / name / "last.pt")["model"] for name in ("whole", "pieces")
+    )
+    for name, weight in whole.items():
+        assert torch.equal(weight, pieces[name]), name
+    losses = [entry["loss"] for entry in at.open_run(tmp_path / "whole", WORKER).history[:3]]
+    assert losses[2] < losses[0]
 
 
 def test_the_count_of_operations_is_that_of_pytorch():

@@ -342,19 +342,6 @@ def test_the_schedule_is_planned_for_the_epochs_that_were_asked_for(small_config
     assert one.warmup == max(1, updates // 4)
 
 
-@pytest.mark.parametrize("multiple", [1, 4, 8])
-def test_a_batch_keeps_to_its_positions_after_its_lengths_are_rounded(small_run, multiple):
-    """Up to multiples that are good for a GPU, which would make short sentences cost more."""
-    config = at.settings_of(small_run)
-    train = at.IdPairs(small_run)
-    batches = at.batches_of_epoch(config, train, 1, multiple)
-    worker = at.Worker(0, 1, torch.device("cpu"))
-    for batch in at.load_batches(train, batches, worker, multiple):
-        for ids in (batch.src, batch.tgt):
-            assert ids.size(1) % multiple == 0
-            assert ids.numel() <= config.batch_tokens
-
-
 @pytest.mark.parametrize("edit", [{"weight_decay": 5.0}, {"factor": 0.2}, {"smoothing": 0.5}])
 def test_an_edited_setting_acts_when_a_run_goes_on(stopped_run, whole, tmp_path, edit):
     run = shutil.copytree(stopped_run, tmp_path / "run")

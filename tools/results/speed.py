@@ -21,18 +21,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
 
 import the_annotated_transformer as at
 from tools import records
 from tools.results import ctranslate
 from tools.results.flops import training_flops
+from tools.results.outside import TorchModel
 
 CPU = torch.device("cpu")
 FAST = "bf16" if at.gains_from_bf16(CPU) else "fp32"  # the faster format of this CPU
@@ -86,35 +86,6 @@ CASES = {case.name: case for case in all_cases()}
 # One measurement ----------------------------------------------------------------------------------
 
 
-class TorchModel(nn.Module):
-    """nn.Transformer between our embeddings and our generator, called like our model."""
-
-    def __init__(self, vocabularies: Sequence, config: at.Config):
-        super().__init__()
-        D = config.d_model
-        dropout = config.dropout
-        source, target = map(len, vocabularies)
-        self.core = nn.Transformer(
-            D, config.h, config.N, config.N, config.d_ff, dropout,
-            layer_norm_eps=1e-6, batch_first=True, norm_first=True,
-        )  # fmt: skip
-        for module in self.core.modules():  # without this dropout, a fused kernel works on CPUs
-            if isinstance(module, nn.MultiheadAttention):
-                module.dropout = config.attention_dropout
-        positions = at.PositionalEncoding(D, dropout)
-        self.src_embed = nn.Sequential(at.Embeddings(D, source), positions)
-        self.tgt_embed = nn.Sequential(at.Embeddings(D, target), positions)
-        self.generator = at.Generator(D, target)
-
-    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask: Tensor) -> Tensor:
-        closed = ~src_mask.squeeze(1)
-        causal = ~at.subsequent_mask(tgt.size(1))[0].to(tgt.device)  # hides a target's padding, too
-        return self.core(
-            self.src_embed(src), self.tgt_embed(tgt), tgt_mask=causal,
-            src_key_padding_mask=closed, memory_key_padding_mask=closed, tgt_is_causal=True,
-        )  # fmt: skip
-
-
 class Training:
     """A training. Every code has the same loss, optimizer and loop.
 
@@ -133,7 +104,7 @@ class Training:
         self.autocast = run.autocast()
         self.words = len(run.translator.vocabularies[1])
         if case.code == "torch":
-            self.net = self.model = TorchModel(run.translator.vocabularies, config)
+            self.net = self.model = TorchModel(run.model, config)
         criterion = at.LabelSmoothing(self.words, at.PAD, config.smoothing)
         self.loss_compute = at.SimpleLossCompute(self.model.generator, criterion)
         self.means = at.make_optimizer(self.model, 1.0, 1000)
