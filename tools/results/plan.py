@@ -109,13 +109,43 @@ TRIALS = {  # the rows of their table: a run, and what it tries
     "recipe-1": "the recipe: 1,280 positions a batch, dropout 0.25",
     "search-whole-dropout-10": "the recipe with dropout 0.1",
 }
-WATCHED = "base-seed-1"  # learning.json shows how it learns
-RUNS[WATCHED] = recipe(epochs=5, warmup=None, factor=None)
+WATCHED = FULL[0]  # learning.json shows how it learns
+
+# What a sceptic asks ------------------------------------------------------------------------------
+
+OUTSIDE = "nn-transformer-1"  # the recipe with PyTorch's layers and initial weights: outside.py
+PAPER = "paper-schedule-1"
+RUNS |= {OUTSIDE: recipe(), PAPER: recipe(schedule="inverse_sqrt")}
+
+FACTORS = (0.375, 0.75, 1.5)  # of the learning rate
+NORM_ORDERS = {True: "pre-norm", False: "post-norm"}
+RUNS |= {
+    f"{name}-{factor}": trial(norm_first=norm_first, factor=factor)
+    for norm_first, name in NORM_ORDERS.items()
+    for factor in FACTORS
+}
+
+HALF_BATCH = {"batch_tokens": 1280, "warmup": 500}
+IDEAS = {  # beside search-batch-1280, each a change of the paper's architecture or training
+    "idea-width-256": {"d_model": 256, "d_ff": 1024, "h": 4},
+    "idea-heads-6": {"h": 6},
+    "idea-smoothing-0.2": {"smoothing": 0.2},
+    "idea-batch-640": {"batch_tokens": 640, "warmup": 1000},
+    "idea-weight-decay": {"weight_decay": 0.1},
+    "idea-attention-dropout": {"attention_dropout": 0.1},
+}
+RUNS |= {name: trial(**HALF_BATCH | change) for name, change in IDEAS.items()}
 
 
 def beside(run: str) -> set[str]:
     """The runs that stand in one table with a run, and itself."""
-    tables = {run for row in scored() for run in row.runs}, {*TRIALS}
+    orders = {f"{name}-{factor}" for name in NORM_ORDERS.values() for factor in FACTORS}
+    tables = (
+        {run for row in scored() for run in row.runs} | {OUTSIDE, PAPER},
+        {*TRIALS},
+        orders,
+        {"search-batch-1280", *IDEAS},
+    )
     return {run}.union(*(table for table in tables if run in table))
 
 

@@ -12,7 +12,7 @@ import torch
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import learning, plan
+from tools.results import learning, outside, plan
 
 
 def folder_of(name: str) -> Path:
@@ -74,6 +74,8 @@ def train(name: str) -> None:
     if name == plan.WATCHED:
         learning.train_watched(config, folder)
         learning.put_on_record(folder, now)
+    elif name == plan.OUTSIDE:
+        outside.train_outside(config, folder)
     else:
         at.train_model(config, folder)
     records.write(f"runs/{name}", record_of(name))
