@@ -119,7 +119,8 @@ def test_the_shipped_model_is_the_best_seed_on_validation_and_its_card_says_what
 
 
 def test_runs_on_record_are_those_of_the_plan(copy):
-    for name in plan.RUNS:
+    on_record = [path.stem for path in (records.RESULTS / "runs").iterdir()]
+    for name in on_record:
         train.check_plan(name)
     settings = records.read("runs/recipe-2")["summary"]["settings"]
     change("runs/recipe-2", settings=settings | {"dropout": 0.7})
