@@ -6161,8 +6161,8 @@ class Worker:
             print(text, flush=True)
 
 
-def this_worker() -> Worker:
-    """The process that this is among those that torchrun has started, with its device."""
+def start_worker() -> Worker:
+    """This process as one of those that torchrun has started; it takes its device for good."""
     rank, ranks, local = (
         int(os.environ.get(name, usual))
         for name, usual in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
@@ -6562,7 +6562,7 @@ def train_model(
     config = config or settings_of(folder)  # UserError if there is no run
     if epochs is not None:
         config = dataclasses.replace(config, epochs=epochs)
-    worker = this_worker()
+    worker = start_worker()
     about = folder / "config.json"
     with held(folder) if worker.rank == 0 else contextlib.nullcontext():
         if worker.rank == 0 and about.is_file():
@@ -6609,7 +6609,7 @@ def train_model(
 # %%
 def bytes_of_weights(model: nn.Module, int8: bool = False) -> bytes:
     """The weights in safetensors format; `int8` rounds matrices."""
-    from safetensors.torch import save
+    from safetensors.torch import save as to_bytes
 
     weights = {name: value.cpu() for name, value in own_weights(model).items()}
     for name, value in list(weights.items()):
@@ -6617,7 +6617,7 @@ def bytes_of_weights(model: nn.Module, int8: bool = False) -> bytes:
             steps = value.abs().amax(dim=1).clamp(min=1e-30) / 127  # a row may be all zeros
             weights[name] = (value / steps.unsqueeze(1)).round().to(torch.int8)
             weights[f"{name}.steps"] = steps
-    return save(weights)
+    return to_bytes(weights)
 
 
 def write_vocabularies(folder: Path, vocabularies: tuple) -> None:
@@ -6768,8 +6768,8 @@ def parts_that_fit(translator: Translator, text: str) -> list[str]:
         return [text]
     middle = len(text) // 2
     space = text.rfind(" ", 1, middle)
-    cut = middle if space < 0 else space
-    halves = text[:cut], text[cut:]
+    end = middle if space < 0 else space
+    halves = text[:end], text[end:]
     return [part for half in halves for part in parts_that_fit(translator, half)]
 
 

@@ -43,7 +43,7 @@ def train_watched(config: at.Config, folder: Path) -> None:
     if not (folder / "config.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         at.prepare(config, folder)
-    run = at.open_run(folder, at.this_worker())
+    run = at.open_run(folder, at.start_worker())
     notes = folder.with_name(f"{folder.name}-learning.json")
     step = run.scheduler.step
     of_epoch = at.updates_per_epoch(run.config, run.train)

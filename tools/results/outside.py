@@ -64,7 +64,7 @@ def train_outside(config: at.Config, folder: Path) -> None:
     if not (folder / "config.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         at.prepare(config, folder)
-    run = at.open_run(folder, at.this_worker())
+    run = at.open_run(folder, at.start_worker())
     last = torch.load(folder / "last.pt", weights_only=True, map_location="cpu")
     torch.manual_seed(config.seed)
     run.net = TorchModel(run.model, run.config)
