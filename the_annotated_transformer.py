@@ -14,33 +14,49 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# Below, a small Transformer has translated a German sentence, and the curves show where it looked for
-# each piece that it wrote. We are going to build it in PyTorch, part by part.
+# A small Transformer has translated the German caption below, and the curves show which German
+# words it was looking at while it wrote each English piece. When you reach the end of this page,
+# you will have built it, trained it, and taken it apart.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
 # <a id="figure-first-translation"></a>
-# **Figure.** Attention from English to German. A curve joins each English piece to the German
-# pieces the model looked at while writing it, in its last layer, averaged over its heads ([Part
-# 9](#looking-inside)). Nobody told it which words belong together: it learnt that by learning to
-# translate.
+# **Figure.** Attention from English to German, in the model's last layer, averaged over its heads
+# ([Part 9](#looking-inside)). The thicker a curve, the more the model looked. Nobody told it which
+# words belong together; it found out while it learnt to translate.
 #
-# Two captions it had never seen, one with a word it does not know ([Part 7](#model-at-hand) shows
-# where *horn* comes from):
+# Look for *auf*, the last German word. *Hebt … auf* is a single verb, to pick up, which German
+# splits in two and wraps around the rest of the sentence. The model writes *raises*, which is only
+# half right, and what looks at *auf* in the end is the full stop. What happens to *auf*? We will
+# meet this question again and again, and put it to the model itself in [Part 9](#one-word).
 #
-# | German | What the model writes | What it means |
-# | --- | --- | --- |
-# | Ein kleines Mädchen hebt einen roten Ball auf. | A little girl raises a red ball. | A little girl picks up a red ball. |
-# | Ein Schornsteinfeger trägt eine Leiter durch die Straße. | A horn is carrying a ladder through the street. | A chimney sweep carries a ladder through the street. |
+# It can also go wrong with more style. From *Ein Schornsteinfeger trägt eine Leiter durch die
+# Straße*, in which a chimney sweep carries a ladder through the street, it makes *A horn is carrying
+# a ladder through the street*. It has never seen a *Schornsteinfeger*, and the horn is part of him
+# ([Part 7](#model-at-hand)).
 #
-# We follow the paper [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), in which
-# eight researchers proposed in 2017 to translate with attention as the only link between words. We
-# explain each idea, implement it in a few lines, and check most formulas against independent code,
-# here or in the tests.
+# We follow [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), the paper of 2017 in
+# which eight researchers threw out every link between words but one. Each of its ideas first does
+# something that you can see, is then explained, and finally becomes a few lines of PyTorch. Put
+# together, these lines are the complete model, and they train it as well: the one above learnt from
+# 29,000 captions of photographs, in about two hours on two CPU cores.
+#
+# <a id="start"></a>
+# # Start here
+#
+# Start at [Part 1](#attention), or skim [Background](#background) first. Parts 1 to 4 build a
+# Transformer, train it and break it, which takes an evening; whoever came for GPT goes on to [Part
+# 10](#today). Five sheets of exercises in `docs/course` go along.
+#
+# You should have used PyTorch a little, and know two things: that an inner product tells how closely
+# two vectors agree in direction, growing with their lengths, and that `loss.backward()` tells how
+# the loss changes with every parameter. Nothing here needs a GPU, and nearly all cells take seconds.
+# A mark like (§3.1) closes a passage that is the paper's, from that section; what has no mark is
+# ours.
 #
 # <a id="setup"></a>
-# *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs whatever is
-# missing, except PyTorch.
+# *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs what is missing,
+# except PyTorch.
 
 # %% tags=["hide-input", "bare"]
 import contextlib
@@ -61,23 +77,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# %% [markdown]
-# *Where we are, and which packages are used.*
-
 # %% tags=["hide-input"]
 IN_NOTEBOOK = "get_ipython" in globals()  # `__name__ == "__main__"` is true in a cell too
 SCRIPT = "the_annotated_transformer.py"
 if IN_NOTEBOOK and not Path(SCRIPT).is_file() and Path("..", SCRIPT).is_file():
     os.chdir("..")  # the notebook was opened in build/: work where the script is
-FILE = globals().get("__file__", Path.cwd() / SCRIPT)
-HERE = Path(FILE).resolve().parent
+HERE = Path(globals().get("__file__", Path.cwd() / SCRIPT)).resolve().parent
 WORK = Path.cwd() if HERE.name.endswith("-packages") else HERE  # to be written to
-PACKAGES = """
-tokenizers safetensors tyro torchtext==0.6.0 spacy sacrebleu altair vl-convert-python pandas GPUtil
-setuptools tqdm pooch filelock
-"""  # a later torchtext is compiled against an older PyTorch
-
-
+PACKAGES = """tokenizers safetensors tyro torchtext==0.6.0 spacy sacrebleu altair vl-convert-python
+pandas GPUtil setuptools tqdm pooch filelock"""  # a later torchtext needs an older PyTorch
 if IN_NOTEBOOK:
     present = {part.name.lower(): part.version for part in importlib.metadata.distributions()}
     missing = []
@@ -87,25 +95,9 @@ if IN_NOTEBOOK:
             missing.append(package)
     if missing:
         subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
-
-
 warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # translating needs none
-
-# %% tags=["hide-input", "bare"]
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.testing import assert_close
-
-# %% tags=["hide-input"]
 EXAMPLES: dict[str, Callable] = {}
-TRAINED: dict[str, object] = {}  # what training cells leave for later ones, by the cell's name
 FIRST = int(os.environ.get("ANNOTATED_FIRST", 1))  # `make execute` has the outputs before this cell
-
-
-def in_words(name: str) -> str:
-    """Turn the name of a check into words."""
-    return name.removeprefix("check_").replace("_", " ")
 
 
 def example(function: Callable) -> Callable:
@@ -123,113 +115,15 @@ def example(function: Callable) -> Callable:
         if result is not None:
             display(result)
         elif function.__name__.startswith("check_"):
-            print(f"✓ {in_words(function.__name__)}")
+            print("✓", function.__name__.removeprefix("check_").replace("_", " "))
     return run
 
 
-def trained(cell: str):
-    """The result of a training cell, which runs first if it has not run yet."""
-    if cell not in TRAINED:
-        with torch.random.fork_rng():  # the cell that asks draws the same numbers as ever
-            EXAMPLES[cell]()
-    return TRAINED[cell]
-
-
-def run_level() -> str:
-    """What ANNOTATED_RUN says: "laptop" (default) or "smoke"; ValueError for anything else."""
-    level = os.environ.get("ANNOTATED_RUN", "laptop")
-    if level not in ("laptop", "smoke"):
-        raise ValueError(f"ANNOTATED_RUN must be laptop or smoke, got {level!r}")
-    return level
-
-
-class UserError(Exception):
-    """An error that the user can fix; the message says where, what and how."""
-
-
-# %% [markdown]
-# <a id="start"></a>
-# # Start here
-#
-# **What you will build.** [The translator above](#top): a complete Transformer in PyTorch, and all
-# the code that trains it and translates with it. The model learnt from 29,000 photo captions on two
-# CPU cores.
-#
-# **What you need.** Python 3.11 or newer and PyTorch 2.13, but no GPU: most examples run in
-# seconds, the longest in a few minutes. You should have used PyTorch a little, and you need two
-# facts:
-#
-# - A matrix maps vectors to vectors. An inner product measures how far two vectors point the same
-#   way, and its size grows with their lengths.
-# - The gradient says how the loss changes with each parameter, and *backpropagation*
-#   (`loss.backward()`) computes it.
-#
-# A few derivations also use variances and the quotient rule; you can skip them.
-#
-# **Choose a route.**
-#
-# - *Five minutes.* Look at [the translator](#top), [attention by hand](#by-hand), [the whole
-#   model](#encoder-decoder) and [a model while it learns](#figure-watch-it-learn).
-# - *Two hours.* Read on to the end of Part 4. You will have seen a Transformer built, trained and
-#   broken.
-# - *Everything.* All ten Parts. The engine room is folded; you need it to train for hours or on
-#   your own text.
-# - *Just GPT.* Parts 1 to 4, then [Part 10](#today), which uses the vocabulary and the training
-#   cell of Part 6.
-# - *Hands-on.* Five sheets in `docs/course`, for Part 1, Part 2, Parts 3 and 4, Parts 7 and 9, and
-#   Part 10, have blanks to fill in. Most tasks include a rough check of your code.
-#
-# | Part | What it covers |
-# | --- | --- |
-# | [1. Attention](#attention) | attention on one sentence, then as a formula |
-# | [2. The model](#model) | all other parts, and the whole Transformer |
-# | [3. Training](#training) | batches, loss, optimizer, schedule, loop |
-# | [4. A first example](#copy-task) | a model learns to copy, then we break it |
-# | [5. Why self-attention](#why-self-attention) | comparison with recurrence and convolution |
-# | [6. Real data](#real-data) | German to English, with words |
-# | [7. The rest of the recipe](#recipe) | subwords, shared embeddings, beam search, a cache, averaging |
-# | [8. Results](#results) | what each step is worth |
-# | [9. Looking inside](#looking-inside) | attention by layer and by head, and what one word carries |
-# | [10. From here to today](#today) | a language model, and changes since 2017 |
-# | [The engine room](#engine-room) | speed, many processes, checkpoints |
-# | [Make it your own](#your-own) | your own sentence pairs |
-#
-# **How to read it.** (§3.1) means that what follows comes from section 3.1 of the paper; "we" are
-# the authors of this text. Boxes like the next one answer readers' questions:
-#
-# > **What does `@example` above a function do?** In a notebook it runs the function and shows the
-# > result. Elsewhere it only registers it for the tests, so importing this file runs no examples.
-#
-# A function called `check_…` is a *check*. It raises an error if our code disagrees with an
-# independent answer (PyTorch's own module, for example) or breaks a property that must hold. The
-# [glossary](#glossary) explains most terms.
-#
-# *Two helpers show tables and charts.*
-
-
-# %% tags=["hide-input"]
-def table(rows: Sequence, columns: Sequence[str], caption: str = ""):
-    """Rows as a table, without row numbers; text is shown in full and escaped."""
-    import pandas as pd
-
-    shown = pd.DataFrame(rows, columns=columns).style.hide(axis="index")
-    return shown.format(escape="html", precision=2).set_caption(html.escape(caption))
-
-
-def published(name: str) -> None:
-    """Show a finished chart of results, or say that it is missing."""
-
-    def show():
-        import altair as alt
-
-        path = HERE / "results" / "views" / f"{name}.json"
-        if not path.is_file():
-            return f"not measured, or not beside this notebook: see `make help` ({name})"
-        return alt.Chart.from_json(path.read_text(encoding="utf-8"))
-
-    show.__name__ = f"published_{name.replace('-', '_')}"
-    example(show)
-
+# %% tags=["hide-input", "bare"]
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.testing import assert_close
 
 # %% [markdown]
 # <a id="background"></a>
@@ -238,69 +132,52 @@ def published(name: str) -> None:
 # <a id="problem"></a>
 # ## The problem
 #
-# (§1) A translator reads one sequence of words and writes another. For years the best ones were
-# *recurrent*: they read one word at a time, and carried what they had read in a state vector. Each
-# state depends on the one before, so the words of a sentence cannot be processed in parallel.
-# Attention existed, but nearly always as an addition to recurrence: it let the translator look back
-# at the source while it wrote ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)).
+# The best translators before 2017 read a sentence as you are reading this one, a word at a time,
+# and folded each word into a vector that had to hold everything so far. Such a *recurrent* network
+# has two troubles. It cannot begin with the second word before it is done with the first, so most
+# of a GPU waits; and whatever *hebt* leaves in the vector must survive four more words until *auf*
+# arrives. Attention was already in use, but almost always bolted onto a recurrent network, to let
+# it look back at the source while it wrote ([Bahdanau et al.,
+# 2015](https://arxiv.org/abs/1409.0473)). (§1)
 #
-# (§2) Convolutions run in parallel, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
-# [ConvS2S](https://arxiv.org/abs/1705.03122), but the number of steps needed to relate two words
-# grows with their distance. With *self-attention*, in which the positions of one sequence look at
-# each other, it is constant ([Part 5](#why-self-attention)). The *Transformer* was built on
-# attention alone, without recurrence or convolution. (Abstract) On the 2014 test sets of WMT, a
-# yearly competition, it translated English into German better than all earlier systems. It
-# translated English into French better than any earlier single model, for a small fraction of the
-# training cost of the best of them ([Part 8](#paper-results)).
+# Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
+# [ConvS2S](https://arxiv.org/abs/1705.03122). Yet two words meet only after a number of steps that
+# grows with the distance between them. In *self-attention* the positions of a sequence look at each
+# other, and any two meet in a single step; the *Transformer* was the first translator to be made of
+# it without recurrence or convolution. (§2) On the test sets of WMT 2014, a yearly competition, it
+# beat every earlier system in translating English into German, and every earlier single model in
+# translating English into French, where training it cost a small fraction of what the best of them
+# had cost. (Abstract) The figures are in [Part 8](#paper-results).
 #
-# The model learns the probability of a target sentence $y_1 \dots y_T$, given a source $x$. By the
-# chain rule of probability, this is a product with one factor per word. Each factor answers a small
-# question: which word comes next, given those before?
+# What does a translator learn? It gives a probability to each target sentence $y_1 \dots y_T$, given
+# a source $x$. Nobody could list all sentences, but the chain rule of probability breaks the problem
+# into $T$ smaller ones, each of which asks for nothing but the next word:
 #
 # $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
 # <!-- code: log_probabilities -->
 #
-# At **inference**, when we translate, the model answers these questions one after the other,
-# because each answer is part of the next question: it is **autoregressive**. In training we know
-# the true target, so we feed it in and ask all questions at once (**teacher forcing**).
-#
-# <a id="notation"></a>
-# ## Notation
-#
-# Comments in the code use these letters for the shapes of tensors.
-#
-# | Letter | Meaning | Base model | Paper's name |
-# | --- | --- | --- | --- |
-# | `B` | sentences in a batch | | |
-# | `S` | length of the source | | $n$ |
-# | `T` | length of the target, or of any sequence | | $m$ |
-# | `D` | width of the model, `d_model`: numbers per position | 512 | $d_\text{model}$ |
-# | `H` | heads | 8 | $h$ |
-# | `d_k` | width of a head, D/H | 64 | $d_k = d_v$ |
-# | `F` | width inside the feed-forward network, `d_ff` | 2,048 | $d_\text{ff}$ |
-# | `V` | size of the vocabulary | 37,000 | |
-# | `N` | layers in a stack | 6 | $N$ |
-#
-# In formulas, $Q$, $K$ and $V$ are the matrices of queries, keys and values. In code, `F` is the
-# module `torch.nn.functional`. A **mask** is a boolean table: `True` where the word of a row may
-# look at the word of a column.
+# At **inference**, when a new sentence is translated, the questions must be put one after the other,
+# since every answer becomes part of the next question: the model is **autoregressive**. In training
+# the whole target is known. We can feed it in and ask for all of its words at once, which is called
+# **teacher forcing** and makes training fast.
 #
 # <a id="sketch"></a>
 # ## The whole model in one picture
 #
-# Text is cut into *tokens*: words, parts of words, punctuation marks. Each token becomes a vector,
-# to which we add a vector that marks its position. From then on a sentence is a matrix with one row
-# per token. Attention moves information between rows, and the *feed-forward network* works on each
-# row separately. The **encoder** reads the source, the **decoder** writes the target.
+# A text is first cut into *tokens*: words, parts of words, punctuation marks. Each token becomes a
+# vector, and another vector is added that marks its position. From then on a sentence is a matrix
+# with a row for each token, and only two things happen to it. Attention carries information from
+# row to row; the *feed-forward network* works on every row by itself. The **encoder** reads the
+# source, and the **decoder** writes the target.
 #
 # ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next. Each box has the number of its Part, 1 or 2; below are the Parts 3 to 10.](images/sketch.svg)
 #
 # <a id="figure-sketch"></a>
-# **Figure.** A Transformer, with the encoder on the left and the decoder on the right. The
-# numbers say which Part explains each box. Layer normalization and some sums are left out.
+# **Figure.** A Transformer, with the encoder on the left and the decoder on the right. The numbers
+# say which Part explains a box. Layer normalization and some sums are left out.
 #
-# The same in pseudocode. In $\mathrm{attention}(a, b)$ each row of $a$ collects what it needs from
-# the rows of $b$:
+# The same as pseudocode, where $\mathrm{attention}(a, b)$ means that each row of $a$ collects what
+# it needs from the rows of $b$:
 #
 # ```text
 # x = embed(source) + positions                    Part 2   one row for each token
@@ -319,25 +196,51 @@ def published(name: str) -> None:
 # loss = -log p(true next token)                   Part 3   its gradient trains all parameters
 # ```
 #
+# <a id="notation"></a>
+# ## Notation
+#
+# <details><summary>Letters for the shapes of tensors, to be looked up</summary>
+#
+# | Letter | Meaning | Base model | Paper's name |
+# | --- | --- | --- | --- |
+# | `B` | sentences in a batch | | |
+# | `S` | length of the source | | $n$ |
+# | `T` | length of the target, or of any sequence | | $m$ |
+# | `D` | width of the model, `d_model`: numbers per position | 512 | $d_\text{model}$ |
+# | `H` | heads | 8 | $h$ |
+# | `d_k` | width of a head, D/H | 64 | $d_k = d_v$ |
+# | `d_ff` | width inside the feed-forward network | 2,048 | $d_\text{ff}$ |
+# | `V` | size of the vocabulary | 37,000 | |
+# | `N` | layers in a stack | 6 | $N$ |
+#
+# In formulas of attention, $Q$, $K$ and $V$ are the matrices of queries, keys and values. In code,
+# `F` is the module `torch.nn.functional`.
+#
+# </details>
+#
 # <a id="attention"></a>
 # # Part 1. Attention
 #
-# In *Ein kleines Mädchen hebt einen roten Ball auf* (a little girl lifts a red ball up), the verb
-# *hebt* (lifts) is not complete until *auf* (up), four words later. **Attention** lets every word
-# ask every word, itself included, and mix the answers.
+# Cover the last word of our caption: *Ein kleines Mädchen hebt einen roten Ball …* What is the girl
+# doing? If *auf* follows, she picks the ball up; if *hoch* follows, she holds it high; and if *weg*
+# follows, it is gone. German makes its readers wait for the second half of a verb, and a network
+# that reads from left to right has to keep *hebt* in mind until that half turns up.
 #
-# (§3.2) Attention takes a *query* and a set of *key*–*value* pairs, and returns a weighted sum of
-# the values. Each weight measures how well the key matches the query. Attention is thus a
-# dictionary lookup that you can differentiate. A Python dictionary returns the one value whose key
-# matches exactly. Attention returns a share of every value, so its answer changes smoothly with the
-# query and the keys, and gradients can train the matrices that produce them.
+# With **attention** no word has to wait. It compares itself with all words of the sentence, near or
+# far, itself included, and collects something from each, most of it from those that fit best.
+#
+# The paper describes this as a lookup. There is a *query*, and there are pairs of a *key* and a
+# *value*; what comes back is a weighted sum of the values, in which each weight says how well that
+# key fits the query. (§3.2) A Python dictionary returns the value whose key matches exactly, or an
+# error. Attention returns a little of everything instead, and since the shares change smoothly when
+# queries and keys do, gradients can teach a model what to ask for.
 #
 # <a id="one-sentence"></a>
 # ## One sentence
 #
-# Each word becomes a vector. Real models use hundreds of numbers per word and [learn
-# them](#embeddings). We use two, which we can draw, and choose them by hand: nouns on the right,
-# the two parts of the verb on the left, adjectives at the top, articles at the bottom.
+# Let each word be a vector. A real model [learns](#embeddings) hundreds of numbers for each; we take
+# two, because two can be drawn, and set them by hand. Nouns lie to the right, the two halves of the
+# verb to the left, adjectives at the top, articles at the bottom.
 
 # %%
 WORDS = ["Ein", "kleines", "Mädchen", "hebt", "einen", "roten", "Ball", "auf"]
@@ -349,13 +252,7 @@ VECTORS = torch.tensor([
 
 
 # %% [markdown]
-# A word's question is answered in three steps.
-#
-# 1. **Compare.** The inner product of query and key, $q \cdot k = \sum_i q_i k_i$, divided by the
-#    square root of their width, here $\sqrt 2$, is the *score* ([why divide?](#why-scale)).
-# 2. **Share out.** The *softmax* turns scores into positive *weights* that sum to one:
-#    $w_i = e^{s_i} / \sum_j e^{s_j}$.
-# 3. **Mix.** The answer is the sum of all values, each times its weight.
+# To answer a word's question takes three lines.
 
 
 # %%
@@ -367,8 +264,22 @@ def ask(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # %% [markdown]
-# Let *hebt* ask. For now a word's vector plays all three roles: query when the word asks, key when
-# another word compares itself with it, value when it answers.
+# *Compare*: the *score* of a key is its inner product with the query, $q \cdot k = \sum_i q_i k_i$,
+# divided by the square root of their width, here $\sqrt 2$ ([why?](#why-scale)). *Share out*: the
+# *softmax*, $w_i = e^{s_i} / \sum_j e^{s_j}$, turns scores of any size into positive *weights* that
+# add up to one. *Mix*: the answer is the sum of the values, each times its weight.
+#
+# Now let *hebt* ask. For the time being the vector of a word plays all three roles: it is the query
+# when the word asks, its key when another word looks for it, its value when it answers.
+
+
+# %% tags=["hide-input"]
+def table(rows: Sequence, columns: Sequence[str], caption: str = ""):
+    """Rows as a table, without row numbers; text is shown in full and escaped."""
+    import pandas as pd
+
+    shown = pd.DataFrame(rows, columns=columns).style.hide(axis="index")
+    return shown.format(escape="html", precision=2).set_caption(html.escape(caption))
 
 
 # %%
@@ -389,19 +300,20 @@ def one_word_asks():
 
 
 # %% [markdown]
-# Most of the weight falls on *hebt* itself and on *auf*, whose vectors are close together. We chose
-# those vectors, but *hebt* still found its other half, four words away, in one step. No step uses
-# the position of a word. So distance does not matter, and attention does not know the order of
-# words; [Part 2](#positional-encoding) puts the order back.
+# The verb has found its other half. *Auf* gets a weight of 0.38, although it stands four words away,
+# and apart from *hebt* itself no other word gets a tenth. We had put the two next to each other in
+# the plane, of course. But look at what the calculation did not use: the position of a word. A
+# distant word is as easy to reach as a neighbour, and the price is that attention has no idea which
+# of them came first. [Part 2](#positional-encoding) pays it.
 #
 # <a id="three-matrices"></a>
 # ## Three matrices
 #
-# With its own vector as the query, a word tends to find words like itself. But a noun needs its
-# adjective, whose vector points elsewhere. So a model multiplies each vector by three learnt
-# matrices. The three products, called **projections**, are the word's query (what it looks for),
-# its key (what it can be found by) and its value (what it passes on). Here we choose the matrices
-# by hand.
+# When a word asks with its own vector, it finds words that resemble it, which is not what a noun
+# wants: *Ball* would like to know its adjective, and adjectives lie elsewhere. A model therefore
+# multiplies every vector by three learnt matrices. The products, called **projections**, are the
+# word's query, by which it looks for others, its key, by which it is found, and its value, which it
+# hands over. We choose the matrices by hand once more, in such a way that nouns look upwards.
 
 
 # %%
@@ -417,12 +329,11 @@ def ball_asks_through_matrices():
 
 
 # %% [markdown]
-# The vector of *Ball* points to the right. Its query points up, to the adjectives, and *roten*
-# (red) gets most of the weight: *Ball* **attends to** *roten*. Check it by hand: the vector (1.8,
-# −0.4) becomes the query (−0.4, 1.8), and the key of *roten* is (−0.1, 3.8). Their inner product is
-# $0.04 + 6.84 = 6.88$; divided by $\sqrt 2$, it is the score in the table. The answer is mostly the
-# vertical part of *roten*. In the model it is added to the vector of *Ball* ([Part 2](#residual)),
-# which then carries something of *roten*.
+# Nearly three quarters of the weight now lie on *roten*: *Ball* **attends to** *roten*. You can
+# check the score with a pencil. The vector of *Ball*, (1.8, −0.4), becomes the query (−0.4, 1.8), and
+# the key of *roten* is (−0.1, 3.8); their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$
+# divides to 4.87. What comes back is mostly the vertical part of *roten*, and since a model adds the
+# answer to the vector that asked ([Part 2](#residual)), *Ball* turns into something like a red ball.
 
 
 # %% tags=["hide-input"]
@@ -493,20 +404,16 @@ def before_and_after_the_matrices_figure():
 
 # %% [markdown]
 # <a id="figure-before-and-after-the-matrices"></a>
-# **Figure.** *Ball* asks, before and after the matrices. The line is its query, the discs mark
-# the keys, and a larger disc means more weight. On the left *Ball* attends to *Mädchen* (girl) and
-# itself, on the right to *roten*.
+# **Figure.** *Ball* asks, before and after the matrices. The line is its query, the discs are the
+# keys, and a larger disc means more weight. On the left *Ball* finds *Mädchen* (girl) and itself, on
+# the right *roten*.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
 #
-# (§3.2.1) All words can ask at once. Stack the queries as rows of a matrix $Q$, the keys as rows
-# of $K$, the values as rows of $V$. Then $QK^\top$ holds all inner products, with a row for each
-# query and a column for each key. The softmax runs along each row, and a second product mixes the
-# values. The three steps have become one formula:
-#
-# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
-# <!-- code: attention -->
+# One word has asked; seven are waiting. There is no need for a loop, because the inner products of
+# several queries with all keys are a matrix product. Stack the queries as rows of a matrix, and do
+# the same with keys and values:
 
 
 # %%
@@ -517,11 +424,6 @@ def all_at_once(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
     return weights @ V
 
 
-# %% [markdown]
-# Each row of the result must equal what `ask` returns for that word:
-
-
-# %%
 @example
 def check_all_words_at_once_equal_one_by_one():
     queries = VECTORS @ W_Q
@@ -532,40 +434,22 @@ def check_all_words_at_once_equal_one_by_one():
 
 
 # %% [markdown]
+# The tick under a function whose name begins with `check_` says that two independent calculations
+# agree. Row by row, the three lines of `ask` have become the formula for which the paper is known,
+#
+# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V,$$
+# <!-- code: attention -->
+#
+# in which $QK^\top$ has a row for each query and a column for each key, and the softmax runs along
+# the rows. (§3.2.1)
+#
 # <a id="why-scale"></a>
 # ## Why divide by the square root of the width?
 #
-# We divide because the inner products of wide vectors are large. (§3.2.1, footnote 4) Let the
-# entries of $q$ and $k$ be independent, with mean zero and variance one. Both means are zero, so
-# $\mathrm{Var}(q_i k_i) = \mathrm{E}[q_i^2]\,\mathrm{E}[k_i^2] = 1$, and the sum of $d_k$ such
-# products has variance $d_k$. Dividing by $\sqrt{d_k}$ divides the variance by $d_k$ and brings it
-# back to one.
-#
-# Why are large scores bad? They differ by large amounts, so the softmax puts nearly all weight on
-# one key, and small changes in the scores hardly change the weights. (§3.2.1) The paper suspects
-# that the gradients become extremely small. We can compute them. Write $w_i = e^{s_i} / Z$ with $Z
-# = \sum_j e^{s_j}$. Then $\partial Z / \partial s_j = e^{s_j}$, and by the quotient rule
-#
-# $$\frac{\partial w_i}{\partial s_j} = \frac{\delta_{ij}\, e^{s_i} Z - e^{s_i} e^{s_j}}{Z^2} = w_i\,(\delta_{ij} - w_j),$$
-# <!-- code: size_of_derivative -->
-#
-# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. For example, scores of 2 and 1 give the
-# weights 0.73 and 0.27, and the derivatives are ±0.20. Scores ten times larger, 20 and 10, give
-# 0.99995 and 0.00005, and derivatives of ±0.00005. Backpropagation multiplies by them on its way to
-# $W^Q$ and $W^K$, so those two matrices get far smaller gradients. We measure the size of the
-# derivative by the root of the sum of its squared entries (the Frobenius norm).
-
-
-# %%
-def size_of_derivative(scores: Tensor) -> Tensor:
-    """How strongly the weights move with their scores (..., S): a number for each row (...)."""
-    w = scores.softmax(dim=-1)
-    derivative = torch.diag_embed(w) - w.unsqueeze(-1) * w.unsqueeze(-2)  # w_i (δ_ij − w_j)
-    return derivative.square().sum(dim=(-2, -1)).sqrt()
-
-
-# %% [markdown]
-# Here is that size for a thousand random queries with eight random keys each, at five widths:
+# What happens if we leave the division out? We let three hundred random queries look at eight random
+# keys each, at five widths, and ask how large a gradient arrives at $W^Q$, the matrix behind the
+# query. Its size differs from query to query, which is why the chart has both the median and the
+# mean:
 
 
 # %% tags=["hide-input"]
@@ -582,44 +466,74 @@ def line_chart(rows: Sequence, columns: Sequence[str], description: str):
 
 
 # %%
+def sizes_of_gradient(width: int, divisor: float) -> Tensor:
+    """The norm of the gradient that 300 random queries (width,) send to W^Q: (300,)."""
+    x = torch.randn(300, width)  # W^Q is the identity, so these are the queries, too
+    query = x.clone().requires_grad_()
+    keys, values = torch.randn(2, 300, 8, width)
+    weights = (keys @ query.unsqueeze(2) / divisor).softmax(dim=1)  # (300, 8, 1)
+    answers = (weights * values).sum(1)  # (300, width)
+    (answers * torch.randn(300, width)).sum().backward()
+    return x.norm(dim=1) * query.grad.norm(dim=1)  # the gradient of W^Q is their outer product
+
+
 @example
 def derivative_by_width_figure():
     import altair as alt
 
     rows = []
     for width in (4, 16, 64, 256, 1024):
-        query = torch.randn(1000, 1, width)
-        key = torch.randn(1000, 8, width)
-        products = (query * key).sum(-1)  # (1000, 8)
-        for division, root in (("divided by √d_k", math.sqrt(width)), ("not divided", 1)):
-            size = size_of_derivative(products / root).mean()
-            rows.append((width, size.item(), division))
-    text = "Size of the softmax's derivative by width: flat with the division, falling without it."
-    chart = line_chart(rows, ["d_k", "size of the derivative", "division"], text)
-    return chart.encode(x=alt.X("d_k").scale(type="log", base=4))
+        for name, divisor in (("divided", math.sqrt(width)), ("undivided", 1.0)):
+            sizes = sizes_of_gradient(width, divisor)
+            rows.append((width, sizes.median().item(), f"{name}, median"))
+            rows.append((width, sizes.mean().item(), f"{name}, mean"))
+    text = "Size of the gradient of W^Q by width: undivided, its median falls while its mean rises."
+    chart = line_chart(rows, ["d_k", "size of the gradient", "scores"], text)
+    log = alt.Scale(type="log")
+    return chart.encode(x=alt.X("d_k", scale=log), y=alt.Y("size of the gradient", scale=log))
 
 
 # %% [markdown]
 # <a id="figure-derivative-by-width"></a>
-# **Figure.** Mean size of the softmax's derivative, for random vectors as at the start of
-# training. With the division it hardly depends on the width. Undivided, it shrinks as vectors get
-# wider.
+# **Figure.** Size of the gradient that reaches $W^Q$, for random vectors as at the start of training,
+# on logarithmic scales. Divided, median and mean stay together. Undivided, they part.
+#
+# At width 1,024 the undivided median is 0.01 and the mean 745. A typical query learns nothing, a few
+# get an explosion, and no learning rate suits both.
+#
+# Why? Suppose, as the paper does, that the entries of $q$ and $k$ are independent, with mean zero and
+# variance one. Then each product $q_i k_i$ has variance one, too, and the sum of $d_k$ of them has
+# variance $d_k$: the wider the vectors, the larger the scores. Dividing by $\sqrt{d_k}$ brings the
+# variance back to one. (§3.2.1, footnote 4) Large scores differ by large amounts, and a softmax that
+# is fed with them puts all weight on a single key. How much the weights still move when the scores
+# do follows from the quotient rule,
+#
+# $$\frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),$$
+#
+# where $\delta_{ij}$ is one for $i = j$ and else zero. If one weight is nearly 1 and the others
+# nearly 0, all of these products vanish, and with them the gradient. Only where two scores happen to
+# be close does something get through, multiplied by a key whose size nobody has divided, which
+# explains the explosions. The paper suspects the first half of this, extremely small gradients, as
+# the reason why additive attention beats undivided products when keys are wide. (§3.2.1)
 #
 # <a id="additive"></a>
-# > **Is the inner product the only way to compare?** (§3.2.1) No: *additive attention* uses a small
-# > network, $s = v^\top \tanh(Wq + Uk)$ ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)).
-# > Inner products are faster, because one matrix product computes them all.
+# <details><summary>What is additive attention?</summary>
+#
+# The other way to compare that was in use: a small network with one hidden layer, $s = v^\top
+# \tanh(Wq + Uk)$ ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)). Inner products are
+# faster in practice, because one matrix product computes them all. (§3.2.1)
+#
+# </details>
 #
 # <a id="causal-mask"></a>
 # ## The causal mask
 #
-# The *decoder*, which writes the translation, predicts the next word at every position. Training
-# feeds in the whole target sentence, and a position that saw the word it must predict would just
-# copy it. Two tricks prevent this.
-#
-# (§3.1, §3.2.3) The input is *shifted right* by one position, and a *mask* blocks all later
-# positions: the paper sets their scores to $-\infty$, which makes their weights zero. With a start
-# and an end token, *A dog runs.* becomes:
+# Training asks for all words of the target at once, and here lies a trap. If the position that must
+# predict *dog* can look at *dog*, the model learns to copy it, its loss falls to zero, and it has
+# learnt nothing. Two measures prevent this. The target is *shifted right* by one position, so each
+# position reads the word before the one that it must predict; and a *mask* closes all later
+# positions by setting their scores to $-\infty$, which makes their weights zero. (§3.1, §3.2.3) With a
+# start and an end token, *A dog runs.* becomes:
 #
 # | Position | Reads | Must predict | May see |
 # | ---: | --- | --- | --- |
@@ -629,7 +543,8 @@ def derivative_by_width_figure():
 # | 4 | runs | . | `<s>` A dog runs |
 # | 5 | . | `</s>` | `<s>` A dog runs . |
 #
-# The shift alone is not enough: position 2 reads *A*, which position 1 must predict.
+# The shift alone would not do, since position 2 reads *A*, which position 1 must predict. With the
+# mask, each row may see only columns up to its own:
 
 
 # %% tags=["bare"]
@@ -644,19 +559,16 @@ def a_mask_for_four_positions():
 
 
 # %% [markdown]
-# A 1, or `True`, means that the query in this row may attend to the key in this column. Such a key
-# is *open*; the others are *closed*.
+# A 1, or `True`, means that the query of this row may attend to the key of this column; the key is
+# *open*, and all others are *closed*.
 #
 # <a id="attention-function"></a>
 # ## Attention in one function
 #
-# Now we can write the function on which the whole model rests: `all_at_once` with a mask. It also
-# accepts any number of leading axes, such as a batch (the dots in the docstring). [Part
-# 2](#dropout) explains `dropout`, and [A part of your own](#own-part) uses `bias`.
-#
-# > **Why does the code mask with the most negative finite number and not with −∞?** If all keys of
-# > a row are closed, −∞ makes its softmax 0/0, while the finite number gives equal weights. All
-# > other rows are the same either way.
+# The function on which the whole model rests is `all_at_once` with a mask. It takes any number of
+# leading axes, such as one for the sentences of a batch, and three things that come later:
+# [dropout](#dropout) in Part 2, a `bias` in [Part 10](#own-part), and masks of numbers, which must
+# be ones and zeros.
 
 
 # %% tags=["bare"]
@@ -693,7 +605,14 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 # <a id="figure-attention"></a>
 # **Figure.** Attention at work (the paper's Figure 2, left).
 #
-# Now the whole sentence at once, through the three matrices:
+# <details><summary>Why is a closed score the lowest finite number, and not −∞?</summary>
+#
+# If all keys of a row are closed, −∞ makes its softmax 0/0, whereas the finite number gives equal
+# weights. All other rows are the same either way.
+#
+# </details>
+#
+# Now all eight words ask at once, through the three matrices:
 
 
 # %% tags=["hide-input"]
@@ -725,12 +644,15 @@ def all_words_ask_through_matrices_figure():
 
 # %% [markdown]
 # <a id="figure-all-words-ask-through-matrices"></a>
-# **Figure.** Each row is a word that asks, each column a word that answers, and each row sums to
-# one. *Mädchen* attends more to *roten* than to *kleines* (little), because nothing in these
-# vectors says which one stands next to it. And *hebt* and *auf*, whose queries point down, land on
-# *einen* (a): we made these matrices for nouns, and the weights must go somewhere.
+# **Figure.** Each row is a word that asks, each column a word that answers, and every row adds up to
+# one.
 #
-# If the mask works, changing the last three words leaves the first five outputs unchanged:
+# *Mädchen* prefers *roten* to *kleines* (little), its own adjective, because nothing in these vectors
+# says which of the two stands beside it. The verb fares worse. We made the matrices for nouns, the
+# queries of *hebt* and *auf* point down, and so both land on *einen* (a): the weights must go
+# somewhere.
+#
+# And the mask? If it works, the first five answers stay as they are when the last three words change:
 
 
 # %%
@@ -772,8 +694,8 @@ def attention_by_hand_figure():
 # are the identity, so the word that asks finds itself and its neighbours in the plane, however far
 # away they stand in the sentence.
 #
-# PyTorch has this function, too, under the name `scaled_dot_product_attention`, and ours must agree
-# with it. The inputs have two leading axes, for sentences and for heads, which come next.
+# PyTorch has the same function, under the name `scaled_dot_product_attention`. We give both random
+# inputs with two leading axes, for sentences and for the heads that come next:
 
 
 # %%
@@ -801,16 +723,50 @@ def check_attention_equals_torch():
 # <a id="multi-head-attention"></a>
 # ## Several heads
 #
-# A word often needs several things at once: *hebt* needs its other half, *auf*, and its object,
-# *Ball*. One query between the two keys finds both. But it gives one set of weights, so every
-# number of the answer is the same blend of both. With two queries, *hebt* can attend mostly to
-# *auf* with one and mostly to *Ball* with the other. Give each query its own value matrix, and
-# *hebt* can also choose what to take from each word.
-#
-# (§3.2.2) So the paper runs $H$ attentions side by side, each called a **head**. Every head has
-# its own three matrices, which project to width $d_k = D/H$: 64 in the paper, with 8 heads. Because
-# heads are narrow, all of them together cost about as much as one of full width. A last matrix
-# $W^O$ mixes their answers:
+# *Hebt* needs two things at once: its other half, *auf*, and the thing that is being lifted, *Ball*.
+# Suppose it asks with a query that lies between the keys of both.
+
+
+# %%
+KEYS = torch.full((8, 2), -1.0)  # of words that nobody looks for
+KEYS[WORDS.index("auf")] = torch.tensor([2.0, 0.0])
+KEYS[WORDS.index("Ball")] = torch.tensor([0.0, 2.0])
+
+
+def wanting_both(queries: dict[str, list[float]]):
+    """What comes back, and which word lies nearest to it."""
+    rows = []
+    for name, query in queries.items():
+        answer, weights = ask(torch.tensor(query), KEYS, VECTORS)
+        distances = (VECTORS - answer).norm(dim=1)
+        nearest = f"{WORDS[distances.argmin()]}, {distances.min():.2f} away"
+        shares = [weights[WORDS.index(word)].item() for word in ("auf", "Ball")]
+        rows.append((name, *shares, f"({answer[0]:.2f}, {answer[1]:.2f})", nearest))
+    return table(rows, ["query", "weight of auf", "weight of Ball", "answer", "nearest word"])
+
+
+@example
+def one_query_between_two_keys():
+    return wanting_both({"between auf and Ball": [4.0, 4.0]})
+
+
+# %% [markdown]
+# It finds both, and understands neither. The answer is half of *auf* plus half of *Ball*, a point in
+# the middle of nowhere, whose nearest word is an article. Whatever the weights, a single set of them
+# yields a single average, and that is not enough. So let *hebt* ask twice:
+
+
+# %%
+@example
+def two_queries_for_two_keys():
+    return wanting_both({"for auf": [4.0, 0.0], "for Ball": [0.0, 4.0]})
+
+
+# %% [markdown]
+# The paper runs $H$ attentions side by side, each called a **head**, with three matrices of its own
+# that project to a narrower width $d_k = D/H$: 64 in the paper, with eight heads. Narrow as they are,
+# all heads together cost about as much as one of full width. A last matrix $W^O$ mixes their
+# answers:
 #
 # $$\begin{gathered}
 # \mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \\
@@ -821,24 +777,58 @@ def check_attention_equals_torch():
 # ![Multi-head attention: three linear maps for queries, keys and values, each split into H heads; attention in every head; the heads joined, and an output linear map.](images/multi-head.svg)
 #
 # <a id="figure-multi-head"></a>
-# **Figure.** Multi-head attention (the paper's Figure 2, right). Here $Q$, $K$ and $V$ are the
-# inputs before projection, often the same matrix three times. The learnt matrices are $W_i^Q$,
-# $W_i^K$ and $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$.
+# **Figure.** Multi-head attention (the paper's Figure 2, right). Here $Q$, $K$ and $V$ are the inputs
+# before projection, often the same matrix three times. The learnt matrices are $W_i^Q$, $W_i^K$ and
+# $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$. (§3.2.2)
 #
-# One large matrix product runs faster than many small ones. So our module will put the matrices of
-# all heads side by side, project with one product of width $D$, and cut the result into heads. It
-# needs four linear maps of one shape, and later the stacks need identical layers. This helper makes
-# equal copies; [`make_model`](#make-model) then draws new weights for each:
+# In code, that is a loop over the heads:
+
+
+# %%
+def heads_in_a_loop(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
+    """Self-attention of x (T, D) with matrices (H, D, d_k) -> answers side by side (T, H·d_k)."""
+    answers = [
+        attention(x @ w_q, x @ w_k, x @ w_v)[0]  # (T, d_k)
+        for w_q, w_k, w_v in zip(W_q, W_k, W_v, strict=True)
+    ]
+    return torch.cat(answers, dim=-1)
+
+
+# %% [markdown]
+# Many small products take longer than a large one. Since the heads differ in nothing but their
+# numbers, we can put their matrices side by side, project once, and cut the result:
+
+
+# %%
+def heads_at_once(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
+    """The same with one product for all heads."""
+    d_k = W_q.size(2)
+    projected = []
+    for W in (W_q, W_k, W_v):
+        wide = x @ W.transpose(0, 1).flatten(1)  # the matrices side by side: (T, H·d_k)
+        projected.append(wide.unflatten(-1, (-1, d_k)).transpose(0, 1))  # (H, T, d_k)
+    answers, _ = attention(*projected)  # (H, T, d_k)
+    return answers.transpose(0, 1).flatten(1)  # (T, H·d_k)
+
+
+@example
+def check_heads_at_once_equal_those_in_a_loop():
+    x = torch.randn(5, 8)
+    matrices = torch.randn(3, 2, 8, 4)  # for queries, keys and values; H = 2, d_k = 4
+    assert_close(heads_at_once(x, *matrices), heads_in_a_loop(x, *matrices))
+
+
+# %% [markdown]
+# The module is `heads_at_once` with an axis for the sentences of a batch, biases, a mask and the
+# matrix $W^O$. Each step becomes a method, for later Parts to exchange. As one matrix holds all heads,
+# there are four linear maps of the same shape, and stacks of equal layers will follow, so a helper
+# makes copies; [`make_model`](#make-model) draws fresh weights for each.
 
 
 # %% tags=["bare"]
 def clones(module: nn.Module, N: int) -> nn.ModuleList:
     """N independent copies of `module`, with equal weights at first."""
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
-
-
-# %% [markdown]
-# Now the module. Each of its steps is a method, so that later Parts can replace one:
 
 
 # %% tags=["bare"]
@@ -888,18 +878,38 @@ class MultiHeadedAttention(nn.Module):
 
 
 # %% [markdown]
-# > **Why four linear maps?** Without the maps for query, key and value, each head would get a fixed
-# > slice of the vectors; without the fourth, the answers of the heads would stay in separate
-# > slices. Like PyTorch's module, our maps have biases; the paper's formula has none.
-# >
-# > **Why separate projections for queries and keys?** With one for both, scores would be the same
-# > in both directions. But a noun can need its adjective without the adjective needing the noun.
+# <details><summary>Why four maps, and why separate ones for queries and keys?</summary>
 #
-# With the same matrices, PyTorch's module must give the same output. It keeps the first three
-# projections in one matrix:
+# Without the first three, each head would get a fixed slice of the vectors; without the fourth, the
+# answers of the heads would stay in slices of their own. If queries and keys shared a map, scores
+# would be the same in both directions, although a noun may need its adjective when the adjective has
+# no need of the noun. Our maps have biases, as PyTorch's have; the paper's formula has none.
+#
+# </details>
+#
+# The line to get wrong is the cut in `split`. One might reach the shape (B, H, T, d_k) by a single
+# `view`, without the transposition, and no error would be raised:
 
 
 # %%
+@example
+def a_view_straight_to_heads_mixes_positions():
+    x = torch.arange(12).view(1, 3, 4)  # (B, T, D)
+    right = x.view(1, 3, 2, 2).transpose(1, 2)  # (B, T, H, d_k) -> (B, H, T, d_k)
+    wrong = x.view(1, 2, 3, 2)  # straight to (B, H, T, d_k)
+    return {"head 0, right": right[0, 0].tolist(), "head 0, wrong": wrong[0, 0].tolist()}
+
+
+# %% [markdown]
+# The three positions hold 0 to 3, 4 to 7 and 8 to 11. The right head 0 has the first half of each; the
+# wrong one has all of position 0 and half of position 1, and nothing of the last.
+#
+# With the same matrices, PyTorch's own module gives the same outputs and weights. Mind its mask, in
+# which `True` means *closed*, whereas in `scaled_dot_product_attention` it means *open*, as here.
+# Confuse the two conventions, and the model may train happily and be worthless.
+
+
+# %% tags=["hide-input"]
 def draw_weights(module: nn.Module) -> nn.Module:
     """Draw all weights of a module at random, so that no two are alike; returns it."""
     for weight in module.parameters():
@@ -915,11 +925,7 @@ def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) ->
     theirs.out_proj = ours.linears[3]
 
 
-# %% [markdown]
-# We mask two keys of the second sentence, and compare the outputs and the weights of every head.
-
-
-# %%
+# %% tags=["hide-input"]
 @example
 def check_multi_head_attention_equals_torch():
     ours = draw_weights(MultiHeadedAttention(h=4, d_model=8, dropout=0.0))
@@ -935,34 +941,12 @@ def check_multi_head_attention_equals_torch():
 
 
 # %% [markdown]
-# PyTorch's *modules* use the opposite mask: there `True` means *closed*, hence the `~`. Its
-# function `scaled_dot_product_attention` agrees with us. Confuse the two conventions, and the model
-# may train happily and be worthless.
-#
-# > **Why does `split` transpose, and not `view` straight to (B, H, T, d_k)?** `view` keeps the
-# > order of the numbers. Cutting the width gives (B, T, H, d_k); only `transpose` brings the heads
-# > before the positions. A single `view` has the right shape, raises no error and mixes positions:
-
-
-# %%
-@example
-def a_view_straight_to_heads_mixes_positions():
-    x = torch.arange(12).view(1, 3, 4)  # (B, T, D)
-    right = x.view(1, 3, 2, 2).transpose(1, 2)  # (B, T, H, d_k) -> (B, H, T, d_k)
-    wrong = x.view(1, 2, 3, 2)  # straight to (B, H, T, d_k)
-    return {"head 0, right": right[0, 0].tolist(), "head 0, wrong": wrong[0, 0].tolist()}
-
-
-# %% [markdown]
-# The three positions hold 0 to 3, 4 to 7 and 8 to 11. The right head 0 has half of each position;
-# the wrong one has all of position 0 and half of position 1.
-#
 # <a id="three-uses"></a>
 # ## Three uses of attention
 #
-# (§3.2.3) The model uses this module in three ways. In **self-attention**, queries, keys and
-# values come from one sequence. In **cross-attention** (the paper's *encoder-decoder attention*),
-# the target asks and the source answers.
+# The model uses this module in three places, which differ in who asks and who answers. In
+# **self-attention** queries, keys and values come from one sequence; in **cross-attention**, which
+# the paper calls *encoder-decoder attention*, the target asks and the source answers. (§3.2.3)
 #
 # | Use | Queries from | Keys and values from | Mask |
 # | --- | --- | --- | --- |
@@ -970,10 +954,10 @@ def a_view_straight_to_heads_mixes_positions():
 # | decoder self-attention | target | target | padding and the future of the target |
 # | cross-attention | target | output of the encoder, the *memory* | padding of the source |
 #
-# [*Padding*](#batches) fills short sentences up to the length of their batch.
-#
-# > **Why does cross-attention have no causal mask?** The whole source is known before the decoder
-# > writes its first word. There is nothing to hide.
+# [*Padding*](#batches) fills short sentences up to the length of their batch. Cross-attention needs no
+# causal mask, since the whole source is known before the first word is written. That is how *auf* can
+# be read in time: whoever writes the English verb may look at both halves of the German one. Whether
+# the model does is another matter.
 #
 # <a id="try-attention"></a>
 # ## Try it
@@ -982,7 +966,7 @@ def a_view_straight_to_heads_mixes_positions():
 #
 #    <details><summary>Answer</summary>
 #
-#    Not at all, for any query: weights depend only on queries and keys.
+#    Not at all, whatever the query, because weights depend on queries and keys alone.
 #
 #    </details>
 #
@@ -990,12 +974,53 @@ def a_view_straight_to_heads_mixes_positions():
 #
 #    <details><summary>Answer</summary>
 #
-#    Its own value, unchanged. Only one key is open, and the softmax of a single score is 1.
+#    Its own value, unchanged: only one key is open, and the softmax of a single score is 1.
 #
 #    </details>
 #
 # *Sheet 1 in `docs/course` has longer tasks: attention in a window, the gradient of the scores.*
-#
+
+
+# %% tags=["hide-input"]
+def published(name: str) -> None:
+    """Show a finished chart of results, or say that it is missing."""
+
+    def show():
+        import altair as alt
+
+        path = HERE / "results" / "views" / f"{name}.json"
+        if not path.is_file():
+            return f"not measured, or not beside this notebook: see `make help` ({name})"
+        return alt.Chart.from_json(path.read_text(encoding="utf-8"))
+
+    show.__name__ = f"published_{name.replace('-', '_')}"
+    example(show)
+
+
+TRAINED: dict[str, object] = {}  # what training cells leave for later ones, by the cell's name
+
+
+def trained(cell: str):
+    """The result of a training cell, which runs first if it has not run yet."""
+    if cell not in TRAINED:
+        with torch.random.fork_rng():  # the cell that asks draws the same numbers as ever
+            EXAMPLES[cell]()
+    return TRAINED[cell]
+
+
+def run_level() -> str:
+    """What ANNOTATED_RUN says: "laptop" (default) or "smoke"; ValueError for anything else."""
+    level = os.environ.get("ANNOTATED_RUN", "laptop")
+    if level not in ("laptop", "smoke"):
+        raise ValueError(f"ANNOTATED_RUN must be laptop or smoke, got {level!r}")
+    return level
+
+
+class UserError(Exception):
+    """An error that the user can fix; the message says where, what and how."""
+
+
+# %% [markdown]
 # <a id="model"></a>
 # # Part 2. The model
 #
