@@ -15,8 +15,8 @@
 # # The Annotated Transformer
 #
 # A small Transformer has translated the German caption below, and the curves show which German
-# words it was looking at while it wrote each English piece. When you reach the end of this page,
-# you will have built it, trained it, and taken it apart.
+# words it was looking at while it wrote the English ones. When you reach the end of this page, you
+# will have built it, trained it, and taken it apart.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
@@ -36,23 +36,23 @@
 # ([Part 7](#model-at-hand)).
 #
 # We follow [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), the paper of 2017 in
-# which eight researchers threw out every link between words but one. Each of its ideas first does
-# something that you can see, is then explained, and finally becomes a few lines of PyTorch. Put
-# together, these lines are the complete model, and they train it as well: the one above learnt from
-# 29,000 captions of photographs, in about two hours on two CPU cores.
+# which eight researchers removed everything that connects the words of a sentence except attention.
+# Each of its ideas first does something that you can see, is then explained, and finally becomes a
+# few lines of PyTorch. Put together, these lines are the complete model, and they train it as well:
+# the one above learnt from 29,000 captions of photographs, in about two hours on two CPU cores.
 #
 # <a id="start"></a>
 # # Start here
 #
 # Start at [Part 1](#attention), or skim [Background](#background) first. Parts 1 to 4 build a
-# Transformer, train it and break it, which takes an evening; whoever came for GPT goes on to [Part
-# 10](#today). Five sheets of exercises in `docs/course` go along.
+# Transformer, train it and break it, which takes an evening; if you came for GPT, go on from there to
+# [Part 10](#today). There are five sheets of exercises in `docs/course`.
 #
 # You should have used PyTorch a little, and know two things: that an inner product tells how closely
 # two vectors agree in direction, growing with their lengths, and that `loss.backward()` tells how
 # the loss changes with every parameter. Nothing here needs a GPU, and nearly all cells take seconds.
-# A mark like (§3.1) closes a passage that is the paper's, from that section; what has no mark is
-# ours.
+# A mark such as (§3.1) means that what you have just read comes from that section of the paper; the
+# rest is ours.
 #
 # <a id="setup"></a>
 # *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs what is missing,
@@ -132,9 +132,9 @@ from torch.testing import assert_close
 # <a id="problem"></a>
 # ## The problem
 #
-# The best translators before 2017 read a sentence as you are reading this one, a word at a time,
-# and folded each word into a vector that had to hold everything so far. Such a *recurrent* network
-# has two troubles. It cannot begin with the second word before it is done with the first, so most
+# Before 2017 the best translation programs read a sentence a word at a time, much as you are reading
+# this one, and folded each word into a vector that had to hold everything so far. Such a *recurrent*
+# network has two troubles. It cannot begin with the second word before it is done with the first, so most
 # of a GPU waits; and whatever *hebt* leaves in the vector must survive four more words until *auf*
 # arrives. Attention was already in use, but almost always bolted onto a recurrent network, to let
 # it look back at the source while it wrote ([Bahdanau et al.,
@@ -158,8 +158,8 @@ from torch.testing import assert_close
 #
 # At **inference**, when a new sentence is translated, the questions must be put one after the other,
 # since every answer becomes part of the next question: the model is **autoregressive**. In training
-# the whole target is known. We can feed it in and ask for all of its words at once, which is called
-# **teacher forcing** and makes training fast.
+# the true target is known, and each question gets the true words before it, whatever the model would
+# have written. That is **teacher forcing**, and it lets us ask for all words at once.
 #
 # <a id="sketch"></a>
 # ## The whole model in one picture
@@ -222,18 +222,18 @@ from torch.testing import assert_close
 # # Part 1. Attention
 #
 # Cover the last word of our caption: *Ein kleines Mädchen hebt einen roten Ball …* What is the girl
-# doing? If *auf* follows, she picks the ball up; if *hoch* follows, she holds it high; and if *weg*
-# follows, it is gone. German makes its readers wait for the second half of a verb, and a network
-# that reads from left to right has to keep *hebt* in mind until that half turns up.
+# doing? If *auf* follows, she picks the ball up from the ground; if *hoch* follows, she lifts it over
+# her head. German makes its readers wait for the second half of a verb, and a network that reads from
+# left to right has to keep *hebt* in mind until that half turns up.
 #
 # With **attention** no word has to wait. It compares itself with all words of the sentence, near or
 # far, itself included, and collects something from each, most of it from those that fit best.
 #
 # The paper describes this as a lookup. There is a *query*, and there are pairs of a *key* and a
 # *value*; what comes back is a weighted sum of the values, in which each weight says how well that
-# key fits the query. (§3.2) A Python dictionary returns the value whose key matches exactly, or an
-# error. Attention returns a little of everything instead, and since the shares change smoothly when
-# queries and keys do, gradients can teach a model what to ask for.
+# key fits the query. (§3.2) A Python dictionary returns the one value whose key matches exactly.
+# Attention returns a little of every value instead, and since the shares change smoothly with queries
+# and keys, gradients can teach a model what to ask for.
 #
 # <a id="one-sentence"></a>
 # ## One sentence
@@ -252,7 +252,7 @@ VECTORS = torch.tensor([
 
 
 # %% [markdown]
-# To answer a word's question takes three lines.
+# Answering a word takes three lines.
 
 
 # %%
@@ -311,9 +311,9 @@ def one_word_asks():
 #
 # When a word asks with its own vector, it finds words that resemble it, which is not what a noun
 # wants: *Ball* would like to know its adjective, and adjectives lie elsewhere. A model therefore
-# multiplies every vector by three learnt matrices. The products, called **projections**, are the
-# word's query, by which it looks for others, its key, by which it is found, and its value, which it
-# hands over. We choose the matrices by hand once more, in such a way that nouns look upwards.
+# multiplies every vector by three learnt matrices. The products, called **projections**, give the word
+# a query to look for others with, a key to be found by, and a value to hand over. We choose the
+# matrices by hand once more, in such a way that nouns look upwards.
 
 
 # %%
@@ -329,11 +329,11 @@ def ball_asks_through_matrices():
 
 
 # %% [markdown]
-# Nearly three quarters of the weight now lie on *roten*: *Ball* **attends to** *roten*. You can
+# Nearly three quarters of the weight now lies on *roten*: *Ball* **attends to** *roten*. You can
 # check the score with a pencil. The vector of *Ball*, (1.8, −0.4), becomes the query (−0.4, 1.8), and
 # the key of *roten* is (−0.1, 3.8); their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$
-# divides to 4.87. What comes back is mostly the vertical part of *roten*, and since a model adds the
-# answer to the vector that asked ([Part 2](#residual)), *Ball* turns into something like a red ball.
+# divides to 4.87. What comes back is mostly the vertical part of *roten*. A model adds the answer to
+# the vector that asked ([Part 2](#residual)), and *Ball* moves upwards, to where a ball is red.
 
 
 # %% tags=["hide-input"]
@@ -434,8 +434,8 @@ def check_all_words_at_once_equal_one_by_one():
 
 
 # %% [markdown]
-# The tick under a function whose name begins with `check_` says that two independent calculations
-# agree. Row by row, the three lines of `ask` have become the formula for which the paper is known,
+# A tick appears under a function whose name begins with `check_` if what it asserts is true. So the
+# three lines of `ask` have become the formula for which the paper is known,
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V,$$
 # <!-- code: attention -->
@@ -487,7 +487,7 @@ def derivative_by_width_figure():
             sizes = sizes_of_gradient(width, divisor)
             rows.append((width, sizes.median().item(), f"{name}, median"))
             rows.append((width, sizes.mean().item(), f"{name}, mean"))
-    text = "Size of the gradient of W^Q by width: undivided, its median falls while its mean rises."
+    text = "Size of the gradient of W^Q by width: undivided, median and mean part beyond width 64."
     chart = line_chart(rows, ["d_k", "size of the gradient", "scores"], text)
     log = alt.Scale(type="log")
     return chart.encode(x=alt.X("d_k", scale=log), y=alt.Y("size of the gradient", scale=log))
@@ -496,10 +496,11 @@ def derivative_by_width_figure():
 # %% [markdown]
 # <a id="figure-derivative-by-width"></a>
 # **Figure.** Size of the gradient that reaches $W^Q$, for random vectors as at the start of training,
-# on logarithmic scales. Divided, median and mean stay together. Undivided, they part.
+# on logarithmic scales. Longer vectors have larger gradients, so the divided curves rise, but median
+# and mean stay together. Undivided, they part.
 #
-# At width 1,024 the undivided median is 0.01 and the mean 745. A typical query learns nothing, a few
-# get an explosion, and no learning rate suits both.
+# At width 64, that of the paper's heads, little has happened yet. At 1,024 the undivided median is
+# 0.01 and the mean 745: a typical query learns nothing, and a minority sends an explosion.
 #
 # Why? Suppose, as the paper does, that the entries of $q$ and $k$ are independent, with mean zero and
 # variance one. Then each product $q_i k_i$ has variance one, too, and the sum of $d_k$ of them has
@@ -510,18 +511,18 @@ def derivative_by_width_figure():
 #
 # $$\frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),$$
 #
-# where $\delta_{ij}$ is one for $i = j$ and else zero. If one weight is nearly 1 and the others
-# nearly 0, all of these products vanish, and with them the gradient. Only where two scores happen to
-# be close does something get through, multiplied by a key whose size nobody has divided, which
-# explains the explosions. The paper suspects the first half of this, extremely small gradients, as
+# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is nearly 1 and the others
+# nearly 0, all of these products vanish, and with them the gradient. Only where the two largest scores
+# happen to be close does something get through, multiplied by a long key that nobody has divided,
+# which explains the explosions. The paper suspects the first half of this, extremely small gradients, as
 # the reason why additive attention beats undivided products when keys are wide. (§3.2.1)
 #
 # <a id="additive"></a>
 # <details><summary>What is additive attention?</summary>
 #
-# The other way to compare that was in use: a small network with one hidden layer, $s = v^\top
-# \tanh(Wq + Uk)$ ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)). Inner products are
-# faster in practice, because one matrix product computes them all. (§3.2.1)
+# It compares by a small network with one hidden layer, $s = v^\top \tanh(Wq + Uk)$ ([Bahdanau et al.,
+# 2015](https://arxiv.org/abs/1409.0473)). Inner products are faster in practice, because one matrix
+# product computes them all. (§3.2.1)
 #
 # </details>
 #
@@ -566,9 +567,10 @@ def a_mask_for_four_positions():
 # ## Attention in one function
 #
 # The function on which the whole model rests is `all_at_once` with a mask. It takes any number of
-# leading axes, such as one for the sentences of a batch, and three things that come later:
-# [dropout](#dropout) in Part 2, a `bias` in [Part 10](#own-part), and masks of numbers, which must
-# be ones and zeros.
+# leading axes, such as one for the sentences of a batch, and two things that come later:
+# [dropout](#dropout) in Part 2, and a `bias` in [Part 10](#own-part). Instead of $-\infty$ a closed
+# score gets the lowest finite number, because in a row whose keys are all closed the softmax of
+# $-\infty$ would be 0/0.
 
 
 # %% tags=["bare"]
@@ -576,7 +578,7 @@ def is_open(mask: Tensor) -> Tensor:
     """A mask as booleans; ValueError for one that is meant to be added to the scores."""
     if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
         raise ValueError(
-            "a mask holds 1 where a query may look, else 0: of 0 and −∞ make mask == 0"
+            "a mask holds 1 where a query may look, else 0; for one of 0 and −∞ pass mask == 0"
         )
     return mask.bool()
 
@@ -604,13 +606,6 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 #
 # <a id="figure-attention"></a>
 # **Figure.** Attention at work (the paper's Figure 2, left).
-#
-# <details><summary>Why is a closed score the lowest finite number, and not −∞?</summary>
-#
-# If all keys of a row are closed, −∞ makes its softmax 0/0, whereas the finite number gives equal
-# weights. All other rows are the same either way.
-#
-# </details>
 #
 # Now all eight words ask at once, through the three matrices:
 
@@ -647,8 +642,8 @@ def all_words_ask_through_matrices_figure():
 # **Figure.** Each row is a word that asks, each column a word that answers, and every row adds up to
 # one.
 #
-# *Mädchen* prefers *roten* to *kleines* (little), its own adjective, because nothing in these vectors
-# says which of the two stands beside it. The verb fares worse. We made the matrices for nouns, the
+# *Mädchen* prefers *roten* to *kleines* (little), its own adjective: *roten* lies a little higher, and
+# nothing in these vectors says which of the two stands beside it. The verb fares worse. We made the matrices for nouns, the
 # queries of *hebt* and *auf* point down, and so both land on *einen* (a): the weights must go
 # somewhere.
 #
@@ -671,7 +666,7 @@ def check_no_word_attends_to_a_later_one():
 
 # %% [markdown]
 # <a id="by-hand"></a>
-# The same by hand, for whichever word asks:
+# To get a feeling for it, choose the word that asks:
 
 
 # %% tags=["hide-input"]
@@ -753,7 +748,7 @@ def one_query_between_two_keys():
 # %% [markdown]
 # It finds both, and understands neither. The answer is half of *auf* plus half of *Ball*, a point in
 # the middle of nowhere, whose nearest word is an article. Whatever the weights, a single set of them
-# yields a single average, and that is not enough. So let *hebt* ask twice:
+# yields a single average, and that is not enough. Let *hebt* ask twice:
 
 
 # %%
@@ -763,10 +758,10 @@ def two_queries_for_two_keys():
 
 
 # %% [markdown]
-# The paper runs $H$ attentions side by side, each called a **head**, with three matrices of its own
-# that project to a narrower width $d_k = D/H$: 64 in the paper, with eight heads. Narrow as they are,
-# all heads together cost about as much as one of full width. A last matrix $W^O$ mixes their
-# answers:
+# Two questions, two answers, each nearly a word. The paper runs $H$ such attentions side by side, each
+# called a **head**, with three matrices of its own that project to a narrower width $d_k = D/H$: 64 in
+# the paper, with eight heads. Being narrow, all heads together cost about as much as one of full
+# width. A last matrix $W^O$ mixes their answers:
 #
 # $$\begin{gathered}
 # \mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \\
@@ -820,9 +815,9 @@ def check_heads_at_once_equal_those_in_a_loop():
 
 # %% [markdown]
 # The module is `heads_at_once` with an axis for the sentences of a batch, biases, a mask and the
-# matrix $W^O$. Each step becomes a method, for later Parts to exchange. As one matrix holds all heads,
-# there are four linear maps of the same shape, and stacks of equal layers will follow, so a helper
-# makes copies; [`make_model`](#make-model) draws fresh weights for each.
+# matrix $W^O$. Each step becomes a method, so that later Parts can replace it. The module needs four
+# linear maps of one shape, which `clones` makes; [`make_model`](#make-model) will draw fresh weights
+# for each.
 
 
 # %% tags=["bare"]
@@ -887,7 +882,7 @@ class MultiHeadedAttention(nn.Module):
 #
 # </details>
 #
-# The line to get wrong is the cut in `split`. One might reach the shape (B, H, T, d_k) by a single
+# The easiest line to get wrong is the cut in `split`. One might reach the shape (B, H, T, d_k) by a single
 # `view`, without the transposition, and no error would be raised:
 
 
