@@ -71,7 +71,13 @@ def submit(course, student: str, sheet: str, notebook) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @nbgrader
-@pytest.mark.parametrize("sheet", sheets.SHEETS)
+@pytest.mark.parametrize(
+    "sheet",
+    [
+        pytest.param(sheet, marks=[] if sheet[0] in "13" else pytest.mark.long)
+        for sheet in sheets.SHEETS
+    ],
+)
 def test_masters_blanks_and_wrong_answers_get_what_they_deserve(sheet, course):
     from nbgrader.api import Gradebook
 

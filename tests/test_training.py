@@ -371,6 +371,7 @@ def test_a_run_that_was_prepared_needs_the_model_it_began_with_no_more(by_hand, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_small_corpus_trains_with_the_default_settings(tmp_path, capsys):
     """But for the size of the model; without a test split the validation split is scored."""
     pairs = at.builtin_corpus()["train"][:90]
