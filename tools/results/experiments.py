@@ -3,6 +3,7 @@
 A result on record is not made again: remove the record first.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -104,7 +105,7 @@ def lengths() -> dict:
 
 @records.once("heads")
 def heads() -> dict:
-    """The shipped model's perplexity without each head, on five sets of 200 sentences."""
+    """How perplexity rises without each group of heads of a layer: the shipped model, five samples."""
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
     model = translator.model
     pairs = at.find_corpus("multi30k").pairs("val")[:1000]
@@ -118,12 +119,15 @@ def heads() -> dict:
     rows = []
     for kind, layers in at.attentions_of(model).items():
         for layer, attn in enumerate(layers, 1):
-            for head in range(attn.h):
-                with at.without_head(attn, head):
-                    without = perplexities()
-                changes = [round(a - b, 4) for a, b in zip(without, whole, strict=True)]
-                about = {"attention": kind, "layer": layer, "head": head + 1}
-                rows.append(about | {"changes": changes})
+            for number in range(1, attn.h + 1):
+                for off in itertools.combinations(range(attn.h), number):
+                    with contextlib.ExitStack() as removed:
+                        for head in off:
+                            removed.enter_context(at.without_head(attn, head))
+                        without = perplexities()
+                    changes = [round(a - b, 4) for a, b in zip(without, whole, strict=True)]
+                    about = {"attention": kind, "layer": layer, "off": [head + 1 for head in off]}
+                    rows.append(about | {"changes": changes})
     return {"made": records.made_with_shipped(), "perplexity": whole, "rows": rows}
 
 

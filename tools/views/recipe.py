@@ -98,15 +98,21 @@ def choices() -> str:
 
 
 def heads() -> str:
-    """What the shipped model loses without a head; in brackets where the samples disagree."""
-    places = {}
+    """What the shipped model loses without heads; in brackets where the samples disagree."""
     measured = record("heads")
     check_shipped(measured["made"])
+    places = {}
     for row in measured["rows"]:
-        rise = f"{mean(row['changes']):.2f}"
-        agree = min(row["changes"]) * max(row["changes"]) > 0
-        place = row["attention"], str(row["layer"])
-        places.setdefault(place, []).append(rise if agree else f"({rise})")
-    rows = [[*place, *cells] for place, cells in places.items()]
-    most = max(len(cells) for cells in places.values())
-    return table(["attention", "layer", *(f"head {n}" for n in range(1, most + 1))], rows)
+        place = places.setdefault((row["attention"], str(row["layer"])), {})
+        place.setdefault(len(row["off"]), []).append(row["changes"])
+    rows = []
+    for place, removed in places.items():
+        kept = min(
+            removed[len(removed) - 1], key=mean
+        )  # all heads but the one that does best alone
+        cells = [*removed[1], kept, *removed[len(removed)]]
+        shown = [f"{mean(x):.2f}" if min(x) * max(x) > 0 else f"({mean(x):.2f})" for x in cells]
+        rows.append([*place, *shown])
+    most = max(map(len, places.values()))
+    names = *(f"head {n}" for n in range(1, most + 1)), "all but one", "all"
+    return table(["attention", "layer", *names], rows)
