@@ -105,7 +105,7 @@ def lengths() -> dict:
 
 @records.once("heads")
 def heads() -> dict:
-    """How perplexity rises without each group of heads of a layer: the shipped model, five samples."""
+    """How perplexity rises without groups of heads of a layer: the shipped model, five samples."""
     translator = at.load_trained_model("pretrained", torch.device("cpu"))
     model = translator.model
     pairs = at.find_corpus("multi30k").pairs("val")[:1000]
