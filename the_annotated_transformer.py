@@ -1002,13 +1002,14 @@ def a_view_straight_to_heads_mixes_positions():
 # <a id="word-order"></a>
 # ## What attention cannot see
 #
-# These two beginnings consist of the same eight words, and only *auf* has moved:
+# Two German beginnings, made of the same eight words:
 #
 # - *Ein kleines Mädchen hebt einen roten Ball **auf*** – a little girl picks up a red ball.
 # - *Ein kleines Mädchen hebt **auf** einen roten Ball …* – a little girl lifts, onto a red ball, …
 #
-# In the first, *auf* is the second half of the verb. In the second it is a preposition, and what the
-# girl is lifting has yet to come. Let all eight words ask, once in each order:
+# Only *auf* has moved. In the first it is the second half of the verb. In the second it is a
+# preposition, and what the girl is lifting has yet to come. Let all eight words ask, in either
+# order:
 
 
 # %%
@@ -1017,14 +1018,13 @@ MOVED = [0, 1, 2, 3, 7, 4, 5, 6]  # auf right behind hebt
 
 def in_two_orders(positions: nn.Module):
     """What each word receives with auf at the end, and with auf behind hebt."""
-    last = positions(VECTORS.unsqueeze(0))  # (1, 8, 2)
-    moved = positions(VECTORS[MOVED].unsqueeze(0))
-    received, _ = attention(last, last, last)
-    now, _ = attention(moved, moved, moved)
-    rows = []
-    for n, word in enumerate(WORDS):
-        answers = received[0, n], now[0, MOVED.index(n)]
-        rows.append((word, *(f"({x:.2f}, {y:.2f})" for x, y in answers)))
+    columns = [WORDS]
+    for order in (sorted(MOVED), MOVED):
+        x = positions(VECTORS[order].unsqueeze(0))  # (1, 8, 2)
+        received, _ = attention(x, x, x)
+        in_order = [received[0, order.index(n)] for n in range(8)]
+        columns.append([f"({x:.2f}, {y:.2f})" for x, y in in_order])
+    rows = list(zip(*columns, strict=True))
     return table(rows, ["word", "auf at the end", "auf behind hebt"])
 
 
@@ -1036,17 +1036,17 @@ def the_same_words_in_another_order():
 # %% [markdown]
 # Nothing has changed. Each word takes home the same two numbers from either sentence, because no
 # step asks where a word stands. Matrices and heads would not help, since they treat all rows alike:
-# put the rows in another order, and the same answers come back in that order. Only a mask could tell,
-# and an encoder has none. Whether *auf* completes a verb or opens a phrase is no hard question for
-# attention; it is one that attention cannot ask.
+# put the rows in another order, and the same answers come back in that order. Only a causal mask
+# could tell, and an encoder has none. Whether *auf* completes the verb or opens a phrase remains
+# unknown to attention, for which a sentence is a bag of words.
 #
 # <a id="positional-encoding"></a>
 # ## Positions
 #
-# The remedy is to write its position into every vector. Adding the number itself would drown the
-# words of a long sentence. Digits stay small: in binary, 000, 001, 010, 011, 100, the last one changes
-# at every step, the one before it at every second step, and the first hardly ever. The hands of a
-# clock do the same without jumps.
+# Let the vectors themselves say where they stand, then. Adding the number of the position, 0, 1, 2
+# and so on, would soon drown the word, whereas digits stay small: in binary, 000, 001, 010, 011,
+# 100, the last one changes at every step, the one before it at every second step, and the first
+# hardly ever. The hands of a clock do the same without jumps.
 #
 # The paper adds such a clock, with $D/2$ hands. Hand $i$, counted from 0, turns by the angle
 # $\omega_i$ from each position $p$ to the next, and its sine and cosine say where it points:
@@ -1056,7 +1056,8 @@ def the_same_words_in_another_order():
 # \omega_i = 10000^{-2i/D}
 # \end{gathered}$$
 #
-# The fastest hand is back after $2\pi$ positions, the slowest after nearly $10000 \cdot 2\pi$. (§3.5)
+# The fastest hand is back after $2\pi$ positions, the slowest after nearly $10000 \cdot 2\pi$.
+# (§3.5)
 
 
 # %% tags=["bare"]
@@ -1110,18 +1111,18 @@ def sinusoids_figure():
 # columns are one hand. The fast hands on the left tell neighbours apart; the slow ones on the right
 # hardly move within a sentence.
 #
-# A learnt vector for each position would do as well (Table 3, row E). The authors chose waves in the
-# hope that they carry on beyond the longest sentence of the training, and because a model might
-# easily learn to look a fixed distance away: $n$ positions on, every hand has turned by $n\,\omega_i$,
-# wherever it stood before. (§3.5) As one matrix, with a rotation for each hand:
+# A learnt vector for each position does about as well (Table 3, row E). The authors chose waves in
+# the hope that they carry on beyond the longest sentence of the training, and because a model might
+# easily learn to look a fixed distance away: $n$ positions on, every hand has turned by
+# $n\,\omega_i$, wherever it stood before. (§3.5) As one matrix, with a rotation for each hand:
 #
 # $$PE_{p+n} = PE_p \begin{pmatrix} R_0 & & \\ & \ddots & \\ & & R_{D/2-1} \end{pmatrix}, \qquad
 # R_i = \begin{pmatrix} \cos n\omega_i & -\sin n\omega_i \\ \sin n\omega_i & \cos n\omega_i \end{pmatrix}$$
 #
 # The inner product of two encodings therefore depends on their distance alone: it is $\sum_i
 # \cos(n\,\omega_i)$, largest at $n = 0$. This lets a head find the previous word. Leave the keys as
-# they are, and let $W^Q$ turn all hands back by one position: each query then looks like the encoding
-# one place earlier. A factor of twenty makes the choice sharp.
+# they are, and let $W^Q$ turn all hands back by one position: each query then looks like the
+# encoding one place earlier. A factor of twenty makes the choice sharp.
 
 
 # %%
@@ -1142,13 +1143,13 @@ def a_head_for_the_previous_word_figure():
 
 # %% [markdown]
 # <a id="figure-a-head-for-the-previous-word"></a>
-# **Figure.** A head that looks one word back, made of positions alone. *auf* finds *Ball*, *Ball* finds
-# *roten*, and *Ein*, which has nobody before it, falls back on itself.
+# **Figure.** A head that looks one word back, made of positions alone. *auf* finds *Ball*, *Ball*
+# finds *roten*, and *Ein*, which has nobody before it, falls back on itself.
 #
 # <details><summary>Why 10,000, and why add?</summary>
 #
-# The slowest hand must not come round within a text, or places far apart would look alike. Any large
-# number does that; the paper gives no reason for this one.
+# The slowest hand must not come round within a text, or places far apart would look alike. Any
+# large number does that; the paper gives no reason for this one.
 #
 # Concatenating embedding $e$ and encoding $c$, then projecting, also yields a sum, $eW_1 + cW_2$.
 # Plain addition saves these matrices, and the model can still learn embeddings that leave some
@@ -1160,8 +1161,8 @@ def a_head_for_the_previous_word_figure():
 # ## Embeddings
 #
 # The vectors of words are no longer chosen by hand. They are the rows of a matrix, one of $D$
-# numbers for each token; looking up a token means taking its row, and training changes the rows like
-# any other weight. Each row is multiplied by $\sqrt{D}$. (§3.4)
+# numbers for each token; looking up a token means taking its row, and training changes the rows
+# like any other weight. Each row is multiplied by $\sqrt{D}$. (§3.4)
 
 
 # %% tags=["bare"]
@@ -1187,15 +1188,15 @@ class Embeddings(nn.Module):
 # <a id="feed-forward"></a>
 # ## The feed-forward network
 #
-# Once *hebt* has attended to *auf*, its vector holds something of both. Somebody now has to conclude
-# that this is *pick up*, and attention cannot: for given weights it only forms sums. Let $a$ say
-# whether *hebt* is there, 0 or 1, and $b$ whether *auf* is. A linear map that gives zero to each of
-# them alone gives zero to both together. But $\max(0,\, a + b - 1)$ is one for both, and zero for
-# either alone.
+# Once *hebt* has attended to *auf*, its vector holds something of both. Somebody now has to
+# conclude that this is *pick up*, and attention cannot: for given weights it only forms sums. Let
+# $a$ say whether *hebt* is there, 0 or 1, and $b$ whether *auf* is. A linear map that gives zero to
+# each of them alone gives zero to both together. But $\max(0,\, a + b - 1)$ is one for both, and
+# zero for either alone.
 #
 # The feed-forward network has $d_\text{ff}$ such units, each with weights of its own, and works on
-# every position separately: it widens the vector from $D$ to $d_\text{ff}$, sets negative entries to
-# zero (*ReLU*), and projects back to $D$.
+# every position separately: it widens the vector from $D$ to $d_\text{ff}$, sets negative entries
+# to zero (*ReLU*), and projects back to $D$.
 #
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
 #
@@ -1221,10 +1222,11 @@ class PositionwiseFeedForward(nn.Module):
 # <a id="residual"></a>
 # ## Residual connections
 #
-# The paper's encoder is twelve **sub-layers** deep: attention and a feed-forward network, six times
-# over. To stack them we need fresh weights. For linear maps we draw them by the common rule of Xavier
-# Glorot, which aims to keep the variance of signals and gradients the same from layer to layer; the
-# paper names no rule. Biases start at zero.
+# The paper's encoder is a stack of twelve **sub-layers**: attention and a feed-forward network, six
+# times over. What becomes of words on their way through it, and of the gradient on its way back? To
+# find out we need fresh weights. The paper names no rule, and we take the common one of Xavier
+# Glorot, which draws the matrices of linear maps so that signals and gradients keep about the same
+# variance from layer to layer. Biases start at zero.
 
 
 # %% tags=["bare"]
@@ -1239,9 +1241,11 @@ def start_weights(module: nn.Module) -> nn.Module:
 
 
 # %% [markdown]
-# Ten random words pass through 12 fresh sub-layers, then through 48, each reading what the one before
-# it has written. What comes out is compared with random targets. How large is the gradient at the
-# first sub-layer, and how alike are the words behind the last? (1.000: all point the same way.)
+# Ten random words pass through 12 fresh sub-layers, then through 48, each reading what the one
+# before it has written, and are compared with random targets at the end. We look at the gradient
+# that arrives at the last and at the first sub-layer, and at the words behind the last: how *alike*
+# they are (the mean cosine between one and the others, 1 if all point the same way), and the *size*
+# of their entries (the root of the mean square, 1 at the start).
 
 
 # %%
@@ -1272,10 +1276,11 @@ def sublayers_that_replace():
 
 
 # %% [markdown]
-# Two things have gone wrong. On its way back, the gradient shrinks fiftyfold in the shallow stack and
-# ten-millionfold in the deep one, where the first sub-layers have nothing left to learn from
-# (**vanishing gradients**). And the words have become one word. Attention hands out averages, averages
-# of averages are more alike still, and in the end no word knows which one it was or where it stood.
+# Two things have gone wrong. On its way back, the gradient shrinks fiftyfold in the shallow stack
+# and ten-millionfold in the deep one, where the first sub-layers have nothing left to learn from
+# (**vanishing gradients**). And the words have become one word. Attention hands out averages,
+# averages of averages are more alike still, and in the end no word knows which one it was or where
+# it stood.
 #
 # The remedy is a plus sign. Let every sub-layer *add* its output to what it has read:
 
@@ -1287,10 +1292,10 @@ def sublayers_that_add():
 
 
 # %% [markdown]
-# The gradient no longer fades, and behind twelve sub-layers the words can still be told apart. The sum
-# $x + \mathrm{Sublayer}(x)$ is a **residual connection** ([He et al.,
-# 2016](https://arxiv.org/abs/1512.03385)). It asks that all embeddings and sub-layers have outputs of
-# the same width $D$. (§3.1) What runs past the sub-layers, while each adds its share, is the
+# The gradient no longer fades, and behind twelve sub-layers the words can still be told apart. The
+# sum $x + \mathrm{Sublayer}(x)$ is a **residual connection** ([He et al.,
+# 2016](https://arxiv.org/abs/1512.03385)). It asks that all embeddings and sub-layers have outputs
+# of the same width $D$. (§3.1) What runs past the sub-layers, while each adds its share, is the
 # **residual stream**.
 #
 # A word keeps its identity because its own vector stays in the sum. The gradient survives because
@@ -1305,10 +1310,10 @@ def sublayers_that_add():
 # <a id="layer-norm"></a>
 # ## Layer normalization
 #
-# The plus sign overdoes it. Behind 48 sub-layers, entries of size 1 (the root of their mean square) have
-# grown to 48,000, and the gradient, which used to vanish, explodes. Each sub-layer adds in proportion
-# to what it reads, hence the stream grows exponentially with depth. The last ones shout down what the
-# first ones wrote, words become alike again, and scores made of such vectors saturate the softmax.
+# The plus sign overdoes it. Behind 48 sub-layers, entries of size 1 have grown to 48,000, and the
+# gradient, which used to vanish, explodes. Each sub-layer adds in proportion to what it reads,
+# hence the stream grows exponentially with depth. The last ones shout down what the first ones
+# wrote, words become alike again, and scores made of such vectors saturate the softmax.
 #
 # **Layer normalization** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) brings a vector back
 # to a fixed size. It shifts the entries of each position to mean zero and scales them to variance
@@ -1362,23 +1367,24 @@ def sublayers_with_norms():
 
 
 # %% [markdown]
-# Both orders tame the stream. In post-norm its size stays at one. In pre-norm each of $n$ sub-layers
-# adds about the same to the *squared* size, which therefore grows like $n$, and the size itself like
-# $\sqrt{n}$: from 2.2 to 5.4, a little more than doubled, in four times the depth. They differ in what
-# becomes of a word, since every norm of post-norm shrinks it together with all that came before: behind
-# 48 sub-layers, the words of post-norm are one again. How differently the two train, and why we put
-# the norm first, is told in [Part 3](#warm-up-and-norm); `norm_first=False` gives the paper's order.
+# Both orders tame the stream. In post-norm its size stays at one. In pre-norm each of $n$
+# sub-layers adds about the same to the *squared* size, which therefore grows like $n$, and the size
+# itself like $\sqrt{n}$: from 2.2 to 5.4, a little more than doubled, in four times the depth. They
+# differ in what becomes of a word, since every norm of post-norm shrinks it together with all that
+# came before: behind 48 sub-layers the words of post-norm are one again, those of pre-norm not
+# quite. How differently the two train, and why we put the norm first, is told in [Part
+# 3](#warm-up-and-norm); `norm_first=False` gives the paper's order.
 #
 # <a id="dropout"></a>
 # ## Dropout
 #
-# **Dropout** ([Srivastava et al., 2014](https://jmlr.org/papers/v15/srivastava14a.html)) is the last
-# ingredient. In training it sets random entries to zero and scales up the rest to keep the mean, so
-# that eight ones might become 2, 0, 0, 2, 2, 0, 2, 0. A model that can never rely on any single number
-# finds it harder to memorize its training data ([*overfitting*](#evaluation)). In eval mode dropout
-# does nothing. The paper applies it to the output of each sub-layer, before the sum, and to the sum of
-# embedding and position. (§5.4) `make_model` also applies it to attention weights and inside the
-# feed-forward network.
+# **Dropout** ([Srivastava et al., 2014](https://jmlr.org/papers/v15/srivastava14a.html)) is the
+# last ingredient. In training it sets random entries to zero and scales up the rest to keep the
+# mean: at a rate of one half, eight ones might become 2, 0, 0, 2, 2, 0, 2, 0. A model that can
+# never rely on any single number finds it harder to memorize its training data
+# ([*overfitting*](#evaluation)). In eval mode nothing is dropped. The paper applies dropout to the
+# output of each sub-layer, before the sum, and to the sum of embedding and position. (§5.4)
+# `make_model` also applies it to attention weights and inside the feed-forward network.
 #
 # `SublayerConnection` puts a norm before a sub-layer, and dropout and the plus sign behind it:
 
@@ -1409,9 +1415,9 @@ class SublayerConnection(nn.Module):
 # <a id="layers"></a>
 # ## Layers and stacks
 #
-# From here on we only put together. An encoder layer is self-attention, then a feed-forward network,
-# each in a connection of its own. A connection hands a single $x$ to its sub-layer; since attention
-# wants queries, keys, values and a mask, a lambda adds what is missing. (§3.1)
+# From here on we only put together. An encoder layer is self-attention, then a feed-forward
+# network, each in a connection of its own. (§3.1) A connection hands a single $x$ to its sub-layer;
+# since attention wants queries, keys, values and a mask, a lambda adds what is missing.
 
 
 # %% tags=["bare"]
@@ -1452,8 +1458,8 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# The tests compare both layers with PyTorch's, in both norm orders, with masks and dropout: they are
-# equal.
+# The tests compare both layers with PyTorch's, in both norm orders, with masks and dropout: they
+# are equal.
 #
 # A stack is a loop over $N$ layers. In pre-norm nothing has normalized the stream on its way, and
 # whoever reads it at the end would find it $\sqrt{n}$ times too large; one last norm sets it right.
@@ -1496,9 +1502,9 @@ class Decoder(nn.Module):
 #
 # The decoder ends in a vector of width $D$ for each position. A last linear map turns it into one
 # score for each token of the vocabulary, the **logits**, and a softmax turns these into
-# probabilities. (§3.4) We keep their logarithms: fifty tokens with a probability of 0.1 each have the
-# product $10^{-50}$, which a 32-bit number rounds to zero, while the sum of the logarithms is an
-# ordinary −115.
+# probabilities. (§3.4) We keep their logarithms: fifty tokens with a probability of 0.1 each have
+# the product $10^{-50}$, which a 32-bit number rounds to zero, while the sum of the logarithms is
+# an ordinary −115.
 
 
 # %% tags=["bare"]
@@ -1516,7 +1522,7 @@ class Generator(nn.Module):
 
 # %% [markdown]
 # <a id="encoder-decoder"></a>
-# ## The plan
+# ## Putting the parts together
 #
 # Every box of the whole model now has its class:
 #
@@ -1563,8 +1569,8 @@ class EncoderDecoder(nn.Module):
 # <a id="make-model"></a>
 # ## The whole model
 #
-# `make_model` builds all of it from seven arguments: two vocabularies and the five
-# settings of the paper's Table 3, whose base model is the default. What follows the star is for later, and [Part
+# `make_model` builds all of it from seven arguments: two vocabularies and the five settings of the
+# paper's Table 3, whose base model is the default. What follows the star is for later, and [Part
 # 10](#exchange) puts other classes in the place of ours.
 
 
@@ -1617,8 +1623,8 @@ def make_model(
 
 
 # %% [markdown]
-# Let an untrained model read our sentence, whose eight words are numbered from 0 to 7, and write eight
-# words of English:
+# Let an untrained model read our sentence, whose eight words are numbered from 0 to 7, and write
+# eight words of English:
 
 
 # %%
@@ -1636,8 +1642,8 @@ def an_untrained_model_babbles():
 
 
 # %% [markdown]
-# Every part is in its place, and *up a girl lifts up a a a* is what it has to say, because all weights
-# are random. [Part 3](#training) trains them.
+# Every part is in its place, and *up a girl lifts up a a a* is what it has to say, because all
+# weights are random. [Part 3](#training) trains them.
 #
 # <a id="behaviour"></a>
 # Some properties hold for any weights, and the tests check them on a tiny model: padding changes no
@@ -1655,8 +1661,9 @@ def tiny_model(**changes) -> EncoderDecoder:
 # <a id="parameter-count"></a>
 # ## How many parameters?
 #
-# The paper's base model has 65 million, its big model 213 million (Table 3), with about 37,000 tokens
-# for both languages. (§5.1) Ours, built on PyTorch's `meta` device, which keeps shapes but no numbers:
+# The paper's base model has 65 million, its big model 213 million (Table 3), with about 37,000
+# tokens for both languages. (§5.1) Ours, built on PyTorch's `meta` device, which keeps shapes but
+# no numbers:
 
 
 # %%
@@ -1677,10 +1684,10 @@ def parameters_beside_table_3():
 
 # %% [markdown]
 # The first is 36 million too many. They sit in the matrices that have a row for each token: two
-# embeddings and the generator, with $37{,}000 \cdot 512$ numbers each, or 18.9 million. The paper has
-# one such matrix, in which a token has one row, wherever it is read or written. (§3.4) With
-# `share_embeddings=True` so have we, and both models come within three per cent of the paper's. What
-# else that gains, and what it costs, is for [Part 7](#one-matrix).
+# embeddings and the generator, with $37{,}000 \cdot 512$ numbers each, or 18.9 million. The paper
+# has one such matrix, in which a token has one row, wherever it is read or written. (§3.4) With
+# `share_embeddings=True` so have we, and both models come within three per cent of the paper's.
+# What else that gains, and what it costs, is for [Part 7](#one-matrix).
 #
 # **The bare model.** The model and its training, stripped of prose and checks, are also one file,
 # `docs/transformer.py`. Run it, and it trains a model on the copy task of [Part 4](#copy-task).
@@ -1690,23 +1697,14 @@ def parameters_beside_table_3():
 # <a id="try-model"></a>
 # ## Try it
 #
-# 1. You remove the positions from the encoder only and feed it a sentence backwards. What does the
-#    decoder notice?
+# In a pre-norm encoder layer, all matrices and biases of the sub-layers are zero. What does the
+# layer do?
 #
-#    <details><summary>Answer</summary>
+# <details><summary>Answer</summary>
 #
-#    Nothing. The same memory comes out backwards, and attention sums over it, which has no order.
+# Nothing: it adds zero to the residual stream. A post-norm layer would still normalize.
 #
-#    </details>
-#
-# 2. In a pre-norm encoder layer, all matrices and biases of the sub-layers are zero. What does the
-#    layer do?
-#
-#    <details><summary>Answer</summary>
-#
-#    Nothing: it adds zero to the residual stream. A post-norm layer would still normalize.
-#
-#    </details>
+# </details>
 #
 # *Sheet 2 in `docs/course` has longer tasks: a norm, a bias by distance, packed sentences.*
 #
