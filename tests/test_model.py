@@ -118,7 +118,84 @@ def test_without_positions_the_encoder_is_permutation_equivariant():
     assert not torch.allclose(with_order, model.encode(src, None)[:, order])
 
 
+def test_a_future_token_changes_no_earlier_output():
+    model = at.tiny_model()
+    src = torch.randint(11, (2, 5))
+    tgt = torch.randint(13, (2, 6))
+    changed = tgt.clone()
+    changed[:, 4] = (tgt[:, 4] + 1) % 13
+    before = model(src, tgt, None, at.subsequent_mask(6))
+    after = model(src, changed, None, at.subsequent_mask(6))
+    assert_close(before[:, :4], after[:, :4])
+    change = (before[:, 4:] - after[:, 4:]).abs()
+    assert change.amax(-1).gt(1e-4).all()
+
+
 # Parts ------------------------------------------------------------------------------------------
+
+
+def randomly(module: nn.Module) -> nn.Module:
+    """The module with weights of which no two are alike."""
+    for weight in module.parameters():
+        nn.init.normal_(weight, std=0.3)
+    return module
+
+
+def test_layer_norm_equals_torchs():
+    x = (3 + torch.randn(2, 5, 8)) / 1000  # small enough that the place of eps matters
+    ours = randomly(at.LayerNorm(8))
+    theirs = nn.LayerNorm(8, eps=1e-6)
+    theirs.load_state_dict(ours.state_dict())
+    assert_close(ours(x), theirs(x))
+
+
+def copy_attention(ours: at.MultiHeadedAttention, theirs: nn.MultiheadAttention) -> None:
+    """Let PyTorch's module use our weights; it keeps the first three projections in one matrix."""
+    first = ours.linears[:3]
+    theirs.in_proj_weight = nn.Parameter(torch.cat([linear.weight for linear in first]))
+    theirs.in_proj_bias = nn.Parameter(torch.cat([linear.bias for linear in first]))
+    theirs.out_proj = ours.linears[3]
+
+
+def copy_layer(ours: at.EncoderLayer | at.DecoderLayer, theirs: nn.Module) -> None:
+    """Let PyTorch's encoder or decoder layer use our weights, drawn at random."""
+    randomly(ours)
+    copy_attention(ours.self_attn, theirs.self_attn)
+    if isinstance(ours, at.DecoderLayer):
+        copy_attention(ours.src_attn, theirs.multihead_attn)
+    theirs.linear1 = ours.feed_forward.widen
+    theirs.linear2 = ours.feed_forward.narrow
+    for number, connection in enumerate(ours.sublayer, 1):
+        setattr(theirs, f"norm{number}", connection.norm)
+
+
+def in_training(layer: nn.Module, *given, **masks) -> torch.Tensor:
+    """The output of a layer; from the same seed, dropout zeroes the same entries."""
+    torch.manual_seed(1)
+    return layer(*given, **masks)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_layers_equal_torchs(norm_first):
+    """With padding in the source, a causal mask on the target, and dropout."""
+    x = torch.randn(1, 3, 8)
+    memory = torch.randn(1, 5, 8)
+    mask = torch.tensor([[[True, True, True, False, False]]])
+    causal = at.subsequent_mask(3)
+    form = {"batch_first": True, "norm_first": norm_first}
+    attn, src_attn = at.clones(at.MultiHeadedAttention(2, 8, 0.3), 2)
+    ff = at.PositionwiseFeedForward(8, 16, 0.3)
+    ours = at.EncoderLayer(8, attn, ff, 0.3, norm_first)
+    theirs = nn.TransformerEncoderLayer(8, 2, 16, 0.3, **form)
+    copy_layer(ours, theirs)
+    expected = in_training(theirs, memory, src_key_padding_mask=~mask[0])
+    assert_close(in_training(ours, memory, mask), expected)
+    ours = at.DecoderLayer(8, attn, src_attn, ff, 0.3, norm_first)
+    theirs = nn.TransformerDecoderLayer(8, 2, 16, 0.3, **form)
+    copy_layer(ours, theirs)
+    masks = {"tgt_mask": ~causal[0], "memory_key_padding_mask": ~mask[0]}
+    expected = in_training(theirs, x, memory, **masks)
+    assert_close(in_training(ours, x, memory, mask, causal), expected)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -146,6 +223,12 @@ def test_positional_encoding_is_the_formula():
         angle = p / 10_000 ** (2 * i / 8)
         assert pe[p, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
         assert pe[p, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_one_matrix_moves_every_position():
+    pe = at.PositionalEncoding(8, 0.0, max_len=60).pe[0]
+    assert_close(pe[:55] @ at.turn(5, 8), pe[5:], atol=1e-5, rtol=0)
+    assert_close(pe[5:] @ at.turn(-5, 8), pe[:55], atol=1e-5, rtol=0)
 
 
 def test_rotate_multiplies_complex_numbers():
