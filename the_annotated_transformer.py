@@ -1794,11 +1794,10 @@ def what_the_decoder_reads():
 # expects *little* once more. When it reads its own words it makes the same mistake, but then has to
 # go on from *a little*, for which it knows only one way. It never gets out of the circle.
 #
-# Training on such a sentence would be hopeless, because from the first wrong word on the target
-# continues something else than what stands there. **Teacher forcing**, that is, feeding in the true
-# words, keeps every question answerable, and since no question has to wait for an answer, all of
-# them are asked in one pass. The price is paid at inference, where the model meets its own mistakes
-# for the first time.
+# Training on this would be hopeless, because from the first wrong word on the target continues a
+# sentence that is not there. **Teacher forcing**, that is, feeding in the true words, keeps every
+# question answerable, and since no question has to wait for an answer, all of them are asked in one
+# pass. The price is paid at inference, where the model meets its own mistakes for the first time.
 #
 # <a id="batches"></a>
 # ## Batches and masks
@@ -1874,9 +1873,9 @@ def a_lead_that_grows():
 
 
 # %% [markdown]
-# Ten times the work buys another 2.3 or so, and will buy it again, for the loss reaches zero only
-# where the probability is one, and no lead is large enough for that. A model that trains long
-# enough spends its strength on being surer of what it knows.
+# Ten times the work buys another 2.5, ten times more another 2.3, and so on without end, because
+# the loss reaches zero only where the probability is one, and no lead is large enough for that. A
+# model that trains long enough spends its strength on being surer of what it knows.
 #
 # **Label smoothing** asks for less: the target gives the right word $1-\epsilon$ and shares
 # $\epsilon$ among the others. With $\epsilon = 0.1$ the model becomes less sure, which costs it
@@ -2081,15 +2080,15 @@ published("warmups")
 # With the warm-up both orders bear higher rates. Without it post-norm works at none of ours: even
 # at the lowest, 0.001, only one seed of three gets below 0.5.
 #
-# Half of the reason stands in the table of Adam's steps. The mean $v$ looks back over some fifty
-# batches, but at the first update it has seen one, and every parameter moves by the full rate,
-# whether its gradient means something or not. A warm-up keeps these blind steps short.
+# There are two suspects. One is Adam, whose mean $v$ looks back over some fifty batches, but has
+# seen one at the first update. As the table of its steps shows, every parameter then moves by the
+# full rate, whether its gradient means something or not. A warm-up keeps these blind steps short.
 #
-# That cannot be all, because both orders have the same Adam. The other half is in the norms. Add
-# two independent terms of variance one, and the variance doubles; a norm that follows the sum then
-# divides by $\sqrt 2$, on the way forward the signal, and on the way back the gradient. In
-# post-norm the gradient has to pass every norm between the loss and a layer, whereas in pre-norm
-# there is a way around them. These are its sizes in the layers of fresh decoders:
+# But both orders have the same Adam, and so the other suspect is the norm. Add two independent
+# terms of variance one, and the variance doubles; a norm that follows the sum then divides by
+# $\sqrt 2$, on the way forward the signal, and on the way back the gradient. In post-norm the
+# gradient has to pass every norm between the loss and a layer, whereas in pre-norm there is a way
+# around them. These are its sizes in the layers of fresh decoders:
 
 
 # %%
@@ -2107,17 +2106,17 @@ def gradients_of_fresh_decoders():
 
 
 # %% [markdown]
-# In pre-norm the first layer gets a little more than the last. In post-norm it gets a ninth.
+# In pre-norm the first layer gets half as much again as the last, in post-norm a ninth of it.
 # (Fifteen norms lie between them, but the factor of each is nearer to one than $\sqrt 2$, because a
 # fresh sub-layer adds less than there is already, and some of the gradient returns through it.)
 #
-# Since Adam divides such differences away, small gradients alone would do no harm. Why post-norm
-# suffers so much from long first steps is still debated: [Xiong et al.
-# (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near the output, [Liu et al.
-# (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes in all layers add up. Our
-# figure shows that the harm is done at the beginning, and that with a warm-up pre-norm bears four
-# times the rate of post-norm. It is our default; which order is better when both are tuned, the
-# figure does not say.
+# Here the suspects meet. Adam divides the difference away: the first layer moves as far as the
+# last, and at the first update just as blindly. What post-norm cannot bear about this is still
+# debated: [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near
+# the output, [Liu et al. (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes
+# in all layers add up. Our figure shows that the harm is done at the beginning, and that with a
+# warm-up pre-norm bears four times the rate of post-norm. It is our default; which order is better
+# when both are tuned, the figure does not say.
 #
 # <a id="loop"></a>
 # ## The training loop
