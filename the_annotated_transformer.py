@@ -1731,44 +1731,91 @@ def parameters_beside_table_3():
 # <a id="training"></a>
 # # Part 3. Training
 #
-# A model is a function with millions of parameters, and training finds their values. Here is a
-# whole training run in a dozen lines: a small model memorizes one pair of sentences.
+# The model of Part 2 babbles, because nobody has told it anything yet. A dozen lines are enough to
+# teach it one sentence:
 
 
 # %%
-@example
-def a_training_run_in_a_dozen_lines():
-    model = make_model(12, 12, N=1, d_model=32, d_ff=64, h=2)
+VOCABULARY = "<s> </s> <blank> <unk> a little girl lifts red ball up".split()
+SOURCE = torch.arange(4, 12).unsqueeze(0)  # (1, 8): Ein kleines Mädchen hebt einen roten Ball auf
+TARGET = torch.tensor([[0, 4, 5, 6, 7, 4, 8, 9, 10, 1]])  # (1, 10): <s> a little girl ... up </s>
+
+
+def memorize(updates: int) -> tuple[EncoderDecoder, list[float]]:
+    """Train a small model on one pair of sentences; the model, and the loss at each update."""
+    torch.manual_seed(2)  # chosen for a mistake that we shall see
+    model = make_model(12, 11, N=1, d_model=32, d_ff=64, h=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    src = torch.tensor([[4, 5, 6, 7]])
-    tgt = torch.tensor([[0, 8, 9, 10, 11, 1]])  # 0 starts a sentence, 1 ends it
     losses = []
-    for _ in range(100):
-        states = model(src, tgt[:, :-1], None, subsequent_mask(5))  # no padding; (1, 5, D)
-        log_probs = model.generator(states)  # (1, 5, V)
-        loss = F.nll_loss(log_probs.flatten(0, 1), tgt[:, 1:].flatten())  # mean of -log p(right)
+    for _ in range(updates):
+        states = model(SOURCE, TARGET[:, :-1], None, subsequent_mask(9))  # (1, 9, D)
+        log_probs = model.generator(states)  # (1, 9, V)
+        loss = F.nll_loss(log_probs.flatten(0, 1), TARGET[:, 1:].flatten())  # mean of -log p(right)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return {f"loss at step {n}": round(losses[n - 1], 3) for n in (1, 10, 30, 100)}
+    return model, losses
+
+
+@example
+def a_training_run_in_a_dozen_lines():
+    _, losses = memorize(100)
+    return {f"loss at update {n}": round(losses[n - 1], 3) for n in (1, 10, 30, 100)}
 
 
 # %% [markdown]
 # Each pass through the loop is one **update**. The *forward pass* computes log-probabilities, and
-# the *loss* measures how little probability the model gives the right tokens. The *backward pass*
-# computes the gradient, and the *optimizer* takes a small step against it. Then the gradient is
-# reset.
+# the *loss* is the mean of $-\log p$ over the right words. Guessing among eleven words would cost
+# $\log 11 = 2.4$; the fresh model does worse, since random weights have opinions, too, and by
+# update 100 hardly anything is left to pay. The *backward pass* computes the gradient, the
+# *optimizer* takes a small step against it, and the gradient is reset.
 #
-# The rest of this Part turns these lines into real training: many sentences at once, a loss that
-# discourages overconfidence, the paper's learning rates, and a loop that tracks progress.
+# <a id="teacher-forcing"></a>
+# ## Teacher forcing
+#
+# In this loop the decoder reads the true sentence, whatever it would have written itself. What if
+# it read its own words? We stop after ten updates, when most of the sentence is learnt, and try
+# both:
+
+
+# %%
+@example
+def what_the_decoder_reads():
+    model, _ = memorize(10)
+    model.eval()
+
+    def follow(read: Tensor) -> Tensor:
+        """The likeliest next word after each word of a sentence: (1, T) -> (1, T)."""
+        return model.generator(model(SOURCE, read, None, subsequent_mask(read.size(1)))).argmax(-1)
+
+    own = TARGET[:, :1]
+    for _ in range(9):
+        own = torch.cat([own, follow(own)[:, -1:]], dim=1)
+    rows = []
+    for name, ids in (("the true words", follow(TARGET[:, :-1])), ("its own", own[:, 1:])):
+        rows.append((name, " ".join(VOCABULARY[n] for n in ids[0])))
+    return table(rows, ["the decoder reads", "and writes"])
+
+
+# %% [markdown]
+# With the true words in front of it, the model makes one mistake in nine: after the second *a* it
+# expects *little* once more. When it reads its own words it makes the same mistake, but then has to
+# go on from *a little*, for which it knows only one way. It never gets out of the circle.
+#
+# Training on this would be hopeless, because from the first wrong word on the target continues a
+# sentence that is not there. **Teacher forcing**, that is, feeding in the true words, keeps every
+# question answerable, and since no question has to wait for an answer, all of them are asked in one
+# pass. The price is paid at inference, where the model meets its own mistakes for the first time.
 #
 # <a id="batches"></a>
 # ## Batches and masks
 #
-# Sentences differ in length, but a tensor is rectangular. So we pad short sentences with a padding
-# token, and hide it from attention and loss. Four special tokens come first in every vocabulary:
-# start, end, padding, and a stand-in for unknown words.
+# Sentences come in all lengths, whereas tensors are rectangular. To learn from several sentences at
+# once, we fill the shorter ones up with padding and hide the padding from attention and loss. It is
+# one of the four special tokens with which every vocabulary begins: start, end, padding, and a
+# stand-in for unknown words.
+
 
 # %% tags=["bare"]
 SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
@@ -1792,16 +1839,6 @@ class Batch:
             self.ntokens = int((self.tgt_y != pad).sum()) if ntokens is None else ntokens
 
 
-# %% [markdown]
-# > **Why do `src_mask` and `tgt_mask` have different shapes?** Source padding is hidden from all
-# > queries alike, so one row per sentence is enough, (B, 1, S). In the target each query has its
-# > own future, so each needs its own row, (B, T, T).
-#
-# Take two sentences, the second shorter by one source token and three target tokens. These are the
-# masks of the second:
-
-
-# %%
 @example
 def masks_of_a_short_sentence():
     src = torch.tensor([[5, 6, END], [7, END, PAD]])
@@ -1812,30 +1849,64 @@ def masks_of_a_short_sentence():
 
 
 # %% [markdown]
-# A key is open if it is a real token and, in the target, not later than the query. `ntokens` counts
-# both sentences: seven tokens to predict.
+# These are the masks of the second sentence. One row is enough for the source, (1, S), because
+# padding is closed to all queries alike, whereas in the target each query has a future of its own,
+# hence a row each, (T, T). The seven of `ntokens` are the real tokens to predict in both sentences.
 #
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
 #
-# The usual loss at a position is *cross-entropy*: $-\log p$ of the right word. It reaches zero only
-# at $p = 1$, which no finite logits give, so it never stops pushing the model towards certainty.
-# **Label smoothing** ([Szegedy et al., 2016](https://arxiv.org/abs/1512.00567)) sets a target
-# within reach: the right word gets $1-\epsilon$, and other words share $\epsilon$. The paper sets
-# $\epsilon = 0.1$ (§5.4). In our code padding gets nothing, and each of the other $V-2$ wrong words
-# gets $s = \epsilon/(V-2)$.
+# The loss of the dozen lines is the *cross-entropy*, $-\log p$ of the right word. Take seven words,
+# one of them right, and let gradient descent lower this loss again and again by moving the words'
+# scores. How far does the right score run ahead of the others?
+
+
+# %%
+def lead(criterion: Callable) -> dict[str, float]:
+    """By how much the right one of seven scores leads while gradient descent lowers its loss."""
+    logits = torch.zeros(1, 7, requires_grad=True)
+    descent = torch.optim.SGD([logits], lr=1.0)
+    found = {}
+    for step in range(1, 1001):
+        descent.zero_grad()
+        criterion(logits.log_softmax(-1), torch.tensor([5])).backward()
+        descent.step()
+        if step in (10, 100, 1000):
+            found[f"after {step} steps"] = round((logits[0, 5] - logits[0, 4]).item(), 2)
+    return found
+
+
+@example
+def a_lead_that_grows():
+    return lead(F.nll_loss)
+
+
+# %% [markdown]
+# Ten times the work buys another 2.5, ten times more another 2.3, and so on without end, because
+# the loss reaches zero only where the probability is one, and no lead is large enough for that. A
+# model that trains long enough spends its strength on being surer of what it knows.
 #
-# The loss at a position is the cross-entropy to this target $t$, $-\sum_v t_v \log p_v$. With the
-# values of $t$ it is
+# **Label smoothing** asks for less: the target gives the right word $1-\epsilon$ and shares
+# $\epsilon$ among the others. With $\epsilon = 0.1$ the model becomes less sure, which costs it
+# perplexity, and yet accuracy and [BLEU](#bleu) improve. (§5.4)
 #
-# $$-(1-\epsilon) \log p_\text{right} \;-\; s \sum_{v \text{ other}} \log p_v.$$
+# There is more than one way to share. [Szegedy et al. (2016)](https://arxiv.org/abs/1512.00567),
+# whom the paper cites, spread $\epsilon$ over all words, so that the right one ends with
+# $1-\epsilon+\epsilon/V$. We do as the first edition of this text did: padding gets nothing, and
+# each of the other $V-2$ wrong words gets $s = \epsilon/(V-2)$. The loss is the cross-entropy to
+# this target $t$:
+#
+# $$-\sum_v t_v \log p_v \;=\; -(1-\epsilon) \log p_\text{right} \;-\; s \sum_{v \text{ other}} \log p_v.$$
 # <!-- code: LabelSmoothing -->
 #
-# Even a perfect model cannot reach zero: the lowest value is the entropy $\mathrm{H}(t) = -\sum_v
-# t_v \log t_v$. We subtract this constant, so that a perfect model costs nothing; gradients do not
-# change. The result is the *Kullback–Leibler (KL) divergence* between $t$ and $p$. The code gives
-# every word but padding the weight $s$, and adds $1-\epsilon-s$ for the right one. Losses are
-# summed over the real positions of a batch.
+# <details><summary>Why does the code subtract an entropy?</summary>
+#
+# Even a model with $p = t$ cannot bring this sum to zero. Its lowest value is the *entropy* of the
+# target, $\mathrm{H}(t) = -\sum_v t_v \log t_v$, which no training can change. We subtract it, so
+# that a perfect model costs nothing. What remains is the *Kullback–Leibler (KL) divergence* between
+# $t$ and $p$, whose gradients are those of the cross-entropy.
+#
+# </details>
 
 
 # %% tags=["bare"]
@@ -1864,54 +1935,20 @@ class LabelSmoothing(nn.Module):
         return loss.masked_fill(target == self.padding_idx, 0.0).sum()
 
 
-# %%
-def smoothed_target(criterion: LabelSmoothing, target: Tensor) -> Tensor:
-    """The target distribution t, to look at: ids (tokens,) -> probabilities (tokens, size)."""
-    t = torch.full((len(target), criterion.size), criterion.share)
-    t.scatter_(1, target.unsqueeze(1), 1 - criterion.smoothing)
-    t[:, criterion.padding_idx] = 0.0
-    t[target == criterion.padding_idx] = 0.0
-    return t
-
-
 @example
-def one_smoothed_row():
-    words = [*SPECIALS, "a", "dog", "runs"]
-    [row] = smoothed_target(LabelSmoothing(7, PAD, 0.4), torch.tensor([words.index("dog")]))
-    return {word: round(share, 2) for word, share in zip(words, row.tolist(), strict=True)}
+def a_lead_that_comes_to_rest():
+    return lead(LabelSmoothing(7, PAD, 0.1))
 
 
 # %% [markdown]
-# With an exaggerated $\epsilon = 0.4$, *dog* keeps 0.6, and the five other words share 0.4.
-#
-# Smoothing penalizes overconfidence. Let a model give probability $p$ to the right word and spread
-# the rest evenly over the others:
-
-
-# %% tags=["hide-input"]
-@example
-def penalty_on_over_confidence_figure():
-    rows = []
-    for smoothing, number in itertools.product((0.0, 0.1, 0.3), range(1, 50)):
-        p = number / 50
-        probabilities = torch.full((1, 9), (1 - p) / 7)  # seven other words
-        probabilities[0, 4] = p
-        probabilities[0, PAD] = 0.0
-        loss = LabelSmoothing(9, PAD, smoothing)(probabilities.log(), torch.tensor([4]))
-        rows.append((p, loss.item(), f"ε = {smoothing}"))
-    text = "Loss against the probability of the right word, for three amounts of smoothing."
-    return line_chart(rows, ["probability of the right word", "loss", "smoothing"], text)
-
-
-# %% [markdown]
-# <a id="figure-penalty-on-over-confidence"></a>
-# **Figure.** The price of overconfidence. Without smoothing the loss falls all the way to $p =
-# 1$. With smoothing it is lowest at $p = 1 - \epsilon$ and rises again beyond it.
+# The lead settles at $\log(0.9/0.02) = 3.81$, where the right word has a probability of 0.9 and
+# each of the five others 0.02. Being surer would cost more.
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
-# *criterion*. It returns the loss summed over real tokens, for reports, and that sum divided by
-# `ntokens`, the number of real target tokens in the update. So the gradient is a mean per token.
+# *criterion*. It returns the loss summed over real tokens, for reports, and that sum divided by the
+# number of real tokens in the update, so that every token pulls at the weights with the same force,
+# however much padding stands beside it.
 
 
 # %% tags=["bare"]
@@ -1928,51 +1965,57 @@ class SimpleLossCompute:
 
 
 # %% [markdown]
-# Without smoothing, this loss is PyTorch's cross-entropy:
+# <a id="schedule"></a>
+# ## Optimizer and schedule
+#
+# Give **Adam** ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)) parameters with three kinds
+# of gradients, and watch how far it moves them, measured in learning rates:
 
 
 # %%
 @example
-def check_the_loss_is_a_mean_over_real_tokens():
-    generator = Generator(8, 9)
-    states = torch.randn(2, 3, 8)
-    target = torch.tensor([[4, 8, 3], [5, PAD, PAD]])
-    loss_sum, loss = SimpleLossCompute(generator, LabelSmoothing(9, PAD))(states, target, 4)
-    logits = generator.proj(states).flatten(0, 1)
-    expected = F.cross_entropy(logits, target.flatten(), ignore_index=PAD)
-    assert_close(loss, expected)
-    assert_close(loss_sum, 4 * expected)
+def steps_of_adam():
+    places = nn.Parameter(torch.zeros(3, 1000))
+    adam = torch.optim.Adam([places], lr=1.0, betas=(0.9, 0.98), eps=1e-9)
+    rows = []
+    for step in range(1, 101):
+        before = places.detach().clone()
+        places.grad = torch.stack([torch.ones(1000), torch.full((1000,), 1e-3), torch.randn(1000)])
+        adam.step()
+        if step in (1, 10, 100):
+            rows.append((step, *(places.detach() - before).abs().mean(1).tolist()))
+    return table(rows, ["step", "gradient 1", "gradient 0.001", "noise"])
 
 
 # %% [markdown]
-# <a id="schedule"></a>
-# ## Optimizer and schedule
+# A gradient of 0.001 moves its parameter as far as one of 1. Adam does not care how large gradients
+# are, only how well they agree from batch to batch: where they are nothing but noise, the step
+# shrinks to a fifth. It takes a while to find out, though. At step 1 noise moves a parameter as far
+# as anything else.
 #
-# (§5.3) The paper trains with **Adam** ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)).
-# Adam steps against $m$, a running mean of the gradients (*momentum*), which smooths out the noise
-# of single batches. It divides each step by the root of $v$, a running mean of the squared
-# gradients, so parameters with small gradients move about as fast as those with large ones. Both
-# means start at zero, and a *bias correction* makes up for that. For a parameter $\theta$ with
-# gradient $g$:
+# All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$
+# of their squares. Both start at zero, for which the powers of $\beta_1$ and $\beta_2$ make up (the
+# *bias correction*):
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
 # <!-- code: none -->
 #
-# $$\theta \leftarrow \theta - \mathit{rate} \cdot \frac{m / (1-\beta_1^{\mathit{step}})}{\sqrt{v / (1-\beta_2^{\mathit{step}})} + \epsilon}.$$
+# $$\theta \leftarrow \theta - \mathit{rate} \cdot \frac{m / (1-\beta_1^{\mathit{step}})}{\sqrt{v / (1-\beta_2^{\mathit{step}})} + 10^{-9}}.$$
 # <!-- code: make_optimizer -->
 #
-# The paper sets $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. This $\epsilon$
-# prevents a division by zero; label smoothing uses the letter for something else. The learning rate
-# depends on the *step*, the number of the update:
+# The paper sets $\beta_1 = 0.9$ and $\beta_2 = 0.98$, and the small constant that prevents a
+# division by zero to $10^{-9}$. Its learning rate depends on the *step*, the number of the update:
 #
-# $$\mathit{rate} = \mathit{factor} \cdot D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
+# $$\mathit{rate} = D^{-1/2} \cdot \min\bigl(\mathit{step}^{-1/2},\; \mathit{step} \cdot
 # \mathit{warmup}^{-3/2}\bigr)$$
 #
-# The first term of the min falls slowly, the second rises linearly. They meet at $\mathit{step} =
-# \mathit{warmup}$, where both equal $\mathit{warmup}^{-1/2}$. So the rate rises during the
-# *warm-up* and falls after it. The paper's base model warms up for 4,000 steps and peaks at
-# $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. The paper's *factor* is 1. [Part 4](#copy-task) halves
-# it; with $D = 64$ and a warm-up of 200, the peak rises to 0.0044.
+# During the **warm-up**, the first 4,000 steps, the second term of the minimum is the smaller one
+# and rises in a straight line; from then on it is the first, which falls slowly. (§5.3)
+#
+# The base model's rate peaks at $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. We add a *factor* that
+# scales the whole curve: with 0.5, a width of 64 and a warm-up of 200, as in [Part 4](#copy-task),
+# the peak is 0.0044. Why an inverse square root, the paper does not say. That the rate falls at all
+# keeps the noise of single batches from pushing a good model around.
 
 
 # %% tags=["bare"]
@@ -1997,15 +2040,6 @@ def make_optimizer(model, factor: float, warmup: int, schedule=rate, optimizer=N
     return optimizer, scheduler
 
 
-# %% [markdown]
-# > **Why warm-up?** With $\beta_2 = 0.98$, $v$ averages about fifty batches. Early on it has seen
-# > few and misjudges how large gradients are, so steps can be too long. Why this hurts is still
-# > debated; [Part 4](#warm-up-and-norm) measures when it does.
-# >
-# > **Why does the rate then fall?** Small steps keep the noise of single batches from pushing a
-# > good model around. The paper does not explain the inverse square root.
-
-
 # %% tags=["hide-input"]
 @example
 def three_schedules_figure():
@@ -2019,13 +2053,108 @@ def three_schedules_figure():
 
 # %% [markdown]
 # <a id="figure-three-schedules"></a>
-# **Figure.** Schedules. A longer warm-up gives a lower and later peak. A narrower model gets
-# higher rates.
+# **Figure.** Schedules. A longer warm-up gives a lower and later peak. A narrower model gets higher
+# rates.
+#
+# <a id="warm-up-and-norm"></a>
+# ## Warm-up and the place of the norm
+#
+# Is the warm-up needed? We trained models with four layers per stack to copy sequences ([Part
+# 4](#copy-task)), pre-norm and post-norm, under two schedules that coincide after update 200. Until
+# then one climbs, like the paper's, and the other stays at its peak.
+
+
+# %% tags=["hide-input"]
+published("warmups")
+
+
+# %% [markdown]
+# <a id="figure-warmups"></a>
+# **Figure.** Loss at the end of 400 updates with 32 sequences each, by peak learning rate. Each
+# point is one run, the mean of its last ten updates; there are seven rates with three seeds each.
+# The dashed line is $\log 12 = 2.48$: eleven tokens and the end, all equally likely.
+#
+# We say that a rate *works* if all three seeds end with a loss below 0.5. The highest rate that
+# works:
+#
+# <!-- results: highest-rates -->
+#
+# |  | no warm-up | warm-up |
+# | --- | ---: | ---: |
+# | pre-norm | 0.004 | 0.018 |
+# | post-norm | – | 0.004 |
+#
+# <!-- end of results: highest-rates -->
+#
+# With the warm-up both orders bear higher rates. Without it post-norm works at none of ours: even
+# at the lowest, 0.001, only one seed of three gets below 0.5.
+#
+# There are two suspects. One is Adam, whose mean $v$ looks back over some fifty batches, but has
+# seen one at the first update. As the table of its steps shows, every parameter then moves by the
+# full rate, whether its gradient means something or not. A warm-up keeps these blind steps short.
+#
+# But both orders have the same Adam, and so the other suspect is the norm. Add two independent
+# terms of variance one, and the variance doubles; a norm that follows the sum then divides by
+# $\sqrt 2$, on the way forward the signal, and on the way back the gradient. In post-norm the
+# gradient has to pass every norm between the loss and a layer, whereas in pre-norm there is a way
+# around them. These are its sizes in the layers of fresh decoders:
+
+
+# %%
+@example
+def gradients_of_fresh_decoders():
+    batch = Batch(*torch.randint(len(SPECIALS), 15, (2, 64, 12)))
+    rows = []
+    for name, norm_first in (("pre-norm", True), ("post-norm", False)):
+        model = make_model(15, 15, 6, 64, 256, 4, dropout=0.0, norm_first=norm_first)
+        states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)  # (64, 11, 64)
+        F.nll_loss(model.generator(states).flatten(0, 1), batch.tgt_y.flatten()).backward()
+        gradients = [[p.grad for p in layer.parameters()] for layer in model.decoder.layers]
+        rows.append((name, *(nn.utils.get_total_norm(each).item() for each in gradients)))
+    return table(rows, ["", *(f"layer {n}" for n in range(1, 7))])
+
+
+# %% [markdown]
+# In pre-norm the first layer gets half as much again as the last, in post-norm a ninth of it.
+# (Fifteen norms lie between them, but the factor of each is nearer to one than $\sqrt 2$, because a
+# fresh sub-layer adds less than there is already, and some of the gradient returns through it.)
+#
+# Here the suspects meet. Adam divides the difference away: the first layer moves as far as the
+# last, and at the first update just as blindly. What post-norm cannot bear about this is still
+# debated: [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near
+# the output, [Liu et al. (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes
+# in all layers add up. Our figure shows that the harm is done at the beginning, and that with a
+# warm-up pre-norm bears four times the rate of post-norm. It is our default; which order is better
+# when both are tuned, the figure does not say.
 #
 # <a id="loop"></a>
 # ## The training loop
 #
-# One function, `run_epoch`, trains every model from here on. Two helpers come first:
+# Put the pieces of the last sections into the dozen lines, and they train on any number of batches:
+
+
+# %%
+def train_on(batches, model, loss_compute, optimizer, scheduler) -> None:
+    """One update for each batch."""
+    for batch in batches:
+        states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        _, loss = loss_compute(states, batch.tgt_y, batch.ntokens)
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+
+
+# %% [markdown]
+# `run_epoch`, which trains every model from here on, is this loop with three additions. It keeps
+# count in a `TrainState`. With `mode="eval"` it computes the loss and changes nothing. And it can
+# let `accum_iter` batches share an update, for when one large batch does not fit into memory:
+# PyTorch adds up gradients until `zero_grad` clears them (**gradient accumulation**). If each loss
+# were divided by the tokens of its own batch, the tokens of a short batch would weigh more than
+# those of a long one, so all are divided by the tokens of the whole update.
+#
+# `clip`, the largest norm that a gradient may have, and `autocast`, which lets the forward pass
+# compute in 16 bits, are for [the engine room](#engine-room).
 
 
 # %% tags=["bare"]
@@ -2045,19 +2174,6 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
         yield group
 
 
-# %% [markdown]
-# `run_epoch` is the dozen lines from the start of this Part, with four additions. It steps the
-# schedule, counts tokens, can evaluate only (`mode="eval"`), and can let several batches share one
-# update. The last two arguments are for [the engine room](#engine-room): `clip` limits the norm of
-# the gradient, and `autocast` is a context for the forward pass.
-#
-# **Gradient accumulation** splits a batch that is too large for memory into several. PyTorch adds
-# up gradients until `zero_grad` clears them, so we step the optimizer after the last of
-# `accum_iter` batches. Losses are divided by the token count of the update, so all tokens count
-# alike.
-
-
-# %% tags=["bare"]
 def run_epoch(
     data_iter,
     model,
@@ -2111,42 +2227,8 @@ def run_epoch(
 # <a id="evaluation"></a>
 # ## Evaluation
 #
-# Training loss cannot tell learning from memorizing. So we judge a model on *held-out* sentences,
-# which it never trains on, without smoothing or dropout. We report the mean negative log-likelihood
-# of a target token, in *nats* (natural logarithms), and its exponential, the **perplexity**. A
-# perplexity of 5 means that the model is as unsure as if it chose among five equally likely words.
-#
-# An *epoch* is one pass over the training data. From epoch to epoch the training loss usually keeps
-# falling. The loss on held-out sentences (the *validation loss*) falls at first and may then rise.
-# From there on the model is **overfitting**: it memorizes training sentences and gets worse on new
-# ones. So one keeps the *checkpoint* (saved weights) that does best in validation, and chooses
-# *hyperparameters* such as `warmup` by validation, too. The final score then needs a third set, the
-# *test set*, which played no part in any choice.
-#
-# What does a falling loss look like in words? We stopped a translator like that of [Part 7](#recipe)
-# at several moments of a short training, and asked it for *Ein kleines Mädchen hebt einen roten Ball
-# auf* in English:
-
-
-# %% tags=["hide-input"]
-@example
-def watch_it_learn():
-    path = HERE / "results" / "learning.json"
-    if not path.is_file():
-        return "results/learning.json is not beside this notebook"
-    rows = []
-    for moment in json.loads(path.read_text(encoding="utf-8"))["moments"]:
-        written = "".join(moment["sentences"][0]["written"])
-        text = written.replace("▁", " ").replace("</s>", "")
-        rows.append((moment["updates"], text[:50]))
-    return table(rows, ["updates", "what the model writes"])
-
-
-# %% [markdown]
-# <a id="figure-watch-it-learn"></a>
-# **Figure.** What a model writes while it trains. At first it repeats whatever piece its random
-# weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
-# and the ball appear later, and the verb last of all.
+# A falling loss can mean that a model learns, or that it learns by heart. To tell one from the
+# other we ask about *held-out* sentences, which it never trains on, without dropout and smoothing.
 
 
 # %% tags=["bare"]
@@ -2178,23 +2260,61 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 
 
 # %% [markdown]
-# > **How can label smoothing hurt perplexity and help BLEU, as the paper reports (§5.4)?**
-# > Perplexity rewards any gain of the true word; smoothing punishes those beyond $1 - \epsilon$.
-# > [BLEU](#bleu), the usual score of translations, depends only on the words that the model writes,
-# > and a less certain model can still rank the right word first. The paper does not say why BLEU
-# > gains.
+# `nll` is the mean negative log-likelihood of a target token, and its exponential is the
+# **perplexity**: at a perplexity of 5, a model is as unsure as if it chose among five equally
+# likely words. We try both on the model of the dozen lines, with the pair that it trains on, and
+# with a pair that leaves out the colour of the ball:
+
+
+# %%
+@example
+def learning_by_heart():
+    known = Batch(SOURCE, TARGET)
+    new = Batch(SOURCE[:, SOURCE[0] != 9], TARGET[:, TARGET[0] != 8])  # without "roten" and "red"
+    rows = []
+    for updates in (1, 10, 30, 100):
+        model, _ = memorize(updates)
+        scores = [evaluate_loss(model, [pair])["perplexity"] for pair in (known, new)]
+        rows.append((updates, *scores))
+    return table(rows, ["updates", "… a red ball up", "… a ball up"], "perplexity")
+
+
+# %% [markdown]
+# At a perplexity of 1.00 the model knows its pair by heart. The other one gains from that at first,
+# as most of its words are the same. But between updates 30 and 100 it gets worse, from 1.69 to
+# 2.14, while the training loss goes on falling: the more certain the model becomes that balls are
+# red, the less it can say about one that is not. This is **overfitting**.
 #
-# <a id="try-training"></a>
-# ## Try it
+# A real training may show the same from *epoch* to epoch (one pass over the training data). The
+# loss on held-out sentences, the *validation loss*, falls and may later rise, so one keeps the
+# *checkpoint* (saved weights) that does best in validation, and chooses *hyperparameters* such as
+# `warmup` by validation, too. The final score then needs a third set, the *test set*, which has
+# played no part in any choice.
 #
-# A model gives every word the same probability. What is its loss without smoothing, and what is
-# its perplexity?
-#
-# <details><summary>Answer</summary>
-#
-# The loss is $-\log\frac{1}{V} = \log V$, and the perplexity is $V$.
-#
-# </details>
+# What does a falling loss look like in words? We stopped a translator like that of [Part
+# 7](#recipe) at several moments of a short training, and asked it for *Ein kleines Mädchen hebt
+# einen roten Ball auf* in English:
+
+
+# %% tags=["hide-input"]
+@example
+def watch_it_learn():
+    path = HERE / "results" / "learning.json"
+    if not path.is_file():
+        return "results/learning.json is not beside this notebook"
+    rows = []
+    for moment in json.loads(path.read_text(encoding="utf-8"))["moments"]:
+        written = "".join(moment["sentences"][0]["written"])
+        text = written.replace("▁", " ").replace("</s>", "")
+        rows.append((moment["updates"], text[:50]))
+    return table(rows, ["updates", "what the model writes"])
+
+
+# %% [markdown]
+# <a id="figure-watch-it-learn"></a>
+# **Figure.** What a model writes while it trains. At first it repeats whatever piece its random
+# weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
+# and the ball appear later, and the verb last of all.
 #
 # <a id="copy-task"></a>
 # # Part 4. A first example

@@ -52,7 +52,17 @@ def test_the_loss_is_the_divergence_from_its_distribution(smoothing, pad):
     wanted[~real] = 0
     divergence = functional.kl_div(log_probs.flatten(0, 1), wanted, reduction="sum")
     assert_close(criterion(log_probs, target), divergence, rtol=1e-6, atol=1e-6)
-    assert_close(at.smoothed_target(criterion, target.flatten()).double(), wanted)
+
+
+def test_without_smoothing_the_loss_is_the_mean_cross_entropy_of_real_tokens():
+    generator = at.Generator(8, 9)
+    states = torch.randn(2, 3, 8)
+    target = torch.tensor([[4, 8, 3], [5, PAD, PAD]])
+    loss_sum, loss = at.SimpleLossCompute(generator, at.LabelSmoothing(9, PAD))(states, target, 4)
+    logits = generator.proj(states).flatten(0, 1)
+    expected = functional.cross_entropy(logits, target.flatten(), ignore_index=PAD)
+    assert_close(loss, expected)
+    assert_close(loss_sum, 4 * expected)
 
 
 def test_label_smoothing_equals_an_option_of_cross_entropy_only_without_padding():
