@@ -5172,7 +5172,7 @@ class SwiGLU(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, F)
+        gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, d_ff)
         return self.narrow(self.dropout(gated))
 
 
@@ -5466,7 +5466,7 @@ def train_with_a_part_of_your_own():
 # | Paper | Here |
 # | --- | --- |
 # | Abstract; §1; §2, Background | [The problem](#problem) |
-# | §3, Model Architecture; Figure 1 | [The plan](#encoder-decoder) |
+# | §3, Model Architecture; Figure 1 | [Putting the parts together](#encoder-decoder) |
 # | §3.1, Encoder and Decoder Stacks | [Residual connections](#residual), [Layer normalization](#layer-norm), [Layers and stacks](#layers) |
 # | §3.2.1, Scaled Dot-Product Attention; Figure 2, left | [Scaled dot-product attention](#scaled-dot-product-attention), [Why divide?](#why-scale), [Additive attention](#additive) |
 # | §3.2.2, Multi-Head Attention; Figure 2, right | [Several heads](#multi-head-attention) |
@@ -5641,7 +5641,7 @@ def train_with_a_part_of_your_own():
 # | [softmax](#one-sentence) | turns scores into probabilities: $e^{s_i} / \sum_j e^{s_j}$ |
 # | [sub-layer](#residual) | attention or feed-forward network inside a layer |
 # | [subword](#byte-pairs) | a word or a piece of one, found by byte-pair encoding |
-# | [teacher forcing](#problem) | training with the true tokens as the decoder's input |
+# | [teacher forcing](#teacher-forcing) | training with the true tokens as the decoder's input |
 # | [temperature](#sampling) | what log-probabilities are divided by before a token is drawn |
 # | [token](#tokens) | a word, subword or punctuation mark |
 # | [vanishing gradients](#residual) | gradients that shrink on their way to the first layers, which then hardly learn |

@@ -39,15 +39,20 @@ if __name__ == "__main__":
 
 
 def without_examples(source: str) -> str:
-    """A cell's code without the functions that only show or check something."""
+    """A cell's code without what only shows or checks, and with the first line of docstrings."""
     lines = source.split("\n")
-    for node in reversed(ast.parse(source).body):
-        marks = [
-            each for each in getattr(node, "decorator_list", ()) if ast.unparse(each) == "example"
-        ]
-        if marks:
-            del lines[marks[0].lineno - 1 : node.end_lineno]
-    return "\n".join(lines).strip()
+    drop = set()
+    for node in ast.walk(ast.parse(source)):
+        marks = [ast.unparse(each) for each in getattr(node, "decorator_list", ())]
+        if "example" in marks:
+            drop |= {*range(node.decorator_list[0].lineno, node.end_lineno + 1)}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+            text = node.body[0]
+            if text.end_lineno > text.lineno:
+                drop |= {*range(text.lineno + 1, text.end_lineno + 1)}
+                lines[text.lineno - 1] += '"""'
+    kept = (line for number, line in enumerate(lines, 1) if number not in drop)
+    return "\n".join(kept).strip()
 
 
 def bare(script: str) -> str:
