@@ -229,7 +229,7 @@ from torch.testing import assert_close
 # With **attention** no word has to wait. It compares itself with all words of the sentence, near or
 # far, itself included, and collects something from each, most of it from those that fit best.
 #
-# The paper describes this as a lookup. There is a *query*, and there are pairs of a *key* and a
+# One can read the paper's definition as a lookup. There is a *query*, and there are pairs of a *key* and a
 # *value*; what comes back is a weighted sum of the values, in which each weight says how well that
 # key fits the query. (§3.2) A Python dictionary returns the one value whose key matches exactly.
 # Attention returns a little of every value instead, and since the shares change smoothly with queries
@@ -487,7 +487,7 @@ def derivative_by_width_figure():
             sizes = sizes_of_gradient(width, divisor)
             rows.append((width, sizes.median().item(), f"{name}, median"))
             rows.append((width, sizes.mean().item(), f"{name}, mean"))
-    text = "Size of the gradient of W^Q by width: undivided, median and mean part beyond width 64."
+    text = "Size of the gradient of W^Q by width: undivided, its median falls away from its mean."
     chart = line_chart(rows, ["d_k", "size of the gradient", "scores"], text)
     log = alt.Scale(type="log")
     return chart.encode(x=alt.X("d_k", scale=log), y=alt.Y("size of the gradient", scale=log))
@@ -499,8 +499,8 @@ def derivative_by_width_figure():
 # on logarithmic scales. Longer vectors have larger gradients, so the divided curves rise, but median
 # and mean stay together. Undivided, they part.
 #
-# At width 64, that of the paper's heads, little has happened yet. At 1,024 the undivided median is
-# 0.01 and the mean 745: a typical query learns nothing, and a minority sends an explosion.
+# At width 64, that of the paper's heads, the undivided mean is already 3.6 times the median. At 1,024
+# the median is 0.01 and the mean 745: most queries learn nothing, and a minority learns for all.
 #
 # Why? Suppose, as the paper does, that the entries of $q$ and $k$ are independent, with mean zero and
 # variance one. Then each product $q_i k_i$ has variance one, too, and the sum of $d_k$ of them has
@@ -513,8 +513,8 @@ def derivative_by_width_figure():
 #
 # where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is nearly 1 and the others
 # nearly 0, all of these products vanish, and with them the gradient. Only where the two largest scores
-# happen to be close does something get through, multiplied by a long key that nobody has divided,
-# which explains the explosions. The paper suspects the first half of this, extremely small gradients, as
+# happen to be close does something get through, multiplied by a long key that nobody has divided. The
+# paper suspects the first half of this, extremely small gradients, as
 # the reason why additive attention beats undivided products when keys are wide. (§3.2.1)
 #
 # <a id="additive"></a>
@@ -643,9 +643,9 @@ def all_words_ask_through_matrices_figure():
 # one.
 #
 # *Mädchen* prefers *roten* to *kleines* (little), its own adjective: *roten* lies a little higher, and
-# nothing in these vectors says which of the two stands beside it. The verb fares worse. We made the matrices for nouns, the
-# queries of *hebt* and *auf* point down, and so both land on *einen* (a): the weights must go
-# somewhere.
+# nothing in these vectors says which of the two stands beside it. The verb fares worse. The matrices
+# were made for nouns; the queries of *hebt* and *auf* point down, and both land on *einen* (a), because
+# the weights must go somewhere.
 #
 # And the mask? If it works, the first five answers stay as they are when the last three words change:
 
@@ -748,7 +748,7 @@ def one_query_between_two_keys():
 # %% [markdown]
 # It finds both, and understands neither. The answer is half of *auf* plus half of *Ball*, a point in
 # the middle of nowhere, whose nearest word is an article. Whatever the weights, a single set of them
-# yields a single average, and that is not enough. Let *hebt* ask twice:
+# yields a single average, in which both words are lost. Let *hebt* ask twice:
 
 
 # %%
@@ -896,8 +896,9 @@ def a_view_straight_to_heads_mixes_positions():
 
 
 # %% [markdown]
-# The three positions hold 0 to 3, 4 to 7 and 8 to 11. The right head 0 has the first half of each; the
-# wrong one has all of position 0 and half of position 1, and nothing of the last.
+# In the input, position 0 holds the numbers 0 to 3, position 1 holds 4 to 7, position 2 the rest. The
+# right head 0 has the first half of each; the wrong one has all of position 0, half of position 1, and
+# nothing of position 2.
 #
 # With the same matrices, PyTorch's own module gives the same outputs and weights. Mind its mask, in
 # which `True` means *closed*, whereas in `scaled_dot_product_attention` it means *open*, as here.
@@ -1112,7 +1113,7 @@ def the_same_words_with_positions():
 
 # %% [markdown]
 # Now *auf* receives (−1.12, 0.67) at the end and (−2.63, −0.90) behind *hebt*. What to make of the
-# difference is for training to find out.
+# difference means, training must find out.
 #
 # With more numbers, the clock has more hands:
 
@@ -1168,8 +1169,8 @@ def a_head_for_the_previous_word_figure():
 #
 # <details><summary>Why 10,000, and why add?</summary>
 #
-# The slowest hand must not come round within a text, or places far apart would look alike. Any
-# large number does that; the paper gives no reason for this one.
+# The slow hands tell roughly where in a long text a word stands. Any large number gives such hands; the
+# paper has no reason for this one.
 #
 # Concatenating embedding $e$ and encoding $c$, then projecting, also yields a sum, $eW_1 + cW_2$.
 # Plain addition saves these matrices, and the model can still learn embeddings that leave some
@@ -1202,8 +1203,8 @@ class Embeddings(nn.Module):
 # %% [markdown]
 # Why $\sqrt{D}$? Probably because this matrix has a second job. It can also serve as the model's
 # [last layer](#generator), whose scores are sums of $D$ products, and for these its entries should
-# be small, about $1/\sqrt{D}$, or 0.04 in the paper's model. Beside the sines and cosines, which
-# reach 1, such numbers would be lost. The factor makes word and position equally loud.
+# be small, about $1/\sqrt{D}$, or 0.04 for $D = 512$. Beside the sines and cosines, which reach 1, such
+# numbers would be lost. The factor makes word and position about equally loud.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1244,9 +1245,9 @@ class PositionwiseFeedForward(nn.Module):
 #
 # The paper's encoder is a stack of twelve **sub-layers**: attention and a feed-forward network, six
 # times over. What becomes of words on their way through it, and of the gradient on its way back? To
-# find out we need fresh weights. The paper names no rule, and we take the common one of Xavier
-# Glorot, which draws the matrices of linear maps so that signals and gradients keep about the same
-# variance from layer to layer. Biases start at zero.
+# find out we need fresh weights. The paper names no rule for them, and we take the common one of Xavier
+# Glorot, which was derived for stacks of linear maps, where it keeps the variance of signals and
+# gradients about the same. Biases start at zero.
 
 
 # %% tags=["bare"]
@@ -1296,9 +1297,10 @@ def sublayers_that_replace():
 
 
 # %% [markdown]
-# Two things have gone wrong. On its way back, the gradient shrinks fiftyfold in the shallow stack
-# and ten-millionfold in the deep one, where the first sub-layers have nothing left to learn from
-# (**vanishing gradients**). And the words have become one word. Attention hands out averages,
+# Two things have gone wrong. The signal fades, since a ReLU and an average both shrink what passes, and
+# so does the gradient on its way back: fiftyfold in the shallow stack and ten-millionfold in the deep
+# one, whose first sub-layers hear almost nothing (**vanishing gradients**). And the words have become
+# one word. Attention hands out averages,
 # averages of averages are more alike still, and in the end no word knows which one it was or where
 # it stood.
 #
@@ -1387,13 +1389,14 @@ def sublayers_with_norms():
 
 
 # %% [markdown]
-# Both orders tame the stream. In post-norm its size stays at one. In pre-norm each of $n$
-# sub-layers adds about the same to the *squared* size, which therefore grows like $n$, and the size
-# itself like $\sqrt{n}$: from 2.2 to 5.4, a little more than doubled, in four times the depth. They
-# differ in what becomes of a word, since every norm of post-norm shrinks it together with all that
-# came before: behind 48 sub-layers the words of post-norm are one again, those of pre-norm not
-# quite. How differently the two train, and why we put the norm first, is told in [Part
-# 3](#warm-up-and-norm); `norm_first=False` gives the paper's order.
+# Both orders tame the stream. In post-norm its size stays at one. In pre-norm $n$ sub-layers that each
+# added about the same to the *squared* size would make it grow like $n$, and the size like $\sqrt n$;
+# here it grows a little faster, from 2.2 to 5.4 in four times the depth, because averages of words that
+# have become alike are larger. The orders differ in what becomes of a word. In post-norm its share of
+# the stream shrinks with every norm, since what is added always meets a stream of size one, and behind
+# 48 sub-layers the words are one again; in pre-norm not quite. How differently the two train, and why
+# we put the norm first, is told in [Part 3](#warm-up-and-norm); `norm_first=False` gives the paper's
+# order.
 #
 # <a id="dropout"></a>
 # ## Dropout
@@ -1435,7 +1438,7 @@ class SublayerConnection(nn.Module):
 # <a id="layers"></a>
 # ## Layers and stacks
 #
-# From here on we only put together. An encoder layer is self-attention, then a feed-forward
+# From here on we only assemble. An encoder layer is self-attention, then a feed-forward
 # network, each in a connection of its own. (§3.1) A connection hands a single $x$ to its sub-layer;
 # since attention wants queries, keys, values and a mask, a lambda adds what is missing.
 
@@ -1550,8 +1553,8 @@ class Generator(nn.Module):
 #
 # <a id="figure-architecture"></a>
 # **Figure.** The whole model, as in the paper's Figure 1 but with the norms first. The shape never
-# changes from layer to layer. Each box adds what it computes to the stream that runs past it, and
-# only attention moves anything from one position to another.
+# changes from layer to layer. Each sub-layer adds what it computes to the stream that runs past it,
+# and only attention moves anything from one position to another.
 #
 # `EncoderDecoder` connects them. The generator stays outside `forward`: training needs it at every
 # position, decoding only at the last, and with a real vocabulary it is by far the widest layer.
@@ -1589,8 +1592,8 @@ class EncoderDecoder(nn.Module):
 # <a id="make-model"></a>
 # ## The whole model
 #
-# `make_model` builds all of it from seven arguments: two vocabularies and the five settings of the
-# paper's Table 3, whose base model is the default. What follows the star is for later, and [Part
+# `make_model` builds all of it from seven arguments: the sizes of two vocabularies and five of the
+# settings in the paper's Table 3, whose base model has the default sizes. What follows the star is for later, and [Part
 # 10](#exchange) puts other classes in the place of ours.
 
 
@@ -1667,7 +1670,8 @@ def an_untrained_model_babbles():
 #
 # <a id="behaviour"></a>
 # Some properties hold for any weights, and the tests check them on a tiny model: padding changes no
-# output, without positions no order can be told, and no output depends on a later target token.
+# output, without positions the encoder can tell no order, and no output depends on a later target
+# token.
 
 
 # %% tags=["hide-input"]
@@ -1743,7 +1747,7 @@ TARGET = torch.tensor([[0, 4, 5, 6, 7, 4, 8, 9, 10, 1]])  # (1, 10): <s> a littl
 
 def memorize(updates: int) -> tuple[EncoderDecoder, list[float]]:
     """Train a small model on one pair of sentences; the model, and the loss at each update."""
-    torch.manual_seed(2)  # chosen for a mistake that we shall see
+    torch.manual_seed(2)
     model = make_model(12, 11, N=1, d_model=32, d_ff=64, h=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     losses = []
@@ -1800,11 +1804,11 @@ def what_the_decoder_reads():
 
 # %% [markdown]
 # With the true words in front of it, the model makes one mistake in nine: after the second *a* it
-# expects *little* once more. When it reads its own words it makes the same mistake, but then has to
+# expects *little* once more. (We chose a seed in which it does.) When it reads its own words it makes the same mistake, but then has to
 # go on from *a little*, for which it knows only one way. It never gets out of the circle.
 #
-# Training on this would be hopeless, because from the first wrong word on the target continues a
-# sentence that is not there. **Teacher forcing**, that is, feeding in the true words, keeps every
+# Training on this would be hard, because from the first wrong word on the target continues a sentence
+# that is not there. **Teacher forcing**, that is, feeding in the true words, keeps every
 # question answerable, and since no question has to wait for an answer, all of them are asked in one
 # pass. The price is paid at inference, where the model meets its own mistakes for the first time.
 #
@@ -1941,8 +1945,8 @@ def a_lead_that_comes_to_rest():
 
 
 # %% [markdown]
-# The lead settles at $\log(0.9/0.02) = 3.81$, where the right word has a probability of 0.9 and
-# each of the five others 0.02. Being surer would cost more.
+# The lead settles at $\log(0.9/0.02) = 3.81$, where the right word has a probability of 0.9 and each
+# of the five others that are not padding 0.02. Being surer would cost more.
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
@@ -1994,8 +1998,7 @@ def steps_of_adam():
 # as anything else.
 #
 # All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$
-# of their squares. Both start at zero, for which the powers of $\beta_1$ and $\beta_2$ make up (the
-# *bias correction*):
+# of their squares. Both start at zero, and the powers of $\beta_1$ and $\beta_2$ correct for this start:
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
 # <!-- code: none -->
@@ -2086,8 +2089,8 @@ published("warmups")
 #
 # <!-- end of results: highest-rates -->
 #
-# With the warm-up both orders bear higher rates. Without it post-norm works at none of ours: even
-# at the lowest, 0.001, only one seed of three gets below 0.5.
+# With the warm-up both orders bear higher rates. Without it post-norm works at none of ours: at the
+# lowest, 0.001, one seed of three gets below 0.5 and the others narrowly miss it.
 #
 # There are two suspects. One is Adam, whose mean $v$ looks back over some fifty batches, but has
 # seen one at the first update. As the table of its steps shows, every parameter then moves by the
@@ -2119,12 +2122,12 @@ def gradients_of_fresh_decoders():
 # (Fifteen norms lie between them, but the factor of each is nearer to one than $\sqrt 2$, because a
 # fresh sub-layer adds less than there is already, and some of the gradient returns through it.)
 #
-# Here the suspects meet. Adam divides the difference away: the first layer moves as far as the
-# last, and at the first update just as blindly. What post-norm cannot bear about this is still
+# Adam, which divides by the size of a gradient, hides this difference: the first layer moves as far as
+# the last, and at the first update just as blindly. What exactly post-norm cannot bear is still
 # debated: [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near
 # the output, [Liu et al. (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes
-# in all layers add up. Our figure shows that the harm is done at the beginning, and that with a
-# warm-up pre-norm bears four times the rate of post-norm. It is our default; which order is better
+# in all layers add up. Our figure shows that the harm is done in the first 200 updates, and that with
+# a warm-up pre-norm bears four times the rate of post-norm. It is our default; which order is better
 # when both are tuned, the figure does not say.
 #
 # <a id="loop"></a>
@@ -2314,7 +2317,7 @@ def watch_it_learn():
 # <a id="figure-watch-it-learn"></a>
 # **Figure.** What a model writes while it trains. At first it repeats whatever piece its random
 # weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
-# and the ball appear later, and the verb last of all.
+# and the ball appear later, and the verb goes on changing to the end.
 #
 # <a id="copy-task"></a>
 # # Part 4. A first example
