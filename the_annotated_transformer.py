@@ -96,6 +96,14 @@ if IN_NOTEBOOK:
     if missing:
         subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
 warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # translating needs none
+
+# %% tags=["hide-input", "bare"]
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+# %% tags=["hide-input"]
 EXAMPLES: dict[str, Callable] = {}
 FIRST = int(os.environ.get("ANNOTATED_FIRST", 1))  # `make execute` has the outputs before this cell
 
@@ -118,12 +126,6 @@ def example(function: Callable) -> Callable:
             print("✓", function.__name__.removeprefix("check_").replace("_", " "))
     return run
 
-
-# %% tags=["hide-input", "bare"]
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.testing import assert_close
 
 # %% [markdown]
 # <a id="background"></a>
