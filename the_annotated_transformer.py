@@ -2477,6 +2477,80 @@ published("warmups")
 # <a id="why-self-attention"></a>
 # # Part 5. Why self-attention
 #
+# Take the encoder layer of Part 2, make it causal, and put something older in the place of its
+# self-attention. A *gated recurrent unit* (GRU) reads from left to right and carries a state along.
+# A *convolution* mixes each position with its nearest neighbours, here with the seven before it.
+
+
+# %%
+THIN = 64  # width of the layers that we compare
+
+
+class Recurrence(nn.Module):
+    """A recurrent unit in the place of self-attention: (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.gru = nn.GRU(d_model, d_model, batch_first=True)
+
+    def forward(self, query, key, value, mask) -> Tensor:
+        states, _ = self.gru(query)  # each from the one before
+        return states
+
+
+class Convolution(nn.Module):
+    """Mixes each position with the k - 1 before it: (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, d_model: int, k: int):
+        super().__init__()
+        self.conv = nn.Conv1d(d_model, d_model, k)
+        self.reach = k - 1
+
+    def forward(self, query, key, value, mask) -> Tensor:
+        x = F.pad(query.mT, (self.reach, 0))  # (B, D, reach + T)
+        return self.conv(x).mT
+
+
+def three_layers() -> dict[str, EncoderLayer]:
+    """Fresh layers with 12 THIN² parameters, and a few; the feed-forward network has the rest."""
+    mixers = {
+        "self-attention": (MultiHeadedAttention(4, THIN, 0.0), 4 * THIN),
+        "GRU": (Recurrence(THIN), 3 * THIN),
+        "convolution over 8": (Convolution(THIN, 8), 2 * THIN),
+    }
+    return {
+        name: start_weights(EncoderLayer(THIN, mix, PositionwiseFeedForward(THIN, d_ff, 0.0), 0.0))
+        for name, (mix, d_ff) in mixers.items()
+    }
+
+
+# %% [markdown]
+# TEXT
+
+
+# %%
+@example
+def how_far_back_the_gradient_reaches():
+    distances = (1, 4, 7, 8, 16, 32, 64)
+    rows = []
+    for name, layer in three_layers().items():
+        x = torch.randn(8, 65, THIN, requires_grad=True)
+        layer(x, subsequent_mask(65))[:, -1].sum().backward()  # from the last position only
+        size = x.grad.norm(dim=-1).mean(0).flip(0)  # (65,), by distance from the last
+        rows.append((name, *(f"{size[d]:.0e}" for d in distances)))
+    return table(rows, ["layer", *(f"{d} back" for d in distances)])
+
+
+# %% [markdown]
+# TEXT2
+
+# %% tags=["hide-input"]
+published("reach")
+
+
+# %% [markdown]
+# # Part 5. Why self-attention
+#
 # (§4) Why self-attention and not recurrence or convolution? A *recurrent* layer reads from left to
 # right and carries a state along. A *convolution* mixes each position with its nearest neighbours.
 # The paper compares the work per layer, how many steps must run one after another, and the longest

@@ -1,4 +1,4 @@
-"""The copy task: parts taken out, warm-up, lengths, and faults planted on purpose."""
+"""The copy task: parts taken out, warm-up, lengths, distances, and faults planted on purpose."""
 
 from collections.abc import Sequence
 from statistics import mean
@@ -112,4 +112,28 @@ def lengths() -> alt.Chart:
         color=alt.Color("positions:N", sort=kinds).legend(orient="top", title=None),
         detail="seed:N",
         facet=alt.Facet("outcome:N", columns=2, sort=list(KINDS), title=None),
+    )
+
+
+def reach() -> alt.LayerChart:
+    """How often three kinds of layers name the token that stood a number of places earlier, against
+    that distance. Self-attention does so at all distances, the others only at short ones.
+    """
+    found = {}
+    for run in record("reach")["runs"]:
+        found.setdefault((run["layer"], run["distance"]), []).append(run["accuracy"])
+    points = []
+    for (layer, distance), accuracy in found.items():
+        about = {"layer": layer, "distance": distance, "accuracy": round(mean(accuracy), 3)}
+        points.append(about | {"least": min(accuracy), "most": max(accuracy)})
+    chart = alt.Chart(width=420, height=220).encode(
+        x=alt.X("distance:Q", title="places back").scale(type="log", base=2, nice=False),
+        y=alt.Y("accuracy:Q").axis(format="%"),
+        color=alt.Color("layer:N", sort=None, title=None).legend(orient="top"),
+    )
+    ranges = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(
+        y=alt.Y("least:Q", title="right answers"), y2="most:Q"
+    )
+    return alt.layer(
+        chart.mark_line(point=True, tooltip=True), ranges, data=alt.Data(values=points)
     )
