@@ -116,12 +116,13 @@ def lengths() -> alt.Chart:
 
 
 def reach() -> alt.LayerChart:
-    """How often three kinds of layers name the token that stood a number of places earlier, against
-    that distance. Self-attention does so at all distances, the others only at short ones.
+    """How often a layer names the token that stood some places earlier, against that distance, for
+    self-attention, a GRU, a GRU that has one token to keep, and a convolution over 8 positions.
     """
     found = {}
     for run in record("reach")["runs"]:
-        found.setdefault((run["layer"], run["distance"]), []).append(run["accuracy"])
+        layer = run["layer"] if run["answers"] > 1 else f"{run['layer']}, one token"
+        found.setdefault((layer, run["distance"]), []).append(run["accuracy"])
     points = []
     for (layer, distance), accuracy in found.items():
         about = {"layer": layer, "distance": distance, "accuracy": round(mean(accuracy), 3)}
@@ -129,11 +130,10 @@ def reach() -> alt.LayerChart:
     chart = alt.Chart(width=420, height=220).encode(
         x=alt.X("distance:Q", title="places back").scale(type="log", base=2, nice=False),
         y=alt.Y("accuracy:Q").axis(format="%"),
-        color=alt.Color("layer:N", sort=None, title=None).legend(orient="top"),
+        color=alt.Color("layer:N", sort=None, title=None).legend(orient="top", columns=2),
     )
     ranges = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(
         y=alt.Y("least:Q", title="right answers"), y2="most:Q"
     )
-    return alt.layer(
-        chart.mark_line(point=True, tooltip=True), ranges, data=alt.Data(values=points)
-    )
+    lines = chart.mark_line(point=True, tooltip=True)
+    return alt.layer(lines, ranges, data=alt.Data(values=points))
