@@ -2564,13 +2564,15 @@ published("reach")
 # answers, in batches of 64.
 #
 # Self-attention answers nearly everything at every distance. The convolution does so within its
-# reach, and guesses beyond it. The GRU begins to fail at 8 places, where two answers in five are
-# right, and at 32 one in ten is. This looks like the table of gradients, but it is something else. To
-# repeat a letter 32 places late, the GRU must hold 32 letters at once, in a state of 64 numbers,
-# whereas attention leaves them where they stand. Spare the GRU that burden and ask only once, at the
-# end, for the first letter: it now learns to answer over 32 places as well, faded gradient or not,
-# with all three seeds. What stopped it within 400 updates was not the length of the path but the
-# load to carry, and in a translator the load is a sentence.
+# reach, and guesses beyond it. The GRU manages 4 places, but at 8 it is right only two times in
+# five, and at 32 one time in ten.
+#
+# That looks like the table of gradients, and is something else. To repeat a letter 32 places late,
+# the GRU must hold 32 letters at once, in a state of 64 numbers, whereas attention leaves them where
+# they stand. Spare the GRU that burden and ask only once, at the end, for the first letter: it now
+# learns to answer over 32 places as well, faded gradient or not, with all three seeds. What stopped
+# it within 400 updates was not the length of the path but the load to carry, and in a translator
+# the load is a sentence.
 #
 # The longest path is one of three numbers by which the paper compares layers. The others are the
 # steps that must wait for each other, and the work (Table 1, for length $T$, without constant
@@ -2609,9 +2611,10 @@ published("length-cost")
 #
 # A single sequence is faster through attention at every length, because attention takes a few large
 # products where the GRU takes a small one for each position, and each of those waits for the one
-# before. That made the Transformer quick to train. With 16 sequences the GRU's products are larger,
-# too: it loses up to length 256, where $T = D$, and is three times as fast at 1,024. The
-# convolution over three positions beats both, and sees only neighbours.
+# before. That made the Transformer quick to train; when it writes, it waits for each token, too.
+# With 16 sequences the GRU's products are larger, too: it loses up to length 256, where $T = D$, and
+# is three times as fast at 1,024. The convolution over three positions beats both, and sees only
+# neighbours.
 #
 # In a whole layer the square matters less than Table 1 suggests, because the table leaves out the
 # projections and the feed-forward network. With $d_\text{ff} = 4D$ these take $12TD^2$
