@@ -2611,47 +2611,126 @@ published("warmups")
 # <a id="why-self-attention"></a>
 # # Part 5. Why self-attention
 #
-# (§4) Why self-attention and not recurrence or convolution? A *recurrent* layer reads from left to
-# right and carries a state along. A *convolution* mixes each position with its nearest neighbours.
-# The paper compares the work per layer, how many steps must run one after another, and the longest
-# path between two positions (Table 1, for length $T$, without constant factors):
-#
-# | Layer | Work per layer | Sequential steps | Longest path |
-# | --- | --- | --- | --- |
-# | self-attention | $T^2 \cdot D$ | 1 | 1 |
-# | recurrent | $T \cdot D^2$ | $T$ | $T$ |
-# | convolution over $k$ positions | $k \cdot T \cdot D^2$ | 1 | $\log_k T$ |
-# | self-attention to $r$ neighbours | $r \cdot T \cdot D$ | 1 | $T/r$ |
+# Take an encoder layer of [Part 2](#layers), give it the causal mask, and put something older where
+# its self-attention was. A *gated recurrent unit* (GRU) reads from left to right and carries a state
+# along, of which its gates decide how much to keep. A *convolution* mixes each position with its
+# nearest neighbours, here with the seven before it. The feed-forward networks are cut to size, so
+# that each of the three layers has about 50,000 parameters.
+
+
+# %%
+class Recurrence(nn.GRU):
+    """A GRU in the place of self-attention: (B, T, D) -> (B, T, D)."""
+
+    def forward(self, query, key, value, mask) -> Tensor:
+        return super().forward(query)[0]  # each state is made from the one before
+
+
+class Convolution(nn.Conv1d):
+    """A convolution in the place of self-attention, over the past: (B, T, D) -> (B, T, D)."""
+
+    def forward(self, query, key, value, mask) -> Tensor:
+        x = F.pad(query.mT, (self.kernel_size[0] - 1, 0))  # (B, D, k - 1 + T)
+        return super().forward(x).mT
+
+
+THIN = 64  # width of the layers that we compare
+
+
+def three_layers() -> dict[str, EncoderLayer]:
+    """Fresh layers that differ in how they mix positions: 12 THIN² weights each."""
+    mixers = {
+        "self-attention": (MultiHeadedAttention(4, THIN, 0.0), 4 * THIN),
+        "GRU": (Recurrence(THIN, THIN, batch_first=True), 3 * THIN),
+        "convolution over 8": (Convolution(THIN, THIN, 8), 2 * THIN),
+    }
+    layers = {}
+    for name, (mix, d_ff) in mixers.items():
+        feed_forward = PositionwiseFeedForward(THIN, d_ff, 0.0)
+        layers[name] = start_weights(EncoderLayer(THIN, mix, feed_forward, 0.0))
+    return layers
+
+
+# %% [markdown]
+# Before any training, each layer reads 65 random vectors, and we follow the gradient of its last
+# output back to its inputs. How much would the answer change if the input 8, 32 or 64 places
+# earlier changed a little?
+
+
+# %%
+@example
+def how_far_back_the_gradient_reaches():
+    rows = []
+    for name, layer in three_layers().items():
+        x = torch.randn(8, 65, THIN, requires_grad=True)
+        layer(x, subsequent_mask(65))[:, -1].sum().backward()  # from the last position only
+        size = x.grad.norm(dim=-1).mean(0).flip(0)  # (65,): by the distance from the last
+        rows.append((name, *(f"{size[places]:.0e}" for places in (1, 7, 8, 16, 32, 64))))
+    return table(rows, ["layer", "1 place back", "7", "8", "16", "32", "64"])
+
+
+# %% [markdown]
+# Self-attention hardly notices the distance. In the GRU two fifths are lost with every step, and 64
+# places back less than a ten-trillionth is left. The convolution loses nothing up to its seventh
+# neighbour, and beyond it everything.
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
 #
-# To learn how two distant words depend on each other, the gradient must travel from one to the
-# other, and on a long path it tends to shrink (*vanishing gradients*). So shorter paths, the paper
-# argues, make such dependencies easier to learn. Self-attention connects any two positions in one
-# step. Only *dilated* convolutions, whose inputs lie further apart layer by layer, reach $\log_k
-# T$; ordinary ones need about $2T/(k-1)$ layers.
+# What differs is the path. In self-attention it is one step long, because every two positions meet
+# in an inner product of their own. In a GRU it leads through all the states in between, and distance
+# does to the gradient what depth does without [residual connections](#residual): it vanishes. In
+# the convolution there is no path at all until more layers are put on top; 64 places take ten.
+#
+# But a small gradient is still a gradient, and a GRU can learn to keep more than it did at first.
+# Let the three layers learn to do so. They read random letters, of 16 kinds, and repeat at each
+# position the one that stood $n$ places earlier:
+
+
+# %% tags=["hide-input"]
+published("reach")
+
+
+# %% [markdown]
+# <a id="figure-reach"></a>
+# **Figure.** Right answers after 400 updates of 512 answers, by distance: means of three seeds, with
+# bars for their range. Guessing gives 6%. For *one token*, measured from 8 to 32 places, only the
+# last position answers, in batches of 64; its line lies on that of self-attention.
+#
+# Self-attention answers nearly everything at every distance. The convolution does so within its
+# reach, and guesses beyond it. The GRU manages 4 places, but at 8 it is right only two times in
+# five, and at 32 one time in ten.
+#
+# That looks like the table of gradients, and is something else. To repeat a letter 32 places late,
+# the GRU must hold 32 letters at once, in a state of 64 numbers, whereas attention leaves them where
+# they stand. Spare the GRU that burden and ask only once, at the end, for the first letter: it now
+# learns to answer over 32 places as well, faded gradient or not, with all three seeds. What stopped
+# it within 400 updates was not the length of the path but the load to carry, and in a translator
+# the load is a sentence.
+#
+# The longest path is one of three numbers by which the paper compares layers. The others are the
+# steps that must wait for each other, and the work (Table 1, for length $T$, without constant
+# factors):
+#
+# | Layer | Longest path | Sequential steps | Work |
+# | --- | --- | --- | --- |
+# | self-attention | 1 | 1 | $T^2 \cdot D$ |
+# | recurrent | $T$ | $T$ | $T \cdot D^2$ |
+# | convolution over $k$ positions | $\log_k T$ | 1 | $k \cdot T \cdot D^2$ |
+# | self-attention to $r$ neighbours | $T/r$ | 1 | $r \cdot T \cdot D$ |
+#
+# All pairs of positions make $T^2$ inner products of $D$ numbers. A recurrent layer multiplies $T$
+# states by a $D \times D$ matrix, one after another; a convolution has $k$ such matrices, and uses
+# them everywhere at once. Its $\log_k T$ layers must be *dilated*, with inputs that lie further
+# apart from layer to layer. Shorter paths, the paper argues, make it easier to learn how distant
+# words depend on each other. (§4)
 #
 # <a id="cost-of-length"></a>
 # ## What length costs
 #
-# **Time.** According to Table 1, self-attention takes less work than recurrence as long as $T$ is
-# smaller than $D$. The paper says that this holds for most sentences in translation.
-#
-# Table 1 omits constant factors. It also omits the projections and the feed-forward network, which
-# are linear in $T$. With $F = 4D$, these take $12TD^2$ multiplications in an encoder layer, while
-# scores and weighted means take $2T^2D$. So the quadratic share of the work is $T/(T + 6D)$: almost
-# nothing in a sentence, and half at 3,072 tokens in the base model.
-#
-# > **What does attention cost in memory?** Each head has a $T \times T$ table of weights ($T \times
-# > S$ in cross-attention), and training keeps it for the backward pass. At 3,072 tokens, the tables
-# > of eight heads take about 300 MB in fp32, per layer and sequence. [FlashAttention](#flash) never
-# > stores them.
-#
-# **Parallel work.** The steps of a recurrent layer wait for each other. Attention computes all
-# positions at once, in a few large products, which made the Transformer quick to train. Writing a
-# translation stays sequential, since each token waits for the one before. Large products pay off
-# even on one CPU thread, where we timed each layer for one sequence and for a batch of 16:
+# The short path is paid for with $T^2$. Self-attention takes less work than recurrence as long as
+# $T$ is smaller than $D$, which is so for most sentences in translation. (§4) On one thread of a CPU
+# the bill looks like this:
 
 
 # %% tags=["hide-input"]
@@ -2660,16 +2739,23 @@ published("length-cost")
 
 # %% [markdown]
 # <a id="figure-length-cost"></a>
-# **Figure.** Time of one layer of width 256, forward and backward. Both axes are logarithmic, so
-# look at the slopes: a slope of 1 is linear in the length, 2 is quadratic. The recurrent layer, a
-# *gated recurrent unit* (GRU), is linear. Attention, with its projections but without a
-# feed-forward network, ends steepest. Points are medians of five rounds, in fp32 with one thread,
-# and bars span their range.
+# **Figure.** Time of one layer of width 256, forward and backward, in fp32: medians of five rounds,
+# with bars for their range. Both axes are logarithmic, so a slope of 1 is linear in the length, and
+# 2 is quadratic. Attention has its projections, but no feed-forward network.
 #
-# For one sequence, attention is faster than the recurrent layer at every length. With 16 sequences,
-# attention beats it up to length 256, where $T = D$. At 1,024 the GRU, which now multiplies 16 rows
-# in each step, is three times as fast. The convolution over three positions is the fastest, but it
-# sees only neighbours.
+# A single sequence is faster through attention at every length, because attention takes a few large
+# products where the GRU takes a small one for each position, and each of those waits for the one
+# before. That made the Transformer quick to train; when it writes, it waits for each token, too.
+# With 16 sequences the GRU's products are larger, too: it loses up to length 256, where $T = D$, and
+# is three times as fast at 1,024. The convolution over three positions beats both, and sees only
+# neighbours.
+#
+# In a whole layer the square matters less than Table 1 suggests, because the table leaves out the
+# projections and the feed-forward network. With $d_\text{ff} = 4D$ these take $12TD^2$
+# multiplications, and scores and weighted means $2T^2D$. The quadratic share is therefore $T/(T +
+# 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model. Memory pays for the
+# square, too. Training keeps a $T \times T$ table of weights for each head, at that length some 300
+# MB for eight heads in fp32, per layer and sequence. [FlashAttention](#flash) never stores them.
 #
 # <a id="real-data"></a>
 # # Part 6. Real data

@@ -44,6 +44,36 @@ def test_copies_are_told_apart(monkeypatch):
     assert counts == {"copied": 2, "ended early": 1, "ran over": 1, "wrong token": 1}
 
 
+def test_the_layers_that_look_back_differ_in_reach_and_not_in_size():
+    mask = at.subsequent_mask(12)
+    reach = {"self-attention": 11, "GRU": 11, "convolution over 8": 10}  # from position 3
+    layers = at.three_layers()
+    for name, layer in layers.items():
+        x = torch.randn(1, 12, at.THIN)
+        changed = x.clone()
+        changed[0, 3] += 1
+        moved = (layer(x, mask) - layer(changed, mask))[0].abs().amax(-1)
+        assert moved.nonzero().flatten().tolist() == list(range(3, reach[name] + 1)), name
+    sizes = [at.count_parameters(layer) for layer in layers.values()]
+    assert max(sizes) < 1.01 * min(sizes)
+
+
+def test_the_right_answer_is_the_token_so_many_places_back():
+    def repeats(ids: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(ids.roll(5, dims=1), experiments.LETTERS)
+
+    answers, right = experiments.asked(repeats, 5, 4, 3)
+    assert torch.equal(answers.argmax(-1), right)
+    assert len(right) == 3 * 4
+
+
+def test_a_convolution_learns_what_lies_within_its_reach(monkeypatch):
+    monkeypatch.setattr(experiments, "UPDATES", 100)
+    near, far = (experiments.look_back("convolution over 8", n, 16, 1) for n in (7, 8))
+    assert near["accuracy"] > 0.5
+    assert far["accuracy"] < 0.1  # chance: one of 16
+
+
 def test_the_price_of_a_head_is_what_perplexity_rises_by(results, shipped, monkeypatch):
     captions = at.Corpus("x", ("de", "en"), {"val": at.builtin_corpus()["val"][:6]})
     monkeypatch.setattr(at, "find_corpus", lambda name: captions)

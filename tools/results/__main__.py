@@ -54,6 +54,7 @@ def make(names: tuple[str, ...] = (), /) -> None:
         ship.pretrained()
         experiments.warmups()
         experiments.lengths()
+        experiments.reach()
         experiments.heads()
         faults.copying()
         faults.translating()

@@ -131,6 +131,64 @@ def heads() -> dict:
     return {"made": records.made_with_shipped(), "perplexity": whole, "rows": rows}
 
 
+# How far back a layer learns to look -------------------------------------------------------------
+
+DISTANCES = (2, 4, 8, 16, 32, 64)
+LETTERS = 16
+SEQUENCES = {16: 32, 1: 64}  # of a batch, by the answers that a sequence asks for, its last ones
+UPDATES = 400
+
+
+class LookBack(torch.nn.Module):
+    """Embeddings, one causal layer, a generator: ids (B, T) -> log-probabilities (B, T, V)."""
+
+    def __init__(self, layer: torch.nn.Module):
+        super().__init__()
+        self.embed = torch.nn.Sequential(
+            at.Embeddings(at.THIN, LETTERS), at.PositionalEncoding(at.THIN, 0.0)
+        )
+        self.encoder = at.Encoder(layer, 1, at.layer_norm(at.THIN))
+        self.generator = at.start_weights(at.Generator(at.THIN, LETTERS))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        states = self.encoder(self.embed(ids), at.subsequent_mask(ids.size(1)))
+        return self.generator(states)
+
+
+def asked(model: LookBack, distance: int, answers: int, sequences: int) -> tuple:
+    """Random tokens to a model: log-probabilities (tokens, V), and the tokens further back."""
+    ids = torch.randint(LETTERS, (sequences, distance + answers))
+    return model(ids)[:, distance:].flatten(0, 1), ids[:, :-distance].flatten()
+
+
+def look_back(kind: str, distance: int, answers: int, seed: int) -> dict:
+    """Train one layer to repeat what stood `distance` places earlier: its accuracy afterwards."""
+    torch.manual_seed(seed)
+    model = LookBack(at.three_layers()[kind])
+    optimizer, scheduler = at.make_optimizer(model, factor=0.5, warmup=WARMUP)
+    for _ in range(UPDATES):
+        log_probs, right = asked(model, distance, answers, SEQUENCES[answers])
+        torch.nn.functional.nll_loss(log_probs, right).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    with at.evaluating(model):
+        log_probs, right = asked(model, distance, answers, 3200 // answers)
+    accuracy = (log_probs.argmax(-1) == right).float().mean().item()
+    about = {"layer": kind, "distance": distance, "answers": answers, "seed": seed}
+    return about | {"accuracy": round(accuracy, 4)}
+
+
+@records.once("reach")
+def reach() -> dict:
+    """Three kinds of layers by distance, three seeds; a GRU also with one token to keep."""
+    grid = itertools.product(at.three_layers(), DISTANCES, [16], SEEDS)
+    control = itertools.product(["GRU"], [8, 16, 32], [1], SEEDS)
+    runs = [look_back(*settings) for settings in (*grid, *control)]
+    settings = {"updates": UPDATES, "letters": LETTERS, "sequences by answers": SEQUENCES}
+    return {"made": records.circumstances(), "settings": settings, "runs": runs}
+
+
 # What length costs ------------------------------------------------------------------------------
 
 WIDTH = 256

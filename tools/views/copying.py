@@ -1,4 +1,4 @@
-"""The copy task: parts taken out, warm-up, lengths, and faults planted on purpose."""
+"""The copy task: parts taken out, warm-up, lengths, distances, and faults planted on purpose."""
 
 from collections.abc import Sequence
 from statistics import mean
@@ -113,3 +113,27 @@ def lengths() -> alt.Chart:
         detail="seed:N",
         facet=alt.Facet("outcome:N", columns=2, sort=list(KINDS), title=None),
     )
+
+
+def reach() -> alt.LayerChart:
+    """How often a layer names the token that stood some places earlier, against that distance, for
+    self-attention, a GRU, a GRU that has one token to keep, and a convolution over 8 positions.
+    """
+    found = {}
+    for run in record("reach")["runs"]:
+        layer = run["layer"] if run["answers"] > 1 else f"{run['layer']}, one token"
+        found.setdefault((layer, run["distance"]), []).append(run["accuracy"])
+    points = []
+    for (layer, distance), accuracy in found.items():
+        about = {"layer": layer, "distance": distance, "accuracy": round(mean(accuracy), 3)}
+        points.append(about | {"least": min(accuracy), "most": max(accuracy)})
+    chart = alt.Chart(width=420, height=220).encode(
+        x=alt.X("distance:Q", title="places back").scale(type="log", base=2, nice=False),
+        y=alt.Y("accuracy:Q").axis(format="%"),
+        color=alt.Color("layer:N", sort=None, title=None).legend(orient="top", columns=2),
+    )
+    ranges = chart.mark_rule(strokeWidth=3, opacity=0.5).encode(
+        y=alt.Y("least:Q", title="right answers"), y2="most:Q"
+    )
+    lines = chart.mark_line(point=True, tooltip=True)
+    return alt.layer(lines, ranges, data=alt.Data(values=points))
