@@ -7,7 +7,7 @@ import altair as alt
 from tools.results.faults import COPYING, SOUND
 from tools.views.common import check_shipped, record, table, with_range
 
-PARTS = (  # a part, how its task is called, the task in COPYING, and the fault that removes the part
+PARTS = (  # a part, what its task is called, the task in COPYING, the fault that removes the part
     ("positions", "copy", "copy", "no positions"),
     ("residual connections", "copy", "copy", "no residual connections"),
     ("division by √d_k", "copy, one head of width 512", "wide",
@@ -17,18 +17,17 @@ PARTS = (  # a part, how its task is called, the task in COPYING, and the fault 
 )  # fmt: skip
 WHY = {  # the faults that Part 4 tells of, and what goes wrong
     SOUND: "",
-    "no causal mask in training": "it has read each answer from the future, which is missing when it writes",
-    "the target is not shifted": "asked for the token it has just read, it repeats the start",
+    "no causal mask in training": "it reads each answer from the future, until there is none",
+    "the target is not shifted": "asked for the token that it has just read, it repeats the start",
     "the target has no end token": "nobody has shown it how to stop",
-    "decoding starts from padding": "sound training, but the decoder has never begun with this token",
-    "softmax over the queries": "a weight depends on later queries, so the future leaks in",
-    "reshaped to heads without the transpose": "heads mix positions, and the mask closes the wrong ones",
-    "the schedule never steps": "the learning rate stays at a two-hundredth of its peak",
-    "gradients are never cleared": "each step repeats all the gradients before",
-    "the loss is a sum": "nothing: Adam divides by the size of the gradients, and the factor is gone",
-    "positions divided by the frequency, not multiplied":
-        "nothing: they are scrambled, but no two are alike, and copying asks for no more",
-}  # fmt: skip
+    "decoding starts from padding": "soundly trained, but never with this token in front",
+    "softmax over the queries": "a weight depends on later queries: the future leaks in",
+    "reshaped to heads without the transpose": "heads mix positions, so the mask is wrong",
+    "the schedule never steps": "the rate stays at a two-hundredth of its peak",
+    "gradients are never cleared": "each step repeats all gradients before it",
+    "the loss is a sum": "nothing: Adam divides by the size of gradients, so the factor is gone",
+    "positions divided by the frequency, not multiplied": "nothing: no two are alike",
+}
 KINDS = ("copied", "ended early", "ran over", "wrong token")
 WORKS = 0.5  # a rate works if all seeds end with a lower loss
 
