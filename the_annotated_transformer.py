@@ -2198,7 +2198,7 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 # the fault of the model, and whatever is wrong with the model comes out. Copying is also half of
 # translating. Whoever writes the third token must know which one comes third in a source that only
 # [cross-attention](#three-uses) can reach, and that takes attention and positions, though nothing
-# yet of what *hebt … auf* will ask for: that one word waits for another, four words away.
+# yet of what *hebt … auf* will ask for, where a word waits for its other half four words away.
 
 
 # %% tags=["bare"]
@@ -2300,9 +2300,8 @@ def a_copy_before_training():
 # ## Training it
 #
 # We train for 400 updates without label smoothing. After every fifty, the model copies 500
-# sequences that it has not seen before; only an exact copy counts, from the first token to the end.
-#
-# *Folded: how copies are counted, and how the others fail.*
+# sequences that it has not seen before. Only an exact copy counts, and the folded function sorts the
+# others by how they fail.
 
 
 # %% tags=["hide-input"]
@@ -2444,9 +2443,10 @@ def what_guessing_costs():
 
 
 # %% [markdown]
-# No model without positions stays below this loss, however long it trains; ours stands at 1.42.
-# More than half of its outputs still have the right length, presumably because the causal mask lets
-# the decoder count what it has written.
+# No model without positions can stay below 1.14, however long it trains. Ours stands at 1.42, and
+# after 600 updates it would stand at 1.22 (mean of three seeds). More than half of its outputs still
+# have the right length, presumably because the causal mask lets the decoder count what it has
+# written.
 #
 # <a id="parts-and-tasks"></a>
 # ## No part without its task
@@ -2541,6 +2541,15 @@ def a_sequence_and_its_answers():
 # range in brackets. There are 600 updates, 300 with twelve layers, and 100 with the wide head.
 #
 # <!-- results: parts -->
+#
+# | part | task | with | without |
+# | --- | --- | ---: | ---: |
+# | positions | copy | 195 (193–198) | 0 |
+# | residual connections | copy | 195 (193–198) | 0 |
+# | division by √d_k | copy, one head of width 512 | 112 (100–123) | 0 |
+# | layer norms | copy, twelve layers | 193 | 0 |
+# | feed-forward networks | look up in a table | 172 (157–181) | 0 |
+#
 # <!-- end of results: parts -->
 #
 # Without residual connections the model does not even learn where to stop. Dropout and label
@@ -2553,6 +2562,21 @@ def a_sequence_and_its_answers():
 # copy task for 600 updates with three seeds each:
 #
 # <!-- results: planted -->
+#
+# | fault | final loss | copied | what goes wrong |
+# | --- | ---: | ---: | --- |
+# | no fault | 0.007 (0.006–0.009) | 195 (193–198) |  |
+# | no causal mask in training | 0.000 | 0 | it reads each answer from the future, until there is none |
+# | the target is not shifted | 0.000 | 0 | asked for the token that it has just read, it repeats the start |
+# | the target has no end token | 0.010 (0.000–0.022) | 0 | nobody has shown it how to stop |
+# | decoding starts from padding | 0.007 (0.006–0.009) | 6 (0–17) | soundly trained, but never with this token in front |
+# | softmax over the queries | 0.003 (0.000–0.007) | 0 | a weight depends on later queries: the future leaks in |
+# | reshaped to heads without the transpose | 0.000 | 0 | heads mix positions, so the mask is wrong |
+# | the schedule never steps | 1.728 (1.697–1.750) | 0 | the rate stays at a two-hundredth of its peak |
+# | gradients are never cleared | 5.715 (4.411–7.051) | 0 | each step repeats all gradients before it |
+# | the loss is a sum | 0.005 (0.000–0.008) | 196 (188–200) | nothing: Adam divides by the size of gradients, so the factor is gone |
+# | positions divided by the frequency, not multiplied | 0.000 | 200 | nothing: no two are alike |
+#
 # <!-- end of results: planted -->
 #
 # Eight of these ten losses are as good as perfect, and eight of the ten models copy next to
