@@ -2300,8 +2300,8 @@ def a_copy_before_training():
 # ## Training it
 #
 # We train for 400 updates without label smoothing. After every fifty, the model copies 500
-# sequences that it has not seen before. Only an exact copy counts, and the folded function sorts the
-# others by how they fail.
+# sequences that it has not seen before. Only an exact copy counts, and the folded function sorts
+# the others by how they fail.
 
 
 # %% tags=["hide-input"]
@@ -2444,8 +2444,8 @@ def what_guessing_costs():
 
 # %% [markdown]
 # No model without positions can stay below 1.14, however long it trains. Ours stands at 1.42, and
-# after 600 updates it would stand at 1.22 (mean of three seeds). More than half of its outputs still
-# have the right length, presumably because the causal mask lets the decoder count what it has
+# after 600 updates it would stand at 1.22 (mean of three seeds). More than half of its outputs
+# still have the right length, presumably because the causal mask lets the decoder count what it has
 # written.
 #
 # <a id="parts-and-tasks"></a>
@@ -2486,9 +2486,9 @@ def twelve_layers_deep():
 # Without norms every layer adds more than the one before, because it is fed with larger vectors
 # ([Figure](#figure-size-of-the-stream)). From large vectors come large scores, and from the ninth
 # layer on each token looks at a single other one, picked by chance before there is anything to look
-# for. Training does not undo it: after 300 updates, when the model with norms copies nearly
-# everything, the loss of the one without still is that of guessing, $\log 12 = 2.48$ for eleven
-# symbols and the end.
+# for. Training does not undo it: after 300 updates, when most copies of the model with norms are
+# exact, the loss of the one without still is that of guessing, $\log 12 = 2.48$ for eleven symbols
+# and the end.
 #
 # **The division is for width.** A score is a sum of $d_k$ products, and [its size grows with
 # $\sqrt{d_k}$](#why-scale), which is no more than 4 in our heads. In a single head of width 512,
@@ -2547,7 +2547,7 @@ def a_sequence_and_its_answers():
 # | positions | copy | 195 (193–198) | 0 |
 # | residual connections | copy | 195 (193–198) | 0 |
 # | division by √d_k | copy, one head of width 512 | 112 (100–123) | 0 |
-# | layer norms | copy, twelve layers | 193 | 0 |
+# | layer norms | copy, twelve layers | 177 (155–193) | 0 |
 # | feed-forward networks | look up in a table | 172 (157–181) | 0 |
 #
 # <!-- end of results: parts -->

@@ -13,7 +13,8 @@ PARTS = (  # a part, what its task is called, the task in COPYING, the fault tha
     ("division by √d_k", "copy, one head of width 512", "wide",
      "no division by √d_k, one head of width 512"),
     ("layer norms", "copy, twelve layers", "deep", "no norms, twelve layers"),
-    ("feed-forward networks", "look up in a table", "table", "a table without feed-forward networks"),
+    ("feed-forward networks", "look up in a table", "table",
+     "a table without feed-forward networks"),
 )  # fmt: skip
 WHY = {  # the faults that Part 4 tells of, and what goes wrong
     SOUND: "",
