@@ -229,6 +229,17 @@ def test_sequences_to_copy_start_and_end():
         assert torch.equal(batch.tgt[:, 1:], batch.src)
 
 
+def test_one_table_answers_all_batches():
+    """The same two tokens always have the same answer, which is not their copy."""
+    answers = {}
+    for batch in at.table_gen(8, 16, 4):
+        pairs = torch.stack([batch.src.roll(1, dims=1), batch.src], dim=-1).flatten(0, 1)
+        for pair, answer in zip(pairs.tolist(), batch.tgt_y[:, :-1].flatten(), strict=True):
+            assert answers.setdefault(tuple(pair), answer) == answer
+    assert len(answers) == 16
+    assert len({int(answer) for answer in answers.values()}) > 1
+
+
 # Whole runs -------------------------------------------------------------------------------------
 
 

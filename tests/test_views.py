@@ -85,12 +85,19 @@ def test_scores_are_those_of_the_translations_on_file(at, multi30k, monkeypatch)
 
 
 def test_counts_and_losses_of_a_fault_are_those_of_its_seeds():
-    runs = records.read("planted")["copying"]["no norms"]
-    [row] = [row for row in cells(copying.planted()) if row[0] == "no norms"]
+    runs = records.read("planted")["copying"]["the loss is a sum"]
+    [row] = [row for row in cells(copying.planted()) if row[0] == "the loss is a sum"]
     losses = [list(map(float, run["losses"].split())) for run in runs]
-    assert row[1].startswith(f"{mean(map(mean, losses)):.2f} (")
-    assert row[2].startswith(f"{mean(each[-1] for each in losses):.3f} (")
-    assert row[3].startswith(f"{sum(run['copied'] for run in runs) / 3:.0f} (")
+    assert row[1].startswith(f"{mean(each[-1] for each in losses):.3f} (")
+    assert row[2].startswith(f"{sum(run['copied'] for run in runs) / 3:.0f} (")
+
+
+def test_a_part_is_measured_with_and_without_it_on_one_task():
+    runs = records.read("planted")["copying"]
+    [row] = [row for row in cells(copying.parts()) if row[0] == "layer norms"]
+    names = ("nothing, twelve layers", "no norms, twelve layers")
+    for cell, name in zip(row[2:], names, strict=True):
+        assert cell.split()[0] == f"{mean(run['copied'] for run in runs[name]):.0f}"
 
 
 def test_a_rate_works_if_no_seed_fails_up_to_it(copy):

@@ -18,9 +18,13 @@ from tools.results.experiments import BUDGET, ids_of_words, means_to_train
 from tools.results.plan import SEEDS
 
 SCRIPT = Path(sound.__file__)
-SOUND = "nothing"  # the name of the run without a fault
-SOUND_WIDE = "nothing, one head of width 512"
-UPDATES = 600
+SOUND = "nothing"  # the name of a run without a fault
+COPYING = {  # tasks of Part 4: sizes of the model, updates, and the name of the run without a fault
+    "copy": ({}, 600, SOUND),
+    "wide": ({"N": 1, "h": 1, "d_model": 512, "d_ff": 512}, 100, f"{SOUND}, one head of width 512"),
+    "deep": ({"N": 12}, 300, f"{SOUND}, twelve layers"),
+    "table": ({"vocab": 34, "N": 1}, 600, f"{SOUND}, a table"),
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Fault:
     """`new` replaces `old`; `measured` says what is measured with it."""
 
     name: str
-    measured: str = ""  # "copy", "wide", "demonstration" or "shipped"
+    measured: str = ""  # a task of COPYING, "demonstration" or "shipped"
     old: str = ""
     new: str = ""
 
@@ -91,33 +95,28 @@ def keep(kind: str, fault: Fault, found: list, made: dict) -> None:
     print(fault.name, found[-1], flush=True)
 
 
-# The copy task ----------------------------------------------------------------------------------
+# The tasks of Part 4 ----------------------------------------------------------------------------
 
 
 def copy_training(fault: Fault, seed: int) -> dict:
-    """Train the copy task with a fault: losses, means of ten updates, and what became of 200."""
+    """Train with a fault: losses, means of ten updates, and how many of 200 are right."""
     at = planted(fault)
-    wide = fault.measured == "wide"
-    sizes = {"N": 1, "h": 1, "d_model": 512, "d_ff": 512} if wide else {}
-    updates = 100 if wide else UPDATES
+    sizes, updates, _ = COPYING[fault.measured]
+    make_batches = at.table_gen if fault.measured == "table" else at.data_gen
     model = at.new_copy_model(seed, **sizes)
-    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(at.COPY_VOCAB, at.PAD))
-    optimizer, scheduler = at.make_optimizer(model, factor=0.5, warmup=200)
-    losses = []
-    for _ in range(updates // 10):
-        batches = at.data_gen(at.COPY_VOCAB, 64, 10)
-        losses.append(at.run_epoch(batches, model, compute, optimizer, scheduler)[0])
-    torch.manual_seed(1000 + seed)
-    test = next(at.data_gen(at.COPY_VOCAB, 200, 1))
+    losses = at.train_to_copy(model, make_batches, updates // 100, each=10)
     curve = " ".join(f"{loss:.3f}" for loss in losses)
-    return {"seed": seed, "losses": curve} | at.kinds_of_copies(model, test)
+    torch.manual_seed(1000 + seed)
+    test = next(make_batches(model.generator.proj.out_features, 200, 1))
+    wanted = test.tgt_y[:, :-1] if fault.measured == "table" else test.src
+    return {"seed": seed, "losses": curve} | at.kinds_of_copies(model, test, wanted)
 
 
 def copying() -> None:
-    """Every fault of the copy task, three seeds each; each run is kept at once."""
-    without = Fault(SOUND, measured="copy"), Fault(SOUND_WIDE, measured="wide")
+    """Every fault of the tasks of Part 4, three seeds each; each run is kept at once."""
+    without = (Fault(name, measured=task) for task, (_, _, name) in COPYING.items())
     for fault in (*without, *FAULTS):
-        if fault.measured in ("copy", "wide"):
+        if fault.measured in COPYING:
             runs = records.read("planted").get("copying", {}).get(fault.name, [])
             for seed in SEEDS[len(runs) :]:
                 made = check_kind("copying", records.circumstances())

@@ -1,48 +1,63 @@
-"""The copy task: parts taken out, warm-up, lengths, distances, and faults planted on purpose."""
+"""Parts 4 and 5: parts taken out, warm-up, lengths, distances, and faults planted on purpose."""
 
 from collections.abc import Sequence
 from statistics import mean
 
 import altair as alt
 
-from tools.results.faults import SOUND, SOUND_WIDE
+from tools.results.faults import COPYING, SOUND
 from tools.views.common import check_shipped, record, table, with_range
 
-REMOVED = {  # what Part 4 takes out, and the fault that does so
-    "nothing": SOUND,
-    "causal mask": "no causal mask in training",
-    "positional encodings": "no positions",
-    "residual connections": "no residual connections",
-    "layer norms": "no norms",
-    "feed-forward": "no feed-forward network",
-    "division by √d_k": "no division by √d_k",
+PARTS = (  # a part, what its task is called, the task in COPYING, the fault that removes the part
+    ("positions", "copy", "copy", "no positions"),
+    ("residual connections", "copy", "copy", "no residual connections"),
+    ("division by √d_k", "copy, one head of width 512", "wide",
+     "no division by √d_k, one head of width 512"),
+    ("layer norms", "copy, twelve layers", "deep", "no norms, twelve layers"),
+    ("feed-forward networks", "look up in a table", "table",
+     "a table without feed-forward networks"),
+)  # fmt: skip
+WHY = {  # the faults that Part 4 tells of, and what goes wrong
+    SOUND: "",
+    "no causal mask in training": "it reads each answer from the future, until there is none",
+    "the target is not shifted": "asked for the token that it has just read, it repeats the start",
+    "the target has no end token": "nobody has shown it how to stop",
+    "decoding starts from padding": "soundly trained, but never with this token in front",
+    "softmax over the queries": "a weight depends on later queries: the future leaks in",
+    "reshaped to heads without the transpose": "heads mix positions, so the mask is wrong",
+    "the schedule never steps": "the rate stays at a two-hundredth of its peak",
+    "gradients are never cleared": "each step repeats all gradients before it",
+    "the loss is a sum": "nothing: Adam divides by the size of gradients, so the factor is gone",
+    "positions divided by the frequency, not multiplied": "nothing: no two are alike",
 }
 KINDS = ("copied", "ended early", "ran over", "wrong token")
 WORKS = 0.5  # a rate works if all seeds end with a lower loss
 
 
-def cells_of(runs: Sequence[dict]) -> list[str]:
-    """Mean loss of a run, its last loss, and what became of 200 sequences."""
-    losses = [[float(loss) for loss in run["losses"].split()] for run in runs]
-    numbers = [with_range([mean(each) for each in losses], 2)]
-    numbers.append(with_range([each[-1] for each in losses], 3))
-    return numbers + [with_range([run[kind] for run in runs], 0) for kind in KINDS]
+def copies(runs: Sequence[dict]) -> str:
+    """How many of 200 sequences are right."""
+    return with_range([run["copied"] for run in runs], 0)
 
 
-def copied() -> str:
-    """What the same models copy without a part, and how the others fail."""
+def parts() -> str:
+    """Each part on a task that needs it, with and without it."""
     runs = record("planted")["copying"]
-    rows = [[part, *cells_of(runs[fault])[1:]] for part, fault in REMOVED.items()]
-    return table(["without", "final loss", *KINDS], rows)
+    rows = [
+        [part, called, copies(runs[COPYING[task][-1]]), copies(runs[fault])]
+        for part, called, task, fault in PARTS
+    ]
+    return table(["part", "task", "with", "without"], rows)
 
 
 def planted() -> str:
-    """What the copy task shows of known faults."""
-    names = {SOUND: "no fault", SOUND_WIDE: "no fault, one head of width 512"}
-    runs = record("planted")["copying"]
-    ordered = [*names, *(fault for fault in runs if fault not in names)]
-    rows = [[names.get(fault, fault), *cells_of(runs[fault])] for fault in ordered]
-    return table(["fault", "mean loss", "final loss", *KINDS], rows)
+    """What known faults do to the copy task: the last loss, what is copied, and why."""
+    rows = []
+    for fault, why in WHY.items():
+        runs = record("planted")["copying"][fault]
+        last = [float(run["losses"].split()[-1]) for run in runs]
+        name = "no fault" if fault == SOUND else fault
+        rows.append([name, with_range(last, 3), copies(runs), why])
+    return table(["fault", "final loss", "copied", "what goes wrong"], rows)
 
 
 def planted_bleu() -> str:

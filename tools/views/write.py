@@ -23,7 +23,7 @@ def address() -> str:
 
 FILLED: dict[str, tuple[Callable[[], str], ...]] = {
     "the_annotated_transformer.py": (
-        copying.copied, copying.highest_rates, copying.planted, copying.planted_bleu,
+        copying.parts, copying.highest_rates, copying.planted, copying.planted_bleu,
         recipe.beam, recipe.averaging, recipe.choices, recipe.steps, recipe.heads, recipe.int8,
         speed.speed, speed.cost, speed.assembled,
     ),
