@@ -4963,8 +4963,8 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 
 # %% [markdown]
 # Here is what each head is worth: how far perplexity on the reference translations rises without it,
-# averaged over five samples of 200 validation sentences. Brackets mark a head for which the samples
-# disagree on the sign.
+# averaged over five samples of 200 validation sentences. *All but one* keeps the head of the layer that
+# does best alone. Brackets mark a head for which the samples disagree on the sign.
 #
 # <!-- results: heads -->
 #
@@ -4981,6 +4981,10 @@ def without_head(attn: MultiHeadedAttention, head: int) -> Iterator[None]:
 # | cross-attention | 3 | 0.14 | 0.25 | 0.18 | 0.47 | 1.00 |
 #
 # <!-- end of results: heads -->
+#
+# One at a time, a head is cheap partly because others stand in for it. Removed singly, the three heads
+# of the last cross-attention cost 0.57 together; removed at once, they cost 1.00. In the decoder's
+# first self-attention no head replaces another, and 0.76 become 0.78.
 #
 # In the encoder, the two heads with the strongest habits cost most, 0.28 and 0.14. In the decoder,
 # self-attention holds the costliest heads, up to 0.35. In larger models, too, heads with a clear

@@ -32,18 +32,13 @@ def is_open(mask: Tensor) -> Tensor:
     """A mask as booleans; ValueError for one that is meant to be added to the scores."""
     if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
         raise ValueError(
-            "a mask holds 1 where a query may look, else 0: of 0 and −∞ make mask == 0"
+            "a mask holds 1 where a query may look, else 0; for one of 0 and −∞ pass mask == 0"
         )
     return mask.bool()
 
 
 def attention(query, key, value, mask=None, dropout=None, bias=None):
-    """Scaled dot-product attention (§3.2.1, Eq. 1).
-
-    query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask and bias broadcast to
-    (..., T, S). Returns the output (..., T, d_v) and the weights (..., T, S), after dropout. A mask
-    may also hold ones and zeros; ValueError for other numbers, such as PyTorch's 0 and −∞.
-    """
+    """Scaled dot-product attention (§3.2.1, Eq. 1)."""
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
@@ -61,10 +56,7 @@ def clones(module: nn.Module, N: int) -> nn.ModuleList:
 
 
 class MultiHeadedAttention(nn.Module):
-    """Multi-head attention (§3.2.2): query (B, T, D), key and value (B, S, D) -> (B, T, D).
-
-    The mask is (B or 1, T or 1, S). `attn` holds the weights of the last call, (B, H, T, S).
-    """
+    """Multi-head attention (§3.2.2): query (B, T, D), key and value (B, S, D) -> (B, T, D)."""
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1):
         super().__init__()
@@ -108,19 +100,6 @@ class MultiHeadedAttention(nn.Module):
 # Part 2. The model --------------------------------------------------------------------------------
 
 
-class Embeddings(nn.Module):
-    """Learnt vectors, times √D (§3.4): ids (B, T) -> (B, T, D)."""
-
-    def __init__(self, d_model: int, vocab: int):
-        super().__init__()
-        self.lut = nn.Embedding(vocab, d_model)
-        self.d_model = d_model
-        nn.init.normal_(self.lut.weight, std=d_model**-0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.lut(x) * math.sqrt(self.d_model)
-
-
 class PositionalEncoding(nn.Module):
     """Adds sinusoids of the position (§3.5), then dropout: (B, T, D) -> (B, T, D)."""
 
@@ -140,6 +119,19 @@ class PositionalEncoding(nn.Module):
         return self.dropout(x + self.pe[:, : x.size(1)])
 
 
+class Embeddings(nn.Module):
+    """Learnt vectors, times √D (§3.4): ids (B, T) -> (B, T, D)."""
+
+    def __init__(self, d_model: int, vocab: int):
+        super().__init__()
+        self.lut = nn.Embedding(vocab, d_model)
+        self.d_model = d_model
+        nn.init.normal_(self.lut.weight, std=d_model**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lut(x) * math.sqrt(self.d_model)
+
+
 class PositionwiseFeedForward(nn.Module):
     """Two linear maps with a ReLU between them (§3.3, Eq. 2): (B, T, D) -> (B, T, D)."""
 
@@ -150,17 +142,24 @@ class PositionwiseFeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(self.dropout(self.widen(x).relu()))  # (B, T, F) in between
+        return self.narrow(self.dropout(self.widen(x).relu()))  # (B, T, d_ff) in between
 
 
-layer_norm = functools.partial(nn.LayerNorm, eps=1e-6)
+def start_weights(module: nn.Module) -> nn.Module:
+    """Draw initial weights for all linear maps of a module; returns it."""
+    for each in module.modules():
+        if isinstance(each, nn.Linear):
+            nn.init.xavier_uniform_(each.weight)
+            if each.bias is not None:
+                nn.init.zeros_(each.bias)
+    return module
+
+
+layer_norm = functools.partial(nn.LayerNorm, eps=1e-6)  # equal to ours, and faster
 
 
 class SublayerConnection(nn.Module):
-    """A sub-layer with dropout, sum and norm: (B, T, D) -> (B, T, D).
-
-    `norm_first=False` gives the paper's order (§3.1).
-    """
+    """A sub-layer with dropout, sum and norm: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, size: int, dropout: float, norm_first: bool = True):
         super().__init__()
@@ -245,11 +244,7 @@ class Generator(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """Encoder, decoder and what surrounds them (§3, Figure 1 of the paper).
-
-    Maps source ids (B, S) and target ids (B, T) to decoder states (B, T, D). `generator` turns
-    states into log-probabilities. Masks: source (B, 1, S), target (B, T, T) or (1, T, T).
-    """
+    """Encoder, decoder and what surrounds them (§3, Figure 1 of the paper)."""
 
     def __init__(self, encoder, decoder, src_embed, tgt_embed, generator):
         super().__init__()
@@ -271,16 +266,6 @@ class EncoderDecoder(nn.Module):
         return self.decoder(self.tgt_embed(tgt), memory, src_mask, tgt_mask)
 
 
-def start_weights(module: nn.Module) -> nn.Module:
-    """Draw initial weights for all linear maps of a module; returns it."""
-    for each in module.modules():
-        if isinstance(each, nn.Linear):
-            nn.init.xavier_uniform_(each.weight)
-            if each.bias is not None:
-                nn.init.zeros_(each.bias)
-    return module
-
-
 def make_model(
     src_vocab,
     tgt_vocab,
@@ -294,11 +279,7 @@ def make_model(
     share_embeddings=False,
     max_len=5000,
 ) -> EncoderDecoder:
-    """A Transformer with fresh weights; the default sizes are the base model of Table 3.
-
-    `max_len` is the longest sequence. ValueError if vocabularies of different sizes are to share
-    one matrix.
-    """
+    """A Transformer with fresh weights; the default sizes are the base model of Table 3."""
     if share_embeddings and src_vocab != tgt_vocab:
         sizes = f"{src_vocab} and {tgt_vocab}"
         raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
@@ -336,10 +317,7 @@ START, END, PAD, UNKNOWN = range(len(SPECIALS))
 
 
 class Batch:
-    """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded.
-
-    `ntokens` is the number of tokens to predict, counted unless given.
-    """
+    """Sentences with their masks: ids src (B, S) and, in training, tgt (B, T + 1), padded."""
 
     def __init__(self, src, tgt=None, pad=PAD, ntokens=None):
         self.src = src
@@ -353,10 +331,7 @@ class Batch:
 
 
 class LabelSmoothing(nn.Module):
-    """KL divergence to the smoothed target (§5.4), summed over positions.
-
-    log_probs (..., size), target (...) -> scalar. A target of `padding_idx` costs nothing.
-    """
+    """KL divergence to the smoothed target (§5.4), summed over positions."""
 
     def __init__(self, size: int, padding_idx: int, smoothing: float = 0.0):
         super().__init__()
@@ -396,10 +371,7 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
 
 
 def make_optimizer(model, factor: float, warmup: int, schedule=rate, optimizer=None) -> tuple:
-    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update.
-
-    Another optimizer needs a learning rate of 1, which the schedule multiplies.
-    """
+    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
     size = model.generator.proj.in_features
     optimizer = optimizer or torch.optim.Adam(
         model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True
@@ -438,11 +410,7 @@ def run_epoch(
     clip=None,
     autocast=None,
 ) -> tuple[float, TrainState]:
-    """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state.
-
-    With `mode="eval"` the model is only evaluated. ValueError if the mode is unknown or there is no
-    target token.
-    """
+    """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state."""
     if mode not in ("train", "eval"):
         raise ValueError(f'mode must be "train" or "eval", got {mode!r}')
     training = mode == "train"
@@ -490,12 +458,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 # Part 4. A first example --------------------------------------------------------------------------
 
 
-def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
-    """Batches of random sequences whose target is the source.
+COPY_VOCAB = 15  # four special tokens and eleven to copy
 
-    Tokens run from the first that is not special to V - 1. Source (B, length), target
-    (B, length + 2) with start and end.
-    """
+
+def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
+    """Batches of random sequences whose target is the source."""
     for _ in range(nbatches):
         src = torch.randint(len(SPECIALS), V, (batch_size, length))
         started = F.pad(src, (1, 0), value=START)
@@ -503,11 +470,7 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
 
 
 def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END) -> Tensor:
-    """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len).
-
-    A row is the start symbol, tokens, the end symbol if it came in time, then padding. `max_len` (2
-    or more) counts the start and the end; it may be a tensor (B,) with a limit for each row.
-    """
+    """The most likely next token, again and again: src (B, S) -> ids (B, at most max_len)."""
     written = src.new_full((len(src), 1), start_symbol)
     ended = torch.zeros(len(src), dtype=torch.bool, device=src.device)
     with evaluating(model):
@@ -521,22 +484,22 @@ def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END) -
     return written
 
 
-COPY_VOCAB = 15  # four special tokens and eleven to copy
-
-
-def new_copy_model(seed: int = 0, **changes) -> EncoderDecoder:
+def new_copy_model(seed: int = 0, vocab: int = COPY_VOCAB, **changes) -> EncoderDecoder:
     """A small model for the copy task; the same one for the same arguments."""
     torch.manual_seed(seed)
     sizes = {"N": 2, "d_model": 64, "d_ff": 256, "h": 4} | changes
-    return make_model(COPY_VOCAB, COPY_VOCAB, dropout=0.0, **sizes)
+    return make_model(vocab, vocab, dropout=0.0, **sizes)
 
 
-def train_to_copy(model, make_batches: Callable, hundreds: int = 8) -> Iterator[float]:
-    """Train on random sequences; yields the mean loss of each hundred updates."""
-    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(COPY_VOCAB, PAD))
+def train_to_copy(
+    model, make_batches: Callable, hundreds: int = 8, each: int = 100
+) -> Iterator[float]:
+    """Train on random sequences; yields the mean loss of every `each` updates."""
+    vocab = model.generator.proj.out_features
+    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(vocab, PAD))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
-    for _ in range(hundreds):
-        batches = make_batches(COPY_VOCAB, 64, 100)
+    for _ in range(100 * hundreds // each):
+        batches = make_batches(vocab, 64, each)
         loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
         yield loss
 
