@@ -147,9 +147,8 @@ def example(function: Callable) -> Callable:
 # grows with the distance between them. In *self-attention* the positions of a sequence look at each
 # other, and any two meet in a single step; the *Transformer* was the first translator to be made of
 # it without recurrence or convolution. (§2) On the test sets of WMT 2014, a yearly competition, it
-# beat every earlier system in translating English into German, and every earlier single model in
-# translating English into French, where training it cost a small fraction of what the best of them
-# had cost. (Abstract) The figures are in [Part 8](#paper-results).
+# beat every earlier system in translating English into German. Into French it beat every earlier single
+# model, and its training cost a small fraction of what the best of those had cost. (Abstract) The figures are in [Part 8](#paper-results).
 #
 # What does a translator learn? It gives a probability to each target sentence $y_1 \dots y_T$, given
 # a source $x$. Nobody could list all sentences, but the chain rule of probability breaks the problem
@@ -334,7 +333,7 @@ def ball_asks_through_matrices():
 # Nearly three quarters of the weight now lies on *roten*: *Ball* **attends to** *roten*. You can
 # check the score with a pencil. The vector of *Ball*, (1.8, −0.4), becomes the query (−0.4, 1.8), and
 # the key of *roten* is (−0.1, 3.8); their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$
-# divides to 4.87. What comes back is mostly the vertical part of *roten*. A model adds the answer to
+# divides to 4.86. What comes back is mostly the vertical part of *roten*. A model adds the answer to
 # the vector that asked ([Part 2](#residual)), and *Ball* moves upwards, to where a ball is red.
 
 
@@ -562,8 +561,7 @@ def a_mask_for_four_positions():
 
 
 # %% [markdown]
-# A 1, or `True`, means that the query of this row may attend to the key of this column; the key is
-# *open*, and all others are *closed*.
+# A 1, or `True`, opens the key of a column to the query of a row; a 0 closes it.
 #
 # <a id="attention-function"></a>
 # ## Attention in one function
@@ -2487,11 +2485,10 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# After fifty updates the model has noticed where a sequence ends and which of its tokens are the
-# most frequent, after a hundred it has most of the order, and after 300 all 500 copies are exact.
-# Then some are lost again, which the loss does not betray: 0.14 goes with 497 exact copies, and
-# 0.004 with 485. It is a mean over tokens and over fifty updates, and cannot say how many sequences
-# are wrong at the end. The counts can.
+# After fifty updates the model has noticed where a sequence ends and which of its tokens are frequent;
+# soon afterwards it has their order, too, and in the end nearly all 500 copies are exact. Nearly: the
+# count still goes up and down, and you could not tell from the loss, which is a mean over tokens and
+# over fifty updates, and cannot say how many sequences are wrong at the end. The counts can.
 #
 # To test a change of your own, edit a class above, run its cell, then run the training cell again.
 # (Our models use PyTorch's norm: to try an edited `LayerNorm`, let `layer_norm` make it.)
@@ -2522,8 +2519,8 @@ def attention_of_a_copy_figure():
 # To learn what a part does, take it out, train again, and see what is lost: an **ablation**. We
 # begin with two parts that look like details. In one model, every entry of the causal mask is
 # `True`, so in training every position may look everywhere. In another, a module that returns what
-# it gets stands where positions were added. Both train for 200 updates, after which the whole
-# model, above, had a loss of 0.03 and 476 exact copies of 500.
+# it gets stands where positions were added. Both train for 200 updates, which was enough for the whole
+# model, above, to make nearly all its copies exact.
 
 
 # %%
@@ -2550,11 +2547,11 @@ def what_breaks():
 
 
 # %% [markdown]
-# The model without a mask has an even lower loss, and copies nothing. In training the next token
-# lay open one place further on, so it learnt to read it off there; when it writes, nothing lies
-# there yet. **A loss alone can lie.** (`greedy_decode` puts the mask back, for this model, too.
-# That takes nothing from the token to be predicted, which is the last, and has none behind it in
-# any case.)
+# The model without a mask has a loss as low as that of the whole model, and copies nothing. In training
+# the next token lay open one place further on, so it learnt to read it off there; when it writes,
+# nothing lies there yet. **A loss alone can lie.** (`greedy_decode` puts the mask back, for this model,
+# too. That changes what earlier positions see, but what it used to read off is missing with or without
+# a mask.)
 #
 # Without positions, the model knows which tokens the source has, but not in which order, and is
 # left to guess among those that it has not yet written. Even perfect guessing has a price, which we
@@ -2574,8 +2571,8 @@ def what_guessing_costs():
 
 
 # %% [markdown]
-# No model without positions can stay below 1.14, however long it trains. Ours stands at 1.42, and
-# after 600 updates it would stand at 1.22 (mean of three seeds). More than half of its outputs
+# No model without positions can get below 1.14, however long it trains. Ours is still well above it;
+# after 600 updates it is 1.22 (mean of three seeds). More than half of its outputs
 # still have the right length, presumably because the causal mask lets the decoder count what it has
 # written.
 #
@@ -2836,8 +2833,8 @@ published("reach")
 # %% [markdown]
 # <a id="figure-reach"></a>
 # **Figure.** Right answers after 400 updates of 512 answers, by distance: means of three seeds, with
-# bars for their range. Guessing gives 6%. For *one token*, measured from 8 to 32 places, only the
-# last position answers, in batches of 64; its line lies on that of self-attention.
+# bars for their range. Guessing gives 6%. *One token* was measured from 8 to 32 places: only the last
+# position answers, and the GRU's line lies on that of self-attention.
 #
 # Self-attention answers nearly everything at every distance. The convolution does so within its
 # reach, and guesses beyond it. The GRU manages 4 places, but at 8 it is right only two times in
