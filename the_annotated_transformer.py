@@ -304,8 +304,8 @@ def one_word_asks():
 # The verb has found its other half. *Auf* gets a weight of 0.38, although it stands four words away,
 # and apart from *hebt* itself no other word gets a tenth. We had put the two next to each other in
 # the plane, of course. But look at what the calculation did not use: the position of a word. A
-# distant word is as easy to reach as a neighbour, and the price is that attention has no idea which
-# of them came first. [Part 2](#positional-encoding) pays it.
+# distant word is as easy to reach as a neighbour. For the same reason attention has no idea which of
+# them came first, and [Part 2](#positional-encoding) will have to tell it.
 #
 # <a id="three-matrices"></a>
 # ## Three matrices
@@ -952,8 +952,8 @@ def check_multi_head_attention_equals_torch():
 #
 # [*Padding*](#batches) fills short sentences up to the length of their batch. Cross-attention needs no
 # causal mask, since the whole source is known before the first word is written. That is how *auf* can
-# be read in time: whoever writes the English verb may look at both halves of the German one. Whether
-# the model does is another matter.
+# be read in time: at the English verb, the decoder may look at both halves of the German one. Whether
+# it does is another matter.
 #
 # <a id="try-attention"></a>
 # ## Try it
@@ -1446,7 +1446,7 @@ class DecoderLayer(nn.Module):
 # are equal.
 #
 # A stack is a loop over $N$ layers. In pre-norm nothing has normalized the stream on its way, and
-# whoever reads it at the end would find it $\sqrt{n}$ times too large; one last norm sets it right.
+# at the end it would be $\sqrt{n}$ times too large; one last norm sets it right.
 # That matters for the memory most of all, because cross-attention normalizes what asks but not what
 # answers. Post-norm needs none, as its last step is a norm already.
 
@@ -1771,7 +1771,7 @@ def what_the_decoder_reads():
 # Training on this would be hard, because from the first wrong word on the target continues a sentence
 # that is not there. **Teacher forcing**, that is, feeding in the true words, keeps every
 # question answerable, and since no question has to wait for an answer, all of them are asked in one
-# pass. The price is paid at inference, where the model meets its own mistakes for the first time.
+# pass. At inference, however, the model meets its own mistakes for the first time.
 #
 # <a id="batches"></a>
 # ## Batches and masks
@@ -2305,7 +2305,7 @@ def watch_it_learn():
 # Read *9 4 12 6* and write *9 4 12 6*. Nobody needs a neural network for that, which is why we
 # begin with it: there is nothing to guess and nothing to memorize, so whatever comes out wrong is
 # the fault of the model, and whatever is wrong with the model comes out. Copying is also half of
-# translating. Whoever writes the third token must know which one comes third in a source that only
+# translating. To write the third token, a model must know which one comes third in a source that only
 # [cross-attention](#three-uses) can reach, and that takes attention and positions, though nothing
 # yet of what *hebt … auf* will ask for, where a word waits for its other half four words away.
 
@@ -2398,7 +2398,7 @@ def a_copy_before_training():
 
 
 # %% [markdown]
-# It writes the end and nothing else, since who has learnt nothing has nothing to say. (With another
+# It writes the end and nothing else, as if it knew that it had nothing to say yet. (With another
 # seed it babbles, like the one in Part 2.)
 #
 # Even a trained model meets something here that it has never met in training. There the decoder
