@@ -92,7 +92,9 @@ def test_without_scripts_and_on_paper_there_is_a_picture(awake, silent, name):
 
 
 @pytest.mark.parametrize(
-    "width, scheme", [(320, "light"), (390, "dark"), (1360, "light"), (1360, "dark")]
+    "width, scheme",
+    [(320, "light"), (1360, "dark")]
+    + [pytest.param(*each, marks=pytest.mark.long) for each in ((390, "dark"), (1360, "light"))],
 )
 def test_at_any_width_and_in_both_themes_it_fits_and_is_accessible(
     browser, figures_page, width, scheme
