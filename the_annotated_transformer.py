@@ -27,9 +27,8 @@
 #
 # Look for *auf*, the last German word. *Hebt … auf* is a single verb, to pick up, which German
 # splits in two and wraps around the rest of the sentence. The model writes *raises*, which is only
-# half right, and what looks at *auf* in the end is the full stop. What has become of *auf*? The
-# question will come back in every chapter that could explain it, and in [Part 9](#one-word) we put
-# it to the model itself.
+# half right, and what looks at *auf* in the end is the full stop. What has become of *auf*? We will
+# meet the question again on the way, and in [Part 9](#one-word) put it to the model itself.
 #
 # It can also go wrong with more style. From *Ein Schornsteinfeger trägt eine Leiter durch die
 # Straße*, in which a chimney sweep carries a ladder through the street, it makes *A horn is carrying
@@ -131,11 +130,12 @@ def example(function: Callable) -> Callable:
 # ## The problem
 #
 # Before 2017 the best translation programs read a sentence a word at a time, much as you are reading
-# this one, and folded each word into a vector that had to hold everything so far. Such a *recurrent*
-# network has two troubles. It cannot begin with the second word before it is done with the first, so
-# most of a GPU waits; and whatever *hebt* leaves in the vector must survive until *auf* arrives, four
-# words later. Attention was already in use, but almost always bolted onto a recurrent network, to
-# let it look back at the source while it wrote ([Bahdanau et al.,
+# this one, and folded each word into a vector that had to hold everything so far. Whatever *hebt*
+# leaves in that vector must survive until *auf* arrives, four words later.
+#
+# Such a *recurrent* network cannot begin with the second word before it is done with the first, so
+# most of a GPU waits. Attention was already in use, but almost always bolted onto a recurrent network,
+# to let it look back at the source while it wrote ([Bahdanau et al.,
 # 2015](https://arxiv.org/abs/1409.0473)). (§1)
 #
 # Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
@@ -419,7 +419,7 @@ def hebt_in_the_plane_figure():
 
 # %%
 def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
-    """Who answers, and with what weight."""
+    """A table of who answers, and with what weight."""
     answer, weights = ask(query, keys, values)
     scores = keys @ query / math.sqrt(len(query))
     rows = zip(WORDS, ENGLISH, scores.tolist(), weights.tolist(), strict=True)
@@ -472,8 +472,7 @@ def ball_in_the_plane_figure():
 
 # %% [markdown]
 # <a id="figure-ball-in-the-plane"></a>
-# **Figure.** *Ball* asks through the matrices. Its query now points upwards, and the keys have moved
-# apart vertically.
+# **Figure.** *Ball* asks through the matrices. Its query points upwards, where the adjectives are.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
@@ -673,16 +672,14 @@ def all_words_ask_through_matrices_figure():
 
 # %% [markdown]
 # <a id="figure-all-words-ask-through-matrices"></a>
-# **Figure.** Each row is a word that asks, each column a word that answers, and every row adds up to
-# one.
+# **Figure.** Each row is a word that asks, each column one that answers; every row adds up to one.
 #
 # *Mädchen* prefers *roten* to *kleines* (little), its own adjective: *roten* lies a little higher, and
 # nothing in these vectors says which of the two stands beside it. The verb fares worse. Its halves
 # were not asked when the matrices were made: the queries of *hebt* and *auf* point down, and both land
 # on *einen* (a), because the weights must go somewhere.
 #
-# And with the mask? If it works, the first five answers stay as they are when the last three words
-# change:
+# And with the mask? The first five answers must stay as they are when the last three words change:
 
 
 # %%
@@ -718,9 +715,8 @@ def attention_by_hand_figure():
 
 # %% [markdown]
 # <a id="figure-attention-by-hand"></a>
-# **Figure.** Eight words in a plane; the larger its disc, the more weight a word gets. All matrices
-# are the identity, so the word that asks finds itself and its neighbours in the plane, however far
-# away they stand in the sentence.
+# **Figure.** The larger its disc, the more weight a word gets. All matrices are the identity, so the
+# word that asks finds its neighbours in the plane, however far away they stand in the sentence.
 #
 # <a id="multi-head-attention"></a>
 # ## Several heads
@@ -802,9 +798,9 @@ def two_heads_for_one_sentence():
 # (−1.67, 0.30), the first answer of this Part; in that of *Ball*, the seventh, head 0 has brought
 # (0.00, 1.73), as the matrices did when they were alone.
 #
-# A loop of small products is slow. Since heads differ in nothing but their numbers, a single matrix of
-# full width can project for all of them; then each row is cut into $H$ pieces. With twelve numbers a
-# word and three heads:
+# Many small products usually take longer than a large one. Since heads differ in nothing but their
+# numbers, a single matrix of full width can project for all of them; then each row is cut into $H$
+# pieces. With twelve numbers a word and three heads:
 
 
 # %%
