@@ -15,25 +15,24 @@
 # # The Annotated Transformer
 #
 # A small Transformer has translated the German caption below, and the curves show which German
-# words it was looking at while it wrote the English ones. When you reach the end of this page, you
-# will have built it, trained it, and taken it apart.
+# words it looked at while it wrote the English ones. When you reach the end of this page, you will
+# have built it, trained it, and taken it apart.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
 # <a id="figure-first-translation"></a>
-# **Figure.** Attention from English to German, in the model's last layer, averaged over its heads
-# ([Part 9](#looking-inside)). The thicker a curve, the more the model looked. Nobody told it which
-# words belong together; it found out while it learnt to translate.
+# **Figure.** Attention from English to German, in the model's last layer, averaged over its heads.
+# The thicker a curve, the more the model looked. Nobody told it which words belong together; it
+# found out while it learnt to translate.
 #
 # Look for *auf*, the last German word. *Hebt … auf* is a single verb, to pick up, which German
 # splits in two and wraps around the rest of the sentence. The model writes *raises*, which is only
-# half right, and what looks at *auf* in the end is the full stop. What happens to *auf*? We will
-# meet this question again and again, and put it to the model itself in [Part 9](#one-word).
+# half right, and what looks at *auf* in the end is the full stop. What has become of *auf*? We will
+# meet the question again on the way, and in [Part 9](#one-word) put it to the model itself.
 #
 # It can also go wrong with more style. From *Ein Schornsteinfeger trägt eine Leiter durch die
 # Straße*, in which a chimney sweep carries a ladder through the street, it makes *A horn is carrying
-# a ladder through the street*. It has never seen a *Schornsteinfeger*, and the horn is part of him
-# ([Part 7](#model-at-hand)).
+# a ladder through the street*. It has never seen a *Schornsteinfeger*, and the horn is part of him.
 #
 # We follow [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), the paper of 2017 in
 # which eight researchers removed everything that connects the words of a sentence except attention.
@@ -45,14 +44,15 @@
 # # Start here
 #
 # Start at [Part 1](#attention), or skim [Background](#background) first. Parts 1 to 4 build a
-# Transformer, train it and break it, which takes an evening; if you came for GPT, go on from there to
-# [Part 10](#today). There are five sheets of exercises in `docs/course`.
+# Transformer, train it and break it; if you came for GPT, go on from there to [Part 10](#today).
+# There are five sheets of exercises in `docs/course`.
 #
 # You should have used PyTorch a little, and know two things: that an inner product tells how closely
 # two vectors agree in direction, growing with their lengths, and that `loss.backward()` tells how
 # the loss changes with every parameter. Nothing here needs a GPU, and nearly all cells take seconds.
 # A mark such as (§3.1) means that what you have just read comes from that section of the paper; the
-# rest is ours.
+# rest is ours. A function under `@example` runs at once, and what it returns stands below its cell; if
+# its name begins with `check_`, a tick says that its assertions are true.
 #
 # <a id="setup"></a>
 # *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs what is missing,
@@ -62,20 +62,24 @@
 import contextlib
 import copy
 import functools
-import html
-import importlib.metadata
 import itertools
 import json
 import math
 import os
 import random
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # the model needs none
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.testing import assert_close
 
 # %% tags=["hide-input"]
 IN_NOTEBOOK = "get_ipython" in globals()  # `__name__ == "__main__"` is true in a cell too
@@ -87,23 +91,14 @@ WORK = Path.cwd() if HERE.name.endswith("-packages") else HERE  # to be written 
 PACKAGES = """tokenizers safetensors tyro torchtext==0.6.0 spacy sacrebleu altair vl-convert-python
 pandas GPUtil setuptools tqdm pooch filelock"""  # a later torchtext needs an older PyTorch
 if IN_NOTEBOOK:
-    present = {part.name.lower(): part.version for part in importlib.metadata.distributions()}
-    missing = []
-    for package in PACKAGES.split():
-        name, _, version = package.lower().partition("==")
-        if name not in present or version not in ("", present[name]):
-            missing.append(package)
-    if missing:
+    import subprocess
+    from importlib.metadata import distributions
+
+    found = {part.name.lower(): part.version for part in distributions()}
+    found |= {f"{name}=={version}": version for name, version in found.items()}
+    if missing := [package for package in PACKAGES.split() if package.lower() not in found]:
         subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
-warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # translating needs none
 
-# %% tags=["hide-input", "bare"]
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.testing import assert_close
-
-# %% tags=["hide-input"]
 EXAMPLES: dict[str, Callable] = {}
 FIRST = int(os.environ.get("ANNOTATED_FIRST", 1))  # `make execute` has the outputs before this cell
 
@@ -135,20 +130,20 @@ def example(function: Callable) -> Callable:
 # ## The problem
 #
 # Before 2017 the best translation programs read a sentence a word at a time, much as you are reading
-# this one, and folded each word into a vector that had to hold everything so far. Such a *recurrent*
-# network has two troubles. It cannot begin with the second word before it is done with the first, so most
-# of a GPU waits; and whatever *hebt* leaves in the vector must survive four more words until *auf*
-# arrives. Attention was already in use, but almost always bolted onto a recurrent network, to let
-# it look back at the source while it wrote ([Bahdanau et al.,
+# this one, and folded each word into a vector that had to hold everything so far. Whatever *hebt*
+# leaves in that vector must survive until *auf* arrives, four words later.
+#
+# Such a *recurrent* network cannot begin with the second word before it is done with the first, so
+# most of a GPU waits. Attention was already in use, but almost always bolted onto a recurrent network,
+# to let it look back at the source while it wrote ([Bahdanau et al.,
 # 2015](https://arxiv.org/abs/1409.0473)). (§1)
 #
 # Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
 # [ConvS2S](https://arxiv.org/abs/1705.03122). Yet two words meet only after a number of steps that
 # grows with the distance between them. In *self-attention* the positions of a sequence look at each
 # other, and any two meet in a single step; the *Transformer* was the first translator to be made of
-# it without recurrence or convolution. (§2) On the test sets of WMT 2014, a yearly competition, it
-# beat every earlier system in translating English into German. Into French it beat every earlier single
-# model, and its training cost a small fraction of what the best of those had cost. (Abstract) The figures are in [Part 8](#paper-results).
+# it without recurrence or convolution. (§2) On the test sets of a yearly competition, WMT 2014, it beat
+# every earlier system from English into German and every earlier single model into French. (Abstract)
 #
 # What does a translator learn? It gives a probability to each target sentence $y_1 \dots y_T$, given
 # a source $x$. Nobody could list all sentences, but the chain rule of probability breaks the problem
@@ -157,10 +152,11 @@ def example(function: Callable) -> Callable:
 # $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
 # <!-- code: log_probabilities -->
 #
-# At **inference**, when a new sentence is translated, the questions must be put one after the other,
-# since every answer becomes part of the next question: the model is **autoregressive**. In training
-# the true target is known, and each question gets the true words before it, whatever the model would
-# have written. That is **teacher forcing**, and it lets us ask for all words at once.
+# At **inference**, when a new sentence is translated, the words must be found one after the other,
+# since the question for each contains all answers before it: the model is **autoregressive**. In
+# training the true target is known, and each question is asked with the true words before it,
+# whatever the model would have written there. That is **teacher forcing**, and it allows us to ask
+# for all words of the target at once.
 #
 # <a id="sketch"></a>
 # ## The whole model in one picture
@@ -223,25 +219,21 @@ def example(function: Callable) -> Callable:
 # # Part 1. Attention
 #
 # Cover the last word of our caption: *Ein kleines Mädchen hebt einen roten Ball …* What is the girl
-# doing? If *auf* follows, she picks the ball up from the ground; if *hoch* follows, she lifts it over
-# her head. German makes its readers wait for the second half of a verb, and a network that reads from
+# doing? If *auf* follows, she picks the ball up from the ground; if *hoch* follows, she holds it up
+# high. German makes its readers wait for the second half of a verb, and a network that reads from
 # left to right has to keep *hebt* in mind until that half turns up.
 #
 # With **attention** no word has to wait. It compares itself with all words of the sentence, near or
-# far, itself included, and collects something from each, most of it from those that fit best.
-#
-# One can read the paper's definition as a lookup. There is a *query*, and there are pairs of a *key* and a
-# *value*; what comes back is a weighted sum of the values, in which each weight says how well that
-# key fits the query. (§3.2) A Python dictionary returns the one value whose key matches exactly.
-# Attention returns a little of every value instead, and since the shares change smoothly with queries
-# and keys, gradients can teach a model what to ask for.
+# far, itself included, and collects something from each, most of it from those that fit best. We
+# build this from three lines, watch eight words use it, and end with the module of the paper.
 #
 # <a id="one-sentence"></a>
 # ## One sentence
 #
-# Let each word be a vector. A real model [learns](#embeddings) hundreds of numbers for each; we take
-# two, because two can be drawn, and set them by hand. Nouns lie to the right, the two halves of the
-# verb to the left, adjectives at the top, articles at the bottom.
+# Let each word be a vector. A real model learns hundreds of numbers for each; we take two, because
+# two can be drawn, and set them by hand. Nouns lie to the right, the two halves of the verb to the
+# left, adjectives at the top, articles at the bottom.
+
 
 # %%
 WORDS = ["Ein", "kleines", "Mädchen", "hebt", "einen", "roten", "Ball", "auf"]
@@ -250,10 +242,51 @@ VECTORS = torch.tensor([
     [-0.5, -1.2], [0.8, 1.5], [2.0, 0.5], [-1.9, 0.6],
     [0.6, -1.5], [-0.1, 1.9], [1.8, -0.4], [-2.0, -0.3],
 ])  # fmt: skip
+VECTORS.shape
 
 
 # %% [markdown]
-# Answering a word takes three lines.
+# Now *hebt* looks for words that have to do with it. First, **compare**: its vector, the *query*, meets
+# the vector of each word, the *key*. The *score* of a key is their inner product,
+# $q \cdot k = \sum_i q_i k_i$, divided by the square root of their width, here $\sqrt 2$ (a
+# [section below](#why-scale) shows what for). All eight inner products are one product of a matrix and
+# a vector:
+
+
+# %%
+HEBT = VECTORS[3]  # (2,)
+SCORES = VECTORS @ HEBT / math.sqrt(2)  # (8, 2) @ (2,) -> (8,)
+SCORES
+
+
+# %% [markdown]
+# Eight words, eight scores, in the order of the sentence. The largest are the fourth, which is *hebt*
+# itself, and the last, which is *auf*. Next, **share out**: the *softmax*,
+# $w_i = e^{s_i} / \sum_j e^{s_j}$, turns scores of any size into positive *weights* that add up to one.
+
+
+# %%
+WEIGHTS = SCORES.exp() / SCORES.exp().sum()  # (8,)
+WEIGHTS
+
+
+# %% [markdown]
+# Last, **mix**: each word hands over a vector, its *value*, and the answer is the sum of the values,
+# each times its weight. For the time being, the vector of a word is its value, too.
+
+
+# %%
+WEIGHTS @ VECTORS  # (8,) @ (8, 2) -> (2,)
+
+
+# %% [markdown]
+# That is all of it. The paper puts it this way: there is a query, and there are pairs of a key and a
+# value; what comes back is a weighted sum of the values, in which each weight says how well that key
+# fits the query. (§3.2) A Python dictionary returns the one value whose key matches exactly. Attention
+# returns a little of every value instead, and since the shares change smoothly with queries and keys,
+# gradients can teach a model what to ask for.
+#
+# Here are the three lines as a function. (The folded cell below it draws tables and charts.)
 
 
 # %%
@@ -264,80 +297,17 @@ def ask(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return weights @ values, weights  # mix
 
 
-# %% [markdown]
-# *Compare*: the *score* of a key is its inner product with the query, $q \cdot k = \sum_i q_i k_i$,
-# divided by the square root of their width, here $\sqrt 2$ ([why?](#why-scale)). *Share out*: the
-# *softmax*, $w_i = e^{s_i} / \sum_j e^{s_j}$, turns scores of any size into positive *weights* that
-# add up to one. *Mix*: the answer is the sum of the values, each times its weight.
-#
-# Now let *hebt* ask. For the time being the vector of a word plays all three roles: it is the query
-# when the word asks, its key when another word looks for it, its value when it answers.
-
-
 # %% tags=["hide-input"]
 def table(rows: Sequence, columns: Sequence[str], caption: str = ""):
     """Rows as a table, without row numbers; text is shown in full and escaped."""
+    import html
+
     import pandas as pd
 
     shown = pd.DataFrame(rows, columns=columns).style.hide(axis="index")
     return shown.format(escape="html", precision=2).set_caption(html.escape(caption))
 
 
-# %%
-def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
-    """Who answers, and with what weight."""
-    answer, weights = ask(query, keys, values)
-    scores = keys @ query / math.sqrt(len(query))
-    rows = zip(WORDS, ENGLISH, scores.tolist(), weights.tolist(), strict=True)
-    question = f"{word} asks with ({query[0]:.1f}, {query[1]:.1f})"
-    caption = f"{question}, and receives ({answer[0]:.2f}, {answer[1]:.2f})"
-    return table(rows, ["word", "in English", "score", "weight"], caption)
-
-
-@example
-def one_word_asks():
-    hebt = VECTORS[WORDS.index("hebt")]  # (2,)
-    return asking("hebt", hebt, VECTORS, VECTORS)
-
-
-# %% [markdown]
-# The verb has found its other half. *Auf* gets a weight of 0.38, although it stands four words away,
-# and apart from *hebt* itself no other word gets a tenth. We had put the two next to each other in
-# the plane, of course. But look at what the calculation did not use: the position of a word. A
-# distant word is as easy to reach as a neighbour. For the same reason attention has no idea which of
-# them came first, and [Part 2](#positional-encoding) will have to tell it.
-#
-# <a id="three-matrices"></a>
-# ## Three matrices
-#
-# When a word asks with its own vector, it finds words that resemble it, which is not what a noun
-# wants: *Ball* would like to know its adjective, and adjectives lie elsewhere. A model therefore
-# multiplies every vector by three learnt matrices. The products, called **projections**, give the word
-# a query to look for others with, a key to be found by, and a value to hand over. We choose the
-# matrices by hand once more, in such a way that nouns look upwards.
-
-
-# %%
-W_Q = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # the two numbers change places
-W_K = torch.tensor([[1.0, 0.0], [0.0, 2.0]])  # doubles the vertical coordinate
-W_V = torch.tensor([[0.0, 0.0], [0.0, 1.0]])  # passes on the vertical coordinate only
-
-
-@example
-def ball_asks_through_matrices():
-    ball = VECTORS[WORDS.index("Ball")]
-    return asking("Ball", ball @ W_Q, VECTORS @ W_K, VECTORS @ W_V)
-
-
-# %% [markdown]
-# Nearly three quarters of the weight now lies on *roten*: *Ball* **attends to** *roten*. You can
-# check the score with a pencil. The vector of *Ball*, (1.8, −0.4), becomes the query (−0.4, 1.8), and
-# the key of *roten* is (−0.1, 3.8); their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$
-# divides to 4.86. What comes back is mostly the vertical part of *roten*. A model adds the answer to
-# the vector that asked ([Part 2](#residual)), and *Ball* moves upwards, to where a ball is red.
-
-
-# %% tags=["hide-input"]
 def portable_chart(spec: dict) -> dict:
     """A chart as a mime bundle: interactive where Vega is at hand, a picture elsewhere."""
     import base64
@@ -361,7 +331,34 @@ if IN_NOTEBOOK:
         alt.renderers.enable("portable")
 
 
-# %% tags=["hide-input"]
+def line_chart(rows: Sequence, columns: Sequence[str], description: str):
+    """Lines through rows of x, y and the name of the line."""
+    import altair as alt
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=columns).round(6)
+    chart = alt.Chart(frame, description=description, width=420, height=240)
+    x, y, name = columns
+    lines = chart.mark_line(point="transparent", tooltip=True)
+    return lines.encode(x=x, y=y, color=alt.Color(name, sort=None, title=None))
+
+
+def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: str, scheme: str):
+    """A square matrix whose rows and columns have names; `axes` says what x, y and colour are."""
+    import altair as alt
+    import pandas as pd
+
+    x, y, value = axes
+    frame = pd.DataFrame(square.tolist(), names, names).round(2).rename_axis(y).reset_index()
+    frame = frame.melt(y, var_name=x, value_name=value)
+    chart = alt.Chart(frame, description=description, width=336, height=288)
+    return chart.mark_rect(tooltip=True).encode(
+        x=alt.X(x, type="ordinal", sort=None),
+        y=alt.Y(y, type="ordinal", sort=None),
+        color=alt.Color(value).scale(scheme=scheme),
+    )
+
+
 def plane_rows(asks: str, query: Tensor, keys: Tensor):
     """A table of the words: where each key lies, and the weight it gets."""
     import pandas as pd
@@ -385,157 +382,209 @@ def plane_of(frame, side: float):
     return discs + words.mark_text(lineBreak="\n", dy=-24).encode(text="name:N")
 
 
-@example
-def before_and_after_the_matrices_figure():
+def asking_in_the_plane(word: str, query: Tensor, keys: Tensor, side: float, description: str):
+    """The plane of the keys, with the query as a line from the origin."""
     import altair as alt
     import pandas as pd
 
-    ball = VECTORS[WORDS.index("Ball")]
-    before = ("before: the vectors themselves", ball, VECTORS)
-    after = ("after: queries and keys of their own", ball @ W_Q, VECTORS @ W_K)
-    planes = []
-    for title, query, keys in (before, after):
-        ends = pd.DataFrame([[0, 0], query.tolist()], columns=["x", "y"])
-        line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
-        plane = plane_of(plane_rows("Ball", query, keys), 5) + line
-        planes.append(plane.properties(title=title))
-    text = "Ball asks twice. On the left it attends to the nouns, on the right to roten."
-    return alt.hconcat(*planes, description=text)
+    ends = pd.DataFrame([[0, 0], query.tolist()], columns=["x", "y"])
+    line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
+    plane = plane_of(plane_rows(word, query, keys), side) + line
+    return plane.properties(description=description)
+
+
+# %%
+@example
+def hebt_in_the_plane_figure():
+    text = "Eight words in a plane. The query of hebt points left, and auf has a large disc."
+    return asking_in_the_plane("hebt", HEBT, VECTORS, 2.6, text)
 
 
 # %% [markdown]
-# <a id="figure-before-and-after-the-matrices"></a>
-# **Figure.** *Ball* asks, before and after the matrices. The line is its query, the discs are the
-# keys, and a larger disc means more weight. On the left *Ball* finds *Mädchen* (girl) and itself, on
-# the right *roten*.
+# <a id="figure-hebt-in-the-plane"></a>
+# **Figure.** *Hebt* asks. The line is its query; the discs are the keys, larger where the weight is.
+# What lies in the direction of the query scores high, what lies opposite (the nouns) low.
+#
+# The verb has found its other half. *Auf* has a weight of 0.38, although it stands four words away, and
+# apart from *hebt* itself no other word has a tenth. We had put the two next to each other in the
+# plane, of course. But look at what the calculation did not use: the position of a word. A distant word
+# is as easy to reach as a neighbour. (Nor can attention tell which of them came first, a blindness that
+# Part 2 begins with.)
+#
+# <a id="three-matrices"></a>
+# ## Three matrices
+#
+# Now let *Ball* ask in the same way. It would like to know its adjective, *roten*:
+
+
+# %%
+def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
+    """A table of who answers, and with what weight."""
+    answer, weights = ask(query, keys, values)
+    scores = keys @ query / math.sqrt(len(query))
+    rows = zip(WORDS, ENGLISH, scores.tolist(), weights.tolist(), strict=True)
+    question = f"{word} asks with ({query[0]:.1f}, {query[1]:.1f})"
+    caption = f"{question}, and receives ({answer[0]:.2f}, {answer[1]:.2f})"
+    return table(rows, ["word", "in English", "score", "weight"], caption)
+
+
+BALL = VECTORS[6]
+
+
+@example
+def ball_asks_with_its_own_vector():
+    return asking("Ball", BALL, VECTORS, VECTORS)
+
+
+# %% [markdown]
+# *Roten* gets two hundredths. A word that asks with its own vector finds words that resemble it, here
+# *Mädchen* and *Ball* itself. A model therefore multiplies every vector by three learnt matrices. The
+# products, called **projections**, give each word a query to look for others with, a key to be found
+# by, and a value to hand over. We choose the matrices by hand once more, so that nouns look upwards,
+# where the adjectives are:
+
+
+# %%
+W_Q = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # the two numbers change places
+W_K = torch.tensor([[1.0, 0.0], [0.0, 2.0]])  # doubles the vertical coordinate
+W_V = torch.tensor([[0.0, 0.0], [0.0, 1.0]])  # passes on the vertical coordinate only
+
+
+@example
+def ball_asks_through_matrices():
+    return asking("Ball", BALL @ W_Q, VECTORS @ W_K, VECTORS @ W_V)
+
+
+# %% [markdown]
+# Nearly three quarters of the weight now lies on *roten*: *Ball* **attends to** *roten*. You can
+# check the score with a pencil. The vector of *Ball*, (1.8, −0.4), becomes the query (−0.4, 1.8), and
+# the key of *roten* is (−0.1, 3.8); their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$
+# divides to 4.86. What comes back is mostly the vertical part of *roten*. A Transformer will add this
+# answer to the vector that asked, which moves *Ball* upwards in the plane, closer to *roten*.
+
+
+# %%
+@example
+def ball_in_the_plane_figure():
+    text = "Keys after their matrix. The query of Ball points up, and roten has the largest disc."
+    return asking_in_the_plane("Ball", BALL @ W_Q, VECTORS @ W_K, 5, text)
+
+
+# %% [markdown]
+# <a id="figure-ball-in-the-plane"></a>
+# **Figure.** *Ball* asks through the matrices. Its query points upwards, where the adjectives are.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
 #
-# One word has asked; seven are waiting. There is no need for a loop, because the inner products of
-# several queries with all keys are a matrix product. Stack the queries as rows of a matrix, and do
-# the same with keys and values:
+# Two words have asked; six are waiting. There is no need for a loop, because the inner products of
+# several queries with all keys are again a matrix product. Stack the queries as rows of a matrix, and
+# do the same with keys and values:
 
 
 # %%
-def all_at_once(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
-    """Every word asks: queries (T, d_k), keys (S, d_k), values (S, d_v) -> answers (T, d_v)."""
-    scores = Q @ K.T / math.sqrt(K.size(1))  # (T, S)
-    weights = scores.softmax(dim=1)  # subtracts the largest score first, so nothing overflows
-    return weights @ V
+def all_at_once(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries (T, d_k), keys (S, d_k), values (S, d_v) -> answers (T, d_v), weights (T, S)."""
+    scores = Q @ K.T / math.sqrt(K.size(1))
+    weights = scores.softmax(dim=1)  # by rows; it subtracts the maximum first, against overflow
+    return weights @ V, weights
+
+
+def shapes(**tensors: Tensor) -> dict[str, tuple]:
+    """The shape of each tensor, by name."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 @example
 def check_all_words_at_once_equal_one_by_one():
-    queries = VECTORS @ W_Q
-    keys = VECTORS @ W_K
-    values = VECTORS @ W_V
-    one_by_one = [ask(query, keys, values)[0] for query in queries]
-    assert_close(all_at_once(queries, keys, values), torch.stack(one_by_one))
+    Q, K, V = VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V
+    answers, weights = all_at_once(Q, K, V)
+    print(shapes(Q=Q, K=K, V=V, weights=weights, answers=answers))
+    assert_close(answers, torch.stack([ask(query, K, V)[0] for query in Q]))
 
 
 # %% [markdown]
-# A tick appears under a function whose name begins with `check_` if what it asserts is true. So the
-# three lines of `ask` have become the formula for which the paper is known,
+# Eight queries meet eight keys, which makes $8 \times 8$ weights: a row for each word that asks, a column
+# for each that answers. Our three lines have become the formula for which the paper is known. (§3.2.1)
 #
-# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V,$$
+# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
 # <!-- code: attention -->
-#
-# in which $QK^\top$ has a row for each query and a column for each key, and the softmax runs along
-# the rows. (§3.2.1)
 #
 # <a id="why-scale"></a>
 # ## Why divide by the square root of the width?
 #
-# What happens if we leave the division out? We let three hundred random queries look at eight random
-# keys each, at five widths, and ask how large a gradient arrives at $W^Q$, the matrix behind the
-# query. Its size differs from query to query, which is why the chart has both the median and the
-# mean:
-
-
-# %% tags=["hide-input"]
-def line_chart(rows: Sequence, columns: Sequence[str], description: str):
-    """Lines through rows of x, y and the name of the line."""
-    import altair as alt
-    import pandas as pd
-
-    frame = pd.DataFrame(rows, columns=columns).round(6)
-    chart = alt.Chart(frame, description=description, width=420, height=240)
-    x, y, name = columns
-    lines = chart.mark_line(point="transparent", tooltip=True)
-    return lines.encode(x=x, y=y, color=alt.Color(name, sort=None, title=None))
+# Leave the division out, and let the vectors grow wider. Three hundred random queries look at eight
+# random keys each:
 
 
 # %%
-def sizes_of_gradient(width: int, divisor: float) -> Tensor:
-    """The norm of the gradient that 300 random queries (width,) send to W^Q: (300,)."""
-    x = torch.randn(300, width)  # W^Q is the identity, so these are the queries, too
-    query = x.clone().requires_grad_()
-    keys, values = torch.randn(2, 300, 8, width)
-    weights = (keys @ query.unsqueeze(2) / divisor).softmax(dim=1)  # (300, 8, 1)
-    answers = (weights * values).sum(1)  # (300, width)
-    (answers * torch.randn(300, width)).sum().backward()
-    return x.norm(dim=1) * query.grad.norm(dim=1)  # the gradient of W^Q is their outer product
-
-
 @example
-def derivative_by_width_figure():
-    import altair as alt
-
+def products_by_width():
     rows = []
-    for width in (4, 16, 64, 256, 1024):
-        for name, divisor in (("divided", math.sqrt(width)), ("undivided", 1.0)):
-            sizes = sizes_of_gradient(width, divisor)
-            rows.append((width, sizes.median().item(), f"{name}, median"))
-            rows.append((width, sizes.mean().item(), f"{name}, mean"))
-    text = "Size of the gradient of W^Q by width: undivided, its median falls away from its mean."
-    chart = line_chart(rows, ["d_k", "size of the gradient", "scores"], text)
-    log = alt.Scale(type="log")
-    return chart.encode(x=alt.X("d_k", scale=log), y=alt.Y("size of the gradient", scale=log))
+    for width in (4, 64, 1024):
+        queries = torch.randn(300, 1, width)
+        keys = torch.randn(300, 8, width)
+        products = (queries * keys).sum(2)  # (300, 8)
+        largest = products.softmax(dim=1).amax(dim=1)  # (300,)
+        rows.append((width, products.std().item(), largest.median().item()))
+    return table(rows, ["width", "standard deviation of q · k", "largest of 8 weights, median"])
 
 
 # %% [markdown]
-# <a id="figure-derivative-by-width"></a>
-# **Figure.** Size of the gradient that reaches $W^Q$, for random vectors as at the start of training,
-# on logarithmic scales. Longer vectors have larger gradients, so the divided curves rise, but median
-# and mean stay together. Undivided, they part.
+# The inner products spread out as the square root of the width does: 2, 8, 32. Suppose, as the paper
+# does, that the entries of $q$ and $k$ are independent, with mean zero and variance one. Then each
+# product $q_i k_i$ has variance one, too, and the sum of $d_k$ of them has variance $d_k$. Dividing by
+# $\sqrt{d_k}$ brings the variance back to one. (§3.2.1, footnote 4)
 #
-# At width 64, that of the paper's heads, the undivided mean is already 3.6 times the median. At 1,024
-# the median is 0.01 and the mean 745: most queries learn nothing, and a minority learns for all.
-#
-# Why? Suppose, as the paper does, that the entries of $q$ and $k$ are independent, with mean zero and
-# variance one. Then each product $q_i k_i$ has variance one, too, and the sum of $d_k$ of them has
-# variance $d_k$: the wider the vectors, the larger the scores. Dividing by $\sqrt{d_k}$ brings the
-# variance back to one. (§3.2.1, footnote 4) Large scores differ by large amounts, and a softmax that
-# is fed with them puts all weight on a single key. How much the weights still move when the scores
-# do follows from the quotient rule,
+# Undivided, the scores of two keys lie far apart, and the softmax hands nearly everything to the
+# larger one: at width 64, that of the paper's heads, a typical query already gives 0.97 to a single
+# key. Why should that harm? Because a softmax so sure of itself hardly moves. By the quotient rule,
 #
 # $$\frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),$$
+# <!-- code: none -->
 #
 # where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is nearly 1 and the others
-# nearly 0, all of these products vanish, and with them the gradient. Only where the two largest scores
-# happen to be close does something get through, multiplied by a long key that nobody has divided. The
-# paper suspects the first half of this, extremely small gradients, as
-# the reason why additive attention beats undivided products when keys are wide. (§3.2.1)
+# nearly 0, all of these derivatives nearly vanish. To see what that does to learning, we pull each
+# answer in a random direction, as a loss would in some direction, and measure the gradient that
+# arrives at the query. All that $W^Q$ ever learns has to pass there.
+
+
+# %%
+@example
+def gradients_by_width():
+    rows = []
+    for width in (4, 64, 1024):
+        for name, divisor in (("divided", math.sqrt(width)), ("undivided", 1.0)):
+            queries = torch.randn(300, 1, width, requires_grad=True)
+            keys, values = torch.randn(2, 300, 8, width)
+            weights = ((queries * keys).sum(2) / divisor).softmax(dim=1)  # (300, 8)
+            answers = (weights.unsqueeze(2) * values).sum(1)  # (300, width)
+            wanted = F.normalize(torch.randn(300, width), dim=1)  # directions of length 1
+            (answers * wanted).sum().backward()
+            sizes = queries.grad.norm(dim=2)  # (300, 1)
+            rows.append((width, name, sizes.median().item(), sizes.mean().item()))
+    return table(rows, ["width", "scores", "gradient, median", "gradient, mean"])
+
+
+# %% [markdown]
+# Divided, the gradient is about as large at every width. Undivided, its median at width 1,024 is zero
+# to two digits, so the typical query learns nothing; yet the mean has grown, because where the two best
+# keys happen to score alike, much gets through, multiplied by a long key that nobody has divided.
 #
-# <a id="additive"></a>
-# <details><summary>What is additive attention?</summary>
-#
-# It compares by a small network with one hidden layer, $s = v^\top \tanh(Wq + Uk)$ ([Bahdanau et al.,
-# 2015](https://arxiv.org/abs/1409.0473)). Inner products are faster in practice, because one matrix
-# product computes them all. (§3.2.1)
-#
-# </details>
+# The paper suspects the first half of this, extremely small gradients, as the reason why undivided
+# products do worse than <a id="additive"></a>*additive attention* when keys are wide. That compares by
+# a small network with one hidden layer ([Bahdanau et al.,
+# 2015](https://arxiv.org/abs/1409.0473)), and is slower in practice. (§3.2.1)
 #
 # <a id="causal-mask"></a>
 # ## The causal mask
 #
-# Training asks for all words of the target at once, and here lies a trap. If the position that must
-# predict *dog* can look at *dog*, the model learns to copy it, its loss falls to zero, and it has
-# learnt nothing. Two measures prevent this. The target is *shifted right* by one position, so each
-# position reads the word before the one that it must predict; and a *mask* closes all later
-# positions by setting their scores to $-\infty$, which makes their weights zero. (§3.1, §3.2.3) With a
-# start and an end token, *A dog runs.* becomes:
+# In training the decoder predicts all words of the target at once, and here lies a trap. If the
+# position that must predict *dog* can look at *dog*, the model learns to copy it: its loss falls to
+# almost nothing, and it has learnt nothing about dogs. Two measures prevent this. The target is
+# *shifted right* by one position, so each position reads the word before the one that it must
+# predict; and a *mask* closes all later positions by setting their scores to $-\infty$, which makes
+# their weights zero. (§3.1, §3.2.3) With a start and an end token, *A dog runs.* becomes:
 #
 # | Position | Reads | Must predict | May see |
 # | ---: | --- | --- | --- |
@@ -545,8 +594,9 @@ def derivative_by_width_figure():
 # | 4 | runs | . | `<s>` A dog runs |
 # | 5 | . | `</s>` | `<s>` A dog runs . |
 #
-# The shift alone would not do, since position 2 reads *A*, which position 1 must predict. With the
-# mask, each row may see only columns up to its own:
+# The shift alone would not do, since position 2 reads *A*, which position 1 must predict. The last
+# column of the table is the mask. As a matrix it has a row for each position that asks, with a 1 (or
+# `True`) wherever that position may look:
 
 
 # %% tags=["bare"]
@@ -556,24 +606,21 @@ def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
 
 
 @example
-def a_mask_for_four_positions():
-    return subsequent_mask(4)[0].int()
+def a_mask_for_five_positions():
+    return subsequent_mask(5).int()  # the axis in front is for the sentences of a batch
 
 
 # %% [markdown]
-# A 1, or `True`, opens the key of a column to the query of a row; a 0 closes it.
-#
 # <a id="attention-function"></a>
 # ## Attention in one function
 #
-# The function on which the whole model rests is `all_at_once` with a mask. It takes any number of
-# leading axes, such as one for the sentences of a batch, and two things that come later:
-# [dropout](#dropout) in Part 2, and a `bias` in [Part 10](#own-part). Instead of $-\infty$ a closed
-# score gets the lowest finite number, because in a row whose keys are all closed the softmax of
-# $-\infty$ would be 0/0.
+# The function on which the whole model rests is `all_at_once` with a mask. Its tensors may have
+# further axes in front, such as one for the sentences of a batch. Two arguments do nothing for now:
+# `dropout`, which Part 2 will explain, and `bias`, a number to be added to each score. The folded
+# `is_open` refuses masks of PyTorch's other kind, which hold 0 and $-\infty$.
 
 
-# %% tags=["bare"]
+# %% tags=["hide-input", "bare"]
 def is_open(mask: Tensor) -> Tensor:
     """A mask as booleans; ValueError for one that is meant to be added to the scores."""
     if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
@@ -583,6 +630,7 @@ def is_open(mask: Tensor) -> Tensor:
     return mask.bool()
 
 
+# %% tags=["bare"]
 def attention(query, key, value, mask=None, dropout=None, bias=None):
     """Scaled dot-product attention (§3.2.1, Eq. 1).
 
@@ -605,29 +653,14 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 # ![Scaled dot-product attention: queries times keys, divided by the root of their width, give scores; the mask closes some; a softmax over each row gives weights, which average the values.](images/attention.svg)
 #
 # <a id="figure-attention"></a>
-# **Figure.** Attention at work (the paper's Figure 2, left).
+# **Figure.** Attention at work (the paper's Figure 2, left). Instead of $-\infty$ our code gives a
+# closed score the lowest finite number, because in a row whose keys are all closed the softmax of
+# $-\infty$ would be 0/0.
 #
-# Now all eight words ask at once, through the three matrices:
+# Here is what the eight words receive from each other, through the three matrices and without a mask:
 
 
-# %% tags=["hide-input"]
-def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: str, scheme: str):
-    """A square matrix whose rows and columns have names; `axes` says what x, y and colour are."""
-    import altair as alt
-    import pandas as pd
-
-    x, y, value = axes
-    frame = pd.DataFrame(square.tolist(), names, names).round(2).rename_axis(y).reset_index()
-    frame = frame.melt(y, var_name=x, value_name=value)
-    chart = alt.Chart(frame, description=description, width=336, height=288)
-    return chart.mark_rect(tooltip=True).encode(
-        x=alt.X(x, type="ordinal", sort=None),
-        y=alt.Y(y, type="ordinal", sort=None),
-        color=alt.Color(value).scale(scheme=scheme),
-    )
-
-
-# %% tags=["hide-input"]
+# %%
 @example
 def all_words_ask_through_matrices_figure():
     _, weights = attention(VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V)  # (8, 8)
@@ -639,29 +672,26 @@ def all_words_ask_through_matrices_figure():
 
 # %% [markdown]
 # <a id="figure-all-words-ask-through-matrices"></a>
-# **Figure.** Each row is a word that asks, each column a word that answers, and every row adds up to
-# one.
+# **Figure.** Each row is a word that asks, each column one that answers; every row adds up to one.
 #
 # *Mädchen* prefers *roten* to *kleines* (little), its own adjective: *roten* lies a little higher, and
-# nothing in these vectors says which of the two stands beside it. The verb fares worse. The matrices
-# were made for nouns; the queries of *hebt* and *auf* point down, and both land on *einen* (a), because
-# the weights must go somewhere.
+# nothing in these vectors says which of the two stands beside it. The verb fares worse. Its halves
+# were not asked when the matrices were made: the queries of *hebt* and *auf* point down, and both land
+# on *einen* (a), because the weights must go somewhere.
 #
-# And the mask? If it works, the first five answers stay as they are when the last three words change:
+# And with the mask? The first five answers must stay as they are when the last three words change:
 
 
 # %%
 @example
 def check_no_word_attends_to_a_later_one():
-    mask = subsequent_mask(8)[0]
+    mask = subsequent_mask(8)  # (1, 8, 8)
     changed = VECTORS.clone()
     changed[5:] = torch.randn(3, 2)
-    before, weights = attention(VECTORS, VECTORS, VECTORS, mask)
+    before, _ = attention(VECTORS, VECTORS, VECTORS, mask)  # (1, 8, 2)
     after, _ = attention(changed, changed, changed, mask)
-    assert_close(before[:5], after[:5])
-    assert not torch.isclose(before[5:], after[5:]).any()
-    seen = weights.count_nonzero(dim=-1)
-    assert torch.equal(seen, torch.arange(1, 9))
+    assert_close(before[:, :5], after[:, :5])
+    assert not torch.isclose(before[:, 5:], after[:, 5:]).any()
 
 
 # %% [markdown]
@@ -685,83 +715,48 @@ def attention_by_hand_figure():
 
 # %% [markdown]
 # <a id="figure-attention-by-hand"></a>
-# **Figure.** Eight words in a plane; the larger its disc, the more weight a word gets. All matrices
-# are the identity, so the word that asks finds itself and its neighbours in the plane, however far
-# away they stand in the sentence.
+# **Figure.** The larger its disc, the more weight a word gets. All matrices are the identity, so the
+# word that asks finds its neighbours in the plane, however far away they stand in the sentence.
 #
-# PyTorch has the same function, under the name `scaled_dot_product_attention`. We give both random
-# inputs with two leading axes, for sentences and for the heads that come next:
-
-
-# %%
-def random_attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Three queries, five keys, five values; two sentences and four heads."""
-    query = torch.randn(2, 4, 3, 8)
-    key = torch.randn(2, 4, 5, 8)
-    value = torch.randn(2, 4, 5, 6)
-    mask = torch.rand(2, 1, 3, 5) < 0.6
-    mask[..., :2] = True  # each query may see at least two keys
-    return query, key, value, mask
-
-
-@example
-def check_attention_equals_torch():
-    query, key, value, mask = random_attention_inputs()
-    output, _ = attention(query, key, value, mask)
-    expected = F.scaled_dot_product_attention(query, key, value, mask)
-    assert_close(output, expected)
-    unmasked, _ = attention(query, key, value)
-    assert_close(unmasked, F.scaled_dot_product_attention(query, key, value))
-
-
-# %% [markdown]
 # <a id="multi-head-attention"></a>
 # ## Several heads
 #
 # *Hebt* needs two things at once: its other half, *auf*, and the thing that is being lifted, *Ball*.
-# Suppose it asks with a query that lies between the keys of both.
+# We make up keys in which these two lie at a right angle, away from all others, and let *hebt* ask with
+# a query halfway between them:
 
 
 # %%
-KEYS = torch.full((8, 2), -1.0)  # of words that nobody looks for
-KEYS[WORDS.index("auf")] = torch.tensor([2.0, 0.0])
-KEYS[WORDS.index("Ball")] = torch.tensor([0.0, 2.0])
-
-
-def wanting_both(queries: dict[str, list[float]]):
-    """What comes back, and which word lies nearest to it."""
-    rows = []
-    for name, query in queries.items():
-        answer, weights = ask(torch.tensor(query), KEYS, VECTORS)
-        distances = (VECTORS - answer).norm(dim=1)
-        nearest = f"{WORDS[distances.argmin()]}, {distances.min():.2f} away"
-        shares = [weights[WORDS.index(word)].item() for word in ("auf", "Ball")]
-        rows.append((name, *shares, f"({answer[0]:.2f}, {answer[1]:.2f})", nearest))
-    return table(rows, ["query", "weight of auf", "weight of Ball", "answer", "nearest word"])
+KEYS = torch.full((8, 2), -1.0)  # of words that hebt is not looking for
+KEYS[7] = torch.tensor([2.0, 0.0])  # auf
+KEYS[6] = torch.tensor([0.0, 2.0])  # Ball
 
 
 @example
 def one_query_between_two_keys():
-    return wanting_both({"between auf and Ball": [4.0, 4.0]})
+    return asking("hebt", torch.tensor([4.0, 4.0]), KEYS, VECTORS)
 
 
 # %% [markdown]
 # It finds both, and understands neither. The answer is half of *auf* plus half of *Ball*, a point in
-# the middle of nowhere, whose nearest word is an article. Whatever the weights, a single set of them
-# yields a single average, in which both words are lost. Let *hebt* ask twice:
+# the middle of nowhere; the word that lies nearest to it is *Ein*. Other weights would not help: one set
+# of weights gives one average, from which nobody can tell what went in. Let *hebt* ask twice:
 
 
 # %%
 @example
 def two_queries_for_two_keys():
-    return wanting_both({"for auf": [4.0, 0.0], "for Ball": [0.0, 4.0]})
+    queries = torch.tensor([[4.0, 0.0], [0.0, 4.0]])  # for auf, for Ball
+    answers, _ = attention(queries, KEYS, VECTORS)
+    return answers
 
 
 # %% [markdown]
-# Two questions, two answers, each nearly a word. The paper runs $H$ such attentions side by side, each
-# called a **head**, with three matrices of its own that project to a narrower width $d_k = D/H$: 64 in
-# the paper, with eight heads. Being narrow, all heads together cost about as much as one of full
-# width. A last matrix $W^O$ mixes their answers:
+# Two questions, two answers: the first is nearly *auf* at (−2.0, −0.3), the second nearly *Ball* at
+# (1.8, −0.4). The paper runs $H$ such attentions side by side, each called a **head**, with three
+# matrices of its own that project to a narrower width $d_k = D/H$: 64 in the paper, with eight heads.
+# Since they are narrow, all heads together need about as much computation as one of full width. A
+# last matrix $W^O$ mixes their answers:
 #
 # $$\begin{gathered}
 # \mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \\
@@ -776,10 +771,14 @@ def two_queries_for_two_keys():
 # before projection, often the same matrix three times. The learnt matrices are $W_i^Q$, $W_i^K$ and
 # $W_i^V$, $D \times d_k$ each, and $W^O$, $H d_k \times D$. (§3.2.2)
 #
-# In code, that is a loop over the heads:
+# In code, the heads are a loop. We give our sentence two of them: head 0 has the matrices that we made
+# for nouns, and head 1 leaves all vectors as they are, which suited the verb.
 
 
 # %%
+TWO_HEADS = [torch.stack([W, torch.eye(2)]) for W in (W_Q, W_K, W_V)]  # each (H, D, d_k)
+
+
 def heads_in_a_loop(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
     """Self-attention of x (T, D) with matrices (H, D, d_k) -> answers side by side (T, H·d_k)."""
     answers = [
@@ -789,35 +788,34 @@ def heads_in_a_loop(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
     return torch.cat(answers, dim=-1)
 
 
+@example
+def two_heads_for_one_sentence():
+    return heads_in_a_loop(VECTORS, *TWO_HEADS)  # (8, 4)
+
+
 # %% [markdown]
-# Many small products take longer than a large one. Since the heads differ in nothing but their
-# numbers, we can put their matrices side by side, project once, and cut the result:
+# A row for each word, two numbers from each head. In the row of *hebt*, the fourth, head 1 has brought
+# (−1.67, 0.30), the first answer of this Part; in that of *Ball*, the seventh, head 0 has brought
+# (0.00, 1.73), as the matrices did when they were alone.
+#
+# Many small products usually take longer than a large one. Since heads differ in nothing but their
+# numbers, a single matrix of full width can project for all of them; then each row is cut into $H$
+# pieces. With twelve numbers a word and three heads:
 
 
 # %%
-def heads_at_once(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
-    """The same with one product for all heads."""
-    d_k = W_q.size(2)
-    projected = []
-    for W in (W_q, W_k, W_v):
-        wide = x @ W.transpose(0, 1).flatten(1)  # the matrices side by side: (T, H·d_k)
-        projected.append(wide.unflatten(-1, (-1, d_k)).transpose(0, 1))  # (H, T, d_k)
-    answers, _ = attention(*projected)  # (H, T, d_k)
-    return answers.transpose(0, 1).flatten(1)  # (T, H·d_k)
-
-
 @example
-def check_heads_at_once_equal_those_in_a_loop():
-    x = torch.randn(5, 8)
-    matrices = torch.randn(3, 2, 8, 4)  # for queries, keys and values; H = 2, d_k = 4
-    assert_close(heads_at_once(x, *matrices), heads_in_a_loop(x, *matrices))
+def one_product_cut_into_heads():
+    x = torch.randn(8, 12)  # (T, D)
+    projected = x @ torch.randn(12, 12)  # (T, H·d_k)
+    cut = projected.unflatten(-1, (3, 4))  # (T, H, d_k)
+    return shapes(x=x, projected=projected, cut=cut, heads=cut.transpose(0, 1))
 
 
 # %% [markdown]
-# The module is `heads_at_once` with an axis for the sentences of a batch, biases, a mask and the
-# matrix $W^O$. Each step becomes a method, so that later Parts can replace it. The module needs four
-# linear maps of one shape, which `clones` makes; [`make_model`](#make-model) will draw fresh weights
-# for each.
+# To this the module adds an axis for the sentences of a batch, biases, a mask and the matrix $W^O$. Each
+# of its steps is a method, so that later Parts can replace it: `project`, `attend`, `join`. Its four
+# linear maps come from `clones`, with equal weights until `make_model` draws fresh ones for each.
 
 
 # %% tags=["bare"]
@@ -854,7 +852,7 @@ class MultiHeadedAttention(nn.Module):
 
     def attend(self, q, k, v, mask) -> tuple[Tensor, Tensor]:
         """Attention in every head: q (B, H, T, d_k), k and v (B, H, S, d_k)."""
-        if q.is_cuda and torch.is_grad_enabled():  # in training nobody looks at the weights
+        if q.is_cuda and torch.is_grad_enabled():  # PyTorch's function is faster there
             rate = self.dropout.p if self.training else 0.0
             mask = None if mask is None else is_open(mask)
             return F.scaled_dot_product_attention(q, k, v, mask, rate), None
@@ -868,11 +866,28 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()  # a fused kernel returns none
+        self.attn = None if weights is None else weights.detach()  # PyTorch's function returns none
         return self.join(heads)
 
 
 # %% [markdown]
+# Send a batch of two such sentences through it, and look at the shapes on the way:
+
+
+# %%
+@example
+def shapes_on_the_way_through_the_module():
+    module = MultiHeadedAttention(h=3, d_model=12)
+    x = torch.randn(2, 8, 12)  # (B, T, D)
+    q, k, v = module.project(x, x, x)
+    heads, weights = module.attend(q, k, v, mask=None)
+    return shapes(x=x, q=q, k=k, v=v, weights=weights, heads=heads, joined=module.join(heads))
+
+
+# %% [markdown]
+# Twelve numbers became three heads of four, each head has its own $8 \times 8$ weights, and what comes
+# out has the shape of what went in, so that the next layer can take it as its input.
+#
 # <details><summary>Why four maps, and why separate ones for queries and keys?</summary>
 #
 # Without the first three, each head would get a fixed slice of the vectors; without the fourth, the
@@ -882,30 +897,20 @@ class MultiHeadedAttention(nn.Module):
 #
 # </details>
 #
-# The easiest line to get wrong is the cut in `split`. One might reach the shape (B, H, T, d_k) by a single
-# `view`, without the transposition, and no error would be raised:
+# <details><summary>Why not cut the heads by a single <code>view</code>?</summary>
+#
+# It would yield the right shape and the wrong numbers. Let three positions hold 0 to 3, 4 to 7 and 8
+# to 11. With two heads, head 0 is to have the first half of each, `[[0, 1], [4, 5], [8, 9]]`, but
+# `view(B, H, T, d_k)` gives it `[[0, 1], [2, 3], [4, 5]]`, and no error is raised.
+#
+# </details>
+#
+# With the same matrices, PyTorch's own module gives the same outputs and weights. Only its mask is the
+# other way round: in `nn.MultiheadAttention`, `True` means *closed*. (In PyTorch's function
+# `scaled_dot_product_attention`, which our tests compare with `attention`, it means *open*, as here.)
 
 
 # %%
-@example
-def a_view_straight_to_heads_mixes_positions():
-    x = torch.arange(12).view(1, 3, 4)  # (B, T, D)
-    right = x.view(1, 3, 2, 2).transpose(1, 2)  # (B, T, H, d_k) -> (B, H, T, d_k)
-    wrong = x.view(1, 2, 3, 2)  # straight to (B, H, T, d_k)
-    return {"head 0, right": right[0, 0].tolist(), "head 0, wrong": wrong[0, 0].tolist()}
-
-
-# %% [markdown]
-# In the input, position 0 holds the numbers 0 to 3, position 1 holds 4 to 7, position 2 the rest. The
-# right head 0 has the first half of each; the wrong one has all of position 0, half of position 1, and
-# nothing of position 2.
-#
-# With the same matrices, PyTorch's own module gives the same outputs and weights. Mind its mask, in
-# which `True` means *closed*, whereas in `scaled_dot_product_attention` it means *open*, as here.
-# Confuse the two conventions, and the model may train happily and be worthless.
-
-
-# %% tags=["hide-input"]
 def draw_weights(module: nn.Module) -> nn.Module:
     """Draw all weights of a module at random, so that no two are alike; returns it."""
     for weight in module.parameters():
@@ -913,26 +918,18 @@ def draw_weights(module: nn.Module) -> nn.Module:
     return module
 
 
-def copy_attention(ours: MultiHeadedAttention, theirs: nn.MultiheadAttention) -> None:
-    """Let PyTorch's module use our weights."""
-    first = ours.linears[:3]
+@example
+def check_multi_head_attention_equals_torch():
+    ours = draw_weights(MultiHeadedAttention(h=3, d_model=12, dropout=0.0))
+    theirs = nn.MultiheadAttention(embed_dim=12, num_heads=3, batch_first=True)
+    first = ours.linears[:3]  # PyTorch keeps these three as one
     theirs.in_proj_weight = nn.Parameter(torch.cat([linear.weight for linear in first]))
     theirs.in_proj_bias = nn.Parameter(torch.cat([linear.bias for linear in first]))
     theirs.out_proj = ours.linears[3]
-
-
-# %% tags=["hide-input"]
-@example
-def check_multi_head_attention_equals_torch():
-    ours = draw_weights(MultiHeadedAttention(h=4, d_model=8, dropout=0.0))
-    theirs = nn.MultiheadAttention(embed_dim=8, num_heads=4, batch_first=True)
-    copy_attention(ours, theirs)
-    query = torch.randn(2, 3, 8)
-    key = torch.randn(2, 5, 8)
-    value = torch.randn(2, 5, 8)
-    mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
-    expected, weights = theirs(query, key, value, ~mask, average_attn_weights=False)
-    assert_close(ours(query, key, value, mask.unsqueeze(1)), expected)
+    x = torch.randn(2, 8, 12)
+    mask = subsequent_mask(8)  # (1, 8, 8)
+    expected, weights = theirs(x, x, x, attn_mask=~mask[0], average_attn_weights=False)
+    assert_close(ours(x, x, x, mask), expected)
     assert_close(ours.attn, weights)
 
 
@@ -950,29 +947,28 @@ def check_multi_head_attention_equals_torch():
 # | decoder self-attention | target | target | padding and the future of the target |
 # | cross-attention | target | output of the encoder, the *memory* | padding of the source |
 #
-# [*Padding*](#batches) fills short sentences up to the length of their batch. Cross-attention needs no
-# causal mask, since the whole source is known before the first word is written. That is how *auf* can
-# be read in time: at the English verb, the decoder may look at both halves of the German one. Whether
-# it does is another matter.
+# *Padding* fills short sentences up to the length of the longest in their batch, and nobody should
+# look at it. Cross-attention needs no causal mask, since the whole source is known before the first
+# word is written. At the English verb, then, the decoder may look at both *hebt* and *auf*. In the
+# picture at the top of this page the beginning of *raises* looks at *hebt*, and *auf* is left to the
+# full stop.
+#
+# **You can now** compute attention for a query with a pencil; say what each axis of its tensors
+# stands for, and why scores are divided by $\sqrt{d_k}$; write the mask that hides the future; and
+# build multi-head attention so that it agrees with PyTorch's.
 #
 # <a id="try-attention"></a>
 # ## Try it
 #
 # 1. Two words of a sentence have the same key and different values. How do their weights differ?
-#
-#    <details><summary>Answer</summary>
-#
-#    Not at all, whatever the query, because weights depend on queries and keys alone.
-#
-#    </details>
-#
 # 2. The causal mask is on. What does the first word receive, whatever the vectors are?
 #
-#    <details><summary>Answer</summary>
+# <details><summary>Answers</summary>
 #
-#    Its own value, unchanged: only one key is open, and the softmax of a single score is 1.
+# 1. Not at all, whatever the query, because weights depend on queries and keys alone.
+# 2. Its own value, unchanged: only one key is open, and the softmax of a single score is 1.
 #
-#    </details>
+# </details>
 #
 # *Sheet 1 in `docs/course` has longer tasks: attention in a window, the gradient of the scores.*
 

@@ -29,10 +29,20 @@ def inputs() -> tuple[torch.Tensor, ...]:
 # Attention and masks ----------------------------------------------------------------------------
 
 
+def random_attention_inputs() -> tuple[torch.Tensor, ...]:
+    """Three queries, five keys, five values, a mask; two sentences and four heads."""
+    query = torch.randn(2, 4, 3, 8)
+    key = torch.randn(2, 4, 5, 8)
+    value = torch.randn(2, 4, 5, 6)
+    mask = torch.rand(2, 1, 3, 5) < 0.6
+    mask[..., :2] = True  # each query may see at least two keys
+    return query, key, value, mask
+
+
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
 def test_attention_equals_torchs(dtype):
     """With a bias for each head or none, and masks of any shape and type."""
-    *given, mask = at.random_attention_inputs()
+    *given, mask = random_attention_inputs()
     query, key, value = (x.to(dtype) for x in given)
     masks = torch.ones(1, 1, 1, 5).bool(), mask, mask.int(), mask.float(), mask[:, :, :1]
     for m, size in itertools.product(masks, [(1, 1, 1), (4, 3, 5), (2, 1, 3, 5)]):
@@ -53,7 +63,7 @@ def test_attention_equals_torchs(dtype):
     ],
 )
 def test_a_mask_that_is_meant_to_be_added_or_of_other_numbers_is_refused(wrong):
-    query, key, value, _ = at.random_attention_inputs()
+    query, key, value, _ = random_attention_inputs()
     with pytest.raises(ValueError, match="mask"):
         at.attention(query, key, value, wrong.expand(5, 5)[: query.size(-2)])
     with pytest.raises(ValueError, match="mask"):
@@ -62,7 +72,7 @@ def test_a_mask_that_is_meant_to_be_added_or_of_other_numbers_is_refused(wrong):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_query_that_may_see_no_key_stays_finite(dtype):
-    query, key, value, mask = at.random_attention_inputs()
+    query, key, value, mask = random_attention_inputs()
     mask[0, 0, 1] = False
     given = [tensor.to(dtype).requires_grad_() for tensor in (query, key, value)]
     output, weights = at.attention(*given, mask)
