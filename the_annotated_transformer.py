@@ -3022,7 +3022,7 @@ def read_multi30k(languages: tuple[str, str] = ("de", "en")) -> Corpus:
 
 
 # %% [markdown]
-# *Folded: made-up captions, a toy that takes the place of Multi30k where it cannot be downloaded.*
+# Where it cannot be downloaded, a toy takes its place: a few thousand made-up captions.
 
 # %% tags=["hide-input"]
 BUILTIN = "built-in captions"
@@ -3361,8 +3361,8 @@ def create_dataloaders(
 # below is new: the loss, the optimizer and `run_epoch` come from Part 3. **Cost: two minutes on an
 # idle machine.**
 #
-# *Folded: a `Translator` keeps a model together with its languages and vocabularies, and `move`
-# puts a batch on the GPU, if there is one.*
+# A `Translator` keeps a model together with its languages and vocabularies, and `move` puts a batch
+# on the GPU, if there is one.
 
 
 # %% tags=["hide-input"]
@@ -3452,8 +3452,8 @@ def train_a_demonstration():
 # <a id="translate"></a>
 # ## Translating
 #
-# Encode, decode greedily, and turn the ids back into text. As in the paper, a translation may be 50
-# tokens longer than its source; a model that repeats itself would otherwise never stop. (§6.1)
+# Encode, decode greedily, and turn the ids back into text. Since a model that repeats itself would
+# never stop, a translation may be at most 50 tokens longer than its source, as in the paper. (§6.1)
 
 
 # %%
@@ -3485,9 +3485,8 @@ def what_the_demonstration_says():
 # If your model writes other words than ours did, nothing is wrong. Processors round sums
 # differently, and a training makes much of little.
 #
-# *Folded: `translate` does the same for any number of sentences, in batches by token budget, each
-# with its own limit, and puts the translations back in order. A blank sentence stays blank, and the
-# lines of a text are translated one by one.*
+# For any number of sentences there is `translate`. It packs them into batches by token budget, gives
+# each its own limit, and puts the translations back in order.
 
 
 # %% tags=["hide-input"]
@@ -3730,18 +3729,20 @@ def subwords_of_a_few_words():
 # ## A finished model
 #
 # From here on we use a model that has been trained with subwords and one matrix. It has three
-# layers of width 192 in each stack, three heads, and 5,000 subwords; it saw its captions 32 times,
-# which took nearly two hours on two CPU cores ([all settings](#settings)). The folder `pretrained/`
-# holds weights ([rounded to 8 bits](#model-files)), subwords and settings, and tables call the
-# model *recipe-3*. Two lines use it:
+# layers of width 192 in each stack, three heads, and 5,000 subwords. It saw its captions 32 times,
+# while the learning rate rose and then fell to zero in straight lines, which took nearly two hours on
+# two CPU cores ([all settings](#settings)). The folder `pretrained/` holds weights ([rounded to 8
+# bits](#model-files)), subwords and settings, and tables call the model *recipe-3*. Two lines use it:
 #
 # ```
 # translator = load_trained_model("pretrained")
 # translate(translator, ["Ein Hund rennt durch den Park."])
 # ```
 #
-# *Folded: a model from its settings, and weights from a file. [The engine room](#command-line)
-# shows how to train a model of your own, which is then loaded by the name of its folder.*
+# Let each text be one sentence, because the model has hardly ever seen two together and tends to drop
+# one. `translate` decodes greedily, unless you add `decode=beam_search`, the search that follows. A
+# model [of your own](#your-own) is loaded in the same way, by the name of its folder. The next cells
+# build a model from its settings and read its weights.
 
 
 # %% tags=["hide-input"]
@@ -3947,7 +3948,7 @@ def cut_a_text():
 # The whole tree of a real language cannot be searched, since 5,000 tokens already make 25 million
 # beginnings of two. **Beam search** keeps a handful of beginnings, called *hypotheses*. Each step
 # extends every unfinished one by every token of the vocabulary, and again keeps the best. The paper
-# keeps four. (§6.1) One step takes ten lines, in which a hypothesis is a pair: a log-probability,
+# keeps four, and stops early when it can. (§6.1) One step takes ten lines, in which a hypothesis is a pair: a log-probability,
 # and ids from the start token on.
 
 
@@ -4198,9 +4199,9 @@ def seconds_for_a_hundred_tokens():
 # | self-attention | all tokens written so far | (B·beam, H, length, d_k) | reordered, one position longer |
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
-# *Folded: the two caches; `cache_agrees`, which feeds a decoder random tokens with a cache and
-# without, reorders hypotheses on the way, and compares all states; and `beam_search`, which
-# searches a batch of sentences at once, [step by step in the engine room](#many-sentences).*
+# The folded cells hold the two caches; `cache_agrees`, which feeds a decoder random tokens with a cache
+# and without and compares all states; and `beam_search`, which searches a batch of sentences at once
+# and is explained [in the engine room](#many-sentences).
 
 
 # %% tags=["hide-input"]
