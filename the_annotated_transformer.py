@@ -3202,11 +3202,6 @@ class Vocabulary:
         return detokenize(self.words[number] for number in ids_of_text(ids))
 
 
-# %% [markdown]
-# The list is made from the **training split alone**. A test set stands for all the text that we
-# have never seen, and such text has words that we have never seen. How many?
-
-
 # %% tags=["hide-input"]
 def sample_of(pairs: Sequence[Pair], enough: int = 200_000) -> Iterator[Pair]:
     """Enough pairs to learn a vocabulary: all, or every n-th of a very large corpus."""
@@ -3226,6 +3221,20 @@ def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabula
 def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
     """Vocabularies of the corpus of this page."""
     return learn_words(corpus_at_hand())
+
+
+# %%
+@example
+def a_sentence_as_numbers():
+    of_german, _ = words_at_hand()
+    [ids] = of_german.encode(["Ein Xylophonist spielt."], "de")
+    return {"numbers": ids, "and back": of_german.decode(ids)}
+
+
+# %% [markdown]
+# That is all the model gets to see of a *Xylophonist*: the number of `<unk>`. The list comes from
+# the **training split alone**, because a test set stands for all the text that we have never seen,
+# and such text has words that we have never seen. How many?
 
 
 # %%
@@ -3485,8 +3494,8 @@ def what_the_demonstration_says():
 # If your model writes other words than ours did, nothing is wrong. Processors round sums
 # differently, and a training makes much of little.
 #
-# For any number of sentences there is `translate`. It packs them into batches by token budget, gives
-# each its own limit, and puts the translations back in order.
+# For any number of sentences there is `translate`. It packs them into batches by token budget,
+# gives each its own limit, and puts the translations back in order.
 
 
 # %% tags=["hide-input"]
@@ -3581,17 +3590,19 @@ def translate(
 #
 # The hole in *Xylophonist* cannot be closed with a longer list, because German makes new words
 # faster than anybody could write them down. The paper closes it by cutting words into **subwords**.
-# It also uses one matrix for both embeddings and the generator, searches further than the next word,
-# and averages several checkpoints. (§5.1, §3.4, §6.1) We add all four to the translator of Part 6, and
-# a cache that makes decoding fast; [Part 8](#step-by-step) measures what each of them gains.
+# It also uses one matrix for both embeddings and the generator, searches further than the next
+# word, and averages several checkpoints. (§5.1, §3.4, §6.1) We add all four to the translator of
+# Part 6, and a cache that makes decoding fast; [Part 8](#step-by-step) measures what each of them
+# gains.
 #
 # <a id="byte-pairs"></a>
 # ## Subwords
 #
-# Spell words in letters, and none is unknown, but sentences become several times as long. **Byte-pair
-# encoding** ([Sennrich et al., 2016](https://arxiv.org/abs/1508.07909)) begins with letters and
-# lets those grow together that often stand side by side. Take four words, with the number of times
-# that each occurs (`▁` stands for the space in front). Which two letters are neighbours most often?
+# Spell words in letters, and none is unknown, but sentences become several times as long.
+# **Byte-pair encoding** ([Sennrich et al., 2016](https://arxiv.org/abs/1508.07909)) begins with
+# letters and lets those grow together that often stand side by side. Take four words, with the
+# number of times that each occurs (`▁` stands for the space in front). Which two letters are
+# neighbours most often?
 
 
 # %%
@@ -3730,19 +3741,20 @@ def subwords_of_a_few_words():
 #
 # From here on we use a model that has been trained with subwords and one matrix. It has three
 # layers of width 192 in each stack, three heads, and 5,000 subwords. It saw its captions 32 times,
-# while the learning rate rose and then fell to zero in straight lines, which took nearly two hours on
-# two CPU cores ([all settings](#settings)). The folder `pretrained/` holds weights ([rounded to 8
-# bits](#model-files)), subwords and settings, and tables call the model *recipe-3*. Two lines use it:
+# while the learning rate rose and then fell to zero in straight lines, which took nearly two hours
+# on two CPU cores ([all settings](#settings)). The folder `pretrained/` holds weights ([rounded to
+# 8 bits](#model-files)), subwords and settings, and tables call the model *recipe-3*. Two lines use
+# it:
 #
 # ```
 # translator = load_trained_model("pretrained")
 # translate(translator, ["Ein Hund rennt durch den Park."])
 # ```
 #
-# Let each text be one sentence, because the model has hardly ever seen two together and tends to drop
-# one. `translate` decodes greedily, unless you add `decode=beam_search`, the search that follows. A
-# model [of your own](#your-own) is loaded in the same way, by the name of its folder. The next cells
-# build a model from its settings and read its weights.
+# Let each text be one sentence, because the model has hardly ever seen two together and tends to
+# drop one. `translate` decodes greedily, unless you add `decode=beam_search`, the search that
+# follows. A model [of your own](#your-own) is loaded in the same way, by the name of its folder.
+# The next cells build a model from its settings and read its weights.
 
 
 # %% tags=["hide-input"]
@@ -3948,8 +3960,8 @@ def cut_a_text():
 # The whole tree of a real language cannot be searched, since 5,000 tokens already make 25 million
 # beginnings of two. **Beam search** keeps a handful of beginnings, called *hypotheses*. Each step
 # extends every unfinished one by every token of the vocabulary, and again keeps the best. The paper
-# keeps four, and stops early when it can. (§6.1) One step takes ten lines, in which a hypothesis is a pair: a log-probability,
-# and ids from the start token on.
+# keeps four, and stops early when it can. (§6.1) One step takes ten lines, in which a hypothesis is
+# a pair: a log-probability, and ids from the start token on.
 
 
 # %%
@@ -4046,7 +4058,8 @@ def one_search():
 # outside*. The beam finds a sentence that is more probable. It is not a better one: *An artist*
 # loses *female*, and the best translation, *A female artist is painting outside*, comes third.
 #
-# Can a beam do something for *auf*, then? *Raises* is only half of what the girl does with her ball.
+# Can a beam do something for *auf*, then? *Raises* is only half of what the girl does with her
+# ball.
 
 
 # %%
@@ -4199,9 +4212,9 @@ def seconds_for_a_hundred_tokens():
 # | self-attention | all tokens written so far | (B·beam, H, length, d_k) | reordered, one position longer |
 # | cross-attention | the memory | (B, H, S, d_k) | unchanged |
 #
-# The folded cells hold the two caches; `cache_agrees`, which feeds a decoder random tokens with a cache
-# and without and compares all states; and `beam_search`, which searches a batch of sentences at once
-# and is explained [in the engine room](#many-sentences).
+# The folded cells hold the two caches; `cache_agrees`, which feeds a decoder random tokens with a
+# cache and without and compares all states; and `beam_search`, which searches a batch of sentences
+# at once and is explained [in the engine room](#many-sentences).
 
 
 # %% tags=["hide-input"]
@@ -4392,8 +4405,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # <!-- end of results: averaging -->
 #
-# With our learning rate, which fades to zero, it gains two tenths at most, and they may be chance. A
-# model that has come to rest probably has no noise left to average away.
+# With our learning rate, which fades to zero, it gains two tenths at most, and they may be chance.
+# A model that has come to rest probably has no noise left to average away.
 #
 # You can now load a translator in one line and train one whose vocabulary has no holes; you know
 # what a beam finds and what it cannot find, and why a model with a cache writes so much faster than
