@@ -3536,7 +3536,7 @@ def translate(
 # two files, [one command](#your-own) trains the better model of the next Part on them. This is what
 # to expect on two CPU cores, with sentences as short as captions:
 #
-# | pairs | layers, width | subwords | dropout | epochs | hours |
+# | pairs | layers, width | subwords | dropout | epochs | hours (bold: measured) |
 # | ---: | --- | ---: | ---: | ---: | ---: |
 # | 5,000 | 2, 128 | 3,000 | 0.3 | 32 | 0.1 |
 # | 29,000 | 3, 192 | 5,000 | 0.25 | 32 | **1.7** |
@@ -3563,8 +3563,8 @@ def translate(
 # - Throw out duplicates *before* you split, or the test set will be part of the training.
 # - Throw out pairs with an empty side, with two equal sides, with one side more than twice as long as
 #   the other, or in the wrong alphabet or language.
-# - Shuffle, then set 1,000 pairs aside for validation and 1,000 for testing. Keep the sentences of one
-#   document together, and test on the kind of text that you want to translate.
+# - Set 1,000 pairs aside for validation and 1,000 for testing, drawn at random, and by whole documents
+#   if you know them. Test on the kind of text that you want to translate.
 # - Read a hundred pairs yourself. If line $n$ no longer translates line $n$, no model will tell you.
 #
 # You can now read a parallel corpus, turn it into batches that waste little, train a translator on
@@ -4193,19 +4193,19 @@ def seconds_for_a_hundred_tokens():
 
 
 # %% [markdown]
-# The same hundred tokens, in a fraction of the time. Without a cache each token costs more than the
-# one before; with one, all cost nearly the same.
+# The same hundred tokens in less time, and the gap grows with the length, because without a cache
+# each token costs more than the one before, whereas with one they all cost nearly the same.
 #
 # <a id="batch-of-beams"></a>
 # ## A cache for a beam
 #
-# In a beam the past of a hypothesis can change. Look at the [figure](#figure-beam) again: *A* has
-# the first place and *The* the second. In the next step *The dog* is the best hypothesis and *A
-# dog* comes second, so the child of the second place moves into the first and that of the first
-# into the second. The rows of the cache must change places, too, or *dog* would remember the wrong
-# article. `keep_hypotheses` reorders them after each step, and that is the whole difference. The
-# keys and values of the memory do not change at all; they are computed once, and all hypotheses of
-# a sentence share them:
+# In a beam the past of a hypothesis can change. Look at [Figure](#figure-beam) again: *A* has the
+# first place and *The* the second. In the next step *The dog* is the best hypothesis and *A dog*
+# comes second, so the child of the second place moves into the first and that of the first into the
+# second. The rows of the cache must change places, too, or *dog* would remember the wrong article.
+# `keep_hypotheses` reorders them after each step. The keys and values of the memory, which
+# `greedy_with_cache` still computes at every step, never change, so that all hypotheses of a
+# sentence can share those that are computed once:
 #
 # | Attention | Keeps keys and values of | Shape | After each step |
 # | --- | --- | --- | --- |
