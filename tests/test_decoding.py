@@ -81,6 +81,31 @@ def test_a_search_in_a_batch_ends_early_and_finds_what_one_that_does_not_finds(b
     assert saved
 
 
+@pytest.mark.parametrize("beam, alpha", [*itertools.product((1, 2, 4), (0.0, 0.6, 3.0))])
+def test_each_sentence_of_a_batch_is_searched_as_if_alone(beam, alpha):
+    """With its own length and limit; and a beam of one is greedy."""
+    batch = Batch(pad_ids([[4, 5, 6, 7, 8], [9, 4], [10, 7, 7]]))
+    limits = torch.tensor([12, 8, 5])
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = at.tiny_model()
+        model.generator.proj.bias.data[END] = seed - 1.0  # sentences end, early and late
+        given = (model, batch.src, batch.src_mask, limits, START)
+        together = at.beam_search(*given, beam, alpha)
+        for n, row in enumerate(together.tolist()):
+            with at.evaluating(model):
+                one = slice(n, n + 1)
+                log_probs_after = at.log_probs_of(model, batch.src[one], batch.src_mask[one])
+                best = at.search_one(log_probs_after, limits[n] - 1, beam, alpha)
+            assert row == best + [PAD] * (len(row) - len(best))
+        assert beam > 1 or torch.equal(together, at.greedy_decode(*given))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_states_are_the_same_with_a_cache(norm_first):
+    assert at.cache_agrees(at.tiny_model(norm_first=norm_first))
+
+
 @pytest.mark.parametrize("decode", DECODERS)
 def test_decoding_keeps_to_its_limits_and_leaves_no_trace(decode):
     model = at.tiny_model(dropout=0.5)

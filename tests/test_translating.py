@@ -44,6 +44,18 @@ def test_a_vocabulary_keeps_frequent_words_and_decodes_to_the_end():
     assert vocabulary.decode([START, 4, 5, PAD, END, 4]) == "a b"
 
 
+def test_words_of_the_test_are_unknown_and_ids_have_their_ends():
+    train = [("Ein Hund rennt.", "A dog runs."), ("Ein Hund bellt.", "A dog barks.")]
+    test = [("Ein Hund schläft.", "A dog sleeps.")]
+    splits = {"train": train, "val": test, "test": 2 * test}  # twice: a leak would pass min_freq
+    words = tutorial.learn_words(Corpus("four captions", DE_EN, splits))
+    [(source, target)] = tutorial.encode_pairs(test, words, DE_EN)
+    assert source[-1] == target[-1] == END
+    assert target[0] == START
+    assert words[0].decode(source) == "Ein Hund <unk>."
+    assert words[1].decode(target) == "A dog <unk>."
+
+
 def test_subwords_are_learnt_from_the_training_split_only():
     corpus = tutorial.read_builtin()
     source, _ = tutorial.learn_subwords(corpus, 300)

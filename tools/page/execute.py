@@ -89,6 +89,7 @@ SHOWN = (
     "pretrained/*.json",
     "pretrained/*.safetensors",
     "results/views/*.json",
+    "results/demonstration.json",
     "results/learning.json",
 )
 

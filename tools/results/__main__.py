@@ -52,6 +52,7 @@ def make(names: tuple[str, ...] = (), /) -> None:
         score.sweep_beams()
         score.sweep_averages()
         ship.pretrained()
+        experiments.demonstration()
         experiments.warmups()
         experiments.lengths()
         experiments.reach()

@@ -33,6 +33,14 @@ def means_to_train(at: ModuleType, model: torch.nn.Module) -> tuple:
     return compute, *at.make_optimizer(model, factor=1.0, warmup=300)
 
 
+@records.once("demonstration")
+def demonstration() -> dict:
+    """What the model of Part 6 writes after its two minutes."""
+    translator = at.trained("train_a_demonstration")
+    written = {source: at.translate_one(translator, source) for source in at.TRY_THESE}
+    return {"made": records.circumstances(), "written": written}
+
+
 # Warm-up ----------------------------------------------------------------------------------------
 
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
