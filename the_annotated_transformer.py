@@ -3810,17 +3810,18 @@ def read_vocabularies(folder: Path) -> tuple:
     return Vocabulary(tuple(words["source"])), Vocabulary(tuple(words["target"]))
 
 
-def load_trained_model(place: str | Path, device: torch.device | None = None) -> Translator:
-    """The translator in the folder of a model or of a run; "pretrained" is the published one."""
-    from safetensors.torch import load_file
+def read_about(folder: Path) -> dict:
+    """The settings of a model or of a run, and where it comes from."""
+    return json.loads((folder / "config.json").read_bytes())
 
-    folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
-    about = json.loads((folder / "config.json").read_bytes())
+
+def read_translator(folder: Path, device: torch.device | None = None) -> Translator:
+    """The translator in the folder of a model or of a run, with fresh weights."""
+    about = read_about(folder)
     names = [each.name for each in dataclasses.fields(ModelConfig)]
     config = ModelConfig(**{name: about["settings"][name] for name in names})
     vocabularies = read_vocabularies(folder)
     model = build_model(config, *map(len, vocabularies))
-    load_weights(model, load_file(folder / "model.safetensors"))
     return Translator(
         name=about["name"],
         model=model.to(device or choose_device()).eval(),
@@ -3833,6 +3834,16 @@ def load_trained_model(place: str | Path, device: torch.device | None = None) ->
         longest=about["longest"],
         place=str(folder),
     )
+
+
+def load_trained_model(place: str | Path, device: torch.device | None = None) -> Translator:
+    """The translator in the folder of a model or of a run; "pretrained" is the published one."""
+    from safetensors.torch import load_file
+
+    folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
+    translator = read_translator(folder, device)
+    load_weights(translator.model, load_file(folder / "model.safetensors"))
+    return translator
 
 
 # %% [markdown]
@@ -6267,7 +6278,7 @@ def refuse_without_cache(config: Config) -> None:
 def settings_of(folder: Path) -> Config:
     """The settings of a run; UserError if the folder holds none."""
     with readable(folder):
-        settings = json.loads((folder / "config.json").read_bytes())["settings"]
+        settings = read_about(folder)["settings"]
         if "data" not in settings:
             raise UserError(f"{folder} is a finished model, not a run: use another folder")
         return Config(**settings)
@@ -6285,10 +6296,12 @@ def refuse_changes(config: Config, folder: Path) -> None:
             raise UserError(f"{folder} has {name} {theirs}, not {value}: {way}")
 
 
-def write_checkpoint(folder: Path, model, history, optimizer=None, updates=0) -> None:
+def write_checkpoint(
+    folder: Path, model: nn.Module, history: list[dict], moments: dict, updates: int
+) -> None:
     """Write `last.pt`: all that an epoch leaves behind."""
-    state = optimizer.state_dict()["state"] if optimizer else {}
-    last = {"history": history, "model": model.state_dict(), "optimizer": state, "updates": updates}
+    last = {"history": history, "model": model.state_dict()}
+    last |= {"optimizer": moments, "updates": updates}
     buffer = io.BytesIO()
     torch.save(last, buffer)  # to memory: of a full disk it says nothing that helps
     write_file(folder / "last.pt", buffer.getbuffer())
@@ -6304,7 +6317,7 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     ):
         raise UserError("--compile needs a C++ compiler on a CPU: install g++, or leave it out")
     refuse_without_cache(config)  # before hours of encoding
-    corpus.pairs("val")  # it is needed, too
+    val = corpus.pairs("val")
     if config.init_from:
         with readable(config.init_from):
             before = load_trained_model(config.init_from)
@@ -6318,6 +6331,11 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
         vocabularies = learn_vocabularies(corpus, config)
     write_ids(folder, corpus, vocabularies, config.max_len)
     write_vocabularies(folder, vocabularies)
+    ids = encode_pairs(val, vocabularies, corpus.languages)
+    fitting = [text for text, pair in zip(val, ids, strict=True) if usable(pair, config.max_len)]
+    if not fitting:
+        raise UserError(f"{corpus.name}: no pair of val fits the model")
+    write_file(folder / "val.json", json.dumps(fitting, ensure_ascii=False))
     train = IdPairs(folder)
     if config.shares > len(train):
         raise UserError(f"--shares {config.shares} is more than the {len(train):,} training pairs")
@@ -6326,16 +6344,10 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     model = build_model(config, *map(len, vocabularies))
     if config.init_from:
         load_weights(model, own_weights(before.model))
-    facts = {"max_len": config.max_len, "config": config, "data": corpus.place}
-    facts["longest"] = int(train.lengths[:, 0].max()) - 1
-    name = folder.resolve().name
-    translator = Translator(name, model, corpus.name, corpus.languages, vocabularies, **facts)
-    pairs, _ = usable_pairs(translator, corpus.pairs("val"))
-    if not pairs:
-        raise UserError(f"{corpus.name}: no pair of val fits the model")
-    write_file(folder / "val.json", json.dumps(pairs, ensure_ascii=False))
-    write_checkpoint(folder, model, [])
-    write_about(folder, translator, config)
+    write_checkpoint(folder, model, [], {}, 0)
+    about = {"name": folder.resolve().name, "corpus": corpus.name, "languages": corpus.languages}
+    about |= {"data": corpus.place, "longest": int(train.lengths[:, 0].max()) - 1}
+    write_about(folder, about, config)
 
 
 # %% [markdown]
@@ -6626,22 +6638,15 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
     config = settings_of(folder)
     config = dataclasses.replace(config, epochs=epochs or config.epochs)
     with readable(folder):
-        about = json.loads((folder / "config.json").read_bytes())
         last = torch.load(folder / "last.pt", weights_only=True, map_location="cpu", mmap=True)
-        vocabularies = read_vocabularies(folder)
         train = IdPairs(folder)
         pairs = [tuple(pair) for pair in json.loads((folder / "val.json").read_bytes())]
-        model = build_model(config, *map(len, vocabularies))
+        translator = read_translator(folder, worker.device)
+        model = net = translator.model
         model.load_state_dict(last["model"])
-        facts = about["name"], model, about["corpus"], tuple(about["languages"]), vocabularies
-        longest = about["longest"]
-        translator = Translator(*facts, config.max_len, config, about["data"], longest)
-    model.to(worker.device)
     optimizer, scheduler = restored_optimizer(config, model, train, last)
-    net = model
-    loss_compute = LossInChunks(
-        model.generator, LabelSmoothing(len(vocabularies[1]), PAD, config.smoothing)
-    )
+    criterion = LabelSmoothing(len(translator.vocabularies[1]), PAD, config.smoothing)
+    loss_compute = LossInChunks(model.generator, criterion)
     if config.compile:  # dynamic: for batches of any shape
         net = torch.compile(net, dynamic=True)
         loss_compute = torch.compile(loss_compute.__call__, dynamic=True)
@@ -6651,7 +6656,7 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
         net = nn.parallel.DistributedDataParallel(
             net, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
-    tools = (optimizer, scheduler, net, loss_compute)
+    tools = optimizer, scheduler, net, loss_compute
     run = Run(folder, worker, config, translator, train, pairs, *tools, last["history"])
     if config.epochs < run.done:
         raise UserError(f"{folder} has {run.done} epochs: give --epochs {run.done} or more")
@@ -6794,8 +6799,8 @@ def save(run: Run, entry: dict) -> None:
     if entry["averaged"] == 0 and entry["epoch"] > config.epochs - config.average:
         weights = bytes_of_weights(run.model)
         write_file(run.folder / f"epoch-{entry['epoch']}.safetensors", weights)
-    updates = run.scheduler.last_epoch
-    write_checkpoint(run.folder, run.model, run.history, run.optimizer, updates)
+    moments = run.optimizer.state_dict()["state"]
+    write_checkpoint(run.folder, run.model, run.history, moments, run.scheduler.last_epoch)
     write_best(run)
 
 
@@ -6899,7 +6904,7 @@ def train_model(
         with joined(worker):
             run = open_run(folder, worker, config.epochs)
             if worker.rank == 0:
-                write_about(folder, run.translator, run.config)  # of more epochs, perhaps
+                write_about(folder, read_about(folder), run.config)  # of more epochs, perhaps
                 write_best(run)  # what a killed start may have left undone
             worker.say(header(run))
             ended = fit(run, minutes)
@@ -6956,11 +6961,9 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> None:
         write_file(folder / "words.json", json.dumps(words, ensure_ascii=False, indent=1))
 
 
-def write_about(folder: Path, translator: Translator, config: ModelConfig) -> None:
-    """Write what config.json says of a model, or of a run."""
-    names = ("name", "corpus", "languages", "data", "longest")
-    about = {name: getattr(translator, name) for name in names} | {"settings": vars(config)}
-    text = json.dumps(about, indent=1, ensure_ascii=False)
+def write_about(folder: Path, about: dict, config: ModelConfig) -> None:
+    """Write config.json: the settings of a model or of a run, and where it comes from."""
+    text = json.dumps(about | {"settings": vars(config)}, indent=1, ensure_ascii=False)
     write_file(folder / "config.json", text.encode(errors="replace"))
 
 
@@ -6976,7 +6979,8 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
     config = ModelConfig(**{name: getattr(translator.config, name) for name in names})
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
-    write_about(folder, translator, config)
+    facts = ("name", "corpus", "languages", "data", "longest")
+    write_about(folder, {name: getattr(translator, name) for name in facts}, config)
 
 
 # %% [markdown]
