@@ -5950,10 +5950,9 @@ class Config(ModelConfig):
             raise UserError(
                 "--vocab-size 0 gives each language its words: add --no-share-embeddings"
             )
-        if len(self.codes()) != 2 or not all(self.codes()):
-            raise UserError(
-                f"--languages must be two codes, as in de-en or zh-Hans:en: {self.languages}"
-            )
+        if len(self.codes()) != 2 or len({"", *self.codes()}) != 3:
+            way = "two different codes, as in de-en or zh-Hans:en"
+            raise UserError(f"--languages must be {way}: {self.languages}")
 
     def codes(self) -> tuple[str, ...]:
         """The language codes of source and target."""
@@ -6227,11 +6226,6 @@ def choose_settings(config: Config, train: IdPairs) -> Config:
 
 
 # %%
-def runs_folder() -> Path:
-    """The folder for runs: RUNS_DIR, or `runs` beside this file."""
-    return Path(os.environ.get("RUNS_DIR") or WORK / "runs").expanduser()
-
-
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Lock the folder of a run; UserError if another process has it, or it holds other things."""
@@ -7016,6 +7010,11 @@ def read_parts(file: Path | None) -> None:
     runpy.run_path(str(file), run_name=file.stem)
 
 
+def runs_folder() -> Path:
+    """The folder for runs: RUNS_DIR, or `runs` beside this file."""
+    return Path(os.environ.get("RUNS_DIR") or WORK / "runs").expanduser()
+
+
 def run_train(
     settings: Config = Config(),
     folder: Path | None = None,
@@ -7108,28 +7107,27 @@ def cut(translator: Translator, line: str) -> str:
     return "\n".join(part for each in sentences for part in parts_that_fit(translator, each))
 
 
-def warn_of(translator: Translator, text: str) -> None:
-    """UserError for a sentence that is too long; a warning for one unlike those of training."""
-    [ids] = translator.vocabularies[0].encode([text], translator.languages[0])
-    if len(ids) >= translator.max_len:
-        limit = f"{len(ids)} tokens, the model takes {translator.max_len - 1}"
-        raise UserError(f"{text[:40]!r} … has {limit}: shorten it, or use --split")
-    if len(ids) > (translator.longest or translator.max_len):
-        why = f"has {len(ids)} tokens, training had {translator.longest} at most"
-        warnings.warn(f"{text[:40]!r} … {why}: expect gaps", stacklevel=3)
-    if ids.count(UNKNOWN) > len(ids) / 2:
-        why = f"is unknown to a model of {translator.languages[0]}"
-        warnings.warn(f"most of {text[:40]!r} {why}: expect nonsense", stacklevel=3)
-
-
 def translate_lines(
     translator: Translator, lines: Sequence[str], decode: Callable, split: bool = False
 ) -> list[str]:
-    """Translations of lines, each in one line; with `split`, of lines of any length."""
+    """Translations of lines, each in one line; with `split`, of lines of any length.
+
+    UserError for a sentence that is too long; a warning for one unlike those of training.
+    """
     if split:
         lines = [cut(translator, line) for line in lines]
-    for sentence in itertools.chain.from_iterable(line.split("\n") for line in lines):
-        warn_of(translator, sentence)
+    sentences = "\n".join(lines).split("\n")
+    encoded = translator.vocabularies[0].encode(sentences, translator.languages[0])
+    for text, ids in zip(sentences, encoded, strict=True):
+        if len(ids) >= translator.max_len:
+            limit = f"{len(ids)} tokens, the model takes {translator.max_len - 1}"
+            raise UserError(f"{text[:40]!r} … has {limit}: shorten it, or use --split")
+        if len(ids) > (translator.longest or translator.max_len):
+            why = f"has {len(ids)} tokens, training had {translator.longest} at most"
+            warnings.warn(f"{text[:40]!r} … {why}: expect gaps", stacklevel=2)
+        if ids.count(UNKNOWN) > len(ids) / 2:
+            why = f"is unknown to a model of {translator.languages[0]}"
+            warnings.warn(f"most of {text[:40]!r} {why}: expect nonsense", stacklevel=2)
     space = " " if bleu_tokenization(translator.languages[1]) == "13a" else ""
     written = translate(translator, lines, decode)
     return [space.join(filter(None, text.split("\n"))) for text in written]
@@ -7154,9 +7152,11 @@ def run_translate(
         for line in lines:
             if "\ufffd" in line:
                 warnings.warn(f"{line[:40]!r} was not UTF-8: bytes are replaced", stacklevel=1)
-        for text in translate_lines(translator, lines, decode, split):
-            print(text)
-        sys.stdout.flush()
+        try:
+            print(*translate_lines(translator, lines, decode, split), sep="\n", flush=True)
+        except UserError:  # of one line; those before it are answered
+            for line in lines:
+                print(*translate_lines(translator, [line], decode, split), flush=True)
 
 
 # %% [markdown]
@@ -7164,26 +7164,6 @@ def run_translate(
 
 
 # %%
-def evaluate(
-    translator: Translator, corpus: Corpus, split: str | None = None, decode=beam_search
-) -> dict:
-    """Scores by split: the named one, else all tests, else "val".
-
-    UserError where the corpus has other languages than the model, or no pairs in such a split.
-    """
-    if tuple(corpus.languages) != tuple(translator.languages):
-        raise UserError(f"{corpus.languages} is not what {translator.name} translates")
-    names = [split] if split else corpus.tests() or ["val"]
-    return {name: score(translator, corpus.pairs(name), decode)[1] for name in names}
-
-
-def corpus_of(translator: Translator) -> Corpus:
-    """The corpus that a model was trained on; UserError for one that came from Python."""
-    if not translator.data:
-        raise UserError(f"where is the text of {translator.corpus}? Name it with --data")
-    return find_corpus(translator.data, translator.languages)
-
-
 def run_evaluate(
     options: ModelOptions = ModelOptions(), data: str | None = None, split: str | None = None
 ) -> None:
@@ -7194,9 +7174,13 @@ def run_evaluate(
         split: such as val; without it every test split, or val if there is none
     """
     translator, decode = options.load()
-    corpus = find_corpus(data, translator.languages) if data else corpus_of(translator)
+    data = data or translator.data
+    if not data:  # it was trained from Python
+        raise UserError(f"where is the text of {translator.corpus}? Name it with --data")
+    corpus = find_corpus(data, translator.languages)
     print(f"scored on {corpus.name}, beam {options.beam}, alpha {options.alpha}")
-    for name, found in evaluate(translator, corpus, split, decode).items():
+    for name in [split] if split else corpus.tests() or ["val"]:
+        _, found = score(translator, corpus.pairs(name), decode)
         print(
             f"{name}: BLEU {found['BLEU']:.2f} ({found['signature']}), "
             f"chrF2 {found['chrF']:.2f}, perplexity {found['perplexity']:.2f}, "
