@@ -6484,9 +6484,6 @@ class Worker:
             dist.all_gather_object(values, value)
         return values
 
-    def mean(self, value: float) -> float:
-        return sum(self.gather(value)) / self.ranks
-
     def say(self, text: str) -> None:
         if self.rank == 0:
             print(text, flush=True)
@@ -6508,17 +6505,6 @@ def start_worker() -> Worker:
     else:
         keep_freed_memory()
     return Worker(rank, ranks, device)
-
-
-@contextlib.contextmanager
-def joined(worker: Worker) -> Iterator[None]:
-    """Join the group of all ranks, and leave it after success."""
-    if worker.ranks > 1:
-        dist.init_process_group("nccl" if worker.device.type == "cuda" else "gloo")
-    yield
-    if worker.ranks > 1:
-        dist.barrier()  # no rank leaves while another still communicates
-        dist.destroy_process_group()
 
 
 # %% [markdown]
@@ -6678,27 +6664,26 @@ def train_epoch(run: Run, epoch: int) -> dict:
     config = run.config
     worker = run.worker
     torch.manual_seed(seed_of(config.seed, epoch, worker.rank))
-    batches = batches_of_epoch(config, run.train, epoch)
     begin = time.perf_counter()
-    state = TrainState()
-    loss_sum = 0.0
-    for piece in grouped(batches, config.log_every * config.accum_iter):
-        tokens = state.tokens
-        start = time.perf_counter()
-        loss, state = run_epoch(
-            load_batches(run.train, piece, worker, multiple_of_lengths(config)),
+    tokens = loss_sum = seconds = 0.0
+    for numbers in grouped(
+        batches_of_epoch(config, run.train, epoch), config.log_every * config.accum_iter
+    ):
+        loss, piece = run_epoch(
+            load_batches(run.train, numbers, worker, multiple_of_lengths(config)),
             run.net,
             run.loss_compute,
             run.optimizer,
             run.scheduler,
             accum_iter=config.accum_iter,
-            train_state=state,
             clip=config.clip,
             autocast=run.autocast(),
         )
-        loss = finite(worker.mean(loss), epoch)
-        loss_sum += loss * (state.tokens - tokens)
-        speed = worker.ranks * (state.tokens - tokens) / (time.perf_counter() - start)
+        loss = finite(sum(worker.gather(loss)) / worker.ranks, epoch)
+        tokens += worker.ranks * piece.tokens
+        loss_sum += worker.ranks * piece.tokens * loss
+        before, seconds = seconds, time.perf_counter() - begin
+        speed = worker.ranks * piece.tokens / (seconds - before)
         worker.say(
             f"epoch {epoch}, update {run.scheduler.last_epoch:,}: loss {loss:.3f}, "
             f"{speed:,.0f} tokens/s, learning rate {run.scheduler.get_last_lr()[0]:.2e}"
@@ -6706,8 +6691,8 @@ def train_epoch(run: Run, epoch: int) -> dict:
     return {
         "updates": run.scheduler.last_epoch,
         "learning_rate": run.scheduler.get_last_lr()[0],
-        "loss": loss_sum / state.tokens,
-        "tokens_per_second": round(worker.ranks * state.tokens / (time.perf_counter() - begin)),
+        "loss": loss_sum / tokens,
+        "tokens_per_second": round(tokens / seconds),
         "gpu": gpu_loads() if worker.device.type == "cuda" else [],
     }
 
@@ -6722,32 +6707,25 @@ def gpu_loads() -> list[int]:
         return []
 
 
-def nll_of(translator: Translator, pairs: Sequence[Pair]) -> tuple[float, int]:
-    """The negative log-likelihood of the targets, summed, and the number of their tokens."""
-    if not pairs:  # there are more ranks than pairs
-        return 0.0, 0
-    ids = encode_pairs(pairs, translator.vocabularies, translator.languages)
-    tokens = sum(len(target) - 1 for _, target in ids)
-    found = evaluate_loss(translator.model, batches_to_score(translator, ids))
-    return tokens * found["nll"], tokens
-
-
 def validate(run: Run, model: EncoderDecoder) -> dict:
     """BLEU of greedy translations, nll and perplexity; every rank takes its share of the pairs."""
-    worker = run.worker
-    translator = dataclasses.replace(run.translator, model=model, longest=0)  # no warnings
-    mine = run.pairs[worker.rank :: worker.ranks]
-    with run.autocast():
-        written = translate(
-            translator, [x for x, _ in mine], functools.partial(beam_search, beam=1)
-        )
-        nll, tokens = nll_of(translator, mine)
-    shares = worker.gather((written, nll, tokens))
+    ranks = run.worker.ranks
+    translator = dataclasses.replace(run.translator, model=model)
+    mine = run.pairs[run.worker.rank :: ranks]
+    written, nll, tokens = [], 0.0, 0
+    if mine:  # there may be more ranks than pairs
+        ids = encode_pairs(mine, translator.vocabularies, translator.languages)
+        tokens = sum(len(target) - 1 for _, target in ids)
+        with run.autocast():
+            greedy = functools.partial(beam_search, beam=1)
+            written = translate(translator, [source for source, _ in mine], greedy)
+            nll = tokens * evaluate_loss(model, batches_to_score(translator, ids))["nll"]
+    shares, sums, counts = zip(*run.worker.gather((written, nll, tokens)), strict=True)
     texts = [""] * len(run.pairs)
-    for rank, (written, *_) in enumerate(shares):
-        texts[rank :: worker.ranks] = written
-    nll = sum(share[1] for share in shares) / sum(share[2] for share in shares)
-    bleu, _ = corpus_bleu(texts, [y for _, y in run.pairs], translator.languages[1])
+    for rank, share in enumerate(shares):
+        texts[rank::ranks] = share
+    bleu, _ = corpus_bleu(texts, [target for _, target in run.pairs], translator.languages[1])
+    nll = sum(sums) / sum(counts)
     return {"bleu": bleu, "nll": nll, "perplexity": perplexity(nll)}
 
 
@@ -6784,20 +6762,6 @@ def mean_of(run: Run, files: Sequence[Path]) -> EncoderDecoder:
     return mean
 
 
-def save(run: Run, entry: dict) -> None:
-    """Add an entry to the history, and write the checkpoint and what it makes."""
-    run.history.append(entry)
-    if run.worker.rank > 0:
-        return
-    config = run.config
-    if entry["averaged"] == 0 and entry["epoch"] > config.epochs - config.average:
-        weights = bytes_of_weights(run.model)
-        write_file(run.folder / f"epoch-{entry['epoch']}.safetensors", weights)
-    moments = run.optimizer.state_dict()["state"]
-    write_checkpoint(run.folder, run.model, run.history, moments, run.scheduler.last_epoch)
-    write_best(run)
-
-
 def write_best(run: Run) -> None:
     """Write the log, and the model if the newest entry is the best; remove old weights."""
     lines = "".join(f"{json.dumps(each)}\n" for each in run.history)
@@ -6823,16 +6787,22 @@ def write_best(run: Run) -> None:
 
 
 # %%
-def validate_and_save(run: Run, model: EncoderDecoder, entry: dict, begin: float) -> float:
-    """Validate and save; the minutes that the slowest rank has needed since `begin`."""
-    entry |= validate(run, model)
-    finite(entry["nll"], entry["epoch"])  # before useless weights are saved
+def validate_and_save(
+    run: Run, model: EncoderDecoder, epoch: int, averaged: int, begin: float, **trained: object
+) -> float:
+    """Complete an epoch, or the mean of some; the minutes of the slowest rank since `begin`."""
+    entry = {"epoch": epoch, "averaged": averaged, **trained, **validate(run, model)}
+    finite(entry["nll"], epoch)  # before useless weights are saved
     minutes = max(run.worker.gather(time.perf_counter() - begin)) / 60
-    save(run, entry | {"minutes": minutes})
-    averaged = entry["averaged"]
-    name = (
-        f"mean of {averaged} epochs" if averaged else f"epoch {entry['epoch']}/{run.config.epochs}"
-    )
+    run.history.append(entry | {"minutes": minutes})
+    if run.worker.rank == 0:
+        if not averaged and epoch > run.config.epochs - run.config.average:
+            weights = bytes_of_weights(model)
+            write_file(run.folder / f"epoch-{epoch}.safetensors", weights)
+        moments = run.optimizer.state_dict()["state"]
+        write_checkpoint(run.folder, run.model, run.history, moments, run.scheduler.last_epoch)
+        write_best(run)
+    name = f"mean of {averaged} epochs" if averaged else f"epoch {epoch}/{run.config.epochs}"
     scores = f"perplexity {entry['perplexity']:.2f}, BLEU {entry['bleu']:.1f}"
     run.worker.say(f"{name}: {scores}; {minutes:.1f} minutes")
     return minutes
@@ -6843,31 +6813,17 @@ def fit(run: Run, minutes: float = math.inf) -> str:
     before = 60 * run.history[-1]["minutes"] if run.history else 0.0
     begin = time.perf_counter() - before
     for epoch in range(run.done + 1, run.config.epochs + 1):
-        entry = {"epoch": epoch, "averaged": 0, **train_epoch(run, epoch)}
-        if validate_and_save(run, run.model, entry, begin) >= minutes + before / 60:
+        trained = train_epoch(run, epoch)
+        needed = validate_and_save(run, run.model, epoch, 0, begin, **trained)
+        if needed >= minutes + before / 60:
             break
     if run.done < run.config.epochs:
         return "stopped"
     run.worker.gather(None)  # waits until the first rank has written its files
     files = epoch_files(run, run.done, run.config.average)
     if len(files) > 1 and run.history[-1]["averaged"] == 0:
-        entry = {"epoch": run.done, "averaged": len(files)}
-        validate_and_save(run, mean_of(run, files), entry, begin)
+        validate_and_save(run, mean_of(run, files), run.done, len(files), begin)
     return "finished"
-
-
-def header(run: Run) -> str:
-    """What will be trained, on what, and with which settings."""
-    source, target = map(len, run.translator.vocabularies)
-    device = run.worker.device.type
-    settings = ", ".join(f"{name} {value}" for name, value in vars(run.config).items())
-    return (
-        f"{run.translator.corpus}: {len(run.train):,} pairs, {source:,} and {target:,} tokens; "
-        f"{count_parameters(run.model):,} parameters\n"
-        f"PyTorch {torch.__version__}, {device}, {run.worker.ranks} process(es) with "
-        f"{torch.get_num_threads()} threads; {settings}\n"
-        f"{run.folder}: {run.done} of {run.config.epochs} epochs are done"
-    )
 
 
 def train_model(
@@ -6895,15 +6851,26 @@ def train_model(
             prepare(config, folder, corpus)
         while not about.is_file():  # rank 0 prepares; if it fails, torchrun ends the others
             time.sleep(0.2)
-        with joined(worker):
-            run = open_run(folder, worker, config.epochs)
-            if worker.rank == 0:
-                write_about(folder, read_about(folder), run.config)  # of more epochs, perhaps
-                write_best(run)  # what a killed start may have left undone
-            worker.say(header(run))
-            ended = fit(run, minutes)
-            best = max(run.history, key=quality)
-            worker.say(f"best: BLEU {best['bleu']:.2f} in validation, in {folder}; {ended}")
+        if worker.ranks > 1:
+            dist.init_process_group("nccl" if worker.device.type == "cuda" else "gloo")
+        run = open_run(folder, worker, config.epochs)
+        if worker.rank == 0:
+            write_about(folder, read_about(folder), run.config)  # of more epochs, perhaps
+            write_best(run)  # what a killed start may have left undone
+        source, target = map(len, run.translator.vocabularies)
+        worker.say(
+            f"{run.translator.corpus}: {len(run.train):,} pairs, {source:,} and {target:,} tokens; "
+            f"{count_parameters(run.model):,} parameters\n"
+            f"PyTorch {torch.__version__}, {worker.device.type}, {worker.ranks} process(es) with "
+            f"{torch.get_num_threads()} threads; {run.config}\n"
+            f"{folder}: {run.done} of {run.config.epochs} epochs are done"
+        )
+        ended = fit(run, minutes)
+        best = max(run.history, key=quality)
+        worker.say(f"best: BLEU {best['bleu']:.2f} in validation, in {folder}; {ended}")
+        if worker.ranks > 1:
+            dist.barrier()  # no rank leaves while another still communicates
+            dist.destroy_process_group()
     return ended
 
 
