@@ -6052,29 +6052,6 @@ def find_corpus(name: str | Path, languages: tuple[str, str] = ("de", "en")) -> 
 
 
 # %%
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes its name once it is complete and on disk; UserError if full."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with open(beside, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        way = "free some space, or use another folder"
-        raise UserError(f"{path} was not written ({error.strerror}): {way}") from error
-    finally:
-        beside.unlink(missing_ok=True)  # what is left of it
-
-
-def write_file(path: Path, data: bytes | memoryview | str) -> None:
-    """Write a file completely or not at all."""
-    with whole_file(path) as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-
-
 def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -> None:
     """Encode the training pairs of up to `max_len` tokens into `train.ids` and `train.lengths`."""
     from tqdm import tqdm
@@ -6226,39 +6203,11 @@ def choose_settings(config: Config, train: IdPairs) -> Config:
 
 
 # %%
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Lock the folder of a run; UserError if another process has it, or it holds other things."""
-    import filelock
-
-    found = sorted(path.name for path in folder.glob("[!.]*"))
-    if found and "train.ids" not in found:  # the first file of a run
-        raise UserError(f"{folder} holds {found[0]} and no run: use an empty folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
-            yield
-    except filelock.Timeout:
-        raise UserError(f"{folder} is in use by another process: wait, or stop it") from None
-
-
-@contextlib.contextmanager
-def readable(folder: Path | str) -> Iterator[None]:
-    """Turn what is said of a missing or damaged file of a model into a UserError."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        way = "name the folder of a model, or of a run after its first epoch"
-        raise UserError(f"{error.filename or folder} is missing: {way}") from None
-    except (ImportError, MemoryError, UserError):
-        raise
-    except Exception as error:  # tokenizers and safetensors raise nothing more special
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{folder} holds no model that can be read: {reason}") from error
-
-
-def refuse_without_cache(config: Config) -> None:
-    """UserError if a model with such parts gives other states with the cache than without."""
+def refuse_what_cannot_run(config: Config) -> None:
+    """UserError for a model that cannot be made, compiled, or decoded with the cache."""
+    can_compile = choose_device().type != "cpu" or shutil.which(os.environ.get("CXX", "g++"))
+    if config.compile and not can_compile:
+        raise UserError("--compile needs a C++ compiler on a CPU: install g++, or leave it out")
     try:
         model = build_model(config, 8, 8)
     except ValueError as error:
@@ -6269,60 +6218,25 @@ def refuse_without_cache(config: Config) -> None:
         raise UserError(f"this model ({parts}) decodes differently with a cache: {way}")
 
 
-def settings_of(folder: Path) -> Config:
-    """The settings of a run; UserError if the folder holds none."""
-    with readable(folder):
-        settings = read_about(folder)["settings"]
-        if "data" not in settings:
-            raise UserError(f"{folder} is a finished model, not a run: use another folder")
-        return Config(**settings)
-
-
-def refuse_changes(config: Config, folder: Path) -> None:
-    """UserError if a run has other settings than those that are given; `epochs` may differ."""
-    before = settings_of(folder)
-    if config.data not in ("multi30k", "builtin"):
-        config = dataclasses.replace(config, data=str(Path(config.data).expanduser().resolve()))
-    for name, value in vars(config).items():
-        theirs = getattr(before, name)
-        if name != "epochs" and value is not None and value != theirs:
-            way = "`resume` continues it, or use another folder"
-            raise UserError(f"{folder} has {name} {theirs}, not {value}: {way}")
-
-
-def write_checkpoint(
-    folder: Path, model: nn.Module, history: list[dict], moments: dict, updates: int
-) -> None:
-    """Write `last.pt`: all that an epoch leaves behind."""
-    last = {"history": history, "model": model.state_dict()}
-    last |= {"optimizer": moments, "updates": updates}
-    buffer = io.BytesIO()
-    torch.save(last, buffer)  # to memory: of a full disk it says nothing that helps
-    write_file(folder / "last.pt", buffer.getbuffer())
+def model_to_begin_with(config: Config, corpus: Corpus) -> Translator:
+    """The model that `init_from` names; UserError if it does not fit the settings."""
+    with readable(config.init_from):
+        before = load_trained_model(config.init_from)
+    if isinstance(before.vocabularies[0], Vocabulary) and before.languages != corpus.languages:
+        raise UserError(f"--init-from {config.init_from} knows the words of {before.languages}")
+    for name, theirs in vars(before.config).items():
+        if not name.endswith("dropout") and theirs != getattr(config, name):
+            raise UserError(f"--init-from {config.init_from} has {name} {theirs}: use the same")
+    return before
 
 
 def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     """Write all that a run needs, so that it never looks at the text again."""
     corpus = corpus or find_corpus(config.data, config.codes())
-    if (
-        config.compile
-        and choose_device().type == "cpu"
-        and not shutil.which(os.environ.get("CXX", "g++"))
-    ):
-        raise UserError("--compile needs a C++ compiler on a CPU: install g++, or leave it out")
-    refuse_without_cache(config)  # before hours of encoding
     val = corpus.pairs("val")
-    if config.init_from:
-        with readable(config.init_from):
-            before = load_trained_model(config.init_from)
-        vocabularies = before.vocabularies
-        if isinstance(vocabularies[0], Vocabulary) and before.languages != corpus.languages:
-            raise UserError(f"--init-from {config.init_from} knows the words of {before.languages}")
-        for name, theirs in vars(before.config).items():
-            if not name.endswith("dropout") and theirs != getattr(config, name):
-                raise UserError(f"--init-from {config.init_from} has {name} {theirs}: use the same")
-    else:
-        vocabularies = learn_vocabularies(corpus, config)
+    refuse_what_cannot_run(config)  # before hours of encoding
+    before = model_to_begin_with(config, corpus) if config.init_from else None
+    vocabularies = before.vocabularies if before else learn_vocabularies(corpus, config)
     write_ids(folder, corpus, vocabularies, config.max_len)
     write_vocabularies(folder, vocabularies)
     ids = encode_pairs(val, vocabularies, corpus.languages)
@@ -6336,7 +6250,7 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     config = choose_settings(dataclasses.replace(config, data=corpus.place or config.data), train)
     torch.manual_seed(config.seed)
     model = build_model(config, *map(len, vocabularies))
-    if config.init_from:
+    if before:
         load_weights(model, own_weights(before.model))
     write_checkpoint(folder, model, [], {}, 0)
     about = {"name": folder.resolve().name, "corpus": corpus.name, "languages": corpus.languages}
@@ -6826,6 +6740,18 @@ def fit(run: Run, minutes: float = math.inf) -> str:
     return "finished"
 
 
+def refuse_changes(config: Config, folder: Path) -> None:
+    """UserError if a run has other settings than those that are given; `epochs` may differ."""
+    before = settings_of(folder)
+    if config.data not in ("multi30k", "builtin"):
+        config = dataclasses.replace(config, data=str(Path(config.data).expanduser().resolve()))
+    for name, value in vars(config).items():
+        theirs = getattr(before, name)
+        if name != "epochs" and value is not None and value != theirs:
+            way = "`resume` continues it, or use another folder"
+            raise UserError(f"{folder} has {name} {theirs}, not {value}: {way}")
+
+
 def train_model(
     config: Config | None,
     folder: str | Path,
@@ -6898,6 +6824,88 @@ def train_model(
 
 
 # %%
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its name once it is complete and on disk; UserError if full."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        way = "free some space, or use another folder"
+        raise UserError(f"{path} was not written ({error.strerror}): {way}") from error
+    finally:
+        beside.unlink(missing_ok=True)  # what is left of it
+
+
+def write_file(path: Path, data: bytes | memoryview | str) -> None:
+    """Write a file completely or not at all."""
+    with whole_file(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def make_folder(folder: Path, of: str = "") -> None:
+    """Make a folder; UserError if it holds other things than those of a run that has a file `of`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be a folder: {error.strerror}") from error
+    found = sorted(path.name for path in folder.glob("[!.]*"))
+    if found and of not in found:
+        raise UserError(f"{folder} holds {found[0]}: use an empty folder")
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Lock the folder of a run, or an empty one; UserError if another process has it."""
+    import filelock
+
+    make_folder(folder, of="train.ids")  # the first file of a run
+    try:
+        with filelock.FileLock(folder / ".lock", timeout=0):
+            yield
+    except filelock.Timeout:
+        raise UserError(f"{folder} is in use by another process: wait, or stop it") from None
+
+
+@contextlib.contextmanager
+def readable(folder: Path | str) -> Iterator[None]:
+    """Turn what is said of a missing or damaged file of a model into a UserError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        way = "name the folder of a model, or of a run after its first epoch"
+        raise UserError(f"{error.filename or folder} is missing: {way}") from None
+    except (ImportError, MemoryError, UserError):
+        raise
+    except Exception as error:  # tokenizers and safetensors raise nothing more special
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder} holds no model that can be read: {reason}") from error
+
+
+def settings_of(folder: Path) -> Config:
+    """The settings of a run; UserError if the folder holds none."""
+    with readable(folder):
+        settings = read_about(folder)["settings"]
+        if "data" not in settings:
+            raise UserError(f"{folder} is a finished model, not a run: use another folder")
+        return Config(**settings)
+
+
+def write_checkpoint(
+    folder: Path, model: nn.Module, history: list[dict], moments: dict, updates: int
+) -> None:
+    """Write `last.pt`: all that an epoch leaves behind."""
+    last = {"history": history, "model": model.state_dict()}
+    last |= {"optimizer": moments, "updates": updates}
+    buffer = io.BytesIO()
+    torch.save(last, buffer)  # to memory: of a full disk it says nothing that helps
+    write_file(folder / "last.pt", buffer.getbuffer())
+
+
 def bytes_of_weights(model: nn.Module, int8: bool = False) -> bytes:
     """The weights in safetensors format; `int8` rounds matrices."""
     from safetensors.torch import save as to_bytes
@@ -6933,9 +6941,7 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
     folder = Path(folder).expanduser()
     if translator.config is None:
         raise UserError(f"model {translator.name} has no settings: make it by `build_model`")
-    if found := sorted(path.name for path in folder.glob("[!.]*")):
-        raise UserError(f"{folder} holds {found[0]}: use an empty folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     names = [each.name for each in dataclasses.fields(ModelConfig)]
     config = ModelConfig(**{name: getattr(translator.config, name) for name in names})
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
