@@ -6103,6 +6103,10 @@ class IdPairs(torch.utils.data.Dataset):
 # a run which was stopped goes on with the same ones. With `shares`, an epoch is every n-th sentence
 # of a shuffled pass. GPU kernels are faster at multiples of eight, to which lengths are rounded
 # before the batches are made.
+#
+# A batch has a fiftieth of the corpus's positions, from 64 to 1,280, so that a small corpus gives
+# enough updates. There are 32 passes: more (up to 100) if they give fewer than 2,000 updates, fewer
+# if they give more than 100,000. The peak of the learning rate is the same for any warm-up.
 
 
 # %%
@@ -6140,13 +6144,6 @@ def learn_vocabularies(corpus: Corpus, config: Config) -> tuple:
     return learn_subwords(corpus, config.vocab_size)
 
 
-# %% [markdown]
-# A batch has a fiftieth of the corpus's positions, from 64 to 1,280, so that a small corpus gives
-# enough updates. There are 32 passes: more (up to 100) if they give fewer than 2,000 updates, fewer
-# if they give more than 100,000. The peak of the learning rate is the same for any warm-up.
-
-
-# %%
 def updates_per_epoch(config: Config, train: IdPairs) -> int:
     """Updates of an epoch; with several shares an estimate from the first."""
     return math.ceil(len(batches_of_epoch(config, train, 1)) / config.accum_iter)
@@ -6158,9 +6155,8 @@ def choose_settings(config: Config, train: IdPairs) -> Config:
     batch_tokens = config.batch_tokens or min(1280, max(64, positions // 50))
     config = dataclasses.replace(config, batch_tokens=batch_tokens)
     updates = updates_per_epoch(config, train)
-    passes = max(
-        min(32, 100_000 / updates / config.shares), min(100, 2000 / updates / config.shares)
-    )
+    of_pass = updates * config.shares
+    passes = max(min(32, 100_000 / of_pass), min(100, 2000 / of_pass))
     epochs = config.epochs or math.ceil(passes * config.shares)
     warmup = config.warmup or min(2000, max(1, epochs * updates // 4))
     device = choose_device()
@@ -6433,8 +6429,14 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
 
 
 # %% [markdown]
-# An epoch is trained in pieces of `log_every` updates, with a line of the log after each. Every
-# random choice depends on the seed, the epoch and the rank alone.
+# A checkpoint is one file, `last.pt`, and it is written before the model that it may have made. So
+# a run that is killed at any moment loses only its current epoch, and what could not be written
+# after the checkpoint is written when the run is opened again. Without `--compile`, a run of one
+# process that was killed ends bit for bit like one that was not, on the same kind of CPU with the
+# same number of threads: every random choice depends on the seed, the epoch and the rank alone.
+#
+# At the end, the mean of the last epochs replaces the best epoch if it scores better on the
+# validation split.
 
 
 # %%
@@ -6516,13 +6518,6 @@ def validate(run: Run, model: EncoderDecoder) -> dict:
     return {"bleu": bleu, "nll": nll, "perplexity": perplexity(nll)}
 
 
-# %% [markdown]
-# A checkpoint is one file, `last.pt`, and it is written before the model that it may have made. So
-# a run that is killed at any moment loses only its current epoch, and what could not be written
-# after the checkpoint is written when the run is opened again.
-
-
-# %%
 def quality(entry: dict) -> tuple[float, float]:
     """The key that ranks epochs: BLEU, then likelihood. A BLEU below 1 counts as 0."""
     return (entry["bleu"] if entry["bleu"] >= 1 else 0.0, -entry["nll"])
@@ -6565,14 +6560,6 @@ def write_best(run: Run) -> None:
         path.unlink()
 
 
-# %% [markdown]
-# At the end, the mean of the last epochs replaces the best epoch if it scores better on the
-# validation split. `train_model` is the whole run, the same on one CPU, on a GPU, and in each process
-# of several. Without `--compile`, a run of one process that was killed ends bit for bit like one that
-# was not, on the same kind of CPU with the same number of threads.
-
-
-# %%
 def validate_and_save(run: Run, model: EncoderDecoder, entry: dict, begin: float) -> None:
     """Complete the entry of an epoch, or of a mean, and add it to the history and the files."""
     entry |= validate(run, model)
@@ -6936,7 +6923,9 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
 # ```
 #
 # The library `tyro` turns the arguments of the functions below into options, and `--help` lists
-# them. If a run has stopped, repeat its command or use `resume`.
+# them. If a run has stopped, repeat its command or use `resume`. `translate` and `evaluate` use the
+# published model, unless you name another. For an error that you can fix, the program prints one
+# line that says how; all other errors keep their traceback.
 #
 # `--parts mine.py` first runs that file, which adds [parts of your own](#own-part). A model stores
 # only the names of its parts, so `translate` needs the file too.
@@ -6995,11 +6984,6 @@ def run_resume(
     train_model(None, folder, minutes, epochs=epochs)
 
 
-# %% [markdown]
-# `translate` and `evaluate` use the published model, unless you name another.
-
-
-# %%
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model, and how it searches."""
@@ -7023,13 +7007,6 @@ class ModelOptions:
         return translator, functools.partial(beam_search, beam=self.beam, alpha=self.alpha)
 
 
-# %% [markdown]
-# `translate` reads its arguments, or standard input in blocks of 200 lines, and writes one output
-# line per input line. A line is a sentence. With `--split` it is cut where a sentence ends, and
-# halved where it is still too long for the model.
-
-
-# %% tags=["hide-input"]
 # Not after short words: 5 Mio. Euro.
 SENTENCE_END = re.compile(r"(?<=\w{4}[.!?…।؟۔])(?<!Prof\.)\s+|(?<=[。！？])")
 
@@ -7078,18 +7055,16 @@ def translate_lines(
     return [space.join(filter(None, text.split("\n"))) for text in written]
 
 
-# %%
 def run_translate(
     sentences: tuple[str, ...] = (), /, options: ModelOptions = ModelOptions(), split: bool = False
 ) -> None:
-    """Translate arguments, or standard input line by line.
+    """Translate arguments, or lines of standard input; a line is a sentence, and gives a line.
 
     Args:
         split: cut a line where a sentence ends, and where it is too long for the model
     """
     translator, decode = options.load()
-    waits = not sentences and sys.stdin.isatty()  # somebody types
-    size = 1 if waits else 200
+    size = 200 if sentences or not sys.stdin.isatty() else 1  # somebody types
     if not sentences and hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
     for group in grouped(sentences or sys.stdin, size):
@@ -7104,15 +7079,10 @@ def run_translate(
                 print(*translate_lines(translator, [line], decode, split), flush=True)
 
 
-# %% [markdown]
-# `evaluate` scores the test splits. Use `--split val` while you still compare models.
-
-
-# %%
 def run_evaluate(
     options: ModelOptions = ModelOptions(), data: str | None = None, split: str | None = None
 ) -> None:
-    """BLEU, chrF and perplexity on the test splits.
+    """BLEU, chrF and perplexity on the test splits; use val while you still compare models.
 
     Args:
         data: multi30k, builtin or a folder; without it what the model was trained on
@@ -7133,12 +7103,6 @@ def run_evaluate(
         )
 
 
-# %% [markdown]
-# For an error that you can fix, the program prints one line that says how. All other errors keep
-# their traceback.
-
-
-# %%
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     import tyro
@@ -7216,11 +7180,8 @@ def train_on_pairs_of_your_own():
     return table(rows[:5], ["never seen", "wanted", "translation"], f"{right} of 40 are right")
 
 
-# %% [markdown]
-# `from the_annotated_transformer import *` imports these names:
-
-
 # %%
+# What `from the_annotated_transformer import *` imports.
 __all__ = """
 attention subsequent_mask clones EncoderDecoder Encoder EncoderLayer Decoder DecoderLayer Generator
 LayerNorm SublayerConnection MultiHeadedAttention PositionwiseFeedForward Embeddings
