@@ -6024,9 +6024,7 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
             files.setdefault(split, {})[language] = path
     for split, found in files.items():
         for language in set(languages) - set(found):
-            raise UserError(
-                f"{folder} has {next(iter(found.values())).name} and no {split}.{language}"
-            )
+            raise UserError(f"{folder} has {split} in one language and no {split}.{language}")
     pairs = {split: TextPairs(*map(found.get, languages)) for split, found in files.items()}
     return Corpus(folder.name, languages, pairs, str(folder))
 
@@ -6421,8 +6419,8 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
         net = nn.parallel.DistributedDataParallel(
             net, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
-    tools = optimizer, scheduler, net, loss_compute
-    run = Run(folder, worker, config, translator, train, pairs, *tools, last["history"])
+    made = optimizer, scheduler, net, loss_compute
+    run = Run(folder, worker, config, translator, train, pairs, *made, last["history"])
     if config.epochs < run.done:
         raise UserError(f"{folder} has {run.done} epochs: give --epochs {run.done} or more")
     return run
@@ -6811,14 +6809,14 @@ def write_file(path: Path, data: bytes | memoryview | str) -> None:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
-def make_folder(folder: Path, of: str = "") -> None:
-    """Make a folder; UserError if it holds other things than those of a run that has a file `of`."""
+def make_folder(folder: Path, known: str = "") -> None:
+    """Make a folder; UserError if it holds anything, unless a file `known` is there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be a folder: {error.strerror}") from error
     found = sorted(path.name for path in folder.glob("[!.]*"))
-    if found and of not in found:
+    if found and known not in found:
         raise UserError(f"{folder} holds {found[0]}: use an empty folder")
 
 
@@ -6827,7 +6825,7 @@ def held(folder: Path) -> Iterator[None]:
     """Lock the folder of a run, or an empty one; UserError if another process has it."""
     import filelock
 
-    make_folder(folder, of="train.ids")  # the first file of a run
+    make_folder(folder, known="train.ids")  # the first file of a run
     try:
         with filelock.FileLock(folder / ".lock", timeout=0):
             yield
