@@ -6600,6 +6600,26 @@ def fit(run: Run, minutes: float = math.inf) -> str:
     return "finished"
 
 
+def go_on(folder: Path, worker: Worker, epochs: int | None, minutes: float) -> str:
+    """Open a run and train all that is left, as `fit` does."""
+    run = open_run(folder, worker, epochs)
+    if worker.rank == 0:
+        write_about(folder, read_about(folder), run.config)  # of more epochs, perhaps
+        write_best(run)  # what a killed start may have left undone
+    source, target = map(len, run.translator.vocabularies)
+    worker.say(
+        f"{run.translator.corpus}: {len(run.train):,} pairs, {source:,} and {target:,} tokens; "
+        f"{count_parameters(run.model):,} parameters\n"
+        f"PyTorch {torch.__version__}, {worker.device.type}, {worker.ranks} process(es) with "
+        f"{torch.get_num_threads()} threads; {run.config}\n"
+        f"{folder}: {run.done} of {run.config.epochs} epochs are done"
+    )
+    ended = fit(run, minutes)
+    best = max(run.history, key=quality)
+    worker.say(f"best: BLEU {best['bleu']:.2f} in validation, in {folder}; {ended}")
+    return ended
+
+
 def refuse_changes(config: Config, folder: Path) -> None:
     """UserError if a run has other settings than those that are given; `epochs` may differ."""
     before = settings_of(folder)
@@ -6639,24 +6659,10 @@ def train_model(
             time.sleep(0.2)
         if worker.ranks > 1:
             dist.init_process_group("nccl" if worker.device.type == "cuda" else "gloo")
-        run = open_run(folder, worker, config.epochs)
-        if worker.rank == 0:
-            write_about(folder, read_about(folder), run.config)  # of more epochs, perhaps
-            write_best(run)  # what a killed start may have left undone
-        source, target = map(len, run.translator.vocabularies)
-        worker.say(
-            f"{run.translator.corpus}: {len(run.train):,} pairs, {source:,} and {target:,} tokens; "
-            f"{count_parameters(run.model):,} parameters\n"
-            f"PyTorch {torch.__version__}, {worker.device.type}, {worker.ranks} process(es) with "
-            f"{torch.get_num_threads()} threads; {run.config}\n"
-            f"{folder}: {run.done} of {run.config.epochs} epochs are done"
-        )
-        ended = fit(run, minutes)
-        best = max(run.history, key=quality)
-        worker.say(f"best: BLEU {best['bleu']:.2f} in validation, in {folder}; {ended}")
+        ended = go_on(folder, worker, config.epochs, minutes)
         if worker.ranks > 1:
             dist.barrier()  # no rank leaves while another still communicates
-            dist.destroy_process_group()
+            dist.destroy_process_group()  # after all of DDP is gone, or else it may hang
     return ended
 
 
