@@ -5891,6 +5891,7 @@ def train_with_a_part_of_your_own():
 # %% tags=["hide-input"]
 import array
 import ctypes
+import gc
 import io
 import platform
 import shutil
@@ -6662,7 +6663,8 @@ def train_model(
         ended = go_on(folder, worker, config.epochs, minutes)
         if worker.ranks > 1:
             dist.barrier()  # no rank leaves while another still communicates
-            dist.destroy_process_group()  # after all of DDP is gone, or else it may hang
+            gc.collect()  # DDP, which keeps the group, is part of a cycle; later it might hang
+            dist.destroy_process_group()
     return ended
 
 
