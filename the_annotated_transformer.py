@@ -5941,15 +5941,11 @@ class Config(ModelConfig):
                 value = getattr(self, name)
                 if value is not None and not least <= value <= most:
                     option = f"--{name.replace('_', '-')}"
-                    raise UserError(
-                        f"{option} must be at least {least:g} and at most {most:g}: {value}"
-                    )
+                    raise UserError(f"{option} must be from {least:g} to {most:g}: {value}")
         if self.d_model % self.h != 0:
             raise UserError(f"--h {self.h} must divide --d-model {self.d_model}")
         if self.vocab_size == 0 and self.share_embeddings:
-            raise UserError(
-                "--vocab-size 0 gives each language its words: add --no-share-embeddings"
-            )
+            raise UserError("--vocab-size 0, which means words, needs --no-share-embeddings")
         if len(self.codes()) != 2 or len({"", *self.codes()}) != 3:
             way = "two different codes, as in de-en or zh-Hans:en"
             raise UserError(f"--languages must be {way}: {self.languages}")
@@ -5961,8 +5957,8 @@ class Config(ModelConfig):
 
 # %% [markdown]
 # The sizes of the model suit a small corpus. The paper's base model could memorize our 29,000 pairs:
-# it needs millions, and GPUs. This trains it, [but for some differences](#differences); the lines for
-# GPUs follow PyTorch's documentation and have run on none.
+# it needs millions, and GPUs. This command trains it, with [a few differences](#differences); the
+# lines for GPUs follow PyTorch's documentation and have run on none.
 #
 # ```
 # torchrun --standalone --nproc-per-node 8 the_annotated_transformer.py train \
