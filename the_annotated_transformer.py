@@ -6240,6 +6240,18 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     write_about(folder, about, config)
 
 
+def refuse_changes(config: Config, folder: Path) -> None:
+    """UserError if a run has other settings than those that are given; `epochs` may differ."""
+    before = settings_of(folder)
+    if config.data not in ("multi30k", "builtin"):
+        config = dataclasses.replace(config, data=str(Path(config.data).expanduser().resolve()))
+    for name, value in vars(config).items():
+        theirs = getattr(before, name)
+        if name != "epochs" and value is not None and value != theirs:
+            way = "`resume` continues it, or use another folder"
+            raise UserError(f"{folder} has {name} {theirs}, not {value}: {way}")
+
+
 # %% [markdown]
 # ## Many processes
 #
@@ -6615,18 +6627,6 @@ def go_on(folder: Path, worker: Worker, epochs: int | None, minutes: float) -> s
     best = max(run.history, key=quality)
     worker.say(f"best: BLEU {best['bleu']:.2f} in validation, in {folder}; {ended}")
     return ended
-
-
-def refuse_changes(config: Config, folder: Path) -> None:
-    """UserError if a run has other settings than those that are given; `epochs` may differ."""
-    before = settings_of(folder)
-    if config.data not in ("multi30k", "builtin"):
-        config = dataclasses.replace(config, data=str(Path(config.data).expanduser().resolve()))
-    for name, value in vars(config).items():
-        theirs = getattr(before, name)
-        if name != "epochs" and value is not None and value != theirs:
-            way = "`resume` continues it, or use another folder"
-            raise UserError(f"{folder} has {name} {theirs}, not {value}: {way}")
 
 
 def train_model(
