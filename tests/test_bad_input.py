@@ -113,7 +113,7 @@ def test_every_setting_has_its_limits():
     bad += itertools.product(["factor", "clip"], [0.0, -1.0, math.nan])
     bad += itertools.product(["weight_decay"], [-1.0, math.nan])
     bad += itertools.product(["dropout", "attention_dropout", "smoothing"], [-0.1, 1.0, math.nan])
-    bad += itertools.product(["languages"], ["de", "-en", "de-en-fr", "zh-Hans:", "a:b:c"])
+    bad += itertools.product(["languages"], ["de", "-en", "en-en", "de-en-fr", "zh-Hans:", "a:b:c"])
     for name, value in bad:
         with pytest.raises(UserError, match=f"--{name.replace('_', '-')} .*{value}"):
             tutorial.Config(**{name: value})

@@ -326,7 +326,7 @@ def test_other_files_in_a_run_stay(run):
 def test_a_place_where_no_folder_can_be_stays_as_it_is(small_config, tmp_path):
     (tmp_path / "file").write_text("mine")
     for place in ("file", "file/run", "/proc/run"):  # root too may not write the last
-        with pytest.raises(OSError, match=re.escape(str(tmp_path / place))):
+        with pytest.raises(UserError, match=re.escape(str(tmp_path / place))):
             tutorial.train_model(small_config, tmp_path / place)
     assert contents(tmp_path) == {"file": b"mine"}
 
