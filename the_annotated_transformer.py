@@ -5141,10 +5141,10 @@ def predictions_of_a_hundred():
 # ## What feed-forward networks hold
 #
 # They hold most of a layer's parameters, and so far we have looked past them. Part 4 called them
-# memories, in which a pattern is recognized and something is added ([Part 4](#break-it)). What does
-# the translator remember? We switch the networks off, by zeros in their second matrix, and have a
-# rare word translated, *Xylophonist*. Beside it stands how much the loss rises on our captions, for
-# tokens that begin a word and for the pieces that continue one.
+# memories, in which a pattern is recognized and something is added ([its table](#break-it)). What
+# does the translator remember? We switch the networks off, by zeros in their second matrix, and
+# have a rare word translated, *Xylophonist*. Beside it stands how much the loss rises on our
+# captions, for tokens that begin a word and for the pieces that continue one.
 
 
 # %%
@@ -5348,7 +5348,7 @@ def a_dozen_pairs():
 # tested, with 95% or more from the German verb. (Above 100%, other vectors pull the other way.) Do
 # not take the dozen for a random sample. The model has to translate both particles, and it often
 # leaves one out: *Ein Mann klettert den Berg hinunter* becomes *A man climbs the mountain*, and
-# nobody climbs down.
+# nobody climbs down. For pairs of your own call `table_of_swap`.
 #
 # <a id="auf"></a>
 # ## What happens to *auf*?
@@ -5438,7 +5438,8 @@ def examples_in_training():
 # This Part in short: a map shows where the decoder reads, and a patch what it finds there. Most
 # heads can be spared one at a time, though not a layer of them at once. The first feed-forward
 # network of the decoder spells. An English particle reads the German one, an English verb the
-# German verb; and *auf*, of which there were nine examples, is not read at the verb at all.
+# German verb; and *auf*, of which there were nine examples, is not read at the verb at all. All of
+# this is one model, and another seed may divide the work differently.
 #
 # <a id="try-inside"></a>
 # ## Try it
