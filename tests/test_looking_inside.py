@@ -120,16 +120,16 @@ def test_the_log_probability_of_a_target_is_that_of_its_tokens_one_by_one():
 
 
 @pytest.mark.parametrize(
-    ("verb", "particles", "fault"),
+    ("verb", "particles"),
     [
-        ("sieht", ("zu", "zu"), "zu and zu"),  # the same translation
-        ("sieht", ("zu", "ganz genau zu"), "ganz genau zu"),  # one has more subwords
-        ("hebt", ("zu", "an"), "hebt"),  # which the sentences do not contain
-        ("zwei Zwillinge", ("zu", "an"), "Zwillinge"),  # of which they contain the first piece
+        ("sieht", ("zu", "zu")),  # the same translation
+        ("sieht", ("zu", "ganz genau zu")),  # one has more subwords
+        ("hebt", ("zu", "an")),  # which the sentences do not contain
+        ("zwei Zwillinge", ("zu", "an")),  # of which they contain the first piece
     ],
 )
-def test_sentences_that_cannot_be_compared_are_refused(shipped, verb, particles, fault):
+def test_sentences_that_cannot_be_compared_are_refused(shipped, verb, particles):
     frame = "Ein Mann sieht zwei Frauen {}."
     at.memories_of_pair(shipped, "sieht", frame, ("zu", "an"))
-    with pytest.raises(ValueError, match=fault):
+    with pytest.raises(ValueError, match=f"'{verb}': .*{particles[1]} cannot be compared"):
         at.memories_of_pair(shipped, verb, frame, particles)

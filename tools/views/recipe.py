@@ -1,5 +1,6 @@
 """The recipe: its scores step by step, how its settings were chosen, and the shipped model."""
 
+from dataclasses import replace
 from statistics import mean
 
 import altair as alt
@@ -25,8 +26,29 @@ def end_of_interval(number: float) -> str:
     return f"{number:.1f}" if abs(number) >= 0.05 else f"{number:.2f}"
 
 
+BESIDES = {  # what differs from the row above besides the step itself
+    "words": "–",
+    "subwords": "dropout 0.25, not 0.4; 6.0 M parameters, not 7.1 M",
+    "one-matrix": "4.1 M parameters; dropout was chosen with it, not with the row above",
+    "beam": "nothing: the same weights",
+    "averaging": "six epochs, not the best one of them",
+    "recipe": "nothing: the same weights",
+    "en-de": "direction; one seed",
+}
+
+
+def chrf(row: plan.Row, split: str) -> str:
+    """The mean over the runs of a row."""
+    return f"{mean(score_of(row, run, split)['chrf'] for run in row.runs):.1f}"
+
+
+def mean_bleu(row: plan.Row, split: str) -> str:
+    """The mean over the runs of a row."""
+    return f"{mean(scores(row, split)):.1f}"
+
+
 def steps() -> str:
-    """Every step: its scores, and its gains with their intervals."""
+    """Every step: its scores, its gains with their intervals, and what else it changes."""
     runs_that_compare(run for row in plan.scored() for run in row.runs)
     found = {(step["row"], step["split"]): step for step in record("steps")["steps"]}
     rows = []
@@ -37,10 +59,47 @@ def steps() -> str:
             if step := found.get((row.name, split)):
                 low, high = map(end_of_interval, step["interval"])
                 gain = f"{step['gain']:+.1f} ({low} to {high})".replace("-", "−")
-            cells += [with_range(scores(row, split), 1), gain]
-        rows.append(cells)
-    columns = [name for test in plan.TESTS.values() for name in (f"{test} BLEU", "gain")]
-    return table(["step", *columns], rows)
+            cells += [with_range(scores(row, split), 1), gain, chrf(row, split)]
+        rows.append([*cells, BESIDES[row.name]])
+    columns = [name for test in plan.TESTS.values() for name in (f"{test} BLEU", "gain", "chrF")]
+    return table(["step", *columns, "what else differs"], rows)
+
+
+BOARD = "https://github.com/Helsinki-NLP/{}-MT-leaderboard/tree/{}/models/{}"
+OPUS = BOARD.format("OPUS", "master", "Tatoeba-MT-models/deu-eng/opus-2021-02-22")
+WMT = BOARD.format("External", "master", "huggingface/facebook/wmt19-de-en")
+TUTORIAL = "https://github.com/bentrevett/pytorch-seq2seq"
+CAPTIONS = "29,000 pairs of captions"
+SACREBLEU = "sacreBLEU, 13a"
+PUBLISHED = (  # name, training text, BLEU and chrF of either test set, how BLEU was computed
+    (
+        f"[tutorial of B. Trevett]({TUTORIAL}), 2021",
+        *(CAPTIONS, "36.5", "", "", "", "torchtext, lower case"),
+    ),
+    (
+        f"[OPUS-MT]({OPUS}), 2021",
+        *("OPUS, texts of many kinds", "40.4", "60.9", "41.4", "63.6", SACREBLEU),
+    ),
+    (
+        f"[one model of Facebook's entry to WMT 2019]({WMT})",
+        *("news, much of it back-translated", "42.4", "62.8", "45.4", "66.2", SACREBLEU),
+    ),
+)
+
+
+def systems() -> str:
+    """Our recipe beside systems of others, from German to English."""
+    ours = [plan.RECIPE]
+    outside = replace(plan.RECIPE, name="outside", step="nn.Transformer", runs=(plan.OUTSIDE,))
+    if all(score_of(outside, plan.OUTSIDE, split) for split in plan.TESTS):
+        ours.append(outside)
+    rows = []
+    for row in ours:
+        name = "our recipe" if row is plan.RECIPE else "our recipe with `nn.Transformer`"
+        cells = [f(row, split) for split in plan.TESTS for f in (mean_bleu, chrf)]
+        rows.append([name, CAPTIONS, *cells, SACREBLEU])
+    tests = [f"{test} {what}" for test in plan.TESTS.values() for what in ("BLEU", "chrF")]
+    return table(["system", "trained on", *tests, "BLEU by"], [*rows, *PUBLISHED])
 
 
 def training() -> alt.HConcatChart:
