@@ -2568,11 +2568,10 @@ def without_positions():
 #
 # Now take out the norms, and the model copies 197 of 200 sequences after 600 updates. Take out the
 # feed-forward networks, and it is 197 again; without the division by $\sqrt{d_k}$ it is 199. The
-# whole model copies 195 (means of three seeds each). To judge by this task, half of Part 2 is
-# superfluous.
+# whole model copies 195 (means of three seeds each). Is half of Part 2 superfluous, then?
 #
-# But this model has two layers, heads of 16 numbers and nothing to know, so it cannot miss what those
-# three parts supply. Each of them needs a task of its own.
+# To this task it is. A model with two layers, heads of 16 numbers and nothing to know cannot miss what
+# those three parts supply, and each of them needs a task of its own.
 #
 # **Norms are for depth.** Take twelve layers instead of two, with fresh weights. Each token divides its
 # attention among ten; what share goes, on average, to the one that gets most?
@@ -2688,8 +2687,8 @@ def a_sequence_and_its_answers():
 # <a id="planted-faults"></a>
 # ## Ten mistakes
 #
-# Mistakes in a Transformer seldom raise an error. We planted ten, one at a time, and trained the
-# copy task for 600 updates with three seeds each:
+# Mistakes in a Transformer seldom raise an error. We planted ten, one at a time, each a line or two
+# (`tools/results/faults.txt` lists them), and trained the copy task for 600 updates with three seeds:
 #
 # <!-- results: planted -->
 #
