@@ -1014,28 +1014,28 @@ def the_same_words_in_another_order():
 # %% [markdown]
 # Nothing has changed. Each word takes home the same two numbers from either sentence, because no
 # step asks where a word stands. Matrices and heads would not help, since they treat all rows alike:
-# put the rows in another order, and the same answers come back in that order. Only a causal mask
-# could tell, and an encoder has none. Whether *auf* completes the verb or opens a phrase remains
-# unknown to attention, for which a sentence is a bag of words.
+# put the rows in another order, and the same answers come back in that order. (A causal mask would
+# help, because it shows every word a different part of the sentence, but an encoder has none.)
 #
 # <a id="positional-encoding"></a>
 # ## Positions
 #
 # Let the vectors themselves say where they stand, then. Adding the number of the position, 0, 1, 2
-# and so on, would soon drown the word, whereas digits stay small: in binary, 000, 001, 010, 011,
-# 100, the last one changes at every step, the one before it at every second step, and the first
-# hardly ever. The hands of a clock do the same without jumps.
+# and so on, would soon drown the word. Digits stay small: written in binary, the positions are 000,
+# 001, 010, 011, 100, where the last digit changes at every step, the one before it at every second
+# step, and the first hardly ever. The hands of a clock do the same without jumps.
 #
-# The paper adds such a clock, with $D/2$ hands. Hand $i$, counted from 0, turns by the angle
-# $\omega_i$ from each position $p$ to the next, and its sine and cosine say where it points:
+# The paper adds such a clock to the vector of a word. It has $D/2$ hands, where $D$ is the width of
+# the vector. Hand $i$, counted from 0, turns by the angle $\omega_i$ from each position $p$ to the
+# next, and fills two of the $D$ numbers, with its sine and its cosine:
 #
 # $$\begin{gathered}
 # PE_{(p, 2i)} = \sin(p\,\omega_i), \quad PE_{(p, 2i+1)} = \cos(p\,\omega_i), \\
 # \omega_i = 10000^{-2i/D}
 # \end{gathered}$$
 #
-# The fastest hand is back after $2\pi$ positions, the slowest after nearly $10000 \cdot 2\pi$.
-# (§3.5)
+# The fastest hand is back after $2\pi$ positions, and the slowest of a wide vector after nearly
+# $10000 \cdot 2\pi$. (§3.5)
 
 
 # %% tags=["bare"]
@@ -1044,8 +1044,6 @@ class PositionalEncoding(nn.Module):
 
     def __init__(self, d_model: int, dropout: float, max_len: int = 5000):
         super().__init__()
-        if d_model % 2 == 1:
-            raise ValueError(f"d_model must be even, for pairs of sine and cosine, got {d_model}")
         self.dropout = nn.Dropout(dropout)
         frequency = 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)  # (D/2,)
         angle = torch.arange(max_len).unsqueeze(1) * frequency  # (max_len, D/2)
@@ -1069,10 +1067,8 @@ def the_same_words_with_positions():
 
 
 # %% [markdown]
-# Now *auf* receives (−1.12, 0.67) at the end and (−2.63, −0.90) behind *hebt*. What to make of the
-# difference means, training must find out.
-#
-# With more numbers, the clock has more hands:
+# Now *auf* receives (−1.12, 0.67) at the end and (−2.63, −0.90) behind *hebt*, and training may learn
+# to make something of the difference. In 24 numbers there is room for twelve hands:
 
 
 # %% tags=["hide-input"]
@@ -1089,18 +1085,18 @@ def sinusoids_figure():
 # columns are one hand. The fast hands on the left tell neighbours apart; the slow ones on the right
 # hardly move within a sentence.
 #
-# A learnt vector for each position does about as well (Table 3, row E). The authors chose waves in
-# the hope that they carry on beyond the longest sentence of the training, and because a model might
-# easily learn to look a fixed distance away: $n$ positions on, every hand has turned by
+# Why waves? A learnt vector for each position does about as well (Table 3, row E), but the authors
+# hoped that waves carry on beyond the longest sentence of the training, and that a model might
+# easily learn from them to look a fixed distance away: $n$ positions on, every hand has turned by
 # $n\,\omega_i$, wherever it stood before. (§3.5) As one matrix, with a rotation for each hand:
 #
 # $$PE_{p+n} = PE_p \begin{pmatrix} R_0 & & \\ & \ddots & \\ & & R_{D/2-1} \end{pmatrix}, \qquad
 # R_i = \begin{pmatrix} \cos n\omega_i & -\sin n\omega_i \\ \sin n\omega_i & \cos n\omega_i \end{pmatrix}$$
 #
 # The inner product of two encodings therefore depends on their distance alone: it is $\sum_i
-# \cos(n\,\omega_i)$, largest at $n = 0$. This lets a head find the previous word. Leave the keys as
-# they are, and let $W^Q$ turn all hands back by one position: each query then looks like the
-# encoding one place earlier. A factor of twenty makes the choice sharp.
+# \cos(n\,\omega_i)$, largest at $n = 0$. A head can use this to find the previous word. Leave the
+# keys as they are, and let $W^Q$ turn all hands back by one position, so that each query looks like
+# the encoding one place earlier. To make the choice sharp, we also multiply the queries by twenty.
 
 
 # %%
@@ -1124,23 +1120,12 @@ def a_head_for_the_previous_word_figure():
 # **Figure.** A head that looks one word back, made of positions alone. *auf* finds *Ball*, *Ball*
 # finds *roten*, and *Ein*, which has nobody before it, falls back on itself.
 #
-# <details><summary>Why 10,000, and why add?</summary>
-#
-# The slow hands tell roughly where in a long text a word stands. Any large number gives such hands; the
-# paper has no reason for this one.
-#
-# Concatenating embedding $e$ and encoding $c$, then projecting, also yields a sum, $eW_1 + cW_2$.
-# Plain addition saves these matrices, and the model can still learn embeddings that leave some
-# directions to the positions.
-#
-# </details>
-#
 # <a id="embeddings"></a>
 # ## Embeddings
 #
-# The vectors of words are no longer chosen by hand. They are the rows of a matrix, one of $D$
-# numbers for each token; looking up a token means taking its row, and training changes the rows
-# like any other weight. Each row is multiplied by $\sqrt{D}$. (§3.4)
+# From now on the vectors of words are not chosen by hand. They are the rows of a matrix, one for
+# each token of the vocabulary; looking up a token means taking its row, and training changes the rows
+# like any other weight. On the way out each row is multiplied by $\sqrt{D}$. (§3.4)
 
 
 # %% tags=["bare"]
@@ -1150,27 +1135,27 @@ class Embeddings(nn.Module):
     def __init__(self, d_model: int, vocab: int):
         super().__init__()
         self.lut = nn.Embedding(vocab, d_model)
-        self.d_model = d_model
         nn.init.normal_(self.lut.weight, std=d_model**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.lut(x) * math.sqrt(self.d_model)
+        return self.lut(x) * math.sqrt(self.lut.embedding_dim)
 
 
 # %% [markdown]
-# Why $\sqrt{D}$? Probably because this matrix has a second job. It can also serve as the model's
-# [last layer](#generator), whose scores are sums of $D$ products, and for these its entries should
-# be small, about $1/\sqrt{D}$, or 0.04 for $D = 512$. Beside the sines and cosines, which reach 1, such
-# numbers would be lost. The factor makes word and position about equally loud.
+# The paper gives no reason for $\sqrt{D}$. Ours is that the matrix can have a second job, as the
+# model's [last layer](#generator), in which its rows are multiplied with vectors of width $D$ and
+# summed. For such sums its entries should be small, about $1/\sqrt{D}$, or 0.04 for $D = 512$, and
+# beside sines and cosines, which reach 1, numbers of this size would be lost. The factor brings word
+# and position to about the same size.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
 #
 # Once *hebt* has attended to *auf*, its vector holds something of both. Somebody now has to
-# conclude that this is *pick up*, and attention cannot: for given weights it only forms sums. Let
-# $a$ say whether *hebt* is there, 0 or 1, and $b$ whether *auf* is. A linear map that gives zero to
-# each of them alone gives zero to both together. But $\max(0,\, a + b - 1)$ is one for both, and
-# zero for either alone.
+# conclude that the two together mean *pick up*, and a sum of values, which is all that attention
+# returns, does not do that. Let $a$ be 1 if *hebt* is there and 0 if not, and $b$ the same for
+# *auf*. A linear map that gives zero to each of them alone gives zero to both together, whereas
+# $\max(0,\, a + b - 1)$ is one for both, and zero for either alone.
 #
 # The feed-forward network has $d_\text{ff}$ such units, each with weights of its own, and works on
 # every position separately: it widens the vector from $D$ to $d_\text{ff}$, sets negative entries
@@ -1178,8 +1163,8 @@ class Embeddings(nn.Module):
 #
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
 #
-# The paper takes $d_\text{ff} = 4D$. Half as wide translates worse and twice as wide better, at the
-# price of more parameters. (§3.3; Table 3, rows C)
+# The paper takes $d_\text{ff} = 4D$; half as wide translates worse, and twice as wide better, with
+# more parameters. (§3.3; Table 3, rows C)
 
 
 # %% tags=["bare"]
@@ -1202,9 +1187,9 @@ class PositionwiseFeedForward(nn.Module):
 #
 # The paper's encoder is a stack of twelve **sub-layers**: attention and a feed-forward network, six
 # times over. What becomes of words on their way through it, and of the gradient on its way back? To
-# find out we need fresh weights. The paper names no rule for them, and we take the common one of Xavier
-# Glorot, which was derived for stacks of linear maps, where it keeps the variance of signals and
-# gradients about the same. Biases start at zero.
+# find out we need fresh weights. The paper names no rule for them, and we take the common one of
+# Xavier Glorot, which draws them at random, the smaller the wider a map is, so that a stack of linear
+# maps would keep signals and gradients at about the same size. Biases start at zero.
 
 
 # %% tags=["bare"]
@@ -1219,11 +1204,11 @@ def start_weights(module: nn.Module) -> nn.Module:
 
 
 # %% [markdown]
-# Ten random words pass through 12 fresh sub-layers, then through 48, each reading what the one
-# before it has written, and are compared with random targets at the end. We look at the gradient
-# that arrives at the last and at the first sub-layer, and at the words behind the last: how *alike*
-# they are (the mean cosine between one and the others, 1 if all point the same way), and the *size*
-# of their entries (the root of the mean square, 1 at the start).
+# Ten random words pass through 12 fresh sub-layers, and in a second run through 48, each reading
+# what the one before it has written. At the end they are compared with random targets. The table
+# shows the gradient that arrives at the output of the last and of the first sub-layer, and what has
+# become of the words: how *alike* they are (the mean cosine between one and the others, 1 if all
+# point the same way), and the *size* of their entries (root mean square, 1 at the start).
 
 
 # %%
@@ -1254,12 +1239,11 @@ def sublayers_that_replace():
 
 
 # %% [markdown]
-# Two things have gone wrong. The signal fades, since a ReLU and an average both shrink what passes, and
-# so does the gradient on its way back: fiftyfold in the shallow stack and ten-millionfold in the deep
-# one, whose first sub-layers hear almost nothing (**vanishing gradients**). And the words have become
-# one word. Attention hands out averages,
-# averages of averages are more alike still, and in the end no word knows which one it was or where
-# it stood.
+# Two things have gone wrong. The signal fades, since a ReLU and an average both shrink what passes,
+# and so does the gradient on its way back, fiftyfold in the shallow stack and ten-millionfold in the
+# deep one, whose first sub-layers can hardly learn (**vanishing gradients**). And the words have
+# become one word: attention hands out averages, averages of averages are more alike still, and with
+# a cosine of 1.000 nobody can tell any more which word stood where.
 #
 # The remedy is a plus sign. Let every sub-layer *add* its output to what it has read:
 
@@ -1273,9 +1257,9 @@ def sublayers_that_add():
 # %% [markdown]
 # The gradient no longer fades, and behind twelve sub-layers the words can still be told apart. The
 # sum $x + \mathrm{Sublayer}(x)$ is a **residual connection** ([He et al.,
-# 2016](https://arxiv.org/abs/1512.03385)). It asks that all embeddings and sub-layers have outputs
-# of the same width $D$. (§3.1) What runs past the sub-layers, while each adds its share, is the
-# **residual stream**.
+# 2016](https://arxiv.org/abs/1512.03385)), and it requires that all embeddings and sub-layers have
+# outputs of the same width $D$. (§3.1) The vectors that run past the sub-layers, while each adds its
+# share, are called the **residual stream**.
 #
 # A word keeps its identity because its own vector stays in the sum. The gradient survives because
 #
@@ -1283,16 +1267,16 @@ def sublayers_that_add():
 # <!-- code: none -->
 #
 # Backpropagation multiplies such factors, one for each sub-layer. Multiply out $(I + f_1')(I +
-# f_2')\cdots$, and one of the terms is $I$: a path from the loss to the first sub-layer on which
-# nothing is lost, however deep the stack is.
+# f_2')\cdots$, and one of the terms is $I$: the loss reaches the first sub-layer on one path at
+# least undiminished.
 #
 # <a id="layer-norm"></a>
 # ## Layer normalization
 #
-# The plus sign overdoes it. Behind 48 sub-layers, entries of size 1 have grown to 48,000, and the
-# gradient, which used to vanish, explodes. Each sub-layer adds in proportion to what it reads,
-# hence the stream grows exponentially with depth. The last ones shout down what the first ones
-# wrote, words become alike again, and scores made of such vectors saturate the softmax.
+# Look at the second row of that table once more. Behind 48 sub-layers, entries of size 1 have grown
+# to 48,000, and the gradient, which used to vanish, explodes. Each sub-layer adds in proportion to
+# what it reads, hence the stream grows exponentially with depth; the words are alike again, because
+# all that has been added outweighs what they were at first.
 #
 # **Layer normalization** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) brings a vector back
 # to a fixed size. It shifts the entries of each position to mean zero and scales them to variance
@@ -1304,8 +1288,8 @@ def sublayers_that_add():
 # \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2
 # \end{gathered}$$
 #
-# Here $\odot$ multiplies entry by entry, and the tiny *eps* avoids a division by zero. Other
-# positions and the rest of the batch play no part.
+# Here $\odot$ multiplies entry by entry, and the tiny *eps* avoids a division by zero. Every
+# position is normalized by itself.
 
 
 # %%
@@ -1346,14 +1330,12 @@ def sublayers_with_norms():
 
 
 # %% [markdown]
-# Both orders tame the stream. In post-norm its size stays at one. In pre-norm $n$ sub-layers that each
-# added about the same to the *squared* size would make it grow like $n$, and the size like $\sqrt n$;
-# here it grows a little faster, from 2.2 to 5.4 in four times the depth, because averages of words that
-# have become alike are larger. The orders differ in what becomes of a word. In post-norm its share of
-# the stream shrinks with every norm, since what is added always meets a stream of size one, and behind
-# 48 sub-layers the words are one again; in pre-norm not quite. How differently the two train, and why
-# we put the norm first, is told in [Part 3](#warm-up-and-norm); `norm_first=False` gives the paper's
-# order.
+# Both orders tame the stream, each in its own way. In post-norm every sum is brought back to size
+# one, old and new alike, so that a word's own share shrinks with every norm, and behind 48 sub-layers
+# all words are one again. In pre-norm nothing is taken back. The stream grows, though slowly, from
+# 2.2 to 5.4 in four times the depth (with terms that know nothing of each other, four times as many
+# sub-layers would double it), and words can still be told apart. We put the norm first, for a reason
+# that shows [in training](#warm-up-and-norm); `norm_first=False` gives the paper's order.
 #
 # <a id="dropout"></a>
 # ## Dropout
@@ -1361,10 +1343,10 @@ def sublayers_with_norms():
 # **Dropout** ([Srivastava et al., 2014](https://jmlr.org/papers/v15/srivastava14a.html)) is the
 # last ingredient. In training it sets random entries to zero and scales up the rest to keep the
 # mean: at a rate of one half, eight ones might become 2, 0, 0, 2, 2, 0, 2, 0. A model that can
-# never rely on any single number finds it harder to memorize its training data
-# ([*overfitting*](#evaluation)). In eval mode nothing is dropped. The paper applies dropout to the
-# output of each sub-layer, before the sum, and to the sum of embedding and position. (§5.4)
-# `make_model` also applies it to attention weights and inside the feed-forward network.
+# never rely on any single number finds it harder to learn its training data by heart. When it is
+# used, after `model.eval()`, nothing is dropped. The paper applies dropout to the output of each
+# sub-layer, before the sum, and to the sum of embedding and position. (§5.4) `make_model` also
+# applies it to attention weights and inside the feed-forward network.
 #
 # `SublayerConnection` puts a norm before a sub-layer, and dropout and the plus sign behind it:
 
@@ -1441,39 +1423,29 @@ class DecoderLayer(nn.Module):
 # The tests compare both layers with PyTorch's, in both norm orders, with masks and dropout: they
 # are equal.
 #
-# A stack is a loop over $N$ layers. In pre-norm nothing has normalized the stream on its way, and
-# at the end it would be $\sqrt{n}$ times too large; one last norm sets it right.
-# That matters for the memory most of all, because cross-attention normalizes what asks but not what
-# answers. Post-norm needs none, as its last step is a norm already.
+# A stack is a loop over $N$ layers, the same for encoder and decoder. In pre-norm nothing has
+# normalized the stream itself on its way, which is why one last norm follows the loop. The memory
+# needs it most, because the norm in front of cross-attention is for the queries only. Post-norm
+# can do without, as its last step is a norm already.
 
 
 # %% tags=["bare"]
 class Encoder(nn.Module):
-    """N encoder layers, then perhaps a norm: (B, S, D) -> (B, S, D)."""
+    """N layers, then perhaps a norm: (B, S, D) -> (B, S, D)."""
 
-    def __init__(self, layer: EncoderLayer, N: int, norm: nn.Module | None = None):
+    def __init__(self, layer: nn.Module, N: int, norm: nn.Module | None = None):
         super().__init__()
         self.layers = clones(layer, N)
         self.norm = norm or nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, *others) -> Tensor:
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, *others)  # masks and, for a decoder layer, the memory
         return self.norm(x)
 
 
-class Decoder(nn.Module):
-    """N decoder layers, then perhaps a norm: (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, layer: DecoderLayer, N: int, norm: nn.Module | None = None):
-        super().__init__()
-        self.layers = clones(layer, N)
-        self.norm = norm or nn.Identity()
-
-    def forward(self, x, memory, src_mask, tgt_mask) -> Tensor:
-        for layer in self.layers:
-            x = layer(x, memory, src_mask, tgt_mask)
-        return self.norm(x)
+class Decoder(Encoder):
+    """The same loop, over decoder layers: (B, T, D) -> (B, T, D)."""
 
 
 # %% [markdown]
@@ -1482,9 +1454,9 @@ class Decoder(nn.Module):
 #
 # The decoder ends in a vector of width $D$ for each position. A last linear map turns it into one
 # score for each token of the vocabulary, the **logits**, and a softmax turns these into
-# probabilities. (§3.4) We keep their logarithms: fifty tokens with a probability of 0.1 each have
-# the product $10^{-50}$, which a 32-bit number rounds to zero, while the sum of the logarithms is
-# an ordinary −115.
+# probabilities. (§3.4) We keep their logarithms. The probability of a sentence is a product, and for
+# fifty tokens of 0.1 each it is $10^{-50}$, which a 32-bit number rounds to zero, while the sum of the
+# logarithms is an ordinary −115.
 
 
 # %% tags=["bare"]
@@ -1509,9 +1481,9 @@ class Generator(nn.Module):
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
 # <a id="figure-architecture"></a>
-# **Figure.** The whole model, as in the paper's Figure 1 but with the norms first. The shape never
-# changes from layer to layer. Each sub-layer adds what it computes to the stream that runs past it,
-# and only attention moves anything from one position to another.
+# **Figure.** The whole model, as in the paper's Figure 1 but with the norms first. Each sub-layer adds
+# what it computes to the stream that runs past it, and only attention moves anything from one
+# position to another.
 #
 # `EncoderDecoder` connects them. The generator stays outside `forward`: training needs it at every
 # position, decoding only at the last, and with a real vocabulary it is by far the widest layer.
@@ -1550,61 +1522,78 @@ class EncoderDecoder(nn.Module):
 # ## The whole model
 #
 # `make_model` builds all of it from seven arguments: the sizes of two vocabularies and five of the
-# settings in the paper's Table 3, whose base model has the default sizes. What follows the star is for later, and [Part
-# 10](#exchange) puts other classes in the place of ours.
+# settings in the paper's Table 3, whose base model has the default sizes.
 
 
 # %% tags=["bare"]
 def make_model(
-    src_vocab,
-    tgt_vocab,
-    N=6,
-    d_model=512,
-    d_ff=2048,
-    h=8,
-    dropout=0.1,
-    *,
-    norm_first=True,
-    share_embeddings=False,
-    max_len=5000,
-) -> EncoderDecoder:
+    src_vocab, tgt_vocab, N=6, d_model=512, d_ff=2048, h=8, dropout=0.1,
+    *, norm_first=True, share_embeddings=False, max_len=5000,
+) -> EncoderDecoder:  # fmt: skip
     """A Transformer with fresh weights; the default sizes are the base model of Table 3.
 
     `max_len` is the longest sequence. ValueError if vocabularies of different sizes are to share
     one matrix.
     """
     if share_embeddings and src_vocab != tgt_vocab:
-        sizes = f"{src_vocab} and {tgt_vocab}"
-        raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
+        raise ValueError(f"one matrix needs one vocabulary, got {src_vocab} and {tgt_vocab} words")
     # Every layer gets copies of these parts, so encoder and decoder share no weights.
     self_attn = MultiHeadedAttention(h, d_model, dropout)
     src_attn = MultiHeadedAttention(h, d_model, dropout)
     ff = PositionwiseFeedForward(d_model, d_ff, dropout)
     source_layer = EncoderLayer(d_model, self_attn, ff, dropout, norm_first)
     target_layer = DecoderLayer(d_model, self_attn, src_attn, ff, dropout, norm_first)
-    of_source, of_target = (layer_norm(d_model) if norm_first else None for _ in range(2))
+    position = PositionalEncoding(d_model, dropout, max_len)
     model = EncoderDecoder(
-        Encoder(source_layer, N, of_source),
-        Decoder(target_layer, N, of_target),
-        nn.Sequential(
-            Embeddings(d_model, src_vocab), PositionalEncoding(d_model, dropout, max_len)
-        ),
-        nn.Sequential(
-            Embeddings(d_model, tgt_vocab), PositionalEncoding(d_model, dropout, max_len)
-        ),
+        Encoder(source_layer, N, layer_norm(d_model) if norm_first else None),
+        Decoder(target_layer, N, layer_norm(d_model) if norm_first else None),
+        nn.Sequential(Embeddings(d_model, src_vocab), copy.deepcopy(position)),
+        nn.Sequential(Embeddings(d_model, tgt_vocab), copy.deepcopy(position)),
         Generator(d_model, tgt_vocab),
     )
     start_weights(model)
     if share_embeddings:
-        matrix = model.tgt_embed[0].lut.weight
-        model.src_embed[0].lut.weight = matrix
-        model.generator.proj.weight = matrix
+        model.src_embed[0].lut.weight = model.generator.proj.weight = model.tgt_embed[0].lut.weight
     return model
 
 
 # %% [markdown]
-# Let an untrained model read our sentence, whose eight words are numbered from 0 to 7, and write
-# eight words of English:
+# Follow one batch from end to end: three sentences of eight tokens, and translations of seven, of
+# which the decoder reads the first six and must predict the last six.
+
+
+# %%
+@example
+def one_batch_from_ids_to_a_loss():
+    model = make_model(12, 11, N=2, d_model=16, d_ff=32, h=4).eval()
+    src = torch.randint(12, (3, 8))  # ids of a vocabulary of 12
+    tgt = torch.randint(11, (3, 7))  # and of one of 11
+    embedded = model.src_embed(src)
+    one_layer = model.encoder.layers[0](embedded, None)
+    memory = model.encode(src, None)  # all of the encoder, with no padding to hide
+    states = model.decode(memory, None, tgt[:, :-1], subsequent_mask(6))
+    log_probs = model.generator(states)
+    of_right = log_probs.gather(2, tgt[:, 1:].unsqueeze(2))
+    rows = [
+        ("source", "(B, S)", src),
+        ("embedded, with positions", "(B, S, D)", embedded),
+        ("after one encoder layer", "(B, S, D)", one_layer),
+        ("memory, after the stack", "(B, S, D)", memory),
+        ("target, as read", "(B, T)", tgt[:, :-1]),
+        ("decoder states", "(B, T, D)", states),
+        ("log-probabilities", "(B, T, V)", log_probs),
+        ("those of the right tokens", "(B, T, 1)", of_right),
+        ("loss, their negative mean", "()", -of_right.mean()),
+    ]
+    shapes = [(name, axes, str(tuple(x.shape))) for name, axes, x in rows]
+    return table(shapes, ["tensor", "axes", "shape"], f"loss {rows[-1][2]:.2f}")
+
+
+# %% [markdown]
+# A layer returns the shape that it was given, which is why layers can be stacked. The lengths 8 and
+# 6 never mix, except inside cross-attention. Guessing among eleven tokens would give a loss of
+# $\log 11 = 2.40$, and random weights do worse than that, because they have preferences. You can hear
+# them when the model reads our eight words, numbered from 0 to 7, and writes eight words of English:
 
 
 # %%
@@ -1622,13 +1611,10 @@ def an_untrained_model_babbles():
 
 
 # %% [markdown]
-# Every part is in its place, and *up a girl lifts up a a a* is what it has to say, because all
-# weights are random. [Part 3](#training) trains them.
-#
 # <a id="behaviour"></a>
-# Some properties hold for any weights, and the tests check them on a tiny model: padding changes no
-# output, without positions the encoder can tell no order, and no output depends on a later target
-# token.
+# *Up a girl lifts up a a a*: every part is in its place, and none has learnt anything. What holds for
+# any weights, the tests check on a tiny model: padding changes no output, and neither does a later
+# target token.
 
 
 # %% tags=["hide-input"]
@@ -1668,12 +1654,16 @@ def parameters_beside_table_3():
 # embeddings and the generator, with $37{,}000 \cdot 512$ numbers each, or 18.9 million. The paper
 # has one such matrix, in which a token has one row, wherever it is read or written. (§3.4) With
 # `share_embeddings=True` so have we, and both models come within three per cent of the paper's.
-# What else that gains, and what it costs, is for [Part 7](#one-matrix).
 #
-# **The bare model.** The model and its training, stripped of prose and checks, are also one file,
-# `docs/transformer.py`. Run it, and it trains a model on the copy task of [Part 4](#copy-task).
+# **The bare model.** The model and a training loop are also one file of fewer than 400 lines,
+# `docs/transformer.py`, without prose and checks. Run it, and it learns to copy sequences.
 #
 # <!-- the bare model -->
+#
+# **You can now** build the paper's Transformer from its parts, say what each receives and returns,
+# and count its parameters. You have seen what goes wrong without positions (no order), without
+# residual connections (no gradient, one word) and without norms (a stream that explodes). What the
+# feed-forward network is for, only a trained model can show.
 #
 # <a id="try-model"></a>
 # ## Try it
@@ -1727,10 +1717,9 @@ def a_training_run_in_a_dozen_lines():
 
 # %% [markdown]
 # Each pass through the loop is one **update**. The *forward pass* computes log-probabilities, and
-# the *loss* is the mean of $-\log p$ over the right words. Guessing among eleven words would cost
-# $\log 11 = 2.4$; the fresh model does worse, since random weights have opinions, too, and by
-# update 100 hardly anything is left to pay. The *backward pass* computes the gradient, the
-# *optimizer* takes a small step against it, and the gradient is reset.
+# the *loss* is the mean of $-\log p$ over the right words, as in Part 2. The *backward pass*
+# computes the gradient, the *optimizer* takes a small step against it, and the gradient is reset. By
+# update 100 the loss is close to zero: the model has learnt its sentence.
 #
 # <a id="teacher-forcing"></a>
 # ## Teacher forcing
@@ -1761,21 +1750,23 @@ def what_the_decoder_reads():
 
 # %% [markdown]
 # With the true words in front of it, the model makes one mistake in nine: after the second *a* it
-# expects *little* once more. (We chose a seed in which it does.) When it reads its own words it makes the same mistake, but then has to
-# go on from *a little*, for which it knows only one way. It never gets out of the circle.
+# expects *little* once more. (We chose a seed in which it does.) When it reads its own words it makes
+# the same mistake, but then has to go on from *a little*, for which it knows only one way, and runs
+# in a circle.
 #
-# Training on this would be hard, because from the first wrong word on the target continues a sentence
-# that is not there. **Teacher forcing**, that is, feeding in the true words, keeps every
-# question answerable, and since no question has to wait for an answer, all of them are asked in one
-# pass. At inference, however, the model meets its own mistakes for the first time.
+# Training on its own words would be hard, because from the first wrong one on the target continues a
+# sentence that is not there. Under **teacher forcing** the decoder reads the true words, and since
+# none of them has to be written first, a single pass asks about all positions. The difference remains
+# that at inference the model does read its own words, mistakes included; it is called **exposure
+# bias**.
 #
 # <a id="batches"></a>
 # ## Batches and masks
 #
 # Sentences come in all lengths, whereas tensors are rectangular. To learn from several sentences at
-# once, we fill the shorter ones up with padding and hide the padding from attention and loss. It is
+# once, we fill up the shorter ones with a padding token, and hide it from attention and loss. It is
 # one of the four special tokens with which every vocabulary begins: start, end, padding, and a
-# stand-in for unknown words.
+# stand-in for unknown words. Watch the short sentence in this batch of two:
 
 
 # %% tags=["bare"]
@@ -1810,16 +1801,17 @@ def masks_of_a_short_sentence():
 
 
 # %% [markdown]
-# These are the masks of the second sentence. One row is enough for the source, (1, S), because
-# padding is closed to all queries alike, whereas in the target each query has a future of its own,
-# hence a row each, (T, T). The seven of `ntokens` are the real tokens to predict in both sentences.
+# The source mask of the second sentence is one row, (1, S), because its padding is closed to all
+# queries alike. The target mask has a row for each query, (T, T), since each has a future of its own;
+# in the last two rows padding is closed as well. To be predicted are five real tokens in the first
+# sentence and two in the second, and `ntokens` counts them.
 #
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
 #
-# The loss of the dozen lines is the *cross-entropy*, $-\log p$ of the right word. Take seven words,
-# one of them right, and let gradient descent lower this loss again and again by moving the words'
-# scores. How far does the right score run ahead of the others?
+# The loss so far, $-\log p$ of the right word, is called *cross-entropy*. Take seven words, one of
+# them right, and let gradient descent lower this loss again and again by moving the seven scores. How
+# far does the right score run ahead of the others?
 
 
 # %%
@@ -1843,38 +1835,37 @@ def a_lead_that_grows():
 
 
 # %% [markdown]
-# Ten times the work buys another 2.5, ten times more another 2.3, and so on without end, because
-# the loss reaches zero only where the probability is one, and no lead is large enough for that. A
-# model that trains long enough spends its strength on being surer of what it knows.
+# Ten times as many steps add 2.5 to the lead, ten times more another 2.3, and so on without end,
+# because the loss reaches zero only where the probability is one, and no lead is large enough for
+# that.
 #
 # **Label smoothing** asks for less: the target gives the right word $1-\epsilon$ and shares
-# $\epsilon$ among the others. With $\epsilon = 0.1$ the model becomes less sure, which costs it
-# perplexity, and yet accuracy and [BLEU](#bleu) improve. (§5.4)
+# $\epsilon$ among the others. With the paper's $\epsilon = 0.1$ the model becomes less sure, and yet
+# its accuracy and its translations improve. (§5.4)
 #
-# There is more than one way to share. [Szegedy et al. (2016)](https://arxiv.org/abs/1512.00567),
-# whom the paper cites, spread $\epsilon$ over all words, so that the right one ends with
-# $1-\epsilon+\epsilon/V$. We do as the first edition of this text did: padding gets nothing, and
-# each of the other $V-2$ wrong words gets $s = \epsilon/(V-2)$. The loss is the cross-entropy to
-# this target $t$:
+# There is more than one way to share. [Szegedy et al. (2016)](https://arxiv.org/abs/1512.00567), whom
+# the paper cites, spread $\epsilon$ over all words, so that the right one ends with
+# $1-\epsilon+\epsilon/V$. We do as the first edition of this text did: padding gets nothing, and each
+# of the other $V-2$ wrong words gets $s = \epsilon/(V-2)$. The loss is the cross-entropy to this
+# target $t$:
 #
 # $$-\sum_v t_v \log p_v \;=\; -(1-\epsilon) \log p_\text{right} \;-\; s \sum_{v \text{ other}} \log p_v.$$
 # <!-- code: LabelSmoothing -->
 #
 # <details><summary>Why does the code subtract an entropy?</summary>
 #
-# Even a model with $p = t$ cannot bring this sum to zero. Its lowest value is the *entropy* of the
-# target, $\mathrm{H}(t) = -\sum_v t_v \log t_v$, which no training can change. We subtract it, so
-# that a perfect model costs nothing. What remains is the *Kullback–Leibler (KL) divergence* between
-# $t$ and $p$, whose gradients are those of the cross-entropy.
+# The lowest value of this sum is the *entropy* of the target, $\mathrm{H}(t) = -\sum_v t_v \log t_v$,
+# at $p = t$, and no training can change it. What remains without it is the *Kullback–Leibler (KL)
+# divergence* between $t$ and $p$, which is zero for a perfect model and has the same gradients.
 #
 # </details>
 
 
-# %% tags=["bare"]
+# %%
 class LabelSmoothing(nn.Module):
     """KL divergence to the smoothed target (§5.4), summed over positions.
 
-    log_probs (..., size), target (...) -> scalar. A target of `padding_idx` costs nothing.
+    log_probs (..., size), target (...) -> scalar. A target of `padding_idx` adds nothing.
     """
 
     def __init__(self, size: int, padding_idx: int, smoothing: float = 0.0):
@@ -1902,14 +1893,13 @@ def a_lead_that_comes_to_rest():
 
 
 # %% [markdown]
-# The lead settles at $\log(0.9/0.02) = 3.81$, where the right word has a probability of 0.9 and each
-# of the five others that are not padding 0.02. Being surer would cost more.
+# The lead comes to rest at $\log(0.9/0.02) = 3.81$, where the right word has a probability of 0.9 and
+# each of the five others that are not padding has 0.02.
 #
 # <a id="loss"></a>
 # `SimpleLossCompute` applies the generator to the decoder's states, then the loss function, or
 # *criterion*. It returns the loss summed over real tokens, for reports, and that sum divided by the
-# number of real tokens in the update, so that every token pulls at the weights with the same force,
-# however much padding stands beside it.
+# number of real tokens, so that every token counts the same, however much padding stands beside it.
 
 
 # %% tags=["bare"]
@@ -1921,7 +1911,8 @@ class SimpleLossCompute:
         self.criterion = criterion
 
     def __call__(self, states: Tensor, target: Tensor, ntokens: float) -> tuple[Tensor, Tensor]:
-        loss_sum = self.criterion(self.generator(states), target)
+        log_probs = self.generator(states)  # (B, T, V)
+        loss_sum = self.criterion(log_probs.flatten(0, -2), target.flatten())
         return loss_sum.detach(), loss_sum / ntokens
 
 
@@ -1929,8 +1920,9 @@ class SimpleLossCompute:
 # <a id="schedule"></a>
 # ## Optimizer and schedule
 #
-# Give **Adam** ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)) parameters with three kinds
-# of gradients, and watch how far it moves them, measured in learning rates:
+# The paper trains with **Adam** ([Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980)). (§5.3) Give
+# it parameters with three kinds of gradients (always 1, always 0.001, and random numbers around
+# zero), and watch how far one step moves them, measured in learning rates:
 
 
 # %%
@@ -1949,10 +1941,10 @@ def steps_of_adam():
 
 
 # %% [markdown]
-# A gradient of 0.001 moves its parameter as far as one of 1. Adam does not care how large gradients
-# are, only how well they agree from batch to batch: where they are nothing but noise, the step
-# shrinks to a fifth. It takes a while to find out, though. At step 1 noise moves a parameter as far
-# as anything else.
+# A gradient of 0.001 moves its parameter as far as one of 1. What counts is not how large gradients
+# are, but how well they agree from batch to batch: where they are nothing but noise, the step shrinks
+# to a fifth. Adam needs some steps to find that out, however, and at step 1 noise moves a parameter as
+# far as anything else.
 #
 # All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$
 # of their squares. Both start at zero, and the powers of $\beta_1$ and $\beta_2$ correct for this start:
@@ -1972,10 +1964,10 @@ def steps_of_adam():
 # During the **warm-up**, the first 4,000 steps, the second term of the minimum is the smaller one
 # and rises in a straight line; from then on it is the first, which falls slowly. (§5.3)
 #
-# The base model's rate peaks at $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. We add a *factor* that
-# scales the whole curve: with 0.5, a width of 64 and a warm-up of 200, as in [Part 4](#copy-task),
-# the peak is 0.0044. Why an inverse square root, the paper does not say. That the rate falls at all
-# keeps the noise of single batches from pushing a good model around.
+# The base model's rate peaks at $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. Why the rate falls as an
+# inverse square root, the paper does not say; that it falls keeps the noise of single batches from
+# pushing a good model around. We add a *factor* that scales the whole curve. With 0.5, a width of 64
+# and a warm-up of 200, as in Part 4, the peak is 0.0044.
 
 
 # %% tags=["bare"]
@@ -1991,9 +1983,8 @@ def make_optimizer(model, factor: float, warmup: int, schedule=rate, optimizer=N
     Another optimizer needs a learning rate of 1, which the schedule multiplies.
     """
     size = model.generator.proj.in_features
-    optimizer = optimizer or torch.optim.Adam(
-        model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True
-    )
+    adam = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
+    optimizer = optimizer or torch.optim.Adam(model.parameters(), **adam)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda updates: schedule(updates + 1, size, factor, warmup)
     )
@@ -2019,9 +2010,10 @@ def three_schedules_figure():
 # <a id="warm-up-and-norm"></a>
 # ## Warm-up and the place of the norm
 #
-# Is the warm-up needed? We trained models with four layers per stack to copy sequences ([Part
-# 4](#copy-task)), pre-norm and post-norm, under two schedules that coincide after update 200. Until
-# then one climbs, like the paper's, and the other stays at its peak.
+# Is the warm-up needed? We trained models with four layers per stack to read a sequence of ten random
+# symbols and write the same sequence, with the norm before and after the sub-layers, under two
+# schedules that coincide after update 200: the paper's, `rate(step, …)`, which climbs until then, and
+# `rate(max(step, 200), …)`, which begins at the peak.
 
 
 # %% tags=["hide-input"]
@@ -2048,10 +2040,10 @@ published("warmups")
 # <a id="figure-warmups"></a>
 # **Figure.** Loss at the end of 400 updates with 32 sequences each, by peak learning rate. Each
 # point is one run, the mean of its last ten updates; there are seven rates with three seeds each.
-# The dashed line is $\log 12 = 2.48$: eleven tokens and the end, all equally likely.
+# The dashed line is $\log 12 = 2.48$, the loss of a model that knows nothing: eleven symbols and the
+# end, all equally likely.
 #
-# We say that a rate *works* if all three seeds end with a loss below 0.5. The highest rate that
-# works:
+# Let a rate *work* if all three seeds end with a loss below 0.5. The highest of the seven that works:
 #
 # <!-- results: highest-rates -->
 #
@@ -2062,18 +2054,19 @@ published("warmups")
 #
 # <!-- end of results: highest-rates -->
 #
-# With the warm-up both orders bear higher rates. Without it post-norm works at none of ours: at the
-# lowest, 0.001, one seed of three gets below 0.5 and the others narrowly miss it.
+# With the warm-up both orders bear higher rates. Without it post-norm works at none of ours, although
+# at the lowest, 0.001, one seed of three gets below 0.5 and the others narrowly miss it.
 #
 # There are two suspects. One is Adam, whose mean $v$ looks back over some fifty batches, but has
-# seen one at the first update. As the table of its steps shows, every parameter then moves by the
-# full rate, whether its gradient means something or not. A warm-up keeps these blind steps short.
+# seen only one at the first update. As the table of its steps shows, every parameter then moves by
+# the full rate, whether its gradient means something or not, and a warm-up keeps these blind steps
+# short.
 #
-# But both orders have the same Adam, and so the other suspect is the norm. Add two independent
-# terms of variance one, and the variance doubles; a norm that follows the sum then divides by
-# $\sqrt 2$, on the way forward the signal, and on the way back the gradient. In post-norm the
-# gradient has to pass every norm between the loss and a layer, whereas in pre-norm there is a way
-# around them. These are its sizes in the layers of fresh decoders:
+# Both orders have the same Adam, however, and yet differ. The other suspect is the norm. Add two
+# independent terms of variance one, and the variance doubles; a norm behind the sum then divides by
+# $\sqrt 2$, the signal on the way forward and the gradient on the way back. In post-norm the
+# gradient has to pass every norm between the loss and a layer, whereas in pre-norm the residual stream
+# leads around them. These are its sizes in the layers of fresh decoders:
 
 
 # %%
@@ -2091,49 +2084,47 @@ def gradients_of_fresh_decoders():
 
 
 # %% [markdown]
-# In pre-norm the first layer gets half as much again as the last, in post-norm a ninth of it.
-# (Fifteen norms lie between them, but the factor of each is nearer to one than $\sqrt 2$, because a
-# fresh sub-layer adds less than there is already, and some of the gradient returns through it.)
-#
-# Adam, which divides by the size of a gradient, hides this difference: the first layer moves as far as
-# the last, and at the first update just as blindly. What exactly post-norm cannot bear is still
-# debated: [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near
-# the output, [Liu et al. (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes
-# in all layers add up. Our figure shows that the harm is done in the first 200 updates, and that with
-# a warm-up pre-norm bears four times the rate of post-norm. It is our default; which order is better
-# when both are tuned, the figure does not say.
+# In pre-norm the first layer gets half as much again as the last, in post-norm a ninth of it. Is that
+# what post-norm cannot bear? Not simply, since Adam divides by the size of a gradient and moves the
+# first layer as far as the last. The question is still debated: [Xiong et al.
+# (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near the output, [Liu et al.
+# (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes in all layers add up. Our
+# figure shows that the first 200 updates decide, and that after a warm-up pre-norm bears four times
+# the rate of post-norm. That is why it is our default, although the figure does not say which order is
+# better when both are tuned.
 #
 # <a id="loop"></a>
 # ## The training loop
 #
-# Put the pieces of the last sections into the dozen lines, and they train on any number of batches:
+# Put a criterion, a schedule and batches into the dozen lines, and they train on any data:
 
 
-# %%
-def train_on(batches, model, loss_compute, optimizer, scheduler) -> None:
-    """One update for each batch."""
+# %% tags=["bare"]
+def train_on(batches, model, loss_compute, optimizer, scheduler) -> list[float]:
+    """One update for each batch; the loss of each."""
+    losses = []
     for batch in batches:
         states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-        _, loss = loss_compute(states, batch.tgt_y, batch.ntokens)
+        loss_sum, loss = loss_compute(states, batch.tgt_y, batch.ntokens)
         loss.backward()
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
+        losses.append(loss_sum.item() / batch.ntokens)
+    return losses
 
 
 # %% [markdown]
-# `run_epoch`, which trains every model from here on, is this loop with three additions. It keeps
-# count in a `TrainState`. With `mode="eval"` it computes the loss and changes nothing. And it can
-# let `accum_iter` batches share an update, for when one large batch does not fit into memory:
-# PyTorch adds up gradients until `zero_grad` clears them (**gradient accumulation**). If each loss
-# were divided by the tokens of its own batch, the tokens of a short batch would weigh more than
-# those of a long one, so all are divided by the tokens of the whole update.
-#
-# `clip`, the largest norm that a gradient may have, and `autocast`, which lets the forward pass
-# compute in 16 bits, are for [the engine room](#engine-room).
+# This loop trains the models of Part 4. Those that translate are trained by `run_epoch`, the same with
+# three additions. It keeps count in a `TrainState`. With `mode="eval"` it computes the loss and changes
+# nothing. And it can let `accum_iter` batches share an update, for when one large batch does not fit
+# into memory: PyTorch adds up gradients until `zero_grad` clears them (**gradient accumulation**). If
+# each loss were divided by the tokens of its own batch, a token of a short batch would weigh more than
+# one of a long batch, which is why all are divided by the tokens of the whole update. (`clip` limits
+# the norm of a gradient, and `autocast` lets the forward pass compute in 16 bits.)
 
 
-# %% tags=["bare"]
+# %%
 @dataclass
 class TrainState:
     """How far training has progressed."""
@@ -2204,7 +2195,8 @@ def run_epoch(
 # ## Evaluation
 #
 # A falling loss can mean that a model learns, or that it learns by heart. To tell one from the
-# other we ask about *held-out* sentences, which it never trains on, without dropout and smoothing.
+# other we ask about *held-out* sentences, which it never trains on, in eval mode and without
+# smoothing.
 
 
 # %% tags=["bare"]
@@ -2238,8 +2230,8 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 # %% [markdown]
 # `nll` is the mean negative log-likelihood of a target token, and its exponential is the
 # **perplexity**: at a perplexity of 5, a model is as unsure as if it chose among five equally
-# likely words. We try both on the model of the dozen lines, with the pair that it trains on, and
-# with a pair that leaves out the colour of the ball:
+# likely words. We try it on the model of the dozen lines, with the pair that it trains on and with
+# a pair that it never sees, which leaves out the colour of the ball:
 
 
 # %%
@@ -2256,10 +2248,10 @@ def learning_by_heart():
 
 
 # %% [markdown]
-# At a perplexity of 1.00 the model knows its pair by heart. The other one gains from that at first,
-# as most of its words are the same. But between updates 30 and 100 it gets worse, from 1.69 to
-# 2.14, while the training loss goes on falling: the more certain the model becomes that balls are
-# red, the less it can say about one that is not. This is **overfitting**.
+# A perplexity near 1 means that the model knows its pair by heart. The other pair gains from that at
+# first, as most of its words are the same. But between updates 30 and 100 it gets worse again, while
+# the training loss goes on falling: the more certain the model becomes that balls are red, the less
+# it can say about one that is not. This is **overfitting**.
 #
 # A real training may show the same from *epoch* to epoch (one pass over the training data). The
 # loss on held-out sentences, the *validation loss*, falls and may later rise, so one keeps the
@@ -2267,9 +2259,8 @@ def learning_by_heart():
 # `warmup` by validation, too. The final score then needs a third set, the *test set*, which has
 # played no part in any choice.
 #
-# What does a falling loss look like in words? We stopped a translator like that of [Part
-# 7](#recipe) at several moments of a short training, and asked it for *Ein kleines Mädchen hebt
-# einen roten Ball auf* in English:
+# And what does a falling loss look like in words? We stopped a small translator at several moments of
+# a short training, and asked it for *Ein kleines Mädchen hebt einen roten Ball auf* in English:
 
 
 # %% tags=["hide-input"]
@@ -2292,6 +2283,10 @@ def watch_it_learn():
 # weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
 # and the ball appear later, and the verb goes on changing to the end.
 #
+# **You can now** write a training loop and explain each of its lines, hide padding from attention and
+# loss, draw the paper's learning rate, and tell learning from learning by heart. You have seen that the
+# warm-up matters, and most of all if the norms stand behind the sums.
+#
 # <a id="copy-task"></a>
 # # Part 4. A first example
 #
@@ -2299,15 +2294,14 @@ def watch_it_learn():
 # ## The copy task
 #
 # Read *9 4 12 6* and write *9 4 12 6*. Nobody needs a neural network for that, which is why we
-# begin with it: there is nothing to guess and nothing to memorize, so whatever comes out wrong is
-# the fault of the model, and whatever is wrong with the model comes out. Copying is also half of
-# translating. To write the third token, a model must know which one comes third in a source that only
-# [cross-attention](#three-uses) can reach, and that takes attention and positions, though nothing
-# yet of what *hebt … auf* will ask for, where a word waits for its other half four words away.
+# begin with it: there is nothing to guess and nothing to memorize, and if a token comes out wrong, the
+# fault is with the model. Yet the task takes what a translator needs first. To write the third token,
+# the model must find the third token in a source that only [cross-attention](#three-uses) can reach,
+# and for that it has to use positions.
 
 
 # %% tags=["bare"]
-COPY_VOCAB = 15  # four special tokens and eleven to copy
+COPY_VOCAB = 15  # four special tokens, 0 to 3, and eleven to copy, 4 to 14
 
 
 def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
@@ -2322,25 +2316,15 @@ def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterat
         yield Batch(src, F.pad(started, (0, 1), value=END))
 
 
-# %%
-@example
-def a_sequence_to_copy():
-    batch = next(data_gen(COPY_VOCAB, 1, 1))
-    parts = {"source": batch.src, "decoder reads": batch.tgt, "must predict": batch.tgt_y}
-    return {name: ids[0].tolist() for name, ids in parts.items()}
-
-
 # %% [markdown]
-# Between the start, 0, and the end, 1, stand ten of eleven symbols, numbered from 4 to 14.
-#
 # <a id="greedy-decoding"></a>
 # ## Greedy decoding
 #
 # The untrained model of [Part 2](#make-model) babbled by taking the most likely token, appending it
-# and running the decoder again. This is **greedy decoding**. For a whole batch the function needs
-# to know two things more, which are what `ended` keeps: a row that has written its end gets padding
-# from then on, and no row may write for ever. Each step recomputes all earlier positions, until
-# [Part 7](#cached-decoding) stops doing so.
+# and running the decoder again. This is **greedy decoding**. In a batch some rows end before others,
+# which is what `ended` keeps track of: a row that has written its end token, or reached the longest
+# length, gets padding from then on. (Each step computes all earlier positions anew; a
+# [cache](#cached-decoding) will avoid that.)
 
 
 # %% tags=["bare"]
@@ -2394,22 +2378,17 @@ def a_copy_before_training():
 
 
 # %% [markdown]
-# It writes the end and nothing else, as if it knew that it had nothing to say yet. (With another
+# It writes the end, 1, and nothing else, as if it knew that it had nothing to say yet. (With another
 # seed it babbles, like the one in Part 2.)
-#
-# Even a trained model meets something here that it has never met in training. There the decoder
-# reads the true tokens, here it reads its own, mistakes included; the mismatch is called **exposure
-# bias**.
 #
 # <a id="copy-training"></a>
 # ## Training it
 #
-# We train for 400 updates without label smoothing. After every fifty, the model copies 500
-# sequences that it has not seen before. Only an exact copy counts, and the folded function sorts
-# the others by how they fail.
+# A loss is a mean over tokens. What we want to know is how many sequences come out right, without a
+# single mistake, and if they do not, what happens instead:
 
 
-# %% tags=["hide-input"]
+# %%
 def kinds_of_copies(model, batch: Batch, wanted: Tensor | None = None) -> dict[str, int]:
     """How many sequences of a batch a model copies by greedy decoding, and how the others fail.
 
@@ -2432,18 +2411,21 @@ def kinds_of_copies(model, batch: Batch, wanted: Tensor | None = None) -> dict[s
     return {kind: found.sum().item() for kind, found in kinds.items()}
 
 
+# %% [markdown]
+# The training is the loop of Part 3 with a cross-entropy that leaves out padding, and no smoothing.
+# After every fifty updates the model copies 200 sequences that it has not trained on:
+
+
 # %% tags=["bare"]
-def train_to_copy(
-    model, make_batches: Callable, hundreds: int = 8, each: int = 100
-) -> Iterator[float]:
+def train_to_copy(model, make_batches, hundreds: int = 8, each: int = 100) -> Iterator[float]:
     """Train on random sequences; yields the mean loss of every `each` updates."""
     vocab = model.generator.proj.out_features
-    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(vocab, PAD))
+    cross_entropy = nn.NLLLoss(ignore_index=PAD, reduction="sum")
+    loss_compute = SimpleLossCompute(model.generator, cross_entropy)
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
     for _ in range(100 * hundreds // each):
         batches = make_batches(vocab, 64, each)
-        loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
-        yield loss
+        yield sum(train_on(batches, model, loss_compute, optimizer, scheduler)) / each
 
 
 # %% tags=["hide-input"]
@@ -2470,30 +2452,25 @@ def run_level() -> str:
 @example
 def train_the_copy_task():
     model = new_copy_model()
-    validation = next(data_gen(COPY_VOCAB, 500, 1))
+    validation = next(data_gen(COPY_VOCAB, 200, 1))
     rows = []
-    for loss in train_to_copy(model, data_gen, 1 if run_level() == "smoke" else 4, each=50):
+    for loss in train_to_copy(model, data_gen, 1 if run_level() == "smoke" else 3, each=50):
         exact = kinds_of_copies(model, validation)["copied"]
         rows.append((50 * len(rows) + 50, loss, exact, one_copy(model, validation)))
     TRAINED["train_the_copy_task"] = model
     reads = " ".join(map(str, validation.src[0].tolist()))
-    return table(rows, ["updates", "loss", "exact of 500", f"of {reads} it makes"])
+    return table(rows, ["updates", "loss", "exact of 200", f"of {reads} it makes"])
 
 
 # %% [markdown]
 # After fifty updates the model has noticed where a sequence ends and which of its tokens are frequent;
-# soon afterwards it has their order, too, and in the end nearly all 500 copies are exact. Nearly: the
-# count still goes up and down, and you could not tell from the loss, which is a mean over tokens and
-# over fifty updates, and cannot say how many sequences are wrong at the end. The counts can.
-#
-# To test a change of your own, edit a class above, run its cell, then run the training cell again.
-# (Our models use PyTorch's norm: to try an edited `LayerNorm`, let `layer_norm` make it.)
-#
-# How does the model do it? To write the third token, the decoder has to find the third token of the
-# source. If cross-attention does the finding, its map must be a diagonal:
+# soon afterwards it has their order, too, and in the end nearly all copies are exact. (On the way the
+# count goes up and down more than the loss, which is a mean over fifty updates.) How does it do that?
+# To write the third token, the decoder has to find the third token of the source. If cross-attention
+# does the finding, its weights must form a diagonal:
 
 
-# %% tags=["hide-input"]
+# %%
 @example
 def attention_of_a_copy_figure():
     model = trained("train_the_copy_task")
@@ -2507,16 +2484,17 @@ def attention_of_a_copy_figure():
 
 # %% [markdown]
 # <a id="figure-attention-of-a-copy"></a>
-# **Figure.** Copying is a diagonal in cross-attention.
+# **Figure.** Copying is a diagonal in cross-attention (the decoder's last layer, mean of its heads).
+#
+# To test a change of your own, edit a class above, run its cell, then run the training cell again.
+# (Our models use PyTorch's norm: to try an edited `LayerNorm`, let `layer_norm` make it.)
 #
 # <a id="break-it"></a>
 # ## Break it
 #
-# To learn what a part does, take it out, train again, and see what is lost: an **ablation**. We
-# begin with two parts that look like details. In one model, every entry of the causal mask is
-# `True`, so in training every position may look everywhere. In another, a module that returns what
-# it gets stands where positions were added. Both train for 200 updates, which was enough for the whole
-# model, above, to make nearly all its copies exact.
+# To learn what a part does, take it out, train again, and see what is lost: an **ablation**. By update
+# 200 the whole model, above, makes most of its copies exact. What does a model do that was trained
+# without the causal mask, so that every position may look everywhere?
 
 
 # %%
@@ -2527,65 +2505,72 @@ def unmasked(*sizes: int) -> Iterator[Batch]:
         yield batch
 
 
-@example
-def what_breaks():
+def after_200_updates(model: EncoderDecoder, make_batches: Callable) -> dict[str, float]:
+    """The loss of the last fifty updates, and what becomes of 200 sequences to copy."""
     test = next(data_gen(COPY_VOCAB, 200, 1))
-    rows = []
-    for name, make_batches in (("no causal mask", unmasked), ("no positions", data_gen)):
-        model = new_copy_model()
-        if name == "no positions":
-            model.src_embed[1] = model.tgt_embed[1] = nn.Identity()
-        hundreds = 1 if run_level() == "smoke" else 2
-        *_, loss = train_to_copy(model, make_batches, hundreds, each=50)  # of the last fifty
-        kinds = kinds_of_copies(model, test)
-        rows.append((name, loss, *kinds.values()))
-    return table(rows, ["model", "loss", *kinds], "one seed, 200 sequences to copy")
+    hundreds = 1 if run_level() == "smoke" else 2
+    *_, loss = train_to_copy(model, make_batches, hundreds, each=50)
+    return {"loss": round(loss, 3)} | kinds_of_copies(model, test)
+
+
+@example
+def without_the_causal_mask():
+    return after_200_updates(new_copy_model(), unmasked)
 
 
 # %% [markdown]
-# The model without a mask has a loss as low as that of the whole model, and copies nothing. In training
-# the next token lay open one place further on, so it learnt to read it off there; when it writes,
-# nothing lies there yet. **A loss alone can lie.** (`greedy_decode` puts the mask back, for this model,
-# too. That changes what earlier positions see, but what it used to read off is missing with or without
-# a mask.)
+# Its loss is as low as that of the whole model, and it copies nothing. In training the next token lay
+# open one place further on, so it learnt to read it off there; when it writes, nothing lies there
+# yet. **A loss alone can lie.** (`greedy_decode` puts the mask back, for this model, too. That changes
+# what earlier positions see, but what it used to read off is missing with or without a mask.)
 #
-# Without positions, the model knows which tokens the source has, but not in which order, and is
-# left to guess among those that it has not yet written. Even perfect guessing has a price, which we
-# can compute:
+# Next, a model without positions. It can know which tokens the source has, but not in which order,
+# and is left to guess among those that it has not yet written. How low can its loss get, if it guesses
+# as well as possible?
 
 
 # %%
 @example
-def what_guessing_costs():
+def loss_of_perfect_guessing():
     src = torch.randint(11, (10_000, 10))  # eleven symbols
-    cost = 0.0
+    loss = 0.0
     for t in range(10):
         rest = src[:, t:]  # what is still to be written, in an order that nobody knows
         share = (rest == src[:, t : t + 1]).float().mean(1)  # of the token that comes next
-        cost += -share.log().mean().item()
-    return round(cost / 11, 2)  # with the end, which costs nothing
+        loss += -share.log().mean().item()
+    return round(loss / 11, 2)  # with the end, which is certain
 
 
 # %% [markdown]
-# No model without positions can get below 1.14, however long it trains. Ours is still well above it;
-# after 600 updates it is 1.22 (mean of three seeds). More than half of its outputs
-# still have the right length, presumably because the causal mask lets the decoder count what it has
-# written.
+# No model without positions can get below 1.14, however long it trains. We let a module that returns
+# what it gets stand where positions were added:
+
+
+# %%
+@example
+def without_positions():
+    model = new_copy_model()
+    model.src_embed[1] = model.tgt_embed[1] = nn.Identity()
+    return after_200_updates(model, data_gen)
+
+
+# %% [markdown]
+# Ours is still on its way to that bound: after 600 updates its loss is 1.22 (mean of three seeds). It
+# copies nothing, and yet many of its outputs have the right length, presumably because the causal mask
+# lets the decoder count what it has written.
 #
 # <a id="parts-and-tasks"></a>
 # ## No part without its task
 #
 # Now take out the norms, and the model copies 197 of 200 sequences after 600 updates. Take out the
 # feed-forward networks, and it is 197 again; without the division by $\sqrt{d_k}$ it is 199. The
-# whole model copies 195 (means of three seeds each). If copying were all that we measure, we might
-# have saved ourselves half of Part 2.
+# whole model copies 195 (means of three seeds each). Is half of Part 2 superfluous, then?
 #
-# The fault is with the task. It is over after two layers, its heads are 16 numbers wide, and it
-# takes no knowledge at all, so it cannot miss what those three parts supply. Each of them needs a
-# task of its own.
+# To this task it is. A model with two layers, heads of 16 numbers and nothing to know cannot miss what
+# those three parts supply, and each of them needs a task of its own.
 #
-# **Norms are for depth.** Take twelve layers instead of two, with fresh weights, and look how much
-# of its attention a token spends, on average, on the one of the ten tokens that gets most of it:
+# **Norms are for depth.** Take twelve layers instead of two, with fresh weights. Each token divides its
+# attention among ten; what share goes, on average, to the one that gets most?
 
 
 # %%
@@ -2607,20 +2592,38 @@ def twelve_layers_deep():
 
 
 # %% [markdown]
-# Without norms every layer adds more than the one before, because it is fed with larger vectors
-# ([Part 2](#layer-norm)). From large vectors come large scores, and from the ninth
-# layer on each token looks at a single other one, picked by chance before there is anything to look
-# for. Training does not undo it: after 300 updates, when most copies of the model with norms are
-# exact, the loss of the one without still is that of guessing, $\log 12 = 2.48$ for eleven symbols
-# and the end.
+# Without norms every layer adds more than the one before, because it is fed with [larger
+# vectors](#layer-norm). From large vectors come large scores, and from the ninth layer on each token
+# looks at a single one, picked by chance before there is anything to look for. Training does not undo
+# it: after 300 updates, when most copies of the model with norms are exact, the loss of the one
+# without still is that of guessing, $\log 12 = 2.48$ for eleven symbols and the end.
 #
 # **The division is for width.** A score is a sum of $d_k$ products, and [its size grows with
-# $\sqrt{d_k}$](#why-scale), which is no more than 4 in our heads. In a single head of width 512,
-# undivided scores are 23 times as large as divided ones. The softmax then puts nearly all weight on
-# one key before anything has been learnt, and is hard to talk out of it. After 100 updates this
-# model copies nothing, while the one that divides copies more than half (the table below). The
-# translator of [Part 6](#demonstration), whose heads are 32 wide, falls from 24 to 6 on
-# [BLEU](#bleu)'s scale of 100.
+# $\sqrt{d_k}$](#why-scale), which is no more than 4 in our heads. Now make one head of all the width,
+# and widen it. The same share of attention, in the first layer of fresh encoders:
+
+
+# %%
+@example
+def one_wide_head():
+    batch = next(data_gen(COPY_VOCAB, 64, 1))
+    rows = []
+    for width in (16, 64, 512):
+        model = new_copy_model(N=1, h=1, d_model=width)
+        layer = model.encoder.layers[0]
+        x = layer.sublayer[0].norm(model.src_embed(batch.src))  # (B, S, D)
+        q, k, _ = layer.self_attn.project(x, x, x)  # each (B, 1, S, D)
+        scores = q @ k.mT  # (B, 1, S, S)
+        shares = (each.softmax(-1).amax(-1).mean() for each in (scores / math.sqrt(width), scores))
+        rows.append((width, *(share.item() for share in shares)))
+    return table(rows, ["width of the head", "divided", "undivided"])
+
+
+# %% [markdown]
+# The wider the undivided head, the more it has made up its mind before anything has been learnt. After
+# 100 updates the copy model with an undivided head of width 512 copies nothing, while the one that
+# divides copies more than half (the table below). A small translator with heads of 32, that of Part 6,
+# falls from 24 to 6 on [BLEU](#bleu)'s scale of 100.
 #
 # **Feed-forward networks are for knowledge.** In the copy task nothing has to be known. So we make
 # one up in which nothing has to be understood: each target token stands in a table of 30 × 30
@@ -2653,16 +2656,15 @@ def a_sequence_and_its_answers():
 # %% [markdown]
 # The answer to 17 is 24 after a 4, and 18 after an 11. A model of one layer has learnt nearly all
 # of the 900 answers after 600 updates, and its loss is 0.07. Without feed-forward networks, which
-# are more than half of its parameters, it stands at 1.66 and gets not one sequence of ten right.
-# Its loss is still falling, since the softmax makes attention nonlinear, too, but slowly. In the
-# words of [Geva et al. (2021)](https://arxiv.org/abs/2012.14913), feed-forward networks are
-# memories: the first matrix recognizes a pattern, and the second holds what to add when it is
-# there. The translator of Part 6, one layer trained for two epochs, presumably has too little to
-# remember to miss them: BLEU is 24.4 without and 24.1 with them, which three seeds cannot tell
-# apart.
+# are more than half of its parameters, it stands at 1.66 and gets no sequence right. Its loss is
+# still falling, since the softmax makes attention nonlinear, too, but slowly. [Geva et al.
+# (2021)](https://arxiv.org/abs/2012.14913) read feed-forward networks as memories, in which the first
+# matrix recognizes a pattern and the second holds what to add when it is there. (With little to
+# remember they are not missed: the same translator, one layer trained for two epochs, scores 24.1
+# with them and 24.4 without, which three seeds cannot tell apart.)
 #
-# All in one table: how many of 200 sequences come out right, as a mean of three seeds with the
-# range in brackets. There are 600 updates, 300 with twelve layers, and 100 with the wide head.
+# Here are all five parts: how many of 200 sequences come out right, as a mean of three seeds with the
+# range in brackets, after 600 updates, 300 with twelve layers, and 100 with the wide head.
 #
 # <!-- results: parts -->
 #
@@ -2676,14 +2678,13 @@ def a_sequence_and_its_answers():
 #
 # <!-- end of results: parts -->
 #
-# Without residual connections the model does not even learn where to stop. Dropout and label
-# smoothing are missing here, because random sequences never repeat and cannot be overfitted.
+# Dropout and label smoothing are missing, as random sequences never repeat and cannot be overfitted.
 #
 # <a id="planted-faults"></a>
 # ## Ten mistakes
 #
-# Mistakes in a Transformer seldom raise an error. We planted ten, one at a time, and trained the
-# copy task for 600 updates with three seeds each:
+# Mistakes in a Transformer seldom raise an error. We planted ten, one at a time, each a line or two
+# (`tools/results/faults.txt` lists them), and trained the copy task for 600 updates with three seeds:
 #
 # <!-- results: planted -->
 #
@@ -2708,40 +2709,28 @@ def a_sequence_and_its_answers():
 # gradients, a missing part. If the loss is fine, or falls faster than it should, and nothing comes
 # out right, training and decoding differ, and one shows the model something that the other
 # withholds; look at the mask, the shift, start and end, and the axes of softmax and reshape. The
-# last two mistakes show up nowhere. A summed loss lies in wait for the day on which the optimizer
-# is not Adam.
-#
-# What goes wrong with text, padding and beams stands among the [common failures](#failures).
+# last two mistakes do no harm here, although a summed loss will, with an optimizer that does not
+# divide. [More symptoms](#failures), of text, padding and beams, stand in the afterword.
 #
 # <a id="try-copy"></a>
 # ## Try it
 #
-# 1. The loss is 0.01 per token, and yet fifty of 500 sequences, of 11 tokens each, are wrong. Is
-#    that possible?
+# The loss is 0.01 per token, and yet fifty of 500 sequences, of 11 tokens each, are wrong. Is that
+# possible?
 #
-#    <details><summary>Answer</summary>
+# <details><summary>Answer</summary>
 #
-#    Yes. All 5,500 tokens together cost 55. Where the model prefers a wrong token, the right one
-#    has a probability of at most one half and costs at least $\log 2 = 0.69$. Fifty such places,
-#    one per sequence, can cost as little as 35, well within 55.
+# Yes. Summed over all 5,500 tokens the loss is 55. Where the model prefers a wrong token, the right
+# one has a probability of at most one half and adds at least $\log 2 = 0.69$. Fifty such places, one
+# per sequence, can add as little as 35.
 #
-#    </details>
-#
-# 2. You train on sequences of length 10 and then ask for a copy of 15 tokens. What do you expect?
-#
-#    <details><summary>Answer</summary>
-#
-#    It fails. The authors hoped that sinusoids might carry beyond the training lengths (§3.5), but
-#    this model has never had to use later positions. [Part 10](#further) tests four kinds of
-#    positions.
-#
-#    </details>
+# </details>
 #
 # *Sheet 3 in `docs/course` has longer tasks: noisy copies, sorting, a schedule from its plot.*
 #
-# **You may stop here.** You have seen a Transformer built, trained and taken apart. Part 5 asks
-# what self-attention buys, and Part 6 builds a translator. For GPT, go on to [Part
-# 10](#language-model).
+# **You can now** train a Transformer, let it write, take a part out and say on which task it will be
+# missed, and find a mistake by its symptoms. You may stop here. Part 5 asks what self-attention is good
+# for, and Part 6 builds a translator; for GPT, go on to [Part 10](#language-model).
 #
 # <a id="why-self-attention"></a>
 # # Part 5. Why self-attention
@@ -2749,8 +2738,8 @@ def a_sequence_and_its_answers():
 # Take an encoder layer of [Part 2](#layers), give it the causal mask, and put something older where
 # its self-attention was. A *gated recurrent unit* (GRU) reads from left to right and carries a state
 # along, of which its gates decide how much to keep. A *convolution* mixes each position with its
-# nearest neighbours, here with the seven before it. The feed-forward networks are cut to size, so
-# that each of the three layers has about 50,000 parameters.
+# nearest neighbours, here with the seven before it. We choose the widths of the feed-forward networks
+# so that each of the three layers has about 50,000 parameters.
 
 
 # %%
@@ -2805,21 +2794,21 @@ def how_far_back_the_gradient_reaches():
 
 
 # %% [markdown]
-# Self-attention hardly notices the distance. In the GRU two fifths are lost with every step, and 64
-# places back less than a ten-trillionth is left. The convolution loses nothing up to its seventh
-# neighbour, and beyond it everything.
+# To self-attention, distance makes hardly a difference. In the GRU two fifths of the gradient are lost
+# with every step, and 64 places back less than a ten-trillionth is left. The convolution loses nothing
+# up to its seventh neighbour, and everything beyond.
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
 #
 # What differs is the path. In self-attention it is one step long, because every two positions meet
 # in an inner product of their own. In a GRU it leads through all the states in between, and distance
-# does to the gradient what depth does without [residual connections](#residual): it vanishes. In
-# the convolution there is no path at all until more layers are put on top; 64 places take ten.
+# does to the gradient what depth does without [residual connections](#residual). In the convolution
+# there is no path at all until more layers are put on top; 64 places take ten.
 #
-# But a small gradient is still a gradient, and a GRU can learn to keep more than it did at first.
-# Let the three layers learn to do so. They read random letters, of 16 kinds, and repeat at each
-# position the one that stood $n$ places earlier:
+# But these layers are fresh, and a GRU can learn to keep more than it did at first. Let the three
+# layers learn to look back. They read random letters, of 16 kinds, and repeat at each position the one
+# that stood $n$ places earlier:
 
 
 # %% tags=["hide-input"]
@@ -2838,14 +2827,12 @@ published("reach")
 #
 # That looks like the table of gradients, and is something else. To repeat a letter 32 places late,
 # the GRU must hold 32 letters at once, in a state of 64 numbers, whereas attention leaves them where
-# they stand. Spare the GRU that burden and ask only once, at the end, for the first letter: it now
-# learns to answer over 32 places as well, faded gradient or not, with all three seeds. What stopped
-# it within 400 updates was not the length of the path but the load to carry, and in a translator
-# the load is a sentence.
+# they stand. Ask the GRU only once, at the end, for the first letter, so that it has a single one to
+# hold: now it answers over 32 places as well, faded gradient or not, with all three seeds. What
+# stopped it here, within 400 updates, was not the length of the path but the number of letters.
 #
-# The longest path is one of three numbers by which the paper compares layers. The others are the
-# steps that must wait for each other, and the work (Table 1, for length $T$, without constant
-# factors):
+# The paper compares layers by three numbers: the longest path, the steps that must wait for each
+# other, and the work (Table 1, for length $T$, without constant factors):
 #
 # | Layer | Longest path | Sequential steps | Work |
 # | --- | --- | --- | --- |
@@ -2856,16 +2843,16 @@ published("reach")
 #
 # All pairs of positions make $T^2$ inner products of $D$ numbers. A recurrent layer multiplies $T$
 # states by a $D \times D$ matrix, one after another; a convolution has $k$ such matrices, and uses
-# them everywhere at once. Its $\log_k T$ layers must be *dilated*, with inputs that lie further
-# apart from layer to layer. Shorter paths, the paper argues, make it easier to learn how distant
-# words depend on each other. (§4)
+# them everywhere at once ($\log_k T$ layers, if the inputs of each lie further apart than those of the
+# one below). Shorter paths, the paper argues, make it easier to learn how distant words depend on each
+# other. (§4)
 #
 # <a id="cost-of-length"></a>
 # ## What length costs
 #
-# The short path is paid for with $T^2$. Self-attention takes less work than recurrence as long as
-# $T$ is smaller than $D$, which is so for most sentences in translation. (§4) On one thread of a CPU
-# the bill looks like this:
+# In exchange, the work of self-attention grows with $T^2$. It is less than that of recurrence as long
+# as $T$ is smaller than $D$, which is so for most sentences in translation. (§4) Measured on one
+# thread of a CPU:
 
 
 # %% tags=["hide-input"]
@@ -2880,17 +2867,22 @@ published("length-cost")
 #
 # A single sequence is faster through attention at every length, because attention takes a few large
 # products where the GRU takes a small one for each position, and each of those waits for the one
-# before. That made the Transformer quick to train; when it writes, it waits for each token, too.
-# With 16 sequences the GRU's products are larger, too: it loses up to length 256, where $T = D$, and
-# is three times as fast at 1,024. The convolution over three positions beats both, and sees only
-# neighbours.
+# before. That is why a Transformer can be trained quickly; when it writes, it has to wait for each
+# token as well. With 16 sequences the GRU's products are larger: it loses up to length 256, where
+# $T = D$, and is three times as fast at 1,024. The convolution over three positions is faster than
+# both, and sees only neighbours.
 #
 # In a whole layer the square matters less than Table 1 suggests, because the table leaves out the
 # projections and the feed-forward network. With $d_\text{ff} = 4D$ these take $12TD^2$
 # multiplications, and scores and weighted means $2T^2D$. The quadratic share is therefore $T/(T +
-# 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model. Memory pays for the
-# square, too. Training keeps a $T \times T$ table of weights for each head, at that length some 300
-# MB for eight heads in fp32, per layer and sequence. [FlashAttention](#flash) never stores them.
+# 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model. Memory grows with
+# the square, too. Training keeps a $T \times T$ table of weights for each head, at that length some
+# 300 MB for eight heads in fp32, per layer and sequence, unless it computes them [block by
+# block](#flash).
+#
+# **You can now** say why self-attention replaced recurrence: any two positions are a single step apart,
+# nothing has to be carried from one to the other, and in training all positions are computed at once.
+# The square of the length is the other side of it, and you know from which length on it weighs.
 #
 # <a id="real-data"></a>
 # # Part 6. Real data

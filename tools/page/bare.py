@@ -15,14 +15,12 @@ import jupytext
 
 from tools.records import command_line, write_text
 
-OPENING = '''"""The Transformer of "Attention Is All You Need", bare.
+OPENING = '''"""The Transformer of "Attention Is All You Need", bare. Run it, and it learns to copy.
 
-The model and its training, made from the cells of The Annotated Transformer, which explains them.
-Unlike the paper it puts norms before the sub-layers (`norm_first=False` puts them after the sums),
-and it drops out attention weights and hidden units, too. Letters in the comments: B sentences in a
-batch, S and T lengths of source and target, D width, H heads, d_k width of a head, V vocabulary.
-
-Run this file to train a small model to copy sequences.
+Made from the cells of The Annotated Transformer, which explains them. Unlike in the paper, norms
+stand before the sub-layers (`norm_first=False` puts them after the sums), and dropout also acts on
+attention weights and hidden units. In comments, B is sentences in a batch, S and T are lengths of
+source and target, D is the width, H heads, d_k the width of a head, V the vocabulary.
 """
 
 '''
@@ -39,18 +37,27 @@ if __name__ == "__main__":
 
 
 def without_examples(source: str) -> str:
-    """A cell's code without what only shows or checks, and with the first line of docstrings."""
+    """A cell's code without examples and checks, and with the first line of docstrings.
+
+    A check stays where that line names the error: nothing else would notice the mistake.
+    """
     lines = source.split("\n")
     drop = set()
     for node in ast.walk(ast.parse(source)):
         marks = [ast.unparse(each) for each in getattr(node, "decorator_list", ())]
         if "example" in marks:
             drop |= {*range(node.decorator_list[0].lineno, node.end_lineno + 1)}
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
-            text = node.body[0]
-            if text.end_lineno > text.lineno:
-                drop |= {*range(text.lineno + 1, text.end_lineno + 1)}
-                lines[text.lineno - 1] += '"""'
+            continue
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        text = node.body[0]
+        if ast.get_docstring(node) and text.end_lineno > text.lineno:
+            drop |= {*range(text.lineno + 1, text.end_lineno + 1)}
+            lines[text.lineno - 1] += '"""'
+        for each in node.body:
+            check = isinstance(each, ast.If) and isinstance(each.body[0], ast.Raise)
+            if check and "Error" not in lines[text.lineno - 1]:
+                drop |= {*range(each.lineno, each.end_lineno + 1)}
     kept = (line for number, line in enumerate(lines, 1) if number not in drop)
     return "\n".join(kept).strip()
 
@@ -61,7 +68,7 @@ def bare(script: str) -> str:
     heading = ""
     for cell in jupytext.reads(script, "py:percent").cells:
         if cell.cell_type == "markdown" and (part := re.search(r"(?m)^# (Part .*)", cell.source)):
-            heading = f"# {part[1]} ".ljust(100, "-") + "\n\n\n"
+            heading = f"# {part[1]} ".ljust(100, "-") + "\n"
         if "bare" in cell.metadata.get("tags", []):
             text += heading + without_examples(cell.source) + "\n\n\n"
             heading = ""
