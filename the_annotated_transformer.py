@@ -28,7 +28,7 @@
 # Look for *auf*, the last German word. *Hebt … auf* is a single verb, to pick up, which German
 # splits in two and wraps around the rest of the sentence. The model writes *raises*, which is only
 # half right, and what looks at *auf* in the end is the full stop. What has become of *auf*? We will
-# meet the question again on the way, and in [Part 9](#one-word) put it to the model itself.
+# meet the question again on the way, and in [Part 9](#auf) put it to the model itself.
 #
 # It can also go wrong with more style. From *Ein Schornsteinfeger trägt eine Leiter durch die
 # Straße*, in which a chimney sweep carries a ladder through the street, it makes *A horn is carrying
@@ -3521,7 +3521,7 @@ def translate(
 # ## Your own languages
 #
 # Nothing here depends on German, on English or on photographs. If you have pairs of sentences in
-# two files, [one command](#your-own) trains the better model of the next Part on them. This is what
+# two files, [one command](#make-it-your-own) trains the better model of the next Part on them. This is what
 # to expect on two CPU cores, with sentences as short as captions:
 #
 # | pairs | layers, width | subwords | dropout | epochs | hours (bold: measured) |
@@ -3741,7 +3741,7 @@ def subwords_of_a_few_words():
 #
 # Let each text be one sentence, because the model has hardly ever seen two together and tends to
 # drop one. `translate` decodes greedily, unless you add `decode=beam_search`, the search that
-# follows. A model [of your own](#your-own) is loaded in the same way, by the name of its folder.
+# follows. A model [of your own](#make-it-your-own) is loaded in the same way, by the name of its folder.
 # The next cells build a model from its settings and read its weights.
 
 
@@ -4105,7 +4105,7 @@ def what_follows_a_little_girl():
 # for the likeliest sentence does not add up sentences that mean the same. It compares them one by
 # one, and each of the three loses. No beam will mend that, however wide it is, because nothing is
 # wrong with the search: this model likes *raises* best. What *auf* has to do with it, [Part
-# 9](#one-word) finds out.
+# 9](#auf) finds out.
 #
 # How wide should a beam be? This is [BLEU](#bleu), a score from 0 to 100 that Part 8 explains, on
 # the validation split, for the published model with another seed:
@@ -6121,7 +6121,7 @@ def train_with_a_part_of_your_own():
 # | [decoder-only](#language-model) | a language model without encoder and cross-attention, such as GPT |
 # | [dropout](#dropout) | setting randomly chosen numbers to zero in training, against overfitting |
 # | [embedding](#embeddings) | the learnt vector of a token |
-# | [exposure bias](#greedy-decoding) | trained on true tokens, a model must decode from its own, mistakes included |
+# | [exposure bias](#teacher-forcing) | trained on true tokens, a model must decode from its own, mistakes included |
 # | [generator](#generator) | last linear map and softmax: from states to probabilities |
 # | [gradient accumulation](#loop) | several batches share one update |
 # | [greedy decoding](#greedy-decoding) | always taking the most likely next token |
@@ -6631,6 +6631,7 @@ def load_batches(
 
 
 # %% [markdown]
+# <a id="whole-training"></a>
 # ## Training
 #
 # We use AdamW, whose weight decay is off by default and shrinks matrices only, and a schedule that
