@@ -102,6 +102,10 @@ CUTS = [
     ["decoder feed-forward 0"],
     ["mask"],
     ["positions"],
+    [f"decoder cross {layer}" for layer in range(3)],
+    [f"decoder attention {layer}" for layer in range(3)],
+    ["source 1", "source 4"],
+    ["source 2", "decoder attention 0", "mask"],
     ["decoder cross 0", "encoder attention 2", "mask", "positions"],
 ]
 LENGTH = 24  # tokens of a translation, which may find no end
@@ -125,7 +129,7 @@ def switched_off(model, cuts: list[str]):
             waves = [model.src_embed[1].pe, model.tgt_embed[1].pe]
             kept += [(each, each.clone()) for each in waves]
             [each.zero_() for each in waves]
-        elif cut != "mask":
+        elif cut != "mask" and not cut.startswith("source"):
             side, part, layer = cut.split()
             module = getattr(getattr(model, side).layers[int(layer)], PARTS[part])
             hooks.append(module.register_forward_hook(lambda *given: given[-1] * 0))
@@ -139,6 +143,7 @@ def switched_off(model, cuts: list[str]):
 def log_probs_without(at, model, src, read: list[int], cuts: list[str]) -> torch.Tensor:
     """Log-probabilities of the symbol after each prefix of what was read: (T, V)."""
     seen = torch.ones(1, *src.shape, dtype=torch.bool)
+    seen[..., [int(cut.split()[1]) for cut in cuts if cut.startswith("source")]] = False
     tgt = torch.tensor([read])
     memory = model.encode(src, seen)
     if "mask" not in cuts:

@@ -9,11 +9,13 @@ import { html, Button, useEffect, useRef, useState } from "./ui.js";
  * A figure may hold on to another step while it plays (`held`); whatever stops the playing ends that.
  */
 export class Player {
-  constructor(count, { at = count, first = 1, changed = () => {}, wait = pause, still = () => false } = {}) {
-    Object.assign(this, { count, at, first, changed, wait, still });
+  constructor(
+    count,
+    { at = count, first = 1, pace = 700, changed = () => {}, wait = pause, still = () => false } = {},
+  ) {
+    Object.assign(this, { count, at, first, pace, changed, wait, still }); // pace: milliseconds for a step
     this.playing = false;
     this.held = null;
-    this.pace = 700; // milliseconds for a step
     this.turn = 0; // of several that play, only the last goes on
   }
 

@@ -3,6 +3,7 @@
 //   "encoder attention 0"    what self-attention adds in the first layer of the encoder becomes zero
 //   "mask"                   in decoder self-attention, each position of a prefix sees the whole prefix
 //   "positions"              no positional encoding is added, on either side
+//   "source 3"               nobody may look at this position of the source: encoder and cross-attention close its key
 
 import { add, linear, normalise } from "./arithmetic.js";
 import { Search } from "./search.js";
@@ -44,7 +45,7 @@ function stepUnmasked(memory, past, id) {
       const { mixed } = this.attend(queries[i], keys, values);
       const heard = add(state, linear(mixed, self[3]));
       const asked = linear(normalise(heard, layer.norms[1]), source[0]);
-      const found = this.attend(asked, memory[n].keys, memory[n].values);
+      const found = this.attend(asked, memory[n].keys, memory[n].values, this.closed);
       return this.fed(add(heard, linear(found.mixed, source[3])), layer);
     });
   });
@@ -57,12 +58,14 @@ export function unplugged(model, cuts) {
   const less = Object.assign(Object.create(Object.getPrototypeOf(model)), model);
   less.encoder = [...model.encoder];
   less.decoder = [...model.decoder];
+  less.closed = new Set(model.closed);
   for (const cut of cuts) {
     if (cut === "mask") less.step = stepUnmasked;
     else if (cut === "positions") less.embed = embedAnywhere;
     else {
       const [side, part, layer] = cut.split(" ");
-      less[side][layer] = layerWithout(less[side][layer], part);
+      if (side === "source") less.closed.add(Number(part));
+      else less[side][layer] = layerWithout(less[side][layer], part);
     }
   }
   return less;
