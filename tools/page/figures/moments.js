@@ -122,10 +122,14 @@ function Loss({ losses, updates, last }) {
 
 // The figure -----------------------------------------------------------------------------------------
 
-export function Moments({ scene }) {
+/** The last moment, for a page without scripts. */
+export const Whole = ({ scene }) => html`<${Moments} scene=${scene} from=${scene.moments.length} />`;
+
+/** Begins before the training has. */
+export function Moments({ scene, from = 1 }) {
   const { reads, moments, losses } = scene;
   const [chosen, choose] = useState(0);
-  const player = usePlayer(moments.length);
+  const player = usePlayer(moments.length, { at: from });
   const at = player.at - 1;
   const { updates, sentences } = moments[at];
   const last = moments[moments.length - 1].updates;
@@ -142,7 +146,7 @@ export function Moments({ scene }) {
       <span class="at">${where}</span>
     </div>
     <div class="chips" lang="de" role="group" aria-label="Sentences">${chips}</div>
-    <p class="wrote" lang="en">${textOf(sentences[chosen])}</p>
+    <p class="wrote" lang="en">${textOf(sentences[chosen]) || html`<i>it writes nothing yet</i>`}</p>
     <div class="board">
       <div>
         <p class="title">attention of the last layer, from what it writes to what it reads</p>

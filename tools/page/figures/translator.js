@@ -263,11 +263,11 @@ export function Translator({ scene: first }) {
       <${LiveArcs} box=${lines} scene=${scene} nameOf=${nameOf} label=${reads} />
       <${German} scene=${scene} onCover=${cover} />
       <p class="ghost" lang=${WRITES.code}>${!secret && scene.says !== scene.truth && html`<s>${scene.truth}</s>`}</p>
-      <${English} scene=${scene} words=${words} count=${busy ? count : words.length} open=${open} secret=${secret} busy=${busy} onOpen=${touch} />
+      <${English} scene=${scene} words=${words} count=${busy ? count : words.length} open=${open} secret=${secret} busy=${player.playing} onOpen=${touch} />
     </div>
     <div class="still scroll"><${Drawing} scene=${scene} /></div>
     <${Candidates} offers=${scene.offers[open]} before=${before} others=${scene.size.words - scene.offers[open].list.length}
-      hidden=${busy && !stays} left=${left} onChoose=${overrule} />
+      hidden=${player.playing && !stays} left=${left} onChoose=${overrule} />
     <${Blindfolds} off=${scene.off} onToggle=${blindfold} />
     <div class="controls">
       <p class="verdict">${verdict || reads} ${telling && html`<${Button} lang=${READS.code} onClick=${() => sentence.write(telling)}>${telling}<//>`}</p>

@@ -34,19 +34,26 @@ function embedAnywhere(id, _, side) {
 }
 
 /** A step without the causal mask: the whole prefix is computed again, since all of it sees the new symbol. */
-function stepUnmasked(memory, past, id) {
+function stepUnmasked(memory, past, id, see = () => {}) {
   const ids = [...(past ?? []), id];
   let states = ids.map((each, position) => this.embed(each, position, "decoder"));
+  see(states[ids.length - 1]);
   this.decoder.forEach((layer, n) => {
     const [self, source] = layer.attentions;
     const normed = states.map((state) => normalise(state, layer.norms[0]));
     const [queries, keys, values] = self.slice(0, 3).map((map) => normed.map((x) => linear(x, map)));
     states = states.map((state, i) => {
-      const { mixed } = this.attend(queries[i], keys, values);
+      const show = i === ids.length - 1 ? see : () => {};
+      const { mixed, weights } = this.attend(queries[i], keys, values);
       const heard = add(state, linear(mixed, self[3]));
+      show(heard, weights);
       const asked = linear(normalise(heard, layer.norms[1]), source[0]);
       const found = this.attend(asked, memory[n].keys, memory[n].values, this.closed);
-      return this.fed(add(heard, linear(found.mixed, source[3])), layer);
+      const informed = add(heard, linear(found.mixed, source[3]));
+      show(informed, found.weights);
+      const fed = this.fed(informed, layer);
+      show(fed);
+      return fed;
     });
   });
   const last = normalise(states[states.length - 1], this.norms.decoder);
