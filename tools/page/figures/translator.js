@@ -254,7 +254,7 @@ export function Translator({ scene: first }) {
   const touched = scene.off.length || scene.covered.length || scene.chosen.length;
   const nameOf = (piece) =>
     classes({ now: words[shown].includes(piece), later: busy && piece > (words[count - 1]?.at(-1) ?? -1) });
-  return html`<div class=${classes({ translator: true, playing: player.playing, opening, empty: !sentence.typed.trim() })} ref=${figure}>
+  return html`<div class=${classes({ translator: true, playing: player.playing && !stays, opening, empty: !sentence.typed.trim() })} ref=${figure}>
     <p class=${classes({ motive: true, game: Boolean(game) })} role="status">
       ${line || sentence.hint || (game ? challengeOf(game) : MOTIVE)}
     </p>
