@@ -165,10 +165,12 @@ def test_any_word_is_touched_and_overruled_and_only_the_rest_is_written(tab, box
 def test_it_writes_once_by_itself_and_stops_with_the_word_it_was_least_sure_of(
     browser, figures_page
 ):
-    tab = watched(browser, figures_page)
-    box = figure(tab, "translator")
+    tab = watched(browser, figures_page, viewport={"width": 1360, "height": 200})
+    box = tab.locator("[data-play=translator]")
+    box.and_(tab.locator("[data-awake]")).wait_for()
     opacity = "all => all.map((each) => getComputedStyle(each).opacity)"
     assert {*box.locator(".english .word").evaluate_all(opacity)} == {"0"}, "no flash"
+    tab.set_viewport_size({"width": 1360, "height": 900})
     box.locator(".playing .english .later").first.wait_for(state="attached")
     assert not box.locator(".offers").is_visible()
     box.locator(".translator:not(.playing)").wait_for()

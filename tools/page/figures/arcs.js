@@ -27,7 +27,10 @@ export function inWords({ source, decisions }, word) {
     const all = decisions[t].weights.map((weight, s) => ({ weight, piece: spelt(source[s]) }));
     const most = all.filter(({ weight }) => weight >= LEAST).sort((one, other) => other.weight - one.weight);
     return (
-      most.map(({ weight, piece }) => `${piece} (${weight.toFixed(2)})`).join(", ") || "nothing in particular"
+      most
+        .slice(0, 2)
+        .map(({ weight, piece }) => `${piece} (${weight.toFixed(2)})`)
+        .join(", ") || "nothing in particular"
     );
   };
   return `the model looks at ${word.map(seen).join(", then at ")}`;

@@ -1,7 +1,7 @@
 // A training at stored moments: what the model writes, where it looks, its loss (Part 3, "Watch it learn").
 
 import { sum } from "./model/arithmetic.js";
-import { Controls, usePlayer } from "./lib/player.js";
+import { Play, usePlayer } from "./lib/player.js";
 import { continued, decimal, grouped } from "./lib/text.js";
 import { Button, html, useState } from "./lib/ui.js";
 import { joined } from "./model-map/pieces.js";
@@ -140,7 +140,7 @@ export function Moments({ scene, from = 1 }) {
   );
   return html`<div class="moments">
     <div class="controls">
-      <${Controls} player=${player} />
+      <${Play} player=${player} />
       <input type="range" min="0" max=${moments.length - 1} step="1" value=${at} autocomplete="off"
         aria-label="Moment of the training" aria-valuetext=${where} onInput=${({ target }) => player.show(Number(target.value) + 1)} />
       <span class="at">${where}</span>

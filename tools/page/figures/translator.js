@@ -4,7 +4,7 @@
 
 import { READS, SENTENCES, WRITES } from "./lib/corpus.js";
 import { arrows } from "./lib/keys.js";
-import { usePlayer } from "./lib/player.js";
+import { Play, usePlayer } from "./lib/player.js";
 import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
 import { spelt, wordsIn } from "./lib/text.js";
 import { UMLAUTS } from "./lib/umlauts.js";
@@ -254,7 +254,7 @@ export function Translator({ scene: first }) {
   const touched = scene.off.length || scene.covered.length || scene.chosen.length;
   const nameOf = (piece) =>
     classes({ now: words[shown].includes(piece), later: busy && piece > (words[count - 1]?.at(-1) ?? -1) });
-  return html`<div class=${classes({ translator: true, playing: player.playing && !stays, opening, empty: !sentence.typed.trim() })} ref=${figure}>
+  return html`<div class=${classes({ translator: true, playing: player.playing, stays, opening, empty: !sentence.typed.trim() })} ref=${figure}>
     <p class=${classes({ motive: true, game: Boolean(game) })} role="status">
       ${line || sentence.hint || (game ? challengeOf(game) : MOTIVE)}
     </p>
@@ -271,7 +271,7 @@ export function Translator({ scene: first }) {
     <${Blindfolds} off=${scene.off} onToggle=${blindfold} />
     <div class="controls">
       <p class="verdict">${verdict || reads} ${telling && html`<${Button} lang=${READS.code} onClick=${() => sentence.write(telling)}>${telling}<//>`}</p>
-      <${Button} class="play" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}<//>
+      <${Play} player=${player} />
       <${Button} onClick=${send}>${sent ?? "Send this"}<//>
       <${Button} off=${!touched || secret} onClick=${takeBack}>Take it back<//>
     </div>

@@ -89,17 +89,14 @@ export function usePlayer(count, options) {
   return player.current;
 }
 
-/** Play, back, step and pace. */
-export function Controls({ player }) {
-  const quick = player.pace < 700;
-  const hasten = () => {
-    player.pace = quick ? 700 : 180;
-    player.changed();
-  };
-  return html`<span class="player" role="group" aria-label="Step by step">
-    <${Button} class="play" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}<//>
+/** The button that plays, and pauses. */
+export const Play = ({ player }) =>
+  html`<${Button} class="play" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}<//>`;
+
+/** Play, back and step. */
+export const Controls = ({ player }) =>
+  html`<span class="player" role="group" aria-label="Step by step">
+    <${Play} player=${player} />
     <${Button} off=${player.at <= player.first} onClick=${() => player.back()}>Back<//>
     <${Button} onClick=${() => player.step()}>Step<//>
-    <${Button} pressed=${quick} onClick=${hasten}>Faster<//>
   </span>`;
-}
