@@ -148,6 +148,16 @@ def test_the_tab_key_reaches_everything_and_the_focus_is_seen(tab):
         assert tab.evaluate("unseen") == []
 
 
+def test_a_finger_can_hit_what_it_shall(browser, figures_page):
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    tab = watched(browser, figures_page, reduced_motion="reduce", **phone)
+    heights = "all => all.map((each) => each.getBoundingClientRect().height)"
+    for name in PLAYED:
+        hit = figure(tab, name).locator(":is(button, select, [type=range], [type=text]):visible")
+        assert min(hit.evaluate_all(heights), default=44) >= 44, name
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_what_never_navigates_is_no_link(tab):
     """And what is pressed is not hidden in an image."""
     figures = tab.locator(".playable")
