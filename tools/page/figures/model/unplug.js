@@ -6,7 +6,6 @@
 //   "source 3"               nobody may look at this position of the source: encoder and cross-attention close its key
 
 import { add, linear, normalise } from "./arithmetic.js";
-import { Search } from "./search.js";
 
 const ATTENTIONS = { attention: 0, cross: 1 };
 
@@ -76,15 +75,4 @@ export function unplugged(model, cuts) {
     }
   }
   return less;
-}
-
-/** Greedy decoding with parts switched off, of at most `most` symbols, as work that yields: the path. */
-export function* greedyWithout(model, text, cuts, most) {
-  const search = yield* Search.opening(unplugged(model, cuts), text);
-  let path = search.start;
-  for (path of search.greedy()) {
-    yield;
-    if (path.written.length >= most) break;
-  }
-  return path;
 }
