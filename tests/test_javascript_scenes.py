@@ -50,10 +50,17 @@ class Looked:
         return self.model.get_submodule(name).attn[0, :, position].tolist()
 
 
-def scene(engine, place: str, layer: int = 0, position: int = 0) -> dict:
+def scene(engine, place: str, layer: int = 0, position: int = 0, cuts: tuple = ()) -> dict:
     """All that the map shows of a place."""
     side = place.split()[0]
-    choice = {"text": CAPTION, "place": place, "layer": layer, "encoder": 0, "decoder": 0}
+    choice = {
+        "text": CAPTION,
+        "place": place,
+        "layer": layer,
+        "encoder": 0,
+        "decoder": 0,
+        "cuts": cuts,
+    }
     look = "choice => stills.finish(map.sceneOf(model, choice))"
     return engine.evaluate(look, choice | {side: position})
 
@@ -116,6 +123,20 @@ def test_attention_weights_equal_those_of_pytorch(engine, looked, place, name):
         for row, expected in zip(ours, theirs, strict=True):
             assert row == pytest.approx(expected[: len(row)], abs=1e-3)
             assert sum(expected[len(row) :]) == 0, "later positions are masked"
+
+
+def test_the_boxes_of_a_model_with_parts_unplugged_are_those_of_pytorch(at, engine):
+    cuts = ("encoder attention 1", "decoder feed-forward 0")
+    translator = at.load_trained_model(PROJECT / "pretrained", torch.device("cpu"))
+    for name in ("encoder.layers.1.self_attn", "decoder.layers.0.feed_forward"):
+        module = translator.model.get_submodule(name)
+        module.register_forward_hook(lambda *given: given[-1] * 0)
+    looked = Looked(at, translator, scene(engine, "decoder final", cuts=cuts)["pieces"]["written"])
+    for place, name in (("encoder memory", "encoder.norm"), ("decoder final", "decoder.norm")):
+        ours = scene(engine, place, 0, 3, cuts)["strip"]
+        expected = looked.vector(place.split()[0], name, 3)
+        assert ours["largest"] == pytest.approx(expected.abs().max().item(), abs=0.06)
+        assert [shade > 0 for shade in ours["shades"]] == (expected > 0).tolist()
 
 
 # All maps of a sentence ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+from bs4 import Tag
 
 from tools import records
 from tools.page import article as articles
@@ -42,6 +43,16 @@ def byline(urls: dict[str, str]) -> str:
     return f'<p class="links">{" · ".join(parts)}</p>'
 
 
+def wrap_first_screen(article: Tag) -> None:
+    """Put title, lead and the figure after them into one box, which may show the figure first."""
+    title = article.h1
+    around = list(title.find_next_siblings(limit=3))
+    if around and around[-1].get("data-play"):
+        box = article.new_tag("div", attrs={"class": "first-screen"})
+        title.insert_before(box)
+        box.extend([title, *around])
+
+
 def build(notebook: Path) -> tuple[str, dict]:
     """The page of an executed notebook, and what the notebook says about its run.
 
@@ -61,6 +72,7 @@ def build(notebook: Path) -> tuple[str, dict]:
     at_home = f"{urls['The repository']}/raw/main/docs/" if urls else ""
     if article.p:
         article.p.insert_after(parsed(byline(urls)))
+    wrap_first_screen(article)
     values = {
         "title": html.escape(article.h1.get_text(strip=True), quote=False),
         "summary": html.escape(" ".join(lead.split())),

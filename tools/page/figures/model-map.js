@@ -12,11 +12,11 @@ import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, classes, html, useEffect, useRef } from "./lib/ui.js";
 import { Drawing } from "./model-map/drawing.js";
 import { Panel } from "./model-map/panel.js";
-import { joined, Pieces } from "./model-map/pieces.js";
+import { Pieces } from "./model-map/pieces.js";
 import { sideOf } from "./model-map/places.js";
 import { FIRST, firstScene, sceneOf } from "./model-map/scene.js";
 import { captionOf, stopAt, stopsOf } from "./model-map/stops.js";
-import { isCut, Unplug, useCuts } from "./model-map/unplug.js";
+import { isCut, Unplug } from "./model-map/unplug.js";
 
 export { firstScene, sceneOf };
 
@@ -40,7 +40,6 @@ export function ModelMap({ scene: first }) {
   };
   const player = usePlayer(stops.length, { wait }); // as if at its end: to play is to begin
   const byHand = useRef(0); // the turn of the player that a choice by hand has ended
-  const state = useCuts(scene.read); // what is switched off
 
   function go(changes) {
     clearTimeout(resting.current);
@@ -77,12 +76,12 @@ export function ModelMap({ scene: first }) {
   );
   const source = { language: READS.code, chosen: scene.encoder, onChoose: choosing("encoder") };
   const target = { language: WRITES.code, chosen: scene.decoder, onChoose: choosing("decoder") };
-  const translation = joined(pieces.written);
+  const { cuts, translation, intact } = scene;
   const label = `Encoder and decoder, with the subwords of “${scene.read}” on the left and of “${translation}” on the right`;
   return html`<div class=${classes({ "model-map": true, used: player.isUsed })}>
     <div class="words">
       <${SentenceField} id="map-german" sentence=${sentence} />
-      <p class="translated"><span lang=${WRITES.code}>${translation}</span> <small>greedy decoding</small></p>
+      <p class="translated"><span lang=${WRITES.code}>${translation}</span> ${translation === intact ? html`<small>greedy decoding</small>` : html`<s lang=${WRITES.code}>${intact}</s>`}</p>
       <p class="line" role="status">${line || sentence.hint}</p>
     </div>
     <${Pieces} kind="source" name="source" label="Subwords of the source" pieces=${pieces.encoder} ...${source} />
@@ -91,11 +90,11 @@ export function ModelMap({ scene: first }) {
     <div class="board">
       <div class="left">
         <div class="whole" ref=${drawing} onPointerLeave=${() => clearTimeout(resting.current)}>
-          <${Drawing} scene=${scene} label=${label} isOff=${(place) => isCut(state.cuts, place, scene.layer)}
-            unmasked=${state.cuts.includes("mask")} onPoint=${point} onChoose=${(place) => choose({ place })} />
+          <${Drawing} scene=${scene} label=${label} isOff=${(place) => isCut(cuts, place, scene.layer)}
+            unmasked=${cuts.includes("mask")} onPoint=${point} onChoose=${(place) => choose({ place })} />
           <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
         </div>
-        <${Unplug} intact=${translation} text=${scene.read} layers=${size.layers} state=${state} />
+        <${Unplug} cuts=${map.choice.cuts} layers=${size.layers} onChange=${(next) => choose({ cuts: next })} />
       </div>
       <div class="panel">
         <${Controls} player=${player} />

@@ -1,7 +1,7 @@
 // A training at stored moments: what the model writes, where it looks, its loss (Part 3, "Watch it learn").
 
 import { sum } from "./model/arithmetic.js";
-import { Controls, usePlayer } from "./lib/player.js";
+import { Play, usePlayer } from "./lib/player.js";
 import { continued, decimal, grouped } from "./lib/text.js";
 import { Button, html, useState } from "./lib/ui.js";
 import { joined } from "./model-map/pieces.js";
@@ -122,10 +122,14 @@ function Loss({ losses, updates, last }) {
 
 // The figure -----------------------------------------------------------------------------------------
 
-export function Moments({ scene }) {
+/** The last moment, for a page without scripts. */
+export const Whole = ({ scene }) => html`<${Moments} scene=${scene} from=${scene.moments.length} />`;
+
+/** Begins before the training has. */
+export function Moments({ scene, from = 1 }) {
   const { reads, moments, losses } = scene;
   const [chosen, choose] = useState(0);
-  const player = usePlayer(moments.length);
+  const player = usePlayer(moments.length, { at: from });
   const at = player.at - 1;
   const { updates, sentences } = moments[at];
   const last = moments[moments.length - 1].updates;
@@ -136,13 +140,13 @@ export function Moments({ scene }) {
   );
   return html`<div class="moments">
     <div class="controls">
-      <${Controls} player=${player} />
+      <${Play} player=${player} />
       <input type="range" min="0" max=${moments.length - 1} step="1" value=${at} autocomplete="off"
         aria-label="Moment of the training" aria-valuetext=${where} onInput=${({ target }) => player.show(Number(target.value) + 1)} />
       <span class="at">${where}</span>
     </div>
     <div class="chips" lang="de" role="group" aria-label="Sentences">${chips}</div>
-    <p class="wrote" lang="en">${textOf(sentences[chosen])}</p>
+    <p class="wrote" lang="en">${textOf(sentences[chosen]) || html`<i>it writes nothing yet</i>`}</p>
     <div class="board">
       <div>
         <p class="title">attention of the last layer, from what it writes to what it reads</p>

@@ -8,20 +8,26 @@
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstMap, ModelMap } from "./model-map.js";
 import { AttentionMaps, firstScene as firstMaps } from "./attention-maps.js";
-import { firstScene as firstMoments, Moments } from "./moments.js";
+import { firstScene as firstMoments, Moments, Whole as WholeMoments } from "./moments.js";
 import { firstScene as firstPieces, PiecesOfText } from "./pieces.js";
 import { firstScene as firstSampling, Sampling } from "./sampling.js";
 import { firstScene as firstTranslation } from "./translation.js";
 import { Translator } from "./translator.js";
-import { firstScene as firstTree, Tree, Whole } from "./tree.js";
+import { firstScene as firstTree, Tree, Whole as WholeTree } from "./tree.js";
 
 export const FIGURES = {
   translator: { replaces: "first-translation", Component: Translator, firstScene: firstTranslation },
   "by-hand": { replaces: "attention-by-hand", Component: ByHand, firstScene: firstByHand },
   map: { replaces: "architecture", Component: ModelMap, firstScene: firstMap },
-  moments: { replaces: "watch-it-learn", Component: Moments, firstScene: firstMoments, record: "learning" },
+  moments: {
+    replaces: "watch-it-learn",
+    Component: Moments,
+    firstScene: firstMoments,
+    Whole: WholeMoments,
+    record: "learning",
+  },
   pieces: { replaces: "cut-a-text", Component: PiecesOfText, firstScene: firstPieces },
-  tree: { replaces: "one-search", Component: Tree, firstScene: firstTree, Whole },
+  tree: { replaces: "one-search", Component: Tree, firstScene: firstTree, Whole: WholeTree },
   maps: { replaces: "attention-maps", Component: AttentionMaps, firstScene: firstMaps },
   sampling: { replaces: "next-token", Component: Sampling, firstScene: firstSampling },
 };

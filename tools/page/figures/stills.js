@@ -11,13 +11,8 @@ import { FIGURES } from "./registry.js";
 
 export { FIGURES, finish, readingModel, Search };
 
-/** All of the first translation in one drawing, for a file. */
-function Picture({ scene }) {
-  const count = scene.decisions.length;
-  const label = `Written: “${scene.decisions[count - 1].before}”`;
-  return html`<${Drawing} scene=${scene} at=${count} aria-label=${label} />`;
-}
-const PICTURE = { ...FIGURES.translator, Component: Picture };
+// All of the first translation in one drawing, for a file.
+const PICTURE = { ...FIGURES.translator, Component: Drawing };
 
 /** What a figure's component begins with, and its HTML; `whole` is what stands in its place without scripts, or empty. */
 export function still(model, name, data) {

@@ -1,14 +1,28 @@
 // From a choice to a scene: what the translator of the first screen is asked, and all that it shows.
 //
-// A *choice* is a text, how to search, the ids that the reader has chosen, the path that they left (`old`), the head
-// whose attention is drawn. The model makes a *scene* of it: plain data.
+// A *choice* is all that a reader has done: the `text`; the blindfolds that are on (`off`); the words of the source that
+// are `covered`; the ids up to the last word that was `chosen`; the head whose attention is drawn (`view`); the subword
+// whose alternatives are open (`at`, null for the one that the model is least sure of). It is also an address. The model
+// makes a *scene* of it: plain data.
 
 import { likeliest, sum } from "./model/arithmetic.js";
-import { ALPHA, BEAM, pathsTo, searchFor } from "./model/search.js";
+import { pathsTo, searchFor } from "./model/search.js";
 import { finish } from "./model/slices.js";
-import { SPACE } from "./model/subwords.js";
+import { END, SPACE } from "./model/subwords.js";
+import { unplugged } from "./model/unplug.js";
 import { fitted, hintOfRead, readBy } from "./lib/sentence.js";
-import { SENTENCE } from "./lib/text.js";
+import { continued, goesOn, SENTENCE, wordsIn } from "./lib/text.js";
+
+export const BLINDFOLDS = ["eyes", "order", "wrote"];
+const MOST = 28; // subwords of a sentence that has gone wrong
+const OFFERED = 5; // words
+
+/** What the model is without: the parts that blindfolds take, and positions of the source. */
+export function cutsOf(model, off, positions) {
+  const silent = (part) => model.decoder.map((_, n) => `decoder ${part} ${n}`);
+  const cuts = { eyes: silent("cross"), order: ["positions"], wrote: silent("attention") };
+  return [...off.flatMap((name) => cuts[name]), ...positions.map((s) => `source ${s}`)];
+}
 
 /** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
 function weightsOf(path, { layer, head }) {
@@ -18,107 +32,140 @@ function weightsOf(path, { layer, head }) {
   return [...weights].map((weight) => Math.round(1000 * weight) / 1000);
 }
 
-/** The five likeliest at a decision, the one that was taken among them, and what the others have. */
-function offersOf(model, path) {
-  const { logProbs } = path.from.next;
-  const taken = path.written[path.written.length - 1];
-  const best = likeliest(logProbs, 5);
-  if (best.every(({ id }) => id !== taken)) best[4] = { id: taken, logp: logProbs[taken] };
-  const offers = best.map(({ id, logp }) => ({ id, piece: model.words[id], share: Math.exp(logp) }));
-  const rest = 1 - sum(offers.map(({ share }) => share));
-  return { offers, taken, rest: Math.max(0, rest), others: logProbs.length - offers.length };
+const favourite = (path) => likeliest(path.next.logProbs, 1)[0].id;
+
+/** The path with the rest of the word that its last subword has begun. */
+function* wholeWord(search, path) {
+  while (path.next && goesOn(search.model.words[favourite(path)])) {
+    path = search.extend(path, favourite(path));
+    yield;
+  }
+  return path;
 }
 
-/** The most uncertain word: its step, the first being 1. A choice, and what stands before it, is certain. */
-function mostUncertain(decisions, chosen) {
-  const words = decisions.map(({ piece, share }, t) =>
-    t >= chosen && piece.startsWith(SPACE) && piece !== SPACE ? share : 2,
+/** What could stand where a word does: its likeliest beginnings, each with the rest of its word, and the others. */
+function* offersOf(search, paths, word) {
+  const [begun, taken] = [paths[word[0]], paths[word[word.length - 1]]];
+  const { from: start } = begun;
+  const own = begun.written[word[0]];
+  const ids = likeliest(start.next.logProbs, OFFERED).map(({ id }) => id);
+  if (!ids.includes(own)) ids[OFFERED - 1] = own;
+  const list = [];
+  for (const id of ids) {
+    const path = id === own ? taken : yield* wholeWord(search, search.extend(start, id));
+    const written = path.written.slice(start.written.length);
+    const piece = search.model.words[id];
+    const says = id === END ? "end here" : search.model.decode(written);
+    const spelt = goesOn(piece) ? continued(says) : says;
+    list.push({ ids: written, word: spelt, share: Math.exp(path.logp - start.logp), taken: id === own });
+  }
+  list.sort((one, other) => other.share - one.share);
+  return { list, rest: Math.max(0, 1 - sum(list.map(({ share }) => share))) };
+}
+
+/** The word that the model was least sure how to begin, of those that nobody has chosen. */
+function forkOf(words, decisions, chosen) {
+  const shares = words.map(([t]) =>
+    t >= chosen && decisions[t].piece.startsWith(SPACE) ? decisions[t].share : 2,
   );
-  return words.indexOf(Math.min(...words)) + 1;
+  return shares.indexOf(Math.min(...shares));
 }
 
-/** What the reader's last choice has put aside: where the old path leaves this one, and its rest. */
-function ghostOf(model, old, written, chosen) {
-  if (!chosen || !old.length || String(old) === String(written)) return null;
-  const before = model.decode(written.slice(0, chosen - 1));
-  return { before, rest: model.decode(old).slice(before.length) };
-}
-
-/** All that is shown of a choice, as work that yields. */
-export function* sceneOf(model, choice) {
+/** All that is shown of a choice, as work that yields; the alternatives of one word, or of `every` word. */
+export function* sceneOf(model, choice, every = false) {
   const read = readBy(model, choice.text);
-  const search = yield* searchFor(model, read);
-  const known = (ids) => (ids.every((id) => id < model.words.length) ? ids : []);
+  const intact = yield* searchFor(model, read);
+  const source = intact.ids.map((id) => model.words[id]);
+  const sourceWords = wordsIn(source);
+  const covered = choice.covered.filter((word) => word < sourceWords.length - 1); // all but the end
+  const positions = covered.flatMap((word) => sourceWords[word]);
+  const cuts = cutsOf(model, choice.off, positions);
+  const search = cuts.length ? yield* searchFor(unplugged(model, cuts), read, cuts.join()) : intact;
+
+  let truth = intact.start;
+  for (truth of intact.greedy()) yield;
   let last = search.start;
-  for (const id of known(choice.chosen)) if (last.next) last = search.extend(last, id);
+  const known = choice.chosen.every((id) => id < model.words.length) ? choice.chosen : [];
+  for (const id of known) if (last.next) last = search.extend(last, id);
   const chosen = last.written;
-  if (choice.beam) last = yield* search.translating(BEAM, ALPHA, last);
-  else for (last of search.greedy(last)) yield;
+  while (last.next && !(cuts.length && last.written.length >= MOST)) {
+    last = search.extend(last, favourite(last));
+    yield;
+  }
+
   const paths = pathsTo(last);
-  const source = search.ids.map((id) => model.words[id]);
-  const runaway = "It finds no end, and is stopped after fifty subwords more than the source has.";
-  const decisions = paths.map((path) => ({
-    piece: model.words[path.written[path.written.length - 1]],
+  const blind = choice.off.includes("eyes");
+  const decisions = paths.map((path, t) => ({
+    piece: model.words[path.written[t]],
     share: Math.exp(path.logp - path.from.logp),
-    before: model.decode(path.from.written),
-    weights: weightsOf(path.from, choice.view),
-    ...offersOf(model, path),
+    weights: blind ? [] : weightsOf(path.from, choice.view),
+    own: t < chosen.length && path.written[t] !== favourite(path.from),
   }));
+  const words = wordsIn(decisions.map(({ piece }) => piece));
+  const at = words.findIndex((word) => word.includes(choice.at));
+  const open = at < 0 ? forkOf(words, decisions, chosen.length) : at;
+  const offers = {};
+  for (let word = 0; word < words.length; word++)
+    if (every || word === open) offers[word] = yield* offersOf(search, paths, words[word]);
   return {
     ...choice,
     read,
+    covered,
     chosen,
     source,
     ids: last.written,
     decisions,
-    stop: mostUncertain(decisions, chosen.length),
-    ghost: ghostOf(model, known(choice.old), last.written, chosen.length),
-    hint: last.ended ? hintOfRead(choice.text, read, source) : runaway,
-    size: { layers: model.N, heads: model.h },
+    offers,
+    open,
+    ended: last.ended,
+    says: model.decode(last.written),
+    truth: model.decode(truth.written),
+    hint: hintOfRead(choice.text, read, source),
+    size: { layers: model.N, heads: model.h, words: model.words.length },
   };
 }
+
+/** What is shown of a text that nobody has played with. */
+export const untouched = (text) => ({ text, covered: [], chosen: [], at: null });
 
 /** What the page shows before anybody has touched it. */
 export function firstScene(model) {
   const view = { layer: model.N - 1, head: null };
-  return finish(sceneOf(model, { text: SENTENCE, beam: true, chosen: [], old: [], view }));
+  return finish(sceneOf(model, { ...untouched(SENTENCE), off: [], view }, true));
 }
 
-// In an address --------------------------------------------------------------------------------------
-
 /**
- * `#s=sentence`, with `g` for greedy decoding, a `w` for the ids that the reader has chosen, an `o` for
- * those of the path they left, a `v` for layer and head, and an `at` for the word that is looked at.
+ * `#s=sentence`, with a `b` for blindfolds, a `c` for covered words, a `w` for the ids that the reader has chosen, a `v`
+ * for layer and head, and an `at` for the subword that is looked at.
  */
-export function addressOf({ text, beam, chosen, old, view, at }) {
-  const parts = [
-    `s=${encodeURIComponent(text)}`,
-    ...(beam ? [] : ["g"]),
-    ...(chosen.length ? [`w=${chosen.join(".")}`] : []),
-    ...(chosen.length && old.length ? [`o=${old.join(".")}`] : []),
-    ...(view ? [`v=${view.layer}${view.head === null ? "" : `.${view.head}`}`] : []),
-    ...(at ? [`at=${at}`] : []),
-  ];
-  return `#${parts.join("&")}`;
+export function addressOf({ text, off, covered, chosen, view, at }) {
+  const parts = {
+    b: off,
+    c: covered,
+    w: chosen,
+    v: view.head === null ? [view.layer] : [view.layer, view.head],
+  };
+  const lists = Object.entries(parts).filter(([, list]) => list.length);
+  const named = lists.map(([name, list]) => `${name}=${list.join(".")}`);
+  return [`#s=${encodeURIComponent(text)}`, ...named, ...(at === null ? [] : [`at=${at}`])].join("&");
 }
 
 /** What an address asks for; null where it asks for no sentence, or for what cannot be. */
 export function choiceIn(hash, { layers, heads }) {
   if (!hash.startsWith("#s=")) return null;
-  const asked = new Map(
-    hash
-      .slice(1)
-      .split("&")
-      .map((part) => part.split("=")),
-  );
-  const numbers = (name) => (asked.get(name) ?? "").split(".").filter(Boolean).map(Number);
-  const [chosen, old, view, at] = ["w", "o", "v", "at"].map(numbers);
-  if (![...chosen, ...old, ...view, ...at].every((each) => Number.isInteger(each) && each >= 0)) return null;
+  const parts = hash.slice(1).split("&");
+  const asked = new Map(parts.map((part) => part.split("=")));
+  const list = (name) => (asked.get(name) ?? "").split(".").filter(Boolean);
+  const numbers = (name) => list(name).map(Number);
+  const [chosen, covered, view, [at = null]] = ["w", "c", "v", "at"].map(numbers);
+  if (![...chosen, ...covered, ...view, at ?? 0].every((each) => Number.isInteger(each) && each >= 0))
+    return null;
   const [layer, head = null] = view;
   const seen = layer < layers && (head === null || head < heads) ? { view: { layer, head } } : {};
+  const off = BLINDFOLDS.filter((name) => list("b").includes(name));
   try {
     const text = fitted(decodeURIComponent(asked.get("s")));
-    return text ? { text, beam: !asked.has("g"), chosen, old, at: at[0] ?? null, ...seen } : null;
+    return text ? { text, off, covered, chosen, at, ...seen } : null;
   } catch {
     return null; // an address may hold anything
   }

@@ -1,19 +1,23 @@
-// The translator of the first screen: make a German caption, see its translation, and derail it.
+// The translator of the first screen: a sentence that is an instrument. Every word can be touched.
 //
-// What the reader chooses becomes a scene in translation.js; here it is drawn, and played.
+// What the reader does becomes a choice, and that a scene, in translation.js; here the scene is drawn, and written.
 
-import { READS, SENTENCES } from "./lib/corpus.js";
-import { Controls, usePlayer } from "./lib/player.js";
+import { READS, SENTENCES, WRITES } from "./lib/corpus.js";
+import { arrows } from "./lib/keys.js";
+import { Play, usePlayer } from "./lib/player.js";
 import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
-import { spelt } from "./lib/text.js";
+import { spelt, wordsIn } from "./lib/text.js";
 import { UMLAUTS } from "./lib/umlauts.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useRef, useState } from "./lib/ui.js";
-import { Drawing, inWords, lookedAt } from "./arcs.js";
-import { Candidates, English, Ghost } from "./candidates.js";
-import { addressOf, choiceIn, sceneOf } from "./translation.js";
+import { Drawing, inWords, LiveArcs } from "./arcs.js";
+import { Blindfolds, verdictOn } from "./blindfolds.js";
+import { Candidates, English, German, stop } from "./candidates.js";
+import { addressOf, choiceIn, sceneOf, untouched } from "./translation.js";
 import { BANK, thrown, withWord, wordsOf } from "./words.js";
 
-const BEFORE = 150; // milliseconds in sight, before it plays by itself
+const BEFORE = 150; // milliseconds in sight, before it writes by itself
+const PACE = 280; // milliseconds for a word
+const MOTIVE = "Touch any word, or blindfold the model.";
 
 /** A button that throws another caption. */
 function Die({ onThrow }) {
@@ -22,24 +26,28 @@ function Die({ onThrow }) {
       <rect x="1.5" y="1.5" width="17" height="17" rx="4" />
       <path d="M6 6h0M14 6h0M10 10h0M6 14h0M14 14h0" />
     </svg>
-    Surprise me
+    <span>Surprise me</span>
   <//>`;
 }
 
-/** The field for a sentence, with the letters that other keyboards lack, and a die. */
+/** The field for a sentence, with the letters that other keyboards lack while one writes, and a die. */
 function Field({ sentence }) {
   const { typed, field, write } = sentence;
   function add(letter) {
     const { current: input } = field;
-    if (document.activeElement !== input) input.setSelectionRange(input.value.length, input.value.length);
     input.focus();
     input.setRangeText(letter, input.selectionStart, input.selectionEnd, "end");
     write(input.value, MOMENT);
   }
   const stay = (event) => event.preventDefault(); // a click leaves the cursor in the field
-  const label = "Type a German caption, or build one from these words";
-  return html`<div class="field">
-    <${SentenceField} id="german" label=${label} sentence=${sentence} />
+  const [used, setUsed] = useState(false); // the letters stay: nothing moves under a finger
+  function enter({ target, currentTarget }) {
+    setUsed(true); // and a phone's keyboard takes half of the screen: what is written stays above it
+    if (target === field.current && innerWidth < 640)
+      currentTarget.scrollIntoView({ block: "start", behavior: "instant" });
+  }
+  return html`<div class=${classes({ field: true, used })} onFocusIn=${enter}>
+    <${SentenceField} id="german" label="A caption in German" sentence=${sentence} />
     <span class="umlauts" lang="de" role="group" aria-label="Umlauts">
       ${UMLAUTS.map((letter) => html`<${Button} onMouseDown=${stay} onClick=${() => add(letter)}>${letter}<//>`)}
     </span>
@@ -50,19 +58,12 @@ function Field({ sentence }) {
 /** German words with what they mean: a click puts one into the sentence. */
 function Bank({ typed, write }) {
   const chosen = wordsOf(typed) ?? {};
-  const button = ({ kind, word, means }) => html`<${Button}
+  const button = ({ kind, word, means }, i) => html`<${Button} tabindex=${stop(i === 0)}
     pressed=${chosen[kind] === word} onClick=${() => write(withWord(typed, { kind, word }))}
   ><span lang="de">${word}</span><small>${means}</small><//>`;
-  return html`<div class="bank scroll" role="group" aria-label="Words for the sentence">${BANK.map(button)}</div>`;
-}
-
-/** Why the beam has not taken the likeliest piece; nothing where it has, or where the reader has chosen. */
-function whyTaken({ beam, chosen, decisions }, at) {
-  const { offers, taken } = decisions[at - 1];
-  const [best] = offers;
-  if (!beam || at <= chosen.length || best.id === taken) return "";
-  const { piece } = offers.find(({ id }) => id === taken);
-  return ` “${spelt(best.piece)}” is likelier here, but the beam found a better whole sentence with “${spelt(piece)}”.`;
+  return html`<div class="bank scroll" role="group" aria-label="Words for the sentence" onKeyDown=${arrows("button", { line: true })}>
+    ${BANK.map(button)}
+  </div>`;
 }
 
 /** A grid of buttons: for each layer the mean of its heads (null), and every head. */
@@ -70,7 +71,7 @@ function Heads({ size, view, onChoose }) {
   const cell = (layer, head) => {
     const name = `layer ${layer + 1}, ${head === null ? "mean of its heads" : `head ${head + 1}`}`;
     const pressed = layer === view.layer && head === view.head;
-    return html`<${Button} aria-label=${name} title=${name} pressed=${pressed} onClick=${() => onChoose({ layer, head })}>
+    return html`<${Button} aria-label=${name} title=${name} pressed=${pressed} tabindex=${stop(pressed)} onClick=${() => onChoose({ layer, head })}>
       ${head === null ? "mean" : head + 1}
     <//>`;
   };
@@ -79,16 +80,23 @@ function Heads({ size, view, onChoose }) {
     (layer) =>
       html`<div><span aria-hidden="true">layer ${layer + 1}</span>${[null, ...count(size.heads)].map((head) => cell(layer, head))}</div>`,
   );
-  return html`<div class="heads" role="group" aria-label="Layer and head whose attention is drawn"><p>Arcs: attention to the source</p>${rows}</div>`;
+  return html`<div class="heads" role="group" aria-label="Layer and head whose attention is drawn" onKeyDown=${arrows("button")}>
+    <p>Whose attention the arcs are</p>${rows}
+  </div>`;
 }
 
-/** Play once, when the translation has been in sight for a moment; a reader who goes into it goes first. */
-function useOpening(figure, player, stop) {
+/** Write once, when the figure has been in sight for a moment; a reader who goes into it goes first. */
+function useOpening(figure, player) {
+  const [opening, setOpening] = useState(true);
   useEffect(() => {
-    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    if (still || location.hash.startsWith("#s=")) return;
     const { current } = figure;
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches || location.hash.startsWith("#s=");
     let clock;
+    const show = () => {
+      clearTimeout(clock);
+      seen.disconnect();
+      setOpening(false);
+    };
     const seen = new IntersectionObserver(
       ([{ isIntersecting }]) => {
         clearTimeout(clock);
@@ -96,88 +104,120 @@ function useOpening(figure, player, stop) {
       },
       { threshold: 0.5 },
     );
-    const give = () => {
-      clearTimeout(clock);
-      seen.disconnect();
-    };
     const enter = ({ target }) => {
       if (!target.matches(":focus-visible")) return;
-      give();
-      if (player.playing) player.show(stop);
+      show();
+      if (player.playing) player.show(player.count);
     };
     const leave = () => current.removeEventListener("focusin", enter);
     function play() {
-      give();
+      show();
       if (player.isUsed || current.contains(document.activeElement)) return;
       player.restart(player.count);
-      player.play(stop).then(leave);
+      player.play().then(leave);
     }
-    seen.observe(current.querySelector(".outcome"));
     current.addEventListener("focusin", enter);
+    if (still) show();
+    else seen.observe(current.querySelector(".lines"));
     return () => {
-      give();
+      show();
       leave();
     };
   }, []);
+  return opening;
+}
+
+/** What a friend who sent a sentence asks; `taps` are what has been tried since. */
+function challengeOf({ taps, count, won }) {
+  const tried = `${taps} ${taps === 1 ? "tap" : "taps"}`;
+  if (won) return `Back at the truth, in ${tried}.`;
+  const words = count === 1 ? "one word" : `${count} words`;
+  return `A friend overruled ${words}: can you get back to the truth? ${taps ? `${tried}.` : ""}`;
 }
 
 export function Translator({ scene: first }) {
-  const names = ["text", "beam", "chosen", "old", "view"];
-  const translator = useSentence(first, names, sceneOf, translate, { chosen: [], old: [] });
+  const names = ["text", "off", "covered", "chosen", "view", "at"];
+  const translator = useSentence(first, names, sceneOf, translate, untouched(""));
   const { scene, latest, line, sentence } = translator;
-  const [copied, setCopied] = useState(null); // what came of it
-  const [toward, look] = useState(null); // a piece of the source
-  const player = usePlayer(first.decisions.length, { at: first.stop });
+  const words = wordsIn(scene.decisions.map(({ piece }) => piece));
+  const [open, setOpen] = useState(first.open); // the word whose alternatives are shown
+  const [left, setLeft] = useState(0); // where they are
+  const [sent, setSent] = useState(null); // what came of sending it
+  const [game, setGame] = useState(null); // of a sentence that a friend has sent
+  const player = usePlayer(words.length, { first: 0, pace: PACE });
   const figure = useRef(null);
-  const drawings = useRef(null);
-  useOpening(figure, player, first.stop);
+  const lines = useRef(null);
+  const opening = useOpening(figure, player);
+  const busy = opening || player.playing;
+  const stays = player.held !== null; // the alternatives stay while the rest is written
+  const count = Math.min(player.at, words.length);
 
-  /** Change the choice; once its scene is there, `then` says where to look. */
-  function choose(changes, then) {
-    setCopied(null);
+  /** Change the choice; what comes of it is written from a word on, which `from(scene)` tells. */
+  function choose(changes, from = () => 0, then = () => {}) {
+    setSent(null);
     translator.choose(changes, (next, isTyped) => {
-      latest.current = { ...latest.current, chosen: next.chosen };
-      look(null);
-      (isTyped ? fromStart : then)(next);
+      latest.current = { ...latest.current, chosen: next.chosen, covered: next.covered };
+      setOpen(next.open);
+      setGame((now) => now && (isTyped ? null : { ...now, won: now.won || next.says === next.truth }));
+      const total = wordsIn(next.decisions.map(({ piece }) => piece)).length;
+      const begin = isTyped ? 0 : from(next);
+      player.restart(total, begin ?? total);
+      if (begin !== null) {
+        player.held = begin || null;
+        player.play();
+      }
+      then(next);
     });
     const linked = choiceIn(location.hash, scene.size); // then no stale link is left
     if (linked) history.replaceState(null, "", addressOf(latest.current));
   }
+  const tapped = () => setGame((now) => now && { ...now, taps: now.taps + (now.won ? 0 : 1) });
+  const atOnce = () => null;
 
-  /** Translate a text; it is played if it was typed here. */
+  /** Translate a text; it is written anew if it was typed here. */
   function translate(text, isOwn) {
-    const toStop = ({ decisions, stop }) => player.restart(decisions.length, stop);
-    choose({ text, chosen: [], old: [] }, isOwn ? fromStart : toStop);
+    setGame(null);
+    choose({ ...untouched(text) }, isOwn ? undefined : atOnce);
   }
 
-  function fromStart({ decisions, stop }) {
-    player.restart(decisions.length);
-    player.play(stop);
+  function touch(word) {
+    player.show(player.count);
+    if (scene.offers[word]) setOpen(word);
+    else choose({ at: words[word][0] }, atOnce);
   }
 
-  const at = Math.min(player.at, scene.decisions.length);
-  const stays = player.held !== null; // the candidates stay while the rest is written
-  const under = stays ? Math.min(player.held, scene.decisions.length) : at; // the word of the candidates
+  /** Another word: the rest is written anew, while the alternatives stay where they are. */
+  function overrule({ ids }) {
+    tapped();
+    const [at] = words[open];
+    choose({ chosen: [...scene.ids.slice(0, at), ...ids], at }, (next) => next.open + 1);
+  }
 
-  /** Another piece: the rest is written anew, while the candidates stay where they are. */
-  const overrule = (id) =>
-    choose({ chosen: [...scene.ids.slice(0, under - 1), id], old: scene.ids }, async ({ decisions }) => {
-      player.restart(decisions.length, under);
-      player.held = under;
-      if (await player.play()) player.show(under);
-    });
+  const toggled = (list, one) => (list.includes(one) ? list.filter((each) => each !== one) : [...list, one]);
+  function blindfold(name) {
+    tapped();
+    choose({ off: toggled(latest.current.off, name), chosen: [], at: null });
+  }
+  function cover(word) {
+    tapped();
+    choose({ covered: toggled(latest.current.covered, word), chosen: [], at: null });
+  }
+  const takeBack = () => choose({ off: [], covered: [], chosen: [], at: null }, atOnce);
 
-  const takeBack = () =>
-    choose({ chosen: [], old: [] }, ({ decisions }) => player.restart(decisions.length, under));
-
-  async function copyLink() {
-    const address = addressOf({ ...latest.current, at: under });
-    history.replaceState(null, "", address);
-    const done = navigator.clipboard?.writeText(location.href) ?? Promise.reject();
-    setCopied(
+  async function send() {
+    const { chosen } = latest.current;
+    history.replaceState(
+      null,
+      "",
+      addressOf({ ...latest.current, at: chosen.length ? null : words[open][0] }),
+    );
+    const { href: url } = location;
+    const shared = navigator.share?.({ title: document.title, text: scene.says, url });
+    const done = shared ?? navigator.clipboard?.writeText(url) ?? Promise.reject();
+    setSent(
       await done.then(
-        () => "Copied",
-        () => "It is in the address bar",
+        () => (shared ? "Sent" : "Copied: paste it to a friend"),
+        ({ name } = {}) => (name === "AbortError" ? null : "It is in the address bar"),
       ),
     );
   }
@@ -186,9 +226,11 @@ export function Translator({ scene: first }) {
     const arrive = () => {
       const asked = choiceIn(location.hash, first.size);
       if (!asked) return;
-      const { at: stop, ...choice } = asked;
-      sentence.put(choice.text); // the address is what was chosen last
-      choose(choice, (next) => (stop ? player.restart(next.decisions.length, stop) : fromStart(next)));
+      sentence.put(asked.text); // the address is what was chosen last
+      choose({ ...asked, view: asked.view ?? first.view }, undefined, ({ decisions, says, truth }) => {
+        const overruled = decisions.filter(({ own }) => own).length;
+        setGame(overruled && says !== truth ? { taps: 0, count: overruled, won: false } : null);
+      });
     };
     arrive();
     addEventListener("hashchange", arrive);
@@ -196,58 +238,52 @@ export function Translator({ scene: first }) {
   }, []);
 
   useLayoutEffect(() => {
-    if (!player.isUsed) return;
-    const [rows] = drawings.current.children;
-    const box = rows.querySelector(".written .now");
-    if (box) rows.scrollLeft += box.getBoundingClientRect().right - rows.getBoundingClientRect().right + 100;
-  }, [scene, at]);
-  function goTo(step) {
-    look(null);
-    player.show(step);
-  }
+    const place = () =>
+      setLeft(lines.current.querySelector(".english [aria-expanded=true]")?.offsetLeft ?? 0);
+    place();
+    addEventListener("resize", place);
+    return () => removeEventListener("resize", place);
+  }, [scene, open]);
 
-  const drawing = (tall) => html`<div class=${`${tall ? "columns" : "rows"} scroll`}>
-    <${Drawing} scene=${scene} at=${at} tall=${tall} toward=${toward} onChoose=${goTo} onLook=${look} />
-  </div>`;
-  return html`<div class=${classes({ translator: true, playing: player.playing })} ref=${figure}>
+  const secret = game && !game.won;
+  const shown = player.playing && !stays ? Math.max(0, count - 1) : open; // what is spoken of
+  const wordAt = (pieces) => pieces.map((each) => spelt(scene.decisions[each].piece)).join("");
+  const reads = `To write ${wordAt(words[shown])}, ${inWords(scene, words[shown])}.`;
+  const [verdict, telling] = verdictOn(scene);
+  const before = words.slice(0, open).map(wordAt).join(" ");
+  const touched = scene.off.length || scene.covered.length || scene.chosen.length;
+  const nameOf = (piece) =>
+    classes({ now: words[shown].includes(piece), later: busy && piece > (words[count - 1]?.at(-1) ?? -1) });
+  return html`<div class=${classes({ translator: true, playing: player.playing, stays, opening, empty: !sentence.typed.trim() })} ref=${figure}>
+    <p class=${classes({ motive: true, game: Boolean(game) })} role="status">
+      ${line || sentence.hint || (game ? challengeOf(game) : MOTIVE)}
+    </p>
     <${Field} sentence=${sentence} />
-    <${Bank} ...${sentence} />
-    <p class="line" role="status">${line || sentence.hint}</p>
-    <div class="drawings" ref=${drawings}>${[false, true].map(drawing)}</div>
-    <div class="outcome">
-      <div class="paths">
-        <${Ghost} ghost=${scene.ghost} />
-        <${English} scene=${scene} at=${player.playing ? at : under} busy=${player.playing} />
-      </div>
-      <${Candidates} scene=${scene} at=${under} hidden=${player.playing && !stays} onChoose=${overrule}>
-        <p class=${classes({ try: true, unseen: player.playing && !stays })}>
-          Choose another piece, a word or part of one, and the rest is written anew. The more orange, the less sure the
-          model was.
-        </p>
-        <p class="reads">${toward === null ? inWords(scene, at) : lookedAt(scene, toward)}${whyTaken(scene, under)}</p>
-      <//>
+    <div class="lines" ref=${lines}>
+      <${LiveArcs} box=${lines} scene=${scene} nameOf=${nameOf} label=${reads} />
+      <${German} scene=${scene} onCover=${cover} />
+      <p class="ghost" lang=${WRITES.code}>${!secret && scene.says !== scene.truth && html`<s>${scene.truth}</s>`}</p>
+      <${English} scene=${scene} words=${words} count=${busy ? count : words.length} open=${open} secret=${secret} busy=${player.playing} onOpen=${touch} />
     </div>
-    <div class="foot">
-      <div class="controls">
-        <${Controls} player=${player} />
-        <${Button} off=${!scene.chosen.length} onClick=${takeBack}>Take it back<//>
-      </div>
-      <details class="drawer">
-        <summary>Heads, search, link</summary>
-      <div class="controls">
-        <label>Written by <select autocomplete="off" value=${scene.beam ? "beam" : "greedy"}
-          onChange=${({ target }) => choose({ beam: target.value === "beam" }, fromStart)}>
-          <option value="beam">a beam of four</option><option value="greedy">greedy decoding</option>
-        </select></label>
-        <${Button} onClick=${copyLink}>${copied ?? "Copy the link to this"}<//>
-      </div>
-      <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => choose({ view }, () => {})} />
+    <div class="still scroll"><${Drawing} scene=${scene} /></div>
+    <${Candidates} offers=${scene.offers[open]} before=${before} others=${scene.size.words - scene.offers[open].list.length}
+      hidden=${player.playing && !stays} left=${left} onChoose=${overrule} />
+    <${Blindfolds} off=${scene.off} onToggle=${blindfold} />
+    <div class="controls">
+      <p class="verdict">${verdict || reads} ${telling && html`<${Button} lang=${READS.code} onClick=${() => sentence.write(telling)}>${telling}<//>`}</p>
+      <${Play} player=${player} />
+      <${Button} onClick=${send}>${sent ?? "Send this"}<//>
+      <${Button} off=${!touched || secret} onClick=${takeBack}>Take it back<//>
+    </div>
+    <${Bank} ...${sentence} />
+    <details class="drawer">
+      <summary>Heads, more captions</summary>
+      <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => choose({ view }, atOnce)} />
       <div class="chips" lang=${READS.code} role="group" aria-label="Captions to try">
         ${SENTENCES.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>
       <p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. The
         other candidates get as much as they do because <a href="#label-smoothing">label smoothing</a> gives them a share of every target.</p>
-      </details>
-    </div>
+    </details>
   </div>`;
 }

@@ -1,6 +1,6 @@
 // What is drawn at single stages: the shadows of the keys on the query, and the sum of the values.
 
-import { dot, LIMIT } from "./scene.js";
+import { dot, LIMIT, ROOT } from "./scene.js";
 import { html } from "../lib/ui.js";
 
 const LANE = 7; // between the shadows of two keys, in the units of the drawing
@@ -23,24 +23,19 @@ function Shadow({ length, lane, longest, kind, from }) {
  * The shadows of the keys on the query, side by side around its line, where the x-axis is turned to the
  * query. Divided they are shorter, and a thin line keeps their former length.
  */
-export function Shadows({ scene: { asked, rows, width, divide }, divided }) {
+export function Shadows({ scene: { asked, rows }, divided }) {
   const length = Math.hypot(...asked) || 1;
   const larger = Math.max(Math.abs(asked[0]), Math.abs(asked[1])) || 1;
   const longest = Math.round((100 * LIMIT * length) / larger); // to the edge of the plane
-  const spread = 100 * Math.sqrt(width / 2);
-  const bars = rows.map(({ key, word }, number) => {
+  const bars = rows.map(({ key, word, open }, number) => {
     const foot = dot(key, asked) / length;
     const lane = LANE * (number - (rows.length - 1) / 2);
     const bar = (kind, factor, from) =>
-      html`<${Shadow} kind=${kind} length=${foot * spread * factor} ...${{ lane, longest, from }} />`;
-    if (divided) {
-      const root = Math.sqrt(width);
-      const short = divide ? bar("shadow short", 1 / root, root) : "";
-      return html`<g key=${word}>${bar(divide ? "former" : "shadow", 1)}${short}</g>`;
-    }
+      html`<${Shadow} kind=${kind} length=${100 * foot * factor} ...${{ lane, longest, from }} />`;
+    if (divided) return html`<g key=${word}>${bar("former", 1)}${bar("shadow short", 1 / ROOT, ROOT)}</g>`;
     const across = (-100 * (asked[0] * key[1] - asked[1] * key[0])) / length;
     const falls = `M${Math.round(100 * foot)},${Math.round(across)}V${lane}`;
-    return html`<g key=${word}><path class="falls" d=${falls} />${bar("shadow", 1)}</g>`;
+    return html`<g key=${word} class=${open ? null : "closed"}><path class="falls" d=${falls} />${bar("shadow", 1)}</g>`;
   });
   return html`<g class="shadows" transform=${`rotate(${degreesOf(asked)})`}>
     <path class="beyond" d=${`M${-longest},0H${longest}`} />${bars}
@@ -56,7 +51,7 @@ export function Chain({ rows }) {
   }
   const rays = rows
     .filter(({ open }) => open)
-    .map(({ value }) => html`<path class="ray" d=${straight([0, 0], value)} />`);
+    .map(({ key }) => html`<path class="ray" d=${straight([0, 0], key)} />`);
   const d = `M${joints.map(at).join("L")}`;
   const dots = joints.slice(1).map((joint) => {
     const [x, y] = at(joint);

@@ -1,11 +1,10 @@
-// A point of the plane that is dragged, or moved by arrow keys.
+// The point of the plane that is dragged, or moved by arrow keys.
 
 import { ARROWS, shareOf } from "../lib/hands.js";
 import { html, useRef } from "../lib/ui.js";
 import { LIMIT } from "./scene.js";
 
-/** A point that is dragged, or moved by arrow keys; `onChoose` is called where it was only touched. */
-export function Handle({ kind, label, place, text, onMove, onChoose }) {
+export function Handle({ kind, label, place, text, onMove }) {
   const dragged = useRef(false);
   const start = useRef(null);
   function moveTo([x, y]) {
@@ -22,10 +21,6 @@ export function Handle({ kind, label, place, text, onMove, onChoose }) {
     moveTo([(right - 0.5) * 2 * LIMIT, (0.5 - down) * 2 * LIMIT]);
   }
   function press(event) {
-    if ((event.key === "Enter" || event.key === " ") && onChoose) {
-      event.preventDefault();
-      onChoose();
-    }
     const direction = ARROWS[event.key];
     if (!direction) return;
     event.preventDefault();
@@ -42,6 +37,5 @@ export function Handle({ kind, label, place, text, onMove, onChoose }) {
     tabindex="0" role="slider" aria-label=${label} aria-roledescription="point in the plane"
     aria-valuemin=${-LIMIT} aria-valuemax=${LIMIT} aria-valuenow=${place[0].toFixed(2)} aria-valuetext=${text}
     onPointerDown=${grasp} onPointerMove=${drag} onKeyDown=${press}
-    onClick=${() => !dragged.current && onChoose?.()}
   ></div>`;
 }

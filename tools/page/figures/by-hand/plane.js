@@ -6,7 +6,7 @@ import { classes, html } from "../lib/ui.js";
 import { at, Chain, degreesOf, Shadows, straight } from "./constructions.js";
 import { pair } from "./says.js";
 import { LIMIT } from "./scene.js";
-import { COMPARE, DIVIDE, MIX, SOFTMAX, STAGES } from "./stages.js";
+import { DIVIDE, MIX, SOFTMAX, STAGES } from "./stages.js";
 
 function Arrow({ to, kind }) {
   const length = Math.hypot(...to);
@@ -52,20 +52,20 @@ function freest(places, half, taken) {
   return best;
 }
 
-/** Keys of all words, and values where they lie apart; which of their marks are seen at a stage, the style sheet says. */
+/** Keys of all words; which of their marks are seen at a stage, the style sheet says. */
 function marksOf({ rows, stage, onAsk }) {
   const sized = stage === 0 || stage >= SOFTMAX;
-  const discs = rows.map(({ word, key, weight, open, moved }) => {
+  const discs = rows.map(({ word, key, weight, open }) => {
     const [x, y] = at(key);
     const disc = open ? html`<circle class="disc" cx=${x} cy=${y} r=${radius(weight)} />` : "";
     const cross = open
       ? html`<circle class="ring" cx=${x} cy=${y} r="15" />`
       : html`<path class="strike" d=${`M${x - 12},${y - 12}l24,24m0,-24l-24,24`} />`;
-    return html`<g key=${word} class=${classes({ moved, closed: !open })}>
+    return html`<g key=${word} class=${classes({ closed: !open })}>
       ${disc}${cross}<circle class="dot" cx=${x} cy=${y} r="5" />
     </g>`;
   });
-  const taken = rows.flatMap(({ key, value }) => [key, value].map((point) => [at(point), [8, 8]]));
+  const taken = rows.map(({ key }) => [at(key), [8, 8]]);
   const names = rows.map(({ word, english, key, weight, open }) => {
     const [x, y] = at(key);
     const room = Math.max(13, sized ? radius(weight) : 0);
@@ -81,19 +81,7 @@ function marksOf({ rows, stage, onAsk }) {
       ${open ? "" : html`<path class="through" d=${`M${x - half},${line - 6}h${2 * half}`} />`}
     </g>`;
   });
-  const values = rows
-    .filter(({ moved }) => moved)
-    .map(({ word, value, open }) => {
-      const [x, y] = at(value);
-      const half = 4 * word.length;
-      const beside = [x + 11 + half, x - 11 - half].map((middle) => [middle, y]);
-      const name = freest([[x, y - 18], [x, y + 19], ...beside], [half, 9], taken);
-      return html`<g key=${word} class=${classes({ value: true, closed: !open })}>
-      <rect x=${x - 6} y=${y - 6} width="12" height="12" />
-      <text lang="de" x=${name[0]} y=${name[1] + 5}>${word}</text>
-    </g>`;
-    });
-  return [discs, values, names];
+  return [discs, names];
 }
 
 function describe({ asks, asked, answer }, stage) {
@@ -107,9 +95,9 @@ function describe({ asks, asked, answer }, stage) {
 /** The drawing; its handles lie above it. Words are for the mouse: the keyboard has the handles. */
 export function Drawing({ scene, stage, onAsk }) {
   const [corner, side] = [-100 * LIMIT, 200 * LIMIT];
-  const [discs, values, names] = marksOf({ rows: scene.rows, stage, onAsk });
+  const [discs, names] = marksOf({ rows: scene.rows, stage, onAsk });
   const answered = stage === 0 || stage === MIX;
-  const shadowed = stage === COMPARE || stage === DIVIDE;
+  const shadowed = stage <= DIVIDE;
   return html`<svg viewBox=${`${corner} ${corner} ${side} ${side}`}>
     <g role="img" aria-label=${describe(scene, stage)}>
       <${Axes} />${discs}
@@ -117,22 +105,19 @@ export function Drawing({ scene, stage, onAsk }) {
       <${Arrow} to=${scene.asked} kind="query" />
       ${answered ? html`<${Arrow} to=${scene.answer} kind="answer" />` : ""}
       ${stage === MIX ? html`<${Chain} rows=${scene.rows} />` : ""}
-      ${values}
     </g>
     <g aria-hidden="true">${names}</g>
   </svg>`;
 }
 
 /** What the marks of the plane mean. */
-export function Legend({ scene: { asked, answer, rows } }) {
+export function Legend({ scene: { asked, answer } }) {
   const item = (sample, text) =>
     html`<span><svg viewBox="0 0 30 12" aria-hidden="true">${sample}</svg>${text}</span>`;
   const key = html`<circle class="disc" cx="15" cy="6" r="6" /><circle class="dot" cx="15" cy="6" r="3" />`;
-  const value = html`<g class="value"><rect x="10" y="1" width="10" height="10" /></g>`;
-  const apart = rows.some(({ moved }) => moved);
   return html`<p class="legend">
     ${item(html`<path class="query" d="M0,6H30" />`, html`query <b>${pair(asked)}</b>`)}
     ${item(html`<path class="answer" d="M0,6H30" />`, html`answer <b>${pair(answer)}</b>`)}
-    ${item(key, "key, its disc: weight")}${item(value, apart ? "value" : "value: at its key")}
+    ${item(key, "key and value, the disc: its weight")}${item(html`<path class="shadow" d="M0,6H30" />`, "shadow of a key")}
   </p>`;
 }

@@ -4,12 +4,12 @@
 export const STAGES = [
   {
     name: "compare",
-    formula: ({ width }) => (width === 2 ? "q · k" : `q · k × √${width / 2}`),
+    formula: () => "q · k",
     code: "query @ key.transpose(-2, -1)",
   },
   {
     name: "divide",
-    formula: ({ divide, width }) => (divide ? `÷ √${width}` : "not divided"),
+    formula: () => "÷ √2",
     code: "/ math.sqrt(query.size(-1))",
   },
   {

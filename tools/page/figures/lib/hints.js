@@ -39,14 +39,11 @@ function wordsOf(pieces) {
 /** What the letters tell, before the model has cut them. */
 function hintOfLetters(text) {
   const letters = text.replace(/\P{L}/gu, "");
-  const [low, high] = [letters.toLowerCase(), letters.toUpperCase()];
-  if (letters.length > 3 && letters === high && low !== high)
-    return "The model has hardly seen words in capitals, and guesses. Try small letters.";
   if (!/\p{L}|\p{N}/u.test(text)) return "There is no word in it yet. Type a caption in German.";
   const words = text.match(/\p{L}+/gu) ?? [];
   if (isEnglish(words)) return "This looks like English. The model reads German only.";
   const capitals = words.filter((word) => /^\p{Lu}/u.test(word)).length;
-  if (low !== high && capitals < NOUNS * words.length)
+  if (letters.toLowerCase() !== letters.toUpperCase() && capitals < NOUNS * words.length)
     return "German nouns have a capital letter, and in its captions they had it. Without, it hardly knows them.";
   if (SAYS_NO.test(text)) return "Captions say what is there. It has hardly ever read what is not.";
   return "";

@@ -9,11 +9,13 @@ import { html, Button, useEffect, useRef, useState } from "./ui.js";
  * A figure may hold on to another step while it plays (`held`); whatever stops the playing ends that.
  */
 export class Player {
-  constructor(count, { at = count, first = 1, changed = () => {}, wait = pause, still = () => false } = {}) {
-    Object.assign(this, { count, at, first, changed, wait, still });
+  constructor(
+    count,
+    { at = count, first = 1, pace = 700, changed = () => {}, wait = pause, still = () => false } = {},
+  ) {
+    Object.assign(this, { count, at, first, pace, changed, wait, still }); // pace: milliseconds for a step
     this.playing = false;
     this.held = null;
-    this.pace = 700; // milliseconds for a step
     this.turn = 0; // of several that play, only the last goes on
   }
 
@@ -87,17 +89,14 @@ export function usePlayer(count, options) {
   return player.current;
 }
 
-/** Play, back, step and pace. */
-export function Controls({ player }) {
-  const quick = player.pace < 700;
-  const hasten = () => {
-    player.pace = quick ? 700 : 180;
-    player.changed();
-  };
-  return html`<span class="player" role="group" aria-label="Step by step">
-    <${Button} class="play" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}<//>
+/** The button that plays, and pauses. */
+export const Play = ({ player }) =>
+  html`<${Button} class="play" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}<//>`;
+
+/** Play, back and step. */
+export const Controls = ({ player }) =>
+  html`<span class="player" role="group" aria-label="Step by step">
+    <${Play} player=${player} />
     <${Button} off=${player.at <= player.first} onClick=${() => player.back()}>Back<//>
     <${Button} onClick=${() => player.step()}>Step<//>
-    <${Button} pressed=${quick} onClick=${hasten}>Faster<//>
   </span>`;
-}

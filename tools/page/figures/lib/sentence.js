@@ -3,7 +3,7 @@
 import { READS } from "./corpus.js";
 import { hintFor } from "./hints.js";
 import { useScene } from "./scene.js";
-import { withUmlauts } from "./umlauts.js";
+import { respelt } from "./umlauts.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 
 export const LONGEST = 120; // letters of a sentence
@@ -18,9 +18,9 @@ export function fitted(text) {
   return end < 0 ? letters.slice(0, LONGEST).join("") : kept.slice(0, end);
 }
 
-/** A text as the model reads it: in German with umlauts in place of plain letters. */
+/** A text as the model reads it: German as it should be spelt. */
 export const readBy = (model, text) =>
-  READS.code === "de" ? withUmlauts(text, (word) => model.encode(word)) : text;
+  READS.code === "de" ? respelt(text, (word) => model.encode(word)) : text;
 
 /** What is to be said of a sentence that was typed as `text` and read as `read`, in these subwords. */
 export const hintOfRead = (text, read, pieces) =>
@@ -31,7 +31,7 @@ function hintOf(typed, scene) {
   const text = fitted(typed);
   if (text !== typed.trim()) return `Of a long sentence only ${LONGEST} letters are read, in whole words.`;
   if (text === scene.text) return scene.hint;
-  return hintFor(typed) || "The sentence runs through the model …";
+  return text ? "The sentence runs through the model …" : hintFor(typed);
 }
 
 let shared = null; // the last sentence that was asked for, in whichever figure

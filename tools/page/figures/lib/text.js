@@ -11,6 +11,19 @@ export const spelt = (piece) => piece.replace(SPACE, "").replace("</s>", "end") 
 /** A subword with what goes on with a word told from what begins one. */
 export const continued = (piece) => (/^\p{L}/u.test(piece) ? `…${piece}` : spelt(piece));
 
+/** Whether a subword goes on with the word before it. */
+export const goesOn = (piece) => !/^(▁|<\/s>$|[.,;:!?…"]+$)/u.test(piece);
+
+/** The words of subwords, and their signs: each the positions of its subwords. */
+export function wordsIn(pieces) {
+  const words = [];
+  pieces.forEach((piece, t) => {
+    if (t && goesOn(piece)) words[words.length - 1].push(t);
+    else words.push([t]);
+  });
+  return words;
+}
+
 /** A number with a true minus, and no minus before zero. */
 export const decimal = (number, digits = 2) =>
   number

@@ -1,4 +1,4 @@
-// Umlauts from plain letters, for keyboards that lack them.
+// A text as it should be spelt: umlauts from plain letters, capitals for nouns, small letters for a shout.
 
 export const UMLAUTS = ["ä", "ö", "ü", "ß"];
 const PLAIN = { ae: "ä", oe: "ö", ue: "ü", Ae: "Ä", Oe: "Ö", Ue: "Ü", ss: "ß" };
@@ -7,8 +7,10 @@ const MOST = 4; // places in a word
 
 const count = (word, letter) => word.split(letter).length;
 
+const capital = (word) => word.charAt(0).toUpperCase() + word.slice(1);
+
 /** All spellings of a word in which some of its pairs of letters are umlauts. */
-function spellings(word) {
+function withPairs(word) {
   const places = [...word.matchAll(MEANT)].slice(0, MOST);
   const spelt = (chosen) =>
     places.reduceRight(
@@ -19,16 +21,32 @@ function spellings(word) {
   return [...Array(1 << places.length).keys()].slice(1).map(spelt);
 }
 
+/** All other spellings of a word, small and with a capital. */
+function spellings(word) {
+  const others = withPairs(word);
+  return [...others, ...[word, ...others].map(capital).filter((other) => other !== word)];
+}
+
+/** Only what is in capitals throughout becomes small. */
+function calmed(text) {
+  const letters = text.replace(/\P{L}/gu, "");
+  const isShout =
+    letters.length > 3 && letters === letters.toUpperCase() && letters !== letters.toLowerCase();
+  return isShout ? capital(text.toLowerCase()) : text;
+}
+
 /**
- * The text with the umlauts that its plain letters stand for. A word is changed only if the model
- * knows the other spelling, and cuts the word into more subwords as it is typed: it has read Mädchen,
- * not Maedchen, but Wasser and neue. Of ß it must know the whole word: Klasse is no Klaße.
+ * The text with the umlauts and capitals that are meant. A word is changed only if the model knows the
+ * other spelling, and cuts the word into more subwords as it is typed: it has read Mädchen, not Maedchen,
+ * but Wasser and neue. Of ß or a capital it must know the whole word: Klasse is no Klaße.
  */
-export function withUmlauts(text, encode) {
+export function respelt(text, encode) {
   const pieces = (word) => encode(word).length - 1; // without the end
   const best = (word) =>
     spellings(word)
-      .filter((other) => pieces(other) <= (count(other, "ß") > count(word, "ß") ? 1 : 3))
+      .filter(
+        (other) => pieces(other) <= (count(other, "ß") > count(word, "ß") || other[0] !== word[0] ? 1 : 3),
+      )
       .reduce((one, other) => (pieces(other) < pieces(one) ? other : one), word);
-  return text.replace(/\p{L}+/gu, best);
+  return calmed(text).replace(/\p{L}+/gu, best);
 }

@@ -1,6 +1,7 @@
 // The drawing: the encoder on the left, the decoder on the right, one layer of each, and the stream that runs down
 // through them. Each box is a button; at each sum stands what the generator would write there.
 
+import { arrows } from "../lib/keys.js";
 import { spelt } from "../lib/text.js";
 import { classes, html } from "../lib/ui.js";
 import { nameOf, placed, sideOf } from "./places.js";
@@ -88,7 +89,7 @@ function Box({ box, scene, off, label, onPoint, onChoose }) {
   const x = CENTRE[side];
   const inside =
     role === "sum"
-      ? html`<circle class=${`kind-${kind}`} cx=${x} cy=${y} r="9" /><path class="plus" d=${`M${x - 5} ${y}h10M${x} ${y - 5}v10`} />`
+      ? html`<path class="hit" d=${`M${x - 44} ${y - 12}h88v24h-88z`} /><circle class=${`kind-${kind}`} cx=${x} cy=${y} r="9" /><path class="plus" d=${`M${x - 5} ${y}h10M${x} ${y - 5}v10`} />`
       : html`<rect class=${`kind-${kind}`} x=${x - WIDE / 2} y=${y} width=${WIDE} height=${high} rx="5" />
         <text x=${x} y=${y + high / 2 + 5} text-anchor="middle">${label}</text>
         ${off ? html`<path class="cut" d=${`M${x - WIDE / 2} ${y}l${WIDE} ${high}m0 ${-high}l${-WIDE} ${high}`} />` : null}`;
@@ -97,7 +98,7 @@ function Box({ box, scene, off, label, onPoint, onChoose }) {
     event.preventDefault();
     onChoose(place);
   };
-  return html`<g role="button" tabindex="0" data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
+  return html`<g role="button" tabindex=${place === scene.place ? 0 : -1} data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
     aria-pressed=${String(place === scene.place)} class=${classes({ box: true, chosen: place === scene.place, off })}
     onPointerEnter=${() => onPoint(place)} onClick=${() => onChoose(place)} onKeyDown=${press}>${inside}</g>`;
 }
@@ -116,7 +117,7 @@ export function Drawing({ scene, isOff, unmasked, onPoint, onChoose, label }) {
     name,
   ) => html`<rect class="ids" x=${CENTRE[side] - WIDE / 2} y="2" width=${WIDE} height="22" rx="5" />
     <text x=${CENTRE[side]} y="18" text-anchor="middle">${name}</text>`;
-  return html`<svg class="drawn" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label=${label}>
+  return html`<svg class="drawn" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label=${label} onKeyDown=${arrows(".box")}>
     <rect class="layer" x="2" y="88" width="186" height="166" rx="8" /><rect class="layer" x="212" y="88" width="186" height="244" rx="8" />
     <${Lines} />
     ${ids("encoder", "source ids")}${ids("decoder", "target ids")}

@@ -50,9 +50,11 @@ export function Panel({ scene, section, caption }) {
     ({ piece, share, next }) => html`<li class=${classes({ next })}><span>${spelt(piece)}</span>
       <span class="bar"><i style=${`width:${(100 * share).toFixed(1)}%`}></i></span><span>${share.toFixed(3)}</span></li>`,
   );
+  let shown = html`<${Strip} ...${scene.strip} />`;
+  if (says.length) shown = html`<ol>${bars}</ol>`;
+  else if (scene.weights) shown = html`<${Weights} scene=${scene} />`;
   return html`<p class="where"><b class="name">${nameOf(place)}</b> ${section && html`<a href=${section}>the section about it</a>`}<br />
       ${side}${inLayer}, at <b lang=${language}>${spelt(pieces[side][scene[side]])}</b>${next}: ${shapeOf(place)}</p>
     <p class="caption" role="status">${caption[0]}<br />${caption[1]}</p>
-    <div class="slot">${scene.weights ? html`<${Weights} scene=${scene} />` : html`<${Strip} ...${scene.strip} />`}</div>
-    <ol>${bars}</ol>`;
+    <div class="slot">${shown}</div>`;
 }

@@ -1,12 +1,14 @@
-// From a choice to a scene. A *choice* is a text, a place, a layer, and a position on each side. The model makes a
-// *scene* of it: plain data, all that is shown.
+// From a choice to a scene. A *choice* is a text, a place, a layer, a position on each side, and the parts that are
+// unplugged (`cuts`). The model makes a *scene* of it: plain data, all that is shown.
 
 import { likeliest, normalise } from "../model/arithmetic.js";
 import { Search } from "../model/search.js";
 import { finish } from "../model/slices.js";
 import { START } from "../model/subwords.js";
+import { unplugged } from "../model/unplug.js";
 import { hintOfRead, readBy } from "../lib/sentence.js";
 import { SENTENCE } from "../lib/text.js";
+import { joined } from "./pieces.js";
 import { ATTENTION, PARTS, placed, sideOf } from "./places.js";
 
 export const FIRST = {
@@ -15,6 +17,7 @@ export const FIRST = {
   layer: 2,
   encoder: 3, // hebt
   decoder: 3, // girl, where the verb is written next
+  cuts: [],
 };
 export const MOST = 40; // subwords of a translation that are shown
 export const SHADES = 8;
@@ -43,14 +46,15 @@ function* following(model, text) {
   return { model, ids: { encoder: source, decoder: read }, written, cut: !path.ended, seen };
 }
 
-const begun = new Map(); // what was followed last, by text; who is interrupted goes on where it was
+const begun = new Map(); // what was followed last; who is interrupted goes on where it was
 
-function* followed(model, text) {
-  if (!begun.has(text)) {
+function* followed(model, text, cuts = []) {
+  const name = [...cuts, text].join("|");
+  if (!begun.has(name)) {
     if (begun.size > 4) begun.clear();
-    begun.set(text, { work: following(model, text), run: null });
+    begun.set(name, { work: following(cuts.length ? unplugged(model, cuts) : model, text), run: null });
   }
-  const entry = begun.get(text);
+  const entry = begun.get(name);
   while (!entry.run) {
     const { done, value } = entry.work.next();
     if (done) entry.run = value;
@@ -117,7 +121,8 @@ function lengthsAt(run, place, layer, position) {
 /** All that is shown of a choice, as work that yields. */
 export function* sceneOf(model, asked) {
   const read = readBy(model, asked.text);
-  const run = yield* followed(model, read);
+  const run = yield* followed(model, read, asked.cuts);
+  const whole = yield* followed(model, read);
   const { ids, written, cut } = run;
   const spell = (list) => list.map((id) => model.words[id]);
   const position = (side) => Math.min(asked[side], ids[side].length - 1);
@@ -128,10 +133,14 @@ export function* sceneOf(model, asked) {
   const next = side === "decoder" ? written[choice.decoder] : null;
   const source = spell(ids.encoder);
   const endless = `It finds no end: the map shows its first ${written.length} subwords.`;
+  const [translation, intact] = [run, whole].map((each) => joined(spell(each.written)));
+  const same = asked.cuts.length && translation === intact ? "The translation stays the same." : "";
   return {
     ...choice,
     read,
-    hint: cut ? endless : hintOfRead(asked.text, read, source),
+    translation,
+    intact,
+    hint: (cut && endless) || same || hintOfRead(asked.text, read, source),
     ids,
     pieces: { encoder: source, decoder: spell(ids.decoder), written: spell(written) },
     size: {

@@ -47,8 +47,10 @@ export function captionOf(scene, stop) {
     ];
   if (part === "positions")
     return [
-      `The sinusoids of position ${position} are added, a vector of length ${decimal(Math.sqrt(size.width / 2), 1)}.`,
-      `The sum has length ${length}: this is where the residual stream begins.`,
+      scene.cuts.includes("positions")
+        ? "Unplugged: nothing tells where the token stands."
+        : `The sinusoids of position ${position} are added, a vector of length ${decimal(Math.sqrt(size.width / 2), 1)}.`,
+      `It has length ${length}: this is where the residual stream begins.`,
     ];
   if (part === "generator")
     return [

@@ -110,11 +110,12 @@ export function pathsTo(path) {
 
 const searches = new Map(); // the last ones, by text: they compute nothing twice, whichever figure asks
 
-/** The search for a text, begun or remembered, as work that yields. */
-export function* searchFor(model, text) {
-  if (!searches.has(text)) {
+/** The search for a text, begun or remembered, as work that yields; `less` says what the model is without. */
+export function* searchFor(model, text, less = "") {
+  const name = `${less}|${text}`;
+  if (!searches.has(name)) {
     if (searches.size > 8) searches.clear();
-    searches.set(text, yield* Search.opening(model, text));
+    searches.set(name, yield* Search.opening(model, text));
   }
-  return searches.get(text);
+  return searches.get(name);
 }

@@ -6,6 +6,7 @@ import { Subwords } from "./subwords.js";
 export class Transformer {
   constructor({ config, words, merges }, tensors) {
     Object.assign(this, config, { depth: config.d_model / config.h });
+    this.closed = new Set(); // positions of the source that nobody may look at
     this.subwords = new Subwords(words, merges, config.max_len);
     const { d_model, d_ff, tgt_vocab } = config;
     const parameters = (name, rows = d_model) => ({
@@ -38,13 +39,14 @@ export class Transformer {
     });
   }
 
-  /** Attention of one query over keys and values: { mixed, weights }, weights by head (Part 1). */
-  attend(query, keys, values) {
+  /** Attention of one query over keys and values, but the closed ones: { mixed, weights }, weights by head (Part 1). */
+  attend(query, keys, values, closed = null) {
     const mixed = new Float32Array(query.length),
       weights = [];
     for (let head = 0; head < this.h; head++) {
       const [from, to] = [head * this.depth, (head + 1) * this.depth];
-      const scores = keys.map((key) => {
+      const scores = keys.map((key, s) => {
+        if (closed?.has(s)) return -Infinity;
         let product = 0;
         for (let i = from; i < to; i++) product += query[i] * key[i];
         return product / Math.sqrt(this.depth);
@@ -95,7 +97,7 @@ export class Transformer {
       const normed = states.map((state) => normalise(state, layer.norms[0]));
       const [queries, keys, values] = [query, key, value].map((map) => normed.map((x) => linear(x, map)));
       yield;
-      const heard = queries.map((asked) => this.attend(asked, keys, values));
+      const heard = queries.map((asked) => this.attend(asked, keys, values, this.closed));
       states = states.map((state, i) => add(state, linear(heard[i].mixed, out)));
       see(
         states,
@@ -133,7 +135,7 @@ export class Transformer {
       state = add(state, linear(heard.mixed, self[3]));
       see(state, heard.weights);
       const asked = linear(normalise(state, layer.norms[1]), source[0]);
-      const found = this.attend(asked, memory[n].keys, memory[n].values);
+      const found = this.attend(asked, memory[n].keys, memory[n].values, this.closed);
       state = add(state, linear(found.mixed, source[3]));
       cross.push(found.weights);
       see(state, found.weights);

@@ -3,9 +3,9 @@
 //   "encoder attention 0"    what self-attention adds in the first layer of the encoder becomes zero
 //   "mask"                   in decoder self-attention, each position of a prefix sees the whole prefix
 //   "positions"              no positional encoding is added, on either side
+//   "source 3"               nobody may look at this position of the source: encoder and cross-attention close its key
 
 import { add, linear, normalise } from "./arithmetic.js";
-import { Search } from "./search.js";
 
 const ATTENTIONS = { attention: 0, cross: 1 };
 
@@ -33,19 +33,26 @@ function embedAnywhere(id, _, side) {
 }
 
 /** A step without the causal mask: the whole prefix is computed again, since all of it sees the new symbol. */
-function stepUnmasked(memory, past, id) {
+function stepUnmasked(memory, past, id, see = () => {}) {
   const ids = [...(past ?? []), id];
   let states = ids.map((each, position) => this.embed(each, position, "decoder"));
+  see(states[ids.length - 1]);
   this.decoder.forEach((layer, n) => {
     const [self, source] = layer.attentions;
     const normed = states.map((state) => normalise(state, layer.norms[0]));
     const [queries, keys, values] = self.slice(0, 3).map((map) => normed.map((x) => linear(x, map)));
     states = states.map((state, i) => {
-      const { mixed } = this.attend(queries[i], keys, values);
+      const show = i === ids.length - 1 ? see : () => {};
+      const { mixed, weights } = this.attend(queries[i], keys, values);
       const heard = add(state, linear(mixed, self[3]));
+      show(heard, weights);
       const asked = linear(normalise(heard, layer.norms[1]), source[0]);
-      const found = this.attend(asked, memory[n].keys, memory[n].values);
-      return this.fed(add(heard, linear(found.mixed, source[3])), layer);
+      const found = this.attend(asked, memory[n].keys, memory[n].values, this.closed);
+      const informed = add(heard, linear(found.mixed, source[3]));
+      show(informed, found.weights);
+      const fed = this.fed(informed, layer);
+      show(fed);
+      return fed;
     });
   });
   const last = normalise(states[states.length - 1], this.norms.decoder);
@@ -57,24 +64,15 @@ export function unplugged(model, cuts) {
   const less = Object.assign(Object.create(Object.getPrototypeOf(model)), model);
   less.encoder = [...model.encoder];
   less.decoder = [...model.decoder];
+  less.closed = new Set(model.closed);
   for (const cut of cuts) {
     if (cut === "mask") less.step = stepUnmasked;
     else if (cut === "positions") less.embed = embedAnywhere;
     else {
       const [side, part, layer] = cut.split(" ");
-      less[side][layer] = layerWithout(less[side][layer], part);
+      if (side === "source") less.closed.add(Number(part));
+      else less[side][layer] = layerWithout(less[side][layer], part);
     }
   }
   return less;
-}
-
-/** Greedy decoding with parts switched off, of at most `most` symbols, as work that yields: the path. */
-export function* greedyWithout(model, text, cuts, most) {
-  const search = yield* Search.opening(unplugged(model, cuts), text);
-  let path = search.start;
-  for (path of search.greedy()) {
-    yield;
-    if (path.written.length >= most) break;
-  }
-  return path;
 }
