@@ -14,21 +14,21 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# A small Transformer has translated the German caption below, and the curves show which German
-# words it looked at while it wrote the English ones. When you reach the end of this page, you will
-# have built it, trained it, and taken it apart.
+# A small Transformer has translated the German caption below. The curves show where it looked while
+# it wrote the English words. When you reach the end of this page, you will have built it, trained it,
+# and taken it apart.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
 # <a id="figure-first-translation"></a>
 # **Figure.** Attention from English to German, in the model's last layer, averaged over its heads.
-# The thicker a curve, the more the model looked. Nobody told it which words belong together; it
-# found out while it learnt to translate.
+# The thicker a curve, the more the model looked. Which words belong together it found out by itself,
+# while it learnt to translate.
 #
-# Look for *auf*, the last German word. *Hebt … auf* is a single verb, to pick up, which German
-# splits in two and wraps around the rest of the sentence. The model writes *raises*, which is only
-# half right, and what looks at *auf* in the end is the full stop. What has become of *auf*? We will
-# meet the question again on the way, and in [Part 9](#auf) put it to the model itself.
+# Look for *auf*, the last German word. *Hebt … auf* is a single verb, to pick up, which German splits
+# in two and wraps around the rest of the sentence. The model writes *raises*, which is only half
+# right, and what looks at *auf* in the end is the full stop. What has become of *auf*? We will meet
+# the question again on the way, until [Part 9](#auf) puts it to the model itself.
 #
 # It can also go wrong with more style. From *Ein Schornsteinfeger trägt eine Leiter durch die
 # Straße*, in which a chimney sweep carries a ladder through the street, it makes *A horn is carrying
@@ -43,16 +43,14 @@
 # <a id="start"></a>
 # # Start here
 #
-# Start at [Part 1](#attention), or skim [Background](#background) first. Parts 1 to 4 build a
-# Transformer, train it and break it; if you came for GPT, go on from there to [Part 10](#today).
-# There are five sheets of exercises in `docs/course`.
+# Start at [Part 1](#attention), and come back to [Background](#background) for the model as a whole.
+# Parts 1 to 4 build a Transformer, train it and break it. `docs/course` has five sheets of exercises.
 #
 # You should have used PyTorch a little, and know two things: that an inner product tells how closely
-# two vectors agree in direction, growing with their lengths, and that `loss.backward()` tells how
-# the loss changes with every parameter. Nothing here needs a GPU, and nearly all cells take seconds.
-# A mark such as (§3.1) means that what you have just read comes from that section of the paper; the
-# rest is ours. A function under `@example` runs at once, and what it returns stands below its cell; if
-# its name begins with `check_`, a tick says that its assertions are true.
+# two vectors agree in direction, growing with their lengths, and that `loss.backward()` tells how the
+# loss changes with every parameter. Nothing here needs a GPU; nearly all cells take seconds. A mark
+# such as (§3.1) means that what you have just read comes from that section of the paper; the rest is
+# ours.
 #
 # <a id="setup"></a>
 # *Set-up, folded: nothing in it is about Transformers.* In a notebook it installs what is missing,
@@ -129,14 +127,14 @@ def example(function: Callable) -> Callable:
 # <a id="problem"></a>
 # ## The problem
 #
-# Before 2017 the best translation programs read a sentence a word at a time, much as you are reading
-# this one, and folded each word into a vector that had to hold everything so far. Whatever *hebt*
-# leaves in that vector must survive until *auf* arrives, four words later.
+# Before 2017 most translation programs read a sentence a word at a time, much as you are reading this
+# one, and folded each word into a vector, their *state*. Unless the program can look back, whatever
+# *hebt* leaves in the state must survive until *auf* arrives, four words later.
 #
-# Such a *recurrent* network cannot begin with the second word before it is done with the first, so
-# most of a GPU waits. Attention was already in use, but almost always bolted onto a recurrent network,
-# to let it look back at the source while it wrote ([Bahdanau et al.,
-# 2015](https://arxiv.org/abs/1409.0473)). (§1)
+# Such a *recurrent* network cannot begin with the second word before it is done with the first. The
+# words of a sentence therefore cannot be computed in parallel, and memory limits how many sentences
+# can. Attention was already in use, but almost always bolted onto a recurrent network, to let it look
+# back at the source ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)). (§1)
 #
 # Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
 # [ConvS2S](https://arxiv.org/abs/1705.03122). Yet two words meet only after a number of steps that
@@ -146,26 +144,26 @@ def example(function: Callable) -> Callable:
 # every earlier system from English into German and every earlier single model into French. (Abstract)
 #
 # What does a translator learn? It gives a probability to each target sentence $y_1 \dots y_T$, given
-# a source $x$. Nobody could list all sentences, but the chain rule of probability breaks the problem
-# into $T$ smaller ones, each of which asks for nothing but the next word:
+# a source $x$. There are far too many sentences to list, but the chain rule of probability breaks the
+# problem into $T$ smaller ones, each of which asks for nothing but the next word:
 #
 # $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
 # <!-- code: log_probabilities -->
 #
 # At **inference**, when a new sentence is translated, the words must be found one after the other,
 # since the question for each contains all answers before it: the model is **autoregressive**. In
-# training the true target is known, and each question is asked with the true words before it,
-# whatever the model would have written there. That is **teacher forcing**, and it allows us to ask
-# for all words of the target at once.
+# training the true target is known, and each question is asked with the true words before it. That is
+# **teacher forcing**. In a Transformer, which hides the later words by a [mask](#causal-mask), it
+# lets us ask for all words of the target at once.
 #
 # <a id="sketch"></a>
 # ## The whole model in one picture
 #
 # A text is first cut into *tokens*: words, parts of words, punctuation marks. Each token becomes a
-# vector, and another vector is added that marks its position. From then on a sentence is a matrix
-# with a row for each token, and only two things happen to it. Attention carries information from
-# row to row; the *feed-forward network* works on every row by itself. The **encoder** reads the
-# source, and the **decoder** writes the target.
+# vector, and another vector is added that marks its position. From then on a sentence is a matrix with
+# a row for each token, to which only two things happen. Attention carries information from row to row;
+# the *feed-forward network* works on every row by itself. The **encoder** reads the source, the
+# **decoder** writes the target.
 #
 # ![Two columns of boxes. The German sentence becomes vectors with positions, then N times attention and a feed-forward network, and leaves a memory. The English words written so far go through vectors with positions, then N times attention to themselves, attention to the memory and a feed-forward network, and end in the question which word comes next. Each box has the number of its Part, 1 or 2; below are the Parts 3 to 10.](images/sketch.svg)
 #
@@ -219,13 +217,13 @@ def example(function: Callable) -> Callable:
 # # Part 1. Attention
 #
 # Cover the last word of our caption: *Ein kleines Mädchen hebt einen roten Ball …* What is the girl
-# doing? If *auf* follows, she picks the ball up from the ground; if *hoch* follows, she holds it up
+# doing? If *auf* follows, she picks the ball up from the ground; if *hoch* follows, she lifts it up
 # high. German makes its readers wait for the second half of a verb, and a network that reads from
 # left to right has to keep *hebt* in mind until that half turns up.
 #
 # With **attention** no word has to wait. It compares itself with all words of the sentence, near or
-# far, itself included, and collects something from each, most of it from those that fit best. We
-# build this from three lines, watch eight words use it, and end with the module of the paper.
+# far, itself included, and collects something from each, most from those that fit best. We build this
+# from three lines, watch eight words use it, and end with the module of the paper.
 #
 # <a id="one-sentence"></a>
 # ## One sentence
@@ -247,10 +245,9 @@ VECTORS.shape
 
 # %% [markdown]
 # Now *hebt* looks for words that have to do with it. First, **compare**: its vector, the *query*, meets
-# the vector of each word, the *key*. The *score* of a key is their inner product,
-# $q \cdot k = \sum_i q_i k_i$, divided by the square root of their width, here $\sqrt 2$ (a
-# [section below](#why-scale) shows what for). All eight inner products are one product of a matrix and
-# a vector:
+# the vector of each word, the *key*. The *score* of a key is their inner product, $q \cdot k = \sum_i
+# q_i k_i$, divided by the square root of their width, here $\sqrt 2$ (we shall [see](#why-scale) what
+# for). All eight inner products are one product of a matrix and a vector:
 
 
 # %%
@@ -286,7 +283,8 @@ WEIGHTS @ VECTORS  # (8,) @ (8, 2) -> (2,)
 # returns a little of every value instead, and since the shares change smoothly with queries and keys,
 # gradients can teach a model what to ask for.
 #
-# Here are the three lines as a function. (The folded cell below it draws tables and charts.)
+# Here are the three lines as a function, and after it a folded cell that draws tables and charts.
+# From here on, a function under `@example` runs at once; what it returns stands below its cell.
 
 
 # %%
@@ -397,7 +395,7 @@ def asking_in_the_plane(word: str, query: Tensor, keys: Tensor, side: float, des
 @example
 def hebt_in_the_plane_figure():
     text = "Eight words in a plane. The query of hebt points left, and auf has a large disc."
-    return asking_in_the_plane("hebt", HEBT, VECTORS, 2.6, text)
+    return asking_in_the_plane("hebt", VECTORS[3], VECTORS, 2.6, text)
 
 
 # %% [markdown]
@@ -405,11 +403,10 @@ def hebt_in_the_plane_figure():
 # **Figure.** *Hebt* asks. The line is its query; the discs are the keys, larger where the weight is.
 # What lies in the direction of the query scores high, what lies opposite (the nouns) low.
 #
-# The verb has found its other half. *Auf* has a weight of 0.38, although it stands four words away, and
-# apart from *hebt* itself no other word has a tenth. We had put the two next to each other in the
-# plane, of course. But look at what the calculation did not use: the position of a word. A distant word
-# is as easy to reach as a neighbour. (Nor can attention tell which of them came first, a blindness that
-# Part 2 begins with.)
+# The verb has found its other half. *Auf* has a weight of 0.38, although it stands four words away,
+# and apart from *hebt* itself no other word has a tenth. We had put the two next to each other in the
+# plane, of course. But look at what the calculation did not use: the position of a word. A distant
+# word is as easy to reach as a neighbour.
 #
 # <a id="three-matrices"></a>
 # ## Three matrices
@@ -456,11 +453,11 @@ def ball_asks_through_matrices():
 
 
 # %% [markdown]
-# Nearly three quarters of the weight now lies on *roten*: *Ball* **attends to** *roten*. You can
-# check the score with a pencil. The vector of *Ball*, (1.8, −0.4), becomes the query (−0.4, 1.8), and
-# the key of *roten* is (−0.1, 3.8); their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$
-# divides to 4.86. What comes back is mostly the vertical part of *roten*. A Transformer will add this
-# answer to the vector that asked, which moves *Ball* upwards in the plane, closer to *roten*.
+# Nearly three quarters of the weight now lies on *roten*: *Ball* **attends to** *roten*. You can check
+# the score with a pencil. The vector of *Ball*, (1.8, −0.4), becomes the query (−0.4, 1.8); the key of
+# *roten* is (−0.1, 3.8). Their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$ divides to 4.86.
+# What comes back is mostly the vertical part of *roten*. A Transformer will add this answer to the
+# vector that asked, which moves *Ball* upwards in the plane, closer to *roten*.
 
 
 # %%
@@ -472,14 +469,15 @@ def ball_in_the_plane_figure():
 
 # %% [markdown]
 # <a id="figure-ball-in-the-plane"></a>
-# **Figure.** *Ball* asks through the matrices. Its query points upwards, where the adjectives are.
+# **Figure.** *Ball* asks through the matrices, with a query that points upwards.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
 #
 # Two words have asked; six are waiting. There is no need for a loop, because the inner products of
 # several queries with all keys are again a matrix product. Stack the queries as rows of a matrix, and
-# do the same with keys and values:
+# do the same with keys and values. (Where an example begins with `check_`, a tick says that its
+# assertions are true.)
 
 
 # %%
@@ -513,40 +511,38 @@ def check_all_words_at_once_equal_one_by_one():
 # <a id="why-scale"></a>
 # ## Why divide by the square root of the width?
 #
-# Leave the division out, and let the vectors grow wider. Three hundred random queries look at eight
-# random keys each:
+# Leave the division out, and let the vectors grow wider. A random query looks at eight random keys;
+# of all nine, first only 4 numbers are used, then 64, then 1,024. The weights:
 
 
 # %%
 @example
-def products_by_width():
-    rows = []
-    for width in (4, 64, 1024):
-        queries = torch.randn(300, 1, width)
-        keys = torch.randn(300, 8, width)
-        products = (queries * keys).sum(2)  # (300, 8)
-        largest = products.softmax(dim=1).amax(dim=1)  # (300,)
-        rows.append((width, products.std().item(), largest.median().item()))
-    return table(rows, ["width", "standard deviation of q · k", "largest of 8 weights, median"])
+def weights_by_width():
+    query, keys = torch.randn(1024), torch.randn(8, 1024)
+    products = {width: keys[:, :width] @ query[:width] for width in (4, 64, 1024)}
+    columns = [each.softmax(dim=0).tolist() for each in products.values()]
+    columns.append((products[1024] / math.sqrt(1024)).softmax(dim=0).tolist())
+    rows = list(zip(*columns, strict=True))
+    return table(rows, ["width 4", "width 64", "width 1,024", "width 1,024, divided"])
 
 
 # %% [markdown]
-# The inner products spread out as the square root of the width does: 2, 8, 32. Suppose, as the paper
-# does, that the entries of $q$ and $k$ are independent, with mean zero and variance one. Then each
-# product $q_i k_i$ has variance one, too, and the sum of $d_k$ of them has variance $d_k$. Dividing by
-# $\sqrt{d_k}$ brings the variance back to one. (§3.2.1, footnote 4)
+# Undivided, five keys or so have a say at width 4. At 64, which is the width of the paper's heads,
+# three are left, and at 1,024 one has taken everything. The reason is that inner products grow.
+# Suppose, as the paper does, that the entries of $q$ and $k$ are independent, with mean zero and
+# variance one. Then each product $q_i k_i$ has variance one, too, and the sum of $d_k$ of them has
+# variance $d_k$. Dividing by $\sqrt{d_k}$ brings the variance back to one. (§3.2.1, footnote 4)
 #
-# Undivided, the scores of two keys lie far apart, and the softmax hands nearly everything to the
-# larger one: at width 64, that of the paper's heads, a typical query already gives 0.97 to a single
-# key. Why should that harm? Because a softmax so sure of itself hardly moves. By the quotient rule,
+# Why should a clear decision harm? Because a softmax so sure of itself hardly moves. By the quotient
+# rule,
 #
 # $$\frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),$$
 # <!-- code: none -->
 #
 # where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is nearly 1 and the others
-# nearly 0, all of these derivatives nearly vanish. To see what that does to learning, we pull each
-# answer in a random direction, as a loss would in some direction, and measure the gradient that
-# arrives at the query. All that $W^Q$ ever learns has to pass there.
+# nearly 0, all of these derivatives nearly vanish. To see what that does to learning, we pull the
+# answers to 300 queries in random directions, as a loss would in some direction, and measure the
+# gradient that arrives at each query. All that $W^Q$ ever learns has to pass there.
 
 
 # %%
@@ -554,34 +550,41 @@ def products_by_width():
 def gradients_by_width():
     rows = []
     for width in (4, 64, 1024):
-        for name, divisor in (("divided", math.sqrt(width)), ("undivided", 1.0)):
+        row = [width]
+        for divisor in (math.sqrt(width), 1.0):
             queries = torch.randn(300, 1, width, requires_grad=True)
             keys, values = torch.randn(2, 300, 8, width)
             weights = ((queries * keys).sum(2) / divisor).softmax(dim=1)  # (300, 8)
             answers = (weights.unsqueeze(2) * values).sum(1)  # (300, width)
             wanted = F.normalize(torch.randn(300, width), dim=1)  # directions of length 1
             (answers * wanted).sum().backward()
-            sizes = queries.grad.norm(dim=2)  # (300, 1)
-            rows.append((width, name, sizes.median().item(), sizes.mean().item()))
-    return table(rows, ["width", "scores", "gradient, median", "gradient, mean"])
+            row.append(queries.grad.norm(dim=2).median().item())
+        rows.append(row)
+    return table(rows, ["width", "median gradient, divided", "undivided"])
 
 
 # %% [markdown]
-# Divided, the gradient is about as large at every width. Undivided, its median at width 1,024 is zero
-# to two digits, so the typical query learns nothing; yet the mean has grown, because where the two best
-# keys happen to score alike, much gets through, multiplied by a long key that nobody has divided.
+# Divided, the gradient is about as large at every width. Undivided, it is zero to two digits at width
+# 1,024: the typical query learns nothing.
 #
-# The paper suspects the first half of this, extremely small gradients, as the reason why undivided
-# products do worse than <a id="additive"></a>*additive attention* when keys are wide. That compares by
-# a small network with one hidden layer ([Bahdanau et al.,
-# 2015](https://arxiv.org/abs/1409.0473)), and is slower in practice. (§3.2.1)
+# <details><summary>Why "typical"?</summary>
+#
+# Because the *mean* of the same gradients grows. For a few queries the two best keys happen to score
+# alike; the softmax is undecided there, and much gets through, multiplied by a long undivided key.
+#
+# </details>
+#
+# The paper suspects extremely small gradients as the reason why undivided products do worse than
+# <a id="additive"></a>*additive attention* when keys are wide. That compares by a small network with
+# one hidden layer ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)), which is slower in
+# practice. (§3.2.1)
 #
 # <a id="causal-mask"></a>
 # ## The causal mask
 #
-# In training the decoder predicts all words of the target at once, and here lies a trap. If the
-# position that must predict *dog* can look at *dog*, the model learns to copy it: its loss falls to
-# almost nothing, and it has learnt nothing about dogs. Two measures prevent this. The target is
+# In training the decoder predicts all words of the target at once, which sets a trap. If the position
+# that must predict *dog* can look at *dog*, the model learns to copy it: its loss falls to almost
+# nothing without teaching it anything about dogs. Two measures prevent this. The target is
 # *shifted right* by one position, so each position reads the word before the one that it must
 # predict; and a *mask* closes all later positions by setting their scores to $-\infty$, which makes
 # their weights zero. (§3.1, §3.2.3) With a start and an end token, *A dog runs.* becomes:
@@ -594,9 +597,9 @@ def gradients_by_width():
 # | 4 | runs | . | `<s>` A dog runs |
 # | 5 | . | `</s>` | `<s>` A dog runs . |
 #
-# The shift alone would not do, since position 2 reads *A*, which position 1 must predict. The last
-# column of the table is the mask. As a matrix it has a row for each position that asks, with a 1 (or
-# `True`) wherever that position may look:
+# The shift alone would not do. Position 2 reads *A*, so position 1, which must predict *A*, would
+# only have to look one step ahead. The last column of the table is the mask. As a matrix it has a row
+# for each position that asks, with a 1 (or `True`) wherever that position may look:
 
 
 # %% tags=["bare"]
@@ -623,7 +626,8 @@ def a_mask_for_five_positions():
 # %% tags=["hide-input", "bare"]
 def is_open(mask: Tensor) -> Tensor:
     """A mask as booleans; ValueError for one that is meant to be added to the scores."""
-    if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
+    strange = mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any()
+    if strange or (mask.is_floating_point() and not mask.any()):  # 0 alone closes nothing there
         raise ValueError(
             "a mask holds 1 where a query may look, else 0; for one of 0 and −∞ pass mask == 0"
         )
@@ -657,29 +661,7 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 # closed score the lowest finite number, because in a row whose keys are all closed the softmax of
 # $-\infty$ would be 0/0.
 #
-# Here is what the eight words receive from each other, through the three matrices and without a mask:
-
-
-# %%
-@example
-def all_words_ask_through_matrices_figure():
-    _, weights = attention(VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V)  # (8, 8)
-    names = [f"{word} ({english})" for word, english in zip(WORDS, ENGLISH, strict=True)]
-    text = "Weights of eight words, a row for each that asks. Nouns attend to adjectives."
-    chart = heat_map(weights, names, ["answers", "asks", "weight"], text, "blues")
-    return chart.configure_axisX(labelAngle=-45)
-
-
-# %% [markdown]
-# <a id="figure-all-words-ask-through-matrices"></a>
-# **Figure.** Each row is a word that asks, each column one that answers; every row adds up to one.
-#
-# *Mädchen* prefers *roten* to *kleines* (little), its own adjective: *roten* lies a little higher, and
-# nothing in these vectors says which of the two stands beside it. The verb fares worse. Its halves
-# were not asked when the matrices were made: the queries of *hebt* and *auf* point down, and both land
-# on *einen* (a), because the weights must go somewhere.
-#
-# And with the mask? The first five answers must stay as they are when the last three words change:
+# With the mask on, the first five answers must stay as they are when the last three words change:
 
 
 # %%
@@ -716,7 +698,7 @@ def attention_by_hand_figure():
 # %% [markdown]
 # <a id="figure-attention-by-hand"></a>
 # **Figure.** The larger its disc, the more weight a word gets. All matrices are the identity, so the
-# word that asks finds its neighbours in the plane, however far away they stand in the sentence.
+# word that asks finds what lies in its own direction, long vectors before short ones.
 #
 # <a id="multi-head-attention"></a>
 # ## Several heads
@@ -738,9 +720,9 @@ def one_query_between_two_keys():
 
 
 # %% [markdown]
-# It finds both, and understands neither. The answer is half of *auf* plus half of *Ball*, a point in
-# the middle of nowhere; the word that lies nearest to it is *Ein*. Other weights would not help: one set
-# of weights gives one average, from which nobody can tell what went in. Let *hebt* ask twice:
+# It finds both but blends them: the answer lies halfway between *auf* and *Ball*, nearest to *Ein*.
+# Other weights would not help, since they, too, give a single average, which in two dimensions no
+# longer shows what went in. Let *hebt* ask twice:
 
 
 # %%
@@ -752,11 +734,11 @@ def two_queries_for_two_keys():
 
 
 # %% [markdown]
-# Two questions, two answers: the first is nearly *auf* at (−2.0, −0.3), the second nearly *Ball* at
-# (1.8, −0.4). The paper runs $H$ such attentions side by side, each called a **head**, with three
-# matrices of its own that project to a narrower width $d_k = D/H$: 64 in the paper, with eight heads.
-# Since they are narrow, all heads together need about as much computation as one of full width. A
-# last matrix $W^O$ mixes their answers:
+# Now the first answer is nearly *auf* at (−2.0, −0.3), and the second nearly *Ball* at (1.8, −0.4).
+# The paper runs $H$ such attentions side by side, each called a **head**, with three matrices of its
+# own that project to a narrower width $d_k = D/H$: 64 in the paper, with eight heads. Since they are
+# narrow, all heads together need about as much computation as one of full width. A last matrix $W^O$
+# mixes their answers:
 #
 # $$\begin{gathered}
 # \mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)\, W^O, \\
@@ -779,24 +761,36 @@ def two_queries_for_two_keys():
 TWO_HEADS = [torch.stack([W, torch.eye(2)]) for W in (W_Q, W_K, W_V)]  # each (H, D, d_k)
 
 
-def heads_in_a_loop(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
-    """Self-attention of x (T, D) with matrices (H, D, d_k) -> answers side by side (T, H·d_k)."""
-    answers = [
-        attention(x @ w_q, x @ w_k, x @ w_v)[0]  # (T, d_k)
+def heads_in_a_loop(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> tuple[Tensor, Tensor]:
+    """x (T, D), matrices (H, D, d_k) -> answers side by side (T, H·d_k), weights (H, T, T)."""
+    heads = [
+        attention(x @ w_q, x @ w_k, x @ w_v)  # (T, d_k), (T, T)
         for w_q, w_k, w_v in zip(W_q, W_k, W_v, strict=True)
     ]
-    return torch.cat(answers, dim=-1)
+    answers, weights = zip(*heads, strict=True)
+    return torch.cat(answers, dim=-1), torch.stack(weights)
 
 
 @example
-def two_heads_for_one_sentence():
-    return heads_in_a_loop(VECTORS, *TWO_HEADS)  # (8, 4)
+def two_heads_for_one_sentence_figure():
+    _, weights = heads_in_a_loop(VECTORS, *TWO_HEADS)  # (2, 8, 8)
+    text = "Weights of two heads. In one, nouns attend to adjectives; in the other, hebt to auf."
+    axes = ["answers", "asks", "weight"]
+    maps = [heat_map(each, WORDS, axes, text, "blues") for each in weights]
+    left, right = (each.properties(width=200, height=200) for each in maps)
+    return (left | right).properties(description=text)
 
 
 # %% [markdown]
-# A row for each word, two numbers from each head. In the row of *hebt*, the fourth, head 1 has brought
-# (−1.67, 0.30), the first answer of this Part; in that of *Ball*, the seventh, head 0 has brought
-# (0.00, 1.73), as the matrices did when they were alone.
+# <a id="figure-two-heads-for-one-sentence"></a>
+# **Figure.** Head 0 (left) and head 1 (right). A row is a word that asks, a column one that answers;
+# every row adds up to one.
+#
+# In head 0, *Mädchen* prefers *roten* to *kleines* (little), its own adjective: *roten* lies a little
+# higher, and nothing in these vectors says which of the two stands beside it. The verb fares worse,
+# since its halves were not asked when the matrices were made. The queries of *hebt* and *auf* point
+# down, and both land on *einen* (a), because the weights must go somewhere. In head 1 the two find
+# each other. Each word takes home both answers, side by side.
 #
 # Many small products usually take longer than a large one. Since heads differ in nothing but their
 # numbers, a single matrix of full width can project for all of them; then each row is cut into $H$
@@ -813,9 +807,10 @@ def one_product_cut_into_heads():
 
 
 # %% [markdown]
-# To this the module adds an axis for the sentences of a batch, biases, a mask and the matrix $W^O$. Each
-# of its steps is a method, so that later Parts can replace it: `project`, `attend`, `join`. Its four
-# linear maps come from `clones`, with equal weights until `make_model` draws fresh ones for each.
+# To this the module adds an axis for the sentences of a batch, biases, a mask and the matrix $W^O$.
+# Each of its steps is a method, so that later Parts can replace it: `project`, `attend`, `join`. Its
+# four linear maps come from `clones`. If they stayed equal, queries would be the same vectors as
+# keys, which is why the constructor turns each matrix a quarter further than the one before.
 
 
 # %% tags=["bare"]
@@ -838,6 +833,8 @@ class MultiHeadedAttention(nn.Module):
         self.h = h
         self.d_k = d_model // h
         self.linears = clones(nn.Linear(d_model, d_model), 4)  # for query, key, value and output
+        for turns, linear in enumerate(self.linears):  # four different maps from a single draw
+            linear.weight.data.copy_(linear.weight.data.rot90(turns))
         self.dropout = nn.Dropout(dropout)
         self.attn = None
 
@@ -885,7 +882,7 @@ def shapes_on_the_way_through_the_module():
 
 
 # %% [markdown]
-# Twelve numbers became three heads of four, each head has its own $8 \times 8$ weights, and what comes
+# Twelve numbers became three heads of four, and each head has its own $8 \times 8$ weights. What comes
 # out has the shape of what went in, so that the next layer can take it as its input.
 #
 # <details><summary>Why four maps, and why separate ones for queries and keys?</summary>
@@ -901,7 +898,7 @@ def shapes_on_the_way_through_the_module():
 #
 # It would yield the right shape and the wrong numbers. Let three positions hold 0 to 3, 4 to 7 and 8
 # to 11. With two heads, head 0 is to have the first half of each, `[[0, 1], [4, 5], [8, 9]]`, but
-# `view(B, H, T, d_k)` gives it `[[0, 1], [2, 3], [4, 5]]`, and no error is raised.
+# `view(B, H, T, d_k)` gives it `[[0, 1], [2, 3], [4, 5]]` without an error.
 #
 # </details>
 #
@@ -947,11 +944,12 @@ def check_multi_head_attention_equals_torch():
 # | decoder self-attention | target | target | padding and the future of the target |
 # | cross-attention | target | output of the encoder, the *memory* | padding of the source |
 #
-# *Padding* fills short sentences up to the length of the longest in their batch, and nobody should
-# look at it. Cross-attention needs no causal mask, since the whole source is known before the first
-# word is written. At the English verb, then, the decoder may look at both *hebt* and *auf*. In the
-# picture at the top of this page the beginning of *raises* looks at *hebt*, and *auf* is left to the
-# full stop.
+# *Padding*, which fills short sentences up to the length of the longest in their batch, must not be
+# looked at. Cross-attention needs no causal mask, since the whole source is known before the first
+# word is written: at the English verb the decoder may look at both *hebt* and *auf*. What it finds
+# there, though, are no longer words but states of the encoder, and the one at *hebt* may already
+# contain *auf*. The curves at the top of this page show which positions the model read, not which
+# words.
 #
 # **You can now** compute attention for a query with a pencil; say what each axis of its tensors
 # stands for, and why scores are divided by $\sqrt{d_k}$; write the mask that hides the future; and

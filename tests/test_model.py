@@ -57,6 +57,7 @@ def test_attention_equals_torchs(dtype):
     [
         nn.Transformer.generate_square_subsequent_mask(5),  # zeros and −∞
         torch.zeros(5, 5).masked_fill(at.subsequent_mask(5)[0] == 0, -1e9),
+        torch.zeros(5, 5),  # to be added, it closes nothing
         torch.tensor([1.0, 1.0, 0.5, 1.0, 1.0]),
         torch.tensor([1, 2, 0, 0, 1]),
         torch.tensor([1.0, torch.nan, 0.0, 0.0, 1.0]),
@@ -157,6 +158,12 @@ def test_layer_norm_equals_torchs():
     theirs = nn.LayerNorm(8, eps=1e-6)
     theirs.load_state_dict(ours.state_dict())
     assert_close(ours(x), theirs(x))
+
+
+def test_the_four_maps_of_fresh_attention_differ():
+    maps = at.MultiHeadedAttention(2, 8).linears
+    for one, other in itertools.combinations(maps, 2):
+        assert not one.weight.equal(other.weight)
 
 
 def copy_attention(ours: at.MultiHeadedAttention, theirs: nn.MultiheadAttention) -> None:
