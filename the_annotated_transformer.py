@@ -809,8 +809,8 @@ def one_product_cut_into_heads():
 # %% [markdown]
 # To this the module adds an axis for the sentences of a batch, biases, a mask and the matrix $W^O$.
 # Each of its steps is a method, so that later Parts can replace it: `project`, `attend`, `join`. Its
-# four linear maps come from `clones`. If they stayed equal, queries would be the same vectors as
-# keys, which is why the constructor turns each matrix a quarter further than the one before.
+# four linear maps come from `clones`, and are equal until somebody draws their weights: `make_model`
+# does so for a whole model, and whoever uses the class alone must not forget it.
 
 
 # %% tags=["bare"]
@@ -833,8 +833,6 @@ class MultiHeadedAttention(nn.Module):
         self.h = h
         self.d_k = d_model // h
         self.linears = clones(nn.Linear(d_model, d_model), 4)  # for query, key, value and output
-        for turns, linear in enumerate(self.linears):  # four different maps from a single draw
-            linear.weight.data.copy_(linear.weight.data.rot90(turns))
         self.dropout = nn.Dropout(dropout)
         self.attn = None
 
