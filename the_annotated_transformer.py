@@ -14,9 +14,9 @@
 # <a id="top"></a>
 # # The Annotated Transformer
 #
-# A small Transformer has translated the German caption below. The curves show where it looked while
-# it wrote the English words. When you reach the end of this page, you will have built it, trained it,
-# and taken it apart.
+# A small Transformer translates a German caption, and curves show where it looks while it writes the
+# English words. When you reach the end of this page, you will have built it, trained it, and taken it
+# apart.
 #
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
