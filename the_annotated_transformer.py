@@ -3153,7 +3153,7 @@ def sample_of(pairs: Sequence[Pair], enough: int = 200_000) -> Iterator[Pair]:
 
 
 # %%
-def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> "Vocabulary":
+def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> Vocabulary:
     """Tokens that occur at least `min_freq` times in sentences, frequent ones first."""
     from torchtext.vocab import Vocab
 
@@ -3176,7 +3176,6 @@ def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
     return learn_words(corpus_at_hand())
 
 
-# %%
 @example
 def a_sentence_as_numbers():
     of_german, _ = words_at_hand()
@@ -3470,25 +3469,19 @@ def translate(
 # ## Your own languages
 #
 # Nothing here depends on German, on English or on photographs. Put pairs of sentences into a folder,
-# two files a split, one sentence a line, plain or gzipped; the ending of a name is the language. For
-# French to English:
+# two files a split, one sentence a line, plain or gzipped, so that line 7 of one file translates line 7
+# of the other. From French to English these are the files (without `test` there are no scores), and
+# the command that trains the better model of the next Part on them ([more](#make-it-your-own)):
 #
 # ```
 # my-corpus/train.fr   my-corpus/val.fr   my-corpus/test.fr
 # my-corpus/train.en   my-corpus/val.en   my-corpus/test.en
-# ```
 #
-# Line 7 of one file translates line 7 of the other. `test` may be missing if you want no scores. One
-# command then trains the better model of the next Part, with all that [the engine
-# room](#make-it-your-own) adds:
-#
-# ```
 # python the_annotated_transformer.py train --data my-corpus --languages fr-en --folder runs/mine \
 #     --d-model 256 --d-ff 1024 --h 4 --vocab-size 8000 --dropout 0.2 --epochs 20
 # ```
 #
-# These sizes are those of the third row below, which says what to expect on two CPU cores, with
-# sentences as short as captions:
+# Its sizes are those of the third row. On two CPU cores, with sentences as short as captions, expect:
 #
 # | pairs | layers, width | subwords | dropout | epochs | hours (bold: measured) |
 # | ---: | --- | ---: | ---: | ---: | ---: |
@@ -3501,8 +3494,9 @@ def translate(
 # Only the second row is measured; it is the model of Part 7. The hours of the others are estimates, in
 # proportion to pairs, epochs, parameters and length, and none is for a GPU. Their sizes are rules of
 # thumb: the less text, the smaller the model and the more dropout, and once validation perplexity
-# rises, more epochs are wasted. The learning rate follows from the width and the number of updates;
-# `--factor`, at most 1.5 if you give none, scales it, and a smaller one helps if training ends in NaN.
+# rises, more epochs are wasted. Feed-forward networks are four times as wide as the model, and heads
+# 64 wide. The learning rate follows from the width and the number of updates. `--factor` scales it
+# (by default up to 1.5), and a smaller one helps if training ends in NaN.
 #
 # Pairs for hundreds of languages are collected by [OPUS](https://opus.nlpl.eu), much of it
 # subtitles and proceedings; [Tatoeba](https://tatoeba.org) has short sentences written for
@@ -3540,9 +3534,8 @@ def translate(
 # The hole in *Xylophonist* cannot be closed with a longer list, because German makes new words
 # faster than anybody could write them down. The paper closes it by cutting words into **subwords**.
 # It also uses one matrix for both embeddings and the generator, searches further than the next
-# word, and averages several checkpoints. (§5.1, §3.4, §6.1) We add all four to the translator of
-# Part 6, and a cache that makes decoding fast; [Part 8](#step-by-step) measures what each of them
-# gains.
+# word, and averages several checkpoints. (§5.1, §3.4, §6.1) We add all four, and a cache that makes
+# decoding fast; [Part 8](#step-by-step) measures what each of them gains.
 #
 # <a id="byte-pairs"></a>
 # ## Subwords
@@ -3657,7 +3650,6 @@ def learn_subwords(corpus: Corpus, size: int) -> tuple[Subwords, Subwords]:
     return subwords, subwords
 
 
-# %% tags=["hide-input"]
 CHIMNEY_SWEEP = "Ein Schornsteinfeger trägt eine Leiter durch die Straße."
 
 
@@ -3697,11 +3689,10 @@ def cut_a_text():
 # <a id="model-to-take-away"></a>
 # ## A finished model
 #
-# From here on we use a model that has been trained with subwords and one matrix: three layers of width
-# 192 in each stack, three heads, 5,000 subwords. It saw its captions 32 times, while the learning rate
-# rose and then fell to zero in straight lines, which took nearly two hours on two CPU cores ([all
-# settings](#settings)). Tables call it *recipe-3*. The folder `pretrained/` holds it ([rounded to 8
-# bits](#model-files)), and two lines use it:
+# From here on we use a model with subwords and one matrix: three layers of width 192 in each stack,
+# three heads, 5,000 subwords. Its 32 epochs, in which the learning rate rose and then fell to zero in
+# straight lines, took nearly two hours on two CPU cores ([all settings](#settings)). Tables call it
+# *recipe-3*. It lies in `pretrained/` ([rounded to 8 bits](#model-files)), and two lines use it:
 #
 # ```
 # translator = load_trained_model("pretrained")
@@ -3747,11 +3738,7 @@ PARTS: dict[str, dict[str, Callable]] = {  # by name: a function of the settings
 
 
 def exchange(model: nn.Module, kind: str, make: Callable[[], nn.Module]) -> None:
-    """Put other parts in the place of a model's own; `make` is called once for each place.
-
-    `kind` is a key of PARTS. Of attention only self-attention is exchanged. ValueError if a layer
-    has no such part.
-    """
+    """Put what `make` returns in each place of a kind in PARTS (of attention: self-attention)."""
     stacks = [stack for name, stack in model.named_children() if name in ("encoder", "decoder")]
     if kind in ("encoder_layer", "decoder_layer"):
         stack = getattr(model, kind.removesuffix("_layer"))
@@ -3836,17 +3823,14 @@ def read_translator(folder: Path, device: torch.device | None = None) -> Transla
     names = [each.name for each in dataclasses.fields(ModelConfig)]
     config = ModelConfig(**{name: about["settings"][name] for name in names})
     vocabularies = read_vocabularies(folder)
-    model = build_model(config, *map(len, vocabularies))
+    model = build_model(config, *map(len, vocabularies)).to(device or choose_device()).eval()
     return Translator(
-        name=about["name"],
-        model=model.to(device or choose_device()).eval(),
-        corpus=about["corpus"],
+        **{name: about[name] for name in ("name", "corpus", "data", "longest")},
+        model=model,
         languages=tuple(about["languages"]),
         vocabularies=vocabularies,
         max_len=config.max_len,
         config=config,
-        data=about["data"],
-        longest=about["longest"],
         place=str(folder),
     )
 
@@ -3868,25 +3852,18 @@ def translator_at_hand() -> Translator:
 
 
 # %% [markdown]
-# Each of its parts can be exchanged. A part has a name in `PARTS`, which stands for a function of the
-# settings (a `ModelConfig`, such as `d_model=192`) that makes it. Three lines give a model the RMSNorm
-# of PyTorch:
-
-
-# %%
-PARTS["norm"]["mine"] = lambda config: nn.RMSNorm(config.d_model)
-
-
-@example
-def a_model_with_another_norm():
-    model = build_model(ModelConfig(N=1, norm="mine"), 5000, 5000)
-    return model.encoder.layers[0].sublayer[0].norm
-
-
-# %% [markdown]
-# Written into a file, the first of these lines (after `from the_annotated_transformer import *`) trains
-# such a model: `python the_annotated_transformer.py train --parts mine.py --norm mine`. [Part
-# 10](#own-part) exchanges attention in the same way.
+# A part of your own gets a name in `PARTS`, and a function that makes it from the settings. This is a
+# file `mine.py` with another norm, and the command that trains a translator with it:
+#
+# ```
+# from the_annotated_transformer import PARTS, nn
+# PARTS["norm"]["mine"] = lambda config: nn.RMSNorm(config.d_model)
+#
+# python the_annotated_transformer.py train --parts mine.py --norm mine --folder runs/mine
+# ```
+#
+# `exchange(model, "norm", lambda: nn.RMSNorm(192))` does it to a model that you have, and [Part
+# 10](#own-part) writes an attention of its own.
 #
 # <a id="model-at-hand"></a>
 # Here are the sentences of Part 6 once more, and the chimney sweep:
@@ -3904,9 +3881,9 @@ def what_the_finished_model_says():
 # %% [markdown]
 # The child is nobody's garment any more, and the girl raises the ball, although *auf* has left no
 # trace. *Xylophonist* has become *xylophone*: not the person, but no hole either. Newspapers remain
-# another world, whose words are now put together from pieces, and the president is a priest. Of the
-# *Schornsteinfeger*, finally, the model makes a *horn*. Look at his pieces again: `orn`, which both
-# languages share, has come through untranslated.
+# another world, now put together from pieces, and the president is a priest. Of the chimney sweep,
+# finally, the model makes a *horn*: `orn`, a piece of his that both languages share, has come through
+# untranslated.
 #
 # <a id="beam-search"></a>
 # ## Beam search
@@ -3997,26 +3974,21 @@ def one_search():
     rows = []
     with evaluating(translator.model):
         log_probs_after = log_probs_of(translator.model, batch.src, batch.src_mask)
-        for step in range(1, 13):
+        while not all(written[-1] == END for _, written in hypotheses) and len(rows) < 12:
             hypotheses = grow(hypotheses, log_probs_after, beam=3)
-            cells = []
+            rows.append([len(rows) + 1])
             for logp, written in hypotheses:
                 score = logp / length_penalty(len(written) - 1, 0.6)
-                text = translator.vocabularies[1].decode(written)
                 end = " </s>" if written[-1] == END else ""
-                cells.append(f"{text}{end} ({score:.2f})")
-            rows.append((step, *cells))
-            if all(written[-1] == END for _, written in hypotheses):
-                break
+                rows[-1].append(f"{translator.vocabularies[1].decode(written)}{end} ({score:.2f})")
     caption = f"A beam search, step by step, by model {translator.name}"
     return table(rows, ["step", "place 1", "place 2", "place 3"], caption)
 
 
 # %% [markdown]
 # <a id="figure-one-search"></a>
-# **Figure.** One search with a beam of three. What wins in the end, *An artist is painting
-# outside*, is only the third of three after three steps, where a narrower beam would have dropped
-# it.
+# **Figure.** One search with a beam of three. What wins, *An artist is painting outside*, is only the
+# third of three after three steps, where a narrower beam would have dropped it.
 #
 # Greedy decoding begins with *A*, which is likelier, and ends at *A female performer is painting
 # outside*. The beam finds a sentence that is more probable. It is not a better one: *An artist*
@@ -4027,13 +3999,10 @@ def one_search():
 
 
 # %%
-PICKED_UP = "Ein kleines Mädchen hebt einen roten Ball auf."
-
-
 @example
 def what_follows_a_little_girl():
     translator = translator_at_hand()
-    batch = source_batch(translator, [PICKED_UP])
+    batch = source_batch(translator, ["Ein kleines Mädchen hebt einen roten Ball auf."])
     of_target = translator.vocabularies[1]
     rows = []
     with evaluating(translator.model):
@@ -4052,9 +4021,9 @@ def what_follows_a_little_girl():
 # It cannot. Three roads lead to *pick*: *picks* with 0.10, *picking* with 0.12, and *is picking* with
 # $0.24 \cdot 0.26 = 0.06$. Together they have 0.28, and *raise*, on two roads, $0.28 + 0.24 \cdot 0.08
 # = 0.30$. But a search for the likeliest sentence does not add up sentences that mean the same. It
-# compares them one by one, and each of the three loses to *raises*. A beam of sixteen finds nothing
-# likelier, so it is not the search that has failed: this model likes *raises* best. What *auf* has to
-# do with it, [Part 9](#auf) finds out.
+# compares them one by one, and each of the three loses to *raises*, even in a beam of sixteen. So we
+# blame not the search but the model, which likes *raises* best. What *auf* has to do with it, [Part
+# 9](#auf) finds out.
 #
 # How wide should a beam be? This is [BLEU](#bleu), a score from 0 to 100 that Part 8 explains, on
 # the validation split, for the published model with another seed:
@@ -4072,7 +4041,7 @@ def what_follows_a_little_girl():
 #
 # Two hypotheses gain a point over one. More of them gain nothing, and a larger $\alpha$ a few
 # tenths, which may be chance. `beam_search` therefore has the paper's four and 0.6, with which this
-# page translates. Only the last step of [the table in Part 8](#step-by-step), and what is measured
+# page searches. Only the last step of [the table in Part 8](#step-by-step), and what is measured
 # like it, takes $\alpha = 1$. That is the best $\alpha$ in this sweep (43.36 against 43.20 for 0.6) if
 # none above 1 is allowed, and it was fixed before these models met a test set. For an earlier recipe
 # we had taken 1.4, the best here, too. We gave it up, because above 1 the divisor grows faster than
@@ -4146,8 +4115,8 @@ def seconds_for_a_hundred_tokens():
 
 
 # %% [markdown]
-# The same hundred tokens in less time, and the gap grows with the length, because without a cache
-# each token costs more than the one before, whereas with one they all cost nearly the same.
+# The gap grows with the length: without a cache each token costs more than the one before, whereas
+# with one they all cost nearly the same.
 #
 # <a id="batch-of-beams"></a>
 # ## A cache for a beam
@@ -4189,10 +4158,9 @@ class MemoryAttention(BeamAttention):
 
 
 def with_cache(decoder: Decoder, memory: Tensor | None = None) -> Decoder:
-    """A copy of a decoder that shares its weights and has a cache.
+    """A copy of a decoder, sharing its weights, that takes one position (B, beam, D) at a time.
 
-    It takes states (B, beam, D) of one position at a time. Without `memory` there is no
-    cross-attention: the decoder of a language model.
+    Without `memory` there is no cross-attention: the decoder of a language model.
     """
     weights = itertools.chain(decoder.parameters(), decoder.buffers())
     shared = {id(weight): weight for weight in weights}  # deepcopy takes them as copied already
@@ -4214,10 +4182,7 @@ def keep_hypotheses(decoder: Decoder, rows: Tensor, sentences: Tensor | None = N
 
 @torch.no_grad()
 def cache_agrees(model: EncoderDecoder, steps_of_text: int = 32, tolerance: float = 1e-5) -> bool:
-    """Does a model give the same states with a cache and without? It is left as it was.
-
-    In double precision on the CPU, up to `tolerance` times the largest state.
-    """
+    """Does a copy of a model, in float64, give the same states with a cache and without?"""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = copy.deepcopy(model).cpu().double().eval()
@@ -4235,23 +4200,19 @@ def cache_agrees(model: EncoderDecoder, steps_of_text: int = 32, tolerance: floa
         for _ in range(steps_of_text):
             x = model.tgt_embed(tgt)[:, -1].view(2, 3, -1)
             states = decoder(x, None, src_mask, None).view(6, 1, -1)
-            rows = torch.tensor([0, 3]).repeat_interleave(3)
-            rows = rows + torch.randint(3, (6,))
+            rows = torch.tensor([0, 0, 0, 3, 3, 3]) + torch.randint(3, (6,))
             keep_hypotheses(decoder, rows)
             steps = torch.cat([steps, states], dim=1)[rows]
             tgt = torch.cat([tgt[rows], torch.randint(size, (6, 1))], dim=1)
-        written = tgt[:, :-1]
-        causal = subsequent_mask(written.size(1))
-        masks = src_mask.repeat_interleave(3, dim=0)
-        plain = model.decode(memory.repeat_interleave(3, dim=0), masks, written, causal)
+        memory, masks = (x.repeat_interleave(3, dim=0) for x in (memory, src_mask))
+        plain = model.decode(memory, masks, tgt[:, :-1], subsequent_mask(steps_of_text))
     return bool((steps - plain).abs().max() <= tolerance * plain.abs().max())
 
 
 def beam_search(model, src, src_mask, max_len, start_symbol=START, beam=4, alpha=0.6) -> Tensor:
     """The best hypothesis of a beam (§6.1): src (B, S) -> ids (B, at most max_len).
 
-    Rows look like those of `greedy_decode`, which is a beam of one. A tensor `max_len` (B,) has a
-    limit of at least 2 for each row.
+    A tensor `max_len` (B,) has a limit of at least 2 for each row. A beam of one is greedy.
     """
     if src_mask is None:
         src_mask = torch.ones_like(src, dtype=torch.bool).unsqueeze(1)
@@ -4349,8 +4310,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # A model that has come to rest probably has no noise left to average away.
 #
 # You can now load a translator in one line and train one whose vocabulary has no holes; you know
-# what a beam finds and what it cannot find, and why a model with a cache writes so much faster than
-# it would without. What all of it is worth, measured in BLEU, is the subject of Part 8.
+# what a beam finds and what it cannot, and why a cache makes it fast. What all of it is worth in BLEU
+# is the subject of Part 8.
 #
 # <a id="try-recipe"></a>
 # ## Try it
