@@ -1093,7 +1093,7 @@ def sinusoids_figure():
 # Turn the fastest hand, with $\omega_0 = 1$, from position 3, where it holds $\sin 3 = 0.14$ and
 # $\cos 3 = -0.99$, to position 4. All it takes is $\cos 1 = 0.54$ and $\sin 1 = 0.84$: its sine
 # becomes $0.14 \cdot 0.54 - 0.99 \cdot 0.84 = -0.76$, its cosine $-0.99 \cdot 0.54 - 0.14 \cdot
-# 0.84 = -0.65$: these are $\sin 4$ and $\cos 4$. The same 0.54 and 0.84 turn it on from any other
+# 0.84 = -0.65$, which are $\sin 4$ and $\cos 4$. The same 0.54 and 0.84 turn it on from any other
 # position. As one matrix, with such a rotation $R_i$ for each hand:
 #
 # $$PE_{p+n} = PE_p \begin{pmatrix} R_0 & & \\ & \ddots & \\ & & R_{D/2-1} \end{pmatrix}, \qquad
@@ -1263,9 +1263,9 @@ def sublayers_that_add():
 
 
 # %% [markdown]
-# The gradient no longer fades: it grows, 130-fold already in the shallow stack, of which the next
-# section will take care. Behind twelve sub-layers the words can still be told apart. The sum $x +
-# \mathrm{Sublayer}(x)$ is a **residual connection** ([He et al.,
+# The gradient no longer fades. It grows instead, 130-fold already in the shallow stack, which is a
+# matter for the next section. Behind twelve sub-layers the words can still be told apart. The sum
+# $x + \mathrm{Sublayer}(x)$ is a **residual connection** ([He et al.,
 # 2016](https://arxiv.org/abs/1512.03385)). It requires that all embeddings and sub-layers have
 # outputs of the same width $D$. (§3.1) The vectors that run past the sub-layers, while each adds
 # its share, are called the **residual stream**.
@@ -1742,7 +1742,7 @@ def a_training_run_in_a_dozen_lines():
 
 
 # %%
-def log_probs_after(model: EncoderDecoder, read: Tensor) -> Tensor:
+def expectations(model: EncoderDecoder, read: Tensor) -> Tensor:
     """What a model expects after each word that it reads: ids (1, T) -> log p (T, V)."""
     return model.generator(model(SOURCE, read, None, subsequent_mask(read.size(1))))[0]
 
@@ -1750,10 +1750,10 @@ def log_probs_after(model: EncoderDecoder, read: Tensor) -> Tensor:
 @example
 def one_pass_or_nine():
     model = memorize(10)[0].eval()
-    together = log_probs_after(model, TARGET[:, :-1])  # (9, V)
+    together = expectations(model, TARGET[:, :-1])  # (9, V)
     rows = []
     for t in range(1, 10):
-        alone = log_probs_after(model, TARGET[:, :t])[-1]  # (V,): a pass over the first t words
+        alone = expectations(model, TARGET[:, :t])[-1]  # (V,): a pass over the first t words
         assert_close(together[t - 1], alone)
         read, right = " ".join(VOCABULARY[n] for n in TARGET[0, :t]), TARGET[0, t]
         rows.append((read, VOCABULARY[right], together[t - 1, right].item(), alone[right].item()))
@@ -1761,8 +1761,8 @@ def one_pass_or_nine():
 
 
 # %% [markdown]
-# They are equal, to rounding, not only for the right words but for all eleven. What a shorter
-# sentence lacks, the causal mask hides. That is the point of **teacher forcing** in a Transformer:
+# They are equal to rounding, for the right words and for all others, because the causal mask hides
+# whatever a shorter sentence lacks. That is the point of **teacher forcing** in a Transformer:
 # since the true words are there from the start, one pass trains all positions at once, whereas a
 # recurrent network must still go from word to word.
 #
@@ -1775,11 +1775,11 @@ def what_the_decoder_reads():
     model = memorize(10)[0].eval()
     own = TARGET[:, :1]
     for _ in range(9):
-        likeliest = log_probs_after(model, own)[-1:].argmax(-1)  # (1,)
+        likeliest = expectations(model, own)[-1:].argmax(-1)  # (1,)
         own = torch.cat([own, likeliest.unsqueeze(0)], dim=1)
     rows = []
     for name, read in (("the true words", TARGET), ("its own", own)):
-        writes = log_probs_after(model, read[:, :-1]).argmax(-1)  # (9,)
+        writes = expectations(model, read[:, :-1]).argmax(-1)  # (9,)
         rows.append((name, " ".join(VOCABULARY[n] for n in writes)))
     return table(rows, ["the decoder reads", "and writes"])
 
@@ -1834,9 +1834,9 @@ def masks_of_a_short_sentence():
 
 # %% [markdown]
 # The source mask of the second sentence is one row, (1, S), because its padding is closed to all
-# queries alike. The target mask has a row for each query, (T, T), since each has a future of its own;
-# in the last two rows padding is closed as well. The first sentence has five real tokens to predict,
-# the second two, which `ntokens` counts.
+# queries alike. The target mask has a row for each query, (T, T), since each has a future of its
+# own; in the last two rows padding is closed as well. The first sentence has five real tokens to
+# predict, the second two; `ntokens` counts both.
 #
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
@@ -2203,11 +2203,12 @@ published("warmups")
 # The other suspect is the norm. Add two independent terms of variance one, and the variance
 # doubles; a norm behind the sum then divides by $\sqrt 2$, the signal on the way forward and the
 # gradient on the way back. In post-norm the gradient has to pass every norm between the loss and a
-# layer, whereas in pre-norm the residual stream leads around them; the table of [all four
-# forms](#layer-norm) shows both. Yet a small gradient alone does no harm, since Adam divides by its
-# size and moves the first layer as far as the last. [Xiong et al.
-# (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near the output, [Liu et al.
-# (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes in all layers add up.
+# layer, whereas in pre-norm the residual stream leads around them. (In the table of [all four
+# forms](#layer-norm) it shrinks on its way back in post-norm, and grows in pre-norm.) Yet a small
+# gradient alone does no harm, since Adam divides by its size and moves the first layer as far as
+# the last. [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near
+# the output, [Liu et al. (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes
+# in all layers add up.
 #
 # </details>
 #
@@ -2871,12 +2872,12 @@ published("length-cost")
 # $T = D$, and is three times as fast at 1,024. The convolution over three positions is faster than
 # both, but sees only neighbours.
 #
-# In a whole layer the square matters less still. Projections and a feed-forward network with
-# $d_\text{ff} = 4D$ take $12TD^2$ multiplications, scores and weighted means $2T^2D$. The quadratic
-# share is $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model.
-# Memory grows with the square, too. Training keeps a $T \times T$ table of weights for each head,
-# at that length some 300 MB for eight heads in fp32, per layer and sequence, unless it computes
-# them [block by block](#flash).
+# In a whole layer the square matters less. Projections and a feed-forward network with $d_\text{ff}
+# = 4D$ take $12TD^2$ multiplications, scores and weighted means $2T^2D$. The quadratic share is
+# $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model. Memory
+# grows with the square, too. Training keeps a $T \times T$ table of weights for each head, at that
+# length some 300 MB for eight heads in fp32, per layer and sequence, unless it computes them [block
+# by block](#flash).
 #
 # **You can now** say why self-attention replaced recurrence: any two positions are a single step apart,
 # nothing has to be carried from one to the other, and in training all positions are computed at once.
