@@ -1011,15 +1011,15 @@ def the_same_words_in_another_order():
 # Nothing has changed. Each word takes home the same two numbers from either sentence, because no
 # step asks where a word stands. Matrices and heads would not help, since they treat all rows alike:
 # put the rows in another order, and the same answers come back in that order. (A causal mask would
-# help, because it shows every word a different part of the sentence, but an encoder has none.)
+# help, because it shows every word a different part of the sentence; an encoder has none.)
 #
 # <a id="positional-encoding"></a>
 # ## Positions
 #
 # Let the vectors themselves say where they stand, then. Adding the number of the position, 0, 1, 2
 # and so on, would soon drown the word. Digits stay small: written in binary, the positions are 000,
-# 001, 010, 011, 100, where the last digit changes at every step, the one before it at every second
-# step, and the first hardly ever. The hands of a clock do the same without jumps.
+# 001, 010, 011, 100, where the last digit changes at every step, the one before it at every second,
+# the first hardly ever. The hands of a clock do the same without jumps.
 #
 # The paper adds such a clock to the vector of a word. It has $D/2$ hands, where $D$ is the width of
 # the vector. Hand $i$, counted from 0, turns by the angle $\omega_i$ from each position $p$ to the
@@ -1030,8 +1030,8 @@ def the_same_words_in_another_order():
 # \omega_i = 10000^{-2i/D}
 # \end{gathered}$$
 #
-# The fastest hand is back after $2\pi$ positions, and the slowest of a wide vector after nearly
-# $10000 \cdot 2\pi$. (§3.5)
+# The fastest hand is back after $2\pi$ positions, the slowest of a wide vector after nearly $10000
+# \cdot 2\pi$. (§3.5)
 
 
 # %% tags=["bare"]
@@ -1063,8 +1063,8 @@ def the_same_words_with_positions():
 
 
 # %% [markdown]
-# Now *auf* receives (−1.12, 0.67) at the end and (−2.63, −0.90) behind *hebt*, and training may learn
-# to make something of the difference. In 24 numbers there is room for twelve hands:
+# Now *auf* receives (−1.12, 0.67) at the end and (−2.63, −0.90) behind *hebt*, a difference of
+# which training may learn to make something. In 24 numbers there is room for twelve hands:
 
 
 # %% tags=["hide-input"]
@@ -1084,7 +1084,13 @@ def sinusoids_figure():
 # Why waves? A learnt vector for each position does about as well (Table 3, row E), but the authors
 # hoped that waves carry on beyond the longest sentence of the training, and that a model might
 # easily learn from them to look a fixed distance away: $n$ positions on, every hand has turned by
-# $n\,\omega_i$, wherever it stood before. (§3.5) As one matrix, with a rotation for each hand:
+# $n\,\omega_i$, wherever it stood before. (§3.5)
+#
+# Turn the fastest hand, with $\omega_0 = 1$, from position 3, where it holds $\sin 3 = 0.14$ and
+# $\cos 3 = -0.99$, to position 4. All it takes is $\cos 1 = 0.54$ and $\sin 1 = 0.84$: its sine
+# becomes $0.14 \cdot 0.54 - 0.99 \cdot 0.84 = -0.76$, its cosine $-0.99 \cdot 0.54 - 0.14 \cdot
+# 0.84 = -0.65$, which are $\sin 4$ and $\cos 4$. The same 0.54 and 0.84 turn it on from any other
+# position. As one matrix, with such a rotation $R_i$ for each hand:
 #
 # $$PE_{p+n} = PE_p \begin{pmatrix} R_0 & & \\ & \ddots & \\ & & R_{D/2-1} \end{pmatrix}, \qquad
 # R_i = \begin{pmatrix} \cos n\omega_i & -\sin n\omega_i \\ \sin n\omega_i & \cos n\omega_i \end{pmatrix}$$
@@ -1092,7 +1098,9 @@ def sinusoids_figure():
 # The inner product of two encodings therefore depends on their distance alone: it is $\sum_i
 # \cos(n\,\omega_i)$, largest at $n = 0$. A head can use this to find the previous word. Leave the
 # keys as they are, and let $W^Q$ turn all hands back by one position, so that each query looks like
-# the encoding one place earlier. To make the choice sharp, we also multiply the queries by twenty.
+# the encoding one place earlier. At width 64, its score is 4.00 there and still 3.86 at either
+# neighbour of that place. Queries twenty times as long turn this lead of 0.14 into one of 2.7, which
+# is enough for a sharp choice.
 
 
 # %%
@@ -1114,14 +1122,14 @@ def a_head_for_the_previous_word_figure():
 # %% [markdown]
 # <a id="figure-a-head-for-the-previous-word"></a>
 # **Figure.** A head that looks one word back, made of positions alone. *auf* finds *Ball*, *Ball*
-# finds *roten*, and *Ein*, which has nobody before it, falls back on itself.
+# finds *roten*, and *Ein*, which has no word before it, falls back on itself.
 #
 # <a id="embeddings"></a>
 # ## Embeddings
 #
 # From now on the vectors of words are not chosen by hand. They are the rows of a matrix, one for
-# each token of the vocabulary; looking up a token means taking its row, and training changes the rows
-# like any other weight. On the way out each row is multiplied by $\sqrt{D}$. (§3.4)
+# each token of the vocabulary; looking up a token means taking its row. Training changes them like
+# any other weight. On the way out each row is multiplied by $\sqrt{D}$. (§3.4)
 
 
 # %% tags=["bare"]
@@ -1147,11 +1155,11 @@ class Embeddings(nn.Module):
 # <a id="feed-forward"></a>
 # ## The feed-forward network
 #
-# Once *hebt* has attended to *auf*, its vector holds something of both. Somebody now has to
-# conclude that the two together mean *pick up*, and a sum of values, which is all that attention
-# returns, does not do that. Let $a$ be 1 if *hebt* is there and 0 if not, and $b$ the same for
-# *auf*. A linear map that gives zero to each of them alone gives zero to both together, whereas
-# $\max(0,\, a + b - 1)$ is one for both, and zero for either alone.
+# Once *hebt* has attended to *auf*, its vector holds something of both. The model must still work
+# out that the two together mean *pick up*, for which a sum of values, all that attention returns,
+# is not enough. Let $a$ be 1 if *hebt* is there and 0 if not, and $b$ the same for *auf*. A linear
+# map that gives zero to each of them alone gives zero to both together, whereas $\max(0,\, a + b -
+# 1)$ is one for both, and zero for either alone.
 #
 # The feed-forward network has $d_\text{ff}$ such units, each with weights of its own, and works on
 # every position separately: it widens the vector from $D$ to $d_\text{ff}$, sets negative entries
@@ -1202,9 +1210,9 @@ def start_weights(module: nn.Module) -> nn.Module:
 # %% [markdown]
 # Ten random words pass through 12 fresh sub-layers, and in a second run through 48, each reading
 # what the one before it has written. At the end they are compared with random targets. The table
-# shows the gradient that arrives at the output of the last and of the first sub-layer, and what has
-# become of the words: how *alike* they are (the mean cosine between one and the others, 1 if all
-# point the same way), and the *size* of their entries (root mean square, 1 at the start).
+# shows the gradient that arrives at the output of the first sub-layer, as a multiple of that at the
+# last, and what has become of the words: how *alike* they are (the mean cosine between one and the
+# others, 1 if all point the same way), and the *size* of their entries (root mean square, 1 at first).
 
 
 # %%
@@ -1212,6 +1220,7 @@ def stacked(forms: dict[str, Callable]):
     """Words and gradients at the ends of fresh stacks; form(x, f) applies the sub-layer f to x."""
     rows = []
     for (name, form), depth in itertools.product(forms.items(), (12, 48)):
+        torch.manual_seed(0)  # the same words, weights and targets for every form
         x = torch.randn(1, 10, 64)
         outputs = []
         for _ in range(depth // 2):
@@ -1224,9 +1233,8 @@ def stacked(forms: dict[str, Callable]):
         last, first = (each.norm() for each in torch.autograd.grad(loss, (x, outputs[0])))
         alike = F.cosine_similarity(x[:, :1], x[:, 1:], dim=-1).mean()
         size = x.square().mean().sqrt()
-        rows.append((name, depth, f"{last:.3g}", f"{first:.3g}", f"{alike:.3f}", f"{size:.3g}"))
-    gradients = ["gradient at the last", "at the first"]
-    return table(rows, ["a sub-layer", "sub-layers", *gradients, "alike", "size"])
+        rows.append((name, depth, f"{first / last:.3g}", f"{alike:.3f}", f"{size:.3g}"))
+    return table(rows, ["form", "sub-layers", "gradient, first / last", "alike", "size"])
 
 
 @example
@@ -1236,10 +1244,10 @@ def sublayers_that_replace():
 
 # %% [markdown]
 # Two things have gone wrong. The signal fades, since a ReLU and an average both shrink what passes,
-# and so does the gradient on its way back, fiftyfold in the shallow stack and ten-millionfold in the
-# deep one, whose first sub-layers can hardly learn (**vanishing gradients**). And the words have
-# become one word: attention hands out averages, averages of averages are more alike still, and with
-# a cosine of 1.000 nobody can tell any more which word stood where.
+# and so does the gradient on its way back, fiftyfold in the shallow stack and three-millionfold in
+# the deep one. Its first sub-layers receive almost no gradient (**vanishing gradients**); under
+# plain gradient descent they would hardly move. The words have also become indistinguishable:
+# repeated averaging has pulled them together, to a cosine of 1.000.
 #
 # The remedy is a plus sign. Let every sub-layer *add* its output to what it has read:
 
@@ -1251,28 +1259,29 @@ def sublayers_that_add():
 
 
 # %% [markdown]
-# The gradient no longer fades, and behind twelve sub-layers the words can still be told apart. The
-# sum $x + \mathrm{Sublayer}(x)$ is a **residual connection** ([He et al.,
-# 2016](https://arxiv.org/abs/1512.03385)), and it requires that all embeddings and sub-layers have
-# outputs of the same width $D$. (§3.1) The vectors that run past the sub-layers, while each adds its
-# share, are called the **residual stream**.
+# The gradient no longer fades. It grows instead, 130-fold already in the shallow stack, which is a
+# matter for the next section. Behind twelve sub-layers the words can still be told apart. The sum
+# $x + \mathrm{Sublayer}(x)$ is a **residual connection** ([He et al.,
+# 2016](https://arxiv.org/abs/1512.03385)). It requires that all embeddings and sub-layers have
+# outputs of the same width $D$. (§3.1) The vectors that run past the sub-layers, while each adds
+# its share, are called the **residual stream**.
 #
 # A word keeps its identity because its own vector stays in the sum. The gradient survives because
 #
 # $$\frac{\partial\,(x + f(x))}{\partial x} = I + f'(x).$$
 # <!-- code: none -->
 #
-# Backpropagation multiplies such factors, one for each sub-layer. Multiply out $(I + f_1')(I +
-# f_2')\cdots$, and one of the terms is $I$: the loss reaches the first sub-layer on one path at
+# Backpropagation multiplies such factors, one for each sub-layer. When $(I + f_1')(I + f_2')\cdots$
+# is multiplied out, one of the terms is $I$: the loss reaches the first sub-layer on one path at
 # least undiminished.
 #
 # <a id="layer-norm"></a>
 # ## Layer normalization
 #
 # Look at the second row of that table once more. Behind 48 sub-layers, entries of size 1 have grown
-# to 48,000, and the gradient, which used to vanish, explodes. Each sub-layer adds in proportion to
-# what it reads, hence the stream grows exponentially with depth; the words are alike again, because
-# all that has been added outweighs what they were at first.
+# to 122,000, and the gradient explodes, two-billionfold. Each sub-layer adds in proportion to what
+# it reads, hence the stream grows exponentially with depth; the words are alike again, because all
+# that has been added outweighs what they were at first.
 #
 # **Layer normalization** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) brings a vector back
 # to a fixed size. It shifts the entries of each position to mean zero and scales them to variance
@@ -1284,8 +1293,8 @@ def sublayers_that_add():
 # \mu = \frac{1}{D}\sum_{i} x_i, \quad \sigma^2 = \frac{1}{D}\sum_{i} (x_i - \mu)^2
 # \end{gathered}$$
 #
-# Here $\odot$ multiplies entry by entry, and the tiny *eps* avoids a division by zero. Every
-# position is normalized by itself.
+# Here $\odot$ multiplies entry by entry; the tiny *eps* avoids a division by zero. Every position
+# is normalized by itself.
 
 
 # %%
@@ -1306,8 +1315,8 @@ class LayerNorm(nn.Module):
 
 # %% [markdown]
 # Where does it go? The paper normalizes the sum, $\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$,
-# which is called **post-norm**. (§3.1) In **pre-norm** the sub-layer reads a normalized vector, and
-# the stream itself stays as it is: $x + \mathrm{Sublayer}(\mathrm{LayerNorm}(x))$.
+# which is called **post-norm**. (§3.1) In **pre-norm** the sub-layer reads a normalized vector,
+# while the stream itself stays as it is: $x + \mathrm{Sublayer}(\mathrm{LayerNorm}(x))$.
 #
 # ![Two small drawings. Left, the norm first: the stream passes a sum only, and a branch goes through norm and sub-layer. Right, the norm after the sum: the stream itself passes through the norm.](images/norms.svg)
 #
@@ -1318,20 +1327,24 @@ class LayerNorm(nn.Module):
 
 # %%
 @example
-def sublayers_with_norms():
+def sublayers_in_all_four_forms():
     norm = LayerNorm(64)
-    post_norm = {"norm(x + f(x))": lambda x, f: norm(x + f(x))}
-    pre_norm = {"x + f(norm(x))": lambda x, f: x + f(norm(x))}
-    return stacked(post_norm | pre_norm)
+    forms = {
+        "f(x)": lambda x, f: f(x),
+        "x + f(x)": lambda x, f: x + f(x),
+        "norm(x + f(x))": lambda x, f: norm(x + f(x)),
+        "x + f(norm(x))": lambda x, f: x + f(norm(x)),
+    }
+    return stacked(forms)
 
 
 # %% [markdown]
-# Both orders tame the stream, each in its own way. In post-norm every sum is brought back to size
-# one, old and new alike, so that a word's own share shrinks with every norm, and behind 48 sub-layers
-# all words are one again. In pre-norm nothing is taken back. The stream grows, though slowly, from
-# 2.2 to 5.4 in four times the depth (with terms that know nothing of each other, four times as many
-# sub-layers would double it), and words can still be told apart. We put the norm first, for a reason
-# that shows [in training](#warm-up-and-norm); `norm_first=False` gives the paper's order.
+# Of all four, only pre-norm is sound at either depth. Post-norm brings every sum back to size one,
+# old and new alike, so that a word's own share shrinks with every norm, until behind 48 sub-layers
+# all words are one again. In pre-norm words can still be told apart, while the stream grows slowly,
+# from 2.4 to 5.3 in four times the depth. In short, the plus sign lets words and gradients through;
+# the norm keeps their size in hand, however deep the stack. We put it first, for a reason that
+# shows [in training](#warm-up-and-norm); `norm_first=False` gives the paper's order.
 #
 # <a id="dropout"></a>
 # ## Dropout
@@ -1449,9 +1462,9 @@ class Decoder(Encoder):
 # ## From states to words
 #
 # The decoder ends in a vector of width $D$ for each position. A last linear map turns it into one
-# score for each token of the vocabulary, the **logits**, and a softmax turns these into
-# probabilities. (§3.4) We keep their logarithms. The probability of a sentence is a product, and for
-# fifty tokens of 0.1 each it is $10^{-50}$, which a 32-bit number rounds to zero, while the sum of the
+# score for each token of the vocabulary, the **logits**, which a softmax turns into probabilities.
+# (§3.4) We keep their logarithms. The probability of a sentence is a product, and for fifty tokens
+# of 0.1 each it is $10^{-50}$, which a 32-bit number rounds to zero, while the sum of the
 # logarithms is an ordinary −115.
 
 
@@ -1477,12 +1490,12 @@ class Generator(nn.Module):
 # ![Encoder and decoder stacks, with the subwords of Ein kleines Mädchen hebt einen roten Ball auf. on the left and of A little girl raises a red ball. on the right. Encoder: source ids, embedding and positions, N layers of self-attention and feed-forward, each with a norm before and a sum after, then a final norm that gives the memory. Decoder: target ids, N layers of masked self-attention, cross-attention to the memory and feed-forward, a final norm, and the generator.](images/architecture.svg)
 #
 # <a id="figure-architecture"></a>
-# **Figure.** The whole model, as in the paper's Figure 1 but with the norms first. Each sub-layer adds
-# what it computes to the stream that runs past it, and only attention moves anything from one
+# **Figure.** The whole model, as in the paper's Figure 1 but with the norms first. Each sub-layer
+# adds what it computes to the stream that runs past it. Only attention moves anything from one
 # position to another.
 #
 # `EncoderDecoder` connects them. The generator stays outside `forward`: training needs it at every
-# position, decoding only at the last, and with a real vocabulary it is by far the widest layer.
+# position, decoding only at the last. (With a real vocabulary it is by far the widest layer.)
 
 
 # %% tags=["bare"]
@@ -1608,9 +1621,8 @@ def an_untrained_model_babbles():
 
 # %% [markdown]
 # <a id="behaviour"></a>
-# *Up a girl lifts up a a a*: every part is in its place, and none has learnt anything. What holds for
-# any weights, the tests check on a tiny model: padding changes no output, and neither does a later
-# target token.
+# *Up a girl lifts up a a a*: the parts are in place but untrained. The tests check what must hold for
+# any weights: padding changes no output, and neither does a later target token.
 
 
 # %% tags=["hide-input"]
@@ -1648,11 +1660,11 @@ def parameters_beside_table_3():
 # %% [markdown]
 # The first is 36 million too many. They sit in the matrices that have a row for each token: two
 # embeddings and the generator, with $37{,}000 \cdot 512$ numbers each, or 18.9 million. The paper
-# has one such matrix, in which a token has one row, wherever it is read or written. (§3.4) With
-# `share_embeddings=True` so have we, and both models come within three per cent of the paper's.
+# has one such matrix, in which a token has one row, wherever it is read or written. (§3.4)
+# `share_embeddings=True` does the same, which brings both models within three per cent of the paper's.
 #
 # **The bare model.** The model and a training loop are also one file of fewer than 400 lines,
-# `docs/transformer.py`, without prose and checks. Run it, and it learns to copy sequences.
+# `docs/transformer.py`, without prose and checks. When it is run, it learns to copy sequences.
 #
 # <!-- the bare model -->
 #
@@ -1678,7 +1690,7 @@ def parameters_beside_table_3():
 # <a id="training"></a>
 # # Part 3. Training
 #
-# The model of Part 2 babbles, because nobody has told it anything yet. A dozen lines are enough to
+# The model of Part 2 babbles, because it has not been told anything yet. A dozen lines are enough to
 # teach it one sentence:
 
 
@@ -1714,54 +1726,74 @@ def a_training_run_in_a_dozen_lines():
 # %% [markdown]
 # Each pass through the loop is one **update**. The *forward pass* computes log-probabilities, and
 # the *loss* is the mean of $-\log p$ over the right words, as in Part 2. The *backward pass*
-# computes the gradient, the *optimizer* takes a small step against it, and the gradient is reset. By
-# update 100 the loss is close to zero: the model has learnt its sentence.
+# computes the gradient, the *optimizer* takes a small step against it, after which the gradient is
+# reset. By update 100 the loss is close to zero: the model has learnt its sentence.
 #
 # <a id="teacher-forcing"></a>
 # ## Teacher forcing
 #
-# In this loop the decoder reads the true sentence, whatever it would have written itself. What if
-# it read its own words? We stop after ten updates, when most of the sentence is learnt, and try
-# both:
+# In this loop the decoder reads the true sentence, whatever it would have written itself, and
+# answers nine questions in one pass. Are these the questions that it will be asked when it writes?
+# We stop after ten updates, and compare with nine passes that see no more than the words so far:
+
+
+# %%
+def expectations(model: EncoderDecoder, read: Tensor) -> Tensor:
+    """What a model expects after each word that it reads: ids (1, T) -> log p (T, V)."""
+    return model.generator(model(SOURCE, read, None, subsequent_mask(read.size(1))))[0]
+
+
+@example
+def one_pass_or_nine():
+    model = memorize(10)[0].eval()
+    together = expectations(model, TARGET[:, :-1])  # (9, V)
+    rows = []
+    for t in range(1, 10):
+        alone = expectations(model, TARGET[:, :t])[-1]  # (V,): a pass over the first t words
+        assert_close(together[t - 1], alone)
+        read, right = " ".join(VOCABULARY[n] for n in TARGET[0, :t]), TARGET[0, t]
+        rows.append((read, VOCABULARY[right], together[t - 1, right].item(), alone[right].item()))
+    return table(rows, ["after", "log p of", "in one pass", "in a pass of its own"])
+
+
+# %% [markdown]
+# They are equal to rounding, for the right words and for all others, because the causal mask hides
+# whatever a shorter sentence lacks. That is the point of **teacher forcing** in a Transformer:
+# since the true words are there from the start, one pass trains all positions at once, whereas a
+# recurrent network must still go from word to word.
+#
+# And what if the decoder reads its own words?
 
 
 # %%
 @example
 def what_the_decoder_reads():
-    model, _ = memorize(10)
-    model.eval()
-
-    def follow(read: Tensor) -> Tensor:
-        """The likeliest next word after each word of a sentence: (1, T) -> (1, T)."""
-        return model.generator(model(SOURCE, read, None, subsequent_mask(read.size(1)))).argmax(-1)
-
+    model = memorize(10)[0].eval()
     own = TARGET[:, :1]
     for _ in range(9):
-        own = torch.cat([own, follow(own)[:, -1:]], dim=1)
+        likeliest = expectations(model, own)[-1:].argmax(-1)  # (1,)
+        own = torch.cat([own, likeliest.unsqueeze(0)], dim=1)
     rows = []
-    for name, ids in (("the true words", follow(TARGET[:, :-1])), ("its own", own[:, 1:])):
-        rows.append((name, " ".join(VOCABULARY[n] for n in ids[0])))
+    for name, read in (("the true words", TARGET), ("its own", own)):
+        writes = expectations(model, read[:, :-1]).argmax(-1)  # (9,)
+        rows.append((name, " ".join(VOCABULARY[n] for n in writes)))
     return table(rows, ["the decoder reads", "and writes"])
 
 
 # %% [markdown]
 # With the true words in front of it, the model makes one mistake in nine: after the second *a* it
-# expects *little* once more. (We chose a seed in which it does.) When it reads its own words it makes
-# the same mistake, but then has to go on from *a little*, for which it knows only one way, and runs
-# in a circle.
-#
-# Training on its own words would be hard, because from the first wrong one on the target continues a
-# sentence that is not there. Under **teacher forcing** the decoder reads the true words, and since
-# none of them has to be written first, a single pass asks about all positions. The difference remains
-# that at inference the model does read its own words, mistakes included; it is called **exposure
-# bias**.
+# expects *little* once more. (We chose a seed in which it does.) When it reads its own words it
+# makes the same mistake, but then has to go on from *a little*. It knows only one way to do so,
+# which leads it in a circle. Training on such words would be hard, because from the first wrong one
+# on the target continues a sentence that is not there. One mismatch remains, **exposure bias**: at
+# inference the model reads its own words, mistakes included.
 #
 # <a id="batches"></a>
 # ## Batches and masks
 #
 # Sentences come in all lengths, whereas tensors are rectangular. To learn from several sentences at
-# once, we fill up the shorter ones with a padding token, and hide it from attention and loss. It is
-# one of the four special tokens with which every vocabulary begins: start, end, padding, and a
+# once, we fill up the shorter ones with a padding token, which we hide from attention and loss. It
+# is one of the four special tokens with which every vocabulary begins: start, end, padding, and a
 # stand-in for unknown words. Watch the short sentence in this batch of two:
 
 
@@ -1798,9 +1830,9 @@ def masks_of_a_short_sentence():
 
 # %% [markdown]
 # The source mask of the second sentence is one row, (1, S), because its padding is closed to all
-# queries alike. The target mask has a row for each query, (T, T), since each has a future of its own;
-# in the last two rows padding is closed as well. To be predicted are five real tokens in the first
-# sentence and two in the second, and `ntokens` counts them.
+# queries alike. The target mask has a row for each query, (T, T), since each has a future of its
+# own; in the last two rows padding is closed as well. The first sentence has five real tokens to
+# predict, the second two; `ntokens` counts both.
 #
 # <a id="label-smoothing"></a>
 # ## Loss and label smoothing
@@ -1831,28 +1863,25 @@ def a_lead_that_grows():
 
 
 # %% [markdown]
-# Ten times as many steps add 2.5 to the lead, ten times more another 2.3, and so on without end,
-# because the loss reaches zero only where the probability is one, and no lead is large enough for
-# that.
+# Ten times as many steps add 2.5 to the lead, ten times more another 2.3, and so on without end: the
+# loss reaches zero only where the probability is one, for which no lead is large enough.
 #
 # **Label smoothing** asks for less: the target gives the right word $1-\epsilon$ and shares
 # $\epsilon$ among the others. With the paper's $\epsilon = 0.1$ the model becomes less sure, and yet
-# its accuracy and its translations improve. (§5.4)
-#
-# There is more than one way to share. [Szegedy et al. (2016)](https://arxiv.org/abs/1512.00567), whom
-# the paper cites, spread $\epsilon$ over all words, so that the right one ends with
-# $1-\epsilon+\epsilon/V$. We do as the first edition of this text did: padding gets nothing, and each
-# of the other $V-2$ wrong words gets $s = \epsilon/(V-2)$. The loss is the cross-entropy to this
-# target $t$:
+# its accuracy and its translations improve. (§5.4) We give each wrong word $s = \epsilon/(V-2)$, except
+# padding, which gets nothing. The loss is the cross-entropy to this target $t$:
 #
 # $$-\sum_v t_v \log p_v \;=\; -(1-\epsilon) \log p_\text{right} \;-\; s \sum_{v \text{ other}} \log p_v.$$
 # <!-- code: LabelSmoothing -->
 #
-# <details><summary>Why does the code subtract an entropy?</summary>
+# <details><summary>Are there other ways to share, and why does the code subtract an entropy?</summary>
 #
-# The lowest value of this sum is the *entropy* of the target, $\mathrm{H}(t) = -\sum_v t_v \log t_v$,
-# at $p = t$, and no training can change it. What remains without it is the *Kullback–Leibler (KL)
-# divergence* between $t$ and $p$, which is zero for a perfect model and has the same gradients.
+# [Szegedy et al. (2016)](https://arxiv.org/abs/1512.00567), whom the paper cites, spread $\epsilon$
+# over all words, so that the right one ends with $1-\epsilon+\epsilon/V$. We do as the first edition
+# of this text did. The lowest value of the sum is the *entropy* of the target, $\mathrm{H}(t) =
+# -\sum_v t_v \log t_v$, and no training can change it. What remains without it is the
+# *Kullback–Leibler (KL) divergence* between $t$ and $p$, which is zero where $p = t$ and has the same
+# gradients.
 #
 # </details>
 
@@ -1907,8 +1936,7 @@ class SimpleLossCompute:
         self.criterion = criterion
 
     def __call__(self, states: Tensor, target: Tensor, ntokens: float) -> tuple[Tensor, Tensor]:
-        log_probs = self.generator(states)  # (B, T, V)
-        loss_sum = self.criterion(log_probs.flatten(0, -2), target.flatten())
+        loss_sum = self.criterion(self.generator(states).flatten(0, -2), target.flatten())
         return loss_sum.detach(), loss_sum / ntokens
 
 
@@ -1938,12 +1966,12 @@ def steps_of_adam():
 
 # %% [markdown]
 # A gradient of 0.001 moves its parameter as far as one of 1. What counts is not how large gradients
-# are, but how well they agree from batch to batch: where they are nothing but noise, the step shrinks
-# to a fifth. Adam needs some steps to find that out, however, and at step 1 noise moves a parameter as
-# far as anything else.
+# are, but how well they agree from batch to batch: where they are nothing but noise, the step
+# shrinks to a fifth. Adam needs some steps to find that out, however: at step 1 noise moves a
+# parameter as far as anything else.
 #
 # All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$
-# of their squares. Both start at zero, and the powers of $\beta_1$ and $\beta_2$ correct for this start:
+# of their squares. Both start at zero, for which the powers of $\beta_1$ and $\beta_2$ correct:
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
 # <!-- code: none -->
@@ -2003,96 +2031,10 @@ def three_schedules_figure():
 # **Figure.** Schedules. A longer warm-up gives a lower and later peak. A narrower model gets higher
 # rates.
 #
-# <a id="warm-up-and-norm"></a>
-# ## Warm-up and the place of the norm
-#
-# Is the warm-up needed? We trained models with four layers per stack to read a sequence of ten random
-# symbols and write the same sequence, with the norm before and after the sub-layers, under two
-# schedules that coincide after update 200: the paper's, `rate(step, …)`, which climbs until then, and
-# `rate(max(step, 200), …)`, which begins at the peak.
-
-
-# %% tags=["hide-input"]
-def published(name: str) -> None:
-    """Show a finished chart of results, or say that it is missing."""
-
-    def show():
-        import altair as alt
-
-        path = HERE / "results" / "views" / f"{name}.json"
-        if not path.is_file():
-            return f"not measured, or not beside this notebook: see `make help` ({name})"
-        return alt.Chart.from_json(path.read_text(encoding="utf-8"))
-
-    show.__name__ = f"published_{name.replace('-', '_')}"
-    example(show)
-
-
-# %% tags=["hide-input"]
-published("warmups")
-
-
-# %% [markdown]
-# <a id="figure-warmups"></a>
-# **Figure.** Loss at the end of 400 updates with 32 sequences each, by peak learning rate. Each
-# point is one run, the mean of its last ten updates; there are seven rates with three seeds each.
-# The dashed line is $\log 12 = 2.48$, the loss of a model that knows nothing: eleven symbols and the
-# end, all equally likely.
-#
-# Let a rate *work* if all three seeds end with a loss below 0.5. The highest of the seven that works:
-#
-# <!-- results: highest-rates -->
-#
-# |  | no warm-up | warm-up |
-# | --- | ---: | ---: |
-# | pre-norm | 0.004 | 0.018 |
-# | post-norm | – | 0.004 |
-#
-# <!-- end of results: highest-rates -->
-#
-# With the warm-up both orders bear higher rates. Without it post-norm works at none of ours, although
-# at the lowest, 0.001, one seed of three gets below 0.5 and the others narrowly miss it.
-#
-# There are two suspects. One is Adam, whose mean $v$ looks back over some fifty batches, but has
-# seen only one at the first update. As the table of its steps shows, every parameter then moves by
-# the full rate, whether its gradient means something or not, and a warm-up keeps these blind steps
-# short.
-#
-# Both orders have the same Adam, however, and yet differ. The other suspect is the norm. Add two
-# independent terms of variance one, and the variance doubles; a norm behind the sum then divides by
-# $\sqrt 2$, the signal on the way forward and the gradient on the way back. In post-norm the
-# gradient has to pass every norm between the loss and a layer, whereas in pre-norm the residual stream
-# leads around them. These are its sizes in the layers of fresh decoders:
-
-
-# %%
-@example
-def gradients_of_fresh_decoders():
-    batch = Batch(*torch.randint(len(SPECIALS), 15, (2, 64, 12)))
-    rows = []
-    for name, norm_first in (("pre-norm", True), ("post-norm", False)):
-        model = make_model(15, 15, 6, 64, 256, 4, dropout=0.0, norm_first=norm_first)
-        states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)  # (64, 11, 64)
-        F.nll_loss(model.generator(states).flatten(0, 1), batch.tgt_y.flatten()).backward()
-        gradients = [[p.grad for p in layer.parameters()] for layer in model.decoder.layers]
-        rows.append((name, *(nn.utils.get_total_norm(each).item() for each in gradients)))
-    return table(rows, ["", *(f"layer {n}" for n in range(1, 7))])
-
-
-# %% [markdown]
-# In pre-norm the first layer gets half as much again as the last, in post-norm a ninth of it. Is that
-# what post-norm cannot bear? Not simply, since Adam divides by the size of a gradient and moves the
-# first layer as far as the last. The question is still debated: [Xiong et al.
-# (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near the output, [Liu et al.
-# (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes in all layers add up. Our
-# figure shows that the first 200 updates decide, and that after a warm-up pre-norm bears four times
-# the rate of post-norm. That is why it is our default, although the figure does not say which order is
-# better when both are tuned.
-#
 # <a id="loop"></a>
 # ## The training loop
 #
-# Put a criterion, a schedule and batches into the dozen lines, and they train on any data:
+# With a criterion, a schedule and batches in them, the dozen lines train on any data:
 
 
 # %% tags=["bare"]
@@ -2112,12 +2054,18 @@ def train_on(batches, model, loss_compute, optimizer, scheduler) -> list[float]:
 
 # %% [markdown]
 # This loop trains the models of Part 4. Those that translate are trained by `run_epoch`, the same with
-# three additions. It keeps count in a `TrainState`. With `mode="eval"` it computes the loss and changes
-# nothing. And it can let `accum_iter` batches share an update, for when one large batch does not fit
-# into memory: PyTorch adds up gradients until `zero_grad` clears them (**gradient accumulation**). If
-# each loss were divided by the tokens of its own batch, a token of a short batch would weigh more than
-# one of a long batch, which is why all are divided by the tokens of the whole update. (`clip` limits
-# the norm of a gradient, and `autocast` lets the forward pass compute in 16 bits.)
+# more options: it keeps count in a `TrainState`, and with `mode="eval"` it computes the loss and
+# changes nothing.
+#
+# <details><summary>What are <code>accum_iter</code>, <code>clip</code> and <code>autocast</code>?</summary>
+#
+# If one large batch does not fit into memory, `accum_iter` smaller ones can share an update, since
+# PyTorch adds up gradients until `zero_grad` clears them (**gradient accumulation**). Each loss is
+# divided by the tokens of the whole update, because otherwise a token of a short batch would weigh
+# more than one of a long batch. `clip` limits the norm of a gradient, and `autocast` lets the forward
+# pass compute in 16 bits.
+#
+# </details>
 
 
 # %%
@@ -2187,6 +2135,79 @@ def run_epoch(
 
 
 # %% [markdown]
+# <a id="warm-up-and-norm"></a>
+# ## Warm-up and the place of the norm
+#
+# Does it matter whether the rate warms up, and where the norm stands? It does, and the one answer
+# depends on the other. With the norms behind the sums, as in the paper, our small models needed the
+# warm-up at every rate that we tried. With the norms first they learn without one, too, and either
+# way they tolerate higher rates.
+#
+# These models have four layers per stack, read ten random symbols and write the same. Two schedules
+# coincide after update 200: the paper's, `rate(step, …)`, which climbs until then, and
+# `rate(max(step, 200), …)`, which begins at the peak.
+
+
+# %% tags=["hide-input"]
+def published(name: str) -> None:
+    """Show a finished chart of results, or say that it is missing."""
+
+    def show():
+        import altair as alt
+
+        path = HERE / "results" / "views" / f"{name}.json"
+        if not path.is_file():
+            return f"not measured, or not beside this notebook: see `make help` ({name})"
+        return alt.Chart.from_json(path.read_text(encoding="utf-8"))
+
+    show.__name__ = f"published_{name.replace('-', '_')}"
+    example(show)
+
+
+# %% tags=["hide-input"]
+published("warmups")
+
+
+# %% [markdown]
+# <a id="figure-warmups"></a>
+# **Figure.** Loss at the end of 400 updates with 32 sequences each, by peak learning rate. Each
+# point is one run, the mean of its last ten updates; there are seven rates with three seeds each.
+# The dashed line is $\log 12 = 2.48$, the loss of a model that knows nothing: eleven symbols and the
+# end, all equally likely.
+#
+# Let a rate *work* if all three seeds end with a loss below 0.5. The highest of the seven that works:
+#
+# <!-- results: highest-rates -->
+#
+# |  | no warm-up | warm-up |
+# | --- | ---: | ---: |
+# | pre-norm | 0.004 | 0.018 |
+# | post-norm | – | 0.004 |
+#
+# <!-- end of results: highest-rates -->
+#
+# (At the lowest rate, 0.001, post-norm without warm-up just fails: two seeds of three narrowly miss
+# 0.5.) Which order is better when both are tuned, the figure does not say.
+#
+# <details><summary>Why does post-norm need the warm-up? The question is still debated.</summary>
+#
+# There are two suspects. One is Adam, whose mean $v$ looks back over some fifty batches, but has seen
+# only one at the first update. As the table of its steps shows, every parameter then moves by the full
+# rate, whether its gradient means something or not; a warm-up keeps these blind steps short. But both
+# orders have the same Adam.
+#
+# The other suspect is the norm. Add two independent terms of variance one, and the variance
+# doubles; a norm behind the sum then divides by $\sqrt 2$, the signal on the way forward and the
+# gradient on the way back. In post-norm the gradient has to pass every norm between the loss and a
+# layer, whereas in pre-norm the residual stream leads around them. (In the table of [all four
+# forms](#layer-norm) it shrinks on its way back in post-norm, and grows in pre-norm.) Yet a small
+# gradient alone does no harm, since Adam divides by its size and moves the first layer as far as
+# the last. [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near
+# the output, [Liu et al. (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes
+# in all layers add up.
+#
+# </details>
+#
 # <a id="evaluation"></a>
 # ## Evaluation
 #
@@ -2224,7 +2245,7 @@ def evaluate_loss(model: EncoderDecoder, batches: Iterable[Batch]) -> dict[str, 
 
 
 # %% [markdown]
-# `nll` is the mean negative log-likelihood of a target token, and its exponential is the
+# `nll` is the mean negative log-likelihood of a target token; its exponential is the
 # **perplexity**: at a perplexity of 5, a model is as unsure as if it chose among five equally
 # likely words. We try it on the model of the dozen lines, with the pair that it trains on and with
 # a pair that it never sees, which leaves out the colour of the ball:
@@ -2246,8 +2267,8 @@ def learning_by_heart():
 # %% [markdown]
 # A perplexity near 1 means that the model knows its pair by heart. The other pair gains from that at
 # first, as most of its words are the same. But between updates 30 and 100 it gets worse again, while
-# the training loss goes on falling: the more certain the model becomes that balls are red, the less
-# it can say about one that is not. This is **overfitting**.
+# the training loss goes on falling: the more certain the model becomes that balls are red, the worse
+# it handles a sentence that names no colour. This is **overfitting**.
 #
 # A real training may show the same from *epoch* to epoch (one pass over the training data). The
 # loss on held-out sentences, the *validation loss*, falls and may later rise, so one keeps the
@@ -2277,11 +2298,11 @@ def watch_it_learn():
 # <a id="figure-watch-it-learn"></a>
 # **Figure.** What a model writes while it trains. At first it repeats whatever piece its random
 # weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
-# and the ball appear later, and the verb goes on changing to the end.
+# and the ball appear later, while the verb goes on changing to the end.
 #
 # **You can now** write a training loop and explain each of its lines, hide padding from attention and
-# loss, draw the paper's learning rate, and tell learning from learning by heart. You have seen that the
-# warm-up matters, and most of all if the norms stand behind the sums.
+# loss, draw the paper's learning rate, say when it needs a warm-up, and tell learning from learning by
+# heart.
 #
 # <a id="copy-task"></a>
 # # Part 4. A first example
@@ -2290,10 +2311,10 @@ def watch_it_learn():
 # ## The copy task
 #
 # Read *9 4 12 6* and write *9 4 12 6*. Nobody needs a neural network for that, which is why we
-# begin with it: there is nothing to guess and nothing to memorize, and if a token comes out wrong, the
-# fault is with the model. Yet the task takes what a translator needs first. To write the third token,
-# the model must find the third token in a source that only [cross-attention](#three-uses) can reach,
-# and for that it has to use positions.
+# begin with it: there is nothing to guess and nothing to memorize, so that no wrong token can be
+# blamed on the data. Yet the task takes what a translator needs first. To write the third token,
+# the model must find the third token in a source that only [cross-attention](#three-uses) can
+# reach, for which it has to use positions.
 
 
 # %% tags=["bare"]
@@ -2374,8 +2395,7 @@ def a_copy_before_training():
 
 
 # %% [markdown]
-# It writes the end, 1, and nothing else, as if it knew that it had nothing to say yet. (With another
-# seed it babbles, like the one in Part 2.)
+# It writes only the end token, 1. (With another seed it babbles, like the one in Part 2.)
 #
 # <a id="copy-training"></a>
 # ## Training it
@@ -2408,16 +2428,15 @@ def kinds_of_copies(model, batch: Batch, wanted: Tensor | None = None) -> dict[s
 
 
 # %% [markdown]
-# The training is the loop of Part 3 with a cross-entropy that leaves out padding, and no smoothing.
-# After every fifty updates the model copies 200 sequences that it has not trained on:
+# The training is the loop of Part 3 with a cross-entropy that leaves out padding, without
+# smoothing. After every fifty updates the model copies 200 sequences that it has not trained on:
 
 
 # %% tags=["bare"]
 def train_to_copy(model, make_batches, hundreds: int = 8, each: int = 100) -> Iterator[float]:
     """Train on random sequences; yields the mean loss of every `each` updates."""
     vocab = model.generator.proj.out_features
-    cross_entropy = nn.NLLLoss(ignore_index=PAD, reduction="sum")
-    loss_compute = SimpleLossCompute(model.generator, cross_entropy)
+    loss_compute = SimpleLossCompute(model.generator, nn.NLLLoss(ignore_index=PAD, reduction="sum"))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
     for _ in range(100 * hundreds // each):
         batches = make_batches(vocab, 64, each)
@@ -2459,11 +2478,11 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# After fifty updates the model has noticed where a sequence ends and which of its tokens are frequent;
-# soon afterwards it has their order, too, and in the end nearly all copies are exact. (On the way the
-# count goes up and down more than the loss, which is a mean over fifty updates.) How does it do that?
-# To write the third token, the decoder has to find the third token of the source. If cross-attention
-# does the finding, its weights must form a diagonal:
+# After fifty updates the model has noticed where a sequence ends and which of its tokens are
+# frequent; soon afterwards it has their order, too, until nearly all copies are exact. (The count
+# may fall back around update 200. There the rate is at its peak, so that single updates move the
+# weights furthest; the loss, a mean over fifty of them, shows less of it.) How does the model do
+# that? If cross-attention finds each token in the source, its weights must form a diagonal:
 
 
 # %%
@@ -2489,8 +2508,9 @@ def attention_of_a_copy_figure():
 # ## Break it
 #
 # To learn what a part does, take it out, train again, and see what is lost: an **ablation**. By update
-# 200 the whole model, above, makes most of its copies exact. What does a model do that was trained
-# without the causal mask, so that every position may look everywhere?
+# 200, at the peak of its rate, the whole model makes most of its copies exact. What becomes of one that
+# was trained without the causal mask, so that every position may look everywhere? Guess its loss and
+# the number of its copies before you look:
 
 
 # %%
@@ -2515,14 +2535,13 @@ def without_the_causal_mask():
 
 
 # %% [markdown]
-# Its loss is as low as that of the whole model, and it copies nothing. In training the next token lay
-# open one place further on, so it learnt to read it off there; when it writes, nothing lies there
-# yet. **A loss alone can lie.** (`greedy_decode` puts the mask back, for this model, too. That changes
-# what earlier positions see, but what it used to read off is missing with or without a mask.)
+# Its loss is as low as that of the whole model, but it copies nothing. It has learnt to read off the
+# next token one place further on, where nothing lies yet when it writes, with or without a mask. **A
+# loss alone can lie.**
 #
-# Next, a model without positions. It can know which tokens the source has, but not in which order,
-# and is left to guess among those that it has not yet written. How low can its loss get, if it guesses
-# as well as possible?
+# Next, a model without positions. It knows the source's tokens but not their order, so it must
+# guess among those left. How low can its loss get, if it guesses as well as possible? Nearer to
+# zero, or to blind guessing?
 
 
 # %%
@@ -2531,7 +2550,7 @@ def loss_of_perfect_guessing():
     src = torch.randint(11, (10_000, 10))  # eleven symbols
     loss = 0.0
     for t in range(10):
-        rest = src[:, t:]  # what is still to be written, in an order that nobody knows
+        rest = src[:, t:]  # what is still to be written, in an unknown order
         share = (rest == src[:, t : t + 1]).float().mean(1)  # of the token that comes next
         loss += -share.log().mean().item()
     return round(loss / 11, 2)  # with the end, which is certain
@@ -2552,18 +2571,18 @@ def without_positions():
 
 # %% [markdown]
 # Ours is still on its way to that bound: after 600 updates its loss is 1.22 (mean of three seeds). It
-# copies nothing, and yet many of its outputs have the right length, presumably because the causal mask
+# copies nothing, yet many of its outputs have the right length, presumably because the causal mask
 # lets the decoder count what it has written.
 #
 # <a id="parts-and-tasks"></a>
 # ## No part without its task
 #
-# Now take out the norms, and the model copies 197 of 200 sequences after 600 updates. Take out the
-# feed-forward networks, and it is 197 again; without the division by $\sqrt{d_k}$ it is 199. The
-# whole model copies 195 (means of three seeds each). Is half of Part 2 superfluous, then?
+# Without the norms, a model copies 197 of 200 sequences after 600 updates; without the feed-forward
+# networks it is 197 again; without the division by $\sqrt{d_k}$ it is 199. The whole model copies
+# 195 (means of three seeds each). Are these parts superfluous, then?
 #
-# To this task it is. A model with two layers, heads of 16 numbers and nothing to know cannot miss what
-# those three parts supply, and each of them needs a task of its own.
+# For this task, yes. A model with two layers, heads of 16 numbers and nothing to know does not need
+# those three parts; each shows its worth on another task.
 #
 # **Norms are for depth.** Take twelve layers instead of two, with fresh weights. Each token divides its
 # attention among ten; what share goes, on average, to the one that gets most?
@@ -2588,44 +2607,23 @@ def twelve_layers_deep():
 
 
 # %% [markdown]
-# Without norms every layer adds more than the one before, because it is fed with [larger
-# vectors](#layer-norm). From large vectors come large scores, and from the ninth layer on each token
-# looks at a single one, picked by chance before there is anything to look for. Training does not undo
-# it: after 300 updates, when most copies of the model with norms are exact, the loss of the one
-# without still is that of guessing, $\log 12 = 2.48$ for eleven symbols and the end.
+# Without norms each layer is fed with [larger vectors](#layer-norm) than the one before. From large
+# vectors come large scores, until from the ninth layer on each token looks at a single one, picked by
+# chance before there is anything to look for. Training does not undo it: after 300 updates, when most
+# copies of the model with norms are exact, the loss of the one without still is that of guessing.
 #
-# **The division is for width.** A score is a sum of $d_k$ products, and [its size grows with
-# $\sqrt{d_k}$](#why-scale), which is no more than 4 in our heads. Now make one head of all the width,
-# and widen it. The same share of attention, in the first layer of fresh encoders:
-
-
-# %%
-@example
-def one_wide_head():
-    batch = next(data_gen(COPY_VOCAB, 64, 1))
-    rows = []
-    for width in (16, 64, 512):
-        model = new_copy_model(N=1, h=1, d_model=width)
-        layer = model.encoder.layers[0]
-        x = layer.sublayer[0].norm(model.src_embed(batch.src))  # (B, S, D)
-        q, k, _ = layer.self_attn.project(x, x, x)  # each (B, 1, S, D)
-        scores = q @ k.mT  # (B, 1, S, S)
-        shares = (each.softmax(-1).amax(-1).mean() for each in (scores / math.sqrt(width), scores))
-        rows.append((width, *(share.item() for share in shares)))
-    return table(rows, ["width of the head", "divided", "undivided"])
-
-
-# %% [markdown]
-# The wider the undivided head, the more it has made up its mind before anything has been learnt. After
-# 100 updates the copy model with an undivided head of width 512 copies nothing, while the one that
-# divides copies more than half (the table below). A small translator with heads of 32, that of Part 6,
-# falls from 24 to 6 on [BLEU](#bleu)'s scale of 100.
+# **The division is for width.** Scores [grow with $\sqrt{d_k}$](#why-scale), which is no more than
+# 4 in our heads. In one head of all the width, 512 numbers, undivided scores are so large that the
+# softmax has made its choices before anything has been learnt. After 100 updates the copy model
+# with such a head copies nothing, while the one that divides copies more than half (the table
+# below). A small translator with heads of 32, that of Part 6, falls from 24 to 6 on [BLEU](#bleu)'s
+# scale of 100.
 #
-# **Feed-forward networks are for knowledge.** In the copy task nothing has to be known. So we make
-# one up in which nothing has to be understood: each target token stands in a table of 30 × 30
-# answers, drawn at random, in the row of one source token and the column of the token before it.
-# Attention can bring the two together, but no rule leads from them to the answer. There is only the
-# table, to be learnt by heart.
+# **Feed-forward networks: a table to be learnt by heart.** In the copy task nothing has to be
+# known. So we make one up in which nothing has to be understood: each target token stands in a
+# table of 30 × 30 answers, drawn at random, in the row of one source token and the column of the
+# token before it. Attention can bring the two together, but no rule leads from them to the answer.
+# There is only the table, to be learnt by heart.
 
 
 # %%
@@ -2651,13 +2649,14 @@ def a_sequence_and_its_answers():
 
 # %% [markdown]
 # The answer to 17 is 24 after a 4, and 18 after an 11. A model of one layer has learnt nearly all
-# of the 900 answers after 600 updates, and its loss is 0.07. Without feed-forward networks, which
+# of the 900 answers after 600 updates, with a loss of 0.07. Without feed-forward networks, which
 # are more than half of its parameters, it stands at 1.66 and gets no sequence right. Its loss is
-# still falling, since the softmax makes attention nonlinear, too, but slowly. [Geva et al.
-# (2021)](https://arxiv.org/abs/2012.14913) read feed-forward networks as memories, in which the first
-# matrix recognizes a pattern and the second holds what to add when it is there. (With little to
-# remember they are not missed: the same translator, one layer trained for two epochs, scores 24.1
-# with them and 24.4 without, which three seeds cannot tell apart.)
+# still falling, since the softmax makes attention nonlinear, too, but slowly. This table, then, is
+# learnt far faster with them; whether the networks or the parameters matter, we did not test. [Geva
+# et al. (2021)](https://arxiv.org/abs/2012.14913) read feed-forward networks as memories, in which
+# the first matrix recognizes a pattern and the second holds what to add when it is there. Our small
+# translator, one layer trained for two epochs, does not miss them: it scores 24.1 with them and
+# 24.4 without, which three seeds cannot tell apart.
 #
 # Here are all five parts: how many of 200 sequences come out right, as a mean of three seeds with the
 # range in brackets, after 600 updates, 300 with twelve layers, and 100 with the wide head.
@@ -2700,7 +2699,7 @@ def a_sequence_and_its_answers():
 #
 # <!-- end of results: planted -->
 #
-# Eight of these ten losses are as good as perfect, and eight of the ten models copy next to
+# Eight of these ten losses are as good as perfect, yet eight of the ten models copy next to
 # nothing. If the loss stays high, look for what keeps the model from learning: the schedule, the
 # gradients, a missing part. If the loss is fine, or falls faster than it should, and nothing comes
 # out right, training and decoding differ, and one shows the model something that the other
@@ -2790,21 +2789,22 @@ def how_far_back_the_gradient_reaches():
 
 
 # %% [markdown]
-# To self-attention, distance makes hardly a difference. In the GRU two fifths of the gradient are lost
-# with every step, and 64 places back less than a ten-trillionth is left. The convolution loses nothing
-# up to its seventh neighbour, and everything beyond.
+# Self-attention reaches all places alike, by construction: these vectors carry no positions, so it
+# cannot tell near from far. In the GRU two fifths of the gradient are lost with every step, until less
+# than a ten-trillionth is left 64 places back. The convolution loses nothing up to its seventh
+# neighbour, and everything beyond.
 #
 # <a id="path-length"></a>
 # ## How far a signal travels
 #
 # What differs is the path. In self-attention it is one step long, because every two positions meet
-# in an inner product of their own. In a GRU it leads through all the states in between, and distance
-# does to the gradient what depth does without [residual connections](#residual). In the convolution
-# there is no path at all until more layers are put on top; 64 places take ten.
+# in an inner product of their own. In a GRU it leads through all the states in between, so that
+# distance does to the gradient what depth does without [residual connections](#residual). In the
+# convolution there is no path at all until more layers are put on top; 64 places take ten.
 #
-# But these layers are fresh, and a GRU can learn to keep more than it did at first. Let the three
-# layers learn to look back. They read random letters, of 16 kinds, and repeat at each position the one
-# that stood $n$ places earlier:
+# But these layers are fresh, whereas a GRU can learn to keep more than it did at first. Let the
+# three layers learn to look back. They read random letters, of 16 kinds, and repeat at each
+# position the one that stood $n$ places earlier:
 
 
 # %% tags=["hide-input"]
@@ -2813,19 +2813,19 @@ published("reach")
 
 # %% [markdown]
 # <a id="figure-reach"></a>
-# **Figure.** Right answers after 400 updates of 512 answers, by distance: means of three seeds, with
-# bars for their range. Guessing gives 6%. *One token* was measured from 8 to 32 places: only the last
-# position answers, and the GRU's line lies on that of self-attention.
+# **Figure.** Right answers after 400 updates of 512 answers, by distance: means of three seeds,
+# with bars for their range. Guessing gives 6%. *One token* was measured from 8 to 32 places: only
+# the last position answers. The GRU's line lies on that of self-attention.
 #
 # Self-attention answers nearly everything at every distance. The convolution does so within its
 # reach, and guesses beyond it. The GRU manages 4 places, but at 8 it is right only two times in
-# five, and at 32 one time in ten.
+# five, at 32 one time in ten.
 #
-# That looks like the table of gradients, and is something else. To repeat a letter 32 places late,
-# the GRU must hold 32 letters at once, in a state of 64 numbers, whereas attention leaves them where
-# they stand. Ask the GRU only once, at the end, for the first letter, so that it has a single one to
-# hold: now it answers over 32 places as well, faded gradient or not, with all three seeds. What
-# stopped it here, within 400 updates, was not the length of the path but the number of letters.
+# This resembles the gradient table, but the cause is different. To repeat a letter 32 places late, the
+# GRU must keep a queue of 32 letters and move it on at each step, whereas attention leaves them where
+# they stand. Ask the GRU only once, at the end, for the first letter, which it can catch and keep: now
+# it answers over 32 places as well, faded gradient or not, with all three seeds. The path alone did
+# not stop it; it failed to learn a running queue within 400 updates.
 #
 # The paper compares layers by three numbers: the longest path, the steps that must wait for each
 # other, and the work (Table 1, for length $T$, without constant factors):
@@ -2847,8 +2847,8 @@ published("reach")
 # ## What length costs
 #
 # In exchange, the work of self-attention grows with $T^2$. It is less than that of recurrence as long
-# as $T$ is smaller than $D$, which is so for most sentences in translation. (§4) Measured on one
-# thread of a CPU:
+# as $T$ is smaller than $D$, which is so for most sentences in translation. (§4) The table leaves out
+# the four projections, another $4TD^2$. Measured on one thread of a CPU:
 
 
 # %% tags=["hide-input"]
@@ -2862,23 +2862,22 @@ published("length-cost")
 # 2 is quadratic. Attention has its projections, but no feed-forward network.
 #
 # A single sequence is faster through attention at every length, because attention takes a few large
-# products where the GRU takes a small one for each position, and each of those waits for the one
+# products where the GRU takes a small one for each position, each of which waits for the one
 # before. That is why a Transformer can be trained quickly; when it writes, it has to wait for each
 # token as well. With 16 sequences the GRU's products are larger: it loses up to length 256, where
 # $T = D$, and is three times as fast at 1,024. The convolution over three positions is faster than
-# both, and sees only neighbours.
+# both, but sees only neighbours.
 #
-# In a whole layer the square matters less than Table 1 suggests, because the table leaves out the
-# projections and the feed-forward network. With $d_\text{ff} = 4D$ these take $12TD^2$
-# multiplications, and scores and weighted means $2T^2D$. The quadratic share is therefore $T/(T +
-# 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model. Memory grows with
-# the square, too. Training keeps a $T \times T$ table of weights for each head, at that length some
-# 300 MB for eight heads in fp32, per layer and sequence, unless it computes them [block by
-# block](#flash).
+# In a whole layer the square matters less. Projections and a feed-forward network with $d_\text{ff}
+# = 4D$ take $12TD^2$ multiplications, scores and weighted means $2T^2D$. The quadratic share is
+# $T/(T + 6D)$: almost nothing in a sentence, and half at 3,072 tokens in the base model. Memory
+# grows with the square, too. Training keeps a $T \times T$ table of weights for each head, at that
+# length some 300 MB for eight heads in fp32, per layer and sequence, unless it computes them [block
+# by block](#flash).
 #
 # **You can now** say why self-attention replaced recurrence: any two positions are a single step apart,
 # nothing has to be carried from one to the other, and in training all positions are computed at once.
-# The square of the length is the other side of it, and you know from which length on it weighs.
+# You also know its price, the square of the length, and from which length on it weighs.
 #
 # <a id="real-data"></a>
 # # Part 6. Real data
