@@ -4595,11 +4595,11 @@ def what_this_page_was_made_from():
 # learns its 29,000 captions by heart. The dropout that looks best in a short run need not be the
 # best in a long one.
 #
-# **Half the batch** scores 1.5 more, which may be luck, and if it is not, may be due to twice as
-# many updates or to a learning rate that peaks 0.7 times as high, after a longer warm-up. From
-# there to the recipe, four times the epochs with more dropout, the stride is long enough: 3.6.
-# Twice the subwords, in a model narrow enough to have as many parameters, make no difference that
-# one seed could show. (Perplexities of different vocabularies cannot be compared.)
+# **Half the batch** scores 1.5 more, which may be luck or due to twice as many updates at a lower
+# peak of the learning rate. From there to the recipe, with four times the epochs and more dropout,
+# the stride is long enough: 3.6. Twice the subwords, in a narrower model of as many parameters,
+# make no difference that one seed could show. (Perplexities of different vocabularies cannot be
+# compared.)
 #
 # <a id="step-by-step"></a>
 # ## What each step is worth
@@ -4636,14 +4636,14 @@ def what_this_page_was_made_from():
 # - **Could a gain be luck?** In two ways: another random seed, another thousand captions. So we
 #   draw runs and sentences anew, with replacement, ten thousand times, the same sentences for both
 #   rows: a paired *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). An interval
-#   holds the middle 95% of the gains. With three runs to draw from it is too narrow, and of ten
-#   intervals one in twenty misses by itself: 0.03 to 0.5 means nothing.
+#   holds the middle 95% of the gains. Drawn from three runs it is likely too narrow, and where ten
+#   are computed, one that barely excludes zero, like 0.03 to 0.5, means nothing.
 # - **And where there is one seed?** The standard deviation over three runs is between 0.1 and 0.7
 #   in our rows. A difference of two single runs varies √2 times as much, and exceeds twice that
 #   by chance one time in twenty: 0.3 by the calmest row, 2 by the wildest. We go by the wildest.
 # - **Did you choose on the test sets?** No. Dropout, batch and epochs were chosen on the validation
-#   split, with one seed. So was $\alpha = 1$, the best value that divides a score by no more than
-#   the length: 43.4 there, against 43.2 for 0.6 and 43.7 for 1.4 ([Part 7](#beam-search)).
+#   split, with one seed. So was $\alpha = 1$, the best of the values up to 1, where we drew the
+#   line: 43.4 there, against 43.2 for 0.6; 1.4 would have had 43.7 ([Part 7](#beam-search)).
 # - **What is not compared?** The steps in another order; words and subwords at equal dropout and
 #   size; averages with the last epoch instead of the best; half the batch at equally many updates;
 #   other sizes and architectures at full length; a trick that copies unknown words; a second
@@ -4666,9 +4666,9 @@ published("training")
 #
 # Is 42 a good score? Papers that use Multi30k nearly always translate out of English, and into
 # German the numbers are others. But there are public systems whose translations of these two test
-# sets from German are on file, scored with the same signature (of sacreBLEU 2.3.1). Ours plays at
-# home: its training captions come from the same collection as test 2016, whereas the others, as far
-# as we know, have been shown no captions of Multi30k and were not tuned to any.
+# sets from German are on file, scored against the same references with the same signature (of
+# sacreBLEU 2.3.1). Ours plays at home: its training captions come from the collection of test 2016,
+# whereas the others, as far as we know, were neither shown nor tuned to captions of Multi30k.
 #
 # <!-- results: systems -->
 #
@@ -4933,18 +4933,17 @@ def attention_maps_figure():
 # head 1 lets *auf* give 76% of its weight to *hebt*: the particle finds its verb. The verb does not
 # look back as firmly, and gives *auf* at most 28% in any head.
 #
-# A column that is dark from top to bottom, often under the full stop or the end, is an **attention
-# sink**. A softmax must spend its weight somewhere, and a head with nothing to say parks it there
-# ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)). In the notebook,
+# A softmax must spend its weight somewhere, and a head with nothing to contribute parks it, here
+# often on the full stop or the end. Such a place is an **attention sink** ([Xiao et al.,
+# 2024](https://arxiv.org/abs/2309.17453)). In the notebook,
 # `attention_explorer([attention_maps(translator_at_hand(), "…")])` draws the maps of your own
 # sentence.
 #
 # <a id="single-heads"></a>
 # ## Habits of heads
 #
-# Some heads have a simple habit, such as attending to the token before. We average the maps of a
-# hundred captions, and print of each head in the two self-attentions where most of its weight goes,
-# among five places that every sentence has.
+# Some heads have a simple habit, such as attending to the token before. Over a hundred captions,
+# where among five places that every sentence has does each head put most of its weight?
 
 
 # %% tags=["hide-input"]
@@ -4979,10 +4978,9 @@ def habits_of_heads():
 
 # %% [markdown]
 # In the encoder, where even weights would give each place about 6%, two heads stand out: head 3 of
-# layer 3 gives 56% to the token before, and head 2 of layer 1 a third to the next. In the decoder
-# even weights would give 20% to the position itself and as much to the start, since an early token
-# sees few others. Yet head 3 of layer 2 gives more than half to itself, and head 2 of that layer
-# 36% to the start, which holds no word at all.
+# layer 3 gives 56% to the token before, and head 2 of layer 1 a third to the next. In the decoder,
+# where they would give 20% to the position itself and as much to the start, head 3 of layer 2 gives
+# more than half to itself, and head 2 of that layer 36% to the start, which holds no word at all.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
@@ -5125,7 +5123,7 @@ def predictions_of_a_hundred():
 # They hold most of a layer's parameters, and so far we have looked past them. Part 4 called them
 # memories, in which a pattern is recognized and something is added ([its table](#break-it)). What
 # does the translator remember? We switch the networks off, by zeros in their second matrix, and
-# have a rare word translated, *Xylophonist*. Beside it stands how much the loss rises on our
+# have a rare word translated, *Xylophonist*. Beside it stands how much the loss rises on a hundred
 # captions, for tokens that begin a word and for the pieces that continue one.
 
 
@@ -5170,11 +5168,10 @@ def without_their_memories():
 # The encoder's networks are hardly missed, even all three together. One of the decoder's is:
 # without that of layer 1 the loss inside words rises by 1.33, twelve times as much as at their
 # beginnings, and the xylophone dissolves into *xxxylylist*. **To spell, this model needs the first
-# feed-forward network of the decoder.** That makes sense, as the piece that follows *xyl* depends
-# on the pieces before it and hardly on the German sentence, so it has to be remembered; whether in
-# this network alone, zeros cannot say, since all that follows now reads a stream that it has never
-# seen in training. Without all three the model begins to stutter and cannot stop. (A *Xylophonist*
-# is a person, by the way. The complete model takes him for his instrument, too.)
+# feed-forward network of the decoder.** Whether it also keeps the spellings there, zeros cannot
+# say, as all that follows then reads a stream that it has never seen in training. Without all three
+# the model begins to stutter and cannot stop. (A *Xylophonist* is a person, by the way. The
+# complete model takes him for his instrument, too.)
 #
 # <a id="one-word"></a>
 # ## What does one word carry?
