@@ -4427,8 +4427,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <a id="results"></a>
 # # Part 8. Results
 #
-# How good is it? Here is every two hundredth caption of the first test set, which none of our models
-# has seen in training.
+# How good is it? Here are five captions, every two hundredth of the first test set, which none of
+# our models has seen in training.
 
 
 # %% tags=["hide-input"]
@@ -4723,9 +4723,9 @@ published("training")
 # | positions | sinusoids → learnt: −0.1 |
 #
 # Too few layers, too small a width and no dropout cost most. Learnt positions do as well as
-# sinusoids. (§6.2, Table 3) A Transformer of four layers also learns to write the parse
-# trees of English sentences: 91.3 F1 from 40,000 of them, where the best earlier discriminative
-# parser had 91.7. (§6.3, Table 4)
+# sinusoids. (§6.2, Table 3) A Transformer of four layers also learns to write the parse trees of
+# English sentences: 91.3 F1 from 40,000 of them, where the best earlier discriminative parser had
+# 91.7. (§6.3, Table 4)
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -4784,7 +4784,6 @@ published("training")
 
 # %%
 SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
-HEBT, AUF = 3, 7  # places among its subwords
 
 
 def with_own_translation(translator: Translator, sentence: str) -> Batch:
@@ -4818,10 +4817,11 @@ def where_the_verb_looks():
     batch = with_own_translation(translator, SENTENCE)
     weights = attention_weights(translator.model, batch)["cross-attention"][0]  # (N, H, T, S)
     writing = translator.vocabularies[1].words[batch.tgt_y[0, 3]]
+    hebt, auf = 3, 7  # places among the German subwords
     rows = []
     for layer, heads in enumerate(weights[:, :, 3].tolist(), 1):
         for head, row in enumerate(heads, 1):
-            rows.append((layer, head, f"{row[HEBT]:.0%}", f"{row[AUF]:.0%}"))
+            rows.append((layer, head, f"{row[hebt]:.0%}", f"{row[auf]:.0%}"))
     caption = f"Cross-attention while the decoder writes {writing}"
     return table(rows, ["layer", "head", "weight of hebt", "weight of auf"], caption)
 
