@@ -4782,7 +4782,7 @@ published("training")
 # model is enough to collect them all.
 
 
-# %%
+# %% tags=["hide-input"]
 SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 
 
@@ -4811,6 +4811,7 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
     return {kind: torch.stack([attn.attn for attn in layers], dim=1) for kind, layers in kinds}
 
 
+# %%
 @example
 def where_the_verb_looks():
     translator = translator_at_hand()
