@@ -1690,8 +1690,32 @@ def parameters_beside_table_3():
 # <a id="training"></a>
 # # Part 3. Training
 #
-# The model of Part 2 babbles, because it has not been told anything yet. A dozen lines are enough to
-# teach it one sentence:
+# The model of Part 2 babbles, because it has not been told anything yet. Here is one like it, asked
+# at several moments of a short training for *Ein kleines Mädchen hebt einen roten Ball auf* in
+# English:
+
+
+# %% tags=["hide-input"]
+@example
+def watch_it_learn():
+    path = HERE / "results" / "learning.json"
+    if not path.is_file():
+        return "results/learning.json is not beside this notebook"
+    rows = []
+    for moment in json.loads(path.read_text(encoding="utf-8"))["moments"]:
+        written = "".join(moment["sentences"][0]["written"])
+        text = written.replace("▁", " ").replace("</s>", "")
+        rows.append((moment["updates"], text[:50]))
+    return table(rows, ["updates", "what the model writes"])
+
+
+# %% [markdown]
+# <a id="figure-watch-it-learn"></a>
+# **Figure.** What a model writes while it trains. At first it repeats whatever piece its random
+# weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
+# and the ball appear later, while the verb goes on changing to the end.
+#
+# A dozen lines are enough to teach a small model a single sentence:
 
 
 # %%
@@ -2275,30 +2299,6 @@ def learning_by_heart():
 # *checkpoint* (saved weights) that does best in validation, and chooses *hyperparameters* such as
 # `warmup` by validation, too. The final score then needs a third set, the *test set*, which has
 # played no part in any choice.
-#
-# And what does a falling loss look like in words? We stopped a small translator at several moments of
-# a short training, and asked it for *Ein kleines Mädchen hebt einen roten Ball auf* in English:
-
-
-# %% tags=["hide-input"]
-@example
-def watch_it_learn():
-    path = HERE / "results" / "learning.json"
-    if not path.is_file():
-        return "results/learning.json is not beside this notebook"
-    rows = []
-    for moment in json.loads(path.read_text(encoding="utf-8"))["moments"]:
-        written = "".join(moment["sentences"][0]["written"])
-        text = written.replace("▁", " ").replace("</s>", "")
-        rows.append((moment["updates"], text[:50]))
-    return table(rows, ["updates", "what the model writes"])
-
-
-# %% [markdown]
-# <a id="figure-watch-it-learn"></a>
-# **Figure.** What a model writes while it trains. At first it repeats whatever piece its random
-# weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
-# and the ball appear later, while the verb goes on changing to the end.
 #
 # **You can now** write a training loop and explain each of its lines, hide padding from attention and
 # loss, draw the paper's learning rate, say when it needs a warm-up, and tell learning from learning by
