@@ -254,16 +254,16 @@ def test_the_bar_of_a_phone_leads_to_sections_and_back_to_the_top(browser, sampl
     page.wait_for_function(f"scrollY === 0 && {share} === 0")
 
 
-def test_ideas_only_folds_checks_and_set_up_and_is_remembered(browser, sample):
+def test_ideas_only_folds_all_code_and_is_remembered(browser, sample):
     page = watched(browser, sample)
-    check = page.locator(".checked")
+    check = page.locator(".cell", has_text="done")
     code, line = check.locator(".code"), check.locator("summary")
     code.wait_for()
     assert not line.is_visible()
-    set_folds(page, ".fold:not(.section)", True)
+    set_folds(page, "details", True)
     page.get_by_role("button", name="Ideas only").click()
     code.wait_for(state="hidden")
-    assert page.locator(".fold:not(.section)[open]").count() == 0
+    assert page.locator(".code:visible").count() == 0
     page.reload()
     code.wait_for(state="hidden")
     line.click()
@@ -272,6 +272,38 @@ def test_ideas_only_folds_checks_and_set_up_and_is_remembered(browser, sample):
     page.reload()
     code.wait_for()
     assert not line.is_visible()
+
+
+def test_long_lines_of_code_wrap_on_a_phone_at_a_switch(browser, tmp_path):
+    cells = '<a id="start"></a>\n# Start here', new_code_cell("x = 1" + " + 1" * 40)
+    page = watched(browser, built(tmp_path, *cells), viewport={"width": 390, "height": 800})
+    hidden = "box => box.scrollWidth - box.clientWidth"
+    assert page.locator(".code pre").evaluate(hidden) > 0
+    page.locator("main").get_by_role("button", name="Wrap code").click()
+    assert page.locator(".code pre").evaluate(hidden) == 0
+    page.reload()
+    assert page.locator(".code pre").evaluate(hidden) == 0
+
+
+def test_the_map_in_the_margin_lights_what_is_in_sight(browser, tmp_path):
+    sections = ("attention", "causal-mask", "feed-forward", "results")
+    text = "".join(
+        f'<a id="{name}"></a>\n{"##" if "-" in name else "#"} {name}\n\n' + "Words. " * 900 + "\n\n"
+        for name in sections
+    )
+    page = watched(browser, built(tmp_path, text))
+    lit = page.locator("#map .lit")
+    for name, boxes in zip(sections, ([], ["causal mask"], ["feed-forward"] * 2, []), strict=True):
+        page.evaluate(f"location.hash = '{name}'")
+        page.locator("nav a[aria-current]", has_text=name).wait_for()
+        assert lit.all_text_contents() == boxes
+        shown = "visible" if name != "results" else "hidden"
+        page.locator("#map").wait_for(state=shown)
+    page.evaluate("location.hash = 'causal-mask'")
+    page.locator("#map a", has_text="feed-forward").first.click()
+    page.locator("nav a[aria-current]", has_text="feed-forward").wait_for()
+    page.set_viewport_size({"width": 900, "height": 900})
+    assert not page.locator("#map").is_visible()
 
 
 # In JupyterLab ------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from pages import (
     shown,
 )
 
-from tools.page import build, cache, playable
+from tools.page import build, cache, margin, playable
 from tools.page.article import contents, lay_out
 from tools.page.links import links
 from tools.page.markup import HERE, BuildError, parsed
@@ -322,10 +322,11 @@ def test_before_the_first_part_everything_is_set_up_in_one_fold(tmp_path):
 
 def test_the_engine_room_is_one_fold_without_folds_inside(tmp_path):
     page = page_of(tmp_path, *ROOM)
-    [room] = page.find_all("details")
+    [room] = page.find_all("details", class_="fold")
     assert room.summary.h2["id"] == "engine-room"
     assert {"faster", "quick", "deep", "files"} <= {tag["id"] for tag in room.find_all(id=True)}
     assert len(room.find_all("pre")) == 3
+    assert len(room.select("details.cell[open]")) == 3
     for outside in ("Story", "In sight.", "A thing"):
         assert page.find(string=outside).find_parent("details") is None
 
@@ -335,11 +336,13 @@ def test_a_check_is_open_and_can_be_folded_to_its_tick_unless_it_holds_an_idea(t
     code = "def helper():\n    pass\n\n\n@example\ndef check_it_holds():\n    pass"
     idea = code.replace("def helper", "class Idea").replace("it_holds", "more")
     page = page_of(tmp_path, "# Part", *(new_code_cell(c, outputs=[passed]) for c in (code, idea)))
-    [check] = page.find_all("details")
-    assert check.has_attr("open")
-    assert check.summary.text.startswith("✓ it holds")
-    assert check.find(class_="code")
+    check, idea = page.find_all("details")
+    for cell, name in ((check, "✓ it holds"), (idea, "Idea 7 lines")):
+        assert cell.has_attr("open")
+        assert cell.summary.text.startswith(name)
+        assert cell.find(class_="code")
     assert check.find(class_="output")
+    assert not idea.find(class_="output"), "what is shown stays in sight"
 
 
 def test_exercises_and_what_is_looked_up_are_folded_under_their_headings(tmp_path):
@@ -354,6 +357,23 @@ def test_exercises_and_what_is_looked_up_are_folded_under_their_headings(tmp_pat
     assert words.details is code
     for said in ("Open.", "Story."):
         assert page.find(string=said).find_parent("details") is None
+
+
+# The margin ---------------------------------------------------------------------------------------
+
+
+def test_a_mark_that_closes_a_passage_is_for_the_margin(tmp_path):
+    text = "A mark such as (§3.1) is explained. It *closes* $a < b$. (§3.2, §4) More & more.\n(§5)"
+    page = page_of(tmp_path, "# Part", text)
+    assert [mark.text for mark in page.find_all(class_="mark")] == ["(§3.2, §4)", "(§5)"]
+    assert page.find_all("p")[-1].text.endswith("(§3.2, §4) More & more.\n(§5)")
+
+
+def test_every_box_of_the_small_map_leads_somewhere():
+    headings = re.compile(r'<a id="([\w-]+)"></a>\n# #')
+    anchors = {*headings.findall(build.SCRIPT.read_text("utf-8"))}
+    built = {*" ".join([*margin.BUILT.values(), margin.PARTS]).split()}
+    assert built - anchors == set()
 
 
 # Code and outputs ---------------------------------------------------------------------------------

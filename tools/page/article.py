@@ -7,6 +7,7 @@ from itertools import dropwhile, takewhile
 from bs4 import BeautifulSoup, Tag
 
 from tools.page.captions import add_captions, list_figures
+from tools.page.margin import set_marks
 from tools.page.markup import BuildError, parsed
 from tools.page.playable import make_playable
 
@@ -102,7 +103,7 @@ def place_notes(article: BeautifulSoup) -> None:
         outputs = list(takewhile(lambda tag: tag.name == "pre", note.find_previous_siblings()))
         shown = (outputs or [note])[-1].find_previous_sibling()
         classes = set(shown.get("class", [])) if shown else set()
-        beside = shown and (shown.name == "figure" or classes & {"code", "checked"})
+        beside = shown and (shown.name == "figure" or classes & {"code", "cell"})
         if beside and len(note.get_text().split()) <= SHORT_NOTE:
             left = shown.wrap(article.new_tag("div"))
             left.extend(reversed(outputs))
@@ -127,6 +128,7 @@ def lay_out(cells: str) -> BeautifulSoup:
         del figure["data-name"]
     add_captions(article)
     place_notes(article)
+    set_marks(article)
     fold_sections(article)
     link_headings(article)
     open_parts(article)
@@ -145,16 +147,17 @@ def fold_section(article: BeautifulSoup, heading: Tag, end: tuple[str, ...]) -> 
 
 
 def unfold_cells(fold: Tag) -> None:
-    """Show the code in a fold without folds of its own."""
+    """Show the code in a fold, as outside of it."""
     for cell in fold.select("details.fold:not(.section)"):
-        cell.summary.decompose()
-        cell.unwrap()
+        cell["class"], cell["open"] = "cell", ""
 
 
 def fold_sections(article: BeautifulSoup) -> None:
     """Fold the set-up, exercises, reference sections and the engine room."""
     start = takewhile(lambda each: each.name != "h2", article.children)
-    set_up = list(dropwhile(lambda each: each.name != "details", start))
+    set_up = list(
+        dropwhile(lambda each: "fold" not in getattr(each, "attrs", {}).get("class", []), start)
+    )
     if set_up:
         fold = article.new_tag("details", attrs={"class": "fold"})
         set_up[0].insert_before(fold)

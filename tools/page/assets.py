@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable
 
-from tools.page import highlight
 from tools.page.markup import FIGURES, HERE, VENDOR, data_uri
 
 LICENCES = ("katex/LICENSE", "preact/LICENSE", "preact/LICENSE-htm")
@@ -29,10 +28,10 @@ def katex_styles() -> str:
 
 
 def styles() -> str:
-    """The style sheet: fonts of the first screen, code and formulas, our own."""
+    """The style sheet: fonts of the first screen, formulas, our own."""
     own = [file.read_text("utf-8") for file in (HERE / "page.css", *sorted(FIGURES.glob("*.css")))]
     formulas = FONT_RULE.sub("", katex_styles())
-    return "\n".join([fonts(FIRST_FONTS), highlight.colours(), formulas, *own])
+    return "\n".join([fonts(FIRST_FONTS), formulas, *own])
 
 
 def later_styles() -> str:

@@ -17,11 +17,17 @@ from tools.page import assets
 from tools.page.bundle import bundle
 from tools.page.cells import Cells
 from tools.page.links import links
+from tools.page.margin import small_map
 from tools.page.markup import HERE, BuildError, filled, parsed
 from tools.page.notebook import published
 from tools.page.playable import preview, side_file
 
 LARGE = 12e6  # bytes of the page and the file beside it
+SWITCHES = "\n".join(
+    f'<button type="button" data-switch="{name}" aria-pressed="false">{label}</button>'
+    for name, label in (("ideas", "Ideas only"), ("wrap", "Wrap code"))
+)
+FIRST_READING = "<span>For a first reading, all code can be folded to a line each.</span>"
 SCRIPT = records.PROJECT / "the_annotated_transformer.py"
 
 
@@ -53,6 +59,13 @@ def wrap_first_screen(article: Tag) -> None:
         box.extend([title, *around])
 
 
+def offer_switches(article: Tag) -> None:
+    """Offer the switches at the start, too."""
+    start = article.select_one("hgroup:has(#start)")
+    if start:
+        start.insert_after(parsed(f'<p class="switches">{SWITCHES} {FIRST_READING}</p>'))
+
+
 def build(notebook: Path) -> tuple[str, dict]:
     """The page of an executed notebook, and what the notebook says about its run.
 
@@ -73,15 +86,18 @@ def build(notebook: Path) -> tuple[str, dict]:
     if article.p:
         article.p.insert_after(parsed(byline(urls)))
     wrap_first_screen(article)
+    offer_switches(article)
     values = {
         "title": html.escape(article.h1.get_text(strip=True), quote=False),
         "summary": html.escape(" ".join(lead.split())),
         "styles": assets.styles(),
         "later_styles": assets.later_styles(),
         "contents": articles.contents(article),
+        "switches": SWITCHES,
         "draft": draft,
         "preview": f"{at_home}preview.png",
         "article": str(article),
+        "map": small_map(article),
         "about": html.escape(about),
         "licences": assets.licences(),
         "script": bundle(HERE / "script/main.js"),

@@ -40,11 +40,14 @@ def purpose(about: dict) -> str:
     """What is in a folded cell: what it defines, or else what it shows."""
     if about["kind"] not in ("set-up", "facts"):
         return f"code of this {about['kind']}"
+    return f"set-up: {defined(about)}" if about["defines"] else "set-up code"
+
+
+def defined(about: dict) -> str:
+    """What a cell defines, in short."""
     names = [f"<code>{name}</code>" for name in about["defines"]]
-    if not names:
-        return "set-up code"
     others = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"set-up: {', '.join(names[:3])}{others}"
+    return ", ".join(names[:3]) + others or about["name"].replace("_", " ") or "code"
 
 
 def figure(name: str, shown: str) -> str:
@@ -149,9 +152,10 @@ class Cells:
             return f'<details class="fold">{label}\n{block}</details>\n{shown}'
         if about["kind"] == "check" and not any(name[0].isupper() for name in about["defines"]):
             passed = about["name"].removeprefix("check_").replace("_", " ")
-            label = f"<summary>✓ {passed} {length}</summary>"  # seen where only ideas are
-            return f'<details class="checked" open>{label}\n{block}{shown}</details>\n'
-        return block + shown
+            label = f'<summary class="good">✓ {passed} {length}</summary>'
+            return f'<details class="cell" open>{label}\n{block}{shown}</details>\n'
+        label = f"<summary>{defined(about)} {length}</summary>"  # seen where only ideas are
+        return f'<details class="cell" open>{label}\n{block}</details>\n{shown}'
 
     def output(self, output: NotebookNode, about: dict) -> str:
         """One output: the richest form that needs no network."""

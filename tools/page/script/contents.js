@@ -1,6 +1,7 @@
 // The contents: the section in view is marked, its Part unfolded; how much of the page is read.
 
 import { all, root } from "./dom.js";
+import { lightMap } from "./map.js";
 
 const contents = document.getElementById("contents");
 const [here, read] = ["here", "read"].map((id) => document.getElementById(id));
@@ -27,9 +28,11 @@ const blockOf = (heading) => heading.closest("article > *");
 /** Is it in a closed fold, and so nowhere? */
 const isFolded = (heading) => heading.closest("summary, details:not([open])")?.matches("details") ?? false;
 
+const partOf = (link) => link.closest("nav > ol > li").querySelector("a");
+
 /** A section with its Part, short: a bar has little room. */
 function nameOf(link) {
-  const part = link.closest("nav > ol > li").querySelector("a");
+  const part = partOf(link);
   if (part === link) return link.textContent;
   return `${(part.querySelector(".part") ?? part).textContent} · ${link.textContent}`;
 }
@@ -45,6 +48,7 @@ function markSection() {
   links.forEach((link) => link.removeAttribute("aria-current"));
   all("nav li.open").forEach((item) => showSections(item, false));
   here.textContent = current ? nameOf(current) : "";
+  lightMap(current && partOf(current).hash.slice(1), current?.hash.slice(1));
   if (!current) return;
   current.setAttribute("aria-current", "true");
   showSections(current.closest("nav > ol > li"), true);

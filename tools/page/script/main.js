@@ -2,8 +2,8 @@
 
 import "./code.js";
 import "./contents.js";
-import "./ideas.js";
 import "./print.js";
+import "./switches.js";
 import { all } from "./dom.js";
 import { startArriving } from "./folds.js";
 import { startScrolling } from "./scrolling.js";
