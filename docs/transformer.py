@@ -1,28 +1,23 @@
-"""The Transformer of "Attention Is All You Need", bare.
+"""The Transformer of "Attention Is All You Need", bare. Run it, and it learns to copy.
 
-The model and its training, made from the cells of The Annotated Transformer, which explains them.
-Unlike the paper it puts norms before the sub-layers (`norm_first=False` puts them after the sums),
-and it drops out attention weights and hidden units, too. Letters in the comments: B sentences in a
-batch, S and T lengths of source and target, D width, H heads, d_k width of a head, V vocabulary.
-
-Run this file to train a small model to copy sequences.
+Made from the cells of The Annotated Transformer, which explains them. Unlike in the paper, norms
+stand before the sub-layers (`norm_first=False` puts them after the sums), and dropout also acts on
+attention weights and hidden units. In comments, B is sentences in a batch, S and T are lengths of
+source and target, D is the width, H heads, d_k the width of a head, V the vocabulary.
 """
 
 import contextlib
 import copy
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+
 # Part 1. Attention --------------------------------------------------------------------------------
-
-
 def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
     """Boolean (1, size, size): query t (row) may see key s (column) where s <= t."""
     return torch.ones(1, size, size, dtype=torch.bool, device=device).tril()
@@ -30,7 +25,8 @@ def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
 
 def is_open(mask: Tensor) -> Tensor:
     """A mask as booleans; ValueError for one that is meant to be added to the scores."""
-    if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
+    strange = mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any()
+    if strange or (mask.is_floating_point() and not mask.any()):  # 0 alone closes nothing there
         raise ValueError(
             "a mask holds 1 where a query may look, else 0; for one of 0 and −∞ pass mask == 0"
         )
@@ -60,8 +56,6 @@ class MultiHeadedAttention(nn.Module):
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1):
         super().__init__()
-        if d_model % h != 0:
-            raise ValueError(f"d_model ({d_model}) must be divisible by h ({h})")
         self.h = h
         self.d_k = d_model // h
         self.linears = clones(nn.Linear(d_model, d_model), 4)  # for query, key, value and output
@@ -79,7 +73,7 @@ class MultiHeadedAttention(nn.Module):
 
     def attend(self, q, k, v, mask) -> tuple[Tensor, Tensor]:
         """Attention in every head: q (B, H, T, d_k), k and v (B, H, S, d_k)."""
-        if q.is_cuda and torch.is_grad_enabled():  # in training nobody looks at the weights
+        if q.is_cuda and torch.is_grad_enabled():  # PyTorch's function is faster there
             rate = self.dropout.p if self.training else 0.0
             mask = None if mask is None else is_open(mask)
             return F.scaled_dot_product_attention(q, k, v, mask, rate), None
@@ -93,20 +87,16 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()  # a fused kernel returns none
+        self.attn = None if weights is None else weights.detach()  # PyTorch's function returns none
         return self.join(heads)
 
 
 # Part 2. The model --------------------------------------------------------------------------------
-
-
 class PositionalEncoding(nn.Module):
     """Adds sinusoids of the position (§3.5), then dropout: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, d_model: int, dropout: float, max_len: int = 5000):
         super().__init__()
-        if d_model % 2 == 1:
-            raise ValueError(f"d_model must be even, for pairs of sine and cosine, got {d_model}")
         self.dropout = nn.Dropout(dropout)
         frequency = 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)  # (D/2,)
         angle = torch.arange(max_len).unsqueeze(1) * frequency  # (max_len, D/2)
@@ -114,8 +104,6 @@ class PositionalEncoding(nn.Module):
         self.register_buffer("pe", waves.unsqueeze(0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.size(1) > self.pe.size(1):
-            raise ValueError(f"{x.size(1)} positions, and max_len is {self.pe.size(1)}")
         return self.dropout(x + self.pe[:, : x.size(1)])
 
 
@@ -125,11 +113,10 @@ class Embeddings(nn.Module):
     def __init__(self, d_model: int, vocab: int):
         super().__init__()
         self.lut = nn.Embedding(vocab, d_model)
-        self.d_model = d_model
         nn.init.normal_(self.lut.weight, std=d_model**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.lut(x) * math.sqrt(self.d_model)
+        return self.lut(x) * math.sqrt(self.lut.embedding_dim)
 
 
 class PositionwiseFeedForward(nn.Module):
@@ -204,31 +191,21 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """N encoder layers, then perhaps a norm: (B, S, D) -> (B, S, D)."""
+    """N layers, then perhaps a norm: (B, S, D) -> (B, S, D)."""
 
-    def __init__(self, layer: EncoderLayer, N: int, norm: nn.Module | None = None):
+    def __init__(self, layer: nn.Module, N: int, norm: nn.Module | None = None):
         super().__init__()
         self.layers = clones(layer, N)
         self.norm = norm or nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, *others) -> Tensor:
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, *others)  # masks and, for a decoder layer, the memory
         return self.norm(x)
 
 
-class Decoder(nn.Module):
-    """N decoder layers, then perhaps a norm: (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, layer: DecoderLayer, N: int, norm: nn.Module | None = None):
-        super().__init__()
-        self.layers = clones(layer, N)
-        self.norm = norm or nn.Identity()
-
-    def forward(self, x, memory, src_mask, tgt_mask) -> Tensor:
-        for layer in self.layers:
-            x = layer(x, memory, src_mask, tgt_mask)
-        return self.norm(x)
+class Decoder(Encoder):
+    """The same loop, over decoder layers: (B, T, D) -> (B, T, D)."""
 
 
 class Generator(nn.Module):
@@ -267,51 +244,31 @@ class EncoderDecoder(nn.Module):
 
 
 def make_model(
-    src_vocab,
-    tgt_vocab,
-    N=6,
-    d_model=512,
-    d_ff=2048,
-    h=8,
-    dropout=0.1,
-    *,
-    norm_first=True,
-    share_embeddings=False,
-    max_len=5000,
-) -> EncoderDecoder:
+    src_vocab, tgt_vocab, N=6, d_model=512, d_ff=2048, h=8, dropout=0.1,
+    *, norm_first=True, share_embeddings=False, max_len=5000,
+) -> EncoderDecoder:  # fmt: skip
     """A Transformer with fresh weights; the default sizes are the base model of Table 3."""
-    if share_embeddings and src_vocab != tgt_vocab:
-        sizes = f"{src_vocab} and {tgt_vocab}"
-        raise ValueError(f"one matrix needs one vocabulary for both languages, got {sizes}")
     # Every layer gets copies of these parts, so encoder and decoder share no weights.
     self_attn = MultiHeadedAttention(h, d_model, dropout)
     src_attn = MultiHeadedAttention(h, d_model, dropout)
     ff = PositionwiseFeedForward(d_model, d_ff, dropout)
     source_layer = EncoderLayer(d_model, self_attn, ff, dropout, norm_first)
     target_layer = DecoderLayer(d_model, self_attn, src_attn, ff, dropout, norm_first)
-    of_source, of_target = (layer_norm(d_model) if norm_first else None for _ in range(2))
+    position = PositionalEncoding(d_model, dropout, max_len)
     model = EncoderDecoder(
-        Encoder(source_layer, N, of_source),
-        Decoder(target_layer, N, of_target),
-        nn.Sequential(
-            Embeddings(d_model, src_vocab), PositionalEncoding(d_model, dropout, max_len)
-        ),
-        nn.Sequential(
-            Embeddings(d_model, tgt_vocab), PositionalEncoding(d_model, dropout, max_len)
-        ),
+        Encoder(source_layer, N, layer_norm(d_model) if norm_first else None),
+        Decoder(target_layer, N, layer_norm(d_model) if norm_first else None),
+        nn.Sequential(Embeddings(d_model, src_vocab), copy.deepcopy(position)),
+        nn.Sequential(Embeddings(d_model, tgt_vocab), copy.deepcopy(position)),
         Generator(d_model, tgt_vocab),
     )
     start_weights(model)
     if share_embeddings:
-        matrix = model.tgt_embed[0].lut.weight
-        model.src_embed[0].lut.weight = matrix
-        model.generator.proj.weight = matrix
+        model.src_embed[0].lut.weight = model.generator.proj.weight = model.tgt_embed[0].lut.weight
     return model
 
 
 # Part 3. Training ---------------------------------------------------------------------------------
-
-
 SPECIALS = ("<s>", "</s>", "<blank>", "<unk>")
 START, END, PAD, UNKNOWN = range(len(SPECIALS))
 
@@ -330,28 +287,6 @@ class Batch:
             self.ntokens = int((self.tgt_y != pad).sum()) if ntokens is None else ntokens
 
 
-class LabelSmoothing(nn.Module):
-    """KL divergence to the smoothed target (§5.4), summed over positions."""
-
-    def __init__(self, size: int, padding_idx: int, smoothing: float = 0.0):
-        super().__init__()
-        self.size = size
-        self.padding_idx = padding_idx
-        self.smoothing = smoothing
-        self.share = smoothing / (size - 2)  # for each word that is neither right nor padding
-        target = torch.tensor([1 - smoothing] + (size - 2) * [self.share], dtype=torch.double)
-        self.entropy = torch.special.entr(target).sum().item()
-
-    def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
-        right = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-        loss = -(1 - self.smoothing - self.share) * right - self.entropy
-        if self.share > 0:  # with a share of 0, 0 · log 0 would be NaN
-            below_pad = log_probs[..., : self.padding_idx].sum(-1)
-            above_pad = log_probs[..., self.padding_idx + 1 :].sum(-1)
-            loss = loss - self.share * (below_pad + above_pad)
-        return loss.masked_fill(target == self.padding_idx, 0.0).sum()
-
-
 class SimpleLossCompute:
     """A generator and a criterion: states (B, T, D), target (B, T) -> loss, and loss / ntokens."""
 
@@ -360,7 +295,7 @@ class SimpleLossCompute:
         self.criterion = criterion
 
     def __call__(self, states: Tensor, target: Tensor, ntokens: float) -> tuple[Tensor, Tensor]:
-        loss_sum = self.criterion(self.generator(states), target)
+        loss_sum = self.criterion(self.generator(states).flatten(0, -2), target.flatten())
         return loss_sum.detach(), loss_sum / ntokens
 
 
@@ -373,74 +308,26 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
 def make_optimizer(model, factor: float, warmup: int, schedule=rate, optimizer=None) -> tuple:
     """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
     size = model.generator.proj.in_features
-    optimizer = optimizer or torch.optim.Adam(
-        model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True
-    )
+    adam = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
+    optimizer = optimizer or torch.optim.Adam(model.parameters(), **adam)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda updates: schedule(updates + 1, size, factor, warmup)
     )
     return optimizer, scheduler
 
 
-@dataclass
-class TrainState:
-    """How far training has progressed."""
-
-    step: int = 0  # updates
-    samples: int = 0  # sentences
-    tokens: float = 0  # real target tokens
-
-
-def grouped(items: Iterable, size: int) -> Iterator[list]:
-    """Lists of `size` items; the last may be shorter."""
-    iterator = iter(items)
-    while group := list(itertools.islice(iterator, size)):
-        yield group
-
-
-def run_epoch(
-    data_iter,
-    model,
-    loss_compute,
-    optimizer=None,
-    scheduler=None,
-    mode="train",
-    accum_iter=1,
-    train_state=None,
-    clip=None,
-    autocast=None,
-) -> tuple[float, TrainState]:
-    """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state."""
-    if mode not in ("train", "eval"):
-        raise ValueError(f'mode must be "train" or "eval", got {mode!r}')
-    training = mode == "train"
-    state = train_state or TrainState()
-    loss_sum = 0.0
-    tokens = 0
-    model.train(training)
-    for group in grouped(data_iter, accum_iter):
-        ntokens = sum(batch.ntokens for batch in group)  # of the whole update
-        for batch in group:
-            with torch.set_grad_enabled(training), autocast or contextlib.nullcontext():
-                states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-                batch_sum, loss = loss_compute(states, batch.tgt_y, ntokens)
-            if training:
-                loss.backward()
-            loss_sum = loss_sum + batch_sum  # a tensor: .item() would make the CPU wait for the GPU
-            state.samples += len(batch.src)
-        if training:
-            if clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
-            if scheduler is not None:
-                scheduler.step()
-            optimizer.zero_grad()
-            state.step += 1
-        tokens += ntokens
-        state.tokens += ntokens
-    if not tokens:
-        raise ValueError("no target tokens: was this iterator already used up?")
-    return float(loss_sum / tokens), state
+def train_on(batches, model, loss_compute, optimizer, scheduler) -> list[float]:
+    """One update for each batch; the loss of each."""
+    losses = []
+    for batch in batches:
+        states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+        loss_sum, loss = loss_compute(states, batch.tgt_y, batch.ntokens)
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        losses.append(loss_sum.item() / batch.ntokens)
+    return losses
 
 
 @contextlib.contextmanager
@@ -456,9 +343,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 # Part 4. A first example --------------------------------------------------------------------------
-
-
-COPY_VOCAB = 15  # four special tokens and eleven to copy
+COPY_VOCAB = 15  # four special tokens, 0 to 3, and eleven to copy, 4 to 14
 
 
 def data_gen(V: int, batch_size: int, nbatches: int, length: int = 10) -> Iterator[Batch]:
@@ -491,17 +376,14 @@ def new_copy_model(seed: int = 0, vocab: int = COPY_VOCAB, **changes) -> Encoder
     return make_model(vocab, vocab, dropout=0.0, **sizes)
 
 
-def train_to_copy(
-    model, make_batches: Callable, hundreds: int = 8, each: int = 100
-) -> Iterator[float]:
+def train_to_copy(model, make_batches, hundreds: int = 8, each: int = 100) -> Iterator[float]:
     """Train on random sequences; yields the mean loss of every `each` updates."""
     vocab = model.generator.proj.out_features
-    loss_compute = SimpleLossCompute(model.generator, LabelSmoothing(vocab, PAD))
+    loss_compute = SimpleLossCompute(model.generator, nn.NLLLoss(ignore_index=PAD, reduction="sum"))
     optimizer, scheduler = make_optimizer(model, factor=0.5, warmup=200)
     for _ in range(100 * hundreds // each):
         batches = make_batches(vocab, 64, each)
-        loss, _ = run_epoch(batches, model, loss_compute, optimizer, scheduler)
-        yield loss
+        yield sum(train_on(batches, model, loss_compute, optimizer, scheduler)) / each
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 # # Sheet 4. Decoding and looking inside
 #
 # 20 points, about three and a half hours. Read [Beam search](../index.html#beam-search) to [A batch
-# of beams](../index.html#batch-of-beams) in Part 7, and [Part 9](../index.html#looking-inside)
+# of beams](../index.html#many-sentences) in Part 7, and [Part 9](../index.html#looking-inside)
 # first. Task 7 needs the folder `pretrained/` beside the script.
 #
 # Write your answers into the cells with a `raise` or a `None`. The cell below a task checks a

@@ -37,7 +37,7 @@ if __name__ == "__main__":
 
 
 def without_examples(source: str) -> str:
-    """A cell's code without examples and checks, and with the first line of docstrings.
+    """A cell's definitions without examples and checks, and with the first line of docstrings.
 
     A check stays where that line names the error: nothing else would notice the mistake.
     """
@@ -48,6 +48,9 @@ def without_examples(source: str) -> str:
         if "example" in marks:
             drop |= {*range(node.decorator_list[0].lineno, node.end_lineno + 1)}
             continue
+        if isinstance(node, ast.Module):
+            calls = (each for each in node.body if isinstance(each, ast.Expr))
+            drop |= {number for each in calls for number in range(each.lineno, each.end_lineno + 1)}
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             continue
         text = node.body[0]

@@ -5,7 +5,7 @@ const map = document.getElementById("map");
 /** Show the map beside its Parts, with the boxes of a section lit. */
 export function lightMap(part, section) {
   map?.classList.toggle("shown", map.dataset.parts.split(" ").includes(part));
-  map?.querySelectorAll("a").forEach((box) =>
-    box.classList.toggle("lit", box.dataset.built.split(" ").includes(section)),
-  );
+  map
+    ?.querySelectorAll("a")
+    .forEach((box) => box.classList.toggle("lit", box.dataset.built.split(" ").includes(section)));
 }

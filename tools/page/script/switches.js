@@ -6,7 +6,9 @@ const buttons = all("[data-switch]");
 
 function show(name, on) {
   root.classList.toggle(name, on);
-  buttons.filter((each) => each.dataset.switch === name).forEach((each) => each.setAttribute("aria-pressed", on));
+  buttons
+    .filter((each) => each.dataset.switch === name)
+    .forEach((each) => each.setAttribute("aria-pressed", on));
   if (name !== "ideas") return;
   all(".cell").forEach((cell) => (cell.open = !on));
   if (on) all(".fold:not(.section)[open]").forEach((fold) => (fold.open = false));
@@ -16,7 +18,9 @@ for (const button of buttons) {
   const name = button.dataset.switch;
   button.addEventListener("click", () => {
     const on = !root.classList.contains(name);
-    const inSight = all("article > *").find((block) => block.getBoundingClientRect().bottom > innerHeight / 4);
+    const inSight = all("article > *").find(
+      (block) => block.getBoundingClientRect().bottom > innerHeight / 4,
+    );
     const before = inSight.getBoundingClientRect().top;
     show(name, on);
     scrollBy({ top: inSight.getBoundingClientRect().top - before, behavior: "instant" }); // what is read stays
