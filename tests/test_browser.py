@@ -94,8 +94,11 @@ def test_a_page_fits_the_window_and_asks_nothing_of_the_network(browser, any_pag
     assert page.asked == [any_page.as_uri()]
 
 
+@pytest.mark.parametrize(("theme", "width"), [("light", 1360), ("dark", 390)])
 @pytest.mark.parametrize(
-    ("theme", "width"), [pytest.param("light", 1360, marks=pytest.mark.long), ("dark", 390)]
+    "any_page",
+    ["sample", pytest.param("published", marks=[pytest.mark.slow, pytest.mark.long])],  # minutes
+    indirect=True,
 )
 def test_a_page_has_no_accessibility_violation(browser, any_page, theme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
