@@ -1099,8 +1099,8 @@ def sinusoids_figure():
 # \cos(n\,\omega_i)$, largest at $n = 0$. A head can use this to find the previous word. Leave the
 # keys as they are, and let $W^Q$ turn all hands back by one position, so that each query looks like
 # the encoding one place earlier. At width 64, its score is 4.00 there and still 3.86 at either
-# neighbour of that place. Queries twenty times as long turn this lead of 0.14 into one of 2.7, which
-# is enough for a sharp choice.
+# neighbour of that place. Queries twenty times as long turn this lead of 0.135 into one of 2.7,
+# which is enough for a sharp choice.
 
 
 # %%
@@ -1339,10 +1339,10 @@ def sublayers_in_all_four_forms():
 
 
 # %% [markdown]
-# Of all four, only pre-norm is sound at either depth. Post-norm brings every sum back to size one,
-# old and new alike, so that a word's own share shrinks with every norm, until behind 48 sub-layers
-# all words are one again. In pre-norm words can still be told apart, while the stream grows slowly,
-# from 2.4 to 5.3 in four times the depth. In short, the plus sign lets words and gradients through;
+# With 12 sub-layers, as in the paper, both places of the norm will do; with 48, only pre-norm.
+# Post-norm brings every sum back to size one, old and new alike, so that a word's own share shrinks
+# with every norm, until behind 48 sub-layers all words are one again. In pre-norm words can still be
+# told apart, while the stream grows slowly, from 2.4 to 5.3 in four times the depth. In short, the plus sign lets words and gradients through;
 # the norm keeps their size in hand, however deep the stack. We put it first, for a reason that
 # shows [in training](#warm-up-and-norm); `norm_first=False` gives the paper's order.
 #
