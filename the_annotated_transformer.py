@@ -97,64 +97,9 @@ if IN_NOTEBOOK:
     if missing := [package for package in PACKAGES.split() if package.lower() not in found]:
         subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
 
-EXAMPLES: dict[str, Callable] = {}
-FIRST = int(os.environ.get("ANNOTATED_FIRST", 1))  # `make execute` has the outputs before this cell
-
-
-def example(function: Callable) -> Callable:
-    """Run and display `function` in a notebook; elsewhere register it, for the tests to run."""
-
-    @functools.wraps(function)
-    def run():
-        torch.manual_seed(0)
-        random.seed(0)
-        return function()
-
-    EXAMPLES[function.__name__] = run
-    if IN_NOTEBOOK and len(In) > FIRST:  # In begins with an empty one
-        result = run()
-        if result is not None:
-            display(result)
-        elif function.__name__.startswith("check_"):
-            print("✓", function.__name__.removeprefix("check_").replace("_", " "))
-    return run
-
-
 # %% [markdown]
 # <a id="background"></a>
 # # Background
-#
-# <a id="problem"></a>
-# ## The problem
-#
-# Before 2017 most translation programs read a sentence a word at a time, much as you are reading this
-# one, and folded each word into a vector, their *state*. Unless the program can look back, whatever
-# *hebt* leaves in the state must survive until *auf* arrives, four words later.
-#
-# Such a *recurrent* network cannot begin with the second word before it is done with the first. The
-# words of a sentence therefore cannot be computed in parallel, and memory limits how many sentences
-# can. Attention was already in use, but almost always bolted onto a recurrent network, to let it look
-# back at the source ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)). (§1)
-#
-# Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
-# [ConvS2S](https://arxiv.org/abs/1705.03122). Yet two words meet only after a number of steps that
-# grows with the distance between them. In *self-attention* the positions of a sequence look at each
-# other, and any two meet in a single step; the *Transformer* was the first translator to be made of
-# it without recurrence or convolution. (§2) On the test sets of a yearly competition, WMT 2014, it beat
-# every earlier system from English into German and every earlier single model into French. (Abstract)
-#
-# What does a translator learn? It gives a probability to each target sentence $y_1 \dots y_T$, given
-# a source $x$. There are far too many sentences to list, but the chain rule of probability breaks the
-# problem into $T$ smaller ones, each of which asks for nothing but the next word:
-#
-# $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
-# <!-- code: log_probabilities -->
-#
-# At **inference**, when a new sentence is translated, the words must be found one after the other,
-# since the question for each contains all answers before it: the model is **autoregressive**. In
-# training the true target is known, and each question is asked with the true words before it. That is
-# **teacher forcing**. In a Transformer, which hides the later words by a [mask](#causal-mask), it
-# lets us ask for all words of the target at once.
 #
 # <a id="sketch"></a>
 # ## The whole model in one picture
@@ -190,6 +135,36 @@ def example(function: Callable) -> Callable:
 #
 # loss = -log p(true next token)                   Part 3   its gradient trains all parameters
 # ```
+#
+# <a id="problem"></a>
+# ## The problem
+#
+# A translator gives a probability to each target sentence $y_1 \dots y_T$, given a source $x$. There
+# are far too many sentences to list, but the chain rule of probability breaks the problem into $T$
+# smaller ones, each of which asks for nothing but the next word:
+#
+# $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
+# <!-- code: log_probabilities -->
+#
+# At **inference**, when a new sentence is translated, the words must be found one after the other,
+# since the question for each contains all answers before it: the model is **autoregressive**. In
+# training the true target is known, and a Transformer answers the questions for all its words [at
+# once](#teacher-forcing).
+#
+# Earlier translators could not. In 2017 the state of the art was *recurrent*: a network read a
+# sentence a word at a time, much as you are reading this one, and folded each word into a vector, its
+# *state*. It cannot begin with the second word before it is done with the first, so that the words of
+# a sentence cannot be computed in parallel. Attention was already in use, but almost always bolted
+# onto a recurrent network, to let it look back at the source ([Bahdanau et al.,
+# 2015](https://arxiv.org/abs/1409.0473)). (§1)
+#
+# Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
+# [ConvS2S](https://arxiv.org/abs/1705.03122). Yet two words meet only after a number of steps that
+# grows with the distance between them. In *self-attention* the positions of a sequence look at each
+# other, and any two meet in a single step; the *Transformer* was, as far as its authors knew, the
+# first translator made of it without recurrence or convolution. (§2) On two standard tests of 2014 it
+# beat every published result from English into German, and every one of a single model into French.
+# (Abstract)
 #
 # <a id="notation"></a>
 # ## Notation
@@ -277,14 +252,7 @@ WEIGHTS @ VECTORS  # (8,) @ (8, 2) -> (2,)
 
 
 # %% [markdown]
-# That is all of it. The paper puts it this way: there is a query, and there are pairs of a key and a
-# value; what comes back is a weighted sum of the values, in which each weight says how well that key
-# fits the query. (§3.2) A Python dictionary returns the one value whose key matches exactly. Attention
-# returns a little of every value instead, and since the shares change smoothly with queries and keys,
-# gradients can teach a model what to ask for.
-#
-# Here are the three lines as a function, and after it a folded cell that draws tables and charts.
-# From here on, a function under `@example` runs at once; what it returns stands below its cell.
+# That is all of it: three lines, which fit into a function.
 
 
 # %%
@@ -295,7 +263,38 @@ def ask(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return weights @ values, weights  # mix
 
 
+ask(HEBT, VECTORS, VECTORS)
+
+
+# %% [markdown]
+# What runs examples and draws tables and charts is folded. A function under `@example` runs at once,
+# and what it returns stands below its cell; so return whatever you want to look at.
+
+
 # %% tags=["hide-input"]
+EXAMPLES: dict[str, Callable] = {}
+FIRST = int(os.environ.get("ANNOTATED_FIRST", 1))  # `make execute` has the outputs before this cell
+
+
+def example(function: Callable) -> Callable:
+    """Run and display `function` in a notebook; elsewhere register it, for the tests to run."""
+
+    @functools.wraps(function)
+    def run():
+        torch.manual_seed(0)
+        random.seed(0)
+        return function()
+
+    EXAMPLES[function.__name__] = run
+    if IN_NOTEBOOK and len(In) > FIRST:  # In begins with an empty one
+        result = run()
+        if result is not None:
+            display(result)
+        elif function.__name__.startswith("check_"):
+            print("✓", function.__name__.removeprefix("check_").replace("_", " "))
+    return run
+
+
 def table(rows: Sequence, columns: Sequence[str], caption: str = ""):
     """Rows as a table, without row numbers; text is shown in full and escaped."""
     import html
@@ -380,41 +379,6 @@ def plane_of(frame, side: float):
     return discs + words.mark_text(lineBreak="\n", dy=-24).encode(text="name:N")
 
 
-def asking_in_the_plane(word: str, query: Tensor, keys: Tensor, side: float, description: str):
-    """The plane of the keys, with the query as a line from the origin."""
-    import altair as alt
-    import pandas as pd
-
-    ends = pd.DataFrame([[0, 0], query.tolist()], columns=["x", "y"])
-    line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
-    plane = plane_of(plane_rows(word, query, keys), side) + line
-    return plane.properties(description=description)
-
-
-# %%
-@example
-def hebt_in_the_plane_figure():
-    text = "Eight words in a plane. The query of hebt points left, and auf has a large disc."
-    return asking_in_the_plane("hebt", VECTORS[3], VECTORS, 2.6, text)
-
-
-# %% [markdown]
-# <a id="figure-hebt-in-the-plane"></a>
-# **Figure.** *Hebt* asks. The line is its query; the discs are the keys, larger where the weight is.
-# What lies in the direction of the query scores high, what lies opposite (the nouns) low.
-#
-# The verb has found its other half. *Auf* has a weight of 0.38, although it stands four words away,
-# and apart from *hebt* itself no other word has a tenth. We had put the two next to each other in the
-# plane, of course. But look at what the calculation did not use: the position of a word. A distant
-# word is as easy to reach as a neighbour.
-#
-# <a id="three-matrices"></a>
-# ## Three matrices
-#
-# Now let *Ball* ask in the same way. It would like to know its adjective, *roten*:
-
-
-# %%
 def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
     """A table of who answers, and with what weight."""
     answer, weights = ask(query, keys, values)
@@ -425,12 +389,52 @@ def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
     return table(rows, ["word", "in English", "score", "weight"], caption)
 
 
-BALL = VECTORS[6]
+# %% [markdown]
+# <a id="by-hand"></a>
+# *Hebt* has asked. Let the other words ask, too:
 
 
+# %% tags=["hide-input"]
+@example
+def attention_by_hand_figure():
+    import altair as alt
+    import pandas as pd
+
+    each = [plane_rows(word, query, VECTORS) for word, query in zip(WORDS, VECTORS, strict=True)]
+    words = alt.binding_select(options=WORDS, name="asks ")
+    asks = alt.param("asks", value="hebt", bind=words)
+    text = "Eight words in a plane; a larger disc means more attention from the chosen word."
+    chart = plane_of(pd.concat(each), 2.6).transform_filter("datum.asks == asks")
+    return chart.add_params(asks).properties(description=text)
+
+
+# %% [markdown]
+# <a id="figure-attention-by-hand"></a>
+# **Figure.** Attention by hand. The larger its disc, the more weight a word gets. What lies in the
+# direction of the word that asks scores high, long vectors before short ones; what lies opposite
+# scores low.
+#
+# The verb has found its other half. *Auf* has a weight of 0.38, although it stands four words away,
+# and apart from *hebt* itself no other word has a tenth. We had put the two next to each other in the
+# plane, of course. But look at what the calculation did not use: the position of a word. A distant
+# word is as easy to reach as a neighbour.
+#
+# In the paper's words, attention takes a query and pairs of a key and a value, and returns a weighted
+# sum of the values, in which each weight says how well that key fits the query. (§3.2) A Python
+# dictionary returns the one value whose key matches exactly. Attention returns a little of every value
+# instead, and since the shares change smoothly with queries and keys, gradients can teach a model what
+# to ask for.
+#
+# <a id="three-matrices"></a>
+# ## Three matrices
+#
+# *Ball* would like to know its adjective, *roten*. With its own vector it does not get far:
+
+
+# %%
 @example
 def ball_asks_with_its_own_vector():
-    return asking("Ball", BALL, VECTORS, VECTORS)
+    return asking("Ball", VECTORS[6], VECTORS, VECTORS)
 
 
 # %% [markdown]
@@ -445,11 +449,12 @@ def ball_asks_with_its_own_vector():
 W_Q = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # the two numbers change places
 W_K = torch.tensor([[1.0, 0.0], [0.0, 2.0]])  # doubles the vertical coordinate
 W_V = torch.tensor([[0.0, 0.0], [0.0, 1.0]])  # passes on the vertical coordinate only
+Q, K, V = VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V  # each (8, 2), a row for each word
 
 
 @example
 def ball_asks_through_matrices():
-    return asking("Ball", BALL @ W_Q, VECTORS @ W_K, VECTORS @ W_V)
+    return asking("Ball", Q[6], K, V)
 
 
 # %% [markdown]
@@ -460,24 +465,29 @@ def ball_asks_through_matrices():
 # vector that asked, which moves *Ball* upwards in the plane, closer to *roten*.
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def ball_in_the_plane_figure():
+    import altair as alt
+    import pandas as pd
+
     text = "Keys after their matrix. The query of Ball points up, and roten has the largest disc."
-    return asking_in_the_plane("Ball", BALL @ W_Q, VECTORS @ W_K, 5, text)
+    ends = pd.DataFrame([[0, 0], Q[6].tolist()], columns=["x", "y"])
+    line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
+    return (plane_of(plane_rows("Ball", Q[6], K), 5) + line).properties(description=text)
 
 
 # %% [markdown]
 # <a id="figure-ball-in-the-plane"></a>
-# **Figure.** *Ball* asks through the matrices, with a query that points upwards.
+# **Figure.** *Ball* asks through the matrices. The line is its query, which points upwards; the discs
+# are the keys.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
 #
-# Two words have asked; six are waiting. There is no need for a loop, because the inner products of
-# several queries with all keys are again a matrix product. Stack the queries as rows of a matrix, and
-# do the same with keys and values. (Where an example begins with `check_`, a tick says that its
-# assertions are true.)
+# One word has asked; seven are waiting. There is no need for a loop, because the inner products of
+# several queries with all keys are again a matrix product, and `Q`, `K` and `V` already have a row for
+# each word:
 
 
 # %%
@@ -488,17 +498,8 @@ def all_at_once(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     return weights @ V, weights
 
 
-def shapes(**tensors: Tensor) -> dict[str, tuple]:
-    """The shape of each tensor, by name."""
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-@example
-def check_all_words_at_once_equal_one_by_one():
-    Q, K, V = VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V
-    answers, weights = all_at_once(Q, K, V)
-    print(shapes(Q=Q, K=K, V=V, weights=weights, answers=answers))
-    assert_close(answers, torch.stack([ask(query, K, V)[0] for query in Q]))
+ANSWERS, ALL_WEIGHTS = all_at_once(Q, K, V)  # (8, 2), (8, 8)
+ANSWERS[6], ask(Q[6], K, V)[0]  # Ball among all, and by itself
 
 
 # %% [markdown]
@@ -565,7 +566,8 @@ def gradients_by_width():
 
 # %% [markdown]
 # Divided, the gradient is about as large at every width. Undivided, it is zero to two digits at width
-# 1,024: the typical query learns nothing.
+# 1,024: the typical query learns nothing. (At width 4 nothing is decided yet, and the division lowers
+# the gradient, because what divides the scores divides their derivatives as well.)
 #
 # <details><summary>Why "typical"?</summary>
 #
@@ -608,19 +610,27 @@ def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(1, size, size, dtype=torch.bool, device=device).tril()
 
 
-@example
-def a_mask_for_five_positions():
-    return subsequent_mask(5).int()  # the axis in front is for the sentences of a batch
+subsequent_mask(5).int()  # the axis in front is for the sentences of a batch
 
 
 # %% [markdown]
 # <a id="attention-function"></a>
 # ## Attention in one function
 #
-# The function on which the whole model rests is `all_at_once` with a mask. Its tensors may have
-# further axes in front, such as one for the sentences of a batch. Two arguments do nothing for now:
-# `dropout`, which Part 2 will explain, and `bias`, a number to be added to each score. The folded
-# `is_open` refuses masks of PyTorch's other kind, which hold 0 and $-\infty$.
+# In code the mask takes one more line, between scores and softmax. These would be the weights of our
+# eight words if they were a target:
+
+
+# %%
+SCORED = Q @ K.T / math.sqrt(2)  # (8, 8)
+SCORED.masked_fill(~subsequent_mask(8)[0], -math.inf).softmax(dim=1).round(decimals=2)
+
+
+# %% [markdown]
+# Nothing is left above the diagonal; what is left of each row shares the whole weight. With this line, `all_at_once`
+# is the function on which the whole model rests. Its tensors may have further axes in front, such as
+# one for the sentences of a batch. Pass over `dropout` and `bias`, which do nothing unless they are
+# given: Part 2 explains the one, [Part 10](#own-part) the other.
 
 
 # %% tags=["hide-input", "bare"]
@@ -659,46 +669,8 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 # <a id="figure-attention"></a>
 # **Figure.** Attention at work (the paper's Figure 2, left). Instead of $-\infty$ our code gives a
 # closed score the lowest finite number, because in a row whose keys are all closed the softmax of
-# $-\infty$ would be 0/0.
-#
-# With the mask on, the first five answers must stay as they are when the last three words change:
-
-
-# %%
-@example
-def check_no_word_attends_to_a_later_one():
-    mask = subsequent_mask(8)  # (1, 8, 8)
-    changed = VECTORS.clone()
-    changed[5:] = torch.randn(3, 2)
-    before, _ = attention(VECTORS, VECTORS, VECTORS, mask)  # (1, 8, 2)
-    after, _ = attention(changed, changed, changed, mask)
-    assert_close(before[:, :5], after[:, :5])
-    assert not torch.isclose(before[:, 5:], after[:, 5:]).any()
-
-
-# %% [markdown]
-# <a id="by-hand"></a>
-# To get a feeling for it, choose the word that asks:
-
-
-# %% tags=["hide-input"]
-@example
-def attention_by_hand_figure():
-    import altair as alt
-    import pandas as pd
-
-    each = [plane_rows(word, query, VECTORS) for word, query in zip(WORDS, VECTORS, strict=True)]
-    words = alt.binding_select(options=WORDS, name="asks ")
-    asks = alt.param("asks", value="hebt", bind=words)
-    text = "Eight words in a plane; a larger disc means more attention from the chosen word."
-    chart = plane_of(pd.concat(each), 2.6).transform_filter("datum.asks == asks")
-    return chart.add_params(asks).properties(description=text)
-
-
-# %% [markdown]
-# <a id="figure-attention-by-hand"></a>
-# **Figure.** The larger its disc, the more weight a word gets. All matrices are the identity, so the
-# word that asks finds what lies in its own direction, long vectors before short ones.
+# $-\infty$ would be 0/0. (The folded `is_open` refuses masks of PyTorch's other kind, which are added
+# to the scores.)
 #
 # <a id="multi-head-attention"></a>
 # ## Several heads
@@ -726,11 +698,8 @@ def one_query_between_two_keys():
 
 
 # %%
-@example
-def two_queries_for_two_keys():
-    queries = torch.tensor([[4.0, 0.0], [0.0, 4.0]])  # for auf, for Ball
-    answers, _ = attention(queries, KEYS, VECTORS)
-    return answers
+PAIR = torch.tensor([[4.0, 0.0], [0.0, 4.0]])  # a query for auf, and one for Ball
+attention(PAIR, KEYS, VECTORS)[0]
 
 
 # %% [markdown]
@@ -771,12 +740,14 @@ def heads_in_a_loop(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> tuple[T
     return torch.cat(answers, dim=-1), torch.stack(weights)
 
 
+JOINED, HEAD_WEIGHTS = heads_in_a_loop(VECTORS, *TWO_HEADS)  # (8, 4), (2, 8, 8)
+
+
 @example
 def two_heads_for_one_sentence_figure():
-    _, weights = heads_in_a_loop(VECTORS, *TWO_HEADS)  # (2, 8, 8)
     text = "Weights of two heads. In one, nouns attend to adjectives; in the other, hebt to auf."
     axes = ["answers", "asks", "weight"]
-    maps = [heat_map(each, WORDS, axes, text, "blues") for each in weights]
+    maps = [heat_map(each, WORDS, axes, text, "blues") for each in HEAD_WEIGHTS]
     left, right = (each.properties(width=200, height=200) for each in maps)
     return (left | right).properties(description=text)
 
@@ -794,19 +765,18 @@ def two_heads_for_one_sentence_figure():
 #
 # Many small products usually take longer than a large one. Since heads differ in nothing but their
 # numbers, a single matrix of full width can project for all of them; then each row is cut into $H$
-# pieces. With twelve numbers a word and three heads:
+# pieces. Let three words have four numbers each after the projection, and cut them for two heads:
 
 
 # %%
-@example
-def one_product_cut_into_heads():
-    x = torch.randn(8, 12)  # (T, D)
-    projected = x @ torch.randn(12, 12)  # (T, H·d_k)
-    cut = projected.unflatten(-1, (3, 4))  # (T, H, d_k)
-    return shapes(x=x, projected=projected, cut=cut, heads=cut.transpose(0, 1))
+PROJECTED = torch.arange(12).view(3, 4)  # (T, H·d_k)
+PROJECTED.unflatten(-1, (2, 2)).transpose(0, 1)  # (T, H, d_k) -> (H, T, d_k)
 
 
 # %% [markdown]
+# The first head has the first two numbers of every word, the second the rest. (A single
+# `PROJECTED.view(2, 3, 2)` would have the same shape and the wrong numbers, without an error.)
+#
 # To this the module adds an axis for the sentences of a batch, biases, a mask and the matrix $W^O$.
 # Each of its steps is a method, so that later Parts can replace it: `project`, `attend`, `join`. Its
 # four linear maps come from `clones`, and are equal until somebody draws their weights: `make_model`
@@ -876,7 +846,8 @@ def shapes_on_the_way_through_the_module():
     x = torch.randn(2, 8, 12)  # (B, T, D)
     q, k, v = module.project(x, x, x)
     heads, weights = module.attend(q, k, v, mask=None)
-    return shapes(x=x, q=q, k=k, v=v, weights=weights, heads=heads, joined=module.join(heads))
+    tensors = {"x": x, "q": q, "weights": weights, "heads": heads, "joined": module.join(heads)}
+    return {name: tuple(each.shape) for name, each in tensors.items()}
 
 
 # %% [markdown]
@@ -892,17 +863,10 @@ def shapes_on_the_way_through_the_module():
 #
 # </details>
 #
-# <details><summary>Why not cut the heads by a single <code>view</code>?</summary>
-#
-# It would yield the right shape and the wrong numbers. Let three positions hold 0 to 3, 4 to 7 and 8
-# to 11. With two heads, head 0 is to have the first half of each, `[[0, 1], [4, 5], [8, 9]]`, but
-# `view(B, H, T, d_k)` gives it `[[0, 1], [2, 3], [4, 5]]` without an error.
-#
-# </details>
-#
 # With the same matrices, PyTorch's own module gives the same outputs and weights. Only its mask is the
 # other way round: in `nn.MultiheadAttention`, `True` means *closed*. (In PyTorch's function
 # `scaled_dot_product_attention`, which our tests compare with `attention`, it means *open*, as here.)
+# Where an example begins with `check_`, a tick says that its assertions are true.
 
 
 # %%
@@ -1090,17 +1054,23 @@ def sinusoids_figure():
 # $\cos 3 = -0.99$, to position 4. All it takes is $\cos 1 = 0.54$ and $\sin 1 = 0.84$: its sine
 # becomes $0.14 \cdot 0.54 - 0.99 \cdot 0.84 = -0.76$, its cosine $-0.99 \cdot 0.54 - 0.14 \cdot
 # 0.84 = -0.65$, which are $\sin 4$ and $\cos 4$. The same 0.54 and 0.84 turn it on from any other
-# position. As one matrix, with such a rotation $R_i$ for each hand:
+# position, so that one matrix can turn all hands on by $n$ positions.
+#
+# <details><summary>The matrix</summary>
+#
+# It has a rotation $R_i$ for each hand, and zeros elsewhere:
 #
 # $$PE_{p+n} = PE_p \begin{pmatrix} R_0 & & \\ & \ddots & \\ & & R_{D/2-1} \end{pmatrix}, \qquad
 # R_i = \begin{pmatrix} \cos n\omega_i & -\sin n\omega_i \\ \sin n\omega_i & \cos n\omega_i \end{pmatrix}$$
 #
 # The inner product of two encodings therefore depends on their distance alone: it is $\sum_i
-# \cos(n\,\omega_i)$, largest at $n = 0$. A head can use this to find the previous word. Leave the
-# keys as they are, and let $W^Q$ turn all hands back by one position, so that each query looks like
-# the encoding one place earlier. At width 64, its score is 4.00 there and still 3.86 at either
-# neighbour of that place. Queries twenty times as long turn this lead of 0.135 into one of 2.7,
-# which is enough for a sharp choice.
+# \cos(n\,\omega_i)$, largest at $n = 0$.
+#
+# </details>
+#
+# A head can use this to find the previous word. Leave the keys as they are, and let $W^Q$ turn all
+# hands back by one position, so that each query looks like the encoding one place earlier. These are
+# the scores of *auf*:
 
 
 # %%
@@ -1111,10 +1081,20 @@ def turn(n: int, width: int) -> Tensor:
     return torch.block_diag(*(torch.tensor([[cos, -sin], [sin, cos]]) for cos, sin in hands))
 
 
+PLACES = PositionalEncoding(64, 0.0, max_len=8).pe[0]  # (8, 64)
+BACK = PLACES @ turn(-1, 64)  # queries
+BACK[7] @ PLACES.T / math.sqrt(64)
+
+
+# %% [markdown]
+# The score of *Ball*, the word before, is 4.00, but that of either neighbour is still 3.86. Queries
+# twenty times as long turn this lead of 0.135 into one of 2.7, which is enough for a sharp choice:
+
+
+# %%
 @example
 def a_head_for_the_previous_word_figure():
-    pe = PositionalEncoding(64, 0.0, max_len=8).pe[0]
-    _, weights = attention(20 * pe @ turn(-1, 64), pe, pe)
+    _, weights = attention(20 * BACK, PLACES, PLACES)
     text = "Weights of eight words that ask by position alone: each attends to the one before it."
     return heat_map(weights, WORDS, ["answers", "asks", "weight"], text, "blues")
 
@@ -1215,7 +1195,7 @@ def start_weights(module: nn.Module) -> nn.Module:
 # others, 1 if all point the same way), and the *size* of their entries (root mean square, 1 at first).
 
 
-# %%
+# %% tags=["hide-input"]
 def stacked(forms: dict[str, Callable]):
     """Words and gradients at the ends of fresh stacks; form(x, f) applies the sub-layer f to x."""
     rows = []
@@ -1237,6 +1217,7 @@ def stacked(forms: dict[str, Callable]):
     return table(rows, ["form", "sub-layers", "gradient, first / last", "alike", "size"])
 
 
+# %%
 @example
 def sublayers_that_replace():
     return stacked({"f(x)": lambda x, f: f(x)})
@@ -1294,7 +1275,7 @@ def sublayers_that_add():
 # \end{gathered}$$
 #
 # Here $\odot$ multiplies entry by entry; the tiny *eps* avoids a division by zero. Every position
-# is normalized by itself.
+# is normalized by itself, such as this one of four numbers:
 
 
 # %%
@@ -1311,6 +1292,9 @@ class LayerNorm(nn.Module):
         centred = x - x.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)  # divided by D, not D - 1
         return self.weight * centred / (variance + self.eps).sqrt() + self.bias
+
+
+LayerNorm(4)(torch.tensor([1.0, 2.0, 3.0, 10.0])).detach()
 
 
 # %% [markdown]
@@ -1342,8 +1326,8 @@ def sublayers_in_all_four_forms():
 # With 12 sub-layers, as in the paper, both places of the norm will do; with 48, only pre-norm.
 # Post-norm brings every sum back to size one, old and new alike, so that a word's own share shrinks
 # with every norm, until behind 48 sub-layers all words are one again. In pre-norm words can still be
-# told apart, while the stream grows slowly, from 2.4 to 5.3 in four times the depth. In short, the plus sign lets words and gradients through;
-# the norm keeps their size in hand, however deep the stack. We put it first, for a reason that
+# told apart, while the stream grows slowly, from 2.4 to 5.3 in four times the depth. The plus sign lets
+# words and gradients through; the norm keeps their size in hand. We put it first, for a reason that
 # shows [in training](#warm-up-and-norm); `norm_first=False` gives the paper's order.
 #
 # <a id="dropout"></a>
@@ -1567,16 +1551,22 @@ def make_model(
 
 
 # %% [markdown]
-# Follow one batch from end to end: three sentences of eight tokens, and translations of seven, of
-# which the decoder reads the first six and must predict the last six.
+# Follow one batch through a tiny model from end to end: three sentences of eight tokens, and
+# translations of seven, of which the decoder reads the first six and must predict the last six.
 
 
 # %%
+def tiny_model(**changes) -> EncoderDecoder:
+    """A small model with random weights in eval mode: 11 source tokens, 13 target tokens."""
+    sizes = {"N": 2, "d_model": 16, "d_ff": 32, "h": 4} | changes
+    return make_model(11, 13, **sizes).eval()
+
+
 @example
 def one_batch_from_ids_to_a_loss():
-    model = make_model(12, 11, N=2, d_model=16, d_ff=32, h=4).eval()
-    src = torch.randint(12, (3, 8))  # ids of a vocabulary of 12
-    tgt = torch.randint(11, (3, 7))  # and of one of 11
+    model = tiny_model()
+    src = torch.randint(11, (3, 8))
+    tgt = torch.randint(13, (3, 7))
     embedded = model.src_embed(src)
     one_layer = model.encoder.layers[0](embedded, None)
     memory = model.encode(src, None)  # all of the encoder, with no padding to hide
@@ -1600,8 +1590,8 @@ def one_batch_from_ids_to_a_loss():
 
 # %% [markdown]
 # A layer returns the shape that it was given, which is why layers can be stacked. The lengths 8 and
-# 6 never mix, except inside cross-attention. Guessing among eleven tokens would give a loss of
-# $\log 11 = 2.40$, and random weights do worse than that, because they have preferences. You can hear
+# 6 never mix, except inside cross-attention. Guessing among thirteen tokens would give a loss of
+# $\log 13 = 2.56$, and random weights do worse than that, because they have preferences. You can hear
 # them when the model reads our eight words, numbered from 0 to 7, and writes eight words of English:
 
 
@@ -1623,16 +1613,7 @@ def an_untrained_model_babbles():
 # <a id="behaviour"></a>
 # *Up a girl lifts up a a a*: the parts are in place but untrained. The tests check what must hold for
 # any weights: padding changes no output, and neither does a later target token.
-
-
-# %% tags=["hide-input"]
-def tiny_model(**changes) -> EncoderDecoder:
-    """A small model with random weights in eval mode: 11 source tokens, 13 target tokens."""
-    sizes = {"N": 2, "d_model": 16, "d_ff": 32, "h": 4} | changes
-    return make_model(11, 13, **sizes).eval()
-
-
-# %% [markdown]
+#
 # <a id="parameter-count"></a>
 # ## How many parameters?
 #
@@ -1901,10 +1882,9 @@ def a_lead_that_grows():
 # <details><summary>Are there other ways to share, and why does the code subtract an entropy?</summary>
 #
 # [Szegedy et al. (2016)](https://arxiv.org/abs/1512.00567), whom the paper cites, spread $\epsilon$
-# over all words, so that the right one ends with $1-\epsilon+\epsilon/V$. We do as the first edition
-# of this text did. The lowest value of the sum is the *entropy* of the target, $\mathrm{H}(t) =
-# -\sum_v t_v \log t_v$, and no training can change it. What remains without it is the
-# *Kullback–Leibler (KL) divergence* between $t$ and $p$, which is zero where $p = t$ and has the same
+# over all words, the right one included; we do as the first edition of this text did. No training can
+# bring the sum below the *entropy* of the target, $-\sum_v t_v \log t_v$. What remains without it is
+# the *Kullback–Leibler divergence* between $t$ and $p$, which is zero where $p = t$ and has the same
 # gradients.
 #
 # </details>
@@ -2077,22 +2057,22 @@ def train_on(batches, model, loss_compute, optimizer, scheduler) -> list[float]:
 
 
 # %% [markdown]
-# This loop trains the models of Part 4. Those that translate are trained by `run_epoch`, the same with
-# more options: it keeps count in a `TrainState`, and with `mode="eval"` it computes the loss and
-# changes nothing.
+# This loop trains the models of Part 4. Those that translate are trained by `run_epoch`, which is the
+# same with more options, and therefore folded. With `mode="eval"` it computes the loss and changes
+# nothing.
 #
-# <details><summary>What are <code>accum_iter</code>, <code>clip</code> and <code>autocast</code>?</summary>
+# <details><summary>What are its other options?</summary>
 #
 # If one large batch does not fit into memory, `accum_iter` smaller ones can share an update, since
 # PyTorch adds up gradients until `zero_grad` clears them (**gradient accumulation**). Each loss is
 # divided by the tokens of the whole update, because otherwise a token of a short batch would weigh
-# more than one of a long batch. `clip` limits the norm of a gradient, and `autocast` lets the forward
-# pass compute in 16 bits.
+# more than one of a long batch. `clip` limits the norm of a gradient, `autocast` lets the forward
+# pass compute in 16 bits, and a `TrainState` keeps count.
 #
 # </details>
 
 
-# %%
+# %% tags=["hide-input"]
 @dataclass
 class TrainState:
     """How far training has progressed."""
@@ -2167,9 +2147,10 @@ def run_epoch(
 # warm-up at every rate that we tried. With the norms first they learn without one, too, and either
 # way they tolerate higher rates.
 #
-# These models have four layers per stack, read ten random symbols and write the same. Two schedules
-# coincide after update 200: the paper's, `rate(step, …)`, which climbs until then, and
-# `rate(max(step, 200), …)`, which begins at the peak.
+# The task is that of [Part 4](#copy-task), small enough for 84 trainings: read ten random symbols, and
+# write the same ten. The models have four layers per stack. Two schedules coincide after update 200:
+# the paper's, `rate(step, …)`, which climbs until then, and `rate(max(step, 200), …)`, which begins at
+# the peak.
 
 
 # %% tags=["hide-input"]
@@ -2220,15 +2201,12 @@ published("warmups")
 # rate, whether its gradient means something or not; a warm-up keeps these blind steps short. But both
 # orders have the same Adam.
 #
-# The other suspect is the norm. Add two independent terms of variance one, and the variance
-# doubles; a norm behind the sum then divides by $\sqrt 2$, the signal on the way forward and the
-# gradient on the way back. In post-norm the gradient has to pass every norm between the loss and a
-# layer, whereas in pre-norm the residual stream leads around them. (In the table of [all four
-# forms](#layer-norm) it shrinks on its way back in post-norm, and grows in pre-norm.) Yet a small
-# gradient alone does no harm, since Adam divides by its size and moves the first layer as far as
-# the last. [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near
-# the output, [Liu et al. (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes
-# in all layers add up.
+# The other is the norm. Add two independent terms of variance one, and the variance doubles; a norm
+# behind the sum then divides by $\sqrt 2$, the signal on the way forward and the gradient on the way
+# back. In post-norm the gradient has to pass all these norms, whereas in pre-norm the residual stream
+# leads around them. Yet a small gradient alone does no harm, since Adam divides by its size. [Xiong et
+# al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near the output, [Liu et al.
+# (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes in all layers add up.
 #
 # </details>
 #
@@ -2365,8 +2343,10 @@ def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END) -
 
 
 # %% [markdown]
-# Our copy model has two layers of width 64 in each stack and no dropout. Before training, this is
-# what it makes of a sequence:
+# <a id="copy-training"></a>
+# ## Training it
+#
+# Our copy model has two layers of width 64 in each stack and no dropout:
 
 
 # %% tags=["bare"]
@@ -2377,34 +2357,14 @@ def new_copy_model(seed: int = 0, vocab: int = COPY_VOCAB, **changes) -> Encoder
     return make_model(vocab, vocab, dropout=0.0, **sizes)
 
 
-# %%
-def one_copy(model: EncoderDecoder, batch: Batch) -> str:
-    """What a model makes of the first sequence of a batch."""
-    src = batch.src[:1]
-    [row] = greedy_decode(model, src, batch.src_mask[:1], src.size(1) + 2, START).tolist()
-    return " ".join(map(str, row[1:]))
-
-
-@example
-def a_copy_before_training():
-    batch = next(data_gen(COPY_VOCAB, 1, 1))
-    return {
-        "reads": " ".join(map(str, batch.src[0].tolist())),
-        "writes": one_copy(new_copy_model(), batch),
-    }
-
-
 # %% [markdown]
-# It writes only the end token, 1. (With another seed it babbles, like the one in Part 2.)
-#
-# <a id="copy-training"></a>
-# ## Training it
-#
 # A loss is a mean over tokens. What we want to know is how many sequences come out right, without a
-# single mistake, and if they do not, what happens instead:
+# single mistake, and if they do not, what happens instead; the folded `kinds_of_copies` counts it. The
+# training is the loop of Part 3 with a cross-entropy that leaves out padding, without smoothing. After
+# every fifty updates the model copies 200 sequences that it has not trained on:
 
 
-# %%
+# %% tags=["hide-input"]
 def kinds_of_copies(model, batch: Batch, wanted: Tensor | None = None) -> dict[str, int]:
     """How many sequences of a batch a model copies by greedy decoding, and how the others fail.
 
@@ -2427,9 +2387,11 @@ def kinds_of_copies(model, batch: Batch, wanted: Tensor | None = None) -> dict[s
     return {kind: found.sum().item() for kind, found in kinds.items()}
 
 
-# %% [markdown]
-# The training is the loop of Part 3 with a cross-entropy that leaves out padding, without
-# smoothing. After every fifty updates the model copies 200 sequences that it has not trained on:
+def one_copy(model: EncoderDecoder, batch: Batch) -> str:
+    """What a model makes of the first sequence of a batch."""
+    src = batch.src[:1]
+    [row] = greedy_decode(model, src, batch.src_mask[:1], src.size(1) + 2, START).tolist()
+    return " ".join(map(str, row[1:]))
 
 
 # %% tags=["bare"]
@@ -2577,12 +2539,30 @@ def without_positions():
 # <a id="parts-and-tasks"></a>
 # ## No part without its task
 #
-# Without the norms, a model copies 197 of 200 sequences after 600 updates; without the feed-forward
-# networks it is 197 again; without the division by $\sqrt{d_k}$ it is 199. The whole model copies
-# 195 (means of three seeds each). Are these parts superfluous, then?
+# Now bet. After 600 updates the whole model copies 195 of 200 sequences; how many does it copy without
+# its residual connections, without its norms, without its feed-forward networks, and without the
+# division by $\sqrt{d_k}$? Write down four numbers before you read the second column.
 #
-# For this task, yes. A model with two layers, heads of 16 numbers and nothing to know does not need
-# those three parts; each shows its worth on another task.
+# <!-- results: parts -->
+#
+# | without | copies | on another task | with it | without it |
+# | --- | ---: | --- | ---: | ---: |
+# | nothing | 195 (193–198) |  |  |  |
+# | positions | 0 |  |  |  |
+# | residual connections | 0 |  |  |  |
+# | division by √d_k | 199 (197–200) | copy, one head of width 512 | 112 (100–123) | 0 |
+# | layer norms | 197 (193–200) | copy, twelve layers | 177 (155–193) | 0 |
+# | feed-forward networks | 197 (196–199) | look up in a table | 172 (157–181) | 0 |
+#
+# <!-- end of results: parts -->
+#
+# (Means of three seeds with their range, after 600 updates, 300 with twelve layers, and 100 with the
+# wide head. Dropout and label smoothing are missing, as random sequences never repeat and cannot be
+# overfitted.)
+#
+# Who has bet that every part is needed loses three times. Are these three superfluous, then? For this
+# task, yes: a model with two layers, heads of 16 numbers and nothing to know does without them. Each
+# shows its worth on another task.
 #
 # **Norms are for depth.** Take twelve layers instead of two, with fresh weights. Each token divides its
 # attention among ten; what share goes, on average, to the one that gets most?
@@ -2615,9 +2595,8 @@ def twelve_layers_deep():
 # **The division is for width.** Scores [grow with $\sqrt{d_k}$](#why-scale), which is no more than
 # 4 in our heads. In one head of all the width, 512 numbers, undivided scores are so large that the
 # softmax has made its choices before anything has been learnt. After 100 updates the copy model
-# with such a head copies nothing, while the one that divides copies more than half (the table
-# below). A small translator with heads of 32, that of Part 6, falls from 24 to 6 on [BLEU](#bleu)'s
-# scale of 100.
+# with such a head copies nothing, while the one that divides copies more than half. A small
+# translator with heads of 32, that of Part 6, falls from 24 to 6 on [BLEU](#bleu)'s scale of 100.
 #
 # **Feed-forward networks: a table to be learnt by heart.** In the copy task nothing has to be
 # known. So we make one up in which nothing has to be understood: each target token stands in a
@@ -2657,23 +2636,6 @@ def a_sequence_and_its_answers():
 # the first matrix recognizes a pattern and the second holds what to add when it is there. Our small
 # translator, one layer trained for two epochs, does not miss them: it scores 24.1 with them and
 # 24.4 without, which three seeds cannot tell apart.
-#
-# Here are all five parts: how many of 200 sequences come out right, as a mean of three seeds with the
-# range in brackets, after 600 updates, 300 with twelve layers, and 100 with the wide head.
-#
-# <!-- results: parts -->
-#
-# | part | task | with | without |
-# | --- | --- | ---: | ---: |
-# | positions | copy | 195 (193–198) | 0 |
-# | residual connections | copy | 195 (193–198) | 0 |
-# | division by √d_k | copy, one head of width 512 | 112 (100–123) | 0 |
-# | layer norms | copy, twelve layers | 177 (155–193) | 0 |
-# | feed-forward networks | look up in a table | 172 (157–181) | 0 |
-#
-# <!-- end of results: parts -->
-#
-# Dropout and label smoothing are missing, as random sequences never repeat and cannot be overfitted.
 #
 # <a id="planted-faults"></a>
 # ## Ten mistakes
