@@ -151,19 +151,18 @@ if IN_NOTEBOOK:
 # training the true target is known, and a Transformer answers the questions for all its words [at
 # once](#teacher-forcing).
 #
-# Earlier translators could not. In 2017 the state of the art was *recurrent*: a network read a
-# sentence a word at a time, much as you are reading this one, and folded each word into a vector, its
-# *state*. It cannot begin with the second word before it is done with the first, so that the words of
-# a sentence cannot be computed in parallel. Attention was already in use, but almost always bolted
-# onto a recurrent network, to let it look back at the source ([Bahdanau et al.,
-# 2015](https://arxiv.org/abs/1409.0473)). (§1)
+# The state of the art in 2017, *recurrent* networks, could not. They read a sentence a word at a time,
+# much as you are reading this one, and fold each word into a vector, their *state*. Since they cannot
+# begin with the second word before they are done with the first, the words of a sentence cannot be
+# computed in parallel. Attention was already in use, but almost always bolted onto a recurrent network,
+# to let it look back at the source ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)). (§1)
 #
 # Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
 # [ConvS2S](https://arxiv.org/abs/1705.03122). Yet two words meet only after a number of steps that
 # grows with the distance between them. In *self-attention* the positions of a sequence look at each
 # other, and any two meet in a single step; the *Transformer* was, as far as its authors knew, the
-# first translator made of it without recurrence or convolution. (§2) On two standard tests of 2014 it
-# beat every published result from English into German, and every one of a single model into French.
+# first translator made of it without recurrence or convolution. (§2) On the test sets of WMT 2014 it
+# beat all published results from English into German, and those of all single models into French.
 # (Abstract)
 #
 # <a id="notation"></a>
@@ -356,29 +355,6 @@ def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: 
     )
 
 
-def plane_rows(asks: str, query: Tensor, keys: Tensor):
-    """A table of the words: where each key lies, and the weight it gets."""
-    import pandas as pd
-
-    _, weights = ask(query, keys, keys)
-    frame = pd.DataFrame(keys.tolist(), columns=["x", "y"])
-    frame = frame.assign(asks=asks, word=WORDS, english=ENGLISH, weight=weights.tolist())
-    return frame.round(2)
-
-
-def plane_of(frame, side: float):
-    """Such a table as a plane, with discs as large as the weights."""
-    import altair as alt
-
-    scale = alt.Scale(domain=[-side, side])
-    size = alt.Size("weight", legend=None).scale(domain=[0, 1], range=[20, 1500])
-    chart = alt.Chart(frame, width=300, height=300)
-    chart = chart.encode(x=alt.X("x", scale=scale), y=alt.Y("y", scale=scale))
-    discs = chart.mark_circle(opacity=0.35).encode(size=size, tooltip=["word", "weight"])
-    words = chart.transform_calculate(name="datum.word + '\\n' + datum.english")
-    return discs + words.mark_text(lineBreak="\n", dy=-24).encode(text="name:N")
-
-
 def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
     """A table of who answers, and with what weight."""
     answer, weights = ask(query, keys, values)
@@ -400,12 +376,24 @@ def attention_by_hand_figure():
     import altair as alt
     import pandas as pd
 
-    each = [plane_rows(word, query, VECTORS) for word, query in zip(WORDS, VECTORS, strict=True)]
+    rows = []
+    for asks, query in zip(WORDS, VECTORS, strict=True):
+        _, weights = ask(query, VECTORS, VECTORS)
+        rows += zip(itertools.repeat(asks), WORDS, ENGLISH, VECTORS.tolist(), weights.tolist())
+    frame = pd.DataFrame(rows, columns=["asks", "word", "english", "place", "weight"])
+    frame[["x", "y"]] = frame.pop("place").tolist()
+    text = "Eight words in a plane; a larger disc means more attention from the chosen word."
     words = alt.binding_select(options=WORDS, name="asks ")
     asks = alt.param("asks", value="hebt", bind=words)
-    text = "Eight words in a plane; a larger disc means more attention from the chosen word."
-    chart = plane_of(pd.concat(each), 2.6).transform_filter("datum.asks == asks")
-    return chart.add_params(asks).properties(description=text)
+    chart = alt.Chart(frame.round(2), width=300, height=300)
+    scale = alt.Scale(domain=[-2.6, 2.6])
+    chart = chart.encode(x=alt.X("x", scale=scale), y=alt.Y("y", scale=scale))
+    size = alt.Size("weight", legend=None).scale(domain=[0, 1], range=[20, 1500])
+    discs = chart.mark_circle(opacity=0.35).encode(size=size, tooltip=["word", "weight"])
+    names = chart.transform_calculate(name="datum.word + '\\n' + datum.english")
+    names = names.mark_text(lineBreak="\n", dy=-24).encode(text="name:N")
+    chart = (discs + names).transform_filter("datum.asks == asks").add_params(asks)
+    return chart.properties(description=text)
 
 
 # %% [markdown]
@@ -419,7 +407,7 @@ def attention_by_hand_figure():
 # plane, of course. But look at what the calculation did not use: the position of a word. A distant
 # word is as easy to reach as a neighbour.
 #
-# In the paper's words, attention takes a query and pairs of a key and a value, and returns a weighted
+# The paper defines it so: a query meets pairs of a key and a value, and what comes back is a weighted
 # sum of the values, in which each weight says how well that key fits the query. (§3.2) A Python
 # dictionary returns the one value whose key matches exactly. Attention returns a little of every value
 # instead, and since the shares change smoothly with queries and keys, gradients can teach a model what
@@ -463,24 +451,6 @@ def ball_asks_through_matrices():
 # *roten* is (−0.1, 3.8). Their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$ divides to 4.86.
 # What comes back is mostly the vertical part of *roten*. A Transformer will add this answer to the
 # vector that asked, which moves *Ball* upwards in the plane, closer to *roten*.
-
-
-# %% tags=["hide-input"]
-@example
-def ball_in_the_plane_figure():
-    import altair as alt
-    import pandas as pd
-
-    text = "Keys after their matrix. The query of Ball points up, and roten has the largest disc."
-    ends = pd.DataFrame([[0, 0], Q[6].tolist()], columns=["x", "y"])
-    line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
-    return (plane_of(plane_rows("Ball", Q[6], K), 5) + line).properties(description=text)
-
-
-# %% [markdown]
-# <a id="figure-ball-in-the-plane"></a>
-# **Figure.** *Ball* asks through the matrices. The line is its query, which points upwards; the discs
-# are the keys.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
@@ -565,16 +535,10 @@ def gradients_by_width():
 
 
 # %% [markdown]
-# Divided, the gradient is about as large at every width. Undivided, it is zero to two digits at width
-# 1,024: the typical query learns nothing. (At width 4 nothing is decided yet, and the division lowers
-# the gradient, because what divides the scores divides their derivatives as well.)
-#
-# <details><summary>Why "typical"?</summary>
-#
-# Because the *mean* of the same gradients grows. For a few queries the two best keys happen to score
-# alike; the softmax is undecided there, and much gets through, multiplied by a long undivided key.
-#
-# </details>
+# Divided, the gradient is about as large at every width. At width 4 the undivided one is larger, since
+# nothing is decided yet, and what divides the scores divides their derivatives as well. At 1,024 it is
+# zero to two digits: the typical query learns nothing. (A few, whose two best keys happen to score
+# alike, receive so much through their long keys that the *mean* grows.)
 #
 # The paper suspects extremely small gradients as the reason why undivided products do worse than
 # <a id="additive"></a>*additive attention* when keys are wide. That compares by a small network with
@@ -627,10 +591,11 @@ SCORED.masked_fill(~subsequent_mask(8)[0], -math.inf).softmax(dim=1).round(decim
 
 
 # %% [markdown]
-# Nothing is left above the diagonal; what is left of each row shares the whole weight. With this line, `all_at_once`
-# is the function on which the whole model rests. Its tensors may have further axes in front, such as
-# one for the sentences of a batch. Pass over `dropout` and `bias`, which do nothing unless they are
-# given: Part 2 explains the one, [Part 10](#own-part) the other.
+# Nothing is left above the diagonal, and what is left of a row shares the whole weight. With this
+# line, `all_at_once` becomes `attention`, on which the whole model rests. Its tensors may have further
+# axes in front, such as one for the sentences of a batch. `is_open(mask)` is the mask itself; it only
+# refuses PyTorch's other kind, which is added to the scores. Pass over `dropout` and `bias`, which do
+# nothing unless they are given: Part 2 explains the one, [Part 10](#own-part) the other.
 
 
 # %% tags=["hide-input", "bare"]
@@ -669,8 +634,7 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 # <a id="figure-attention"></a>
 # **Figure.** Attention at work (the paper's Figure 2, left). Instead of $-\infty$ our code gives a
 # closed score the lowest finite number, because in a row whose keys are all closed the softmax of
-# $-\infty$ would be 0/0. (The folded `is_open` refuses masks of PyTorch's other kind, which are added
-# to the scores.)
+# $-\infty$ would be 0/0.
 #
 # <a id="multi-head-attention"></a>
 # ## Several heads
@@ -1413,13 +1377,10 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# The tests compare both layers with PyTorch's, in both norm orders, with masks and dropout: they
-# are equal.
-#
-# A stack is a loop over $N$ layers, the same for encoder and decoder. In pre-norm nothing has
-# normalized the stream itself on its way, which is why one last norm follows the loop. The memory
-# needs it most, because the norm in front of cross-attention is for the queries only. Post-norm
-# can do without, as its last step is a norm already.
+# In both norm orders the two layers equal PyTorch's, as the tests show. A stack is a loop over $N$ of
+# them, the same for encoder and decoder. In pre-norm nothing has normalized the stream itself on its
+# way, which is why one last norm follows the loop. The memory needs it most, because the norm in front
+# of cross-attention is for the queries only. Post-norm can do without, as its last step is a norm.
 
 
 # %% tags=["bare"]
@@ -1975,7 +1936,7 @@ def steps_of_adam():
 # parameter as far as anything else.
 #
 # All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$
-# of their squares. Both start at zero, for which the powers of $\beta_1$ and $\beta_2$ correct:
+# of their squares. Both start at zero, which the powers of $\beta_1$ and $\beta_2$ make up for:
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
 # <!-- code: none -->
@@ -2090,17 +2051,9 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 
 
 def run_epoch(
-    data_iter,
-    model,
-    loss_compute,
-    optimizer=None,
-    scheduler=None,
-    mode="train",
-    accum_iter=1,
-    train_state=None,
-    clip=None,
-    autocast=None,
-) -> tuple[float, TrainState]:
+    data_iter, model, loss_compute, optimizer=None, scheduler=None, mode="train",
+    accum_iter=1, train_state=None, clip=None, autocast=None,
+) -> tuple[float, TrainState]:  # fmt: skip
     """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state.
 
     With `mode="eval"` the model is only evaluated. ValueError if the mode is unknown or there is no
@@ -2142,15 +2095,14 @@ def run_epoch(
 # <a id="warm-up-and-norm"></a>
 # ## Warm-up and the place of the norm
 #
-# Does it matter whether the rate warms up, and where the norm stands? It does, and the one answer
-# depends on the other. With the norms behind the sums, as in the paper, our small models needed the
-# warm-up at every rate that we tried. With the norms first they learn without one, too, and either
-# way they tolerate higher rates.
+# Does a model need the warm-up? That depends on where its norms stand. With the norms behind the sums,
+# as in the paper, our small models needed it at every rate that we tried. With the norms first they
+# learn without one, too, and either way they tolerate higher rates.
 #
-# The task is that of [Part 4](#copy-task), small enough for 84 trainings: read ten random symbols, and
-# write the same ten. The models have four layers per stack. Two schedules coincide after update 200:
-# the paper's, `rate(step, …)`, which climbs until then, and `rate(max(step, 200), …)`, which begins at
-# the peak.
+# We borrow the task of [Part 4](#copy-task), which is small enough for 84 trainings: read ten random
+# symbols, and write the same ten. The models have four layers per stack. Two schedules coincide after
+# update 200: the paper's, `rate(step, …)`, which climbs until then, and `rate(max(step, 200), …)`,
+# which begins at the peak.
 
 
 # %% tags=["hide-input"]
@@ -2560,9 +2512,9 @@ def without_positions():
 # wide head. Dropout and label smoothing are missing, as random sequences never repeat and cannot be
 # overfitted.)
 #
-# Who has bet that every part is needed loses three times. Are these three superfluous, then? For this
-# task, yes: a model with two layers, heads of 16 numbers and nothing to know does without them. Each
-# shows its worth on another task.
+# Whoever bet that every part is needed has lost three times. Are these three superfluous, then? For
+# copying, yes: a model with two layers, heads of 16 numbers and nothing to know can do without them.
+# Each shows its worth on another task.
 #
 # **Norms are for depth.** Take twelve layers instead of two, with fresh weights. Each token divides its
 # attention among ten; what share goes, on average, to the one that gets most?
@@ -2593,10 +2545,9 @@ def twelve_layers_deep():
 # copies of the model with norms are exact, the loss of the one without still is that of guessing.
 #
 # **The division is for width.** Scores [grow with $\sqrt{d_k}$](#why-scale), which is no more than
-# 4 in our heads. In one head of all the width, 512 numbers, undivided scores are so large that the
-# softmax has made its choices before anything has been learnt. After 100 updates the copy model
-# with such a head copies nothing, while the one that divides copies more than half. A small
-# translator with heads of 32, that of Part 6, falls from 24 to 6 on [BLEU](#bleu)'s scale of 100.
+# 4 in our heads. In a single head of width 512, undivided scores are so large that the softmax has
+# made its choices before anything has been learnt. The small translator of Part 6, with heads of 32,
+# falls from 24 to 6 on [BLEU](#bleu)'s scale of 100 without the division.
 #
 # **Feed-forward networks: a table to be learnt by heart.** In the copy task nothing has to be
 # known. So we make one up in which nothing has to be understood: each target token stands in a
@@ -2668,20 +2619,6 @@ def a_sequence_and_its_answers():
 # withholds; look at the mask, the shift, start and end, and the axes of softmax and reshape. The
 # last two mistakes do no harm here, although a summed loss will, with an optimizer that does not
 # divide. [More symptoms](#failures), of text, padding and beams, stand in the afterword.
-#
-# <a id="try-copy"></a>
-# ## Try it
-#
-# The loss is 0.01 per token, and yet fifty of 500 sequences, of 11 tokens each, are wrong. Is that
-# possible?
-#
-# <details><summary>Answer</summary>
-#
-# Yes. Summed over all 5,500 tokens the loss is 55. Where the model prefers a wrong token, the right
-# one has a probability of at most one half and adds at least $\log 2 = 0.69$. Fifty such places, one
-# per sequence, can add as little as 35.
-#
-# </details>
 #
 # *Sheet 3 in `docs/course` has longer tasks: noisy copies, sorting, a schedule from its plot.*
 #
