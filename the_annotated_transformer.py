@@ -407,8 +407,8 @@ def attention_by_hand_figure():
 # plane, of course. But look at what the calculation did not use: the position of a word. A distant
 # word is as easy to reach as a neighbour.
 #
-# The paper defines it so: a query meets pairs of a key and a value, and what comes back is a weighted
-# sum of the values, in which each weight says how well that key fits the query. (§3.2) A Python
+# This is how the paper defines it: a query meets pairs of a key and a value, and what comes back is a
+# weighted sum of the values, in which each weight says how well its key fits the query. (§3.2) A Python
 # dictionary returns the one value whose key matches exactly. Attention returns a little of every value
 # instead, and since the shares change smoothly with queries and keys, gradients can teach a model what
 # to ask for.
@@ -482,8 +482,8 @@ ANSWERS[6], ask(Q[6], K, V)[0]  # Ball among all, and by itself
 # <a id="why-scale"></a>
 # ## Why divide by the square root of the width?
 #
-# Leave the division out, and let the vectors grow wider. A random query looks at eight random keys;
-# of all nine, first only 4 numbers are used, then 64, then 1,024. The weights:
+# Leave the division out, and let the vectors grow wider. Of a random query and eight random keys we
+# use the first 4 numbers, then 64, then all 1,024, and look at the weights:
 
 
 # %%
@@ -510,8 +510,8 @@ def weights_by_width():
 # $$\frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),$$
 # <!-- code: none -->
 #
-# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is nearly 1 and the others
-# nearly 0, all of these derivatives nearly vanish. To see what that does to learning, we pull the
+# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is close to 1 and the others
+# close to 0, all these derivatives are close to 0. To see what that does to learning, we pull the
 # answers to 300 queries in random directions, as a loss would in some direction, and measure the
 # gradient that arrives at each query. All that $W^Q$ ever learns has to pass there.
 
@@ -535,15 +535,15 @@ def gradients_by_width():
 
 
 # %% [markdown]
-# Divided, the gradient is about as large at every width. At width 4 the undivided one is larger, since
-# nothing is decided yet, and what divides the scores divides their derivatives as well. At 1,024 it is
-# zero to two digits: the typical query learns nothing. (A few, whose two best keys happen to score
-# alike, receive so much through their long keys that the *mean* grows.)
+# With the division, the gradient is about as large at every width. Without it, the gradient is larger
+# still at width 4, where nothing is decided yet, because what divides the scores divides their
+# derivatives as well. But at 1,024 it is zero to two digits: the typical query learns nothing. (A few,
+# whose two best keys happen to score alike, receive so much through long keys that the *mean* grows.)
 #
-# The paper suspects extremely small gradients as the reason why undivided products do worse than
-# <a id="additive"></a>*additive attention* when keys are wide. That compares by a small network with
-# one hidden layer ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)), which is slower in
-# practice. (§3.2.1)
+# Such small gradients, the paper suspects, are why undivided products do worse with wide keys than
+# <a id="additive"></a>*additive attention*, which compares a query and a key by a small network with
+# one hidden layer ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)) and is slower in practice.
+# (§3.2.1)
 #
 # <a id="causal-mask"></a>
 # ## The causal mask
