@@ -97,64 +97,9 @@ if IN_NOTEBOOK:
     if missing := [package for package in PACKAGES.split() if package.lower() not in found]:
         subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", *missing])
 
-EXAMPLES: dict[str, Callable] = {}
-FIRST = int(os.environ.get("ANNOTATED_FIRST", 1))  # `make execute` has the outputs before this cell
-
-
-def example(function: Callable) -> Callable:
-    """Run and display `function` in a notebook; elsewhere register it, for the tests to run."""
-
-    @functools.wraps(function)
-    def run():
-        torch.manual_seed(0)
-        random.seed(0)
-        return function()
-
-    EXAMPLES[function.__name__] = run
-    if IN_NOTEBOOK and len(In) > FIRST:  # In begins with an empty one
-        result = run()
-        if result is not None:
-            display(result)
-        elif function.__name__.startswith("check_"):
-            print("✓", function.__name__.removeprefix("check_").replace("_", " "))
-    return run
-
-
 # %% [markdown]
 # <a id="background"></a>
 # # Background
-#
-# <a id="problem"></a>
-# ## The problem
-#
-# Before 2017 most translation programs read a sentence a word at a time, much as you are reading this
-# one, and folded each word into a vector, their *state*. Unless the program can look back, whatever
-# *hebt* leaves in the state must survive until *auf* arrives, four words later.
-#
-# Such a *recurrent* network cannot begin with the second word before it is done with the first. The
-# words of a sentence therefore cannot be computed in parallel, and memory limits how many sentences
-# can. Attention was already in use, but almost always bolted onto a recurrent network, to let it look
-# back at the source ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)). (§1)
-#
-# Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
-# [ConvS2S](https://arxiv.org/abs/1705.03122). Yet two words meet only after a number of steps that
-# grows with the distance between them. In *self-attention* the positions of a sequence look at each
-# other, and any two meet in a single step; the *Transformer* was the first translator to be made of
-# it without recurrence or convolution. (§2) On the test sets of a yearly competition, WMT 2014, it beat
-# every earlier system from English into German and every earlier single model into French. (Abstract)
-#
-# What does a translator learn? It gives a probability to each target sentence $y_1 \dots y_T$, given
-# a source $x$. There are far too many sentences to list, but the chain rule of probability breaks the
-# problem into $T$ smaller ones, each of which asks for nothing but the next word:
-#
-# $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
-# <!-- code: log_probabilities -->
-#
-# At **inference**, when a new sentence is translated, the words must be found one after the other,
-# since the question for each contains all answers before it: the model is **autoregressive**. In
-# training the true target is known, and each question is asked with the true words before it. That is
-# **teacher forcing**. In a Transformer, which hides the later words by a [mask](#causal-mask), it
-# lets us ask for all words of the target at once.
 #
 # <a id="sketch"></a>
 # ## The whole model in one picture
@@ -190,6 +135,35 @@ def example(function: Callable) -> Callable:
 #
 # loss = -log p(true next token)                   Part 3   its gradient trains all parameters
 # ```
+#
+# <a id="problem"></a>
+# ## The problem
+#
+# A translator gives a probability to each target sentence $y_1 \dots y_T$, given a source $x$. There
+# are far too many sentences to list, but the chain rule of probability breaks the problem into $T$
+# smaller ones, each of which asks for nothing but the next word:
+#
+# $$p(y \mid x) = \prod_{t=1}^{T} p(y_t \mid y_1, \dots, y_{t-1}, x)$$
+# <!-- code: log_probabilities -->
+#
+# At **inference**, when a new sentence is translated, the words must be found one after the other,
+# since the question for each contains all answers before it: the model is **autoregressive**. In
+# training the true target is known, and a Transformer answers the questions for all its words [at
+# once](#teacher-forcing).
+#
+# The state of the art in 2017, *recurrent* networks, could not. They read a sentence a word at a time,
+# much as you are reading this one, and fold each word into a vector, their *state*. Since they cannot
+# begin with the second word before they are done with the first, the words of a sentence cannot be
+# computed in parallel. Attention was already in use, but almost always bolted onto a recurrent network,
+# to let it look back at the source ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)). (§1)
+#
+# Convolutions do read all words at once, as in [ByteNet](https://arxiv.org/abs/1610.10099) and
+# [ConvS2S](https://arxiv.org/abs/1705.03122). Yet two words meet only after a number of steps that
+# grows with the distance between them. In *self-attention* the positions of a sequence look at each
+# other, and any two meet in a single step; the *Transformer* was, as far as its authors knew, the
+# first translator made of it without recurrence or convolution. (§2) On the test sets of WMT 2014 it
+# beat all published results from English into German, and those of all single models into French.
+# (Abstract)
 #
 # <a id="notation"></a>
 # ## Notation
@@ -277,14 +251,7 @@ WEIGHTS @ VECTORS  # (8,) @ (8, 2) -> (2,)
 
 
 # %% [markdown]
-# That is all of it. The paper puts it this way: there is a query, and there are pairs of a key and a
-# value; what comes back is a weighted sum of the values, in which each weight says how well that key
-# fits the query. (§3.2) A Python dictionary returns the one value whose key matches exactly. Attention
-# returns a little of every value instead, and since the shares change smoothly with queries and keys,
-# gradients can teach a model what to ask for.
-#
-# Here are the three lines as a function, and after it a folded cell that draws tables and charts.
-# From here on, a function under `@example` runs at once; what it returns stands below its cell.
+# That is all of it: three lines, which fit into a function.
 
 
 # %%
@@ -295,7 +262,38 @@ def ask(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return weights @ values, weights  # mix
 
 
+ask(HEBT, VECTORS, VECTORS)
+
+
+# %% [markdown]
+# What runs examples and draws tables and charts is folded. A function under `@example` runs at once,
+# and what it returns stands below its cell; so return whatever you want to look at.
+
+
 # %% tags=["hide-input"]
+EXAMPLES: dict[str, Callable] = {}
+FIRST = int(os.environ.get("ANNOTATED_FIRST", 1))  # `make execute` has the outputs before this cell
+
+
+def example(function: Callable) -> Callable:
+    """Run and display `function` in a notebook; elsewhere register it, for the tests to run."""
+
+    @functools.wraps(function)
+    def run():
+        torch.manual_seed(0)
+        random.seed(0)
+        return function()
+
+    EXAMPLES[function.__name__] = run
+    if IN_NOTEBOOK and len(In) > FIRST:  # In begins with an empty one
+        result = run()
+        if result is not None:
+            display(result)
+        elif function.__name__.startswith("check_"):
+            print("✓", function.__name__.removeprefix("check_").replace("_", " "))
+    return run
+
+
 def table(rows: Sequence, columns: Sequence[str], caption: str = ""):
     """Rows as a table, without row numbers; text is shown in full and escaped."""
     import html
@@ -357,64 +355,6 @@ def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: 
     )
 
 
-def plane_rows(asks: str, query: Tensor, keys: Tensor):
-    """A table of the words: where each key lies, and the weight it gets."""
-    import pandas as pd
-
-    _, weights = ask(query, keys, keys)
-    frame = pd.DataFrame(keys.tolist(), columns=["x", "y"])
-    frame = frame.assign(asks=asks, word=WORDS, english=ENGLISH, weight=weights.tolist())
-    return frame.round(2)
-
-
-def plane_of(frame, side: float):
-    """Such a table as a plane, with discs as large as the weights."""
-    import altair as alt
-
-    scale = alt.Scale(domain=[-side, side])
-    size = alt.Size("weight", legend=None).scale(domain=[0, 1], range=[20, 1500])
-    chart = alt.Chart(frame, width=300, height=300)
-    chart = chart.encode(x=alt.X("x", scale=scale), y=alt.Y("y", scale=scale))
-    discs = chart.mark_circle(opacity=0.35).encode(size=size, tooltip=["word", "weight"])
-    words = chart.transform_calculate(name="datum.word + '\\n' + datum.english")
-    return discs + words.mark_text(lineBreak="\n", dy=-24).encode(text="name:N")
-
-
-def asking_in_the_plane(word: str, query: Tensor, keys: Tensor, side: float, description: str):
-    """The plane of the keys, with the query as a line from the origin."""
-    import altair as alt
-    import pandas as pd
-
-    ends = pd.DataFrame([[0, 0], query.tolist()], columns=["x", "y"])
-    line = alt.Chart(ends).mark_line(strokeWidth=3).encode(x="x", y="y")
-    plane = plane_of(plane_rows(word, query, keys), side) + line
-    return plane.properties(description=description)
-
-
-# %%
-@example
-def hebt_in_the_plane_figure():
-    text = "Eight words in a plane. The query of hebt points left, and auf has a large disc."
-    return asking_in_the_plane("hebt", VECTORS[3], VECTORS, 2.6, text)
-
-
-# %% [markdown]
-# <a id="figure-hebt-in-the-plane"></a>
-# **Figure.** *Hebt* asks. The line is its query; the discs are the keys, larger where the weight is.
-# What lies in the direction of the query scores high, what lies opposite (the nouns) low.
-#
-# The verb has found its other half. *Auf* has a weight of 0.38, although it stands four words away,
-# and apart from *hebt* itself no other word has a tenth. We had put the two next to each other in the
-# plane, of course. But look at what the calculation did not use: the position of a word. A distant
-# word is as easy to reach as a neighbour.
-#
-# <a id="three-matrices"></a>
-# ## Three matrices
-#
-# Now let *Ball* ask in the same way. It would like to know its adjective, *roten*:
-
-
-# %%
 def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
     """A table of who answers, and with what weight."""
     answer, weights = ask(query, keys, values)
@@ -425,12 +365,64 @@ def asking(word: str, query: Tensor, keys: Tensor, values: Tensor):
     return table(rows, ["word", "in English", "score", "weight"], caption)
 
 
-BALL = VECTORS[6]
+# %% [markdown]
+# <a id="by-hand"></a>
+# *Hebt* has asked. Let the other words ask, too:
 
 
+# %% tags=["hide-input"]
+@example
+def attention_by_hand_figure():
+    import altair as alt
+    import pandas as pd
+
+    rows = []
+    for asks, query in zip(WORDS, VECTORS, strict=True):
+        _, weights = ask(query, VECTORS, VECTORS)
+        rows += zip(itertools.repeat(asks), WORDS, ENGLISH, VECTORS.tolist(), weights.tolist())
+    frame = pd.DataFrame(rows, columns=["asks", "word", "english", "place", "weight"])
+    frame[["x", "y"]] = frame.pop("place").tolist()
+    text = "Eight words in a plane; a larger disc means more attention from the chosen word."
+    words = alt.binding_select(options=WORDS, name="asks ")
+    asks = alt.param("asks", value="hebt", bind=words)
+    chart = alt.Chart(frame.round(2), width=300, height=300)
+    scale = alt.Scale(domain=[-2.6, 2.6])
+    chart = chart.encode(x=alt.X("x", scale=scale), y=alt.Y("y", scale=scale))
+    size = alt.Size("weight", legend=None).scale(domain=[0, 1], range=[20, 1500])
+    discs = chart.mark_circle(opacity=0.35).encode(size=size, tooltip=["word", "weight"])
+    names = chart.transform_calculate(name="datum.word + '\\n' + datum.english")
+    names = names.mark_text(lineBreak="\n", dy=-24).encode(text="name:N")
+    chart = (discs + names).transform_filter("datum.asks == asks").add_params(asks)
+    return chart.properties(description=text)
+
+
+# %% [markdown]
+# <a id="figure-attention-by-hand"></a>
+# **Figure.** Attention by hand. The larger its disc, the more weight a word gets. What lies in the
+# direction of the word that asks scores high, long vectors before short ones; what lies opposite
+# scores low.
+#
+# The verb has found its other half. *Auf* has a weight of 0.38, although it stands four words away,
+# and apart from *hebt* itself no other word has a tenth. We had put the two next to each other in the
+# plane, of course. But look at what the calculation did not use: the position of a word. A distant
+# word is as easy to reach as a neighbour.
+#
+# This is how the paper defines it: a query meets pairs of a key and a value, and what comes back is a
+# weighted sum of the values, in which each weight says how well its key fits the query. (§3.2) A Python
+# dictionary returns the one value whose key matches exactly. Attention returns a little of every value
+# instead, and since the shares change smoothly with queries and keys, gradients can teach a model what
+# to ask for.
+#
+# <a id="three-matrices"></a>
+# ## Three matrices
+#
+# *Ball* would like to know its adjective, *roten*. With its own vector it does not get far:
+
+
+# %%
 @example
 def ball_asks_with_its_own_vector():
-    return asking("Ball", BALL, VECTORS, VECTORS)
+    return asking("Ball", VECTORS[6], VECTORS, VECTORS)
 
 
 # %% [markdown]
@@ -445,11 +437,12 @@ def ball_asks_with_its_own_vector():
 W_Q = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # the two numbers change places
 W_K = torch.tensor([[1.0, 0.0], [0.0, 2.0]])  # doubles the vertical coordinate
 W_V = torch.tensor([[0.0, 0.0], [0.0, 1.0]])  # passes on the vertical coordinate only
+Q, K, V = VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V  # each (8, 2), a row for each word
 
 
 @example
 def ball_asks_through_matrices():
-    return asking("Ball", BALL @ W_Q, VECTORS @ W_K, VECTORS @ W_V)
+    return asking("Ball", Q[6], K, V)
 
 
 # %% [markdown]
@@ -458,26 +451,13 @@ def ball_asks_through_matrices():
 # *roten* is (−0.1, 3.8). Their inner product is $0.04 + 6.84 = 6.88$, which $\sqrt 2$ divides to 4.86.
 # What comes back is mostly the vertical part of *roten*. A Transformer will add this answer to the
 # vector that asked, which moves *Ball* upwards in the plane, closer to *roten*.
-
-
-# %%
-@example
-def ball_in_the_plane_figure():
-    text = "Keys after their matrix. The query of Ball points up, and roten has the largest disc."
-    return asking_in_the_plane("Ball", BALL @ W_Q, VECTORS @ W_K, 5, text)
-
-
-# %% [markdown]
-# <a id="figure-ball-in-the-plane"></a>
-# **Figure.** *Ball* asks through the matrices, with a query that points upwards.
 #
 # <a id="scaled-dot-product-attention"></a>
 # ## Scaled dot-product attention
 #
-# Two words have asked; six are waiting. There is no need for a loop, because the inner products of
-# several queries with all keys are again a matrix product. Stack the queries as rows of a matrix, and
-# do the same with keys and values. (Where an example begins with `check_`, a tick says that its
-# assertions are true.)
+# One word has asked; seven are waiting. There is no need for a loop, because the inner products of
+# several queries with all keys are again a matrix product, and `Q`, `K` and `V` already have a row for
+# each word:
 
 
 # %%
@@ -488,17 +468,8 @@ def all_at_once(Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     return weights @ V, weights
 
 
-def shapes(**tensors: Tensor) -> dict[str, tuple]:
-    """The shape of each tensor, by name."""
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-@example
-def check_all_words_at_once_equal_one_by_one():
-    Q, K, V = VECTORS @ W_Q, VECTORS @ W_K, VECTORS @ W_V
-    answers, weights = all_at_once(Q, K, V)
-    print(shapes(Q=Q, K=K, V=V, weights=weights, answers=answers))
-    assert_close(answers, torch.stack([ask(query, K, V)[0] for query in Q]))
+ANSWERS, ALL_WEIGHTS = all_at_once(Q, K, V)  # (8, 2), (8, 8)
+ANSWERS[6], ask(Q[6], K, V)[0]  # Ball among all, and by itself
 
 
 # %% [markdown]
@@ -511,8 +482,8 @@ def check_all_words_at_once_equal_one_by_one():
 # <a id="why-scale"></a>
 # ## Why divide by the square root of the width?
 #
-# Leave the division out, and let the vectors grow wider. A random query looks at eight random keys;
-# of all nine, first only 4 numbers are used, then 64, then 1,024. The weights:
+# Leave the division out, and let the vectors grow wider. Of a random query and eight random keys we
+# use the first 4 numbers, then 64, then all 1,024, and look at the weights:
 
 
 # %%
@@ -539,8 +510,8 @@ def weights_by_width():
 # $$\frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),$$
 # <!-- code: none -->
 #
-# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is nearly 1 and the others
-# nearly 0, all of these derivatives nearly vanish. To see what that does to learning, we pull the
+# where $\delta_{ij}$ is one for $i = j$ and zero otherwise. If one weight is close to 1 and the others
+# close to 0, all these derivatives are close to 0. To see what that does to learning, we pull the
 # answers to 300 queries in random directions, as a loss would in some direction, and measure the
 # gradient that arrives at each query. All that $W^Q$ ever learns has to pass there.
 
@@ -564,20 +535,15 @@ def gradients_by_width():
 
 
 # %% [markdown]
-# Divided, the gradient is about as large at every width. Undivided, it is zero to two digits at width
-# 1,024: the typical query learns nothing.
+# With the division, the gradient is about as large at every width. Without it, the gradient is larger
+# still at width 4, where nothing is decided yet, because what divides the scores divides their
+# derivatives as well. But at 1,024 it is zero to two digits: the typical query learns nothing. (A few,
+# whose two best keys happen to score alike, receive so much through long keys that the *mean* grows.)
 #
-# <details><summary>Why "typical"?</summary>
-#
-# Because the *mean* of the same gradients grows. For a few queries the two best keys happen to score
-# alike; the softmax is undecided there, and much gets through, multiplied by a long undivided key.
-#
-# </details>
-#
-# The paper suspects extremely small gradients as the reason why undivided products do worse than
-# <a id="additive"></a>*additive attention* when keys are wide. That compares by a small network with
-# one hidden layer ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)), which is slower in
-# practice. (§3.2.1)
+# Such small gradients, the paper suspects, are why undivided products do worse with wide keys than
+# <a id="additive"></a>*additive attention*, which compares a query and a key by a small network with
+# one hidden layer ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)) and is slower in practice.
+# (§3.2.1)
 #
 # <a id="causal-mask"></a>
 # ## The causal mask
@@ -608,19 +574,28 @@ def subsequent_mask(size: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(1, size, size, dtype=torch.bool, device=device).tril()
 
 
-@example
-def a_mask_for_five_positions():
-    return subsequent_mask(5).int()  # the axis in front is for the sentences of a batch
+subsequent_mask(5).int()  # the axis in front is for the sentences of a batch
 
 
 # %% [markdown]
 # <a id="attention-function"></a>
 # ## Attention in one function
 #
-# The function on which the whole model rests is `all_at_once` with a mask. Its tensors may have
-# further axes in front, such as one for the sentences of a batch. Two arguments do nothing for now:
-# `dropout`, which Part 2 will explain, and `bias`, a number to be added to each score. The folded
-# `is_open` refuses masks of PyTorch's other kind, which hold 0 and $-\infty$.
+# In code the mask takes one more line, between scores and softmax. These would be the weights of our
+# eight words if they were a target:
+
+
+# %%
+SCORED = Q @ K.T / math.sqrt(2)  # (8, 8)
+SCORED.masked_fill(~subsequent_mask(8)[0], -math.inf).softmax(dim=1).round(decimals=2)
+
+
+# %% [markdown]
+# Nothing is left above the diagonal, and what is left of a row shares the whole weight. With this
+# line, `all_at_once` becomes `attention`, on which the whole model rests. Its tensors may have further
+# axes in front, such as one for the sentences of a batch. `is_open(mask)` is the mask itself; it only
+# refuses PyTorch's other kind, which is added to the scores. Pass over `dropout` and `bias`, which do
+# nothing unless they are given: Part 2 explains the one, [Part 10](#own-part) the other.
 
 
 # %% tags=["hide-input", "bare"]
@@ -661,45 +636,6 @@ def attention(query, key, value, mask=None, dropout=None, bias=None):
 # closed score the lowest finite number, because in a row whose keys are all closed the softmax of
 # $-\infty$ would be 0/0.
 #
-# With the mask on, the first five answers must stay as they are when the last three words change:
-
-
-# %%
-@example
-def check_no_word_attends_to_a_later_one():
-    mask = subsequent_mask(8)  # (1, 8, 8)
-    changed = VECTORS.clone()
-    changed[5:] = torch.randn(3, 2)
-    before, _ = attention(VECTORS, VECTORS, VECTORS, mask)  # (1, 8, 2)
-    after, _ = attention(changed, changed, changed, mask)
-    assert_close(before[:, :5], after[:, :5])
-    assert not torch.isclose(before[:, 5:], after[:, 5:]).any()
-
-
-# %% [markdown]
-# <a id="by-hand"></a>
-# To get a feeling for it, choose the word that asks:
-
-
-# %% tags=["hide-input"]
-@example
-def attention_by_hand_figure():
-    import altair as alt
-    import pandas as pd
-
-    each = [plane_rows(word, query, VECTORS) for word, query in zip(WORDS, VECTORS, strict=True)]
-    words = alt.binding_select(options=WORDS, name="asks ")
-    asks = alt.param("asks", value="hebt", bind=words)
-    text = "Eight words in a plane; a larger disc means more attention from the chosen word."
-    chart = plane_of(pd.concat(each), 2.6).transform_filter("datum.asks == asks")
-    return chart.add_params(asks).properties(description=text)
-
-
-# %% [markdown]
-# <a id="figure-attention-by-hand"></a>
-# **Figure.** The larger its disc, the more weight a word gets. All matrices are the identity, so the
-# word that asks finds what lies in its own direction, long vectors before short ones.
-#
 # <a id="multi-head-attention"></a>
 # ## Several heads
 #
@@ -726,11 +662,8 @@ def one_query_between_two_keys():
 
 
 # %%
-@example
-def two_queries_for_two_keys():
-    queries = torch.tensor([[4.0, 0.0], [0.0, 4.0]])  # for auf, for Ball
-    answers, _ = attention(queries, KEYS, VECTORS)
-    return answers
+PAIR = torch.tensor([[4.0, 0.0], [0.0, 4.0]])  # a query for auf, and one for Ball
+attention(PAIR, KEYS, VECTORS)[0]
 
 
 # %% [markdown]
@@ -771,12 +704,14 @@ def heads_in_a_loop(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> tuple[T
     return torch.cat(answers, dim=-1), torch.stack(weights)
 
 
+JOINED, HEAD_WEIGHTS = heads_in_a_loop(VECTORS, *TWO_HEADS)  # (8, 4), (2, 8, 8)
+
+
 @example
 def two_heads_for_one_sentence_figure():
-    _, weights = heads_in_a_loop(VECTORS, *TWO_HEADS)  # (2, 8, 8)
     text = "Weights of two heads. In one, nouns attend to adjectives; in the other, hebt to auf."
     axes = ["answers", "asks", "weight"]
-    maps = [heat_map(each, WORDS, axes, text, "blues") for each in weights]
+    maps = [heat_map(each, WORDS, axes, text, "blues") for each in HEAD_WEIGHTS]
     left, right = (each.properties(width=200, height=200) for each in maps)
     return (left | right).properties(description=text)
 
@@ -794,19 +729,18 @@ def two_heads_for_one_sentence_figure():
 #
 # Many small products usually take longer than a large one. Since heads differ in nothing but their
 # numbers, a single matrix of full width can project for all of them; then each row is cut into $H$
-# pieces. With twelve numbers a word and three heads:
+# pieces. Let three words have four numbers each after the projection, and cut them for two heads:
 
 
 # %%
-@example
-def one_product_cut_into_heads():
-    x = torch.randn(8, 12)  # (T, D)
-    projected = x @ torch.randn(12, 12)  # (T, H·d_k)
-    cut = projected.unflatten(-1, (3, 4))  # (T, H, d_k)
-    return shapes(x=x, projected=projected, cut=cut, heads=cut.transpose(0, 1))
+PROJECTED = torch.arange(12).view(3, 4)  # (T, H·d_k)
+PROJECTED.unflatten(-1, (2, 2)).transpose(0, 1)  # (T, H, d_k) -> (H, T, d_k)
 
 
 # %% [markdown]
+# The first head has the first two numbers of every word, the second the rest. (A single
+# `PROJECTED.view(2, 3, 2)` would have the same shape and the wrong numbers, without an error.)
+#
 # To this the module adds an axis for the sentences of a batch, biases, a mask and the matrix $W^O$.
 # Each of its steps is a method, so that later Parts can replace it: `project`, `attend`, `join`. Its
 # four linear maps come from `clones`, and are equal until somebody draws their weights: `make_model`
@@ -876,7 +810,8 @@ def shapes_on_the_way_through_the_module():
     x = torch.randn(2, 8, 12)  # (B, T, D)
     q, k, v = module.project(x, x, x)
     heads, weights = module.attend(q, k, v, mask=None)
-    return shapes(x=x, q=q, k=k, v=v, weights=weights, heads=heads, joined=module.join(heads))
+    tensors = {"x": x, "q": q, "weights": weights, "heads": heads, "joined": module.join(heads)}
+    return {name: tuple(each.shape) for name, each in tensors.items()}
 
 
 # %% [markdown]
@@ -892,17 +827,10 @@ def shapes_on_the_way_through_the_module():
 #
 # </details>
 #
-# <details><summary>Why not cut the heads by a single <code>view</code>?</summary>
-#
-# It would yield the right shape and the wrong numbers. Let three positions hold 0 to 3, 4 to 7 and 8
-# to 11. With two heads, head 0 is to have the first half of each, `[[0, 1], [4, 5], [8, 9]]`, but
-# `view(B, H, T, d_k)` gives it `[[0, 1], [2, 3], [4, 5]]` without an error.
-#
-# </details>
-#
 # With the same matrices, PyTorch's own module gives the same outputs and weights. Only its mask is the
 # other way round: in `nn.MultiheadAttention`, `True` means *closed*. (In PyTorch's function
 # `scaled_dot_product_attention`, which our tests compare with `attention`, it means *open*, as here.)
+# Where an example begins with `check_`, a tick says that its assertions are true.
 
 
 # %%
@@ -1090,17 +1018,23 @@ def sinusoids_figure():
 # $\cos 3 = -0.99$, to position 4. All it takes is $\cos 1 = 0.54$ and $\sin 1 = 0.84$: its sine
 # becomes $0.14 \cdot 0.54 - 0.99 \cdot 0.84 = -0.76$, its cosine $-0.99 \cdot 0.54 - 0.14 \cdot
 # 0.84 = -0.65$, which are $\sin 4$ and $\cos 4$. The same 0.54 and 0.84 turn it on from any other
-# position. As one matrix, with such a rotation $R_i$ for each hand:
+# position, so that one matrix can turn all hands on by $n$ positions.
+#
+# <details><summary>The matrix</summary>
+#
+# It has a rotation $R_i$ for each hand, and zeros elsewhere:
 #
 # $$PE_{p+n} = PE_p \begin{pmatrix} R_0 & & \\ & \ddots & \\ & & R_{D/2-1} \end{pmatrix}, \qquad
 # R_i = \begin{pmatrix} \cos n\omega_i & -\sin n\omega_i \\ \sin n\omega_i & \cos n\omega_i \end{pmatrix}$$
 #
 # The inner product of two encodings therefore depends on their distance alone: it is $\sum_i
-# \cos(n\,\omega_i)$, largest at $n = 0$. A head can use this to find the previous word. Leave the
-# keys as they are, and let $W^Q$ turn all hands back by one position, so that each query looks like
-# the encoding one place earlier. At width 64, its score is 4.00 there and still 3.86 at either
-# neighbour of that place. Queries twenty times as long turn this lead of 0.135 into one of 2.7,
-# which is enough for a sharp choice.
+# \cos(n\,\omega_i)$, largest at $n = 0$.
+#
+# </details>
+#
+# A head can use this to find the previous word. Leave the keys as they are, and let $W^Q$ turn all
+# hands back by one position, so that each query looks like the encoding one place earlier. These are
+# the scores of *auf*:
 
 
 # %%
@@ -1111,10 +1045,20 @@ def turn(n: int, width: int) -> Tensor:
     return torch.block_diag(*(torch.tensor([[cos, -sin], [sin, cos]]) for cos, sin in hands))
 
 
+PLACES = PositionalEncoding(64, 0.0, max_len=8).pe[0]  # (8, 64)
+BACK = PLACES @ turn(-1, 64)  # queries
+BACK[7] @ PLACES.T / math.sqrt(64)
+
+
+# %% [markdown]
+# The score of *Ball*, the word before, is 4.00, but that of either neighbour is still 3.86. Queries
+# twenty times as long turn this lead of 0.135 into one of 2.7, which is enough for a sharp choice:
+
+
+# %%
 @example
 def a_head_for_the_previous_word_figure():
-    pe = PositionalEncoding(64, 0.0, max_len=8).pe[0]
-    _, weights = attention(20 * pe @ turn(-1, 64), pe, pe)
+    _, weights = attention(20 * BACK, PLACES, PLACES)
     text = "Weights of eight words that ask by position alone: each attends to the one before it."
     return heat_map(weights, WORDS, ["answers", "asks", "weight"], text, "blues")
 
@@ -1215,7 +1159,7 @@ def start_weights(module: nn.Module) -> nn.Module:
 # others, 1 if all point the same way), and the *size* of their entries (root mean square, 1 at first).
 
 
-# %%
+# %% tags=["hide-input"]
 def stacked(forms: dict[str, Callable]):
     """Words and gradients at the ends of fresh stacks; form(x, f) applies the sub-layer f to x."""
     rows = []
@@ -1237,6 +1181,7 @@ def stacked(forms: dict[str, Callable]):
     return table(rows, ["form", "sub-layers", "gradient, first / last", "alike", "size"])
 
 
+# %%
 @example
 def sublayers_that_replace():
     return stacked({"f(x)": lambda x, f: f(x)})
@@ -1294,7 +1239,7 @@ def sublayers_that_add():
 # \end{gathered}$$
 #
 # Here $\odot$ multiplies entry by entry; the tiny *eps* avoids a division by zero. Every position
-# is normalized by itself.
+# is normalized by itself, such as this one of four numbers:
 
 
 # %%
@@ -1311,6 +1256,9 @@ class LayerNorm(nn.Module):
         centred = x - x.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)  # divided by D, not D - 1
         return self.weight * centred / (variance + self.eps).sqrt() + self.bias
+
+
+LayerNorm(4)(torch.tensor([1.0, 2.0, 3.0, 10.0])).detach()
 
 
 # %% [markdown]
@@ -1342,8 +1290,8 @@ def sublayers_in_all_four_forms():
 # With 12 sub-layers, as in the paper, both places of the norm will do; with 48, only pre-norm.
 # Post-norm brings every sum back to size one, old and new alike, so that a word's own share shrinks
 # with every norm, until behind 48 sub-layers all words are one again. In pre-norm words can still be
-# told apart, while the stream grows slowly, from 2.4 to 5.3 in four times the depth. In short, the plus sign lets words and gradients through;
-# the norm keeps their size in hand, however deep the stack. We put it first, for a reason that
+# told apart, while the stream grows slowly, from 2.4 to 5.3 in four times the depth. The plus sign lets
+# words and gradients through; the norm keeps their size in hand. We put it first, for a reason that
 # shows [in training](#warm-up-and-norm); `norm_first=False` gives the paper's order.
 #
 # <a id="dropout"></a>
@@ -1429,13 +1377,10 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# The tests compare both layers with PyTorch's, in both norm orders, with masks and dropout: they
-# are equal.
-#
-# A stack is a loop over $N$ layers, the same for encoder and decoder. In pre-norm nothing has
-# normalized the stream itself on its way, which is why one last norm follows the loop. The memory
-# needs it most, because the norm in front of cross-attention is for the queries only. Post-norm
-# can do without, as its last step is a norm already.
+# In both norm orders the two layers equal PyTorch's, as the tests show. A stack is a loop over $N$ of
+# them, the same for encoder and decoder. In pre-norm nothing has normalized the stream itself on its
+# way, which is why one last norm follows the loop. The memory needs it most, because the norm in front
+# of cross-attention is for the queries only. Post-norm can do without, as its last step is a norm.
 
 
 # %% tags=["bare"]
@@ -1567,16 +1512,22 @@ def make_model(
 
 
 # %% [markdown]
-# Follow one batch from end to end: three sentences of eight tokens, and translations of seven, of
-# which the decoder reads the first six and must predict the last six.
+# Follow one batch through a tiny model from end to end: three sentences of eight tokens, and
+# translations of seven, of which the decoder reads the first six and must predict the last six.
 
 
 # %%
+def tiny_model(**changes) -> EncoderDecoder:
+    """A small model with random weights in eval mode: 11 source tokens, 13 target tokens."""
+    sizes = {"N": 2, "d_model": 16, "d_ff": 32, "h": 4} | changes
+    return make_model(11, 13, **sizes).eval()
+
+
 @example
 def one_batch_from_ids_to_a_loss():
-    model = make_model(12, 11, N=2, d_model=16, d_ff=32, h=4).eval()
-    src = torch.randint(12, (3, 8))  # ids of a vocabulary of 12
-    tgt = torch.randint(11, (3, 7))  # and of one of 11
+    model = tiny_model()
+    src = torch.randint(11, (3, 8))
+    tgt = torch.randint(13, (3, 7))
     embedded = model.src_embed(src)
     one_layer = model.encoder.layers[0](embedded, None)
     memory = model.encode(src, None)  # all of the encoder, with no padding to hide
@@ -1600,8 +1551,8 @@ def one_batch_from_ids_to_a_loss():
 
 # %% [markdown]
 # A layer returns the shape that it was given, which is why layers can be stacked. The lengths 8 and
-# 6 never mix, except inside cross-attention. Guessing among eleven tokens would give a loss of
-# $\log 11 = 2.40$, and random weights do worse than that, because they have preferences. You can hear
+# 6 never mix, except inside cross-attention. Guessing among thirteen tokens would give a loss of
+# $\log 13 = 2.56$, and random weights do worse than that, because they have preferences. You can hear
 # them when the model reads our eight words, numbered from 0 to 7, and writes eight words of English:
 
 
@@ -1623,16 +1574,7 @@ def an_untrained_model_babbles():
 # <a id="behaviour"></a>
 # *Up a girl lifts up a a a*: the parts are in place but untrained. The tests check what must hold for
 # any weights: padding changes no output, and neither does a later target token.
-
-
-# %% tags=["hide-input"]
-def tiny_model(**changes) -> EncoderDecoder:
-    """A small model with random weights in eval mode: 11 source tokens, 13 target tokens."""
-    sizes = {"N": 2, "d_model": 16, "d_ff": 32, "h": 4} | changes
-    return make_model(11, 13, **sizes).eval()
-
-
-# %% [markdown]
+#
 # <a id="parameter-count"></a>
 # ## How many parameters?
 #
@@ -1901,10 +1843,9 @@ def a_lead_that_grows():
 # <details><summary>Are there other ways to share, and why does the code subtract an entropy?</summary>
 #
 # [Szegedy et al. (2016)](https://arxiv.org/abs/1512.00567), whom the paper cites, spread $\epsilon$
-# over all words, so that the right one ends with $1-\epsilon+\epsilon/V$. We do as the first edition
-# of this text did. The lowest value of the sum is the *entropy* of the target, $\mathrm{H}(t) =
-# -\sum_v t_v \log t_v$, and no training can change it. What remains without it is the
-# *Kullback–Leibler (KL) divergence* between $t$ and $p$, which is zero where $p = t$ and has the same
+# over all words, the right one included; we do as the first edition of this text did. No training can
+# bring the sum below the *entropy* of the target, $-\sum_v t_v \log t_v$. What remains without it is
+# the *Kullback–Leibler divergence* between $t$ and $p$, which is zero where $p = t$ and has the same
 # gradients.
 #
 # </details>
@@ -1995,7 +1936,7 @@ def steps_of_adam():
 # parameter as far as anything else.
 #
 # All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$
-# of their squares. Both start at zero, for which the powers of $\beta_1$ and $\beta_2$ correct:
+# of their squares. Both start at zero, which the powers of $\beta_1$ and $\beta_2$ make up for:
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
 # <!-- code: none -->
@@ -2077,22 +2018,22 @@ def train_on(batches, model, loss_compute, optimizer, scheduler) -> list[float]:
 
 
 # %% [markdown]
-# This loop trains the models of Part 4. Those that translate are trained by `run_epoch`, the same with
-# more options: it keeps count in a `TrainState`, and with `mode="eval"` it computes the loss and
-# changes nothing.
+# This loop trains the models of Part 4. Those that translate are trained by `run_epoch`, which is the
+# same with more options, and therefore folded. With `mode="eval"` it computes the loss and changes
+# nothing.
 #
-# <details><summary>What are <code>accum_iter</code>, <code>clip</code> and <code>autocast</code>?</summary>
+# <details><summary>What are its other options?</summary>
 #
 # If one large batch does not fit into memory, `accum_iter` smaller ones can share an update, since
 # PyTorch adds up gradients until `zero_grad` clears them (**gradient accumulation**). Each loss is
 # divided by the tokens of the whole update, because otherwise a token of a short batch would weigh
-# more than one of a long batch. `clip` limits the norm of a gradient, and `autocast` lets the forward
-# pass compute in 16 bits.
+# more than one of a long batch. `clip` limits the norm of a gradient, `autocast` lets the forward
+# pass compute in 16 bits, and a `TrainState` keeps count.
 #
 # </details>
 
 
-# %%
+# %% tags=["hide-input"]
 @dataclass
 class TrainState:
     """How far training has progressed."""
@@ -2110,17 +2051,9 @@ def grouped(items: Iterable, size: int) -> Iterator[list]:
 
 
 def run_epoch(
-    data_iter,
-    model,
-    loss_compute,
-    optimizer=None,
-    scheduler=None,
-    mode="train",
-    accum_iter=1,
-    train_state=None,
-    clip=None,
-    autocast=None,
-) -> tuple[float, TrainState]:
+    data_iter, model, loss_compute, optimizer=None, scheduler=None, mode="train",
+    accum_iter=1, train_state=None, clip=None, autocast=None,
+) -> tuple[float, TrainState]:  # fmt: skip
     """Train on all batches, `accum_iter` to an update; the mean loss per token, and the state.
 
     With `mode="eval"` the model is only evaluated. ValueError if the mode is unknown or there is no
@@ -2162,14 +2095,14 @@ def run_epoch(
 # <a id="warm-up-and-norm"></a>
 # ## Warm-up and the place of the norm
 #
-# Does it matter whether the rate warms up, and where the norm stands? It does, and the one answer
-# depends on the other. With the norms behind the sums, as in the paper, our small models needed the
-# warm-up at every rate that we tried. With the norms first they learn without one, too, and either
-# way they tolerate higher rates.
+# Does a model need the warm-up? That depends on where its norms stand. With the norms behind the sums,
+# as in the paper, our small models needed it at every rate that we tried. With the norms first they
+# learn without one, too, and either way they tolerate higher rates.
 #
-# These models have four layers per stack, read ten random symbols and write the same. Two schedules
-# coincide after update 200: the paper's, `rate(step, …)`, which climbs until then, and
-# `rate(max(step, 200), …)`, which begins at the peak.
+# We borrow the task of [Part 4](#copy-task), which is small enough for 84 trainings: read ten random
+# symbols, and write the same ten. The models have four layers per stack. Two schedules coincide after
+# update 200: the paper's, `rate(step, …)`, which climbs until then, and `rate(max(step, 200), …)`,
+# which begins at the peak.
 
 
 # %% tags=["hide-input"]
@@ -2220,15 +2153,12 @@ published("warmups")
 # rate, whether its gradient means something or not; a warm-up keeps these blind steps short. But both
 # orders have the same Adam.
 #
-# The other suspect is the norm. Add two independent terms of variance one, and the variance
-# doubles; a norm behind the sum then divides by $\sqrt 2$, the signal on the way forward and the
-# gradient on the way back. In post-norm the gradient has to pass every norm between the loss and a
-# layer, whereas in pre-norm the residual stream leads around them. (In the table of [all four
-# forms](#layer-norm) it shrinks on its way back in post-norm, and grows in pre-norm.) Yet a small
-# gradient alone does no harm, since Adam divides by its size and moves the first layer as far as
-# the last. [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near
-# the output, [Liu et al. (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes
-# in all layers add up.
+# The other is the norm. Add two independent terms of variance one, and the variance doubles; a norm
+# behind the sum then divides by $\sqrt 2$, the signal on the way forward and the gradient on the way
+# back. In post-norm the gradient has to pass all these norms, whereas in pre-norm the residual stream
+# leads around them. Yet a small gradient alone does no harm, since Adam divides by its size. [Xiong et
+# al. (2020)](https://arxiv.org/abs/2002.04745) blame the large gradients near the output, [Liu et al.
+# (2020)](https://arxiv.org/abs/2004.08249) the way in which small changes in all layers add up.
 #
 # </details>
 #
@@ -2365,8 +2295,10 @@ def greedy_decode(model, src, src_mask, max_len, start_symbol, end_symbol=END) -
 
 
 # %% [markdown]
-# Our copy model has two layers of width 64 in each stack and no dropout. Before training, this is
-# what it makes of a sequence:
+# <a id="copy-training"></a>
+# ## Training it
+#
+# Our copy model has two layers of width 64 in each stack and no dropout:
 
 
 # %% tags=["bare"]
@@ -2377,34 +2309,14 @@ def new_copy_model(seed: int = 0, vocab: int = COPY_VOCAB, **changes) -> Encoder
     return make_model(vocab, vocab, dropout=0.0, **sizes)
 
 
-# %%
-def one_copy(model: EncoderDecoder, batch: Batch) -> str:
-    """What a model makes of the first sequence of a batch."""
-    src = batch.src[:1]
-    [row] = greedy_decode(model, src, batch.src_mask[:1], src.size(1) + 2, START).tolist()
-    return " ".join(map(str, row[1:]))
-
-
-@example
-def a_copy_before_training():
-    batch = next(data_gen(COPY_VOCAB, 1, 1))
-    return {
-        "reads": " ".join(map(str, batch.src[0].tolist())),
-        "writes": one_copy(new_copy_model(), batch),
-    }
-
-
 # %% [markdown]
-# It writes only the end token, 1. (With another seed it babbles, like the one in Part 2.)
-#
-# <a id="copy-training"></a>
-# ## Training it
-#
 # A loss is a mean over tokens. What we want to know is how many sequences come out right, without a
-# single mistake, and if they do not, what happens instead:
+# single mistake, and if they do not, what happens instead; the folded `kinds_of_copies` counts it. The
+# training is the loop of Part 3 with a cross-entropy that leaves out padding, without smoothing. After
+# every fifty updates the model copies 200 sequences that it has not trained on:
 
 
-# %%
+# %% tags=["hide-input"]
 def kinds_of_copies(model, batch: Batch, wanted: Tensor | None = None) -> dict[str, int]:
     """How many sequences of a batch a model copies by greedy decoding, and how the others fail.
 
@@ -2427,9 +2339,11 @@ def kinds_of_copies(model, batch: Batch, wanted: Tensor | None = None) -> dict[s
     return {kind: found.sum().item() for kind, found in kinds.items()}
 
 
-# %% [markdown]
-# The training is the loop of Part 3 with a cross-entropy that leaves out padding, without
-# smoothing. After every fifty updates the model copies 200 sequences that it has not trained on:
+def one_copy(model: EncoderDecoder, batch: Batch) -> str:
+    """What a model makes of the first sequence of a batch."""
+    src = batch.src[:1]
+    [row] = greedy_decode(model, src, batch.src_mask[:1], src.size(1) + 2, START).tolist()
+    return " ".join(map(str, row[1:]))
 
 
 # %% tags=["bare"]
@@ -2577,12 +2491,30 @@ def without_positions():
 # <a id="parts-and-tasks"></a>
 # ## No part without its task
 #
-# Without the norms, a model copies 197 of 200 sequences after 600 updates; without the feed-forward
-# networks it is 197 again; without the division by $\sqrt{d_k}$ it is 199. The whole model copies
-# 195 (means of three seeds each). Are these parts superfluous, then?
+# Now bet. After 600 updates the whole model copies 195 of 200 sequences; how many does it copy without
+# its residual connections, without its norms, without its feed-forward networks, and without the
+# division by $\sqrt{d_k}$? Write down four numbers before you read the second column.
 #
-# For this task, yes. A model with two layers, heads of 16 numbers and nothing to know does not need
-# those three parts; each shows its worth on another task.
+# <!-- results: parts -->
+#
+# | without | copies | on another task | with it | without it |
+# | --- | ---: | --- | ---: | ---: |
+# | nothing | 195 (193–198) |  |  |  |
+# | positions | 0 |  |  |  |
+# | residual connections | 0 |  |  |  |
+# | division by √d_k | 199 (197–200) | copy, one head of width 512 | 112 (100–123) | 0 |
+# | layer norms | 197 (193–200) | copy, twelve layers | 177 (155–193) | 0 |
+# | feed-forward networks | 197 (196–199) | look up in a table | 172 (157–181) | 0 |
+#
+# <!-- end of results: parts -->
+#
+# (Means of three seeds with their range, after 600 updates, 300 with twelve layers, and 100 with the
+# wide head. Dropout and label smoothing are missing, as random sequences never repeat and cannot be
+# overfitted.)
+#
+# Whoever bet that every part is needed has lost three times. Are these three superfluous, then? For
+# copying, yes: a model with two layers, heads of 16 numbers and nothing to know can do without them.
+# Each shows its worth on another task.
 #
 # **Norms are for depth.** Take twelve layers instead of two, with fresh weights. Each token divides its
 # attention among ten; what share goes, on average, to the one that gets most?
@@ -2613,11 +2545,9 @@ def twelve_layers_deep():
 # copies of the model with norms are exact, the loss of the one without still is that of guessing.
 #
 # **The division is for width.** Scores [grow with $\sqrt{d_k}$](#why-scale), which is no more than
-# 4 in our heads. In one head of all the width, 512 numbers, undivided scores are so large that the
-# softmax has made its choices before anything has been learnt. After 100 updates the copy model
-# with such a head copies nothing, while the one that divides copies more than half (the table
-# below). A small translator with heads of 32, that of Part 6, falls from 24 to 6 on [BLEU](#bleu)'s
-# scale of 100.
+# 4 in our heads. In a single head of width 512, undivided scores are so large that the softmax has
+# made its choices before anything has been learnt. The small translator of Part 6, with heads of 32,
+# falls from 24 to 6 on [BLEU](#bleu)'s scale of 100 without the division.
 #
 # **Feed-forward networks: a table to be learnt by heart.** In the copy task nothing has to be
 # known. So we make one up in which nothing has to be understood: each target token stands in a
@@ -2658,23 +2588,6 @@ def a_sequence_and_its_answers():
 # translator, one layer trained for two epochs, does not miss them: it scores 24.1 with them and
 # 24.4 without, which three seeds cannot tell apart.
 #
-# Here are all five parts: how many of 200 sequences come out right, as a mean of three seeds with the
-# range in brackets, after 600 updates, 300 with twelve layers, and 100 with the wide head.
-#
-# <!-- results: parts -->
-#
-# | part | task | with | without |
-# | --- | --- | ---: | ---: |
-# | positions | copy | 195 (193–198) | 0 |
-# | residual connections | copy | 195 (193–198) | 0 |
-# | division by √d_k | copy, one head of width 512 | 112 (100–123) | 0 |
-# | layer norms | copy, twelve layers | 177 (155–193) | 0 |
-# | feed-forward networks | look up in a table | 172 (157–181) | 0 |
-#
-# <!-- end of results: parts -->
-#
-# Dropout and label smoothing are missing, as random sequences never repeat and cannot be overfitted.
-#
 # <a id="planted-faults"></a>
 # ## Ten mistakes
 #
@@ -2706,20 +2619,6 @@ def a_sequence_and_its_answers():
 # withholds; look at the mask, the shift, start and end, and the axes of softmax and reshape. The
 # last two mistakes do no harm here, although a summed loss will, with an optimizer that does not
 # divide. [More symptoms](#failures), of text, padding and beams, stand in the afterword.
-#
-# <a id="try-copy"></a>
-# ## Try it
-#
-# The loss is 0.01 per token, and yet fifty of 500 sequences, of 11 tokens each, are wrong. Is that
-# possible?
-#
-# <details><summary>Answer</summary>
-#
-# Yes. Summed over all 5,500 tokens the loss is 55. Where the model prefers a wrong token, the right
-# one has a probability of at most one half and adds at least $\log 2 = 0.69$. Fifty such places, one
-# per sequence, can add as little as 35.
-#
-# </details>
 #
 # *Sheet 3 in `docs/course` has longer tasks: noisy copies, sorting, a schedule from its plot.*
 #

@@ -92,11 +92,11 @@ def test_counts_and_losses_of_a_fault_are_those_of_its_seeds():
     assert row[2].startswith(f"{sum(run['copied'] for run in runs) / 3:.0f} (")
 
 
-def test_a_part_is_measured_with_and_without_it_on_one_task():
+def test_a_part_is_measured_on_copies_and_with_and_without_it_on_another_task():
     runs = records.read("planted")["copying"]
     [row] = [row for row in cells(copying.parts()) if row[0] == "layer norms"]
-    names = ("nothing, twelve layers", "no norms, twelve layers")
-    for cell, name in zip(row[2:], names, strict=True):
+    names = ("no norms", "nothing, twelve layers", "no norms, twelve layers")
+    for cell, name in zip((row[1], *row[3:]), names, strict=True):
         assert cell.split()[0] == f"{mean(run['copied'] for run in runs[name]):.0f}"
 
 

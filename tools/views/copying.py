@@ -8,13 +8,14 @@ import altair as alt
 from tools.results.faults import COPYING, SOUND
 from tools.views.common import check_shipped, record, table, with_range
 
-PARTS = (  # a part, what its task is called, the task in COPYING, the fault that removes the part
-    ("positions", "copy", "copy", "no positions"),
-    ("residual connections", "copy", "copy", "no residual connections"),
-    ("division by √d_k", "copy, one head of width 512", "wide",
+PARTS = (  # a part and its fault; where it matters, what that is called, the task, the fault
+    ("nothing", SOUND),
+    ("positions", "no positions"),
+    ("residual connections", "no residual connections"),
+    ("division by √d_k", "no division by √d_k", "copy, one head of width 512", "wide",
      "no division by √d_k, one head of width 512"),
-    ("layer norms", "copy, twelve layers", "deep", "no norms, twelve layers"),
-    ("feed-forward networks", "look up in a table", "table",
+    ("layer norms", "no norms", "copy, twelve layers", "deep", "no norms, twelve layers"),
+    ("feed-forward networks", "no feed-forward network", "look up in a table", "table",
      "a table without feed-forward networks"),
 )  # fmt: skip
 WHY = {  # the faults that Part 4 tells of, and what goes wrong
@@ -40,13 +41,16 @@ def copies(runs: Sequence[dict]) -> str:
 
 
 def parts() -> str:
-    """Each part on a task that needs it, with and without it."""
+    """What is copied without each part, and each on a task that needs it, with and without it."""
     runs = record("planted")["copying"]
-    rows = [
-        [part, called, copies(runs[COPYING[task][-1]]), copies(runs[fault])]
-        for part, called, task, fault in PARTS
-    ]
-    return table(["part", "task", "with", "without"], rows)
+    rows = []
+    for part, fault, *other in PARTS:
+        row = [part, copies(runs[fault]), "", "", ""]
+        if other:
+            called, task, its_fault = other
+            row[2:] = [called, copies(runs[COPYING[task][-1]]), copies(runs[its_fault])]
+        rows.append(row)
+    return table(["without", "copies", "on another task", "with it", "without it"], rows)
 
 
 def planted() -> str:
