@@ -5749,8 +5749,8 @@ published("lengths")
 # ## What models of 2026 are made of
 #
 # Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November
-# 2026). In which column do all models since Llama 3 agree, and in which one is the paper's entry
-# still to be found in 2026?
+# 2026), in terms of [the changes above](#since-2017). In which column do all models since Llama 3
+# agree, and in which is the paper's entry still to be found in 2026?
 #
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
@@ -5758,7 +5758,7 @@ published("lengths")
 # | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
 # | [Llama 3](https://arxiv.org/abs/2407.21783) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
 # | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
-# | [Gemma 3](https://arxiv.org/abs/2503.19786) | 2025 | RMSNorm, pre, out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | none | 128K | – |
+# | [Gemma 3](https://arxiv.org/abs/2503.19786) | 2025 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | none | 128K | – |
 # | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
 # | [SmolLM3](https://github.com/huggingface/smollm/tree/main/text/pretraining) | 2025 | RMSNorm, pre | SwiGLU | rotary, 3 of 4 | GQA | none | 128K | AdamW |
 # | [Kimi K2](https://arxiv.org/abs/2507.20534) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
@@ -5766,26 +5766,26 @@ published("lengths")
 # | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
 # | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
 # | [GLM-5](https://arxiv.org/abs/2602.15763) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
-# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B | 2026 | RMSNorm, pre, out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
-# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
+# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
+# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
 # | [Kimi K3](https://arxiv.org/abs/2607.24653) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
 # | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
 #
 # *Norm*: of the input of a sub-layer (pre), of its output before the sum (out), of the sum (post).
-# *Attention*: keys and values for each [head](#multi-head-attention) (MHA), for each group of heads
-# (GQA), one for all heads (MQA), or cached as one short vector (MLA). QK-norm: queries and keys are
-# normed, too. Sparse: a query picks some of the keys. Compressed: neighbouring keys are merged.
+# *Feed-forward*: what ends in GLU is gated. *Attention*: keys and values for each
+# [head](#multi-head-attention) (MHA), for each group of heads (GQA), one for all heads (MQA), or
+# cached as one short vector (MLA). QK-norm: queries and keys are normed, too. Window: only the
+# nearest keys. Sparse: a query picks some of the keys. Compressed: neighbouring keys are merged.
 # Recurrent: a state of fixed size replaces the keys. "5 of 6" counts layers. *Experts*: 8 of 256 for
 # each token, plus one for all tokens. A dash: not stated, or no source found.
 #
 # <details><summary>Where the cells come from</summary>
 #
-# From the linked report where it says so, otherwise from code: the authors' own, [Transformers
-# 5.24](https://github.com/huggingface/transformers/tree/main/src/transformers/models) (norms and
-# activations), [Google's](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) for
-# Gemma 4, [OLMo-core](https://github.com/allenai/OLMo-core) for Olmo 3,
-# [MLX](https://github.com/ml-explore/mlx-lm) for the norms of Kimi K3. Qwen3.8's experts and context:
-# its [model card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next).
+# From the linked report where it says so, otherwise from code: the authors' own ([Google's
+# Gemma](https://github.com/google-deepmind/gemma), [OLMo-core](https://github.com/allenai/OLMo-core)),
+# [Transformers 5.24](https://github.com/huggingface/transformers), and for the norms of Kimi K3
+# [MLX](https://github.com/ml-explore/mlx-lm). Or from cards: [Qwen3.8's experts and
+# context](https://huggingface.co/Qwen/Qwen3.8-Flash-Next), [Gemma 4's context](https://ai.google.dev/gemma/docs/core).
 #
 # </details>
 #
@@ -5803,7 +5803,7 @@ published("lengths")
 # has held out is what the table does not list. Attention mixes the positions, a feed-forward network
 # works on each alone, both add to a [residual stream](#residual), and such layers are stacked. Even
 # the stream has begun to move: DeepSeek-V4 and Qwen3.8 carry four side by side, and the layers of
-# Kimi K3 attend to what earlier ones wrote. [Above](#since-2017) stands what such changes are for.
+# Kimi K3 attend to what earlier ones wrote.
 #
 # <a id="own-part"></a>
 # ## A part of your own
