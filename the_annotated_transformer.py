@@ -5644,6 +5644,59 @@ published("lengths")
 # 2022](https://arxiv.org/abs/2108.12409)). Today's models are trained further on longer texts, and
 # their rotary angles are rescaled ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)).
 #
+# <a id="models-of-today"></a>
+# ## What models of 2026 are made of
+#
+# Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November
+# 2026), in terms of [the changes above](#since-2017). In which column do all models since Llama 3
+# agree, and in which is the paper's entry still to be found in 2026?
+#
+# | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
+# | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
+# | [Transformer](https://arxiv.org/abs/1706.03762) | 2017 | LayerNorm, post | ReLU | sinusoids | MHA | none | – | Adam |
+# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) | 2019 | LayerNorm, pre | [GELU](https://github.com/openai/gpt-2/blob/master/src/model.py) | [learnt](https://github.com/openai/gpt-2/blob/master/src/model.py) | MHA | none | 1K | – |
+# | [Llama 3](https://arxiv.org/abs/2407.21783) | 2024 | [RMSNorm, pre](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py) | SwiGLU | rotary | GQA | none | 128K | AdamW |
+# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | 2024 | [RMSNorm, pre](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py) | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
+# | [Gemma 3](https://arxiv.org/abs/2503.19786) | 2025 | RMSNorm, pre + out | [GeGLU](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | rotary | [GQA, QK-norm; 5 of 6: window 1,024](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | none | 128K | – |
+# | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
+# | [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) | 2025 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | rotary, 3 of 4 | GQA | none | 128K | AdamW |
+# | [Kimi K2](https://arxiv.org/abs/2507.20534) | 2025 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25) | [SwiGLU](https://github.com/MoonshotAI/Kimi-K2) | rotary | MLA | 8/384 + 1 | 128K | Muon |
+# | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA; 1 of 2: window 128 | 4/128 | 128K | – |
+# | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
+# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B | 2025 | [RMSNorm, out](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3) | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | [64K](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | [AdamW](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) |
+# | [GLM-5](https://arxiv.org/abs/2602.15763) | 2026 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | [rotary](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | MLA, sparse | [8/256 + 1](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | 200K | Muon |
+# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B | 2026 | RMSNorm, pre + out | [GeGLU](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | rotary | [GQA, QK-norm; 5 of 6: window 1,024](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | [8/128 + 1](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | [256K](https://ai.google.dev/gemma/docs/core) | – |
+# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro | 2026 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4) | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
+# | [Kimi K3](https://arxiv.org/abs/2607.24653) | 2026 | [RMSNorm, pre](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
+# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | [GQA, QK-norm, sparse; 3 of 4: recurrent](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp) | [10/512 + 1](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | [256K](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | Muon |
+#
+# *Norm*: of the input of a sub-layer (pre), of its output before the sum (out), of the sum (post).
+# *Feed-forward*: what ends in GLU is gated. *Attention*: keys and values for each
+# [head](#multi-head-attention) (MHA), for each group of heads (GQA), one for all (MQA), or cached as
+# one short vector (MLA). QK-norm: queries and keys are normed, too. Window: only the nearest keys.
+# Sparse: a query picks some keys. Compressed: neighbouring keys are merged. Recurrent: a state of
+# fixed size replaces them. "5 of 6" counts layers. *Experts*: 8 of 256 for each token, plus one for
+# all tokens. A link in a cell leads to its source; the other cells come from what the model's name
+# links to. A dash: not stated, or no source found.
+#
+# All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries
+# and keys, at least in some layers. They attend in eleven ways, each of which allows a smaller
+# [cache](#cached-decoding) for contexts of mostly a hundred thousand tokens or more: heads share
+# keys, a short vector replaces them, or most layers forget what is far away.
+#
+# Elsewhere they disagree. Gemma norms on both sides of a sub-layer, Olmo 3 only behind it. Kimi K3
+# has no positions, since its recurrent layers know the order; Qwen's authors tried that and went
+# back, because without rotary positions the finished model more often failed to stop. Of the
+# optimizers that a source names, four are AdamW and six Muon, which is for the matrices only.
+#
+# No column is left to 2017: in the rows of 2026 not one cell that we could fill is the paper's. What
+# has held out is not in the table. Attention mixes the positions, a feed-forward network works on
+# each alone, both add to a [residual stream](#residual), and such layers are stacked. Even the stream
+# has begun to move: DeepSeek-V4 and Qwen3.8 carry four side by side, and the layers of Kimi K3 attend
+# to what earlier ones wrote. And an encoder is back, although a causal one: from its last states the
+# decoder of [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes keys
+# and values.
+#
 # <a id="own-part"></a>
 # ## A part of your own
 #
