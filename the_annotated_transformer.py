@@ -3287,7 +3287,7 @@ def create_dataloaders(
 # <a id="demonstration"></a>
 # ## Two minutes of training
 #
-# One layer in each stack, 128 wide, makes two passes over the shorter captions, those of at most 16
+# A model with one layer in each stack, 128 wide, makes two passes over the captions of at most 16
 # tokens. Nothing below is new: the loss, the optimizer and `run_epoch` come from Part 3. (A
 # `Translator` keeps a model together with its vocabularies; `move` puts a batch on the GPU.) **Cost:
 # two minutes on an idle machine.**
@@ -3426,23 +3426,15 @@ def what_the_demonstration_says():
 # %% [markdown]
 # Of the third sentence our model made *A little girl is swinging on a red ball on*, with *auf* as a
 # preposition, twice. The last one might stand in a newspaper: hardly a word of it occurs in captions,
-# and hardly a word is left. If your model writes other words than ours did, nothing is wrong, because
-# processors round sums differently and training magnifies the difference. In BLEU, the score of
-# [Part 8](#bleu), three such models reach 24 of 100 ([measured](#failures)), and that of Part 7 has 43.
+# and hardly a word is left. If your model writes other words than ours, nothing is wrong: processors
+# round sums differently, and training magnifies the difference. Three such models score [24 of
+# 100](#failures) in BLEU, which [Part 8](#bleu) explains; the model of Part 7 scores 43.5.
 #
 # `translate` takes any number of sentences. It packs them into batches by token budget, gives each
 # its own limit, and puts the translations back in order.
 
 
 # %% tags=["hide-input"]
-def translate_batch(translator: Translator, sentences: Sequence[str], decode: Callable) -> list:
-    """Translations of sentences that fit into memory together."""
-    batch = source_batch(translator, sentences)
-    limits = (batch.src_mask.sum(-1).squeeze(1) + LONGER).clamp(max=translator.max_len)
-    rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
-    return [translator.vocabularies[1].decode(row) for row in rows.tolist()]
-
-
 def translate(
     translator: Translator, sentences: Iterable[str], decode: Callable = greedy_decode
 ) -> list[str]:
@@ -3457,9 +3449,11 @@ def translate(
     translations = [""] * len(texts)
     for group in token_batches(lengths, 16_000):
         chosen = [numbers[n] for n in group]
-        written = translate_batch(translator, [texts[n] for n in chosen], decode)
-        for n, text in zip(chosen, written, strict=True):
-            translations[n] = text
+        batch = source_batch(translator, [texts[n] for n in chosen])
+        limits = (batch.src_mask.sum(-1).squeeze(1) + LONGER).clamp(max=translator.max_len)
+        rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
+        for n, row in zip(chosen, rows.tolist(), strict=True):
+            translations[n] = translator.vocabularies[1].decode(row)
     written = iter(translations)
     return ["\n".join(itertools.islice(written, len(each))) for each in lines]
 
@@ -3481,7 +3475,7 @@ def translate(
 #     --d-model 256 --d-ff 1024 --h 4 --vocab-size 8000 --dropout 0.2 --epochs 20
 # ```
 #
-# It has the sizes of the third row. On two CPU cores, with sentences as short as captions, expect:
+# These are the sizes of the third row. On two CPU cores, with sentences as short as captions, expect:
 #
 # | pairs | layers, width | subwords | dropout | epochs | hours (bold: measured) |
 # | ---: | --- | ---: | ---: | ---: | ---: |
@@ -3495,8 +3489,8 @@ def translate(
 # and length. The sizes are rules of thumb: the less text, the smaller the model and the more dropout,
 # with feed-forward networks four times as wide as the model, and heads 64 wide. Stop when validation
 # perplexity rises. If training ends in NaN, a smaller learning rate helps: `--factor`, at most 1.5 by
-# default, scales it. Languages written without spaces need nothing else, as subwords (Part 7) are
-# then cut from whole clauses, and BLEU counts characters.
+# default, scales it. Languages written without spaces need nothing else: their subwords (Part 7) are
+# cut from whole clauses, and their BLEU counts characters.
 #
 # [OPUS](https://opus.nlpl.eu) collects pairs in hundreds of languages, [Tatoeba](https://tatoeba.org)
 # has short sentences for learners, and [WMT](https://www2.statmt.org/) publishes news with test sets.
@@ -3871,9 +3865,9 @@ def translator_at_hand() -> Translator:
 #
 # The run stores the name of the part, but not its code. The other three commands therefore need
 # `--parts mine.py` as well, and Python an `import mine` before it loads the model. To change a model
-# that you have, call `exchange(model, "norm", lambda: nn.RMSNorm(192))`. Its new norms have learnt
-# nothing, so train it again before you trust it. (Exchanged attention is self-attention; [Part
-# 10](#own-part) writes one.)
+# that you have, call `exchange(model, "norm", lambda: nn.RMSNorm(192))`. All other weights stay, but the
+# new parts have learnt nothing, so train the model again before you trust it. (Of attentions, it
+# exchanges self-attention only; [Part 10](#own-part) writes one.)
 #
 # </details>
 #
@@ -4009,35 +4003,42 @@ def one_search():
 # outside*. The beam finds a more probable sentence, but not a better one: *An artist* loses *female*,
 # and the best translation, *A female artist is painting outside*, comes third.
 #
-# Can a beam help *auf*, then? *Raises* is only half of what the girl does with her ball. This is what
-# the model would like to write after *A little girl*:
+# Can a beam help *auf*, then? *Raises* is only half of what the girl does with her ball. After *A
+# little girl*, these are the roads to *raise* (which begins with *rais*) and to *pick*:
 
 
-# %%
-@example
-def what_follows_a_little_girl():
-    translator = translator_at_hand()
-    batch = source_batch(translator, ["Ein kleines Mädchen hebt einen roten Ball auf."])
+# %% tags=["hide-input"]
+ROADS = ("rais", "is rais", "pick", "picking", "is picking")
+
+
+def roads_and_end(translator: Translator, sentence: str, beam: int) -> tuple:
+    """How likely each of ROADS is after *A little girl*, and what a beam writes."""
+    batch = source_batch(translator, [sentence])
     of_target = translator.vocabularies[1]
-    rows = []
+    texts = ["A little girl", *(f"A little girl {road}" for road in ROADS)]
+    begun, *encoded = of_target.encode(texts, translator.languages[1])
+    found = []
     with evaluating(translator.model):
         log_probs_after = log_probs_of(translator.model, batch.src, batch.src_mask)
-        for begin in ("A little girl", "A little girl is"):
-            [ids] = of_target.encode([begin], translator.languages[1])
-            best, tokens = log_probs_after([START, *ids]).exp().topk(4)
-            likely = zip(tokens.tolist(), best.tolist(), strict=True)
-            rows.append((begin, *(f"{of_target.words[n]} {p:.2f}" for n, p in likely)))
-        found = search_one(log_probs_after, 15, beam=16, alpha=0.6)
-    caption = f"A beam of 16 writes: {of_target.decode(found)}"
-    return table(rows, ["after", "first", "second", "third", "fourth"], caption)
+        for ids in encoded:
+            ends = range(len(begun), len(ids))
+            logp = sum(log_probs_after([START, *ids[:n]])[ids[n]].item() for n in ends)
+            found.append(math.exp(logp))
+        return *found, of_target.decode(search_one(log_probs_after, 15, beam, alpha=0.6))
+
+
+@example
+def roads_to_a_verb():
+    sentence = "Ein kleines Mädchen hebt einen roten Ball auf."
+    row = roads_and_end(translator_at_hand(), sentence, beam=16)
+    return table([row], [*ROADS, "a beam of 16 writes"], "After A little girl")
 
 
 # %% [markdown]
-# It cannot. Three roads lead to *pick*: *picks* with 0.10, *picking* with 0.12, and *is picking* with
-# $0.24 \cdot 0.26 = 0.06$. Together they have 0.28, and *raise*, on two roads, $0.28 + 0.24 \cdot 0.08
-# = 0.30$. But a search for the likeliest sentence does not add up sentences that mean the same, and one
-# by one each of the three loses to *raises*, even in a beam of sixteen. The fault is not the search's.
-# What *auf* has to do with it, [Part 9](#auf) finds out.
+# It cannot. The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30. But
+# a search for the likeliest sentence does not add up sentences that mean the same, and one by one each
+# of the three loses to *raises*. The fault is the model's, not the search's. What *auf* has to do with
+# it, [Part 9](#auf) finds out.
 #
 # How wide should a beam be? This is [BLEU](#bleu), a score from 0 to 100 that Part 8 explains, on
 # the validation split, for the published model with another seed:
@@ -4294,7 +4295,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 
 
 # %% [markdown]
-# BLEU on the validation split, after the last epoch and with the mean:
+# Does it help? This is BLEU on the validation split:
 #
 # <!-- results: averaging -->
 #
@@ -4330,7 +4331,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # How good is it? Take five German captions, every two hundredth of a test set that no model of ours
 # has seen in training. Beside them stand a human's translation and that of the model in `pretrained/`,
-# which has four million weights and learnt from 29,000 pairs of captions.
+# which has four million weights and has learnt from 29,000 pairs of captions.
 
 
 # %% tags=["hide-input"]
@@ -4350,9 +4351,9 @@ def five_test_sentences():
 # %% [markdown]
 # *Soccer* for *football* is an error only if you are British. But a young man slides *on a pink
 # railing over a pink railing*, images are *frameed*, and a happy woman in a *Coffeek* prepares a
-# *wife*. Had we begun a hundred captions earlier, you would be looking at a flawless dog with a
-# purple Frisbee, and think better of the model. Five captions decide nothing, and nobody reads a
-# thousand after every change. We need a number.
+# *wife*. Had we begun a hundred captions earlier, you would see a flawless dog with a purple Frisbee,
+# and think better of the model. And nobody reads a thousand captions after every change. We need a
+# number.
 #
 # <a id="bleu"></a>
 # ## BLEU
@@ -4380,9 +4381,10 @@ def five_test_sentences():
 # therefore gives *frameed* some credit ([Popović, 2015](https://aclanthology.org/W15-3049/)).
 #
 # Choose what scores best on a test set, and its score there will be too good. We choose on the
-# validation split, and score each test set once for each model and setting that we report. On the
-# validation split, these are the demonstration of [Part 6](#demonstration) and the published model.
-# Since it was picked there, of three seeds, its score is flattered. **Cost: less than a minute.**
+# validation split, and score each test set once for each model and setting that we report. The next
+# cell scores the demonstration of [Part 6](#demonstration) and the published model on the validation
+# split, where the latter is flattered, having been picked there among three seeds. **Cost: less than a
+# minute.**
 
 
 # %% tags=["hide-input"]
@@ -4532,7 +4534,7 @@ def what_this_page_was_made_from():
 # result.
 #
 # <a id="sceptic"></a>
-# Where do the intervals come from, and how much do single runs say? Ask with the sceptic.
+# Where do the intervals come from, and what can a single run tell?
 #
 # <details><summary>What a sceptic asks</summary>
 #
@@ -4575,15 +4577,15 @@ def what_this_page_was_made_from():
 # At home, four million parameters reach the BLEU, though not the chrF, of a model by the team that was
 # ranked first at WMT 2019 ([Ng et al., 2019](https://arxiv.org/abs/1907.06616)). On test 2017, whose
 # photographs were gathered later ([Elliott et al., 2017](https://aclanthology.org/W17-4718/)), they are
-# more than six points behind it, and two behind OPUS-MT. Presumably our model has learnt the habits of
-# one collection, and elsewhere meets words that it has never seen.
+# more than six points behind it, and more than two behind OPUS-MT. Presumably our model has learnt the
+# habits of one collection, and elsewhere meets words that it has never seen.
 #
 # <a id="paper-results"></a>
 # ## What the paper found
 #
 # The paper tests on newstest2014. Four rows of its table tell the story: the best ensembles of the
-# time, in which several models vote, and the two Transformers, for which it gives the operations of
-# training once.
+# time, in which several models vote, and the two Transformers, for which the paper gives one number of
+# training operations.
 #
 # | System | English to German | English to French | Training, German | Training, French |
 # | --- | ---: | ---: | ---: | ---: |
@@ -4638,14 +4640,14 @@ def what_this_page_was_made_from():
 #
 # <!-- end of results: cost -->
 #
-# The first number of the last column is $9.5 \cdot 10^{17} / (2.11 \cdot 10^{11} \cdot 86{,}400
-# \text{ s a day})$, more than seven weeks. The paper's own operations are two to four times as many,
-# because they are estimates of another kind: hours, times eight GPUs, times the 9.5 TFLOP/s that each
-# was assumed to sustain. (§6.1, footnote 5)
+# A day has 86,400 seconds, so the base model takes $9.5 \cdot 10^{17} / (2.11 \cdot 10^{11} \cdot
+# 86{,}400) = 52$ days. The paper's own operations are two to four times as many, because they are
+# estimates of another kind: hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to
+# sustain. (§6.1, footnote 5)
 #
 # This Part in short: our Transformer reaches 42 BLEU on captions from its own collection and 39 on
-# others. Of the devices of Part 7, subwords and a beam gain in every run on both test sets; what the
-# others gain, three seeds cannot tell.
+# others. Of the devices of Part 7, subwords and a beam gain in every run, on both test sets. What
+# averaging and the length penalty gain, if anything, three seeds cannot tell.
 #
 # <a id="try-results"></a>
 # ## Try it
@@ -4907,7 +4909,8 @@ def without_head(attn: MultiHeadedAttention, head: int):
 # %% [markdown]
 # Perplexity on the reference translations is 4.3 with all heads. The table says by how much it
 # rises, on average over five samples of 200 validation sentences, if we remove one head of a layer,
-# all but the one that does best alone, or all. Brackets: it rises in some samples and falls in others.
+# all but the one that does best alone, or all. In brackets, it rises in some samples and falls in
+# others.
 #
 # <!-- results: heads -->
 #
@@ -5112,20 +5115,13 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, words: Seque
     return targets[1], [a, *(swapped(a, b, where) for where in (at_verb, at_word, the_rest)), b]
 
 
-def written_from(translator: Translator, memory: Tensor) -> str:
-    """What a beam of four writes, given a memory (1, S, D)."""
-    with evaluating(translator.model):
-        log_probs_after = log_probs_given(translator.model, memory, None)
-        found = search_one(log_probs_after, memory.size(1) + 5, beam=4, alpha=0.6)
-    return translator.vocabularies[1].decode(found)
-
-
 def table_of_swap(verb: str, frame: str, words: Sequence[str]):
     """How probable B's translation is by five memories, and what they make the model write.
 
     words[0] makes frame sentence A, words[1] makes it B.
     """
     translator = translator_at_hand()
+    model, of_target = translator.model, translator.vocabularies[1]
     try:
         target, memories = memories_of_pair(translator, verb, frame, words)
     except ValueError as error:  # a weaker model may translate both alike
@@ -5133,9 +5129,12 @@ def table_of_swap(verb: str, frame: str, words: Sequence[str]):
     names = ("A", f"A, {verb} of B", f"A, {words[1]} of B", "A, the rest of B", "B")
     rows = []
     for name, memory in zip(names, memories, strict=True):
-        p = log_probabilities(translator.model, memory, target).exp().tolist()
-        rows.append((name, *p, written_from(translator, memory)))
-    tokens = names_of(translator.vocabularies[1], target[0, 1:])
+        p = log_probabilities(model, memory, target).exp().tolist()
+        with evaluating(model):
+            log_probs_after = log_probs_given(model, memory, None)
+            written = search_one(log_probs_after, memory.size(1) + 5, beam=4, alpha=0.6)
+        rows.append((name, *p, of_target.decode(written)))
+    tokens = names_of(of_target, target[0, 1:])
     caption = f"A: {frame.format(words[0])} B: {frame.format(words[1])}"
     return table(rows, ["memory of", *tokens, "the beam writes"], caption)
 
@@ -5168,11 +5167,11 @@ def sieht_zu_or_sieht_an():
 
 
 # %% [markdown]
-# From A's memory the model writes *watches*, and would go on with *looking* after *A man is* with
-# probability 0.28. B's vector at *sieht* makes that 0.81, as much as B's whole memory does, though the
-# vector of the particle still says *zu*; the word *at* hardly notices. With B's particle instead it is
-# the other way round: *at* rises from 0.29 to 0.80, and *looking* stays where it was, so the model
-# still writes *watches*. All the remaining vectors change nothing.
+# From A's memory the model writes *watches*. After *A man is* it would go on with *looking* with
+# probability 0.28. B's vector at *sieht* raises *is* and *looking*, the latter to 0.81, as much as B's
+# whole memory does, though the vector of the particle still says *zu*; the word *at* hardly notices.
+# With B's particle instead it is the other way round: *at* rises from 0.29 to 0.80, and *looking* stays
+# where it was, so the model still writes *watches*. The remaining vectors change nothing.
 #
 # Does the rule hold in other sentences? Here are four more pairs, with those tokens of B's
 # translation that B's memory makes likelier by at least 0.1.
@@ -5216,31 +5215,16 @@ def four_more_pairs():
 #
 # If the rule held for *hebt*, the encoder would carry *auf* to it, and *picks* would be read there.
 # The experiment is short. Exchange *auf* for other particles, or leave it out, and see how likely the
-# roads of [Part 7](#beam-search) to *raise* and to *pick* become after *A little girl*:
+# roads of [Part 7](#beam-search) to *raise* and to *pick* become:
 
 
-# %% tags=["hide-input"]
-ROADS = ("rais", "is rais", "pick", "picking", "is picking")
-
-
-def probability_of(translator: Translator, memory: Tensor, begun: str, road: str) -> float:
-    """How likely a translation that has begun goes on like that, given a memory (1, S, D)."""
-    encoded = translator.vocabularies[1].encode([begun, f"{begun} {road}"], translator.languages[1])
-    written = torch.tensor([[START, *encoded[1]]], device=memory.device)
-    log_p = log_probabilities(translator.model, memory, written)
-    return log_p[len(encoded[0]) :].sum().exp().item()
-
-
+# %%
 @example
 def other_ends_of_the_sentence():
-    translator = translator_at_hand()
     rows = []
     for end in (" auf", " hoch", " an", " heraus", ""):
-        batch = source_batch(translator, [f"Ein kleines Mädchen hebt einen roten Ball{end}."])
-        with evaluating(translator.model):
-            memory = translator.model.encode(batch.src, batch.src_mask)
-        p = [probability_of(translator, memory, "A little girl", road) for road in ROADS]
-        rows.append((f"…{end}.", *p, written_from(translator, memory)))
+        sentence = f"Ein kleines Mädchen hebt einen roten Ball{end}."
+        rows.append((f"…{end}.", *roads_and_end(translator_at_hand(), sentence, beam=4)))
     return table(rows, ["ends in", *ROADS, "the beam writes"], "After A little girl")
 
 
@@ -5248,9 +5232,9 @@ def other_ends_of_the_sentence():
 # Cut *auf* off, and little happens. The sentence is no longer complete, *rais* falls from 0.28 to
 # 0.23, and the model writes *A little girl raises a red ball* all the same, as it does for *hoch*
 # and *an*, which make other verbs. Above all, the three roads to *pick*, which would be right for
-# *auf*, together have 0.28 with it and 0.31 without. **Whatever *auf* changes at the verb, it does not make it
-# *pick*.** For this sentence the first of our two stories is nearly true, and the more beautiful one
-# is not.
+# *auf*, together have 0.28 with it and 0.30 without. **Whatever *auf* changes at the verb, it does not
+# make it *pick*.** For this sentence the first of our two stories is nearly true, and the more
+# beautiful one is not.
 #
 # Only *heraus* (out of something) shows in the translation. Does it reach the verb? We swap again, with
 # *auf* in A and *heraus* in B:
@@ -5264,8 +5248,9 @@ def auf_or_heraus():
 
 
 # %% [markdown]
-# It does not. With B's vector at *hebt* the model still writes *raises a red ball*, and *pick* stays
-# near 0.1. *Out* comes with the vector of *heraus* alone, so one half of our rule holds for *hebt*, too.
+# It does not. With B's vector at *hebt* the model still writes *raises a red ball*, and *pick* rises
+# from 0.10 to no more than 0.12. *Out* comes with the vector of *heraus* alone. One half of our rule
+# holds for *hebt*, too: the English particle reads the German one.
 #
 # Why does *sieht* get its particle and *hebt* does not? Let us ask what there was to learn from. We
 # look for particles at the end of a clause, and count a caption under the first of six English
@@ -5953,7 +5938,6 @@ def train_with_a_part_of_your_own():
 # | [BLEU](#bleu) | score from 0 to 100: how many runs of words a translation shares with a human's |
 # | [cache](#cached-decoding), KV cache | keys and values of earlier positions, kept for the next steps |
 # | [checkpoint](#checkpoints) | saved weights, or all that a run needs to resume |
-# | [chrF](#bleu) | score from 0 to 100: how many runs of characters a translation shares with a human's |
 # | [cross-attention](#three-uses) | queries from the target, keys and values from the memory |
 # | [cross-entropy](#label-smoothing) | $-\log p$ of the right token; with a smoothed target, a weighted mean over all tokens |
 # | [decoder-only](#language-model) | a language model without encoder and cross-attention, such as GPT |
@@ -5963,7 +5947,6 @@ def train_with_a_part_of_your_own():
 # | [generator](#generator) | last linear map and softmax: from states to probabilities |
 # | [greedy decoding](#greedy-decoding) | always taking the most likely next token |
 # | [head](#multi-head-attention) | one of several attentions side by side, with its own projections |
-# | [held-out](#evaluation) | never used in training: validation data to choose by, test data to score once |
 # | [label smoothing](#label-smoothing) | training towards a probability a little below one |
 # | [logit lens](#logit-lens) | reading a prediction from a state between two layers |
 # | [logits](#generator) | scores of all tokens before the softmax |
@@ -5973,12 +5956,10 @@ def train_with_a_part_of_your_own():
 # | [padding](#batches) | tokens that fill short sentences up to the length of their batch |
 # | [perplexity](#evaluation) | how many equally likely tokens the model seems to choose among |
 # | [pre-norm, post-norm](#layer-norm) | the norm before the sub-layer, or after the sum |
-# | [projection](#three-matrices) | a learnt linear map, such as from vectors to queries |
 # | [query, key, value](#three-matrices) | what a word looks for, can be found by, and passes on |
 # | [residual connection](#residual) | adding a sub-layer's output to its input |
 # | [residual stream](#residual) | the running sum that every sub-layer reads and adds to |
 # | [softmax](#one-sentence) | turns scores into probabilities: $e^{s_i} / \sum_j e^{s_j}$ |
-# | [sub-layer](#residual) | attention or feed-forward network inside a layer |
 # | [subword](#byte-pairs) | a word or a piece of one, found by byte-pair encoding |
 # | [teacher forcing](#teacher-forcing) | training with the true tokens as the decoder's input |
 # | [temperature](#sampling) | what log-probabilities are divided by before a token is drawn |
