@@ -3532,7 +3532,7 @@ def translate(
 # <a id="byte-pairs"></a>
 # ## Subwords
 #
-# Spell words in letters, and none is unknown, but sentences become several times as long.
+# Spelt in letters, no word is unknown, but sentences become several times as long.
 # **Byte-pair encoding** ([Sennrich et al., 2016](https://arxiv.org/abs/1508.07909)) begins with
 # letters and lets those grow together that often stand side by side. Take four words, with the
 # number of times that each occurs (`▁` stands for the space in front). Which two letters are
@@ -3689,7 +3689,7 @@ def cut_a_text():
 # translate(translator, ["Ein Hund rennt durch den Park."])
 # ```
 #
-# Let each text be one sentence, because the model has hardly ever seen two together and tends to drop
+# Each text should be one sentence, because the model has hardly ever seen two together and tends to drop
 # one. `translate` decodes greedily, unless you add `decode=beam_search`, the search that follows.
 
 
@@ -3906,8 +3906,8 @@ def what_the_finished_model_says():
 # The whole tree of a real language cannot be searched, since 5,000 tokens already make 25 million
 # beginnings of two. **Beam search** keeps a handful of beginnings, called *hypotheses*. Each step
 # extends every unfinished one by every token of the vocabulary, and again keeps the best. The paper
-# keeps four, and stops early when it can. (§6.1) In the ten lines of one step, a hypothesis is a pair:
-# a log-probability, and ids from the start token on.
+# keeps four, and stops early when it can. (§6.1) One step takes ten lines, in which a hypothesis is a
+# pair: a log-probability, and ids from the start token on.
 
 
 # %%
@@ -4306,12 +4306,12 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # <!-- end of results: averaging -->
 #
-# The mean loses two tenths when we decode greedily and gains two with a beam, which is to say nothing.
+# Not that we could tell: the mean loses two tenths when we decode greedily, and gains two with a beam.
 # Our learning rate falls to zero in a straight line, and a model that has come to rest probably has no
 # noise left to average away.
 #
 # **You can now** load a translator in one line and train one whose vocabulary has no holes; you know
-# what a beam finds and what it cannot, and why a cache makes it fast. Part 8 tells what it is worth.
+# what a beam finds and what it cannot, and why a cache makes it fast. Part 8 measures its worth.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -4500,8 +4500,8 @@ def what_this_page_was_made_from():
 # learnt by heart. The dropout that looks best in a short run need not be the best in a long one.
 #
 # **Half the batch** scores 1.5 more, which may be luck, or due to twice the updates at a lower peak of
-# the learning rate. From there to the recipe, with four times the epochs and more dropout, the stride
-# is long enough, 3.6.
+# the learning rate. The recipe, with four times the epochs and more dropout, scores another 3.6 more,
+# which is enough to count.
 #
 # <a id="step-by-step"></a>
 # ## What each step is worth
@@ -4530,7 +4530,7 @@ def what_this_page_was_made_from():
 # on both test sets, though dropout and size differ as well, and a **beam** improves each of the three
 # models on both. With one matrix, too, all three runs score above those without, but one of its
 # intervals includes zero, and dropout was chosen in its favour. Averaging and another $\alpha$ change
-# nothing that we could tell from chance; if you prefer the paper's 0.6, read the row above as our
+# nothing that we could tell from chance; if you prefer the paper's 0.6, take the row of averaging as our
 # result.
 #
 # <a id="sceptic"></a>
@@ -4600,11 +4600,13 @@ def what_this_page_was_made_from():
 # single models. (§6.1, Table 2)
 #
 # What matters in the model? Each row of the paper's *ablation* changes one thing in the base model,
-# which scores 25.8 on newstest2013. Its own value stands before the arrow; new values follow, with
-# what they gain, by one score each. Too few layers, too small a width and no dropout cost most; learnt
+# which scores 25.8 on newstest2013. Too few layers, too small a width and no dropout cost most; learnt
 # positions do as well as sinusoids. (§6.2, Table 3)
 #
 # <details><summary>The rows of the ablation</summary>
+#
+# The base model's value stands before the arrow. New values follow, with what they gain, each by a
+# single score:
 #
 # | changed | change in BLEU |
 # | --- | --- |
@@ -4909,8 +4911,8 @@ def without_head(attn: MultiHeadedAttention, head: int):
 # %% [markdown]
 # Perplexity on the reference translations is 4.3 with all heads. The table says by how much it
 # rises, on average over five samples of 200 validation sentences, if we remove one head of a layer,
-# all but the one that does best alone, or all. In brackets, it rises in some samples and falls in
-# others.
+# all but the one that does best alone, or all. Where the number is in brackets, it falls in some
+# samples.
 #
 # <!-- results: heads -->
 #
@@ -5072,8 +5074,8 @@ def without_their_memories():
 # Back to *auf*, and to operations on single vectors. The first one has an outcome that you can
 # predict. We encode our caption, A, and another in which the ball is blue, B. Then we replace
 # vectors of A's memory by B's at the same places: that of *hebt*, that of the colour, or all the
-# others. What does the decoder make of it? In each row stands how probable it finds B's translation,
-# token by token, and then what it writes itself.
+# others. What does the decoder make of it? Each row gives the probability of B's translation, token by
+# token, and then what the model writes itself.
 
 
 # %%
@@ -5153,7 +5155,7 @@ def red_becomes_blue():
 # decoder read the colour elsewhere, this vector would have changed nothing.
 #
 # Now the two halves of a verb. *Sieht … zu* means *watches*, and *sieht … an* means *looks at*, so
-# the particle decides about two English words, the verb and *at*. We state the rule first, and test
+# the particle decides two English words, the verb and *at*. We state the rule first, and test
 # it on A with *zu* and B with *an*:
 #
 # > The English particle reads the German particle. The English verb reads the German verb, to which
@@ -5893,10 +5895,10 @@ def train_with_a_part_of_your_own():
 # find it. If it learns to copy but not to translate, print a batch of your data, turn its ids back
 # into words, and read it.
 #
-# Ten mistakes spoil copies in [Part 4](#planted-faults). Where text, padding or a beam is involved,
-# mistakes are quieter. We planted thirteen in two translators, the demonstration of [Part
-# 6](#demonstration) (three seeds, greedy decoding) and the model in `pretrained/` (one run, a beam of
-# four, α = 0.6). This is their BLEU on the validation split:
+# [Part 4](#planted-faults) has planted ten mistakes in a model that copies. Where text, padding or a
+# beam is involved, mistakes are quieter. So we planted thirteen in two translators, the demonstration of
+# [Part 6](#demonstration) (three seeds, greedy decoding) and the model in `pretrained/` (one run, a beam
+# of four, α = 0.6). This is their BLEU on the validation split:
 #
 # <!-- results: planted-bleu -->
 #
