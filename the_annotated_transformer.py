@@ -2883,7 +2883,7 @@ published("length-cost")
 # # Part 6. Real data
 #
 # Two minutes from now, a model that has never been told a rule of German will translate German. All
-# it gets is 29,000 captions of photographs with their translations, and the loop of [Part
+# it gets is some 19,000 captions of photographs with their translations, and the loop of [Part
 # 3](#loop). This is what it wrote when we trained it:
 #
 # > *Ein Hund rennt durch den Park.* — A dog runs through the park.
@@ -3153,6 +3153,7 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
     return Vocabulary(tuple(Vocab(counts, min_freq=min_freq, specials=list(SPECIALS)).itos))
 
 
+# %% tags=["hide-input"]
 def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabulary]:
     """Vocabularies of both languages, from the training split."""
     vocabularies = []
@@ -3168,6 +3169,7 @@ def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
     return learn_words(corpus_at_hand())
 
 
+# %%
 @example
 def a_sentence_as_numbers():
     of_german, _ = words_at_hand()
@@ -4709,7 +4711,7 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
     return {kind: torch.stack([attn.attn for attn in layers], dim=1) for kind, layers in kinds}
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def where_the_verb_looks():
     translator = translator_at_hand()
@@ -4965,6 +4967,7 @@ def logit_lens(model: EncoderDecoder, batch: Batch) -> Tensor:
         return model.generator(model.decoder.norm(torch.stack(stream)))
 
 
+# %% tags=["hide-input"]
 @example
 def predictions_by_layer():
     translator = translator_at_hand()
