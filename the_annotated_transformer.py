@@ -2782,18 +2782,17 @@ published("length-cost")
 # # Part 6. Real data
 #
 # Two minutes from now, a model that has never been told a rule of German will translate German. All
-# it gets is 29,000 captions of photographs with their translations, and the loop of [Part
+# it gets is some 19,000 captions of photographs with their translations, and the loop of [Part
 # 3](#loop). This is what it wrote when we trained it:
 #
 # > *Ein Hund rennt durch den Park.* — A dog runs through the park.
 # >
 # > *Zwei Frauen lachen, weil ein Kind tanzt.* — Two women laughing while wearing a child dancing.
 #
-# The dog is perfect; dogs are what people photograph. In the second sentence the women, who *laugh
-# because a child dances*, are wearing the child, since *weil* (because) has not been understood. And
-# *Ein Xylophonist spielt* (a xylophonist plays) comes back with holes, as *A `<unk>` plays a
-# `<unk>`*: no caption mentions a *Xylophonist*, so the model reads `<unk>`, for *unknown*, and writes
-# what it has read.
+# The dog is perfect; dogs are what people photograph. The women, who *laugh because a child dances*,
+# are wearing the child, since the model has not understood *weil* (because). And *Ein Xylophonist
+# spielt* (a xylophonist plays) comes back with holes, as *A `<unk>` plays a `<unk>`*: no caption
+# mentions a *Xylophonist*, so the model reads `<unk>`, for *unknown*, and writes what it has read.
 #
 # This Part builds that model, and [Part 7](#recipe) one that leaves no holes.
 #
@@ -2802,13 +2801,13 @@ published("length-cost")
 #
 # The paper learns from 4.5 million pairs of English and German sentences. (§5.1) We take Multi30k
 # ([Elliott et al., 2016](https://arxiv.org/abs/1605.00459)), which is small enough for a laptop and
-# yet real text, with compounds, verbs at the end of the clause, and spelling mistakes. We translate
-# into English, so that everybody who reads this page can judge the result.
+# yet real, with compounds, verbs at the end of the clause, and spelling mistakes. We translate into
+# English, so that everybody who reads this page can judge the result.
 #
 # A corpus comes in *splits*: one to train on (here 29,000 pairs), one for validation (1,014), and one
-# or more to test with at the very end (two of 1,000). A split is two files, in which line $n$ of one
+# or more to test with at the very end (two of 1,000). Each split is two files, and line $n$ of one
 # translates line $n$ of the other. The folded cell downloads them as a `Corpus`, in which
-# `splits["train"]` is a list of pairs; where there is no network, it makes up a few thousand captions.
+# `splits["train"]` is a list of pairs; without a network, it makes up a few thousand captions.
 
 # %% tags=["hide-input"]
 import collections
@@ -2945,9 +2944,9 @@ def corpus_at_hand() -> Corpus:
 #
 # Cut a sentence at its spaces, and *Park* and *Park.* become two words that have nothing to do with
 # each other. A **tokenizer** cuts more carefully. We use spaCy's, whose rules know that a full stop
-# is a token and that the one in *Dr.* is not. If there was no space before a token it gets the mark
-# `‿`, from which the text can be put together again. Before all that, `clean` brings text to one
-# form: *ä*, for example, can be stored as one character or as two.
+# is a token of its own, except in *Dr.* A token that had no space before it gets the mark `‿`, so
+# that the text can be put together again. Before all that, `clean` brings text to one form: *ä*, for
+# example, can be stored as one character or as two.
 
 # %% tags=["hide-input"]
 JOIN = "‿"  # glued to the token before
@@ -3002,11 +3001,9 @@ def tokens_of_a_sentence():
 # ## Vocabularies
 #
 # Each language gets a **vocabulary**, a list of tokens in which the place of a token is its *id*.
-# Whatever is not in the list shares the id of `<unk>`, *unknown*. We count tokens, and torchtext
-# sorts them by frequency and drops those that occur only once. They are better dropped, because the
-# model then meets `<unk>` in training and learns what to do with it. (The library is no longer
-# developed. We take its release 0.6.0, the last in pure Python, since all later ones are compiled
-# for an older PyTorch, and of that release nothing but this `Vocab`.)
+# Whatever is not in the list shares the id of `<unk>`, *unknown*. We count tokens, and torchtext's
+# `Vocab` sorts them by frequency and drops those that occur only once, so that the model meets
+# `<unk>` in training and learns what to do with it. (Version 0.6.0 is the last in pure Python.)
 
 
 # %% tags=["hide-input"]
@@ -3055,6 +3052,7 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
     return Vocabulary(tuple(Vocab(counts, min_freq=min_freq, specials=list(SPECIALS)).itos))
 
 
+# %% tags=["hide-input"]
 def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabulary]:
     """Vocabularies of both languages, from the training split."""
     vocabularies = []
@@ -3070,6 +3068,7 @@ def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
     return learn_words(corpus_at_hand())
 
 
+# %%
 @example
 def a_sentence_as_numbers():
     of_german, _ = words_at_hand()
@@ -3097,14 +3096,14 @@ def what_the_vocabularies_miss():
 
 
 # %% [markdown]
-# Of the German tokens twice as many are unknown as of the English ones, because German has more
-# endings and joins words into compounds that nobody has written before.
+# German has twice the share of unknown tokens, because it has more endings than English and joins
+# words into compounds that nobody has written before.
 #
-# Pairs of sentences now become pairs of lists. A source ends in `</s>`. A target begins with `<s>`,
-# too, because the decoder needs something to read before it has written its first word.
+# Pairs of sentences now become pairs of lists. Both end in `</s>`, and a target also begins with
+# `<s>`, because the decoder needs something to read before it has written its first word.
 
 
-# %%
+# %% tags=["hide-input"]
 IdPair = tuple[list[int], list[int]]
 
 
@@ -3131,9 +3130,8 @@ def usable(pair: IdPair, max_len: int) -> bool:
 # Put 32 validation captions at random into each batch, and 43 per cent of what the model computes is
 # padding. `token_batches` makes about as many batches, with 3 per cent. It sorts first, so that
 # sentences of similar length share a batch, as they do in the paper. (§5.1) And it limits not the
-# number of sentences but the number of *positions*, sentences times the length of the longest, on
-# whichever side that is. Every batch costs about the same, and one surprisingly long sentence cannot
-# break the memory.
+# number of sentences but that of *positions*: sentences times the length of the longest, on either
+# side. Every batch then costs about the same, and one very long sentence cannot exhaust the memory.
 
 
 # %%
@@ -3159,6 +3157,7 @@ def token_batches(
     return batches
 
 
+# %% tags=["hide-input"]
 def pad_ids(sentences: Sequence[Sequence[int]]) -> Tensor:
     """Lists of ids -> one tensor (B, longest), padded at the end."""
     rows = [torch.as_tensor(ids, dtype=torch.long) for ids in sentences]
@@ -3189,9 +3188,10 @@ def create_dataloaders(
 # <a id="demonstration"></a>
 # ## Two minutes of training
 #
-# One layer in each stack, 128 wide, two passes over the captions of at most 16 tokens. Nothing below is
-# new: the loss, the optimizer and `run_epoch` come from Part 3. (A `Translator` keeps a model together
-# with its vocabularies; `move` puts a batch on the GPU.) **Cost: two minutes on an idle machine.**
+# A model with one layer in each stack, 128 wide, makes two passes over the captions of at most 16
+# tokens. Nothing below is new: the loss, the optimizer and `run_epoch` come from Part 3. (A
+# `Translator` keeps a model together with its vocabularies; `move` puts a batch on the GPU.) **Cost:
+# two minutes on an idle machine.**
 
 
 # %% tags=["hide-input"]
@@ -3233,9 +3233,20 @@ def move(batch: Batch, device: torch.device) -> Batch:
     return moved
 
 
+@functools.cache
+def ids_at_hand() -> tuple[list[IdPair], list[IdPair]]:
+    """The captions of this page as ids: the short ones of train, and all of val."""
+    corpus = corpus_at_hand()
+    splits = (corpus.pairs(split) for split in ("train", "val"))
+    train, val = (encode_pairs(each, words_at_hand(), corpus.languages) for each in splits)
+    return [pair for pair in train if usable(pair, 16)], val
+
+
 def table_of_training(model: nn.Module, history: list[tuple]):
     """A row for each epoch of `train_on_captions`."""
-    caption = f"{corpus_at_hand().name}, {count_parameters(model) / 1e6:.1f} M parameters"
+    corpus = corpus_at_hand()
+    pairs = f"{len(ids_at_hand()[0]):,} of {len(corpus.pairs('train')):,} pairs of {corpus.name}"
+    caption = f"{pairs}, {count_parameters(model) / 1e6:.1f} M parameters"
     return table(history, ["epoch", "training loss", "validation perplexity"], caption)
 
 
@@ -3243,15 +3254,10 @@ def table_of_training(model: nn.Module, history: list[tuple]):
 def train_on_captions(model: nn.Module) -> list[tuple]:
     """Train on the captions of this page; (epoch, loss, validation perplexity) of each epoch."""
     epochs = 1 if run_level() == "smoke" else 2
-    corpus = corpus_at_hand()
-    vocabularies = words_at_hand()
-    train_ids = encode_pairs(corpus.pairs("train"), vocabularies, corpus.languages)
-    val_ids = encode_pairs(corpus.pairs("val"), vocabularies, corpus.languages)
-    if corpus.name == "Multi30k":
-        train_ids = [pair for pair in train_ids if usable(pair, 16)]
+    train_ids, val_ids = ids_at_hand()
     device = choose_device()
     model.to(device)
-    criterion = LabelSmoothing(len(vocabularies[1]), PAD, smoothing=0.1)
+    criterion = LabelSmoothing(len(words_at_hand()[1]), PAD, smoothing=0.1)
     loss_compute = SimpleLossCompute(model.generator, criterion)
     optimizer, scheduler = make_optimizer(model, factor=1.0, warmup=300)
     history = []
@@ -3281,8 +3287,8 @@ def train_a_demonstration():
 # <a id="translate"></a>
 # ## Translating
 #
-# Encode, decode greedily, and turn the ids back into text. Since a model that repeats itself would
-# never stop, a translation may be at most 50 tokens longer than its source, as in the paper. (§6.1)
+# Encode, decode greedily, and turn the ids back into text. A translation may be at most 50 tokens
+# longer than its source, since a model that has begun to repeat itself would never stop. (§6.1)
 
 
 # %%
@@ -3319,24 +3325,17 @@ def what_the_demonstration_says():
 
 
 # %% [markdown]
-# Of the third sentence ours made *A little girl is swinging on a red ball on*, with *auf* as a
+# Of the third sentence our model made *A little girl is swinging on a red ball on*, with *auf* as a
 # preposition, twice. The last one might stand in a newspaper: hardly a word of it occurs in captions,
-# and hardly a word is left. If your model writes other words than ours did, nothing is wrong.
-# Processors round sums differently, and a training makes much of little.
+# and hardly a word is left. If your model writes other words than ours, nothing is wrong: processors
+# round sums differently, and training magnifies the difference. Three such models score [24 of
+# 100](#failures) in BLEU, which [Part 8](#bleu) explains; the model of Part 7 scores 43.5.
 #
-# For any number of sentences there is `translate`. It packs them into batches by token budget,
-# gives each its own limit, and puts the translations back in order.
+# `translate` takes any number of sentences. It packs them into batches by token budget, gives each
+# its own limit, and puts the translations back in order.
 
 
 # %% tags=["hide-input"]
-def translate_batch(translator: Translator, sentences: Sequence[str], decode: Callable) -> list:
-    """Translations of sentences that fit into memory together."""
-    batch = source_batch(translator, sentences)
-    limits = (batch.src_mask.sum(-1).squeeze(1) + LONGER).clamp(max=translator.max_len)
-    rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
-    return [translator.vocabularies[1].decode(row) for row in rows.tolist()]
-
-
 def translate(
     translator: Translator, sentences: Iterable[str], decode: Callable = greedy_decode
 ) -> list[str]:
@@ -3351,9 +3350,11 @@ def translate(
     translations = [""] * len(texts)
     for group in token_batches(lengths, 16_000):
         chosen = [numbers[n] for n in group]
-        written = translate_batch(translator, [texts[n] for n in chosen], decode)
-        for n, text in zip(chosen, written, strict=True):
-            translations[n] = text
+        batch = source_batch(translator, [texts[n] for n in chosen])
+        limits = (batch.src_mask.sum(-1).squeeze(1) + LONGER).clamp(max=translator.max_len)
+        rows = decode(translator.model, batch.src, batch.src_mask, limits, START)
+        for n, row in zip(chosen, rows.tolist(), strict=True):
+            translations[n] = translator.vocabularies[1].decode(row)
     written = iter(translations)
     return ["\n".join(itertools.islice(written, len(each))) for each in lines]
 
@@ -3362,10 +3363,10 @@ def translate(
 # <a id="own-corpus"></a>
 # ## Your own languages
 #
-# Nothing here depends on German, on English or on photographs. Put pairs of sentences into a folder,
-# two files a split, one sentence a line, plain or gzipped, so that line 7 of one file translates line 7
-# of the other. From French to English these are the files (without `test` there are no scores), and
-# the command that trains the better model of the next Part on them ([more](#make-it-your-own)):
+# Nothing here depends on German, on English or on photographs. Put your pairs into a folder, one
+# sentence a line, plain or gzipped, so that line 7 of one file translates line 7 of the other. These are
+# the files for French and English (without `test` there are no scores), and the command that trains
+# the better model of the next Part on them ([how to score it](#finished-run)):
 #
 # ```
 # my-corpus/train.fr   my-corpus/val.fr   my-corpus/test.fr
@@ -3375,7 +3376,7 @@ def translate(
 #     --d-model 256 --d-ff 1024 --h 4 --vocab-size 8000 --dropout 0.2 --epochs 20
 # ```
 #
-# Its sizes are those of the third row. On two CPU cores, with sentences as short as captions, expect:
+# These are the sizes of the third row. On two CPU cores, with sentences as short as captions, expect:
 #
 # | pairs | layers, width | subwords | dropout | epochs | hours (bold: measured) |
 # | ---: | --- | ---: | ---: | ---: | ---: |
@@ -3385,28 +3386,26 @@ def translate(
 # | 250,000 | 3, 256 | 8,000 | 0.1 | 10 | 9 |
 # | 1,000,000 | 4, 384 | 12,000 | 0.1 | 5 | 50 |
 #
-# Only the second row is measured; it is the model of Part 7. The hours of the others are estimates, in
-# proportion to pairs, epochs, parameters and length, and none is for a GPU. Their sizes are rules of
-# thumb: the less text, the smaller the model and the more dropout, and once validation perplexity
-# rises, more epochs are wasted. Feed-forward networks are four times as wide as the model, and heads
-# 64 wide. The learning rate follows from the width and the number of updates. `--factor` scales it
-# (by default up to 1.5), and a smaller one helps if training ends in NaN.
+# The second row is the model of Part 7; the other hours are in proportion to pairs, epochs, parameters
+# and length. The sizes are rules of thumb: the less text, the smaller the model and the more dropout,
+# with feed-forward networks four times as wide as the model, and heads 64 wide. Stop when validation
+# perplexity rises. If training ends in NaN, a smaller learning rate helps: `--factor`, at most 1.5 by
+# default, scales it. Languages written without spaces need nothing else: their subwords (Part 7) are
+# cut from whole clauses, and their BLEU counts characters.
 #
-# Pairs for hundreds of languages are collected by [OPUS](https://opus.nlpl.eu), much of it
-# subtitles and proceedings; [Tatoeba](https://tatoeba.org) has short sentences written for
-# learners, and the [WMT](https://www2.statmt.org/) competitions publish news, with test sets. Clean
-# what you find:
+# [OPUS](https://opus.nlpl.eu) collects pairs in hundreds of languages, [Tatoeba](https://tatoeba.org)
+# has short sentences for learners, and [WMT](https://www2.statmt.org/) publishes news with test sets.
+# Clean what you find:
 #
 # - Throw out duplicates *before* you split, or the test set will be part of the training; and pairs
-#   with an empty side, with two equal sides, with one side more than twice as long as the other, or in
-#   the wrong alphabet or language.
-# - Set 1,000 pairs aside for validation and 1,000 for testing, drawn at random, and by whole documents
-#   if you know them. Test on the kind of text that you want to translate.
+#   with an empty side, two equal sides, one side more than twice as long as the other, or text in
+#   another language.
+# - Set 1,000 pairs aside for validation and 1,000 for testing, at random, or better by whole
+#   documents. Test on the kind of text that you want to translate.
 # - Read a hundred pairs yourself. If line $n$ no longer translates line $n$, no model will tell you.
 #
-# You can now read a parallel corpus, turn it into batches that waste little, train a translator on
-# it, and say beforehand where it will fail: at words that it does not know, and at text unlike its
-# own.
+# **You can now** read a parallel corpus, pack it into batches that waste little, train a translator on
+# it, and say beforehand where it will fail: at words that it does not know, and at text unlike its own.
 #
 # <a id="try-data"></a>
 # ## Try it
@@ -3434,7 +3433,7 @@ def translate(
 # <a id="byte-pairs"></a>
 # ## Subwords
 #
-# Spell words in letters, and none is unknown, but sentences become several times as long.
+# Spelt in letters, no word is unknown, but sentences become several times as long.
 # **Byte-pair encoding** ([Sennrich et al., 2016](https://arxiv.org/abs/1508.07909)) begins with
 # letters and lets those grow together that often stand side by side. Take four words, with the
 # number of times that each occurs (`▁` stands for the space in front). Which two letters are
@@ -3460,9 +3459,8 @@ def pairs_of_four_words():
 
 
 # %% [markdown]
-# *e* and *s* meet nine times, six in *newest* and three in *widest*, and no other pair meets more
-# often. (*s* and *t* do so as well; the first one found wins.) We merge them into one subword,
-# count again, and go on:
+# *e* and *s* meet nine times, six in *newest* and three in *widest*; so do *s* and *t*, but the first
+# pair found wins. We merge the two into one subword, count again, and go on:
 
 
 # %%
@@ -3495,11 +3493,11 @@ def merges_of_four_words():
 
 # %% [markdown]
 # After two merges *est* is a subword, after five *▁low* is one. A new word is spelt in letters and
-# goes through the same merges in the same order, so that *lowest*, which was not among the four,
-# becomes *▁low* and *est*.
+# goes through the same merges in the same order: *lowest*, which was not among the four, becomes
+# *▁low* and *est*.
 #
-# For real text we let the library `tokenizers` do this, once for both languages together. The class
-# around it has the methods of `Vocabulary`, so that everything in Part 6 works with it.
+# For real text the library `tokenizers` does this, once for both languages together. The class around
+# it has the methods of `Vocabulary`, so that everything in Part 6 works with it.
 
 
 # %% tags=["hide-input"]
@@ -3567,8 +3565,7 @@ def cut_a_text():
 #
 # A small vocabulary makes long sentences of subwords that each occur often. A large one makes short
 # sentences, but many of its subwords are rare, and the output layer grows wide and slow. The paper
-# takes about 37,000 for two languages together. (§5.1) Our small corpus gets 5,000; [Part
-# 8](#choices) tries more.
+# takes about 37,000 for two languages together. (§5.1) Our small corpus gets 5,000.
 #
 # <a id="one-matrix"></a>
 # ## One matrix instead of three
@@ -3584,18 +3581,17 @@ def cut_a_text():
 # ## A finished model
 #
 # From here on we use a model with subwords and one matrix: three layers of width 192 in each stack,
-# three heads, 5,000 subwords. Its 32 epochs, in which the learning rate rose and then fell to zero in
-# straight lines, took nearly two hours on two CPU cores ([all settings](#settings)). Tables call it
-# *recipe-3*. It lies in `pretrained/` ([rounded to 8 bits](#model-files)), and two lines use it:
+# three heads, 5,000 subwords. Its 32 epochs took nearly two hours on two CPU cores ([all
+# settings](#settings)). It lies in `pretrained/` ([rounded to 8 bits](#model-files)), tables call it
+# *recipe-3*, and two lines use it:
 #
 # ```
 # translator = load_trained_model("pretrained")
 # translate(translator, ["Ein Hund rennt durch den Park."])
 # ```
 #
-# Let each text be one sentence, because the model has hardly ever seen two together and tends to
-# drop one. `translate` decodes greedily, unless you add `decode=beam_search`, the search that
-# follows. A model [of your own](#make-it-your-own) is loaded by the name of its folder.
+# Each text should be one sentence, because the model has hardly ever seen two together and tends to drop
+# one. `translate` decodes greedily, unless you add `decode=beam_search`, the search that follows.
 
 
 # %% tags=["hide-input"]
@@ -3746,8 +3742,20 @@ def translator_at_hand() -> Translator:
 
 
 # %% [markdown]
-# A part of your own gets a name in `PARTS`, and a function that makes it from the settings. This is a
-# file `mine.py` with another norm, and the command that trains a translator with it:
+# <a id="finished-run"></a>
+# The folder of a run [of your own](#own-corpus) is a model, too: `load_trained_model("runs/mine")`
+# loads it, and these commands train it further, score it and use it:
+#
+# ```
+# python the_annotated_transformer.py resume runs/mine --epochs 30
+# python the_annotated_transformer.py evaluate --model runs/mine
+# python the_annotated_transformer.py translate --model runs/mine "Un chien court."
+# ```
+#
+# <details><summary>A model with a part of your own</summary>
+#
+# A part gets a name in `PARTS`, and a function that makes it from the settings. This is a file
+# `mine.py` with another norm, and the command that trains a translator with it:
 #
 # ```
 # from the_annotated_transformer import PARTS, nn
@@ -3756,8 +3764,13 @@ def translator_at_hand() -> Translator:
 # python the_annotated_transformer.py train --parts mine.py --norm mine --folder runs/mine
 # ```
 #
-# `exchange(model, "norm", lambda: nn.RMSNorm(192))` does it to a model that you have, and [Part
-# 10](#own-part) writes an attention of its own.
+# The run stores the name of the part, but not its code. The other three commands therefore need
+# `--parts mine.py` as well, and Python an `import mine` before it loads the model. To change a model
+# that you have, call `exchange(model, "norm", lambda: nn.RMSNorm(192))`. All other weights stay, but the
+# new parts have learnt nothing, so train the model again before you trust it. (Of attentions, it
+# exchanges self-attention only; [Part 10](#own-part) writes one.)
+#
+# </details>
 #
 # <a id="model-at-hand"></a>
 # Here are the sentences of Part 6 once more, and the chimney sweep:
@@ -3775,9 +3788,8 @@ def what_the_finished_model_says():
 # %% [markdown]
 # The child is nobody's garment any more, and the girl raises the ball, although *auf* has left no
 # trace. *Xylophonist* has become *xylophone*: not the person, but no hole either. Newspapers remain
-# another world, now put together from pieces, and the president is a priest. Of the chimney sweep,
-# finally, the model makes a *horn*: `orn`, a piece of his that both languages share, has come through
-# untranslated.
+# another world, in which the president is a priest. And the chimney sweep becomes a *horn*: `orn`, a
+# piece of his that both languages share, has come through untranslated.
 #
 # <a id="beam-search"></a>
 # ## Beam search
@@ -3795,8 +3807,8 @@ def what_the_finished_model_says():
 # The whole tree of a real language cannot be searched, since 5,000 tokens already make 25 million
 # beginnings of two. **Beam search** keeps a handful of beginnings, called *hypotheses*. Each step
 # extends every unfinished one by every token of the vocabulary, and again keeps the best. The paper
-# keeps four, and stops early when it can. (§6.1) One step takes ten lines, in which a hypothesis is
-# a pair: a log-probability, and ids from the start token on.
+# keeps four, and stops early when it can. (§6.1) One step takes ten lines, in which a hypothesis is a
+# pair: a log-probability, and ids from the start token on.
 
 
 # %%
@@ -3816,9 +3828,9 @@ def grow(hypotheses: list, log_probs_after: Callable, beam: int) -> list:
 
 
 # %% [markdown]
-# A hypothesis that has ended keeps its place. All others are equally long, so log-probability ranks
-# them fairly. In the end it does not: each token costs something, and a long sentence would lose
-# for no other reason than being long. The paper divides by a **length penalty** ([Wu et al.,
+# A hypothesis that has ended keeps its place. The others are equally long, so log-probability ranks
+# them fairly. At the end it does not, because each token costs something, and a long sentence would
+# lose merely for being long. The paper divides by a **length penalty** ([Wu et al.,
 # 2016](https://arxiv.org/abs/1609.08144)) with $\alpha = 0.6$. (§6.1)
 #
 # $$\mathrm{score}(y) = \frac{\log p(y \mid x)}{\mathrm{lp}(y)}, \qquad
@@ -3848,16 +3860,20 @@ def search_one(log_probs_after, longest, beam, alpha) -> list[int]:
 
 
 # %% tags=["hide-input"]
-def log_probs_of(model: EncoderDecoder, src: Tensor, src_mask: Tensor) -> Callable:
-    """What a model says of the next token, for one source (1, S)."""
-    memory = model.encode(src, src_mask)
+def log_probs_given(model: EncoderDecoder, memory: Tensor, src_mask: Tensor | None) -> Callable:
+    """What a model says of the next token, given a memory (1, S, D)."""
 
     def log_probs_after(written: list[int]) -> Tensor:
-        causal = subsequent_mask(len(written), src.device)
-        states = model.decode(memory, src_mask, torch.tensor([written], device=src.device), causal)
+        tgt = torch.tensor([written], device=memory.device)
+        states = model.decode(memory, src_mask, tgt, subsequent_mask(len(written), tgt.device))
         return model.generator(states[0, -1])
 
     return log_probs_after
+
+
+def log_probs_of(model: EncoderDecoder, src: Tensor, src_mask: Tensor | None) -> Callable:
+    """What a model says of the next token, for one source (1, S)."""
+    return log_probs_given(model, model.encode(src, src_mask), src_mask)
 
 
 @example
@@ -3881,43 +3897,49 @@ def one_search():
 
 # %% [markdown]
 # <a id="figure-one-search"></a>
-# **Figure.** One search with a beam of three. What wins, *An artist is painting outside*, is only the
-# third of three after three steps, where a narrower beam would have dropped it.
+# **Figure.** One search with a beam of three. What wins, *An artist is painting outside*, is last of
+# the three after three steps, where a narrower beam would have dropped it.
 #
 # Greedy decoding begins with *A*, which is likelier, and ends at *A female performer is painting
-# outside*. The beam finds a sentence that is more probable. It is not a better one: *An artist*
-# loses *female*, and the best translation, *A female artist is painting outside*, comes third.
+# outside*. The beam finds a more probable sentence, but not a better one: *An artist* loses *female*,
+# and the best translation, *A female artist is painting outside*, comes third.
 #
-# Can a beam do something for *auf*, then? *Raises* is only half of what the girl does with her
-# ball. Let us ask the model what it would like to write after *A little girl*:
+# Can a beam help *auf*, then? *Raises* is only half of what the girl does with her ball. After *A
+# little girl*, these are the roads to *raise* (which begins with *rais*) and to *pick*:
 
 
-# %%
-@example
-def what_follows_a_little_girl():
-    translator = translator_at_hand()
-    batch = source_batch(translator, ["Ein kleines Mädchen hebt einen roten Ball auf."])
+# %% tags=["hide-input"]
+ROADS = ("rais", "is rais", "pick", "picking", "is picking")
+
+
+def roads_and_end(translator: Translator, sentence: str, beam: int) -> tuple:
+    """How likely each of ROADS is after *A little girl*, and what a beam writes."""
+    batch = source_batch(translator, [sentence])
     of_target = translator.vocabularies[1]
-    rows = []
+    texts = ["A little girl", *(f"A little girl {road}" for road in ROADS)]
+    begun, *encoded = of_target.encode(texts, translator.languages[1])
+    found = []
     with evaluating(translator.model):
         log_probs_after = log_probs_of(translator.model, batch.src, batch.src_mask)
-        for begin in ("A little girl", "A little girl is"):
-            [ids] = of_target.encode([begin], translator.languages[1])
-            best, tokens = log_probs_after([START, *ids]).exp().topk(4)
-            likely = zip(tokens.tolist(), best.tolist(), strict=True)
-            rows.append((begin, *(f"{of_target.words[n]} {p:.2f}" for n, p in likely)))
-        found = search_one(log_probs_after, 15, beam=16, alpha=0.6)
-    caption = f"A beam of 16 writes: {of_target.decode(found)}"
-    return table(rows, ["after", "first", "second", "third", "fourth"], caption)
+        for ids in encoded:
+            ends = range(len(begun), len(ids))
+            logp = sum(log_probs_after([START, *ids[:n]])[ids[n]].item() for n in ends)
+            found.append(math.exp(logp))
+        return *found, of_target.decode(search_one(log_probs_after, 15, beam, alpha=0.6))
+
+
+@example
+def roads_to_a_verb():
+    sentence = "Ein kleines Mädchen hebt einen roten Ball auf."
+    row = roads_and_end(translator_at_hand(), sentence, beam=16)
+    return table([row], [*ROADS, "a beam of 16 writes"], "After A little girl")
 
 
 # %% [markdown]
-# It cannot. Three roads lead to *pick*: *picks* with 0.10, *picking* with 0.12, and *is picking* with
-# $0.24 \cdot 0.26 = 0.06$. Together they have 0.28, and *raise*, on two roads, $0.28 + 0.24 \cdot 0.08
-# = 0.30$. But a search for the likeliest sentence does not add up sentences that mean the same. It
-# compares them one by one, and each of the three loses to *raises*, even in a beam of sixteen. So we
-# blame not the search but the model, which likes *raises* best. What *auf* has to do with it, [Part
-# 9](#auf) finds out.
+# It cannot. The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30. But
+# a search for the likeliest sentence does not add up sentences that mean the same, and one by one each
+# of the three loses to *raises*. The fault is the model's, not the search's. What *auf* has to do with
+# it, [Part 9](#auf) finds out.
 #
 # How wide should a beam be? This is [BLEU](#bleu), a score from 0 to 100 that Part 8 explains, on
 # the validation split, for the published model with another seed:
@@ -3933,13 +3955,10 @@ def what_follows_a_little_girl():
 #
 # <!-- end of results: beam -->
 #
-# Two hypotheses gain a point over one. More of them gain nothing, and a larger $\alpha$ a few
-# tenths, which may be chance. `beam_search` therefore has the paper's four and 0.6, with which this
-# page searches. Only the last step of [the table in Part 8](#step-by-step), and what is measured
-# like it, takes $\alpha = 1$. That is the best $\alpha$ in this sweep (43.36 against 43.20 for 0.6) if
-# none above 1 is allowed, and it was fixed before these models met a test set. For an earlier recipe
-# we had taken 1.4, the best here, too. We gave it up, because above 1 the divisor grows faster than
-# the text, and [repetition pays](#many-sentences).
+# Two hypotheses gain a point over one, and more of them nothing. A larger $\alpha$ gains a few tenths,
+# which may be chance, and above 1 the divisor grows faster than the text, so that [repetition
+# pays](#many-sentences). `beam_search` therefore has the paper's four and 0.6. Only the last step of
+# [the table in Part 8](#step-by-step), and what is compared with it, takes $\alpha = 1$.
 #
 # <a id="cached-decoding"></a>
 # ## Decoding with a cache
@@ -3947,8 +3966,7 @@ def what_follows_a_little_girl():
 # To write its hundredth token, `greedy_decode` sends a hundred positions through the decoder,
 # ninety-nine of which it has sent before. They come out as they did then, because the causal mask
 # hides from them whatever has been written since. It is enough to send the newest position, if
-# attention keeps the keys and values of all that came before. That is the **KV cache** of language
-# models:
+# attention keeps the keys and values of all earlier ones: the **KV cache** of language models.
 
 
 # %%
@@ -3974,8 +3992,8 @@ class CachedAttention(nn.Module):
 
 
 # %% [markdown]
-# For one sentence the rest is ten lines: put it into a copy of the decoder, and send one position
-# at a time.
+# For one sentence the rest is ten lines: put the cache into a copy of the decoder, and send one
+# position at a time.
 
 
 # %%
@@ -4009,14 +4027,13 @@ def seconds_for_a_hundred_tokens():
 
 
 # %% [markdown]
-# The gap grows with the length: without a cache each token costs more than the one before, whereas
-# with one they all cost nearly the same.
+# The gap grows with the length, because without a cache each token costs more than the one before.
 #
 # <a id="batch-of-beams"></a>
 # ## A cache for a beam
 #
-# In a beam the past of a hypothesis can change. In [Figure](#figure-beam) the child of the second
-# place, *The dog*, moves into the first. The rows of the cache must move, too, or *dog* would remember
+# In a beam the past of a hypothesis can change. In [Figure](#figure-beam), *The dog* grows from the
+# second place and moves into the first. The rows of the cache must move, too, or *dog* would remember
 # the wrong article. The folded cell reorders them after each step, and computes the keys and values of
 # the memory only once; its `beam_search` takes many sentences together ([how](#many-sentences)).
 
@@ -4075,32 +4092,23 @@ def keep_hypotheses(decoder: Decoder, rows: Tensor, sentences: Tensor | None = N
 
 
 @torch.no_grad()
-def cache_agrees(model: EncoderDecoder, steps_of_text: int = 32, tolerance: float = 1e-5) -> bool:
+def cache_agrees(model: EncoderDecoder, steps: int = 32, tolerance: float = 1e-5) -> bool:
     """Does a copy of a model, in float64, give the same states with a cache and without?"""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = copy.deepcopy(model).cpu().double().eval()
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
-        size = model.src_embed[0].lut.num_embeddings
-        src = torch.randint(PAD + 1, size, (2, min(7, steps_of_text)))
+        src = torch.randint(PAD + 1, model.src_embed[0].lut.num_embeddings, (2, min(7, steps)))
         src[1, (src.size(1) + 1) // 2 :] = PAD
-        src_mask = (src != PAD).unsqueeze(1)
-        memory = model.encode(src, src_mask)
-        decoder = with_cache(model.decoder, memory)
-        size = model.generator.proj.out_features
-        tgt = torch.randint(size, (6, 1))  # three hypotheses for each source
-        steps = memory.new_zeros(6, 0, memory.size(-1))
-        for _ in range(steps_of_text):
-            x = model.tgt_embed(tgt)[:, -1].view(2, 3, -1)
-            states = decoder(x, None, src_mask, None).view(6, 1, -1)
-            rows = torch.tensor([0, 0, 0, 3, 3, 3]) + torch.randint(3, (6,))
-            keep_hypotheses(decoder, rows)
-            steps = torch.cat([steps, states], dim=1)[rows]
-            tgt = torch.cat([tgt[rows], torch.randint(size, (6, 1))], dim=1)
-        memory, masks = (x.repeat_interleave(3, dim=0) for x in (memory, src_mask))
-        plain = model.decode(memory, masks, tgt[:, :-1], subsequent_mask(steps_of_text))
-    return bool((steps - plain).abs().max() <= tolerance * plain.abs().max())
+        tgt = torch.randint(model.generator.proj.out_features, (2, steps))
+    src_mask = (src != PAD).unsqueeze(1)
+    memory = model.encode(src, src_mask)
+    plain = model.decode(memory, src_mask, tgt, subsequent_mask(steps))
+    decoder = with_cache(model.decoder, memory)
+    newest = (model.tgt_embed(tgt[:, : n + 1])[:, -1:] for n in range(steps))  # (2, 1, D) each
+    cached = torch.cat([decoder(x, None, src_mask, None) for x in newest], dim=1)
+    return bool((cached - plain).abs().max() <= tolerance * plain.abs().max())
 
 
 def beam_search(model, src, src_mask, max_len, start_symbol=START, beam=4, alpha=0.6) -> Tensor:
@@ -4173,7 +4181,7 @@ def beam_search(model, src, src_mask, max_len, start_symbol=START, beam=4, alpha
 # Each update follows one small batch, so its direction is noisy. Late in training the weights
 # scatter around a good point, and their mean often lies closer to it than any of them. The paper
 # averages the last five checkpoints of its base model, written ten minutes apart, and the last
-# twenty of the big one. (§6.1)
+# twenty of the big one. (§6.1) We average the last six epochs.
 
 
 # %%
@@ -4188,24 +4196,23 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 
 
 # %% [markdown]
-# On the validation split, with a beam of four:
+# Does it help? This is BLEU on the validation split:
 #
 # <!-- results: averaging -->
 #
-# | mean of the last epochs | BLEU | perplexity |
-# | ---: | ---: | ---: |
-# | 1 | 43.0 | 4.20 |
-# | 3 | 43.1 | 4.20 |
-# | 6 | 43.2 | 4.19 |
+# | weights of | greedy, three seeds | beam of 4, one seed |
+# | --- | ---: | ---: |
+# | the last epoch | 42.6 (42.4–42.7) | 43.0 |
+# | the mean of the last 6 | 42.4 (42.1–42.9) | 43.2 |
 #
 # <!-- end of results: averaging -->
 #
-# With our learning rate, which fades to zero, it gains two tenths at most, and they may be chance.
-# A model that has come to rest probably has no noise left to average away.
+# Not that we could tell: the mean loses two tenths when we decode greedily, and gains two with a beam.
+# Our learning rate falls to zero in a straight line, and a model that has come to rest probably has no
+# noise left to average away.
 #
-# You can now load a translator in one line and train one whose vocabulary has no holes; you know
-# what a beam finds and what it cannot, and why a cache makes it fast. What all of it is worth in BLEU
-# is the subject of Part 8.
+# **You can now** load a translator in one line and train one whose vocabulary has no holes; you know
+# what a beam finds and what it cannot, and why a cache makes it fast. Part 8 measures its worth.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -4223,8 +4230,9 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <a id="results"></a>
 # # Part 8. Results
 #
-# How good is it? Here are five captions, every two hundredth of the first test set, which none of
-# our models has seen in training.
+# How good is it? Take five German captions, every two hundredth of a test set that no model of ours
+# has seen in training. Beside them stand a human's translation and that of the model in `pretrained/`,
+# which has four million weights and has learnt from 29,000 pairs of captions.
 
 
 # %% tags=["hide-input"]
@@ -4237,28 +4245,28 @@ def five_test_sentences():
     pairs = pairs[len(pairs) // 10 :: max(1, len(pairs) // 5)]
     written = translate(translator, [source for source, _ in pairs], beam_search)
     rows = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
-    caption = f"{corpus.name}, {split}; model {translator.name}"
-    return table(rows, ["source", "reference", "translation"], caption)
+    caption = f"{corpus.name}, {split}; model {translator.name}, beam of four"
+    return table(rows, ["source", "a human's translation", "the model's"], caption)
 
 
 # %% [markdown]
 # *Soccer* for *football* is an error only if you are British. But a young man slides *on a pink
 # railing over a pink railing*, images are *frameed*, and a happy woman in a *Coffeek* prepares a
-# *wife*. Had we begun a hundred captions earlier, you would be looking at a flawless dog with a
-# purple Frisbee, and think better of the model. Five captions do not decide how good it is, and
-# nobody reads a thousand after every change. We need a number.
+# *wife*. Had we begun a hundred captions earlier, you would see a flawless dog with a purple Frisbee,
+# and think better of the model. And nobody reads a thousand captions after every change. We need a
+# number.
 #
 # <a id="bleu"></a>
 # ## BLEU
 #
-# Compare with a human translator, the *reference*. Suppose it says *A man is throwing a log* and we
+# Compare with a human's translation, the *reference*. Suppose it says *A man is throwing a log* and we
 # write *A man is throwing a stone*. Of our six words five occur in the reference, of our five pairs
-# of neighbours four, of the triples three of four, of the runs of four words two of three. These
-# are the *precisions* $p_1$ to $p_4$ of *n-grams*, runs of $n$ words or punctuation marks. Their
-# product is $1/3$, its fourth root 0.76, and that is the score: 76 out of 100. One wrong word at
-# the end has cost 24 points; in the middle it would spoil more n-grams. As one could reach high
-# precisions by writing little, a *brevity penalty* punishes output that is shorter than the
-# references ($c$ words against $r$):
+# of neighbours four, of the four triples three, and of the three runs of four words two. These are
+# the *precisions* $p_1$ to $p_4$ of *n-grams*, runs of $n$ words or punctuation marks. Their product
+# is $1/3$, its fourth root 0.76, and that is the score: 76 out of 100. One wrong word at the end has
+# cost 24 points; in the middle it would spoil more n-grams. Since one could reach high precisions by
+# writing little, a *brevity penalty* punishes output that is shorter than the references ($c$ words
+# against $r$):
 #
 # $$\mathrm{BLEU} = 100 \cdot \min\bigl(1,\; e^{1 - r/c}\bigr) \cdot (p_1\, p_2\, p_3\, p_4)^{1/4}$$
 # <!-- code: corpus_bleu -->
@@ -4267,17 +4275,17 @@ def five_test_sentences():
 # sentences are added up before dividing ([Papineni et al.,
 # 2002](https://aclanthology.org/P02-1040/)). The paper reports its translations in BLEU. (§6.1)
 #
-# A score depends on case and on what counts as a word, and differs by points between tools. So we
-# leave that to [sacreBLEU](https://aclanthology.org/W18-6319/), which tokenizes by itself and signs
-# what it has done; all our scores have the signature
-# `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. An `<unk>` counts as one wrong word.
-# Beside BLEU we report **chrF**, which compares runs of one to six characters and therefore gives
-# *frameed* some credit ([Popović, 2015](https://aclanthology.org/W15-3049/)).
+# A score depends on case and on what counts as a word, and tools differ by points. We leave both to
+# [sacreBLEU](https://aclanthology.org/W18-6319/), which signs what it has done: all our scores have
+# the signature `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`. An `<unk>` counts as one
+# wrong word. Beside BLEU we report **chrF**, which compares runs of one to six characters and
+# therefore gives *frameed* some credit ([Popović, 2015](https://aclanthology.org/W15-3049/)).
 #
 # Choose what scores best on a test set, and its score there will be too good. We choose on the
-# validation split, and score each test set once for each model and setting that we report. Here is
-# the published model on the validation split, with the paper's beam of four and $\alpha = 0.6$; as
-# it was picked there, of three seeds, this score is flattered. **Cost: less than a minute.**
+# validation split, and score each test set once for each model and setting that we report. The next
+# cell scores the demonstration of [Part 6](#demonstration) and the published model on the validation
+# split, where the latter is flattered, having been picked there among three seeds. **Cost: less than a
+# minute.**
 
 
 # %% tags=["hide-input"]
@@ -4346,12 +4354,16 @@ def score(
 
 @example
 def scores_of_the_model_at_hand():
-    translator = translator_at_hand()
     corpus = corpus_at_hand()
-    _, scores = score(translator, corpus.pairs("val"))
-    caption = f"{translator.name}, {corpus.name}, validation split, {scores['signature']}"
-    columns = ["BLEU", "chrF", "perplexity"]
-    return table([[scores[column] for column in columns]], columns, caption)
+    rows = []
+    for translator, decode, search in (
+        (trained("train_a_demonstration"), greedy_decode, "greedy"),
+        (translator_at_hand(), beam_search, "beam of 4, α = 0.6"),
+    ):
+        _, scores = score(translator, corpus.pairs("val"), decode)
+        rows.append((translator.name, search, scores["BLEU"], scores["chrF"]))
+    caption = f"{corpus.name}, validation split, {scores['signature']}"
+    return table(rows, ["model", "search", "BLEU", "chrF"], caption)
 
 
 # %% tags=["hide-input"]
@@ -4367,8 +4379,8 @@ def what_this_page_was_made_from():
 #
 # What matters most is not in the paper's figure: how long we train, with how much dropout, in how
 # large batches. These are our trials on the validation split, decoded greedily after the last
-# epoch. They have one seed each, and two such scores should differ by [about two points](#sceptic)
-# before anybody believes in a difference, so look at the long strides only.
+# epoch. They have one seed each, so do not believe in a difference of less than [about two
+# points](#sceptic).
 #
 # <!-- results: choices -->
 #
@@ -4377,41 +4389,36 @@ def what_this_page_was_made_from():
 # | 8 | baseline: 2,560 positions a batch, dropout 0.15 | 1,608 | 37.6 | 5.49 |
 # | 8 | baseline, dropout 0.25 | 1,608 | 35.4 | 6.05 |
 # | 8 | baseline, half the batch, so twice the updates | 3,216 | 39.1 | 5.21 |
-# | 8 | baseline, half the batch, and twice the subwords in a narrower model | 2,952 | 39.2 | 5.77 |
 # | 32 | the recipe: 1,280 positions a batch, dropout 0.25 | 12,864 | 42.7 | 4.20 |
 # | 32 | the recipe with dropout 0.1 | 12,864 | 40.6 | 5.00 |
 #
 # <!-- end of results: choices -->
 #
-# **Dropout and epochs** belong together. In eight epochs a dropout of 0.25 scores 2.2 less than
-# 0.15; in 32, it scores 2.1 more than 0.1. Between the two comparisons batches and warm-up differ
-# as well, but the last two runs, epoch by epoch, show the same within one schedule: with 0.1 the
-# model is ahead after 8 epochs, 37.0 to 35.7, level after 16, and behind after 24, 40.6 to 42.0.
-# Its perplexity is lowest at epoch 19, 4.76, and then climbs back to 5.00, as it does where a model
-# learns its 29,000 captions by heart. The dropout that looks best in a short run need not be the
-# best in a long one.
+# **Dropout and epochs** belong together. In eight epochs a dropout of 0.25 scores 2.2 less than 0.15;
+# in 32, it scores 2.1 more than 0.1. The last two runs show the turn within one schedule: with 0.1 the
+# model leads after 8 epochs by 37.0 to 35.7, is level after 16, and trails after 24 by 40.6 to 42.0.
+# Its perplexity is lowest at epoch 19, 4.76, and climbs back to 5.00, as happens where captions are
+# learnt by heart. The dropout that looks best in a short run need not be the best in a long one.
 #
-# **Half the batch** scores 1.5 more, which may be luck or due to twice as many updates at a lower
-# peak of the learning rate. From there to the recipe, with four times the epochs and more dropout,
-# the stride is long enough: 3.6. Twice the subwords, in a narrower model of as many parameters,
-# make no difference that one seed could show. (Perplexities of different vocabularies cannot be
-# compared.)
+# **Half the batch** scores 1.5 more, which may be luck, or due to twice the updates at a lower peak of
+# the learning rate. The recipe, with four times the epochs and more dropout, scores another 3.6 more,
+# which is enough to count.
 #
 # <a id="step-by-step"></a>
 # ## What each step is worth
 #
-# Now the paper's own devices, which Part 7 has added one by one. The first three rows are trained
-# from scratch with three seeds each and almost equally many updates, and decode greedily, with the
-# best of the last six epochs by validation BLEU. The rows below use the models of the third. A
-# score is a mean over the seeds with their range in brackets; a gain is over the row above, before
-# rounding, with an interval of 95%.
+# Now the paper's own devices, added one by one as in Part 7. The models of the first three rows are
+# trained from scratch, with three seeds each and almost equally many updates; they decode greedily,
+# with the best of their last six epochs by validation BLEU. The next rows use the models of the third.
+# A score is the mean over the seeds, with their range in brackets; a gain is over the row above,
+# before rounding, with an interval of 95%.
 #
 # <!-- results: steps -->
 #
 # | step | test 2016 BLEU | gain | chrF | test 2017 BLEU | gain | chrF | what else differs |
 # | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |
 # | word vocabulary | 38.8 (38.6–39.0) | – | 57.6 | 32.5 (32.1–33.0) | – | 53.6 | – |
-# | subword vocabulary | 40.5 (40.4–40.6) | +1.6 (0.8 to 2.5) | 60.1 | 35.8 (35.5–36.1) | +3.4 (2.2 to 4.5) | 57.4 | dropout 0.25, not 0.4; 6.0 M weights, not 7.1 M |
+# | subword vocabulary | 40.5 (40.4–40.6) | +1.6 (0.8 to 2.5) | 60.1 | 35.8 (35.5–36.1) | +3.4 (2.2 to 4.5) | 57.4 | a dropout of its own, 0.25, not 0.4; 6.0 M weights, not 7.1 M |
 # | one matrix for all embeddings | 41.1 (40.8–41.3) | +0.7 (−0.1 to 1.4) | 60.8 | 37.0 (36.5–37.6) | +1.2 (0.2 to 2.2) | 58.4 | 4.1 M weights; dropout was chosen for this row |
 # | beam search | 41.9 (41.5–42.4) | +0.7 (0.2 to 1.3) | 61.3 | 38.7 (38.3–38.9) | +1.7 (1.1 to 2.4) | 59.4 | nothing |
 # | checkpoint averaging | 42.0 (41.6–42.6) | +0.1 (−0.2 to 0.4) | 61.4 | 38.6 (38.3–39.0) | −0.1 (−0.5 to 0.3) | 59.3 | six epochs, not the best one of them |
@@ -4420,15 +4427,21 @@ def what_this_page_was_made_from():
 #
 # <!-- end of results: steps -->
 #
-# Two steps need no statistics. The worst of three runs with **subwords** beats the best with words
-# on both test sets, and a **beam** improves each of the three models on both. With one matrix, too,
-# all three runs score above those without, but one of its intervals includes zero, and dropout was
-# chosen in its favour. Averaging and another $\alpha$ change nothing that we could tell from
-# chance, so whoever prefers the paper's 0.6 may read the row above, 42.0 and 38.6, as our result.
+# Two steps hold in every run. The worst of three with **subwords** beats the best of three with words
+# on both test sets, though dropout and size differ as well, and a **beam** improves each of the three
+# models on both. With one matrix, too, all three runs score above those without, but one of its
+# intervals includes zero, and dropout was chosen in its favour. Averaging and another $\alpha$ change
+# nothing that we could tell from chance; if you prefer the paper's 0.6, take the row of averaging as our
+# result.
 #
 # <a id="sceptic"></a>
-# ### What a sceptic asks
+# Where do the intervals come from, and what can a single run tell?
 #
+# <details><summary>What a sceptic asks</summary>
+#
+# - **Did you choose on the test sets?** No. Dropout, batch and epochs were chosen on the validation
+#   split, with one seed. So was $\alpha = 1$, the best of the values up to 1, where we drew the
+#   line: 43.4 there, against 43.2 for 0.6; 1.4 would have had 43.7 ([Part 7](#beam-search)).
 # - **Could a gain be luck?** In two ways: another random seed, another thousand captions. So we
 #   draw runs and sentences anew, with replacement, ten thousand times, the same sentences for both
 #   rows: a paired *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). An interval
@@ -4437,34 +4450,20 @@ def what_this_page_was_made_from():
 # - **And where there is one seed?** The standard deviation over three runs is between 0.1 and 0.7
 #   in our rows. A difference of two single runs varies √2 times as much, and exceeds twice that
 #   by chance one time in twenty: 0.3 by the calmest row, 2 by the wildest. We go by the wildest.
-# - **Did you choose on the test sets?** No. Dropout, batch and epochs were chosen on the validation
-#   split, with one seed. So was $\alpha = 1$, the best of the values up to 1, where we drew the
-#   line: 43.4 there, against 43.2 for 0.6; 1.4 would have had 43.7 ([Part 7](#beam-search)).
 # - **What is not compared?** The steps in another order; words and subwords at equal dropout and
-#   size; averages with the last epoch instead of the best; half the batch at equally many updates;
-#   other sizes and architectures at full length; a trick that copies unknown words; a second
-#   reference; and what a human would say. BLEU and chrF count strings, and to them a *wife* is no
-#   worse than any other wrong word.
-
-
-# %% tags=["hide-input"]
-published("training")
-
-
-# %% [markdown]
-# <a id="figure-training"></a>
-# **Figure.** The training behind the published model: scores of greedy decoding on the validation
-# split after each epoch, with perplexity on a logarithmic scale. After a steep rise, BLEU often
-# falls again from one epoch to the next, until the learning rate nears zero.
+#   size; half the batch at equally many updates; other sizes at full length; and what a human would
+#   say. BLEU and chrF count strings, and to them a *wife* is no worse than any other wrong word.
+#
+# </details>
 #
 # <a id="outside"></a>
 # ## Beside other people's systems
 #
-# Is 42 a good score? Papers that use Multi30k nearly always translate out of English, and into
-# German the numbers are others. But there are public systems whose translations of these two test
-# sets from German are on file, scored against the same references with the same signature (of
-# sacreBLEU 2.3.1). Ours plays at home: its training captions come from the collection of test 2016,
-# whereas the others, as far as we know, were neither shown nor tuned to captions of Multi30k.
+# Is 42 a good score? Papers nearly always translate Multi30k out of English. But there are public
+# systems whose translations of these two test sets from German are on file, scored against the same
+# references with the same signature (of sacreBLEU 2.3.1). Ours plays at home: its training captions
+# come from the collection of test 2016, whereas the others, as far as we know, were neither shown nor
+# tuned to captions of Multi30k.
 #
 # <!-- results: systems -->
 #
@@ -4476,19 +4475,18 @@ published("training")
 #
 # <!-- end of results: systems -->
 #
-# At home, four million parameters reach the BLEU of a model by the team whose submissions were
-# ranked first at WMT 2019 ([Ng et al., 2019](https://arxiv.org/abs/1907.06616)), though not its
-# chrF. On test 2017 they are more than six points behind it, and two behind OPUS-MT. Those captions
-# belong to photographs gathered later ([Elliott et al.,
-# 2017](https://aclanthology.org/W17-4718/)). Presumably our model has learnt the habits of one
-# collection, and elsewhere meets words that it has never seen.
+# At home, four million parameters reach the BLEU, though not the chrF, of a model by the team that was
+# ranked first at WMT 2019 ([Ng et al., 2019](https://arxiv.org/abs/1907.06616)). On test 2017, whose
+# photographs were gathered later ([Elliott et al., 2017](https://aclanthology.org/W17-4718/)), they are
+# more than six points behind it, and more than two behind OPUS-MT. Presumably our model has learnt the
+# habits of one collection, and elsewhere meets words that it has never seen.
 #
 # <a id="paper-results"></a>
 # ## What the paper found
 #
 # The paper tests on newstest2014. Four rows of its table tell the story: the best ensembles of the
-# time, in which several models vote, and the two Transformers. Training is counted in
-# floating-point operations, with one number for both languages where there is only one.
+# time, in which several models vote, and the two Transformers, for which the paper gives one number of
+# training operations.
 #
 # | System | English to German | English to French | Training, German | Training, French |
 # | --- | ---: | ---: | ---: | ---: |
@@ -4503,9 +4501,13 @@ published("training")
 # single models. (§6.1, Table 2)
 #
 # What matters in the model? Each row of the paper's *ablation* changes one thing in the base model,
-# which scores 25.8 on newstest2013 without averaged checkpoints. The base model's value stands
-# before the arrow; new values follow, with what they gain. The table gives one score each and no
-# ranges, so read tenths with the sceptic in mind.
+# which scores 25.8 on newstest2013. Too few layers, too small a width and no dropout cost most; learnt
+# positions do as well as sinusoids. (§6.2, Table 3)
+#
+# <details><summary>The rows of the ablation</summary>
+#
+# The base model's value stands before the arrow. New values follow, with what they gain, each by a
+# single score:
 #
 # | changed | change in BLEU |
 # | --- | --- |
@@ -4518,36 +4520,37 @@ published("training")
 # | label smoothing | 0.1 → 0: −0.5, 0.2: −0.1 |
 # | positions | sinusoids → learnt: −0.1 |
 #
-# Too few layers, too small a width and no dropout cost most. Learnt positions do as well as
-# sinusoids. (§6.2, Table 3) A Transformer of four layers also learns to write the parse trees of
-# English sentences: 91.3 F1 from 40,000 of them, where the best earlier discriminative parser had
-# 91.7. (§6.3, Table 4)
+# </details>
+#
+# A Transformer of four layers also learns to parse English: 91.3 F1 from 40,000 sentences, where the
+# best earlier discriminative parser had 91.7. (§6.3, Table 4)
 #
 # <a id="cost"></a>
 # ## What does it cost?
 #
 # On eight GPUs, the authors trained the base model for 12 hours, or 100,000 steps, and the big one
 # for 3.5 days, or 300,000 steps, with about 25,000 tokens on each side of a batch. (§5.1, §5.2) How
-# long would two CPU cores take? We count every matrix product of sentences of 27 tokens, and
-# extrapolate in proportion from the [speed](#speed) at which our code trains a base model.
+# long would two CPU cores take? We count every matrix product of sentences of 27 tokens, and divide
+# by the [speed](#speed) at which our code trains a base model, in GFLOP/s, billions of operations a
+# second:
 #
 # <!-- results: cost -->
 #
-# | model | operations in the paper | operations we count | days, 8 GPUs (paper) | days, 2 CPU cores (extrapolated) |
+# | model | operations in the paper | operations we count | days, 8 GPUs (paper) | days, 2 CPU cores at 211 GFLOP/s (extrapolated) |
 # | --- | ---: | ---: | ---: | ---: |
-# | base | 3.3e18 | 9.5e17 | 0.5 | 53 |
+# | base | 3.3e18 | 9.5e17 | 0.5 | 52 |
 # | big | 2.3e19 | 9.7e18 | 3.5 | 530 |
 #
 # <!-- end of results: cost -->
 #
-# The paper's own numbers are two to four times as high, because they are estimates of another kind:
-# hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to sustain. (§6.1, footnote
-# 5) Two cores would need almost two months for the base model, and a year and a half for the big
-# one.
+# A day has 86,400 seconds, so the base model takes $9.5 \cdot 10^{17} / (2.11 \cdot 10^{11} \cdot
+# 86{,}400) = 52$ days. The paper's own operations are two to four times as many, because they are
+# estimates of another kind: hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to
+# sustain. (§6.1, footnote 5)
 #
 # This Part in short: our Transformer reaches 42 BLEU on captions from its own collection and 39 on
-# others. Of the devices of Part 7, subwords and a beam gain on both test sets; how long one trains,
-# and with how much dropout, matters as well. One seed shows only large differences.
+# others. Of the devices of Part 7, subwords and a beam gain in every run, on both test sets. What
+# averaging and the length penalty gain, if anything, three seeds cannot tell.
 #
 # <a id="try-results"></a>
 # ## Try it
@@ -4607,7 +4610,7 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
     return {kind: torch.stack([attn.attn for attn in layers], dim=1) for kind, layers in kinds}
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def where_the_verb_looks():
     translator = translator_at_hand()
@@ -4629,16 +4632,15 @@ def where_the_verb_looks():
 # the decoder ignores *auf*, or the encoder has already carried it to *hebt*, where the decoder
 # finds both halves of the verb in one place. Above the first layer a position is no longer one
 # word, because it has taken in parts of others, and **a map does not tell whose words are read
-# there**. A weight, moreover, is multiplied by a value, and a map shows nothing of the values. We
-# need experiments, and the next sections build them.
+# there**. We need experiments, and the next sections build them.
 #
 # <a id="explorer"></a>
 # ### All maps at once
 #
 # In a map, rows are queries and columns are keys; a row of cross-attention bears the token about to
 # be written. Look for a diagonal, where positions attend to themselves, for a line beside it, where
-# they attend to a neighbour, and in cross-attention for a staircase from the upper left to the
-# lower right, which is a word alignment that nobody has taught.
+# they attend to a neighbour, and in cross-attention for a staircase down to the right, which is a
+# word alignment that nobody has taught.
 
 
 # %% tags=["hide-input"]
@@ -4732,9 +4734,8 @@ def attention_maps_figure():
 #
 # A softmax must spend its weight somewhere, and a head with nothing to contribute parks it, here
 # often on the full stop or the end. Such a place is an **attention sink** ([Xiao et al.,
-# 2024](https://arxiv.org/abs/2309.17453)). In the notebook,
-# `attention_explorer([attention_maps(translator_at_hand(), "…")])` draws the maps of your own
-# sentence.
+# 2024](https://arxiv.org/abs/2309.17453)). For a sentence of your own, call
+# `attention_explorer([attention_maps(translator_at_hand(), "…")])`.
 #
 # <a id="single-heads"></a>
 # ## Habits of heads
@@ -4775,9 +4776,9 @@ def habits_of_heads():
 
 # %% [markdown]
 # In the encoder, where even weights would give each place about 6%, two heads stand out: head 3 of
-# layer 3 gives 56% to the token before, and head 2 of layer 1 a third to the next. In the decoder,
-# where they would give 20% to the position itself and as much to the start, head 3 of layer 2 gives
-# more than half to itself, and head 2 of that layer 36% to the start, which holds no word at all.
+# layer 3 gives 56% to the token before, and head 2 of layer 1 a third to the next. In the decoder even
+# weights would give 20% to the position itself, and as much to the start. Head 3 of layer 2 gives more
+# than half to itself, and head 2 of that layer 36% to the start, which holds no word at all.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
@@ -4785,7 +4786,7 @@ def habits_of_heads():
 # A habit may be useless. To learn what the model needs a head for, we remove it and see what gets
 # worse. The output of multi-head attention is a sum with one term per head, plus a bias, and a head
 # uses only its own $d_k$ rows of $W^O$ (columns in code, since `nn.Linear` stores the transpose).
-# With zeros there, the head is gone.
+# Put zeros there, and the head is gone.
 
 
 # %%
@@ -4810,9 +4811,9 @@ def without_head(attn: MultiHeadedAttention, head: int):
 
 # %% [markdown]
 # Perplexity on the reference translations is 4.3 with all heads. The table says by how much it
-# rises, on average over five samples of 200 validation sentences: without one head; with only one
-# head left in the layer, the one that does best alone (*all but one* is off); and with none. A
-# number in brackets rises in some samples and falls in others.
+# rises, on average over five samples of 200 validation sentences, if we remove one head of a layer,
+# all but the one that does best alone, or all. Where the number is in brackets, it falls in some
+# samples.
 #
 # <!-- results: heads -->
 #
@@ -4830,7 +4831,7 @@ def without_head(attn: MultiHeadedAttention, head: int):
 #
 # <!-- end of results: heads -->
 #
-# No single head is worth more than 0.35, but what a group costs tells more. Three heads of the last
+# No single head is worth more than 0.35, but groups tell more. Three heads of the last
 # cross-attention cost 0.57 if we remove them one at a time and add up, and 1.00 if we remove them
 # at once: while one is gone, the others do part of its work. The three of the decoder's first
 # self-attention do not replace one another at all, 0.76 against 0.78.
@@ -4865,6 +4866,7 @@ def logit_lens(model: EncoderDecoder, batch: Batch) -> Tensor:
         return model.generator(model.decoder.norm(torch.stack(stream)))
 
 
+# %% tags=["hide-input"]
 @example
 def predictions_by_layer():
     translator = translator_at_hand()
@@ -4885,7 +4887,7 @@ def predictions_by_layer():
 # Before the first layer, the model "predicts" the word that it has just read, as one may expect
 # where embeddings and generator share [one matrix](#one-matrix). Layer 1 keeps it, layer 2 guesses
 # the next one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*.
-# Is that how it always goes? We count over a hundred captions and their reference translations.
+# Does it always go like that? We count over a hundred captions and their reference translations.
 
 
 # %% tags=["hide-input"]
@@ -4908,7 +4910,7 @@ def predictions_of_a_hundred():
 
 
 # %% [markdown]
-# It is. After layer 1 the stream still says the old word at 83% of the places; layer 2 turns it
+# It does. After layer 1 the stream still says the old word at 83% of the places; layer 2 turns it
 # around, and agrees with the last layer three times out of four. Layer 3 changes one guess in four
 # and is right only five points more often. The lens shows less than there is, though: an earlier
 # state was not trained to be read, and may hold much that the generator cannot see.
@@ -4919,7 +4921,7 @@ def predictions_of_a_hundred():
 # They hold most of a layer's parameters, and so far we have looked past them. Part 4 called them
 # memories, in which a pattern is recognized and something is added ([its table](#break-it)). What
 # does the translator remember? We switch the networks off, by zeros in their second matrix, and
-# have a rare word translated, *Xylophonist*. Beside it stands how much the loss rises on a hundred
+# have *Ein Xylophonist spielt* translated. Beside it stands how much the loss rises on a hundred
 # captions, for tokens that begin a word and for the pieces that continue one.
 
 
@@ -4965,9 +4967,8 @@ def without_their_memories():
 # without that of layer 1 the loss inside words rises by 1.33, twelve times as much as at their
 # beginnings, and the xylophone dissolves into *xxxylylist*. **To spell, this model needs the first
 # feed-forward network of the decoder.** Whether it also keeps the spellings there, zeros cannot
-# say, as all that follows then reads a stream that it has never seen in training. Without all three
-# the model begins to stutter and cannot stop. (A *Xylophonist* is a person, by the way. The
-# complete model takes him for his instrument, too.)
+# say, since all that follows then reads a stream that it has never seen in training. Without all three
+# the model begins to stutter and cannot stop.
 #
 # <a id="one-word"></a>
 # ## What does one word carry?
@@ -4975,7 +4976,8 @@ def without_their_memories():
 # Back to *auf*, and to operations on single vectors. The first one has an outcome that you can
 # predict. We encode our caption, A, and another in which the ball is blue, B. Then we replace
 # vectors of A's memory by B's at the same places: that of *hebt*, that of the colour, or all the
-# others. What does the decoder make of it?
+# others. What does the decoder make of it? Each row gives the probability of B's translation, token by
+# token, and then what the model writes itself.
 
 
 # %%
@@ -5017,24 +5019,28 @@ def memories_of_pair(translator: Translator, verb: str, frame: str, words: Seque
     return targets[1], [a, *(swapped(a, b, where) for where in (at_verb, at_word, the_rest)), b]
 
 
-def rows_of_swap(verb: str, frame: str, words: Sequence[str]) -> list[tuple]:
-    """Each token of B's translation, and how probable it is given each of the memories."""
-    translator = translator_at_hand()
-    target, memories = memories_of_pair(translator, verb, frame, words)
-    names = [translator.vocabularies[1].words[token] for token in target[0, 1:].tolist()]
-    given = [log_probabilities(translator.model, memory, target) for memory in memories]
-    return list(zip(names, *(log_p.exp().tolist() for log_p in given), strict=True))
-
-
 def table_of_swap(verb: str, frame: str, words: Sequence[str]):
-    """A table of these rows; words[0] makes frame sentence A, words[1] makes it B."""
+    """How probable B's translation is by five memories, and what they make the model write.
+
+    words[0] makes frame sentence A, words[1] makes it B.
+    """
+    translator = translator_at_hand()
+    model, of_target = translator.model, translator.vocabularies[1]
     try:
-        rows = rows_of_swap(verb, frame, words)
+        target, memories = memories_of_pair(translator, verb, frame, words)
     except ValueError as error:  # a weaker model may translate both alike
         return str(error)
-    memories = ("A", f"A, {verb} of B", f"A, {words[1]} of B", "A, the rest of B", "B")
+    names = ("A", f"A, {verb} of B", f"A, {words[1]} of B", "A, the rest of B", "B")
+    rows = []
+    for name, memory in zip(names, memories, strict=True):
+        p = log_probabilities(model, memory, target).exp().tolist()
+        with evaluating(model):
+            log_probs_after = log_probs_given(model, memory, None)
+            written = search_one(log_probs_after, memory.size(1) + 5, beam=4, alpha=0.6)
+        rows.append((name, *p, of_target.decode(written)))
+    tokens = names_of(of_target, target[0, 1:])
     caption = f"A: {frame.format(words[0])} B: {frame.format(words[1])}"
-    return table(rows, ["next token", *(f"memory of {name}" for name in memories)], caption)
+    return table(rows, ["memory of", *tokens, "the beam writes"], caption)
 
 
 # %%
@@ -5051,7 +5057,7 @@ def red_becomes_blue():
 # decoder read the colour elsewhere, this vector would have changed nothing.
 #
 # Now the two halves of a verb. *Sieht … zu* means *watches*, and *sieht … an* means *looks at*, so
-# the particle decides about two English words, the verb and *at*. We state the rule first, and test
+# the particle decides two English words, the verb and *at*. We state the rule first, and test
 # it on A with *zu* and B with *an*:
 #
 # > The English particle reads the German particle. The English verb reads the German verb, to which
@@ -5065,17 +5071,17 @@ def sieht_zu_or_sieht_an():
 
 
 # %% [markdown]
-# Given A's memory, the model writes *looking* with probability 0.28. With B's vector at *sieht* in
-# it this becomes 0.81, the same as with B's whole memory, though the vector of the particle still
-# says *zu*. The word *at* hardly notices. With B's particle instead it is the other way round: *at*
-# rises from 0.29 to 0.80, and *looking* stays where it was. All the remaining vectors change
-# nothing.
+# From A's memory the model writes *watches*. After *A man is* it would go on with *looking* with
+# probability 0.28. B's vector at *sieht* raises *is* and *looking*, the latter to 0.81, as much as B's
+# whole memory does, though the vector of the particle still says *zu*; the word *at* hardly notices.
+# With B's particle instead it is the other way round: *at* rises from 0.29 to 0.80, and *looking* stays
+# where it was, so the model still writes *watches*. The remaining vectors change nothing.
 #
 # Does the rule hold in other sentences? Here are four more pairs, with those tokens of B's
 # translation that B's memory makes likelier by at least 0.1.
 
 
-# %%
+# %% tags=["hide-input"]
 PAIRS = (
     ("sieht", "Ein Mann sieht Menschen {}.", ("zu", "an")),  # watches people, looks at people
     ("schaut", "Ein Mann schaut zwei Frauen {}.", ("zu", "an")),  # the same of two women
@@ -5086,21 +5092,25 @@ PAIRS = (
 
 @example
 def four_more_pairs():
+    translator = translator_at_hand()
     rows = []
     for verb, frame, particles in PAIRS:
         with contextlib.suppress(ValueError):  # a weaker model may translate both alike
-            for token, *p in rows_of_swap(verb, frame, particles):
+            target, memories = memories_of_pair(translator, verb, frame, particles)
+            given = [log_probabilities(translator.model, each, target) for each in memories]
+            words = [translator.vocabularies[1].words[token] for token in target[0, 1:].tolist()]
+            for word, *p in zip(words, *(each.exp().tolist() for each in given), strict=True):
                 if p[-1] - p[0] >= 0.1:
-                    rows.append((frame.format(" / ".join(particles)), token, *p))
-    memories = ("A", "A, verb of B", "A, particle of B", "A, the rest of B", "B")
-    return table(rows, ["A / B", "next token", *(f"memory of {name}" for name in memories)])
+                    rows.append((frame.format(" / ".join(particles)), word, *p))
+    names = ("A", "A, verb of B", "A, particle of B", "A, the rest of B", "B")
+    return table(rows, ["A / B", "next token", *(f"memory of {name}" for name in names)])
 
 
 # %% [markdown]
 # Each row has two columns in which something happens: B, and the one that the rule names. The
 # English particle follows the German particle in all four pairs. The English verb changes in two of
 # them only, and follows the German verb; but that is a single contrast, *zu* or *an*, with two
-# verbs that mean the same. Nor are the pairs a random sample. The model has to translate both
+# verbs that mean the same. Nor are the pairs a random sample, because the model must translate both
 # particles, and it often leaves one out: *Ein Mann klettert den Berg hinunter* becomes *A man
 # climbs the mountain*, and nobody climbs down. For pairs of your own call `table_of_swap`.
 #
@@ -5108,41 +5118,43 @@ def four_more_pairs():
 # ## What happens to *auf*?
 #
 # If the rule held for *hebt*, the encoder would carry *auf* to it, and *picks* would be read there.
-# The experiment is short. Exchange *auf* for other particles, or leave it out, and see what the
-# model would write after *A little girl*:
+# The experiment is short. Exchange *auf* for other particles, or leave it out, and see how likely the
+# roads of [Part 7](#beam-search) to *raise* and to *pick* become:
 
 
 # %%
 @example
 def other_ends_of_the_sentence():
-    translator = translator_at_hand()
-    of_target = translator.vocabularies[1]
-    [begun] = of_target.encode(["A little girl"], translator.languages[1])
-    written = torch.tensor([[START, *begun]], device=translator.device)
     rows = []
     for end in (" auf", " hoch", " an", " heraus", ""):
         sentence = f"Ein kleines Mädchen hebt einen roten Ball{end}."
-        batch = Batch(source_batch(translator, [sentence]).src, F.pad(written, (0, 1), value=END))
-        p = logit_lens(translator.model, batch)[-1, 0, -1].exp()  # (V,), after the last layer
-        if not rows:
-            likeliest = p.topk(4).indices  # with auf
-        [translation] = translate(translator, [sentence], beam_search)
-        rows.append((f"…{end}.", *p[likeliest].tolist(), translation))
-    names = [of_target.words[token] for token in likeliest.tolist()]
-    return table(rows, ["ends in", *names, "the beam writes"], "After A little girl")
+        rows.append((f"…{end}.", *roads_and_end(translator_at_hand(), sentence, beam=4)))
+    return table(rows, ["ends in", *ROADS, "the beam writes"], "After A little girl")
 
 
 # %% [markdown]
 # Cut *auf* off, and little happens. The sentence is no longer complete, *rais* falls from 0.28 to
 # 0.23, and the model writes *A little girl raises a red ball* all the same, as it does for *hoch*
-# and *an*, which make other verbs. Above all, *picking* and *pick*, which would be right for *auf*,
-# have 0.12 and 0.10 with it, and 0.13 and 0.10 without. **Whatever *auf* changes at the verb, it
-# does not make it *pick*.** For this sentence the first of our two stories is nearly true, and the
-# more beautiful one is not.
+# and *an*, which make other verbs. Above all, the three roads to *pick*, which would be right for
+# *auf*, together have 0.28 with it and 0.30 without. **Whatever *auf* changes at the verb, it does not
+# make it *pick*.** For this sentence the first of our two stories is nearly true, and the more
+# beautiful one is not.
 #
-# Only *heraus* (out of something) shows in the translation, and not because of the verb, since
-# *pick* and *picking* together are no likelier than before. Swap vectors as above, and *out* comes
-# with that of *heraus* alone: one half of our rule holds for *hebt*, too.
+# Only *heraus* (out of something) shows in the translation. Does it reach the verb? We swap again, with
+# *auf* in A and *heraus* in B:
+
+
+# %%
+@example
+def auf_or_heraus():
+    frame = "Ein kleines Mädchen hebt einen roten Ball {}."
+    return table_of_swap("hebt", frame, ("auf", "heraus"))
+
+
+# %% [markdown]
+# It does not. With B's vector at *hebt* the model still writes *raises a red ball*, and *pick* rises
+# from 0.10 to no more than 0.12. *Out* comes with the vector of *heraus* alone. One half of our rule
+# holds for *hebt*, too: the English particle reads the German one.
 #
 # Why does *sieht* get its particle and *hebt* does not? Let us ask what there was to learn from. We
 # look for particles at the end of a clause, and count a caption under the first of six English
@@ -5173,18 +5185,17 @@ def examples_in_training():
 # %% [markdown]
 # All twelve times *hebt … auf* was *pick*, and not once *raise*, so it is not these captions that
 # mislead the model. But *hebt* occurs in 87, and there *raise* leads with 29, before *lift* with 17
-# and *pick* with 14, the twelve included. Whoever knows the verb only does best to write *raise*,
+# and *pick* with 14, the twelve included. Whoever knows only the verb does best to write *raise*,
 # and that is what the model does. With *sieht* and *schaut* it has seen *zu* 137 times and *an* 133
-# times. Our guess is that it takes some dozens of examples until a model of this size carries a
-# particle to its verb, and that it otherwise makes do with the verb's commonest translation. To be
-# sure, one would have to add captions in which something is picked up, and train again.
+# times. Our guess is that a model of this size needs some dozens of examples before it carries a
+# particle to its verb, and otherwise makes do with the verb's commonest translation. To be sure, one
+# would have to add captions in which something is picked up, and train again.
 #
 # This Part in short: a map shows where the decoder reads, and a patch what it finds there. Most
-# heads can be spared one at a time, and an encoder layer of them at little cost, but not the last
-# cross-attention. Without the first feed-forward network of the decoder the model cannot spell. An
-# English particle reads the German one; an English verb, in the one contrast that we could test,
-# reads the German verb; and *auf*, of which there were twelve examples, does not make *hebt* a
-# *pick*.
+# heads can be spared one at a time. Without the first feed-forward network of the decoder the model
+# cannot spell. An English particle reads the German one; an English verb, in the one contrast that we
+# could test, reads the German verb; and *auf*, of which there were twelve examples, does not make
+# *hebt* a *pick*.
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5839,11 +5850,10 @@ def train_with_a_part_of_your_own():
 # find it. If it learns to copy but not to translate, print a batch of your data, turn its ids back
 # into words, and read it.
 #
-# [Part 4](#planted-faults) has shown ten mistakes and what they do to copies. Copies need no text,
-# no padding and no beam, and where these are involved, mistakes are quieter. So we planted thirteen
-# more in two translators, the demonstration of [Part 6](#demonstration) (three seeds, greedy
-# decoding) and the model in `pretrained/` (one run, a beam of four, α = 0.6). BLEU is that on the
-# validation split:
+# [Part 4](#planted-faults) has planted ten mistakes in a model that copies. Where text, padding or a
+# beam is involved, mistakes are quieter. So we planted thirteen in two translators, the demonstration of
+# [Part 6](#demonstration) (three seeds, greedy decoding) and the model in `pretrained/` (one run, a beam
+# of four, α = 0.6). This is their BLEU on the validation split:
 #
 # <!-- results: planted-bleu -->
 #
@@ -5868,30 +5878,23 @@ def train_with_a_part_of_your_own():
 # <!-- end of results: planted-bleu -->
 #
 # Seven of the thirteen cost less than a point or nothing, so nobody would find them by their score.
-# One is even rewarded: score in lower case, and BLEU rises. Three more, which we have not measured:
-#
-# | Symptom | Usual cause |
-# | --- | --- |
-# | the loss becomes NaN | −∞ in a row whose keys are all masked; log of zero; overflow in fp16 |
-# | two GPUs train a worse model than one | each rank divides its loss by its own token count; or batches twice as large, so half as many updates on the same schedule |
-# | BLEU far above published scores | test sentences in the training data |
+# One is even rewarded: score in lower case, and BLEU rises. We have not measured what makes a loss NaN
+# (a row whose keys are all masked, the log of zero, overflow in fp16), nor what lifts BLEU far above
+# published scores (test sentences in the training data).
 #
 # <a id="glossary"></a>
 # ## Glossary
 #
 # | Term | Meaning |
 # | --- | --- |
-# | [ablation](#break-it) | taking one part out to measure what it is worth |
 # | [activation patching](#one-word) | replacing vectors in one run by those of another, to see what they carry |
 # | [attention sink](#single-heads) | a position where heads put weight that they have no use for |
 # | [autoregressive](#problem) | writing one token at a time, each based on those before it |
 # | [beam search](#beam-search) | extending several translations, the *hypotheses*, in parallel and keeping the best few |
 # | [bf16](#mixed-precision) | 16-bit numbers with the range of fp32 and a third of its digits |
 # | [BLEU](#bleu) | score from 0 to 100: how many runs of words a translation shares with a human's |
-# | [bootstrap](#sceptic) | drawing a sample anew, with replacement, to see how much a result depends on it |
 # | [cache](#cached-decoding), KV cache | keys and values of earlier positions, kept for the next steps |
 # | [checkpoint](#checkpoints) | saved weights, or all that a run needs to resume |
-# | [chrF](#bleu) | score from 0 to 100: how many runs of characters a translation shares with a human's |
 # | [cross-attention](#three-uses) | queries from the target, keys and values from the memory |
 # | [cross-entropy](#label-smoothing) | $-\log p$ of the right token; with a smoothed target, a weighted mean over all tokens |
 # | [decoder-only](#language-model) | a language model without encoder and cross-attention, such as GPT |
@@ -5899,13 +5902,8 @@ def train_with_a_part_of_your_own():
 # | [embedding](#embeddings) | the learnt vector of a token |
 # | [exposure bias](#teacher-forcing) | trained on true tokens, a model must decode from its own, mistakes included |
 # | [generator](#generator) | last linear map and softmax: from states to probabilities |
-# | [gradient accumulation](#loop) | several batches share one update |
 # | [greedy decoding](#greedy-decoding) | always taking the most likely next token |
 # | [head](#multi-head-attention) | one of several attentions side by side, with its own projections |
-# | [held-out](#evaluation) | never used in training: validation data to choose by, test data to score once |
-# | [hyperparameter](#evaluation) | a setting that is chosen, not learnt |
-# | [in-context learning](#gpt) | solving a task from examples in the input, with unchanged weights ([Brown et al., 2020](https://arxiv.org/abs/2005.14165)) |
-# | [KL divergence](#label-smoothing) | cross-entropy minus the lowest value it can reach |
 # | [label smoothing](#label-smoothing) | training towards a probability a little below one |
 # | [logit lens](#logit-lens) | reading a prediction from a state between two layers |
 # | [logits](#generator) | scores of all tokens before the softmax |
@@ -5915,12 +5913,10 @@ def train_with_a_part_of_your_own():
 # | [padding](#batches) | tokens that fill short sentences up to the length of their batch |
 # | [perplexity](#evaluation) | how many equally likely tokens the model seems to choose among |
 # | [pre-norm, post-norm](#layer-norm) | the norm before the sub-layer, or after the sum |
-# | [projection](#three-matrices) | a learnt linear map, such as from vectors to queries |
 # | [query, key, value](#three-matrices) | what a word looks for, can be found by, and passes on |
 # | [residual connection](#residual) | adding a sub-layer's output to its input |
 # | [residual stream](#residual) | the running sum that every sub-layer reads and adds to |
 # | [softmax](#one-sentence) | turns scores into probabilities: $e^{s_i} / \sum_j e^{s_j}$ |
-# | [sub-layer](#residual) | attention or feed-forward network inside a layer |
 # | [subword](#byte-pairs) | a word or a piece of one, found by byte-pair encoding |
 # | [teacher forcing](#teacher-forcing) | training with the true tokens as the decoder's input |
 # | [temperature](#sampling) | what log-probabilities are divided by before a token is drawn |

@@ -119,6 +119,19 @@ def test_the_log_probability_of_a_target_is_that_of_its_tokens_one_by_one():
     assert found == pytest.approx(expected, abs=1e-4)
 
 
+def test_a_road_is_as_likely_as_its_tokens_together(translator):
+    *found, written = at.roads_and_end(translator, SENTENCE, beam=2)
+    batch = at.source_batch(translator, [SENTENCE])
+    memory = translator.model.encode(batch.src, batch.src_mask)
+    begun, *encoded = translator.vocabularies[1].encode(
+        ["A little girl", *(f"A little girl {road}" for road in at.ROADS)]
+    )
+    for p, ids in zip(found, encoded, strict=True):
+        log_p = at.log_probabilities(translator.model, memory, torch.tensor([[START, *ids]]))
+        assert p == pytest.approx(log_p[len(begun) :].sum().exp().item(), rel=1e-3)
+    assert isinstance(written, str)
+
+
 @pytest.mark.parametrize(
     ("verb", "particles"),
     [

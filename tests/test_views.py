@@ -9,7 +9,7 @@ import pytest
 
 from tools import records
 from tools.results import plan, train
-from tools.views import common, copying, recipe, write
+from tools.views import common, copying, recipe, speed, write
 
 
 def read(file: str) -> str:
@@ -98,6 +98,23 @@ def test_a_part_is_measured_on_copies_and_with_and_without_it_on_another_task():
     names = ("no norms", "nothing, twelve layers", "no norms, twelve layers")
     for cell, name in zip((row[1], *row[3:]), names, strict=True):
         assert cell.split()[0] == f"{mean(run['copied'] for run in runs[name]):.0f}"
+
+
+def test_averaging_compares_the_last_epochs_with_the_means_of_the_same_runs(copy):
+    before = cells(recipe.averaging())
+    for n, name in enumerate(plan.FULL):
+        run = records.read(f"runs/{name}")
+        run["log"][-1]["bleu"] = 10.0 + n
+        records.write(f"runs/{name}", run)
+    last, means = cells(recipe.averaging())
+    assert last[1] == "11.0 (10.0–12.0)"
+    assert means == before[1]
+
+
+def test_days_are_operations_by_what_the_cores_do_in_a_day():
+    rate = float(re.search(r"at (\d+) GFLOP/s", speed.cost())[1]) * 1e9
+    for _, _, operations, _, days in cells(speed.cost()):
+        assert float(days) == pytest.approx(float(operations) / rate / 86_400, rel=0.03)
 
 
 def test_a_rate_works_if_no_seed_fails_up_to_it(copy):

@@ -93,19 +93,16 @@ def trial(**changes) -> at.Config:
     return recipe(**base | changes)
 
 
-NARROW = {"vocab_size": 10_000, "d_model": 160, "d_ff": 720, "h": 4}
 RUNS |= {
     "search-base": trial(),
     "search-dropout-25": trial(dropout=0.25),
     "search-batch-1280": trial(batch_tokens=1280, warmup=500),
-    "search-subwords-10000": trial(**NARROW, batch_tokens=1280, warmup=500),
     "search-whole-dropout-10": recipe(dropout=0.1),
 }
 TRIALS = {  # the rows of their table: a run, and what it tries
     "search-base": "baseline: 2,560 positions a batch, dropout 0.15",
     "search-dropout-25": "baseline, dropout 0.25",
     "search-batch-1280": "baseline, half the batch, so twice the updates",
-    "search-subwords-10000": "baseline, half the batch, and twice the subwords in a narrower model",
     "recipe-1": "the recipe: 1,280 positions a batch, dropout 0.25",
     "search-whole-dropout-10": "the recipe with dropout 0.1",
 }

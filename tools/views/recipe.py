@@ -3,8 +3,7 @@
 from dataclasses import replace
 from statistics import mean
 
-import altair as alt
-
+from tools.records import check_comparable
 from tools.results import plan
 from tools.results.score import score_of, scores
 from tools.views.common import check_shipped, record, runs_that_compare, table, with_range
@@ -28,7 +27,7 @@ def end_of_interval(number: float) -> str:
 
 BESIDES = {  # what differs from the row above besides the step itself
     "words": "–",
-    "subwords": "dropout 0.25, not 0.4; 6.0 M weights, not 7.1 M",
+    "subwords": "a dropout of its own, 0.25, not 0.4; 6.0 M weights, not 7.1 M",
     "one-matrix": "4.1 M weights; dropout was chosen for this row",
     "beam": "nothing",
     "averaging": "six epochs, not the best one of them",
@@ -95,18 +94,6 @@ def systems() -> str:
     return table(["system", "trained on", *tests], [*rows, *PUBLISHED])
 
 
-def training() -> alt.HConcatChart:
-    """Validation perplexity falls and BLEU rises, epoch by epoch, as training goes on."""
-    run = record(f"runs/{record('pretrained')['run']}")
-    panels = []
-    for what, scale in (("perplexity", "log"), ("BLEU", "linear")):
-        points = [{"update": e["updates"], what: round(e[what.lower()], 2)} for e in run["log"]]
-        chart = alt.Chart(alt.Data(values=points), width=165, height=150).mark_line(point=True)
-        y = alt.Y(f"{what}:Q").scale(type=scale, nice=False)
-        panels.append(chart.encode(x="update:Q", y=y, tooltip=["update:Q", f"{what}:Q"]))
-    return alt.hconcat(*panels)
-
-
 def int8() -> str:
     """What rounding the weights to bytes costs."""
     shipped = record("pretrained")
@@ -130,13 +117,18 @@ def beam() -> str:
 
 
 def averaging() -> str:
-    """BLEU and perplexity of the mean of more and more epochs."""
-    rows = []
-    for cell in record("averaging")["sweep"]:
-        if cell["averaged"] in (1, 3, plan.AVERAGED):
-            numbers = f"{cell['bleu']:.1f}", f"{cell['perplexity']:.2f}"
-            rows.append([str(cell["averaged"]), *numbers])
-    return table(["mean of the last epochs", "BLEU", "perplexity"], rows)
+    """Validation BLEU of the last epoch and of the mean of the last ones, greedy and by a beam."""
+    runs = runs_that_compare(plan.FULL)
+    found = record("averaging")
+    check_comparable({"greedy": runs[found["run"]]["summary"], "by a beam": found["made"]})
+    beam = {cell["averaged"]: f"{cell['bleu']:.1f}" for cell in found["sweep"]}
+    last = [run["log"][-1]["bleu"] for run in runs.values()]
+    means = [run["summary"]["mean"]["bleu"] for run in runs.values()]
+    rows = [
+        ["the last epoch", with_range(last, 1), beam[1]],
+        [f"the mean of the last {plan.AVERAGED}", with_range(means, 1), beam[plan.AVERAGED]],
+    ]
+    return table(["weights of", "greedy, three seeds", f"beam of {plan.BEAM}, one seed"], rows)
 
 
 def choices() -> str:

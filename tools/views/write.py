@@ -34,7 +34,7 @@ FILLED: dict[str, tuple[Callable[[], str], ...]] = {
     "images/next-token.svg": (picture.next_token,),
 }  # fmt: skip
 CHARTS: tuple[Callable[[], alt.TopLevelMixin], ...] = (
-    copying.warmups, copying.lengths, copying.reach, recipe.training, speed.length_cost,
+    copying.warmups, copying.lengths, copying.reach, speed.length_cost,
 )  # fmt: skip
 
 
