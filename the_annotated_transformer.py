@@ -2025,18 +2025,31 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
     return factor * model_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def make_optimizer(model, factor: float, warmup: int, schedule=rate, optimizer=None) -> tuple:
-    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update.
+SCHEDULES: dict[str, Callable] = {  # by name, as of (step, model_size, factor, warmup, total)
+    "inverse_sqrt": lambda *curve: rate(*curve[:4]),
+}
+OPTIMIZERS: dict[str, Callable] = {  # by name, as of (model, weight_decay)
+    "adam": lambda model, weight_decay: torch.optim.Adam(
+        model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=weight_decay, fused=True
+    ),
+}
 
-    Another optimizer needs a learning rate of 1, which the schedule multiplies.
+
+def make_optimizer(
+    model, factor: float, warmup: int, schedule="inverse_sqrt", optimizer="adam", total=None,
+    weight_decay=0.0,
+) -> tuple:  # fmt: skip
+    """Optimizer and schedule by their names; call `scheduler.step()` once after each update.
+
+    By default those of §5.3. `total` is the number of all updates, for schedules with an end.
     """
     size = model.generator.proj.in_features
-    adam = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
-    optimizer = optimizer or torch.optim.Adam(model.parameters(), **adam)
+    curve = SCHEDULES[schedule]
+    made = OPTIMIZERS[optimizer](model, weight_decay)  # with a rate of 1, to be multiplied
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda updates: schedule(updates + 1, size, factor, warmup)
+        made, lambda updates: curve(updates + 1, size, factor, warmup, total)
     )
-    return optimizer, scheduler
+    return made, scheduler
 
 
 # %% tags=["hide-input"]
@@ -4059,12 +4072,14 @@ class CachedAttention(nn.Module):
     def __init__(self, attn: MultiHeadedAttention):
         super().__init__()
         self.attn = attn
+        self.attn.start = 0  # the place of the newest position, which rotary attention needs
         self.keys = None
         self.values = None
 
     def forward(self, x: Tensor, *_) -> Tensor:
         """States (B, 1, D) of the newest position -> what each finds in its past and in itself."""
         q, k, v = self.attn.project(x, x, x)  # (B, H, 1, d_k)
+        self.attn.start += 1
         if self.keys is not None:
             k = torch.cat([self.keys, k], dim=2)  # (B, H, length, d_k)
             v = torch.cat([self.values, v], dim=2)
@@ -5553,11 +5568,6 @@ PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
 
 # %% [markdown]
 # ### Grouped keys and values
-#
-# In a long conversation the [cache](#cached-decoding) can outgrow the model. In *grouped-query
-# attention* several query heads share one head of keys and values. Let four share one, and the
-# cache is a quarter as large; quality hardly suffers ([Ainslie et al.,
-# 2023](https://arxiv.org/abs/2305.13245)). `groups` is the number of heads of keys and values.
 
 
 # %%
@@ -5576,14 +5586,20 @@ class GroupedAttention(MultiHeadedAttention):
         self.linears[2] = nn.Linear(d_model, groups * self.d_k)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
-        copies = q.size(1) // k.size(1)  # heads in a group
-        k = k.repeat_interleave(copies, dim=1)
-        v = v.repeat_interleave(copies, dim=1)
-        return super().attend(q, k, v, mask)
+        B, H, T, d_k = q.shape
+        groups = k.size(1)  # keys (B, groups, S, d_k) are not copied: one product for each group
+        together = q.reshape(B, groups, -1, d_k)  # (B, groups, H / groups · T, d_k)
+        if mask is not None:
+            mask = mask.expand(-1, -1, T, -1).repeat(1, 1, H // groups, 1)
+        heads, weights = super().attend(together, k, v, mask)
+        return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
 
 
 PARTS["attention"]["grouped"] = lambda config: start_weights(
     GroupedAttention(config.h, config.d_model, config.dropout)
+)
+PARTS["attention"]["multi-query"] = lambda config: start_weights(
+    GroupedAttention(config.h, config.d_model, config.dropout, groups=1)
 )
 
 
@@ -5592,20 +5608,12 @@ def check_grouped_attention_equals_torch():
     attn = draw_weights(GroupedAttention(4, 16, dropout=0.0))
     x = torch.randn(2, 5, 16)
     q, k, v = attn.project(x, x, x)  # 4, 2 and 2 heads
-    heads = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    assert_close(attn(x, x, x), attn.join(heads))
+    heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert_close(attn(x, x, x, subsequent_mask(5)), attn.join(heads))
 
 
 # %% [markdown]
 # ### Rotary positions
-#
-# Sinusoids are added once, at the bottom, and every layer must pass them on. Rotary positions ([Su
-# et al., 2021](https://arxiv.org/abs/2104.09864)) act inside every self-attention: at position $m$,
-# each pair of features of a query or key is rotated by $m\theta$, with a $\theta$ of its own. A
-# query at $m$ and a key at $n$ then have the same inner product as if the query alone were rotated,
-# by $(m - n)\theta$. So positions enter a score only through their signed distance, as in the inner
-# products of [Part 2](#positional-encoding). They take the place of the
-# sinusoids.
 
 
 # %%
@@ -5625,19 +5633,21 @@ def rotate(x: Tensor, places: Tensor) -> Tensor:
 class RotaryAttention(MultiHeadedAttention):
     """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
 
+    start = 0  # the place of the first position; a cache moves it
+
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
-        super().__init__(h, d_model, dropout, **more)  # groups, in the class below
+        super().__init__(h, d_model, dropout, **more)  # groups, in the classes below
         if self.d_k % 2 == 1:
             raise ValueError(f"rotary heads need an even width, got d_model {d_model} over h {h}")
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
-        places = torch.arange(k.size(-2), device=k.device)
-        q = rotate(q, places[-q.size(-2) :])  # the last places: with a cache, only the newest
-        return super().attend(q, rotate(k, places), v, mask)
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        places = torch.arange(self.start, self.start + k.size(-2), device=k.device)
+        return rotate(q, places), rotate(k, places), v
 
 
 class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
-    """Both, as in many models of today: in the rotary `attend`, `super()` is the grouped class."""
+    """Both, as in many models of today: in the rotary `project`, `super()` is the grouped class."""
 
 
 PARTS["attention"]["rotary"] = lambda config: start_weights(
@@ -5657,6 +5667,223 @@ def check_rotary_scores_depend_on_the_distance_only():
     assert_close(later, scores, atol=1e-4, rtol=0)
     assert not torch.allclose(scores, queries @ keys.T, atol=0.1)  # they do depend on it
     assert_close(rotate(queries, places)[0], queries[0])  # at place 0 nothing is rotated
+
+
+# %% [markdown]
+# ### QK-norm
+
+
+# %%
+class NormedAttention(MultiHeadedAttention):
+    """Attention that normalizes queries and keys in every head (Henry et al., 2020)."""
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
+        super().__init__(h, d_model, dropout, **more)
+        self.norm_q = RMSNorm(self.d_k)
+        self.norm_k = RMSNorm(self.d_k)
+
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        return self.norm_q(q), self.norm_k(k), v
+
+
+class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
+    """Grouped, normalized, then rotated: the order of the classes from right to left."""
+
+
+PARTS["attention"]["normed"] = lambda config: start_weights(
+    NormedAttention(config.h, config.d_model, config.dropout)
+)
+PARTS["attention"]["modern"] = lambda config: start_weights(
+    ModernAttention(config.h, config.d_model, config.dropout)
+)
+
+
+# %% [markdown]
+# ### Sliding windows
+
+
+# %%
+class WindowAttention(MultiHeadedAttention):
+    """Each query attends to the `window` newest positions only, its own included."""
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, window: int = 32):
+        super().__init__(h, d_model, dropout)
+        self.window = window
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
+        places = torch.arange(k.size(-2), device=k.device)
+        distance = places[-q.size(-2) :].unsqueeze(1) - places  # (T, S)
+        near = distance.abs() < self.window
+        return super().attend(q, k, v, near if mask is None else is_open(mask) & near)
+
+
+PARTS["attention"]["window"] = lambda config: start_weights(
+    WindowAttention(config.h, config.d_model, config.dropout)
+)
+
+
+# %% [markdown]
+# ### Latent keys and values
+
+
+# %%
+class LatentAttention(MultiHeadedAttention):
+    """Keys and values of all heads grow from one narrow vector a position (DeepSeek-AI, 2024)."""
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, latent: int | None = None):
+        super().__init__(h, d_model, dropout)
+        latent = latent or self.d_k  # a quarter of d_model with four heads
+        self.compress = nn.Linear(d_model, latent)
+        self.linears[1] = nn.Linear(latent, d_model, bias=False)  # to the keys of all heads
+        self.linears[2] = nn.Linear(latent, d_model, bias=False)  # to their values
+
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, d_k), latents (B, 1, S, latent), and nothing in place of values."""
+        q = self.split(self.linears[0](query))
+        latents = self.compress(key).unsqueeze(1)
+        return q, latents, latents[..., :0]
+
+    def attend(self, q: Tensor, latents: Tensor, _nothing, mask) -> tuple[Tensor, Tensor]:
+        to_k, to_v = (self.linears[n].weight.unflatten(0, (self.h, -1)) for n in (1, 2))
+        if q.size(-2) > 1:
+            return super().attend(q, latents @ to_k.mT, latents @ to_v.mT, mask)
+        q = q @ to_k * (to_k.size(-1) / self.d_k) ** 0.5  # (B, H, 1, latent), the same scores
+        heads, weights = super().attend(q.transpose(1, 2), latents, latents, mask)
+        weights = None if weights is None else weights.transpose(1, 2)
+        return heads.transpose(1, 2) @ to_v.mT, weights
+
+
+PARTS["attention"]["latent"] = lambda config: start_weights(
+    LatentAttention(config.h, config.d_model, config.dropout)
+)
+
+
+# %% [markdown]
+# ### A mixture of experts
+
+
+# %%
+class MixtureOfExperts(nn.Module):
+    """Several feed-forward networks, a few of them for each position: (B, T, D) -> (B, T, D).
+
+    The `active` ones of a position together are as wide as one network of width d_ff. A bias for
+    each expert keeps their loads equal, without a loss of its own (Wang et al., 2024).
+    """
+
+    def __init__(self, d_model, d_ff, dropout=0.1, experts: int = 8, active: int = 2):
+        super().__init__()
+        self.router = nn.Linear(d_model, experts, bias=False)
+        self.experts = clones(PositionwiseFeedForward(d_model, d_ff // active, dropout), experts)
+        self.active = active
+        self.register_buffer("bias", torch.zeros(experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, -2)  # (n, D)
+        scores = self.router(tokens).sigmoid()  # (n, experts)
+        chosen = (scores + self.bias).topk(self.active).indices  # (n, active)
+        shares = scores.gather(1, chosen)
+        shares = shares / shares.sum(1, keepdim=True)
+        mixed = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            rows, place = (chosen == number).nonzero(as_tuple=True)  # its positions
+            share = shares[rows, place].unsqueeze(1)
+            mixed = mixed.index_add(0, rows, share * expert(tokens[rows]))
+        if self.training:
+            load = chosen.flatten().bincount(minlength=len(self.experts)).float()
+            self.bias += 0.001 * (load.mean() - load).sign()
+        return mixed.view_as(x)
+
+
+PARTS["feed_forward"]["experts"] = lambda config: start_weights(
+    MixtureOfExperts(config.d_model, config.d_ff, config.dropout)
+)
+
+
+# %% [markdown]
+# ### AdamW
+
+
+# %%
+def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
+    """AdamW with the paper's β and ε; norms and biases do not decay."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
+    return torch.optim.AdamW(
+        groups, lr=1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
+    )
+
+
+OPTIMIZERS["adamw"] = adamw
+
+
+# %% [markdown]
+# ### Muon
+
+
+# %%
+def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
+    """The nearest matrix (m, n) whose singular values are all about one, by Newton and Schulz."""
+    wide = matrix if matrix.size(0) <= matrix.size(1) else matrix.T
+    x = wide / (wide.norm() + 1e-7)  # no singular value is above one
+    for _ in range(steps):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x if wide is matrix else x.T
+
+
+class Muon(torch.optim.AdamW):
+    """Orthogonalized momentum for the matrices of the layers, AdamW for the rest (Jordan, 2024)."""
+
+    def __init__(self, model: nn.Module, weight_decay: float, momentum: float = 0.95):
+        stacks = [stack for name, stack in model.named_children() if name in ("encoder", "decoder")]
+        inside = {p for stack in stacks for p in stack.parameters() if p.dim() == 2}
+        others = [p for p in model.parameters() if p not in inside]
+        self.momentum = momentum
+        self.inside = [p for p in model.parameters() if p in inside]
+        groups = [{"params": self.inside}, {"params": others, "weight_decay": 0.0}]
+        adam = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
+        super().__init__(groups, weight_decay=weight_decay, **adam)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        group = self.param_groups[0]
+        for weight in self.inside:
+            mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
+            mean.lerp_(weight.grad, 1 - self.momentum)
+            ahead = weight.grad.lerp(mean, self.momentum)  # Nesterov: one step further
+            size = 0.2 * max(weight.shape) ** 0.5  # as large as a step of Adam (Liu et al., 2025)
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.add_(orthogonalize(ahead), alpha=-group["lr"] * size)
+            weight.grad = None  # AdamW leaves it alone
+        super().step()
+
+
+OPTIMIZERS["muon"] = Muon
+
+
+# %% [markdown]
+# ### Schedules
+
+
+# %%
+def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
+    """The rise and peak of `rate`, then a straight line that reaches zero after step `total`."""
+    peak = rate(warmup, model_size, factor, warmup)
+    falling = (total + 1 - step) / max(1, total + 1 - warmup)
+    return peak * max(0.0, min(step / warmup, falling))
+
+
+def stable_decay_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
+    """The rise of `rate`, its peak for most of the training, and a fall in the last fifth."""
+    peak = rate(warmup, model_size, factor, warmup)
+    falling = (total + 1 - step) / (total / 5)
+    return peak * max(0.0, min(step / warmup, 1.0, falling))
+
+
+SCHEDULES["linear"] = linear_rate
+SCHEDULES["stable_decay"] = stable_decay_rate
 
 
 # %% [markdown]
@@ -6464,30 +6691,11 @@ def load_batches(
 
 
 # %%
-def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The rise and peak of `rate`, then a straight line that reaches zero after step `total`."""
-    peak = rate(warmup, model_size, factor, warmup)
-    falling = (total + 1 - step) / max(1, total + 1 - warmup)
-    return peak * max(0.0, min(step / warmup, falling))
-
-
-def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
-    """AdamW with the paper's β and ε; norms and biases do not decay."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
-    return torch.optim.AdamW(
-        groups, lr=1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
-    )
-
-
 def restored_optimizer(config: Config, model: nn.Module, train: IdPairs, last: dict) -> tuple:
     """Optimizer and schedule of a run, as its checkpoint `last` left them."""
     total = config.epochs * updates_per_epoch(config, train)
-    falling = functools.partial(linear_rate, total=total)
-    schedule = falling if config.schedule == "linear" else rate
     optimizer, scheduler = make_optimizer(
-        model, config.factor, config.warmup, schedule, adamw(model, config.weight_decay)
+        model, config.factor, config.warmup, config.schedule, "adamw", total, config.weight_decay
     )
     groups = optimizer.state_dict()["param_groups"]  # of the settings, not of the checkpoint
     optimizer.load_state_dict({"state": last["optimizer"], "param_groups": groups})
