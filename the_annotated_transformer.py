@@ -2026,12 +2026,17 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
 
 
 SCHEDULES: dict[str, Callable] = {  # by name, as of (step, model_size, factor, warmup, total)
-    "inverse_sqrt": lambda *curve: rate(*curve[:4]),
+    "inverse_sqrt": lambda *curve: rate(*curve[:4])
 }
 OPTIMIZERS: dict[str, Callable] = {  # by name, as of (model, weight_decay)
     "adam": lambda model, weight_decay: torch.optim.Adam(
-        model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=weight_decay, fused=True
-    ),
+        model.parameters(),
+        lr=1.0,
+        betas=(0.9, 0.98),
+        eps=1e-9,
+        weight_decay=weight_decay,
+        fused=True,
+    )
 }
 
 
@@ -4073,6 +4078,7 @@ class CachedAttention(nn.Module):
         super().__init__()
         self.attn = attn
         self.attn.start = 0  # the place of the newest position, which rotary attention needs
+        self.window = getattr(attn, "window", None)  # older positions than these can be forgotten
         self.keys = None
         self.values = None
 
@@ -4083,6 +4089,9 @@ class CachedAttention(nn.Module):
         if self.keys is not None:
             k = torch.cat([self.keys, k], dim=2)  # (B, H, length, d_k)
             v = torch.cat([self.values, v], dim=2)
+        if self.window:
+            k = k[:, :, -self.window :]
+            v = v[:, :, -self.window :]
         self.keys = k
         self.values = v
         heads, _ = self.attn.attend(q, k, v, None)  # nothing to mask: the cache holds no future

@@ -13,6 +13,7 @@ import functools
 import random
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -137,23 +138,26 @@ def batches_of_epoch(seed: int, epoch: int) -> list[at.Batch]:
 # Training -----------------------------------------------------------------------------------------
 
 
+def means_to_train(row: Row, model: at.LanguageModel, updates: int, factor=FACTOR) -> tuple:
+    """Loss, optimizer and schedule of a row, for so many updates in all."""
+    vocab = model.generator.proj.out_features
+    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(vocab, at.PAD))
+    names = row.schedule, row.optimizer
+    return compute, *at.make_optimizer(model, factor, WARMUP, *names, updates, row.weight_decay)
+
+
 def trained(row: Row, seed: int, epochs: int = EPOCHS, factor: float = FACTOR) -> tuple:
     """Train a model: the model, its updates, and loss and perplexity after each epoch."""
     subwords, ids = captions()
-    vocab = len(subwords)
     torch.manual_seed(seed)
-    model = build(row, vocab)
-    compute = at.SimpleLossCompute(model.generator, at.LabelSmoothing(vocab, at.PAD))
-    total = epochs * len(batches_of_epoch(seed, 1))
-    optimizer, scheduler = at.make_optimizer(
-        model, factor, WARMUP, row.schedule, row.optimizer, total, row.weight_decay
-    )
+    model = build(row, len(subwords))
+    means = means_to_train(row, model, epochs * len(batches_of_epoch(seed, 1)), factor)
     judged = [at.Batch(part, part) for part in streams(ids["val"]).split(STREAMS)]
     state = at.TrainState()
     log = []
     for epoch in range(1, epochs + 1):
         data = batches_of_epoch(seed, epoch)
-        loss, _ = at.run_epoch(data, model, compute, optimizer, scheduler, train_state=state)
+        loss, _ = at.run_epoch(data, model, *means, train_state=state)
         scores = at.evaluate_loss(model, judged)
         log.append({"epoch": epoch, "loss": round(loss, 4), "nll": round(scores["nll"], 4)})
         log[-1]["perplexity"] = round(scores["perplexity"], 3)
@@ -196,7 +200,77 @@ def train(name: str, seed: int, /) -> None:
     records.write(record, found | made)
 
 
-main = records.command_line(train=train)
+# Speed --------------------------------------------------------------------------------------------
+
+ROUNDS = 5
+UPDATES = 5  # of a measurement
+WRITERS = 64  # sequences that are written at a time
+
+
+def write(model: at.LanguageModel) -> tuple[torch.Tensor, int]:
+    """Greedy continuations (WRITERS, LENGTH) with a cache, and the bytes that the cache holds."""
+    written = torch.full((WRITERS, 1), at.START)
+    with at.evaluating(model):
+        decoder = at.with_cache(model.decoder)
+        while written.size(1) < LENGTH:
+            x = model.tgt_embed(written)[:, -1:]  # (WRITERS, 1, D), of the newest tokens
+            log_probs = model.generator(decoder(x, None))  # (WRITERS, 1, V)
+            written = torch.cat([written, log_probs.argmax(-1)], dim=1)
+    caches = [layer.self_attn for layer in decoder.layers]
+    return written, sum(cache.keys.nbytes + cache.values.nbytes for cache in caches)
+
+
+def tokens_per_second(tokens: float, action: Callable) -> int:
+    begin = time.perf_counter()
+    action()
+    return round(tokens / (time.perf_counter() - begin))
+
+
+def rounds(names: Sequence[str]) -> dict[str, dict]:
+    """Tokens a second of the rows, which take turns, and bytes of cache for each token."""
+    subwords, _ = captions()
+    data = batches_of_epoch(1, 1)[:UPDATES]
+    tokens = sum(batch.ntokens for batch in data)
+    found = {name: {"training": [], "writing": []} for name in names}
+    models = {name: build(ROWS[name], len(subwords)) for name in names}
+    for number in range(ROUNDS + 1):
+        for name, model in models.items():
+            means = means_to_train(ROWS[name], model, 1000)
+            update = functools.partial(at.run_epoch, data, model, *means)
+            training = tokens_per_second(tokens, update)
+            writing = tokens_per_second(WRITERS * (LENGTH - 1), functools.partial(write, model))
+            if number > 0:  # the first round warms up
+                found[name]["training"].append(training)
+                found[name]["writing"].append(writing)
+    for name, model in models.items():
+        _, held = write(model)
+        found[name]["bytes"] = round(held / (WRITERS * (LENGTH - 1)))
+    return found
+
+
+def speed(names: tuple[str, ...] = (), /) -> None:
+    """Time rows and put them on record, unless there is a record.
+
+    Args:
+        names: rows of ROWS; without names all
+    """
+    if records.read("bench/speed"):
+        return
+    torch.set_num_threads(1)
+    records.wait_for_quiet()
+    made = records.circumstances()
+    records.write("bench/speed", {"rows": rounds(names or tuple(ROWS)), "made": made})
+
+
+def everything() -> None:
+    """Train and time what is not on record."""
+    for seed in SEEDS:
+        for name in ROWS:
+            train(name, seed)
+    speed()
+
+
+main = records.command_line(train=train, speed=speed)
 
 if __name__ == "__main__":
     sys.exit(main())
