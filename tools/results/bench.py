@@ -231,7 +231,7 @@ def rounds(names: Sequence[str]) -> dict[str, dict]:
     subwords, _ = captions()
     data = batches_of_epoch(1, 1)[:UPDATES]
     tokens = sum(batch.ntokens for batch in data)
-    found = {name: {"training": [], "writing": []} for name in names}
+    found = {name: {"training": [], "writing": [], "bytes": []} for name in names}
     models = {name: build(ROWS[name], len(subwords)) for name in names}
     for number in range(ROUNDS + 1):
         for name, model in models.items():
@@ -244,7 +244,7 @@ def rounds(names: Sequence[str]) -> dict[str, dict]:
                 found[name]["writing"].append(writing)
     for name, model in models.items():
         _, held = write(model)
-        found[name]["bytes"] = round(held / (WRITERS * (LENGTH - 1)))
+        found[name]["bytes"].append(round(held / (WRITERS * (LENGTH - 1))))
     return found
 
 
