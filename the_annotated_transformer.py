@@ -2025,18 +2025,12 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
     return factor * model_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-SCHEDULES: dict[str, Callable] = {  # by name, as of (step, model_size, factor, warmup, total)
-    "inverse_sqrt": lambda *curve: rate(*curve[:4])
+ADAM = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}  # the schedule sets the rate
+OPTIMIZERS: dict[str, Callable] = {  # by name: of the model and its weight decay; Part 10 adds more
+    "adam": lambda model, decay: torch.optim.Adam(model.parameters(), weight_decay=decay, **ADAM)
 }
-OPTIMIZERS: dict[str, Callable] = {  # by name, as of (model, weight_decay)
-    "adam": lambda model, weight_decay: torch.optim.Adam(
-        model.parameters(),
-        lr=1.0,
-        betas=(0.9, 0.98),
-        eps=1e-9,
-        weight_decay=weight_decay,
-        fused=True,
-    )
+SCHEDULES: dict[str, Callable] = {  # by name: of step, model_size, factor, warmup and all steps
+    "inverse_sqrt": lambda *curve: rate(*curve[:4])
 }
 
 
@@ -2047,10 +2041,14 @@ def make_optimizer(
     """Optimizer and schedule by their names; call `scheduler.step()` once after each update.
 
     By default those of §5.3. `total` is the number of all updates, for schedules with an end.
+    ValueError for an unknown name.
     """
+    for name, known in ((schedule, SCHEDULES), (optimizer, OPTIMIZERS)):
+        if name not in known:
+            raise ValueError(f"{name!r} is not among {', '.join(known)}")
     size = model.generator.proj.in_features
     curve = SCHEDULES[schedule]
-    made = OPTIMIZERS[optimizer](model, weight_decay)  # with a rate of 1, to be multiplied
+    made = OPTIMIZERS[optimizer](model, weight_decay)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         made, lambda updates: curve(updates + 1, size, factor, warmup, total)
     )
@@ -5501,20 +5499,67 @@ def captions_that_nobody_wrote():
 # <a id="since-2017"></a>
 # ## What has changed since 2017
 #
-# > **Which norm, activation, positions and optimizer do today's models use, and why?** Mostly
-# > RMSNorm, SwiGLU, rotary positions and AdamW, each simpler, cheaper or a little better than what
-# > it replaced. The residual stream remains, mostly with pre-norm.
+# Take a language model that is built and trained as in Parts 1 to 3, and change one thing at a time:
+#
+# - better for the same size, their authors say: SwiGLU, rotary positions, a mixture of experts, Muon;
+# - as good with less memory: one head of keys for several of queries, or for all, windows, latents;
+# - simpler or steadier: RMSNorm, QK-norm, no biases, AdamW, a schedule with a plateau.
+#
+# Before you read on, make three guesses. Which of these lowers the perplexity most? Which do nothing
+# at all? And which one makes it worse?
+#
+# <!-- results: bench -->
+#
+# <!-- end of results: bench -->
+#
+# The bench is small. Four layers of width 128 read the English captions of Multi30k, cut into 2,000
+# subwords and laid one behind the other in streams of 256. One matrix serves embedding and generator.
+# Every row makes three passes over the captions with the same updates, and for each seed all rows see
+# the same batches; where attention loses parameters, a wider feed-forward network makes up for them,
+# as in [Llama 2](https://arxiv.org/abs/2307.09288). Perplexity is that of the validation split, for
+# each subword. The last row takes what most models of today combine, down to Muon and its schedule.
+#
+# A table of this kind is easily read too boldly. A seed moves the first row as well, so a difference
+# within its range is no difference, and a row with a single seed can only hint. The learning rate
+# was chosen for the first row: a change that would rather have another one looks worse than it is.
+# For the rows that save memory, a perplexity like that of the first row is a success. And two kinds of
+# change cannot show here what they are for. Captions do not continue one another, hence a model that
+# sees only the last 32 subwords misses nothing; and what keeps a training of trillions of tokens from
+# falling over has little to do in one of minutes. What the bench can show is which ideas pay at once.
 #
 # <a id="exchange"></a>
-# To try a part of another kind, build a model and put it in: `exchange(model, "norm", make)` calls
-# `make` once for each place, so that every layer gets a fresh part. Under a name in `PARTS`, settings
-# and files can use it, too.
+# Now the changes, one by one. Most are parts that take the place of ours: `exchange(model, "norm",
+# make)` calls `make` once for each place, so that every layer gets a fresh part, and under a name in
+# `PARTS` settings and files can use it, too. Optimizers and schedules have names as well, which
+# `make_optimizer` knows.
 #
 # ### RMSNorm
 #
-# RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) divides by the root mean
-# square and leaves out the mean and the shift. Its authors found it about as good as layer
-# normalization, and faster. Llama, Qwen, Gemma and many others use it.
+# Layer normalization first makes the mean of a vector zero. How much of the vector is that mean? Here
+# is its share in the square of what reaches the norms of the finished translator:
+
+
+# %% tags=["hide-input"]
+@example
+def share_of_the_mean():
+    translator = translator_at_hand()
+    model = copy.deepcopy(translator.model)
+    shares = []
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.register_forward_pre_hook(
+                lambda _, x: shares.append(x[0].mean(-1).square() / x[0].square().mean(-1))
+            )
+    attention_weights(model, with_own_translation(translator, SENTENCE))
+    return f"{torch.cat([share.flatten() for share in shares]).mean():.1%}"
+
+
+# %% [markdown]
+# That little is not worth a subtraction. RMSNorm ([Zhang and Sennrich,
+# 2019](https://arxiv.org/abs/1910.07467)) divides by the root mean square and leaves out the mean and
+# the shift; its authors found it about as good, and faster. Llama, Qwen and Gemma use it, mostly in
+# pre-norm. Gemma also normalizes what a sub-layer returns, and [OLMo
+# 2](https://arxiv.org/abs/2501.00656) only that.
 
 
 # %%
@@ -5546,12 +5591,33 @@ def check_rms_norm_equals_torch():
 # %% [markdown]
 # ### SwiGLU
 #
-# In a gated feed-forward network, one wide layer scales another, entry by entry ([Shazeer,
-# 2020](https://arxiv.org/abs/2002.05202)): $(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2$, where
-# $\mathrm{Swish}(z) = z / (1 + e^{-z})$ is a smooth ReLU (`F.silu`). With $F$ a third smaller, its
-# three matrices have as many parameters as the two of Part 2. SwiGLU learns a little better, which
-# its author attributes to "divine benevolence". Like many of today's models, our class has no
-# biases.
+# A ReLU that is off stays silent in both directions: it passes nothing on, and its slope of zero lets
+# no gradient back.
+
+
+# %% tags=["hide-input"]
+@example
+def two_activations():
+    z = torch.tensor([-4.0, -1.0, 0.0, 1.0, 4.0], requires_grad=True)
+    rows = [z.tolist()]
+    for function in (F.relu, F.silu):
+        (slope,) = torch.autograd.grad(function(z).sum(), z)
+        rows += [function(z).tolist(), slope.tolist()]
+    return table(list(zip(*rows, strict=True)), ["z", "ReLU", "slope", "Swish", "its slope"])
+
+
+# %% [markdown]
+# The smooth *Swish*, $z / (1 + e^{-z})$, has a slope almost everywhere. **SwiGLU** ([Shazeer,
+# 2020](https://arxiv.org/abs/2002.05202)) takes it as a gate: one wide layer decides, entry by entry,
+# how much of another gets through,
+#
+# $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
+# <!-- code: SwiGLU -->
+#
+# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
+# Shazeer offers no explanation why it learns better and attributes it to "divine benevolence". Most
+# models of today have a gate, Gemma one with another activation (GeGLU). It can be done without:
+# [Nemotron-4](https://arxiv.org/abs/2402.16819) squares its ReLU and has no gate.
 
 
 # %%
@@ -5575,8 +5641,194 @@ PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
 )
 
 
+# %% tags=["hide-input"]
+@example
+def check_half_of_every_gate_is_glu_of_torch():
+    ours = draw_weights(SwiGLU(8, 12, dropout=0.0))
+    x = torch.randn(2, 5, 8)
+    gate = ours.gate(x)
+    both = torch.cat([gate * ours.widen(x), gate], dim=-1)  # z · σ(z) is Swish
+    assert_close(ours(x), ours.narrow(F.glu(both)))
+
+
+# %% [markdown]
+# <a id="rotary"></a>
+# ### Rotary positions
+#
+# Sinusoids are added to a word once, at the bottom, and mix with its meaning. What becomes of the
+# score between the same query and the same key, one place apart, if the pair moves along the text?
+
+
+# %%
+def rotate(x: Tensor, places: Tensor) -> Tensor:
+    """Rotate each pair of features of x (..., T, d_k) by angles that grow with the place (T,)."""
+    d_k = x.size(-1)
+    frequency = 10_000.0 ** (-torch.arange(0, d_k, 2, device=x.device) / d_k)  # (d_k / 2,)
+    angle = places.unsqueeze(1) * frequency  # (T, d_k / 2)
+    cos = angle.cos()
+    sin = angle.sin()
+    first = x[..., 0::2]
+    second = x[..., 1::2]
+    rotated = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    return rotated.flatten(-2).type_as(x)
+
+
+@example
+def the_same_pair_further_on():
+    key, query = torch.randn(2, 32)
+    added = PositionalEncoding(32, 0.0)
+    rows = []
+    for place in (0, 10, 50, 200):
+        places = torch.tensor([place, place + 1])
+        words = torch.stack([key, query])  # (2, d_k)
+        with_sinusoids = words + added.pe[0, places]
+        turned = rotate(words, places)
+        rows.append(
+            (place, (with_sinusoids[0] @ with_sinusoids[1]).item(), (turned[0] @ turned[1]).item())
+        )
+    return table(rows, ["place of the key", "sinusoids added", "rotated"])
+
+
+# %% [markdown]
+# With sinusoids the score wanders, and each head has to learn matrices that filter the places out.
+# Rotary positions ([Su et al., 2021](https://arxiv.org/abs/2104.09864)) turn the query and the key
+# themselves, inside every self-attention: at position $m$ each pair of features is rotated by
+# $m\theta$, with a $\theta$ of its own. A query at $m$ and a key at $n$ then have the inner product
+# that they would have if the query alone were rotated by $(m-n)\theta$. Only the distance is left, as
+# between the encodings themselves in [Part 2](#positional-encoding).
+#
+# Nearly all open models of today rotate, with slower hands where texts are long. Some leave positions
+# out in every fourth layer ([SmolLM3](https://huggingface.co/HuggingFaceTB/SmolLM3-3B)), which the
+# causal mask permits: what a word can see already depends on where it stands.
+
+
+# %%
+class RotaryAttention(MultiHeadedAttention):
+    """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
+
+    start = 0  # the place of the first position; a cache moves it
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
+        super().__init__(h, d_model, dropout, **more)  # groups, in the classes below
+        if self.d_k % 2 == 1:
+            raise ValueError(f"rotary heads need an even width, got d_model {d_model} over h {h}")
+
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        places = torch.arange(self.start, self.start + k.size(-2), device=k.device)
+        return rotate(q, places), rotate(k, places), v
+
+
+PARTS["attention"]["rotary"] = lambda config: start_weights(
+    RotaryAttention(config.h, config.d_model, config.dropout)
+)
+
+
+# %% tags=["hide-input"]
+@example
+def check_rotary_scores_depend_on_the_distance_only():
+    queries, keys = torch.randn(2, 9, 8)
+    places = torch.arange(9)
+    scores = rotate(queries, places) @ rotate(keys, places).T
+    later = rotate(queries, places + 50) @ rotate(keys, places + 50).T
+    assert_close(later, scores, atol=1e-4, rtol=0)
+    assert not torch.allclose(scores, queries @ keys.T, atol=0.1)  # they do depend on it
+    assert_close(rotate(queries, places)[0], queries[0])  # at place 0 nothing is rotated
+
+
+# %% [markdown]
+# ### QK-norm
+#
+# Nothing keeps the matrices of a head from growing in a long training. Let those for queries and keys
+# be three and ten times as large as at first, and look at the largest weight of each query over 64
+# random keys:
+
+
+# %%
+class NormedAttention(MultiHeadedAttention):
+    """Attention that normalizes queries and keys in every head (Henry et al., 2020)."""
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
+        super().__init__(h, d_model, dropout, **more)
+        self.norm_q = RMSNorm(self.d_k)
+        self.norm_k = RMSNorm(self.d_k)
+
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        return self.norm_q(q), self.norm_k(k), v
+
+
+PARTS["attention"]["normed"] = lambda config: start_weights(
+    NormedAttention(config.h, config.d_model, config.dropout)
+)
+
+
+# %% tags=["hide-input"]
+@example
+def largest_weights_when_matrices_grow():
+    x = torch.randn(1, 64, 128)
+    rows = []
+    for times in (1, 3, 10):
+        row = [f"{times} ×"]
+        for kind in (MultiHeadedAttention, NormedAttention):
+            torch.manual_seed(1)
+            attn = start_weights(kind(4, 128, dropout=0.0))
+            attn.linears[0].weight.data *= times
+            attn.linears[1].weight.data *= times
+            attn(x, x, x)
+            row.append(attn.attn.amax(-1).mean().item())
+        rows.append(row)
+    return table(rows, ["matrices", "plain", "with QK-norm"])
+
+
+# %% [markdown]
+# Ten times larger matrices make scores a hundred times larger, and the softmax, as in [Part
+# 1](#why-scale), becomes a choice of one key that no gradient can revise. In large models such growth
+# has made trainings diverge. A norm on each query and key, with a learnt scale, sets an upper limit
+# ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)). OLMo 2, [Qwen
+# 3](https://arxiv.org/abs/2505.09388) and [Gemma 3](https://arxiv.org/abs/2503.19786) have it; [Kimi
+# K2](https://arxiv.org/abs/2507.20534) clips the matrices instead, whenever a score grows too large.
+# Qwen 3 dropped the biases of its queries and keys at the same time. Most models have no biases at
+# all, since [PaLM](https://arxiv.org/abs/2204.02311) found large trainings steadier without; a row of
+# the table does the same.
+
+
+# %% tags=["hide-input"]
+@example
+def check_normed_attention_ignores_the_size_of_queries():
+    attn = draw_weights(NormedAttention(4, 128, dropout=0.0))
+    attn.linears[0].bias.data.zero_()
+    x = torch.randn(2, 5, 128)
+    before = attn(x, x, x)
+    attn.linears[0].weight.data *= 7
+    assert_close(attn(x, x, x), before, atol=1e-4, rtol=1e-4)
+
+
 # %% [markdown]
 # ### Grouped keys and values
+#
+# In a conversation the [cache](#cached-decoding) outgrows the model. The largest Llama 3 but one has 80
+# layers with 64 heads of width 128 for queries ([the paper's Table
+# 3](https://arxiv.org/abs/2407.21783)). With as many for keys and values, in two bytes a number, the
+# cache of one text of 128,000 tokens would take this many gigabytes:
+
+
+# %%
+@example
+def gigabytes_of_cache():
+    numbers = 128_000 * 80 * 128 * 2  # tokens, layers, width, keys and values
+    return {f"{heads} heads of keys": round(numbers * heads * 2 / 1e9) for heads in (64, 8, 1)}
+
+
+# %% [markdown]
+# The model itself has 70 billion parameters, 140 gigabytes. It therefore has 8 heads of keys and
+# values, and eight heads of queries share each: **grouped-query attention** ([Ainslie et al.,
+# 2023](https://arxiv.org/abs/2305.13245)), whose authors lost hardly any quality. A single one for all
+# is called *multi-query* ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)); PaLM and Falcon 7B have
+# it. Most models of today group, whereas Olmo 3 7B still has a head of keys for each of queries.
+#
+# The class does not copy keys to match the queries. It lays the queries of a group end to end, so that
+# all of them meet their shared keys in a single product.
 
 
 # %%
@@ -5596,11 +5848,11 @@ class GroupedAttention(MultiHeadedAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
         B, H, T, d_k = q.shape
-        groups = k.size(1)  # keys (B, groups, S, d_k) are not copied: one product for each group
-        together = q.reshape(B, groups, -1, d_k)  # (B, groups, H / groups · T, d_k)
+        groups = k.size(1)
+        q = q.reshape(B, groups, -1, d_k)  # (B, groups, H / groups · T, d_k)
         if mask is not None:
             mask = mask.expand(-1, -1, T, -1).repeat(1, 1, H // groups, 1)
-        heads, weights = super().attend(together, k, v, mask)
+        heads, weights = super().attend(q, k, v, mask)
         return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
 
 
@@ -5612,6 +5864,7 @@ PARTS["attention"]["multi-query"] = lambda config: start_weights(
 )
 
 
+# %% tags=["hide-input"]
 @example
 def check_grouped_attention_equals_torch():
     attn = draw_weights(GroupedAttention(4, 16, dropout=0.0))
@@ -5622,99 +5875,17 @@ def check_grouped_attention_equals_torch():
 
 
 # %% [markdown]
-# ### Rotary positions
-
-
-# %%
-def rotate(x: Tensor, places: Tensor) -> Tensor:
-    """Rotate each pair of features of x (..., T, d_k) by angles that grow with the place (T,)."""
-    d_k = x.size(-1)
-    frequency = 10_000.0 ** (-torch.arange(0, d_k, 2, device=x.device) / d_k)  # (d_k / 2,)
-    angle = places.unsqueeze(1) * frequency  # (T, d_k / 2)
-    cos = angle.cos()
-    sin = angle.sin()
-    first = x[..., 0::2]
-    second = x[..., 1::2]
-    rotated = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
-    return rotated.flatten(-2).type_as(x)
-
-
-class RotaryAttention(MultiHeadedAttention):
-    """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
-
-    start = 0  # the place of the first position; a cache moves it
-
-    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
-        super().__init__(h, d_model, dropout, **more)  # groups, in the classes below
-        if self.d_k % 2 == 1:
-            raise ValueError(f"rotary heads need an even width, got d_model {d_model} over h {h}")
-
-    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().project(query, key, value)
-        places = torch.arange(self.start, self.start + k.size(-2), device=k.device)
-        return rotate(q, places), rotate(k, places), v
-
-
-class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
-    """Both, as in many models of today: in the rotary `project`, `super()` is the grouped class."""
-
-
-PARTS["attention"]["rotary"] = lambda config: start_weights(
-    RotaryAttention(config.h, config.d_model, config.dropout)
-)
-PARTS["attention"]["rotary-grouped"] = lambda config: start_weights(
-    RotaryGroupedAttention(config.h, config.d_model, config.dropout)
-)
-
-
-@example
-def check_rotary_scores_depend_on_the_distance_only():
-    queries, keys = torch.randn(2, 9, 8)
-    places = torch.arange(9)
-    scores = rotate(queries, places) @ rotate(keys, places).T
-    later = rotate(queries, places + 50) @ rotate(keys, places + 50).T
-    assert_close(later, scores, atol=1e-4, rtol=0)
-    assert not torch.allclose(scores, queries @ keys.T, atol=0.1)  # they do depend on it
-    assert_close(rotate(queries, places)[0], queries[0])  # at place 0 nothing is rotated
-
-
-# %% [markdown]
-# ### QK-norm
-
-
-# %%
-class NormedAttention(MultiHeadedAttention):
-    """Attention that normalizes queries and keys in every head (Henry et al., 2020)."""
-
-    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
-        super().__init__(h, d_model, dropout, **more)
-        self.norm_q = RMSNorm(self.d_k)
-        self.norm_k = RMSNorm(self.d_k)
-
-    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().project(query, key, value)
-        return self.norm_q(q), self.norm_k(k), v
-
-
-class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
-    """Grouped, normalized, then rotated: the order of the classes from right to left."""
-
-
-PARTS["attention"]["normed"] = lambda config: start_weights(
-    NormedAttention(config.h, config.d_model, config.dropout)
-)
-PARTS["attention"]["modern"] = lambda config: start_weights(
-    ModernAttention(config.h, config.d_model, config.dropout)
-)
-
-
-# %% [markdown]
 # ### Sliding windows
+#
+# The paper itself proposes to look at a neighbourhood only, should sequences become very long. (§4)
+# That bounds the cache, because what has left the window can be forgotten, and it need not bound the
+# view: a word sees three others, each of which has seen three more. How far back does an input still
+# act on the last position of a stack?
 
 
 # %%
 class WindowAttention(MultiHeadedAttention):
-    """Each query attends to the `window` newest positions only, its own included."""
+    """Each query attends to positions less than `window` away; with a causal mask, to the newest."""
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, window: int = 32):
         super().__init__(h, d_model, dropout)
@@ -5732,8 +5903,54 @@ PARTS["attention"]["window"] = lambda config: start_weights(
 )
 
 
+@example
+def how_far_back_a_window_of_four_sees():
+    reach = {}
+    for N in (1, 2, 3, 4):
+        attn = WindowAttention(4, 16, dropout=0.0, window=4)
+        layer = EncoderLayer(16, attn, PositionwiseFeedForward(16, 32, 0.0), dropout=0.0)
+        x = torch.randn(1, 32, 16, requires_grad=True)
+        states = start_weights(Encoder(layer, N))(x, subsequent_mask(32))
+        states[0, -1].sum().backward()
+        acts = x.grad[0].abs().sum(-1) > 0  # (32,)
+        reach[f"{N} layers"] = 31 - acts.nonzero().min().item()
+    return reach
+
+
 # %% [markdown]
+# Three positions further with every layer, though by hearsay. Models therefore mix windows with full
+# layers. In [Gemma 3](https://arxiv.org/abs/2503.19786) five layers of six have a window of 1,024
+# tokens, in [gpt-oss](https://arxiv.org/abs/2508.10925) every other one has 128. [Mistral
+# 7B](https://arxiv.org/abs/2310.06825) had 4,096 in all layers; Llama 3 and Qwen 3 have none. Two layers
+# of our four see 32 subwords, the other two everything.
+
+
+# %% tags=["hide-input"]
+@example
+def check_a_window_is_a_banded_mask():
+    attn = draw_weights(WindowAttention(4, 16, dropout=0.0, window=3))
+    plain = MultiHeadedAttention(4, 16, dropout=0.0)
+    plain.load_state_dict(attn.state_dict())
+    x = torch.randn(2, 9, 16)
+    band = subsequent_mask(9).triu(-2)  # the diagonal and two places before it
+    assert_close(attn(x, x, x, subsequent_mask(9)), plain(x, x, x, band))
+
+
+# %% [markdown]
+# <a id="latent"></a>
 # ### Latent keys and values
+#
+# Instead of sharing keys one can compress them. **Multi-head latent attention** (MLA,
+# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) maps each position to one narrow vector, its latent,
+# from which the keys and values of all heads are grown again. Only the latents go into the cache.
+# Growing them anew at every step would be slow, and it is not needed: for a query $q$, a latent $c$ and
+# the matrix $W$ that makes keys of one head,
+#
+# $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
+# <!-- code: LatentAttention -->
+#
+# so that a query can be carried to the latents instead, and for the values the same holds behind the
+# average. The two branches of `attend` are the two sides of this equation.
 
 
 # %%
@@ -5755,7 +5972,7 @@ class LatentAttention(MultiHeadedAttention):
 
     def attend(self, q: Tensor, latents: Tensor, _nothing, mask) -> tuple[Tensor, Tensor]:
         to_k, to_v = (self.linears[n].weight.unflatten(0, (self.h, -1)) for n in (1, 2))
-        if q.size(-2) > 1:
+        if q.size(-2) > 1:  # to_k and to_v: (H, d_k, latent)
             return super().attend(q, latents @ to_k.mT, latents @ to_v.mT, mask)
         q = q @ to_k * (to_k.size(-1) / self.d_k) ** 0.5  # (B, H, 1, latent), the same scores
         heads, weights = super().attend(q.transpose(1, 2), latents, latents, mask)
@@ -5768,8 +5985,52 @@ PARTS["attention"]["latent"] = lambda config: start_weights(
 )
 
 
+@example
+def check_queries_at_latents_equal_expanded_keys():
+    attn = draw_weights(LatentAttention(4, 16, dropout=0.0, latent=6))
+    x = torch.randn(2, 9, 16)
+    q, latents, _ = attn.project(x, x, x)
+    k = attn.split(attn.linears[1](latents.squeeze(1)))  # (B, H, S, d_k)
+    v = attn.split(attn.linears[2](latents.squeeze(1)))
+    newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v)  # of one query
+    assert_close(attn.attend(q[:, :, -1:], latents, None, None)[0], newest)
+    assert_close(attn(x, x, x)[:, -1:], attn.join(newest))
+
+
 # %% [markdown]
+# DeepSeek-V3 and Kimi K2 have MLA; [DeepSeek-V4](https://arxiv.org/abs/2606.19348) gave it up for
+# another compression. It does not go well with rotations: a rotated key depends on its place, so that
+# no fixed matrix carries the query past it. DeepSeek adds a few features that are rotated and cached
+# as they are, the same for all heads. Our row keeps the sinusoids and can do without.
+#
+# What a cache holds for a token, as counted in caches that have written 64 of them:
+
+
+# %%
+@example
+def numbers_in_the_cache():
+    rows = []
+    for name in ("plain", "rotary", "grouped", "multi-query", "window", "latent"):
+        config = ModelConfig(N=1, d_model=128, d_ff=512, h=4, attention=name)
+        decoder = with_cache(build_model(config, 8, 8).eval().encoder)
+        for state in torch.randn(64, 1, 1, 128):
+            decoder(state, None)
+        cache = decoder.layers[0].self_attn
+        rows.append((name, (cache.keys.numel() + cache.values.numel()) // 64))
+    return table(rows, ["attention, four heads of width 32", "numbers a token and layer"])
+
+
+# %% [markdown]
+# Keys go into the cache rotated, once and for all; to turn them anew at every step would cost more
+# than the rotation is worth. The window has forgotten half of what it was told, and goes on forgetting.
+#
 # ### A mixture of experts
+#
+# Large feed-forward networks know much, of which a given word needs little. In a **mixture of experts**
+# ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) a small linear map, the *router*, sends each
+# position to a few of many networks: parameters multiply, the cost of a token does not. Left alone, a
+# router sends everybody to the experts that are good already, which then learn even more. After 300
+# updates on random words, with their loads on the next 1,000:
 
 
 # %%
@@ -5809,8 +6070,56 @@ PARTS["feed_forward"]["experts"] = lambda config: start_weights(
 )
 
 
+# %% tags=["hide-input"]
+@example
+def loads_of_eight_experts():
+    words = torch.randn(32, 16) + torch.randn(16)  # they have something in common
+    wanted = torch.randn(32, 16)
+    loads = {}
+    for name, moves in (("left alone", False), ("with a moving bias", True)):
+        torch.manual_seed(1)
+        mixture = start_weights(MixtureOfExperts(16, 32, dropout=0.0))
+        optimizer = torch.optim.Adam(mixture.parameters(), lr=0.01)
+        for _ in range(300):
+            (mixture(words) - wanted).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if not moves:
+                mixture.bias.zero_()
+        chosen = (mixture.router(words).sigmoid() + mixture.bias).topk(2).indices
+        loads[name] = chosen.flatten().bincount(minlength=8).tolist()
+    return loads
+
+
 # %% [markdown]
+# One cure is a second loss for the imbalance. Ours is simpler and newer ([Wang et al.,
+# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)): each
+# expert has a bias, which falls a little when it had more than its share of a batch and rises when it
+# had less. The bias takes part in the choice and not in the result.
+#
+# The largest open models are mixtures, such as Kimi K2 with 32 billion parameters of a trillion at work
+# on a token. Smaller ones are often dense, and Llama 3 is so at all sizes, for the sake of a steady
+# training. In our row two of eight experts are chosen, each half as wide as the network of the others.
+
+
+# %% tags=["hide-input"]
+@example
+def check_a_mixture_that_takes_all_is_their_weighted_sum():
+    mixture = draw_weights(MixtureOfExperts(8, 12, dropout=0.0, experts=3, active=3)).eval()
+    x = torch.randn(2, 5, 8)
+    shares = mixture.router(x).sigmoid()
+    shares = shares / shares.sum(-1, keepdim=True)  # (2, 5, 3)
+    outputs = torch.stack([expert(x) for expert in mixture.experts], dim=-1)  # (2, 5, 8, 3)
+    assert_close(mixture(x), (outputs * shares.unsqueeze(2)).sum(-1))
+
+
+# %% [markdown]
+# <a id="adamw"></a>
 # ### AdamW
+#
+# A weight that nothing needs should fade. The old way is to add a multiple of each weight to its
+# gradient. Watch a thousand weights of 1 under a decay of 0.1, with gradients that are pure noise, once
+# large and once small. What is left of them on average after 200 steps at a rate of 0.01?
 
 
 # %%
@@ -5819,29 +6128,115 @@ def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
     matrices = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
-    return torch.optim.AdamW(
-        groups, lr=1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
-    )
+    return torch.optim.AdamW(groups, weight_decay=0.0, **ADAM)
 
 
 OPTIMIZERS["adamw"] = adamw
 
 
+@example
+def what_two_decays_leave():
+    rows = []
+    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
+        row = [optimizer.__name__]
+        for size in (10.0, 0.1):
+            weights = nn.Parameter(torch.ones(1000))
+            torch.manual_seed(1)
+            steps = optimizer([weights], lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.1)
+            for _ in range(200):
+                weights.grad = size * torch.randn(1000)
+                steps.step()
+            row.append(weights.mean().item())
+        rows.append(row)
+    return table(rows, ["weights left by", "large gradients", "small ones"])
+
+
 # %% [markdown]
+# Adam divides the decay by the size of the gradients, like everything else that it is given: a weight
+# with large gradients hardly fades, one with small ones is gone. **AdamW** ([Loshchilov and Hutter,
+# 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, by rate times decay, all
+# alike. For years nearly every large model was trained with it, and so are our
+# [translators](#whole-training), with no decay by default.
+
+
+# %% tags=["hide-input"]
+@example
+def check_without_gradients_weights_shrink_by_rate_times_decay():
+    model = draw_weights(make_language_model(11, N=1, d_model=16, d_ff=32, h=4))
+    before = [weight.detach().clone() for weight in model.parameters()]
+    optimizer = adamw(model, weight_decay=0.1)
+    optimizer.param_groups[0]["lr"] = 0.01
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    for weight, old in zip(model.parameters(), before, strict=True):
+        assert_close(weight, old * (1 - 0.01 * 0.1) if weight.dim() > 1 else old)
+
+
+# %% [markdown]
+# <a id="muon"></a>
 # ### Muon
+#
+# Adam treats a matrix as a bag of numbers. Look at one as a matrix: the gradient of a feed-forward
+# network in the finished translator, from twenty captions, has 192 singular values, each the strength
+# of one direction.
 
 
 # %%
 def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
-    """The nearest matrix (m, n) whose singular values are all about one, by Newton and Schulz."""
+    """A matrix (m, n) with the same directions, whose singular values are all about one."""
     wide = matrix if matrix.size(0) <= matrix.size(1) else matrix.T
-    x = wide / (wide.norm() + 1e-7)  # no singular value is above one
+    x = wide / (wide.norm() + 1e-7)  # now none is above one
     for _ in range(steps):
         square = x @ x.T
         x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
     return x if wide is matrix else x.T
 
 
+@example
+def directions_of_a_gradient():
+    translator = translator_at_hand()
+    model = copy.deepcopy(translator.model)
+    batch = move(collate(hundred_captions(translator)[:20]), translator.device)
+    states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
+    F.nll_loss(model.generator(states).flatten(0, 1), batch.tgt_y.flatten()).backward()
+    gradient = model.encoder.layers[0].feed_forward.widen.weight.grad  # (d_ff, D)
+    rows = []
+    for name, matrix in (("gradient", gradient), ("orthogonalized", orthogonalize(gradient))):
+        found = torch.linalg.svdvals(matrix)
+        relative = found / found[0]
+        rows.append((name, *(relative[n].item() for n in (0, 1, len(found) // 4, len(found) // 2))))
+    return table(
+        rows,
+        ["singular values, beside the first", "first", "second", "a quarter down", "in the middle"],
+    )
+
+
+# %% [markdown]
+# A few directions have nearly all of the gradient, and a step along it learns little else. **Muon**
+# ([Jordan et al., 2024](https://kellerjordan.github.io/posts/muon/)) gives all directions the same
+# strength. It keeps a running mean of the gradients and replaces it by a matrix with the same singular
+# vectors, whose singular values are all about one. No decomposition is needed, because an odd
+# polynomial of a matrix acts on its singular values alone, and five rounds of
+#
+# $$x \leftarrow 3.4445\,x - 4.7750\,x^3 + 2.0315\,x^5$$
+# <!-- code: orthogonalize -->
+#
+# bring a value between 0.01 and 1 into the neighbourhood of one. (Three coefficients that converge
+# exactly would need more rounds.)
+
+
+# %% tags=["hide-input"]
+@example
+def check_singular_vectors_stay_and_values_come_near_one():
+    matrix = torch.randn(64, 96)
+    u, values, vt = torch.linalg.svd(matrix, full_matrices=False)
+    found = u.T @ orthogonalize(matrix) @ vt.T  # diagonal, if the vectors are the same
+    assert_close(found, found.diagonal().diag(), atol=1e-4, rtol=0)
+    assert found.diagonal().min() > 0.5 and found.diagonal().max() < 1.3, values
+
+
+# %%
 class Muon(torch.optim.AdamW):
     """Orthogonalized momentum for the matrices of the layers, AdamW for the rest (Jordan, 2024)."""
 
@@ -5852,8 +6247,7 @@ class Muon(torch.optim.AdamW):
         self.momentum = momentum
         self.inside = [p for p in model.parameters() if p in inside]
         groups = [{"params": self.inside}, {"params": others, "weight_decay": 0.0}]
-        adam = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
-        super().__init__(groups, weight_decay=weight_decay, **adam)
+        super().__init__(groups, weight_decay=weight_decay, **ADAM)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -5873,7 +6267,18 @@ OPTIMIZERS["muon"] = Muon
 
 
 # %% [markdown]
+# Embeddings, generator, norms and biases stay with Adam: a row of an embedding belongs to one token, and
+# what that needs is no direction of a matrix. The factor of [Moonlight](https://arxiv.org/abs/2502.16982)
+# makes a step as large as Adam's, so that rate and schedule can stay. Its authors needed about half the
+# computation for the same loss; Kimi K2, GLM-4.5 and DeepSeek-V4 were trained with Muon, while Llama 3
+# and OLMo 2 name AdamW.
+#
 # ### Schedules
+#
+# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but both have
+# to know the last update before the first. **Warm-up, stable, decay** ([MiniCPM,
+# 2024](https://arxiv.org/abs/2404.06395)) holds the peak as long as there is text, and falls only at the
+# end, so that one training can be continued, or ended from any point of its plateau.
 
 
 # %%
@@ -5895,49 +6300,65 @@ SCHEDULES["linear"] = linear_rate
 SCHEDULES["stable_decay"] = stable_decay_rate
 
 
+# %% tags=["hide-input"]
+@example
+def schedules_by_name_figure():
+    rows = []
+    for name, schedule in SCHEDULES.items():
+        for step in range(1, 1002, 20):
+            rows.append((step, schedule(step, 128, 1.0, 150, 1000), name))
+    text = "Three learning rates that rise alike: one falls slowly, one in a line, one at the end."
+    return line_chart(rows, ["step", "learning rate", "schedule"], text)
+
+
 # %% [markdown]
-# <a id="flash"></a>
-# ### FlashAttention
+# <a id="figure-schedules-by-name"></a>
+# **Figure.** Schedules for 1,000 updates of a model of width 128, by the names under which
+# `make_optimizer` and the [settings](#settings) know them.
 #
-# [FlashAttention](https://arxiv.org/abs/2205.14135) (Dao et al., 2022) computes attention without
-# ever storing the $T \times T$ table. It reads the keys in blocks and keeps, for each query, the
-# largest score, the sum of exponentials and the output so far; when the first grows, it rescales
-# the others. The result is the same and the work stays quadratic, but memory is linear in $T$, and
-# far less data moves between the GPU's slow and fast memory. We [train on a GPU](#faster) with such
-# a kernel, from PyTorch's `scaled_dot_product_attention`.
+# MiniCPM, DeepSeek-V3 and Kimi K2 hold the peak for most of the training. Llama 3 follows a cosine, and
+# the authors of [Kimi K3](https://arxiv.org/abs/2607.24653) tuned both and found the cosine better.
 #
-# ### Old against new
+# ### All together
 #
-# With the same number of parameters and updates, a language model with RMSNorm, SwiGLU, rotary and
-# grouped attention, and without biases, is slightly better. Both models are pre-norm, read captions
-# and have two million parameters. Perplexity is the mean of three seeds on the validation split;
-# speeds are medians of five rounds, in which the models take turns, and generation uses a cache;
-# brackets give the range:
+# Which of all this goes together? Classes that override different steps of attention can be stacked, and
+# Python's `super()` walks through them from left to right: this one projects to groups, normalizes, then
+# rotates.
+
+
+# %%
+class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
+    """Grouped keys, rotated."""
+
+
+class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
+    """Grouped keys; queries and keys normalized, then rotated."""
+
+
+PARTS["attention"]["rotary-grouped"] = lambda config: start_weights(
+    RotaryGroupedAttention(config.h, config.d_model, config.dropout)
+)
+PARTS["attention"]["modern"] = lambda config: start_weights(
+    ModernAttention(config.h, config.d_model, config.dropout)
+)
+
+
+@example
+def check_a_cache_agrees_with_every_attention():
+    for name in PARTS["attention"]:
+        config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention=name, norm="rms")
+        assert cache_agrees(build_model(config, 11, 11)), name
+
+
+# %% [markdown]
+# With RMSNorm, SwiGLU, `ModernAttention` and no biases, trained by Muon with a plateau, it is the last
+# row of the table. Its differences need not be the sum of the others, since two changes may cure the
+# same weakness.
 #
-# <!-- results: assembled -->
-#
-# | parts | perplexity | tokens/s, training | tokens/s, generation | cache, bytes/token |
-# | --- | ---: | ---: | ---: | ---: |
-# | Parts 1 and 2 | 30.7 (30.5–31.0) | 12,614 (12,034–13,216) | 27,504 (27,217–27,833) | 2,048 |
-# | today | 29.9 (29.8–29.9) | 13,145 (12,873–13,608) | 25,402 (23,143–25,735) | 1,024 |
-#
-# *Intel(R) Xeon(R) Processor, 2 CPU cores; 2026-11-26; commit c15fbff, 691d11e*
-#
-# <!-- end of results: assembled -->
-#
-# All parts changed at once, so this does not say which of them helps. Training speed hardly
-# differs. The cache is half as large, because each pair of query heads shares one head of keys and
-# values. Generation is a little slower, probably because keys are rotated and copied anew at every
-# step.
-#
-# ### Other changes
-#
-# | Then | Now, and why | Here |
-# | --- | --- | --- |
-# | Adam | AdamW: weight decay shrinks the weights directly, outside Adam's scaling ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) | `--weight-decay` |
-# | warm-up, then inverse root | warm-up, then a cosine or a straight line down, to a known end | `--schedule linear` |
-# | 37,000 subwords made of characters | often over 100,000 made of *bytes*: no text is unknown (since [GPT-2, 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) | – |
-# | one feed-forward network | a *mixture of experts*: several, of which each token uses a few; more parameters at the same cost ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) | – |
+# One more change needs no row. The 37,000 subwords of the paper are made of characters; today there are
+# often over 100,000, made of *bytes*, so that no text is unknown (since [GPT-2,
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
+# And the residual stream has hardly changed in nine years.
 #
 # <a id="further"></a>
 # ## Do sinusoids extrapolate?
@@ -6278,8 +6699,9 @@ class Config(ModelConfig):
     shares: int = 1  # parts of one pass, with a checkpoint after each
     warmup: int | None = None  # updates; 2,000, or a quarter of all if that is less
     factor: float | None = None  # times the learning rate; 1.5 for 2,000 updates of warm-up
-    schedule: Literal["linear", "inverse_sqrt"] = "linear"  # decay to zero, or the paper's
-    weight_decay: float = 0.0  # of matrices, by AdamW; not of norms and biases
+    schedule: str = "linear"  # decay to zero; inverse_sqrt, the paper's; stable_decay; your own
+    optimizer: str = "adamw"  # adam, muon; or a name of your own in OPTIMIZERS
+    weight_decay: float = 0.0  # of matrices, by AdamW or Muon; not of norms and biases
     clip: float | None = None  # maximum gradient norm; none by default
     average: int = 6  # at the end, try the mean of this many last epochs
     precision: Literal["fp32", "bf16"] | None = None  # fp32 is TF32 on a GPU; by device
@@ -6550,8 +6972,9 @@ def refuse_what_cannot_run(config: Config) -> None:
         raise UserError("--compile needs a C++ compiler on a CPU: install g++, or leave it out")
     try:
         model = build_model(config, 8, 8)
+        make_optimizer(model, 1.0, 1, config.schedule, config.optimizer, total=1)
     except ValueError as error:
-        raise UserError(f"no such model: {error}") from error
+        raise UserError(f"no such model or training: {error}") from error
     if not cache_agrees(model, min(32, config.max_len)):
         parts = ", ".join(f"{kind} {getattr(config, kind)}" for kind in PARTS)
         way = "attention must take places from the shapes of q and k, and all else treat each alone"
@@ -6704,7 +7127,13 @@ def restored_optimizer(config: Config, model: nn.Module, train: IdPairs, last: d
     """Optimizer and schedule of a run, as its checkpoint `last` left them."""
     total = config.epochs * updates_per_epoch(config, train)
     optimizer, scheduler = make_optimizer(
-        model, config.factor, config.warmup, config.schedule, "adamw", total, config.weight_decay
+        model,
+        config.factor,
+        config.warmup,
+        config.schedule,
+        config.optimizer,
+        total,
+        config.weight_decay,
     )
     groups = optimizer.state_dict()["param_groups"]  # of the settings, not of the checkpoint
     optimizer.load_state_dict({"state": last["optimizer"], "param_groups": groups})

@@ -8,6 +8,7 @@ from the_annotated_transformer import (
     DecoderLayer,
     MultiHeadedAttention,
     PositionwiseFeedForward,
+    WindowAttention,
     attention,
 )
 
@@ -96,6 +97,9 @@ def feed_forward_first(config):
 
 PARTS["attention"]["sharp"] = lambda config: SharpAttention(config.h, config.d_model)
 PARTS["attention"]["learnt-distance"] = lambda config: LearntDistance(config.h, config.d_model)
+PARTS["attention"]["short-window"] = lambda config: WindowAttention(
+    config.h, config.d_model, config.dropout, window=3
+)
 PARTS["feed_forward"]["soft"] = lambda config: Soft(config.d_model, config.d_ff, config.dropout)
 PARTS["norm"]["unit"] = lambda config: UnitNorm(config.d_model)
 PARTS["positions"]["ramp"] = lambda config: Ramp(config.d_model, config.max_len)
