@@ -3730,8 +3730,8 @@ class ModelConfig:
     share_embeddings: bool = True  # one matrix for all three; needs subwords
     max_len: int = 256  # longest sequence, in tokens
     bias: bool = True  # in linear maps
-    attention: str = "plain"  # rotary, grouped, rotary-grouped, distance; or a name of your own
-    feed_forward: str = "plain"  # swiglu
+    attention: str = "plain"  # rotary, grouped, modern and more in PARTS; or a name of your own
+    feed_forward: str = "plain"  # swiglu, experts
     norm: str = "plain"  # rms
     positions: str = "plain"  # learnt, none
     encoder_layer: str = "plain"
@@ -5499,44 +5499,56 @@ def captions_that_nobody_wrote():
 # <a id="since-2017"></a>
 # ## What has changed since 2017
 #
-# Take a language model that is built and trained as in Parts 1 to 3, and change one thing at a time:
+# Place your bets. A small language model is built and trained as in Parts 1 to 3, and then once more for
+# each of these changes, with everything else as it was:
 #
-# - better for the same size, their authors say: SwiGLU, rotary positions, a mixture of experts, Muon;
-# - as good with less memory: one head of keys for several of queries, or for all, windows, latents;
-# - simpler or steadier: RMSNorm, QK-norm, no biases, AdamW, a schedule with a plateau.
+# - said to learn better at the same size: SwiGLU, rotary positions (or [ALiBi](#own-part)), a mixture of
+#   experts, Muon;
+# - said to be as good with a smaller cache: grouped keys, down to a single head of them, windows, latents;
+# - said to be simpler or steadier: RMSNorm, QK-norm, no biases, AdamW, a schedule with a plateau.
 #
-# Before you read on, make three guesses. Which of these lowers the perplexity most? Which do nothing
-# at all? And which one makes it worse?
+# Which one lowers the perplexity most? Which do nothing at all? And is there one that makes it worse?
 #
 # <!-- results: bench -->
 #
 # <!-- end of results: bench -->
 #
-# The bench is small. Four layers of width 128 read the English captions of Multi30k, cut into 2,000
+# What you see are four layers of width 128 that read the English captions of Multi30k, cut into 2,000
 # subwords and laid one behind the other in streams of 256. One matrix serves embedding and generator.
-# Every row makes three passes over the captions with the same updates, and for each seed all rows see
-# the same batches; where attention loses parameters, a wider feed-forward network makes up for them,
-# as in [Llama 2](https://arxiv.org/abs/2307.09288). Perplexity is that of the validation split, for
-# each subword. The last row takes what most models of today combine, down to Muon and its schedule.
+# All rows make three passes with the same number of updates, and for each seed they see the same
+# batches. Where attention loses parameters, a wider feed-forward network makes up for them, as in [Llama
+# 2](https://arxiv.org/abs/2307.09288); of a mixture, those count that act on a token. Perplexity is per
+# token of the validation split, with the start and the end of each caption. The last row has what a
+# model of today would have, all together.
 #
-# A table of this kind is easily read too boldly. A seed moves the first row as well, so a difference
-# within its range is no difference, and a row with a single seed can only hint. The learning rate
-# was chosen for the first row: a change that would rather have another one looks worse than it is.
-# For the rows that save memory, a perplexity like that of the first row is a success. And two kinds of
-# change cannot show here what they are for. Captions do not continue one another, hence a model that
-# sees only the last 32 subwords misses nothing; and what keeps a training of trillions of tokens from
-# falling over has little to do in one of minutes. What the bench can show is which ideas pay at once.
+# It is easy to read too much into such a table. A new seed moves the first row as well, so that a
+# difference within its range is none, and a row with one seed can only hint. The learning rate was
+# chosen for the first row: a change that would rather have another one looks worse than it is. For the
+# rows with a smaller cache, the perplexity of the first row is a success. And some changes cannot show
+# here what they are for. Captions do not continue one another, hence whoever sees only the last 32
+# subwords misses little, and a training of minutes has no time to fall over, which is what several of
+# the others prevent. The bench tells which ideas pay at once; the paragraphs below tell why models have
+# the rest.
 #
 # <a id="exchange"></a>
-# Now the changes, one by one. Most are parts that take the place of ours: `exchange(model, "norm",
-# make)` calls `make` once for each place, so that every layer gets a fresh part, and under a name in
-# `PARTS` settings and files can use it, too. Optimizers and schedules have names as well, which
-# `make_optimizer` knows.
-#
+# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` once
+# for each place, so that every layer gets a fresh part. Under a name in `PARTS` settings and files can
+# use it, too, and `make_optimizer` knows optimizers and schedules by name.
+
+
+# %% tags=["hide-input"]
+def name_attention(name: str, kind: type, **more) -> None:
+    """Make a class of attention known to settings and files."""
+    PARTS["attention"][name] = lambda config: start_weights(
+        kind(config.h, config.d_model, config.dropout, **more)
+    )
+
+
+# %% [markdown]
 # ### RMSNorm
 #
-# Layer normalization first makes the mean of a vector zero. How much of the vector is that mean? Here
-# is its share in the square of what reaches the norms of the finished translator:
+# Layer normalization begins by making the mean of a vector zero. How much does it take away? This is the
+# mean's share in the squares of what reaches the norms of the finished translator:
 
 
 # %% tags=["hide-input"]
@@ -5555,11 +5567,10 @@ def share_of_the_mean():
 
 
 # %% [markdown]
-# That little is not worth a subtraction. RMSNorm ([Zhang and Sennrich,
-# 2019](https://arxiv.org/abs/1910.07467)) divides by the root mean square and leaves out the mean and
-# the shift; its authors found it about as good, and faster. Llama, Qwen and Gemma use it, mostly in
-# pre-norm. Gemma also normalizes what a sub-layer returns, and [OLMo
-# 2](https://arxiv.org/abs/2501.00656) only that.
+# Hardly anything. RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves out the
+# mean and the shift and divides by the root mean square; its authors found it about as good, and faster.
+# Llama, Qwen, Gemma and most others have it, usually before a sub-layer. Gemma also normalizes what a
+# sub-layer returns, and [OLMo 2](https://arxiv.org/abs/2501.00656) only that.
 
 
 # %%
@@ -5591,7 +5602,7 @@ def check_rms_norm_equals_torch():
 # %% [markdown]
 # ### SwiGLU
 #
-# A ReLU that is off stays silent in both directions: it passes nothing on, and its slope of zero lets
+# A ReLU that is off is silent in both directions: it passes nothing on, and with a slope of zero it lets
 # no gradient back.
 
 
@@ -5607,17 +5618,17 @@ def two_activations():
 
 
 # %% [markdown]
-# The smooth *Swish*, $z / (1 + e^{-z})$, has a slope almost everywhere. **SwiGLU** ([Shazeer,
-# 2020](https://arxiv.org/abs/2002.05202)) takes it as a gate: one wide layer decides, entry by entry,
-# how much of another gets through,
+# *Swish*, $z / (1 + e^{-z})$, keeps a slope where ReLU has none. **SwiGLU** ([Shazeer,
+# 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides, entry by entry, how
+# much of another gets through,
 #
 # $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
 # <!-- code: SwiGLU -->
 #
 # With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
-# Shazeer offers no explanation why it learns better and attributes it to "divine benevolence". Most
-# models of today have a gate, Gemma one with another activation (GeGLU). It can be done without:
-# [Nemotron-4](https://arxiv.org/abs/2402.16819) squares its ReLU and has no gate.
+# Why it learns better Shazeer does not explain; he attributes it to "divine benevolence". Most models of
+# today have a gate, Gemma's with another activation (GeGLU), whereas
+# [nanochat](https://github.com/karpathy/nanochat) has none and squares its ReLU.
 
 
 # %%
@@ -5655,8 +5666,8 @@ def check_half_of_every_gate_is_glu_of_torch():
 # <a id="rotary"></a>
 # ### Rotary positions
 #
-# Sinusoids are added to a word once, at the bottom, and mix with its meaning. What becomes of the
-# score between the same query and the same key, one place apart, if the pair moves along the text?
+# Sinusoids are added once, at the bottom, where they mix with what the word means. Take a query and a
+# key that stand side by side, and move the pair along the text. What becomes of its score?
 
 
 # %%
@@ -5673,6 +5684,7 @@ def rotate(x: Tensor, places: Tensor) -> Tensor:
     return rotated.flatten(-2).type_as(x)
 
 
+# %% tags=["hide-input"]
 @example
 def the_same_pair_further_on():
     key, query = torch.randn(2, 32)
@@ -5690,16 +5702,17 @@ def the_same_pair_further_on():
 
 
 # %% [markdown]
-# With sinusoids the score wanders, and each head has to learn matrices that filter the places out.
-# Rotary positions ([Su et al., 2021](https://arxiv.org/abs/2104.09864)) turn the query and the key
-# themselves, inside every self-attention: at position $m$ each pair of features is rotated by
-# $m\theta$, with a $\theta$ of its own. A query at $m$ and a key at $n$ then have the inner product
-# that they would have if the query alone were rotated by $(m-n)\theta$. Only the distance is left, as
-# between the encodings themselves in [Part 2](#positional-encoding).
+# With sinusoids it wanders, although nothing between the two has changed, and a head has to learn
+# matrices that filter the places out. Rotary positions ([Su et al.,
+# 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
+# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. A query at $m$
+# and a key at $n$ then have the inner product that they would have if the query alone were rotated by
+# $(m-n)\theta$. Only their distance is left, as between the encodings themselves in [Part
+# 2](#positional-encoding).
 #
-# Nearly all open models of today rotate, with slower hands where texts are long. Some leave positions
-# out in every fourth layer ([SmolLM3](https://huggingface.co/HuggingFaceTB/SmolLM3-3B)), which the
-# causal mask permits: what a word can see already depends on where it stands.
+# Nearly all open models rotate, with slower hands where texts are long. Some leave positions out in
+# every fourth layer ([SmolLM3](https://huggingface.co/HuggingFaceTB/SmolLM3-3B)), which a causal mask
+# permits, because how much a word sees already depends on where it stands.
 
 
 # %%
@@ -5719,29 +5732,15 @@ class RotaryAttention(MultiHeadedAttention):
         return rotate(q, places), rotate(k, places), v
 
 
-PARTS["attention"]["rotary"] = lambda config: start_weights(
-    RotaryAttention(config.h, config.d_model, config.dropout)
-)
-
-
-# %% tags=["hide-input"]
-@example
-def check_rotary_scores_depend_on_the_distance_only():
-    queries, keys = torch.randn(2, 9, 8)
-    places = torch.arange(9)
-    scores = rotate(queries, places) @ rotate(keys, places).T
-    later = rotate(queries, places + 50) @ rotate(keys, places + 50).T
-    assert_close(later, scores, atol=1e-4, rtol=0)
-    assert not torch.allclose(scores, queries @ keys.T, atol=0.1)  # they do depend on it
-    assert_close(rotate(queries, places)[0], queries[0])  # at place 0 nothing is rotated
+name_attention("rotary", RotaryAttention)
 
 
 # %% [markdown]
 # ### QK-norm
 #
-# Nothing keeps the matrices of a head from growing in a long training. Let those for queries and keys
-# be three and ten times as large as at first, and look at the largest weight of each query over 64
-# random keys:
+# Nothing keeps the matrices of a head from growing during a long training. Let those for queries and
+# keys be three times as large as at first, then ten times. How large is the largest of the 64 weights of
+# a query, on average?
 
 
 # %%
@@ -5758,9 +5757,7 @@ class NormedAttention(MultiHeadedAttention):
         return self.norm_q(q), self.norm_k(k), v
 
 
-PARTS["attention"]["normed"] = lambda config: start_weights(
-    NormedAttention(config.h, config.d_model, config.dropout)
-)
+name_attention("normed", NormedAttention)
 
 
 # %% tags=["hide-input"]
@@ -5782,38 +5779,27 @@ def largest_weights_when_matrices_grow():
 
 
 # %% [markdown]
-# Ten times larger matrices make scores a hundred times larger, and the softmax, as in [Part
-# 1](#why-scale), becomes a choice of one key that no gradient can revise. In large models such growth
-# has made trainings diverge. A norm on each query and key, with a learnt scale, sets an upper limit
+# Ten times larger matrices give scores a hundred times as large. The softmax, as in [Part
+# 1](#why-scale), becomes a choice that no gradient can revise, and large models have diverged that way.
+# A norm on each query and key, with a learnt scale, leaves their directions and limits the scores
 # ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)). OLMo 2, [Qwen
-# 3](https://arxiv.org/abs/2505.09388) and [Gemma 3](https://arxiv.org/abs/2503.19786) have it; [Kimi
-# K2](https://arxiv.org/abs/2507.20534) clips the matrices instead, whenever a score grows too large.
-# Qwen 3 dropped the biases of its queries and keys at the same time. Most models have no biases at
-# all, since [PaLM](https://arxiv.org/abs/2204.02311) found large trainings steadier without; a row of
-# the table does the same.
+# 3](https://arxiv.org/abs/2505.09388) and [Gemma 3](https://arxiv.org/abs/2503.19786) have it, while
+# [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices whenever a score grows too large.
+#
+# Biases have mostly gone, too. [PaLM](https://arxiv.org/abs/2204.02311) found large trainings steadier
+# without them, and Qwen 3 dropped its last ones when it introduced the norm;
+# [gpt-oss](https://arxiv.org/abs/2508.10925) has them everywhere. In a model of ours `bias=False` in the
+# settings is enough.
+#
+# ### Grouped keys and values
+#
+# The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
+# 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
+# as many heads of keys and values, and two bytes a number, a text of 128,000 tokens would fill this many
+# gigabytes:
 
 
 # %% tags=["hide-input"]
-@example
-def check_normed_attention_ignores_the_size_of_queries():
-    attn = draw_weights(NormedAttention(4, 128, dropout=0.0))
-    attn.linears[0].bias.data.zero_()
-    x = torch.randn(2, 5, 128)
-    before = attn(x, x, x)
-    attn.linears[0].weight.data *= 7
-    assert_close(attn(x, x, x), before, atol=1e-4, rtol=1e-4)
-
-
-# %% [markdown]
-# ### Grouped keys and values
-#
-# In a conversation the [cache](#cached-decoding) outgrows the model. The largest Llama 3 but one has 80
-# layers with 64 heads of width 128 for queries ([the paper's Table
-# 3](https://arxiv.org/abs/2407.21783)). With as many for keys and values, in two bytes a number, the
-# cache of one text of 128,000 tokens would take this many gigabytes:
-
-
-# %%
 @example
 def gigabytes_of_cache():
     numbers = 128_000 * 80 * 128 * 2  # tokens, layers, width, keys and values
@@ -5821,14 +5807,15 @@ def gigabytes_of_cache():
 
 
 # %% [markdown]
-# The model itself has 70 billion parameters, 140 gigabytes. It therefore has 8 heads of keys and
-# values, and eight heads of queries share each: **grouped-query attention** ([Ainslie et al.,
-# 2023](https://arxiv.org/abs/2305.13245)), whose authors lost hardly any quality. A single one for all
-# is called *multi-query* ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)); PaLM and Falcon 7B have
-# it. Most models of today group, whereas Olmo 3 7B still has a head of keys for each of queries.
+# Its 70 billion parameters take 140. That is why it has only eight heads of keys and values, each shared
+# by eight heads of queries, which is called **grouped-query attention** ([Ainslie et al.,
+# 2023](https://arxiv.org/abs/2305.13245)); its authors lost hardly any quality. With a single head for
+# all, it is *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)), which PaLM and
+# Falcon 7B have. Today most models group, although Olmo 3 7B still has a head of keys for every head of
+# queries.
 #
-# The class does not copy keys to match the queries. It lays the queries of a group end to end, so that
-# all of them meet their shared keys in a single product.
+# To copy shared keys for each head would waste what was saved. The class lays the queries of a group end
+# to end instead, and all of them meet their keys in one product.
 
 
 # %%
@@ -5856,12 +5843,8 @@ class GroupedAttention(MultiHeadedAttention):
         return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
 
 
-PARTS["attention"]["grouped"] = lambda config: start_weights(
-    GroupedAttention(config.h, config.d_model, config.dropout)
-)
-PARTS["attention"]["multi-query"] = lambda config: start_weights(
-    GroupedAttention(config.h, config.d_model, config.dropout, groups=1)
-)
+name_attention("grouped", GroupedAttention)
+name_attention("multi-query", GroupedAttention, groups=1)
 
 
 # %% tags=["hide-input"]
@@ -5877,15 +5860,15 @@ def check_grouped_attention_equals_torch():
 # %% [markdown]
 # ### Sliding windows
 #
-# The paper itself proposes to look at a neighbourhood only, should sequences become very long. (§4)
-# That bounds the cache, because what has left the window can be forgotten, and it need not bound the
-# view: a word sees three others, each of which has seen three more. How far back does an input still
+# For very long sequences the paper proposes to attend to a neighbourhood only. (§4) That bounds the
+# cache, since what has left the window can be forgotten, without bounding the view as much: in a window
+# of four a word sees three others, each of which has seen three more. How far back does an input still
 # act on the last position of a stack?
 
 
 # %%
 class WindowAttention(MultiHeadedAttention):
-    """Each query attends to positions less than `window` away; with a causal mask, to the newest."""
+    """Each query attends only to positions less than `window` away."""
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, window: int = 32):
         super().__init__(h, d_model, dropout)
@@ -5898,11 +5881,10 @@ class WindowAttention(MultiHeadedAttention):
         return super().attend(q, k, v, near if mask is None else is_open(mask) & near)
 
 
-PARTS["attention"]["window"] = lambda config: start_weights(
-    WindowAttention(config.h, config.d_model, config.dropout)
-)
+name_attention("window", WindowAttention)
 
 
+# %% tags=["hide-input"]
 @example
 def how_far_back_a_window_of_four_sees():
     reach = {}
@@ -5918,11 +5900,10 @@ def how_far_back_a_window_of_four_sees():
 
 
 # %% [markdown]
-# Three positions further with every layer, though by hearsay. Models therefore mix windows with full
-# layers. In [Gemma 3](https://arxiv.org/abs/2503.19786) five layers of six have a window of 1,024
-# tokens, in [gpt-oss](https://arxiv.org/abs/2508.10925) every other one has 128. [Mistral
-# 7B](https://arxiv.org/abs/2310.06825) had 4,096 in all layers; Llama 3 and Qwen 3 have none. Two layers
-# of our four see 32 subwords, the other two everything.
+# Three positions further with every layer, but only by hearsay. Most models therefore mix windows with
+# full layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024
+# tokens, in gpt-oss every other one has 128. [Mistral 7B](https://arxiv.org/abs/2310.06825) had 4,096 in
+# all of them, and Llama 3 has none. On the bench two layers of four see 32 subwords.
 
 
 # %% tags=["hide-input"]
@@ -5940,17 +5921,17 @@ def check_a_window_is_a_banded_mask():
 # <a id="latent"></a>
 # ### Latent keys and values
 #
-# Instead of sharing keys one can compress them. **Multi-head latent attention** (MLA,
-# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) maps each position to one narrow vector, its latent,
-# from which the keys and values of all heads are grown again. Only the latents go into the cache.
-# Growing them anew at every step would be slow, and it is not needed: for a query $q$, a latent $c$ and
-# the matrix $W$ that makes keys of one head,
+# Keys can also be compressed. **Multi-head latent attention** (MLA,
+# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
+# *latent*, from which the keys and values of all heads are grown again. To grow them anew for the whole
+# text at every step would be slow. But it is not needed: for a query $q$, a latent $c$ and the matrix
+# $W$ that makes the keys of a head,
 #
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
 #
-# so that a query can be carried to the latents instead, and for the values the same holds behind the
-# average. The two branches of `attend` are the two sides of this equation.
+# so the query can be carried to the latents, and what it takes home from there to the values. The two
+# branches of `attend` are the two sides of this equation.
 
 
 # %%
@@ -5980,11 +5961,10 @@ class LatentAttention(MultiHeadedAttention):
         return heads.transpose(1, 2) @ to_v.mT, weights
 
 
-PARTS["attention"]["latent"] = lambda config: start_weights(
-    LatentAttention(config.h, config.d_model, config.dropout)
-)
+name_attention("latent", LatentAttention)
 
 
+# %% tags=["hide-input"]
 @example
 def check_queries_at_latents_equal_expanded_keys():
     attn = draw_weights(LatentAttention(4, 16, dropout=0.0, latent=6))
@@ -5998,15 +5978,15 @@ def check_queries_at_latents_equal_expanded_keys():
 
 
 # %% [markdown]
-# DeepSeek-V3 and Kimi K2 have MLA; [DeepSeek-V4](https://arxiv.org/abs/2606.19348) gave it up for
-# another compression. It does not go well with rotations: a rotated key depends on its place, so that
-# no fixed matrix carries the query past it. DeepSeek adds a few features that are rotated and cached
-# as they are, the same for all heads. Our row keeps the sinusoids and can do without.
+# DeepSeek-V3 and Kimi K2 have MLA, and [DeepSeek-V4](https://arxiv.org/abs/2606.19348) has replaced it
+# by another compression. With rotations it does not go well: a rotated key depends on its place, so no
+# fixed matrix can carry a query past it. DeepSeek therefore adds a few features that are rotated and
+# cached as they are, the same for all heads. Our row keeps its sinusoids and needs none.
 #
-# What a cache holds for a token, as counted in caches that have written 64 of them:
+# What does all that save? These caches have written 64 tokens:
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def numbers_in_the_cache():
     rows = []
@@ -6021,16 +6001,15 @@ def numbers_in_the_cache():
 
 
 # %% [markdown]
-# Keys go into the cache rotated, once and for all; to turn them anew at every step would cost more
-# than the rotation is worth. The window has forgotten half of what it was told, and goes on forgetting.
+# The window has forgotten half of its 64 tokens already, and goes on forgetting. Rotary keys take no
+# more room than plain ones, and no more time once they are in the cache, because they enter it rotated.
 #
 # ### A mixture of experts
 #
-# Large feed-forward networks know much, of which a given word needs little. In a **mixture of experts**
-# ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) a small linear map, the *router*, sends each
-# position to a few of many networks: parameters multiply, the cost of a token does not. Left alone, a
-# router sends everybody to the experts that are good already, which then learn even more. After 300
-# updates on random words, with their loads on the next 1,000:
+# A large feed-forward network holds a lot of which a given word needs little. In a **mixture of
+# experts** ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) there are many networks, and a
+# small linear map, the *router*, sends each position to a few of them. The number of parameters
+# multiplies, the cost of a token does not.
 
 
 # %%
@@ -6092,14 +6071,16 @@ def loads_of_eight_experts():
 
 
 # %% [markdown]
-# One cure is a second loss for the imbalance. Ours is simpler and newer ([Wang et al.,
+# These are the loads of eight experts after 300 updates on 32 random words, each of which chooses two.
+# Left alone, the router prefers experts that are good already, which then learn even more, while others
+# get nothing. One cure is a second loss for the imbalance. Ours is newer and simpler ([Wang et al.,
 # 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)): each
-# expert has a bias, which falls a little when it had more than its share of a batch and rises when it
-# had less. The bias takes part in the choice and not in the result.
+# expert has a bias that falls a little when it had more than its share of a batch, and rises when it had
+# less. The bias counts when experts are chosen, but not in what they return.
 #
-# The largest open models are mixtures, such as Kimi K2 with 32 billion parameters of a trillion at work
-# on a token. Smaller ones are often dense, and Llama 3 is so at all sizes, for the sake of a steady
-# training. In our row two of eight experts are chosen, each half as wide as the network of the others.
+# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token.
+# Smaller ones are often dense, and so is Llama 3 at all sizes, for the sake of a steady training. On the
+# bench two of eight experts are chosen, each half as wide as the network of the other rows.
 
 
 # %% tags=["hide-input"]
@@ -6117,12 +6098,12 @@ def check_a_mixture_that_takes_all_is_their_weighted_sum():
 # <a id="adamw"></a>
 # ### AdamW
 #
-# A weight that nothing needs should fade. The old way is to add a multiple of each weight to its
-# gradient. Watch a thousand weights of 1 under a decay of 0.1, with gradients that are pure noise, once
-# large and once small. What is left of them on average after 200 steps at a rate of 0.01?
+# A weight that nothing needs should fade, and the old way was to add a little of each weight to its
+# gradient. Watch a thousand weights of 1 whose gradients are pure noise, large or small. What is left of
+# them after 200 steps at a rate of 0.01, with a decay of 0.1?
 
 
-# %%
+# %% tags=["hide-input"]
 def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
     """AdamW with the paper's β and ε; norms and biases do not decay."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
@@ -6134,6 +6115,7 @@ def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
 OPTIMIZERS["adamw"] = adamw
 
 
+# %% tags=["hide-input"]
 @example
 def what_two_decays_leave():
     rows = []
@@ -6152,33 +6134,17 @@ def what_two_decays_leave():
 
 
 # %% [markdown]
-# Adam divides the decay by the size of the gradients, like everything else that it is given: a weight
-# with large gradients hardly fades, one with small ones is gone. **AdamW** ([Loshchilov and Hutter,
-# 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, by rate times decay, all
-# alike. For years nearly every large model was trained with it, and so are our
-# [translators](#whole-training), with no decay by default.
-
-
-# %% tags=["hide-input"]
-@example
-def check_without_gradients_weights_shrink_by_rate_times_decay():
-    model = draw_weights(make_language_model(11, N=1, d_model=16, d_ff=32, h=4))
-    before = [weight.detach().clone() for weight in model.parameters()]
-    optimizer = adamw(model, weight_decay=0.1)
-    optimizer.param_groups[0]["lr"] = 0.01
-    for weight in model.parameters():
-        weight.grad = torch.zeros_like(weight)
-    optimizer.step()
-    for weight, old in zip(model.parameters(), before, strict=True):
-        assert_close(weight, old * (1 - 0.01 * 0.1) if weight.dim() > 1 else old)
-
-
-# %% [markdown]
+# Adam divides the decay by the size of the gradients, as it divides everything that it is given. Where
+# they are large, the weights hardly fade, and where they are small, little is left. **AdamW**
+# ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, all
+# alike. For years nearly every large model was trained by it, as our [translators](#whole-training) are,
+# though with no decay by default.
+#
 # <a id="muon"></a>
 # ### Muon
 #
-# Adam treats a matrix as a bag of numbers. Look at one as a matrix: the gradient of a feed-forward
-# network in the finished translator, from twenty captions, has 192 singular values, each the strength
+# To Adam a matrix is a bag of numbers. Here is one as a matrix: the gradient of the first feed-forward
+# network in the finished translator, from twenty captions. Each of its singular values is the strength
 # of one direction.
 
 
@@ -6193,6 +6159,7 @@ def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
     return x if wide is matrix else x.T
 
 
+# %% tags=["hide-input"]
 @example
 def directions_of_a_gradient():
     translator = translator_at_hand()
@@ -6213,17 +6180,17 @@ def directions_of_a_gradient():
 
 
 # %% [markdown]
-# A few directions have nearly all of the gradient, and a step along it learns little else. **Muon**
-# ([Jordan et al., 2024](https://kellerjordan.github.io/posts/muon/)) gives all directions the same
-# strength. It keeps a running mean of the gradients and replaces it by a matrix with the same singular
-# vectors, whose singular values are all about one. No decomposition is needed, because an odd
-# polynomial of a matrix acts on its singular values alone, and five rounds of
+# A few directions have nearly all of it, and a step along this gradient does little for the others.
+# **Muon** ([Jordan et al., 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally
+# strong. From a running mean of the gradients it takes the singular vectors and replaces the values by
+# numbers near one. That needs no decomposition, since an odd polynomial of a matrix acts on its singular
+# values alone, and five rounds of
 #
 # $$x \leftarrow 3.4445\,x - 4.7750\,x^3 + 2.0315\,x^5$$
 # <!-- code: orthogonalize -->
 #
-# bring a value between 0.01 and 1 into the neighbourhood of one. (Three coefficients that converge
-# exactly would need more rounds.)
+# bring whatever lies between 0.01 and 1 into the neighbourhood of one. (Coefficients that reach one
+# exactly need more rounds.)
 
 
 # %% tags=["hide-input"]
@@ -6236,7 +6203,7 @@ def check_singular_vectors_stay_and_values_come_near_one():
     assert found.diagonal().min() > 0.5 and found.diagonal().max() < 1.3, values
 
 
-# %%
+# %% tags=["hide-input"]
 class Muon(torch.optim.AdamW):
     """Orthogonalized momentum for the matrices of the layers, AdamW for the rest (Jordan, 2024)."""
 
@@ -6267,21 +6234,20 @@ OPTIMIZERS["muon"] = Muon
 
 
 # %% [markdown]
-# Embeddings, generator, norms and biases stay with Adam: a row of an embedding belongs to one token, and
-# what that needs is no direction of a matrix. The factor of [Moonlight](https://arxiv.org/abs/2502.16982)
-# makes a step as large as Adam's, so that rate and schedule can stay. Its authors needed about half the
-# computation for the same loss; Kimi K2, GLM-4.5 and DeepSeek-V4 were trained with Muon, while Llama 3
-# and OLMo 2 name AdamW.
+# Embeddings, generator, norms and biases stay with Adam, as they do in the models below. A factor makes
+# the steps as large as Adam's, so that rate and schedule can stay; it comes from
+# [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
+# loss. Kimi K2 and DeepSeek-V4 were trained with Muon, Llama 3 and OLMo 2 with AdamW.
 #
 # ### Schedules
 #
-# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but both have
-# to know the last update before the first. **Warm-up, stable, decay** ([MiniCPM,
-# 2024](https://arxiv.org/abs/2404.06395)) holds the peak as long as there is text, and falls only at the
-# end, so that one training can be continued, or ended from any point of its plateau.
+# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but whoever
+# follows them must know the last update before the first. **Warm-up, stable, decay**
+# ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes and falls only
+# at the end: any point of the plateau can be continued, or brought to an end.
 
 
-# %%
+# %% tags=["hide-input"]
 def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
     """The rise and peak of `rate`, then a straight line that reaches zero after step `total`."""
     peak = rate(warmup, model_size, factor, warmup)
@@ -6321,9 +6287,8 @@ def schedules_by_name_figure():
 #
 # ### All together
 #
-# Which of all this goes together? Classes that override different steps of attention can be stacked, and
-# Python's `super()` walks through them from left to right: this one projects to groups, normalizes, then
-# rotates.
+# The classes of attention above override different steps, so Python can stack them. Each asks the next
+# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates.
 
 
 # %%
@@ -6335,12 +6300,8 @@ class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
     """Grouped keys; queries and keys normalized, then rotated."""
 
 
-PARTS["attention"]["rotary-grouped"] = lambda config: start_weights(
-    RotaryGroupedAttention(config.h, config.d_model, config.dropout)
-)
-PARTS["attention"]["modern"] = lambda config: start_weights(
-    ModernAttention(config.h, config.d_model, config.dropout)
-)
+name_attention("rotary-grouped", RotaryGroupedAttention)
+name_attention("modern", ModernAttention)
 
 
 @example
@@ -6351,14 +6312,14 @@ def check_a_cache_agrees_with_every_attention():
 
 
 # %% [markdown]
-# With RMSNorm, SwiGLU, `ModernAttention` and no biases, trained by Muon with a plateau, it is the last
-# row of the table. Its differences need not be the sum of the others, since two changes may cure the
+# With RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, this is the last row of the table.
+# How it differs from the first need not be the sum of the rows between, since two changes may cure the
 # same weakness.
 #
-# One more change needs no row. The 37,000 subwords of the paper are made of characters; today there are
-# often over 100,000, made of *bytes*, so that no text is unknown (since [GPT-2,
+# One change has no row. The paper's 37,000 subwords are made of characters; today there are often more
+# than 100,000, made of *bytes*, to which no text is unknown (since [GPT-2,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
-# And the residual stream has hardly changed in nine years.
+# And what has hardly changed in nine years is the residual stream.
 #
 # <a id="further"></a>
 # ## Do sinusoids extrapolate?
