@@ -2015,7 +2015,8 @@ def steps_of_adam():
 # The base model's rate peaks at $512^{-1/2} \cdot 4000^{-1/2} = 0.0007$. Why the rate falls as an
 # inverse square root, the paper does not say; that it falls keeps the noise of single batches from
 # pushing a good model around. We add a *factor* that scales the whole curve. With 0.5, a width of 64
-# and a warm-up of 200, as in Part 4, the peak is 0.0044.
+# and a warm-up of 200, as in Part 4, the peak is 0.0044. Optimizers and schedules have names, to which
+# [Part 10](#since-2017) will add its own.
 
 
 # %% tags=["bare"]
@@ -6220,7 +6221,9 @@ class Muon(torch.optim.AdamW):
     def step(self) -> None:
         group = self.param_groups[0]
         for weight in self.inside:
-            mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
+            if weight not in self.state:  # AdamW expects a number of steps, too
+                self.state[weight] = {"step": torch.zeros(()), "mean": torch.zeros_like(weight)}
+            mean = self.state[weight]["mean"]
             mean.lerp_(weight.grad, 1 - self.momentum)
             ahead = weight.grad.lerp(mean, self.momentum)  # Nesterov: one step further
             size = 0.2 * max(weight.shape) ** 0.5  # as large as a step of Adam (Liu et al., 2025)
@@ -7080,7 +7083,8 @@ def load_batches(
 #
 # We use AdamW, whose weight decay is off by default and shrinks matrices only, and a schedule that
 # rises like the paper's and falls straight to zero, [as many do today](#since-2017). `--schedule
-# inverse_sqrt` is the paper's.
+# inverse_sqrt` is the paper's, and `--optimizer muon` another optimizer; a file for `--parts` can add
+# to `SCHEDULES` and `OPTIMIZERS`.
 
 
 # %%
@@ -7970,8 +7974,8 @@ SimpleLossCompute run_epoch TrainState make_optimizer evaluate_loss data_gen gre
 beam_search search_one load_tokenizers tokenize build_vocabulary create_dataloaders average
 cache_agrees with_cache RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention
 LearntPositions rotate LanguageModel make_language_model sample Corpus Config train_model
-load_trained_model save_model Translator translate translate_lines PARTS exchange ModelConfig
-build_model SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
+load_trained_model save_model Translator translate translate_lines PARTS OPTIMIZERS SCHEDULES
+exchange ModelConfig build_model SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
 """.split()
 
 

@@ -207,6 +207,8 @@ def test_parts_at_the_command_line(way, is_mine, small_corpus, tmp_path, capsys)
     for name, value in way.items():
         option = name.replace("_", "-")
         train += [f"--{option}", value] if value is not False else [f"--no-{option}"]
+    if is_mine:
+        train += ["--optimizer", "descent", "--schedule", "flat"]
     parts = ["--parts", str(MY_PARTS)]
     assert at.main([*train, *parts]) == 0
     assert at.main(["resume", run, "--epochs", "2", *parts]) == 0
