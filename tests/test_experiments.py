@@ -8,7 +8,7 @@ import torch
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import experiments, language_models
+from tools.results import experiments
 
 
 @pytest.fixture
@@ -104,14 +104,3 @@ def test_layers_are_timed_in_turn_and_once(results, monkeypatch):
     rows = records.read("length-cost")["rows"]
     assert timed.call_count == len(rows) * experiments.ROUNDS
     assert rows[0]["milliseconds"] == [len(rows) * n for n in range(experiments.ROUNDS)]
-
-
-@pytest.mark.parametrize("name", language_models.MODELS)
-def test_with_a_cache_a_language_model_writes_what_it_writes_without_one(name):
-    model = language_models.MODELS[name](50)
-    written, held = language_models.write_captions(model)
-    with at.evaluating(model):
-        mask = at.subsequent_mask(language_models.LENGTH)
-        log_probs = model.generator(model(None, written[:, :-1], None, mask))
-    assert torch.equal(written[:, 1:], log_probs.argmax(-1))
-    assert held > 0

@@ -252,14 +252,23 @@ def test_rotate_multiplies_complex_numbers():
 
 
 def test_turned_keys_are_shared_by_groups_and_values_are_not_turned():
-    attn = at.RotaryGroupedAttention(4, 16, dropout=0.0)
-    query = torch.randn(2, 4, 1, 4)  # of the last of five places
-    key, value = torch.randn(2, 2, 2, 5, 4)
+    attn = at.draw_weights(at.RotaryGroupedAttention(4, 16, dropout=0.0))
+    x = torch.randn(2, 5, 16)
     places = torch.arange(5)
-    mask = places[None] > 0
-    turned = at.rotate(query, places[4:]), at.rotate(key, places), value
-    expected = functional.scaled_dot_product_attention(*turned, mask, enable_gqa=True)
-    assert_close(attn.attend(query, key, value, mask)[0], expected)
+    query, key, value = at.MultiHeadedAttention.project(attn, x, x, x)
+    turned = at.rotate(query, places), at.rotate(key, places), value
+    mask = torch.rand(2, 5, 5) > 0.5
+    mask[:, :, 0] = True  # each query sees something
+    expected = functional.scaled_dot_product_attention(*turned, mask[:, None], enable_gqa=True)
+    assert_close(attn(x, x, x, mask), attn.join(expected))
+
+
+@pytest.mark.parametrize("kind", [at.GroupedAttention, at.ModernAttention, at.LatentAttention])
+def test_padding_is_hidden_from_shared_keys(kind):
+    attn = at.draw_weights(kind(4, 16, dropout=0.0))
+    x = torch.randn(2, 5, 16)
+    mask = torch.tensor([True, True, True, False, False]).expand(2, 1, 5)  # as of a source
+    assert_close(attn(x, x, x, mask)[:, :3], attn(*3 * [x[:, :3]]))
 
 
 def test_swiglu_is_the_formula():

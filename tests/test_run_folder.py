@@ -41,6 +41,15 @@ def test_a_run_that_stopped_ends_like_one_that_did_not(run, whole, small_config,
     assert [entry["averaged"] for entry in log_of(run)] == [0, 0, 2]
 
 
+def test_with_muon_too_a_run_that_stopped_ends_like_one_that_did_not(small_config, tmp_path):
+    config = dataclasses.replace(small_config, optimizer="muon", schedule="stable_decay")
+    assert tutorial.train_model(config, tmp_path / "whole") == "finished"
+    assert tutorial.train_model(config, tmp_path / "run", minutes=1e-9) == "stopped"
+    while tutorial.train_model(None, tmp_path / "run", minutes=1e-9) != "finished":
+        pass
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
 def test_a_finished_run_is_left_as_it_is(small_config, whole, tmp_path):
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     before = contents(run)

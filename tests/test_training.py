@@ -172,6 +172,85 @@ def test_two_updates_are_those_of_the_formula():
         assert_close(bias.detach(), expected)
 
 
+def filled(model: nn.Module, generator: torch.Generator) -> None:
+    """Gradients of random numbers."""
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_muon_is_that_of_torch_inside_the_stacks_and_adamw_elsewhere(decay):
+    """PyTorch's orthogonalizes in 16 bits."""
+    ours = at.draw_weights(at.tiny_model())
+    theirs = copy.deepcopy(ours)
+    before = copy.deepcopy(ours.state_dict())
+    muon, scheduler = at.make_optimizer(ours, 1.0, 10, optimizer="muon", weight_decay=decay)
+    stacks = [*theirs.encoder.parameters(), *theirs.decoder.parameters()]
+    inside = [weight for weight in stacks if weight.dim() == 2]
+    outside = [weight for weight in theirs.parameters() if not any(weight is one for one in inside)]
+    both = (
+        torch.optim.Muon(inside, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(outside, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0),
+    )
+    for step in (1, 2, 3):
+        filled(ours, torch.Generator().manual_seed(step))
+        filled(theirs, torch.Generator().manual_seed(step))
+        for optimizer in both:
+            optimizer.param_groups[0]["lr"] = at.rate(step, 16, 1.0, 10)
+            optimizer.step()
+        muon.step()
+        scheduler.step()
+    for name, weight in theirs.named_parameters():
+        step = (weight - before[name]).abs().max().item()
+        assert_close(ours.get_parameter(name), weight, rtol=0, atol=0.05 * step, msg=name)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("name, theirs", [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
+def test_optimizers_by_name_are_those_of_torch(name, theirs, decay):
+    ours = at.tiny_model()
+    optimizer, _ = at.make_optimizer(ours, 1.0, 10, optimizer=name, weight_decay=decay)
+    other = copy.deepcopy(ours)
+    decaying = [p for p in other.parameters() if p.dim() > 1 or name == "adam"]
+    rest = [p for p in other.parameters() if p.dim() == 1 and name == "adamw"]
+    groups = [{"params": decaying}, {"params": rest, "weight_decay": 0.0}]
+    lr = at.rate(1, 16, 1.0, 10)
+    expected = theirs(groups, lr=lr, betas=(0.9, 0.98), eps=1e-9, weight_decay=decay)
+    for model, means in ((ours, optimizer), (other, expected)):
+        filled(model, torch.Generator().manual_seed(1))
+        means.step()
+    for weight, right in zip(ours.parameters(), other.parameters(), strict=True):
+        assert_close(weight, right)
+
+
+def test_schedules_rise_alike_and_fall_as_they_say():
+    rates = {}
+    for name in at.SCHEDULES:
+        optimizer, scheduler = at.make_optimizer(at.tiny_model(), 1.0, 10, name, total=100)
+        rates[name] = []
+        for _ in range(100):
+            rates[name].append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        assert rates[name][:10] == pytest.approx([at.rate(n, 16, 1.0, 10) for n in range(1, 11)])
+        assert max(rates[name]) == rates[name][9]
+        assert (optimizer.param_groups[0]["lr"] == 0) == (name != "inverse_sqrt")
+    down = [now - later for now, later in itertools.pairwise(rates["linear"][9:])]
+    assert down == pytest.approx([down[0]] * 90)
+    assert len(set(rates["stable_decay"][9:80])) == 1
+    down = [now - later for now, later in itertools.pairwise(rates["stable_decay"][80:])]
+    assert down == pytest.approx([rates["stable_decay"][9] / 20] * 19)
+
+
+@pytest.mark.parametrize("names", [{"schedule": "cosine"}, {"optimizer": "magic"}])
+def test_an_unknown_optimizer_or_schedule_is_refused(names, small_config, tmp_path):
+    (name,) = names.values()
+    with pytest.raises(ValueError, match=f"{name}.*among"):
+        at.make_optimizer(at.tiny_model(), 1.0, 10, **names)
+    with pytest.raises(at.UserError, match=f"{name}.*among"):
+        at.train_model(dataclasses.replace(small_config, **names), tmp_path / "run")
+
+
 def test_accumulation_equals_one_large_batch_and_its_rest_is_an_update():
     sentences = at.pad_ids([[START, *range(4, 5 + n % 6), END] for n in range(15)])
     start = at.tiny_model(dropout=0.0).double()

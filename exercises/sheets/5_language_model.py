@@ -22,10 +22,9 @@ from torch import Tensor, nn
 sys.path[:0] = [".", "../.."]  # the script lies beside this sheet, or two folders up
 from the_annotated_transformer import (
     PAD,
+    GroupedAttention,
     LabelSmoothing,
-    RotaryGroupedAttention,
     SimpleLossCompute,
-    attention,
     create_dataloaders,
     encode_pairs,
     evaluate_loss,
@@ -330,53 +329,49 @@ print("none, where the weights do not fit:", none)
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# ## Task 7. A cache that rotates once and shares (code, hard, 45 minutes, 4 points)
+# ## Task 7. A window that keeps the beginning (code, hard, 45 minutes, 4 points)
 #
-# With the `BeamAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again at
-# every step, and copies every shared head for its queries. Write a cache that does neither. It
-# keeps
+# A model with sliding windows forgets the beginning of its text. Many heads attend to the very first
+# token all the same, whenever they find nothing better, and suffer when it leaves the window ([Xiao et
+# al., 2023](https://arxiv.org/abs/2309.17453)). Write a cache that keeps it: at every step, a query
+# attends to the `window` newest positions, its own included, and to the first one. The cache holds no
+# more than that:
 #
-# - `keys` (rows, groups, length, d_k), each rotated once, when it is new;
-# - `values` (rows, groups, length, d_k).
+# - `keys` (rows, groups, positions, d_k), with at most `window + 1` positions, in their order;
+# - `values` (rows, groups, positions, d_k).
 #
-# Like `BeamAttention`, `forward` takes the states (B, beam, D) of one new position of each
-# hypothesis, and returns the attention's output (B, beam, D). `keep` gets the indices of the rows
-# to keep, in their new order. The first token has position 0. There is no dropout.
+# Like the `BeamAttention` of Part 7, `forward` takes the states (B, beam, D) of one new position of
+# each hypothesis, and returns the attention's output (B, beam, D). `keep` gets the indices of the rows
+# to keep, in their new order. There is no dropout.
 #
-# Query head `h` belongs to group `h // (heads / groups)`. Never copy the shared heads: the hidden
-# test watches the memory of your tensors. A view, such as `expand` makes, is not a copy.
-#
-# Hint: the query heads of a group can be several queries to one head of keys.
+# Hint: no position may be seen twice, as long as the first one is still in the window.
 
 
-# %% nbgrader={"grade": false, "grade_id": "rotated_cache", "locked": false, "schema_version": 3, "solution": true, "task": false}
-class RotatedCache(nn.Module):
-    """Stands in for a `RotaryGroupedAttention` when tokens come one by one."""
+# %% nbgrader={"grade": false, "grade_id": "window_cache", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class WindowCache(nn.Module):
+    """Stands in for a `GroupedAttention` when tokens come one by one."""
 
-    def __init__(self, attn: RotaryGroupedAttention):
+    def __init__(self, attn: GroupedAttention, window: int):
         super().__init__()
         self.attn = attn
+        self.window = window
         self.keys = None
         self.values = None
 
     def forward(self, x: Tensor, *_) -> Tensor:
         ### BEGIN SOLUTION
         rows = x.flatten(0, 1).unsqueeze(1)  # (rows, 1, D)
-        q, k, v = self.attn.project(
-            rows, rows, rows
-        )  # q (rows, H, 1, d_k), k (rows, groups, 1, d_k)
-        place = torch.tensor([0 if self.keys is None else self.keys.size(2)])
-        q = rotate(q, place)
-        k = rotate(k, place)
+        q, k, v = self.attn.project(rows, rows, rows)  # k (rows, groups, 1, d_k)
         if self.keys is not None:
             k = torch.cat([self.keys, k], dim=2)
             v = torch.cat([self.values, v], dim=2)
+        if k.size(2) > self.window + 1:
+            k = torch.cat([k[:, :, :1], k[:, :, -self.window :]], dim=2)
+            v = torch.cat([v[:, :, :1], v[:, :, -self.window :]], dim=2)
         self.keys = k
         self.values = v
-        groups = k.size(1)
-        q = q.squeeze(2).unflatten(1, (groups, -1))  # (rows, groups, heads of a group, d_k)
-        heads, _ = attention(q, k, v)
-        return self.attn.join(heads.flatten(1, 2).unsqueeze(2)).view_as(x)
+        heads, _ = self.attn.attend(q, k, v, None)
+        return self.attn.join(heads).view_as(x)
         ### END SOLUTION
         raise NotImplementedError
 
@@ -389,55 +384,38 @@ class RotatedCache(nn.Module):
         raise NotImplementedError
 
 
-# %% nbgrader={"grade": true, "grade_id": "rotated_cache-test", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "window_cache-test", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
-    attn = RotaryGroupedAttention(4, 16, dropout=0.0, groups=2)
+    attn = GroupedAttention(4, 16, dropout=0.0, groups=2)
     x = torch.randn(3, 5, 16)
     with torch.no_grad():
-        cache = RotatedCache(attn)
+        cache = WindowCache(attn, window=8)
         steps = torch.cat([cache(x[:, n : n + 1]) for n in range(5)], dim=1)
         plain = attn(x, x, x, subsequent_mask(5))
     assert cache.keys.shape == (3, 2, 5, 4), f"two groups of keys, not {tuple(cache.keys.shape)}"
-    assert torch.allclose(steps[:, 0], plain[:, 0], atol=1e-5), "the first position is wrong"
-    assert torch.allclose(steps, plain, atol=1e-5), "a later position is wrong"
+    assert torch.allclose(steps, plain, atol=1e-5), (
+        "a text shorter than the window must be seen whole"
+    )
 ### BEGIN HIDDEN TESTS
-from torch.overrides import TorchFunctionMode
-
-
-class Watch(TorchFunctionMode):
-    """Notes the largest tensor of what runs inside, in bytes; a view takes no memory."""
-
-    largest = 0
-
-    def __torch_function__(self, operation, types, args=(), kwargs=None):
-        made = operation(*args, **(kwargs or {}))
-        if isinstance(made, Tensor):
-            self.largest = max(self.largest, made.untyped_storage().nbytes())
-        return made
-
-
-attn = RotaryGroupedAttention(6, 24, 0.0, groups=2).eval()
+attn = GroupedAttention(6, 24, 0.0, groups=2).eval()
 x = torch.randn(2, 2, 40, 24)
+flat = x.flatten(0, 1)  # (rows, T, D)
+places = torch.arange(40)
+near = places.unsqueeze(1) - places < 7  # (T, T)
+mask = (near | (places == 0)) & subsequent_mask(40)
 with torch.no_grad():
-    cache = RotatedCache(attn)
+    cache = WindowCache(attn, 7)
     states = torch.stack([cache(x[:, :, place], None, None, None) for place in range(39)], dim=2)
-    flat = x.flatten(0, 1)  # (rows, T, D)
-    right = attn(flat, flat, flat, subsequent_mask(40))[:, :39]
-    torch.testing.assert_close(states.flatten(0, 1), right, rtol=1e-3, atol=1e-3)
-    _, keys, values = attn.project(*3 * [flat[:, :39]])
-    assert not torch.allclose(cache.keys[:1], keys[:1]), "the cached keys are not rotated"
-    rotated = rotate(keys, torch.arange(39))
-    shared = cache.keys.shape == keys.shape and torch.allclose(cache.keys, rotated, atol=1e-3)
+    right = attn(flat, flat, flat, mask)
+    seen = torch.allclose(states.flatten(0, 1), right[:, :39], rtol=1e-3, atol=1e-3)
+    small = cache.keys.shape == cache.values.shape == (4, 2, 8, 4)
     rows = torch.tensor([1, 1, 3, 0])
     cache.keep(rows)
-    newest = x[:, :, 39].clone()
-    with Watch() as watch:
-        last = cache(newest, None, None, None)
+    last = cache(x[:, :, 39].clone(), None, None, None)
     moved = torch.cat([flat[rows, :39], flat[:, 39:]], dim=1)
-    kept = torch.allclose(last.flatten(0, 1), attn(moved, moved, moved)[:, -1], atol=1e-3)
-    small = watch.largest < 3 * keys.numel() * keys.element_size()
-print("keys are shared:", shared, " and never copied:", small, " kept rows:", kept)
-2 + (shared and small) + kept
+    kept = torch.allclose(last.flatten(0, 1), attn(moved, moved, moved, mask)[:, -1], atol=1e-3)
+print("attends to the right positions:", seen, " holds no others:", small, " kept rows:", kept)
+2 * seen + (seen and small) + (seen and kept)
 ### END HIDDEN TESTS
 
 # %% [markdown]

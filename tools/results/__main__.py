@@ -16,7 +16,7 @@ import filelock
 import torch
 
 from tools import records
-from tools.results import experiments, faults, language_models, plan, score, ship, train
+from tools.results import bench, experiments, faults, plan, score, ship, train
 from tools.views import write
 
 
@@ -59,9 +59,8 @@ def make(names: tuple[str, ...] = (), /) -> None:
         experiments.heads()
         faults.copying()
         faults.translating()
-        language_models.train()
         experiments.length_cost()
-        language_models.speed()
+        bench.everything()
     write.write()
 
 

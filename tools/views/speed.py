@@ -1,6 +1,5 @@
 """Speed and cost: training and decoding beside others, length, and what the paper's models take."""
 
-import math
 from statistics import median
 
 import altair as alt
@@ -101,17 +100,3 @@ def length_cost() -> alt.FacetChart:
     panels = alt.layer(lines, ranges, data=alt.Data(values=points))
     order = ["one sequence", "16 sequences"]
     return panels.facet(alt.Column("sequences:N", sort=order, title=None))
-
-
-def assembled() -> str:
-    """Two language models of one size, with our parts and with those of today."""
-    found = record("assembled")
-    rows = []
-    for parts, name in (("Parts 1 and 2", "plain"), ("today", "assembled")):
-        runs = [run for run in found["runs"] if run["model"] == name]
-        perplexity = [math.exp(run["nll"][-1]) for run in runs]
-        speed = found["speed"][name]
-        tokens = [median_with_range(speed[task]) for task in ("training", "writing")]
-        rows.append([parts, with_range(perplexity, 1), *tokens, f"{speed['bytes']:,}"])
-    columns = ["parts", "perplexity", "tokens/s, training", "tokens/s, generation"]
-    return table([*columns, "cache, bytes/token"], rows) + made_by(found["made"], found["timed"])

@@ -10,7 +10,7 @@ import altair as alt
 
 from tools import records
 from tools.page.links import links
-from tools.views import copying, picture, recipe, speed
+from tools.views import bench, copying, picture, recipe, speed
 from tools.views.common import fill
 
 
@@ -26,7 +26,7 @@ FILLED: dict[str, tuple[Callable[[], str], ...]] = {
         copying.parts, copying.highest_rates, copying.planted, copying.planted_bleu,
         recipe.beam, recipe.averaging, recipe.choices, recipe.steps, recipe.systems, recipe.heads,
         recipe.int8,
-        speed.speed, speed.cost, speed.assembled,
+        speed.speed, speed.cost, bench.bench,
     ),
     "README.md": (address, recipe.summary),
     "pretrained/README.md": (recipe.int8,),

@@ -1,0 +1,45 @@
+"""The table of Part 10: one change a row, on one small language model."""
+
+from tools import records
+from tools.results.bench import LENGTH, ROWS, WRITERS
+from tools.views.common import made_by, table, with_range
+from tools.views.speed import median_with_range
+
+
+def runs_of(row: str) -> list[dict]:
+    """The trainings of a row that are on record, by seed."""
+    paths = (records.RESULTS / "bench").glob(f"{row}-[0-9]*.json")
+    found = [records.read(f"bench/{path.stem}") for path in paths]
+    return sorted(found, key=lambda run: run["seed"])
+
+
+def bench() -> str:
+    """Perplexity of each change and, where they were timed, tokens a second and bytes of cache."""
+    runs = {row: found for row in ROWS if (found := runs_of(row))}
+    if not runs:
+        return "\n"
+    made = {f"{row}-{run['seed']}": run for row in runs for run in runs[row]}
+    records.check_comparable(made)
+    timed = records.read("bench/speed")
+    columns = ["one change", "perplexity", "seeds", "parameters", "minutes"]
+    if timed:
+        columns += ["tokens/s, training", "tokens/s, generation", "cache, bytes/token"]
+    rows = []
+    for row, found in runs.items():
+        perplexity = [run["log"][-1]["perplexity"] for run in found]
+        parameters = f"{found[0]['active'] / 1e6:.2f} M"
+        if found[0]["parameters"] != found[0]["active"]:
+            parameters += f" of {found[0]['parameters'] / 1e6:.2f} M"
+        seeds = ", ".join(str(run["seed"]) for run in found)
+        minutes = with_range([run["minutes"] for run in found], 1)
+        rows.append([ROWS[row].name, with_range(perplexity, 1), seeds, parameters, minutes])
+        if timed:
+            speed = timed["rows"].get(row, {"training": [], "writing": [], "bytes": []})
+            rows[-1] += [median_with_range(speed[what]) for what in speed]
+    if not timed:
+        return table(columns, rows) + made_by(*made.values())
+    turns = (
+        "Speeds are medians of rounds in which the rows take turns, with their ranges; generation"
+    )
+    turns += f" writes {WRITERS} texts of {LENGTH} tokens with a cache.\n\n"
+    return table(columns, rows) + turns + made_by(*made.values(), timed["made"])
