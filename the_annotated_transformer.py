@@ -5444,6 +5444,30 @@ def captions_that_nobody_wrote():
     return table(rows, ["setting", "a caption", "another"], caption)
 
 
+# %%
+def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Callable) -> list:
+    """Continue all prompts together, with a cache: the new ids of each, with END if it ends.
+
+    `choose` takes log-probabilities (B, V) and returns tokens (B,); up to `longer` are written.
+    """
+    given = pad_ids(prompts).to(model.generator.proj.weight.device)  # (B, S)
+    lengths = torch.tensor([len(ids) for ids in prompts], device=given.device)
+    written = given[:, :1]
+    ended = torch.zeros_like(lengths, dtype=torch.bool)
+    with evaluating(model):
+        decoder = with_cache(model.decoder)
+        while written.size(1) < given.size(1) + longer and not ended.all():
+            place = written.size(1)
+            x = model.tgt_embed(written)[:, -1:]  # (B, 1, D), of the newest tokens
+            token = choose(model.generator(decoder(x, None))[:, 0])
+            if place < given.size(1):  # some prompts go on: what they say counts
+                token = torch.where(place < lengths, given[:, place], token)
+            ended |= (token == END) & (place >= lengths)
+            written = torch.cat([written, token.unsqueeze(1)], dim=1)
+    new = [row[len(ids) :][:longer] for row, ids in zip(written.tolist(), prompts, strict=True)]
+    return [ids[: ids.index(END) + 1] if END in ids else ids for ids in new]
+
+
 # %% [markdown]
 # At 0.3 the captions are safe and alike; at 2 the tail takes over, and they fall apart.
 #
@@ -5730,6 +5754,42 @@ PARTS["positions"]["learnt"] = lambda config: LearntPositions(
 
 # %% tags=["hide-input"]
 published("lengths")
+
+
+# %%
+class OneSequence(LanguageModel):
+    """A translator without an encoder: it reads a source, and the target as its continuation.
+
+    src (B, S), tgt (B, T) -> states (B, T, D) of the target, to which alone a loss then applies.
+    """
+
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask) -> Tensor:
+        both = torch.cat([src, tgt], dim=1)  # (B, S + T)
+        order = (both == PAD).sort(dim=1, stable=True).indices  # padding goes to the end
+        both = both.take_along_dim(order, dim=1)
+        causal = subsequent_mask(both.size(1), both.device)
+        states = self.decoder(self.tgt_embed(both), causal)  # (B, S + T, D)
+        begin = src_mask.sum(dim=-1)  # (B, 1): each target begins where its source ends
+        places = begin + torch.arange(tgt.size(1), device=tgt.device)  # (B, T)
+        return states.take_along_dim(places.unsqueeze(-1), dim=1)
+
+
+def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
+    """A translator without an encoder, with fresh weights; the arguments are `make_model`'s."""
+    model = make_language_model(vocab, *sizes, **arguments)
+    return OneSequence(model.decoder, model.tgt_embed, model.generator)
+
+
+@example
+def check_a_source_is_a_prompt():
+    model = draw_weights(make_one_sequence(13, N=2, d_model=16, d_ff=32, h=4)).eval()
+    pairs = [([5, 6, END], [START, 8, 9, 7]), ([7, END], [START, 6])]  # ids of source and target
+    batch = collate(pairs)
+    states = model(batch.src, batch.tgt, batch.src_mask, None)  # (2, 3, D)
+    for row, (source, target) in zip(states, pairs, strict=True):
+        ids = torch.tensor([[*source, *target[:-1]]])  # without padding, one at a time
+        alone = LanguageModel.forward(model, None, ids, None, subsequent_mask(ids.size(1)))
+        assert_close(row[: len(target) - 1], alone[0, len(source) :])
 
 
 # %% [markdown]
