@@ -1,6 +1,7 @@
 """A translator without an encoder: it reads pairs as a language model would, and can be stopped."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 import the_annotated_transformer as at
 from tools import records
 from tools.results import one_sequence, plan
+from tools.views import recipe
 
 PAIRS = [([5, 6, 7, at.END], [at.START, 8, 9, at.END]), ([7, at.END], [at.START, 6, at.END])]
 
@@ -57,6 +59,12 @@ def toy(tmp_path, monkeypatch, small_corpus) -> None:
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
 
 
+def cells(markdown: str) -> list[list[str]]:
+    """The rows of a table in Markdown, without its head."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
 def what_was_learnt() -> list:
     entries = records.read("one-sequence")["runs"][0]["log"]
     return [{name: entry[name] for name in ("updates", "loss", "nll", "bleu")} for entry in entries]
@@ -82,6 +90,21 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(toy, tmp_path, m
     assert not records.read("one-sequence")
     one_sequence.train(3)
     assert what_was_learnt() == whole
+
+
+def test_the_table_has_both_kinds_once_there_is_something_to_show(toy):
+    assert recipe.one_sequence() == ""
+    beside = json.loads((records.PROJECT / "results/runs/search-batch-1280.json").read_bytes())
+    one_sequence.train(3)
+    found = records.read("one-sequence")
+    records.write(f"runs/{one_sequence.BESIDE}", beside)
+    two_stacks, one_stack = cells(recipe.one_sequence())
+    assert two_stacks[3] == f"{beside['log'][-1]['bleu']:.1f}"
+    assert one_stack[1:3] == ["1", f"{found['runs'][0]['parameters']:,}"]
+    assert one_stack[4] == f"{found['runs'][0]['log'][-1]['perplexity']:.2f}"
+    records.write("one-sequence", found | {"made": found["made"] | {"torch": "1.0"}})
+    with pytest.raises(ValueError, match="share torch"):
+        recipe.one_sequence()
 
 
 def test_both_kinds_have_as_many_parameters_and_cache_what_they_say():
