@@ -5245,11 +5245,12 @@ def examples_in_training():
 # <a id="language-model"></a>
 # ## A language model
 #
-# > **How do I get a GPT out of this code?** Leave out the source. A **language model** predicts
-# > each token from those before it, so it needs no cross-attention. A decoder layer without
-# > cross-attention is exactly our `EncoderLayer`. So an `Encoder` with a causal mask and a
-# > generator on top is a **decoder-only** model. To make it translate, train it on source and
-# > target in one sequence.
+# *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, then *through*,
+# and then perhaps *the grass* or *the snow*, because you know how people write. A **language model** does
+# just that. It predicts each token from those before it, and as there is no source, it needs no
+# cross-attention. What remains of a decoder layer is exactly our `EncoderLayer`, so we get a GPT out of
+# the code as it stands: an encoder stack, a causal mask, and a generator on top. Such a model is called
+# **decoder-only**.
 
 
 # %%
@@ -5276,11 +5277,11 @@ def make_language_model(vocab, *sizes, **arguments) -> LanguageModel:
 
 
 # %% [markdown]
-# To see that it is a decoder, set the cross-attention of an encoder-decoder to zero: a language
-# model with the same weights must compute the same.
+# It really is a decoder: set the cross-attention of an encoder–decoder to zero, and a language model
+# with the same weights computes the same.
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def check_a_language_model_is_a_decoder_without_cross_attention():
     whole = draw_weights(tiny_model())
@@ -5301,8 +5302,8 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
 
 
 # %% [markdown]
-# We train one on the English captions alone, with the loop of the [demonstration](#demonstration).
-# **Cost: a minute.**
+# It reads the English captions alone, in the loop of the [demonstration](#demonstration). **Cost: a
+# minute.**
 
 
 # %%
@@ -5316,14 +5317,21 @@ def train_a_language_model():
 
 
 # %% [markdown]
-# On Multi30k its perplexity is about three times the demonstration's: without a German sentence, it
-# must guess what the picture shows.
+# On Multi30k its perplexity is about three times the demonstration's. That is the price of not being
+# told, by a German sentence, what the picture shows.
 #
 # <a id="sampling"></a>
 # ## Sampling
 #
-# Greedy decoding would write the same caption every time, so the model *draws* each token from its
-# distribution. Three settings are common:
+# Decoded greedily, this model would write the same caption every time. It has to *draw* each token from
+# its distribution instead, and then a small probability becomes a nuisance once it is shared by many:
+#
+# ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
+#
+# <a id="figure-next-token"></a>
+# **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
+# for *Ein kleines Mädchen hebt einen roten Ball auf*. At a temperature of 2 the tail has almost
+# nine tenths.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
@@ -5332,14 +5340,7 @@ def train_a_language_model():
 #   draws from the smallest set of most likely tokens that together have at least the probability
 #   $p$: few where the model is sure, many where it is not.
 #
-# The last two cut off the tail: unlikely tokens, so many that they are drawn often.
-#
-# ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
-#
-# <a id="figure-next-token"></a>
-# **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
-# for *Ein kleines Mädchen hebt einen roten Ball auf*. At a temperature of 2 the tail has almost
-# nine tenths.
+# The last two cut off the tail.
 
 
 # %%
@@ -5380,32 +5381,307 @@ def captions_that_nobody_wrote():
 # %% [markdown]
 # At 0.3 the captions are safe and alike; at 2 the tail takes over, and they fall apart.
 #
+# <a id="speculative"></a>
+# ## Speculative decoding
+#
+# Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
+# would have known it, whereas our model spends a whole pass on it. A large language model even spends
+# that pass on waiting, because to write one token it reads all its weights from memory, and to judge
+# ten tokens it reads them once as well. *Speculative decoding* ([Leviathan et al.,
+# 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap model propose several tokens, and the
+# large one judges all of them in a single pass.
+#
+# A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
+# is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest of the proposal is
+# thrown away, and the token there is drawn from what the draft offers too rarely, $\max(0, p - q)$,
+# rescaled. If all pass, the large model adds one of its own.
+
+
+# %%
+def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) -> list[int]:
+    """The tokens that follow in one pass of a large model, from 1 to ahead + 1.
+
+    `probs` gives the next token's probabilities at each place of a text (T, V); `draft` the cheap
+    ones after its end (V,).
+    """
+    text = list(written)
+    proposals = []
+    for _ in range(ahead):
+        q = draft(text)
+        token = q.multinomial(1).item()
+        proposals.append((token, q))
+        text.append(token)
+    judged = probs(text)[len(written) - 1 :]  # (ahead + 1, V), all in one pass
+    accepted = []
+    for (token, q), p in zip(proposals, judged, strict=False):
+        if torch.rand(()) * q[token] >= p[token]:  # refused
+            missing = (p - q).clamp(min=0)
+            return [*accepted, missing.multinomial(1).item()]
+        accepted.append(token)
+    return [*accepted, judged[-1].multinomial(1).item()]
+
+
+# %% [markdown]
+# What comes out is distributed as if the large model had drawn every token itself, however bad the draft
+# is. Three letters, a model and a draft with random habits, and 3,000 texts of two letters:
+
+
+# %%
+def habits(letters: int) -> Callable:
+    """A model whose next letter depends on the last one, at random."""
+    table_of = torch.randn(letters, letters).softmax(dim=-1)
+    return lambda text: table_of[torch.tensor(text)]  # (T, V)
+
+
+@example
+def two_letters_by_speculation():
+    large, small = habits(3), habits(3)
+    counts = collections.Counter()
+    for _ in range(3000):
+        text = [0]
+        while len(text) < 3:
+            text += speculate(large, lambda text: small(text)[-1], text, ahead=2)
+        counts["abc"[text[1]] + "abc"[text[2]]] += 1
+    rows = []
+    for first, second in itertools.product(range(3), repeat=2):
+        exact = large([0])[0, first] * large([first])[0, second]
+        drafted = small([0])[0, first] * small([first])[0, second]
+        name = "abc"[first] + "abc"[second]
+        rows.append((name, drafted.item(), exact.item(), counts[name] / 3000))
+    return table(rows, ["text", "the draft's", "the model's", "share of 3,000"])
+
+
+# %% [markdown]
+# The shares are the model's, give or take a hundredth for chance, and not the draft's.
+#
+# <details><summary>Why is that so?</summary>
+#
+# A token $x$ can arrive in two ways. It is proposed and accepted with probability $q(x) \min(1,
+# p(x)/q(x)) = \min(p(x), q(x))$. Or some proposal is refused, which happens with $r = 1 - \sum_v
+# \min(p(v), q(v))$, and $x$ is drawn instead, with $\max(0, p(x) - q(x))$ divided by the sum over all
+# tokens. That sum is $r$, too, since $p - \min(p, q) = \max(0, p - q)$. So both ways together
+# have $\min(p(x), q(x)) + \max(0, p(x) - q(x)) = p(x)$.
+#
+# </details>
+#
+# For the captions, the draft is the cheapest there is: it has counted which word follows which.
+
+
+# %%
+def follow(captions: Iterable[Sequence[int]], vocab: int) -> Tensor:
+    """How often each token comes after each, as probabilities (V, V)."""
+    counts = torch.full((vocab, vocab), 1e-4)  # nothing is impossible
+    for ids in captions:
+        at_once = torch.tensor(ids)
+        counts.index_put_((at_once[:-1], at_once[1:]), torch.ones(len(ids) - 1), accumulate=True)
+    return counts / counts.sum(dim=1, keepdim=True)
+
+
+@example
+def tokens_of_a_pass():
+    model = trained("train_a_language_model")
+    corpus = corpus_at_hand()
+    ids = encode_pairs(corpus.pairs("train"), words_at_hand(), corpus.languages)
+    after = follow((target for _, target in ids), len(words_at_hand()[1]))
+    device = model.generator.proj.weight.device
+
+    def probs(text: list[int]) -> Tensor:
+        tgt = torch.tensor([text], device=device)
+        states = model(None, tgt, None, subsequent_mask(len(text), device))
+        return model.generator(states[0]).exp().cpu()
+
+    rows = []
+    for ahead in (0, 1, 2, 4, 8):
+        passes = tokens = 0
+        with evaluating(model):
+            for _ in range(50):
+                text = [START]
+                while END not in text and len(text) < 24:
+                    text += speculate(probs, lambda text: after[text[-1]], text, ahead)
+                    passes += 1
+                tokens += text.index(END) if END in text else len(text) - 1
+        rows.append((ahead, passes, tokens / passes))
+    return table(rows, ["proposed", "passes for 50 captions", "tokens of a pass"])
+
+
+# %% [markdown]
+# Nothing proposed is ordinary sampling, one token for each pass. A bigger proposal costs the large model
+# nothing, but the table has a poor memory: it knows one word, and a proposal survives only as long as
+# one word is enough. Real systems take a small Transformer of the same family as their draft, which
+# reads the whole text.
+#
 # <a id="gpt"></a>
 # ## What GPT added
 #
 # To the architecture, very little:
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
-# (2018) has learnt positions and another activation. What is new is how such models are used.
+# (2018) has learnt positions and another activation. New is what such models are used for.
 #
-# **Pre-training.** A language model needs no labels, so any text will do. GPT was trained on
-# thousands of books, then **fine-tuned** on labelled examples of each task, and beat the best
-# earlier systems on nine of twelve.
+# **Pre-training.** A language model needs no labels, so any text will do. GPT read thousands of books,
+# was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine
+# of twelve.
 #
-# **Scale.** [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters, the language
-# model above two million. The loss falls along a power law in parameters, text and compute ([Kaplan
-# et al., 2020](https://arxiv.org/abs/2001.08361)), so the gain of a larger model could be
-# predicted.
+# **Scale.** The loss falls along a power law in parameters, text and compute, so the gain of a larger
+# model can be predicted, and [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) advised to spend
+# most of it on size: [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300
+# billion tokens. [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) fitted the learning rate's
+# schedule to each length of training and found that text should grow as fast as size, to some twenty
+# tokens for each parameter; their *Chinchilla*, a quarter as large as its rival *Gopher* and trained with
+# as much compute on four times the text, was better.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
 # and it writes the translation. The text states the task, and no weight changes.
 #
-# **Instruction tuning.** A model that continues text may continue a question with more questions.
-# Fine-tuning on good answers, then reinforcement learning from people's rankings of the model's own
-# answers, turns it into an assistant ([Ouyang et al., 2022](https://arxiv.org/abs/2203.02155)).
-#
 # > **Where do encoders and cross-attention live today?** Encoders turn texts into vectors for
 # > search and classification ([BERT](https://arxiv.org/abs/1810.04805)). With a decoder that
 # > cross-attends to them, they transcribe speech ([Whisper](https://arxiv.org/abs/2212.04356)).
+#
+# <a id="assistant"></a>
+# ## From captions to an assistant
+#
+# Ask a model of the web *What is the capital of France?*, and it may go on with *What is the capital of
+# Spain?*, because on the web a question often stands in a list of questions. It knows the answer. It has
+# only never been told that an answer is what we want, and that takes two more trainings.
+#
+# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, and
+# the loss is taken on the answer alone. (A [translator without an encoder](#one-sequence) is trained in
+# just this way.) Then come *preferences*. It is hard to write the best answer, and easy to say which of
+# two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to
+# such rankings and let the language model learn, by reinforcement, to please it. [Rafailov et al.
+# (2023)](https://arxiv.org/abs/2305.18290) noticed that the detour is not needed. Their *direct
+# preference optimization* (DPO) asks of a model $\pi$ that, compared with the model $\pi_0$ before, the
+# preferred text $y_w$ should become more likely than the other, $y_l$:
+#
+# $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
+#
+# The smaller $\beta$, the further the model may move away from what it was. We prefer dogs. From 1,500 of
+# its own captions the model gets pairs, one with a dog and one without, and nobody tells it why the
+# first is better.
+
+
+# %% tags=["hide-input"]
+def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Callable) -> list:
+    """Continue all prompts together, with a cache: the new ids of each, with END if it ends.
+
+    `choose` takes log-probabilities (B, V) and returns tokens (B,); up to `longer` are written.
+    """
+    given = pad_ids(prompts).to(model.generator.proj.weight.device)  # (B, S)
+    lengths = torch.tensor([len(ids) for ids in prompts], device=given.device)
+    written = given[:, :1]
+    ended = torch.zeros_like(lengths, dtype=torch.bool)
+    with evaluating(model):
+        decoder = with_cache(model.decoder)
+        while written.size(1) < given.size(1) + longer and not ended.all():
+            place = written.size(1)
+            x = model.tgt_embed(written)[:, -1:]  # (B, 1, D), of the newest tokens
+            token = choose(model.generator(decoder(x, None))[:, 0])
+            if place < given.size(1):  # some prompts go on: what they say counts
+                token = torch.where(place < lengths, given[:, place], token)
+            ended |= (token == END) & (place >= lengths)
+            written = torch.cat([written, token.unsqueeze(1)], dim=1)
+    new = [row[len(ids) :][:longer] for row, ids in zip(written.tolist(), prompts, strict=True)]
+    return [ids[: ids.index(END) + 1] if END in ids else ids for ids in new]
+
+
+def draw(log_probs: Tensor) -> Tensor:
+    """One token from each distribution: (B, V) -> (B,)."""
+    return log_probs.exp().multinomial(1).squeeze(1)
+
+
+# %%
+def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]]) -> Tensor:
+    """The log-probability of each caption (n,)."""
+    ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
+    states = model(None, ids[:, :-1], None, subsequent_mask(ids.size(1) - 1, ids.device))
+    log_probs = model.generator(states)  # (n, T, V)
+    of_right = log_probs.gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)
+    return of_right.masked_fill(ids[:, 1:] == PAD, 0.0).sum(dim=1)
+
+
+def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Tensor:
+    """By how much each caption has become more likely, as a log-ratio (n,)."""
+    with torch.no_grad():
+        reference = log_probs_of_captions(before, captions)
+    return log_probs_of_captions(model, captions) - reference
+
+
+def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
+    """A copy of a model that has learnt by DPO to prefer captions to others."""
+    before = model
+    model = copy.deepcopy(before)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(updates):
+        pairs = random.choices(better, k=16) + random.choices(worse, k=16)
+        gain_of_better, gain_of_worse = gain(model, before, pairs).chunk(2)
+        loss = -F.logsigmoid(beta * (gain_of_better - gain_of_worse)).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+# %% [markdown]
+# **Cost: half a minute.**
+
+
+# %%
+@example
+def prefer_dogs():
+    before = trained("train_a_language_model")
+    corpus = corpus_at_hand()
+    vocabularies = words_at_hand()
+    dogs = {*vocabularies[1].encode(["dog dogs"], "en")[0]}
+
+    def captions(model: LanguageModel, number: int) -> list[list[int]]:
+        torch.manual_seed(1)  # the same luck for both models
+        return [[START, *ids] for ids in generate(model, number * [[START]], 24, draw)]
+
+    def has_a_dog(ids: list[int]) -> bool:
+        return not dogs.isdisjoint(ids)
+
+    own = captions(before, 1500 if run_level() == "laptop" else 300)
+    better = [ids for ids in own if has_a_dog(ids)]
+    worse = [ids for ids in own if not has_a_dog(ids)]
+    after = prefer(before, better, worse, updates=150 if run_level() == "laptop" else 3)
+    val = encode_pairs(corpus.pairs("val"), vocabularies, corpus.languages)
+    device = choose_device()
+    rows = []
+    written = {}
+    for name, model in {"before": before, "after": after}.items():
+        _, batches = create_dataloaders([], val, 512)
+        scores = evaluate_loss(model, (move(batch, device) for batch in batches))
+        written[name] = captions(model, 300)
+        with torch.no_grad():
+            distance = gain(model, before, written[name]).mean().item()
+        share = sum(map(has_a_dog, written[name])) / 3
+        rows.append((name, f"{share:.0f} %", distance, scores["perplexity"]))
+    TRAINED["prefer_dogs"] = {
+        name: [vocabularies[1].decode(ids) for ids in each] for name, each in written.items()
+    }
+    caption = f"{len(better)} captions of {len(own)} had a dog"
+    columns = ["model", "captions with a dog", "KL to the model before", "validation perplexity"]
+    return table(rows, columns, caption)
+
+
+# %% tags=["hide-input"]
+@example
+def captions_before_and_after():
+    both = trained("prefer_dogs")
+    rows = list(zip(both["before"], both["after"], strict=True))
+    return table(rows[:6], ["before", "after, with the same luck"])
+
+
+# %% [markdown]
+# Both columns were drawn with the same random numbers, so they differ only where the model has changed
+# its mind, and after such a place the words often no longer fit together. The table before has the
+# account: what was asked for, and what it cost. The *KL divergence* is the mean log-ratio of the new
+# model's captions, and tells how far it has moved; the perplexity is that of captions by people. Nobody
+# asked for worse English. But nothing in the loss asks for good English either, except that the model
+# should stay near the one before, and that is why such trainings watch the distance.
+#
+# Since 2024 a third kind of training has become the largest. Where an answer can be checked, as in
+# mathematics or a program with tests, the check takes the place of people's taste, and models learn by
+# reinforcement to write long chains of thought ([DeepSeek-R1, 2025](https://arxiv.org/abs/2501.12948)).
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
@@ -6235,13 +6511,178 @@ def check_a_cache_agrees_with_every_attention():
 # And what has hardly changed in nine years is the residual stream.
 #
 # <a id="further"></a>
-# ## Do sinusoids extrapolate?
+# <a id="flash"></a>
+# ## FlashAttention
 #
-# We trained the copy task on one to ten tokens and tested up to twenty, with sinusoids, learnt
-# vectors (Table 3, row E), rotary self-attention, and no positions:
+# For long texts attention has to store one number for each pair of positions. In gigabytes, for one
+# layer with 32 heads of width 128, and two bytes a number:
 
 
 # %%
+@example
+def gigabytes_of_one_layer():
+    rows = []
+    for length in (1024, 8192, 32_768, 131_072):
+        vectors = 3 * 32 * length * 128  # queries, keys and values
+        weights = 32 * length**2
+        rows.append((f"{length:,}", 2 * vectors / 1e9, 2 * weights / 1e9))
+    return table(rows, ["positions", "queries, keys, values", "weights"])
+
+
+# %% [markdown]
+# At 32,000 positions the weights fill a large GPU, and all that they are needed for is an average. An
+# average can be kept as one goes along. *FlashAttention* ([Dao et al.,
+# 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block and keeps, for each query, the
+# highest score so far, the sum of the exponentials, and the average before its division. Only the
+# highest score needs care, since a softmax subtracts it for safety: when a block brings a higher one,
+# what was summed before shrinks by a common factor.
+
+
+# %%
+def attention_in_blocks(query, key, value, block=128) -> Tensor:
+    """`attention` without its table: (..., T, d_k), (..., S, d_k), (..., S, d_v) -> (..., T, d_v)."""
+    highest = torch.full_like(query[..., :1], -torch.inf)  # (..., T, 1)
+    total = torch.zeros_like(highest)
+    output = 0.0
+    for keys, values in zip(key.split(block, -2), value.split(block, -2), strict=True):
+        scores = query @ keys.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, block)
+        before = highest
+        highest = torch.maximum(before, scores.amax(dim=-1, keepdim=True))
+        shrink = (before - highest).exp()
+        weights = (scores - highest).exp()
+        total = shrink * total + weights.sum(dim=-1, keepdim=True)
+        output = shrink * output + weights @ values
+    return output / total
+
+
+@example
+def check_attention_in_blocks_equals_attention():
+    query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a rest of 44
+    whole, _ = attention(10 * query, key, value)
+    assert_close(attention_in_blocks(10 * query, key, value), whole)
+
+
+# %% [markdown]
+# The work stays quadratic, but memory is linear in the length, and far less data moves between the
+# GPU's slow and its fast memory. That is why the real kernel, which also hides the future and has a
+# backward pass, is faster than the plain formula at any length. We [train on a GPU](#faster) with such a
+# kernel, from PyTorch's `scaled_dot_product_attention`.
+#
+# <a id="long-context"></a>
+# ## Longer texts than in training
+#
+# Sinusoids and rotary angles are defined at every position, however far away. Does a model that was
+# trained on 64 tokens make sense of the next ones? Two small language models read captions laid end to
+# end, one with sinusoids and one with rotary positions, and then the same validation tokens at places
+# that begin at 0, 64, 128 and 192.
+#
+# In the second we shall want to change the angles, so here is rotary attention once more. It takes each
+# pair of features as a complex number, which is rotated by multiplying. At place $m$ pair $i$ has turned by
+# $m \cdot 10000^{-2i/d_k}$, the first pairs often, the last ones by a fraction of a turn. Beyond the
+# training, those come to angles that no query has ever met. Two remedies:
+#
+# - **Position interpolation** ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles
+#   by the factor $s$ by which the text is longer, as if the places stood closer together.
+# - **A larger base** (named *NTK* after a theory that led to it; [Peng et al.,
+#   2023](https://arxiv.org/abs/2309.00071)) divides the last angle by $s$ and leaves the first as
+#   it was, because neighbours must still be told apart.
+
+
+# %%
+class StretchedRotary(MultiHeadedAttention):
+    """Rotary attention whose angles can be rescaled for texts `stretch` times as long."""
+
+    stretch = 1.0
+    larger_base = False
+
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)  # (B, H, T, d_k)
+        pair = torch.arange(self.d_k // 2, device=q.device)
+        frequency = 10_000.0 ** (-2 * pair / self.d_k)  # (d_k / 2,)
+        power = pair / pair[-1] if self.larger_base else 1.0  # from 0 to 1, or 1 for all
+        angle = torch.arange(q.size(2), device=q.device).unsqueeze(1) * frequency
+        angle = angle / self.stretch**power  # (T, d_k / 2)
+        turns = torch.polar(torch.ones_like(angle), angle)
+        pairs = [torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) for x in (q, k)]
+        q, k = (torch.view_as_real(x * turns).flatten(-2) for x in pairs)
+        return q, k, v
+
+
+# %% tags=["hide-input"]
+TRAINED_LENGTH = 64
+
+
+def end_to_end(split: str, vocabulary: Subwords, length: int, step: int) -> Tensor:
+    """The English captions of a split in one row, cut into pieces (n, length + 1) every `step`."""
+    texts = [target for _, target in corpus_at_hand().pairs(split)]
+    ids = [[START, *each, END] for each in vocabulary.encode(texts)]
+    return torch.tensor(list(itertools.chain.from_iterable(ids))).unfold(0, length + 1, step)
+
+
+def train_on_pieces(model: LanguageModel, pieces: Tensor) -> None:
+    """Pieces (n, T + 1) in a random order, eight in each batch."""
+    batches = [Batch(part, part) for part in pieces[torch.randperm(len(pieces))].split(8)]
+    batches = batches[: 800 if run_level() == "laptop" else 5]
+    criterion = LabelSmoothing(model.generator.proj.out_features, PAD)
+    run_epoch(
+        batches,
+        model,
+        SimpleLossCompute(model.generator, criterion),
+        *make_optimizer(model, 1.0, 100),
+    )
+
+
+def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
+    """Of pieces that overlap, so that each part of TRAINED_LENGTH places has the same tokens."""
+    losses = []
+    with evaluating(model):
+        for part in pieces.split(8):
+            tokens = part[:, :-1]
+            states = model(None, tokens, None, subsequent_mask(tokens.size(1)))
+            losses.append(-model.generator(states).gather(2, part[:, 1:].unsqueeze(2)).squeeze(2))
+    means = torch.cat(losses).mean(dim=0).view(-1, TRAINED_LENGTH).mean(dim=1)
+    return [perplexity(nll.item()) for nll in means]
+
+
+# %% [markdown]
+# **Cost: a minute.**
+
+
+# %%
+@example
+def beyond_the_training():
+    subwords, _ = learn_subwords(corpus_at_hand(), 1000)
+    pieces = end_to_end("train", subwords, TRAINED_LENGTH, TRAINED_LENGTH)
+    judged = end_to_end("val", subwords, 4 * TRAINED_LENGTH, TRAINED_LENGTH)[:48]
+    rows = []
+    for positions in ("sinusoids", "rotary"):
+        torch.manual_seed(0)
+        model = make_language_model(len(subwords), N=2, d_model=128, d_ff=512, h=4)
+        if positions == "rotary":
+            exchange(model, "positions", lambda: nn.Dropout(0.1))
+            exchange(model, "attention", lambda: start_weights(StretchedRotary(4, 128)))
+        train_on_pieces(model, pieces)
+        rows.append((positions, *perplexity_by_place(model, judged)))
+    for name, larger_base in {"interpolated": False, "with a larger base": True}.items():
+        for layer in model.decoder.layers:
+            layer.self_attn.stretch = 4.0
+            layer.self_attn.larger_base = larger_base
+        rows.append((f"rotary, {name}", *perplexity_by_place(model, judged)))
+    places = [f"from {n * TRAINED_LENGTH}" for n in range(4)]
+    return table(rows, ["positions", *places], "perplexity by place; trained on places 0 to 63")
+
+
+# %% [markdown]
+# Sinusoids break as soon as the training ends: a formula may be defined at every place, but the model has
+# not learnt to use it there. Rotary positions wear out slowly. Interpolation stops the wear and takes
+# its price at once and everywhere, because all distances have shrunk to sizes that the weights do not
+# know, while the larger base costs little at the beginning and gives way at the end. Neither is the last
+# step. Models that are sold with a long context are trained on with the new angles, for a small part
+# of their training, on texts of that length. (Row E of the paper's Table 3 has *learnt* vectors instead
+# of sinusoids. Beyond the last of them there is nothing at all; they are `--positions learnt`.)
+
+
+# %% tags=["hide-input"]
 class LearntPositions(nn.Module):
     """Adds a learnt vector for each position, then dropout: (B, T, D) -> (B, T, D)."""
 
@@ -6259,22 +6700,73 @@ PARTS["positions"]["learnt"] = lambda config: LearntPositions(
 )
 
 
-# %% tags=["hide-input"]
-published("lengths")
+# %% [markdown]
+# <a id="one-sequence"></a>
+# ## A translator without an encoder
+#
+# > `Ein` `Hund` `rennt` `.` `</s>` `<s>` `A` `dog` …
+#
+# A language model that has read enough lines of this kind goes on with *runs*. To it a source is simply
+# how the text begins, and this is how assistants translate. Nothing in the model has to change: the
+# two special tokens that our pairs have anyway stand between source and target, a causal mask covers
+# both, and the loss is taken on the target alone, since the source is given and need not be guessed.
+#
+# What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
+# is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
+# positions. In return each layer of the target sees the source as that very layer sees it, whereas a
+# decoder gets only what the last layer of the encoder made of it.
+
+
+# %%
+class OneSequence(LanguageModel):
+    """A translator without an encoder: it reads a source, and the target as its continuation.
+
+    src (B, S), tgt (B, T) -> states (B, T, D) of the target, to which alone a loss then applies.
+    """
+
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask) -> Tensor:
+        both = torch.cat([src, tgt], dim=1)  # (B, S + T)
+        order = (both == PAD).sort(dim=1, stable=True).indices  # padding goes to the end
+        both = both.take_along_dim(order, dim=1)
+        causal = subsequent_mask(both.size(1), both.device)
+        states = self.decoder(self.tgt_embed(both), causal)  # (B, S + T, D)
+        begin = src_mask.sum(dim=-1)  # (B, 1): each target begins where its source ends
+        places = begin + torch.arange(tgt.size(1), device=tgt.device)  # (B, T)
+        return states.take_along_dim(places.unsqueeze(-1), dim=1)
+
+
+def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
+    """A translator without an encoder, with fresh weights; the arguments are `make_model`'s."""
+    model = make_language_model(vocab, *sizes, **arguments)
+    return OneSequence(model.decoder, model.tgt_embed, model.generator)
+
+
+@example
+def check_a_source_is_a_prompt():
+    model = draw_weights(make_one_sequence(13, N=2, d_model=16, d_ff=32, h=4)).eval()
+    pairs = [([5, 6, END], [START, 8, 9, 7]), ([7, END], [START, 6])]  # ids of source and target
+    batch = collate(pairs)
+    states = model(batch.src, batch.tgt, batch.src_mask, None)  # (2, 3, D)
+    for row, (source, target) in zip(states, pairs, strict=True):
+        ids = torch.tensor([[*source, *target[:-1]]])  # without padding, one at a time
+        alone = LanguageModel.forward(model, None, ids, None, subsequent_mask(ids.size(1)))
+        assert_close(row[: len(target) - 1], alone[0, len(source) :])
 
 
 # %% [markdown]
-# <a id="figure-lengths"></a>
-# **Figure.** Outcomes of copying 100 sequences, by length: copied, ended early, ran over, or a
-# wrong token. Each line is one seed.
+# How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and three
+# of our translator, whose decoder layers are larger by their cross-attention. Both train for the eight
+# epochs of a [trial](#choices), a quarter of the recipe, on the same pairs in the same batches, with
+# the same learning rates:
 #
-# Sinusoids hardly extrapolate: 11 to 50 of 100 copies of eleven tokens succeed, and the others
-# mostly end too early. With learnt positions none succeed. With rotary positions 13, 80 and 85 do,
-# and longer copies run over. Without positions, even copies of three tokens mostly fail. A formula
-# may be defined at every position, but the model has not learnt to use it there. In language
-# models, too, sinusoids hardly extrapolate, and rotary positions do a little better ([Press et al.,
-# 2022](https://arxiv.org/abs/2108.12409)). Today's models are trained further on longer texts, and
-# their rotary angles are rescaled ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)).
+# <!-- results: one-sequence -->
+# <!-- end of results: one-sequence -->
+#
+# Parameters are equal, and work is not. In the single stack every layer reads source and target, so a
+# pair takes about twice as many operations, and the cache holds seven layers of both where the other
+# holds three of each. What it saves is a second kind of layer, a second stack, and a rule for who
+# attends to whom. That one stack serves any task that can be written down is what decided the matter
+# for large models.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6332,16 +6824,15 @@ published("lengths")
 # <a id="own-part"></a>
 # ## A part of your own
 #
-# > **How do I change this model?** Write a class (for attention, override `attend`) and
-# > [exchange](#exchange) the model's own for it. As an example, we replace positional
-# > encodings by a penalty on distance, as in *ALiBi* (Press et al., 2022): in every head, a score
-# > loses a fixed amount for each position between query and key.
+# Instead of telling a model where its words stand, one can make it short-sighted. In *ALiBi* ([Press et
+# al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
+# query and key, in every head another amount, and there are no positional encodings at all.
 #
-# `attend` receives queries, keys, values, and a mask or None, and returns the output and the
-# weights. The $T$ queries stand at the last of the $S$ keys' positions: all of them in training,
-# the newest with a [cache](#cached-decoding). The cache calls `project`, `attend` and `join`, so a
-# change in `forward` would be lost when decoding. `cache_agrees` checks that a model gives the same
-# states with the cache and without it.
+# To try an idea of this kind, write a class and [exchange](#exchange) the model's own for it. For
+# attention, override `attend`. It receives queries, keys, values, and a mask or None, and returns the
+# output and the weights. The $T$ queries stand at the last of the $S$ keys' positions: all of them in
+# training, the newest with a [cache](#cached-decoding), which calls `project`, `attend` and `join`, so
+# that a change in `forward` would be lost. `cache_agrees` finds out.
 
 
 # %%
@@ -6370,29 +6861,10 @@ def check_a_cache_serves_a_part_of_your_own():
 
 
 # %% [markdown]
-# Now train a language model with this attention. **Cost: a minute.**
-
-
-# %%
-@example
-def train_with_a_part_of_your_own():
-    words = words_at_hand()[1]
-    sizes = {"N": 2, "d_model": 128, "d_ff": 512, "h": 4, "max_len": 256}
-    model = make_language_model(len(words), **sizes)
-    exchange(model, "attention", lambda: start_weights(DistanceAttention(4, 128)))
-    exchange(model, "positions", lambda: nn.Dropout(0.1))
-    history = train_on_captions(model)
-    begin = [START, *words.encode(["Two dogs"], "en")[0]]
-    caption = "it writes: " + words.decode(sample(model, begin, 24, top_p=0.8))
-    return table(history, ["epoch", "training loss", "validation perplexity"], caption)
-
-
-# %% [markdown]
-# Compare the perplexity with that of the [language model](#language-model), which differs only in
-# its positions: in our run, distances lower it by more than a point, with one seed each. `train
-# --attention distance --positions none` trains a translator with them ([the command
-# line](#command-line)). For a class of your own, put it and its `PARTS` line into a file, and name
-# that with `--parts`.
+# The line with `PARTS` gives it a name. Put your class and such a line into a file, say `mine.py`, and
+# `train --parts mine.py --attention NAME` trains a translator with it ([the command
+# line](#command-line)); for this one, which is built in, `train --attention distance --positions none`
+# will do.
 #
 # <a id="try-today"></a>
 # ## Try it
@@ -6427,7 +6899,7 @@ def train_with_a_part_of_your_own():
 # | §3.2.3, Applications of Attention | [Three uses](#three-uses), [The causal mask](#causal-mask) |
 # | §3.3, Position-wise Feed-Forward Networks | [The feed-forward network](#feed-forward) |
 # | §3.4, Embeddings and Softmax | [Embeddings](#embeddings), [From states to words](#generator), [One matrix](#one-matrix) |
-# | §3.5, Positional Encoding | [Positions](#positional-encoding), [Do sinusoids extrapolate?](#further) |
+# | §3.5, Positional Encoding | [Positions](#positional-encoding), [Longer texts than in training](#long-context) |
 # | §4, Why Self-Attention; Table 1 | [Part 5](#why-self-attention) |
 # | §5.1, Training Data and Batching | [The corpus](#corpus), [Subwords](#byte-pairs), [Batches by token budget](#token-budget) |
 # | §5.2, Hardware and Schedule | [What does it cost?](#cost) |

@@ -14,12 +14,7 @@ from conftest import PROJECT
 
 import the_annotated_transformer as tutorial
 
-SLOW = (
-    "without_the_causal_mask",
-    "without_positions",
-    "train_with_a_part_of_your_own",
-    "train_on_pairs_of_your_own",
-)
+SLOW = ("without_the_causal_mask", "without_positions", "train_on_pairs_of_your_own")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ def make(names: tuple[str, ...] = (), /) -> None:
         ship.pretrained()
         experiments.demonstration()
         experiments.warmups()
-        experiments.lengths()
         experiments.reach()
         experiments.heads()
         faults.copying()

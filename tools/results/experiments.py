@@ -5,7 +5,7 @@ A result on record is not made again: remove the record first.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
@@ -69,42 +69,6 @@ def warmups() -> dict:
     """Seven peak rates, with and without a warm-up, both norm orders, three seeds."""
     grid = itertools.product(FACTORS, (True, False), (True, False), SEEDS)
     runs = [warmed(*settings) for settings in grid]
-    return {"made": records.circumstances(), "runs": runs}
-
-
-# Lengths beyond the training --------------------------------------------------------------------
-
-POSITIONS = {
-    "sinusoids": {},
-    "learnt": {"positions": lambda: at.LearntPositions(64, 0.0, 32)},
-    "rotary": {
-        "positions": torch.nn.Identity,
-        "attention": lambda: at.start_weights(at.RotaryAttention(4, 64, 0.0)),
-    },
-    "none": {"positions": torch.nn.Identity},
-}
-
-
-def of_any_length(V: int, batch_size: int, nbatches: int) -> Iterator[at.Batch]:
-    """Batches of the copy task whose sequences have one to ten tokens."""
-    for length in torch.randint(1, 11, (nbatches,)).tolist():
-        yield from at.data_gen(V, batch_size, 1, length)
-
-
-@records.once("lengths")
-def lengths() -> dict:
-    """Learn to copy one to ten tokens, then copy 100 sequences of each length from 1 to 20."""
-    runs = []
-    for kind, seed in itertools.product(POSITIONS, SEEDS):
-        model = at.new_copy_model(seed)
-        for part, make in POSITIONS[kind].items():
-            at.exchange(model, part, make)
-        for _ in at.train_to_copy(model, of_any_length, 15):
-            pass
-        tests = [next(at.data_gen(at.COPY_VOCAB, 100, 1, length)) for length in range(1, 21)]
-        counts = [at.kinds_of_copies(model, test) for test in tests]
-        kinds = {name: [each[name] for each in counts] for name in counts[0]}
-        runs.append({"positions": kind, "seed": seed} | kinds)
     return {"made": records.circumstances(), "runs": runs}
 
 

@@ -1,4 +1,4 @@
-"""Parts 4 and 5: parts taken out, warm-up, lengths, distances, and faults planted on purpose."""
+"""Parts 4 and 5: parts taken out, warm-up, distances, and faults planted on purpose."""
 
 from collections.abc import Sequence
 from statistics import mean
@@ -31,7 +31,6 @@ WHY = {  # the faults that Part 4 tells of, and what goes wrong
     "the loss is a sum": "nothing: Adam divides by the size of gradients, so the factor is gone",
     "positions divided by the frequency, not multiplied": "nothing: no two are alike",
 }
-KINDS = ("copied", "ended early", "ran over", "wrong token")
 WORKS = 0.5  # a rate works if all seeds end with a lower loss
 
 
@@ -108,30 +107,6 @@ def warmups() -> alt.FacetChart:
     chance = alt.Chart(alt.Data(values=[{"loss": 2.485}])).mark_rule(strokeDash=[4, 4])  # log 12
     layered = alt.layer(marks, chance.encode(y="loss:Q"), data=alt.Data(values=points))
     return layered.facet("norm:N")
-
-
-def lengths() -> alt.Chart:
-    """Four small charts: of 100 sequences, how many were copied, ended early, ran over or have a
-    wrong token, against their length, for four kinds of positions.
-    """
-    points = []
-    for run in record("lengths")["runs"]:
-        for kind in KINDS:
-            counts = " ".join(map(str, run[kind]))
-            point = {"positions": run["positions"], "seed": run["seed"], "outcome": kind}
-            points.append(point | {"counts": counts})
-    chart = alt.Chart(alt.Data(values=points), width=230, height=130)
-    chart = chart.transform_calculate(of="split(datum.counts, ' ')").transform_flatten(["of"])
-    chart = chart.transform_window(length="row_number()", groupby=["positions", "seed", "outcome"])
-    chart = chart.transform_calculate(number="toNumber(datum.of)")
-    kinds = ["sinusoids", "learnt", "rotary", "none"]
-    return chart.mark_line(strokeWidth=1.5).encode(
-        x=alt.X("length:Q", title="length of the sequence").axis(tickMinStep=1, tickCount=5),
-        y=alt.Y("number:Q", title="of 100"),
-        color=alt.Color("positions:N", sort=kinds).legend(orient="top", title=None),
-        detail="seed:N",
-        facet=alt.Facet("outcome:N", columns=2, sort=list(KINDS), title=None),
-    )
 
 
 def reach() -> alt.LayerChart:

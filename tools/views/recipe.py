@@ -3,7 +3,7 @@
 from dataclasses import replace
 from statistics import mean
 
-from tools.records import check_comparable
+from tools import records
 from tools.results import plan
 from tools.results.score import score_of, scores
 from tools.views.common import check_shipped, record, runs_that_compare, table, with_range
@@ -120,7 +120,7 @@ def averaging() -> str:
     """Validation BLEU of the last epoch and of the mean of the last ones, greedy and by a beam."""
     runs = runs_that_compare(plan.FULL)
     found = record("averaging")
-    check_comparable({"greedy": runs[found["run"]]["summary"], "by a beam": found["made"]})
+    records.check_comparable({"greedy": runs[found["run"]]["summary"], "by a beam": found["made"]})
     beam = {cell["averaged"]: f"{cell['bleu']:.1f}" for cell in found["sweep"]}
     last = [run["log"][-1]["bleu"] for run in runs.values()]
     means = [run["summary"]["mean"]["bleu"] for run in runs.values()]
@@ -160,3 +160,26 @@ def heads() -> str:
     most = max(map(len, places.values()))
     names = *(f"head {n}" for n in range(1, most + 1)), "all but one", "all"
     return table(["attention", "layer", *names], rows)
+
+
+def one_sequence() -> str:
+    """The translator without an encoder, once it is on record, beside one with an encoder."""
+    found = records.read("one-sequence")
+    if not found:
+        return ""
+    run = record(f"runs/{found['settings']['beside']}")
+    records.check_comparable({"one sequence": found["made"], "two stacks": run["summary"]})
+    beside = {"parameters": run["summary"]["parameters"], "log": run["log"]}
+    kinds = {
+        "encoder-decoder": ("encoder and decoder", [beside]),
+        "one sequence": ("one stack, one sequence", found["runs"]),
+    }
+    rows = []
+    for kind, (name, runs) in kinds.items():
+        last = [each["log"][-1] for each in runs]
+        bleu = with_range([entry["bleu"] for entry in last], 1)
+        nll = with_range([entry["perplexity"] for entry in last], 2)
+        size = f"{runs[0]['parameters']:,}"
+        rows.append([name, str(len(runs)), size, bleu, nll, f"{found['cache'][kind]:,}"])
+    columns = ["translator", "seeds", "parameters", "validation BLEU", "perplexity"]
+    return table([*columns, "cache, bytes a token"], rows)

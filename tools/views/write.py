@@ -25,7 +25,7 @@ FILLED: dict[str, tuple[Callable[[], str], ...]] = {
     "the_annotated_transformer.py": (
         copying.parts, copying.highest_rates, copying.planted, copying.planted_bleu,
         recipe.beam, recipe.averaging, recipe.choices, recipe.steps, recipe.systems, recipe.heads,
-        recipe.int8,
+        recipe.int8, recipe.one_sequence,
         speed.speed, speed.cost, bench.bench,
     ),
     "README.md": (address, recipe.summary),
@@ -34,7 +34,7 @@ FILLED: dict[str, tuple[Callable[[], str], ...]] = {
     "images/next-token.svg": (picture.next_token,),
 }  # fmt: skip
 CHARTS: tuple[Callable[[], alt.TopLevelMixin], ...] = (
-    copying.warmups, copying.lengths, copying.reach, speed.length_cost,
+    copying.warmups, copying.reach, speed.length_cost,
 )  # fmt: skip
 
 

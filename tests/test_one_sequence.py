@@ -1,0 +1,118 @@
+"""A translator without an encoder: it reads pairs as a language model would, and can be stopped."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+import the_annotated_transformer as at
+from tools import records
+from tools.results import one_sequence, plan
+from tools.views import recipe
+
+PAIRS = [([5, 6, 7, at.END], [at.START, 8, 9, at.END]), ([7, at.END], [at.START, 6, at.END])]
+
+
+def small_model() -> at.OneSequence:
+    torch.manual_seed(0)
+    model = at.make_one_sequence(13, N=2, d_model=16, d_ff=32, h=4)
+    return at.draw_weights(model).eval()
+
+
+def test_the_loss_is_that_of_the_target_behind_its_source():
+    model = small_model()
+    found = at.evaluate_loss(model, [at.collate(PAIRS)])["nll"]
+    losses = []
+    for source, target in PAIRS:
+        ids = torch.tensor([source + target])
+        states = at.LanguageModel.forward(model, None, ids, None, at.subsequent_mask(ids.size(1)))
+        log_probs = model.generator(states)[0]
+        losses += [-log_probs[len(source) + n - 1, target[n]].item() for n in range(1, len(target))]
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("end", [0.0, 1.1])
+def test_a_text_is_continued_in_a_batch_with_a_cache_as_alone_without(end):
+    model = small_model()
+    model.generator.proj.bias.data[at.END] = end  # none ends, or all do, at different places
+    prompts = [[*source, at.START] for source, _ in (*PAIRS, ([9, 9, 9, 9, 9, at.END], []))]
+    found = at.generate(model, prompts, 6, lambda log_probs: log_probs.argmax(-1))
+    for prompt, ids in zip(prompts, found, strict=True):
+        alone = list(prompt)
+        while len(alone) < len(prompt) + 6 and alone[-1] != at.END:
+            causal = at.subsequent_mask(len(alone))
+            states = at.LanguageModel.forward(model, None, torch.tensor([alone]), None, causal)
+            alone.append(model.generator(states[0, -1]).argmax().item())
+        assert ids == alone[len(prompt) :]
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch, small_corpus) -> None:
+    """A plan that takes seconds, with records and runs in folders of their own."""
+    config = dataclasses.replace(
+        plan.RUNS[one_sequence.BESIDE],
+        data=str(small_corpus), d_model=16, d_ff=32, vocab_size=150, epochs=2, h=2,
+    )  # fmt: skip
+    monkeypatch.setitem(plan.RUNS, one_sequence.BESIDE, config)
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
+
+
+def cells(markdown: str) -> list[list[str]]:
+    """The rows of a table in Markdown, without its head."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def what_was_learnt() -> list:
+    entries = records.read("one-sequence")["runs"][0]["log"]
+    return [{name: entry[name] for name in ("updates", "loss", "nll", "bleu")} for entry in entries]
+
+
+def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(toy, tmp_path, monkeypatch):
+    one_sequence.train(3)
+    whole = what_was_learnt()
+    assert [entry["updates"] for entry in whole] == [whole[0]["updates"], 2 * whole[0]["updates"]]
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "others")
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "stopped"))
+    train_epoch = at.train_epoch
+
+    def stops(run: at.Run, epoch: int) -> dict:
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return train_epoch(run, epoch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(at, "train_epoch", stops)
+        with pytest.raises(KeyboardInterrupt):
+            one_sequence.train(3)
+    assert not records.read("one-sequence")
+    one_sequence.train(3)
+    assert what_was_learnt() == whole
+
+
+def test_the_table_has_both_kinds_once_there_is_something_to_show(toy):
+    assert recipe.one_sequence() == ""
+    beside = json.loads((records.PROJECT / "results/runs/search-batch-1280.json").read_bytes())
+    one_sequence.train(3)
+    found = records.read("one-sequence")
+    records.write(f"runs/{one_sequence.BESIDE}", beside)
+    two_stacks, one_stack = cells(recipe.one_sequence())
+    assert two_stacks[3] == f"{beside['log'][-1]['bleu']:.1f}"
+    assert one_stack[1:3] == ["1", f"{found['runs'][0]['parameters']:,}"]
+    assert one_stack[4] == f"{found['runs'][0]['log'][-1]['perplexity']:.2f}"
+    records.write("one-sequence", found | {"made": found["made"] | {"torch": "1.0"}})
+    with pytest.raises(ValueError, match="share torch"):
+        recipe.one_sequence()
+
+
+def test_both_kinds_have_as_many_parameters_and_cache_what_they_say():
+    config = plan.RUNS[one_sequence.BESIDE]
+    two_stacks = at.build_model(config, 5000, 5000)
+    one_stack = one_sequence.model_of(config, 5000)
+    sizes = [at.count_parameters(model) for model in (two_stacks, one_stack)]
+    assert max(sizes) < 1.02 * min(sizes)
+    kept = one_sequence.bytes_per_token(config.d_model, two_stacks, one_stack)
+    assert kept["one sequence"] == one_sequence.LAYERS * 2 * config.d_model * 4
+    assert kept["encoder-decoder"] == config.N * 2 * config.d_model * 4

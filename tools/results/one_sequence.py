@@ -1,0 +1,147 @@
+"""The translator without an encoder, beside an encoder and a decoder of the same size.
+
+    python -m tools.results.one_sequence train SEED
+
+It reads source and target as one sequence (Part 10), and has the pairs, the batches, the updates
+and the learning rates of the run BESIDE in plan.py. Each epoch is kept in RUNS_DIR, and the same
+command goes on after a stop. One thread of the CPU trains it.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import the_annotated_transformer as at
+from tools import records
+from tools.results import plan
+from tools.results.train import folder_of
+
+BESIDE = "search-batch-1280"
+LAYERS = 7  # as many parameters as three and three: those layers have a cross-attention in three
+
+
+def model_of(config: at.ModelConfig, vocab: int) -> at.OneSequence:
+    """A stack of LAYERS with the widths and embeddings of a translator's settings."""
+    names = "d_model d_ff h dropout norm_first share_embeddings"
+    sizes = {name: getattr(config, name) for name in names.split()}
+    return at.make_one_sequence(vocab, N=LAYERS, max_len=2 * config.max_len, **sizes)
+
+
+def translations(run: at.Run, model: at.OneSequence) -> list[str]:
+    """Greedy translations of the validation pairs, with the limit that `translate` has."""
+    source, target = run.translator.vocabularies
+    ids = source.encode([text for text, _ in run.pairs], run.translator.languages[0])
+    prompts = [[*each, at.END, at.START] for each in ids]
+    greedy = at.generate(model, prompts, at.LONGER, lambda log_probs: log_probs.argmax(-1))
+    return [target.decode(each) for each in greedy]
+
+
+def validate(run: at.Run, model: at.OneSequence) -> dict:
+    """BLEU, nll and perplexity, as `validate` of the text has them of an encoder-decoder."""
+    translator = run.translator
+    references = [text for _, text in run.pairs]
+    bleu, _ = at.corpus_bleu(translations(run, model), references, translator.languages[1])
+    ids = at.encode_pairs(run.pairs, translator.vocabularies, translator.languages)
+    return {"bleu": bleu} | at.evaluate_loss(model, at.batches_to_score(translator, ids))
+
+
+def open_run(seed: int) -> tuple[at.Run, at.OneSequence]:
+    """A prepared run whose model, optimizer and history are as its last epoch left them."""
+    folder = folder_of(f"one-sequence-{seed}")
+    if not (folder / "config.json").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        at.prepare(replace(plan.RUNS[BESIDE], seed=seed), folder)
+    run = at.open_run(folder, at.start_worker())
+    torch.manual_seed(seed)
+    model = model_of(run.config, len(run.translator.vocabularies[1]))
+    at.use_fast_dropout(model)
+    last = {"optimizer": {}, "updates": 0}
+    if (kept := checkpoint_of(folder)).is_file():
+        last = torch.load(kept, weights_only=True)
+        model.load_state_dict(last["model"])
+        run.history = last["history"]
+    run.net = model
+    run.loss_compute.generator = model.generator
+    run.optimizer, run.scheduler = at.restored_optimizer(run.config, model, run.train, last)
+    return run, model
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """Beside that of the text's own run, which was prepared and is never trained."""
+    return folder / "one-sequence.pt"
+
+
+def save(run: at.Run, model: at.OneSequence) -> None:
+    """Write the checkpoint in one piece."""
+    last = {
+        "history": run.history,
+        "model": model.state_dict(),
+        "optimizer": run.optimizer.state_dict()["state"],
+        "updates": run.scheduler.last_epoch,
+    }
+    with at.whole_file(checkpoint_of(run.folder)) as file:
+        torch.save(last, file)
+
+
+def bytes_kept(decoder: torch.nn.Module) -> int:
+    """What the caches of a decoder hold."""
+    caches = [each for each in decoder.modules() if isinstance(each, at.CachedAttention)]
+    return sum(each.keys.nbytes + each.values.nbytes for each in caches)
+
+
+@torch.no_grad()
+def bytes_per_token(width: int, two_stacks: at.EncoderDecoder, one: at.OneSequence) -> dict:
+    """What each kind of translator caches for a token, of the source or of the target."""
+    token = torch.zeros(1, 1, width)
+    alone = at.with_cache(one.decoder)
+    alone(token, None)
+    beside = at.with_cache(two_stacks.decoder, token)  # with one token of a source
+    beside(token, None, torch.ones(1, 1, 1, dtype=torch.bool), None)
+    return {"one sequence": bytes_kept(alone), "encoder-decoder": bytes_kept(beside) // 2}
+
+
+def train(seed: int, /) -> None:
+    """Train a translator without an encoder, or go on, and put it on record.
+
+    Args:
+        seed: of initial weights, batches and dropout
+    """
+    torch.set_num_threads(1)
+    records.chosen_device()  # hides all GPUs unless one is named
+    made = records.circumstances()
+    beside = records.read(f"runs/{BESIDE}").get("summary")
+    if beside:
+        records.check_comparable({BESIDE: beside, "now": made})
+    record = records.read("one-sequence")
+    if any(each["seed"] == seed for each in record.get("runs", [])):
+        return
+    run, model = open_run(seed)
+    print(f"{at.count_parameters(model):,} parameters; {run.done} epochs are done", flush=True)
+    for epoch in range(run.done + 1, run.config.epochs + 1):
+        entry = {"epoch": epoch, "averaged": 0, **at.train_epoch(run, epoch)}
+        entry |= validate(run, model)
+        run.history.append(entry)
+        save(run, model)
+        print(f"epoch {epoch}: BLEU {entry['bleu']:.1f}", flush=True)
+    best = max(run.history, key=at.quality)
+    row = {
+        "seed": seed,
+        "parameters": at.count_parameters(model),
+        "updates": run.history[-1]["updates"],
+        "validation_bleu": round(best["bleu"], 2),
+        "log": run.history,
+    }
+    record = records.read("one-sequence")  # another seed may have been put on record meanwhile
+    runs = sorted([*record.get("runs", []), row], key=lambda each: each["seed"])
+    settings = {"beside": BESIDE, "layers": LAYERS}
+    kept = bytes_per_token(run.config.d_model, run.model, model)
+    content = {"made": made, "settings": settings, "cache": kept, "runs": runs}
+    records.write("one-sequence", content)
+
+
+main = records.command_line(train=train)
+
+if __name__ == "__main__":
+    sys.exit(main())
