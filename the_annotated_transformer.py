@@ -5858,11 +5858,14 @@ def check_half_of_every_gate_is_glu_of_torch():
 
 
 # %%
-def rotate(x: Tensor, places: Tensor) -> Tensor:
-    """Rotate each pair of features of x (..., T, d_k) by angles that grow with the place (T,)."""
+def rotate(x: Tensor, places: Tensor, slower: float | Tensor = 1.0) -> Tensor:
+    """Rotate each pair of features of x (..., T, d_k) by angles that grow with the place (T,).
+
+    The angles are divided by `slower`, a number or one for each pair (d_k / 2,).
+    """
     d_k = x.size(-1)
     frequency = 10_000.0 ** (-torch.arange(0, d_k, 2, device=x.device) / d_k)  # (d_k / 2,)
-    angle = places.unsqueeze(1) * frequency  # (T, d_k / 2)
+    angle = places.unsqueeze(1) * frequency / slower  # (T, d_k / 2)
     cos = angle.cos()
     sin = angle.sin()
     first = x[..., 0::2]
@@ -5907,6 +5910,7 @@ class RotaryAttention(MultiHeadedAttention):
     """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
 
     start = 0  # the place of the first position; a cache moves it
+    slower = 1.0  # divides the angles, for longer texts
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
         super().__init__(h, d_model, dropout, **more)  # groups, in the classes below
@@ -5916,7 +5920,7 @@ class RotaryAttention(MultiHeadedAttention):
     def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
         places = torch.arange(self.start, self.start + k.size(-2), device=k.device)
-        return rotate(q, places), rotate(k, places), v
+        return rotate(q, places, self.slower), rotate(k, places, self.slower), v
 
 
 name_attention("rotary", RotaryAttention)
@@ -6576,36 +6580,17 @@ def check_attention_in_blocks_equals_attention():
 # end, one with sinusoids and one with rotary positions, and then the same validation tokens at places
 # that begin at 0, 64, 128 and 192.
 #
-# In the second we shall want to change the angles, so here is rotary attention once more. It takes each
-# pair of features as a complex number, which is rotated by multiplying. At place $m$ pair $i$ has turned by
-# $m \cdot 10000^{-2i/d_k}$, the first pairs often, the last ones by a fraction of a turn. Beyond the
-# training, those come to angles that no query has ever met. Two remedies:
+# At place $m$ a [rotation](#rotary) has turned pair $i$ of the features by $m \cdot 10000^{-2i/d_k}$, the
+# first pairs often, the last ones by a fraction of a turn. Beyond the training, those come to angles that
+# no query has ever met. Two remedies:
 #
 # - **Position interpolation** ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles
 #   by the factor $s$ by which the text is longer, as if the places stood closer together.
 # - **A larger base** (named *NTK* after a theory that led to it; [Peng et al.,
 #   2023](https://arxiv.org/abs/2309.00071)) divides the last angle by $s$ and leaves the first as
 #   it was, because neighbours must still be told apart.
-
-
-# %%
-class StretchedRotary(MultiHeadedAttention):
-    """Rotary attention whose angles can be rescaled for texts `stretch` times as long."""
-
-    stretch = 1.0
-    larger_base = False
-
-    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().project(query, key, value)  # (B, H, T, d_k)
-        pair = torch.arange(self.d_k // 2, device=q.device)
-        frequency = 10_000.0 ** (-2 * pair / self.d_k)  # (d_k / 2,)
-        power = pair / pair[-1] if self.larger_base else 1.0  # from 0 to 1, or 1 for all
-        angle = torch.arange(q.size(2), device=q.device).unsqueeze(1) * frequency
-        angle = angle / self.stretch**power  # (T, d_k / 2)
-        turns = torch.polar(torch.ones_like(angle), angle)
-        pairs = [torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) for x in (q, k)]
-        q, k = (torch.view_as_real(x * turns).flatten(-2) for x in pairs)
-        return q, k, v
+#
+# Each is a line in the cell that tries them, where `slower` is what angles are divided by.
 
 
 # %% tags=["hide-input"]
@@ -6660,13 +6645,13 @@ def beyond_the_training():
         model = make_language_model(len(subwords), N=2, d_model=128, d_ff=512, h=4)
         if positions == "rotary":
             exchange(model, "positions", lambda: nn.Dropout(0.1))
-            exchange(model, "attention", lambda: start_weights(StretchedRotary(4, 128)))
+            exchange(model, "attention", lambda: start_weights(RotaryAttention(4, 128)))
         train_on_pieces(model, pieces)
         rows.append((positions, *perplexity_by_place(model, judged)))
-    for name, larger_base in {"interpolated": False, "with a larger base": True}.items():
+    pairs = torch.linspace(0, 1, 16)  # of features, from the fastest to the slowest
+    for name, slower in {"interpolated": 4.0, "with a larger base": 4.0**pairs}.items():
         for layer in model.decoder.layers:
-            layer.self_attn.stretch = 4.0
-            layer.self_attn.larger_base = larger_base
+            layer.self_attn.slower = slower
         rows.append((f"rotary, {name}", *perplexity_by_place(model, judged)))
     places = [f"from {n * TRAINED_LENGTH}" for n in range(4)]
     return table(rows, ["positions", *places], "perplexity by place; trained on places 0 to 63")
@@ -6878,7 +6863,7 @@ def check_a_cache_serves_a_part_of_your_own():
 #
 # </details>
 #
-# *Sheet 5 in `docs/course` has longer tasks: another sampler, a cache of rotated keys, bigrams.*
+# *Sheet 5 in `docs/course` has longer tasks: another sampler, a window that keeps the beginning, bigrams.*
 
 # %% [markdown]
 # <a id="afterword"></a>
