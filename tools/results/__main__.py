@@ -16,7 +16,7 @@ import filelock
 import torch
 
 from tools import records
-from tools.results import experiments, faults, language_models, plan, score, ship, train
+from tools.results import experiments, faults, language_models, learning, plan, score, ship, train
 from tools.views import write
 
 
@@ -58,6 +58,7 @@ def make(names: tuple[str, ...] = (), /) -> None:
         experiments.reach()
         experiments.heads()
         faults.copying()
+        learning.switches()
         faults.translating()
         language_models.train()
         experiments.length_cost()
