@@ -84,6 +84,7 @@ SWITCHED = (  # what a model of Part 4 is trained without, as faults.txt names i
     "no feed-forward network",
 )
 APART = 30  # updates between two moments
+COPIED = 200  # sequences, after each moment
 
 
 def copies(at: ModuleType, model: nn.Module, test: Batch, one: Tensor) -> dict:
@@ -105,7 +106,7 @@ def watched_copies(fault: Fault, seed: int) -> dict:
     """Train a model of Part 4 with a fault, and look at it before and after every few updates."""
     at = planted(fault)
     torch.manual_seed(1000 + seed)
-    test = next(at.data_gen(at.COPY_VOCAB, 200, 1))
+    test = next(at.data_gen(at.COPY_VOCAB, COPIED, 1))
     one = len(at.SPECIALS) + torch.randperm(10).unsqueeze(0)  # (1, S), no token twice
     model = at.new_copy_model(seed)
     moments = [{"updates": 0, "loss": None} | copies(at, model, test, one)]
@@ -120,4 +121,5 @@ def switches() -> dict:
     """The copy task with parts switched off, watched: what the figure of *Break it* replays."""
     faults = {fault.name: fault for fault in (Fault(SOUND), *FAULTS)}
     runs = [watched_copies(faults[name], SEEDS[0]) for name in SWITCHED]
-    return {"made": records.circumstances(), "seed": SEEDS[0], "runs": runs}
+    about = {"made": records.circumstances(), "seed": SEEDS[0], "sequences": COPIED}
+    return about | {"runs": runs}
