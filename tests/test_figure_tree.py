@@ -54,13 +54,13 @@ def test_it_grows_step_by_step_and_nothing_tells_the_end_before(box):
     place = (
         "key => key.getBoundingClientRect().top - key.closest('figure').getBoundingClientRect().top"
     )
-    room = box.locator(".key").evaluate(place)
+    room = box.locator(".legend").evaluate(place)
     assert box.locator(".grid .fork").count() == 1
     for at in range(1, count):
         press(box, "Step")
         assert box.locator(".step").count() == at
         assert box.locator(".fork").count() == 0
-        assert box.locator(".key").evaluate(place) == room, "nothing jumps"
+        assert box.locator(".legend").evaluate(place) == room, "nothing jumps"
         assert told.inner_text() != end
     press(box, "Step")
     assert told.inner_text() == end
