@@ -117,7 +117,7 @@ export function Legend({ scene: { asked, answer } }) {
   const key = html`<circle class="disc" cx="15" cy="6" r="6" /><circle class="dot" cx="15" cy="6" r="3" />`;
   return html`<p class="legend">
     ${item("query", html`<path class="query" d="M0,6H30" />`, html`query <b>${pair(asked)}</b>`)}
-    ${item("value", html`<path class="answer" d="M0,6H30" />`, html`answer, of values <b>${pair(answer)}</b>`)}
+    ${item("value", html`<path class="answer" d="M0,6H30" />`, html`answer <b>${pair(answer)}</b>`)}
     ${item("key", key, "key, the disc: its weight")}${item("key", html`<path class="shadow" d="M0,6H30" />`, "shadow of a key")}
   </p>`;
 }
