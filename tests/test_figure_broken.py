@@ -20,7 +20,7 @@ def test_each_moment_of_each_run_shows_its_record(browser, figures_page):
             slider.fill(str(at))
             assert box.locator(".title b").inner_text() == str(moment["copied"])
             assert box.locator(".full").get_attribute("d").count("M") == moment["copied"]
-            rows = box.locator(".written").all_inner_texts()
+            rows = box.locator(".written").all_text_contents()
             assert len(rows) == len(moment["written"])
             pairs = zip(moment["written"], [*run["read"], 1], strict=False)
             wrong = [token != right for token, right in pairs]

@@ -65,7 +65,9 @@ def lab(colour: str, eye: str) -> tuple[float, float, float]:
     """A colour as an eye sees it, in CIELAB."""
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     light = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    r, g, b = (min(1, max(0, math.sumprod(row, light))) for row in EYES[eye])
+    r, g, b = (
+        min(1, max(0, sum(a * b for a, b in zip(row, light, strict=True)))) for row in EYES[eye]
+    )
     x = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505
     y = 0.2126 * r + 0.7152 * g + 0.0722 * b
     z = (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089

@@ -46,7 +46,7 @@ def colour_text(tag: Tag, pattern: re.Pattern, unchanged: str) -> None:
 
 
 def colour_formulas(tag: Tag) -> None:
-    """Give letters their roles: q, not the k of a width d_k; a matrix W with q above it as a whole."""
+    """Give letters their roles: q, not the k of a width d_k; a matrix W^Q as a whole."""
     for letter in tag.select(".katex-html .mathnormal"):
         role = LETTERS.get(letter.get_text())
         raised = letter.find_parent(class_="msupsub")
