@@ -3914,8 +3914,8 @@ def one_search():
 
 # %% [markdown]
 # <a id="figure-one-search"></a>
-# **Figure.** One search with a beam of three. What wins, *An artist is painting outside*, is last of
-# the three after three steps, where a narrower beam would have dropped it.
+# **Figure.** *Eine Künstlerin malt im Freien* with a beam of three. What wins, *An artist is painting
+# outside*, is only the third of three after three steps, where a narrower beam would have dropped it.
 #
 # Greedy decoding begins with *A*, which is likelier, and ends at *A female performer is painting
 # outside*. The beam finds a more probable sentence, but not a better one: *An artist* loses *female*,

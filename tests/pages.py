@@ -158,6 +158,7 @@ def figures_in(folder: Path, at, chromium) -> Path:
             "![The plan.](images/architecture.svg)",
             "![A distribution.](images/next-token.svg)",
             *(example(name, table) for name in ("watch_it_learn", "cut_a_text", "one_search")),
+            example("attention_of_a_copy_figure", {vega: maps}),
             example("attention_maps_figure", {vega: maps}),
             "".join(f'<a id="{name}"></a>\n# {name}\n\n' for name in places),
         )

@@ -18,7 +18,9 @@ def tab(browser, figures_page):
 
 @pytest.fixture
 def box(tab):
-    return figure(tab, "by-hand")
+    box = figure(tab, "by-hand")
+    box.locator("summary").click()
+    return box
 
 
 def numbers(text: str) -> list[float]:

@@ -2,9 +2,12 @@
 
 import functools
 import itertools
+import re
 
 import pytest
 from pages import figure, watched
+
+from tools.records import PROJECT
 
 pytestmark = pytest.mark.slow
 SENTENCE = "Ein Kind schläft auf dem Schoß seiner Mutter."
@@ -19,7 +22,13 @@ def tab(browser, figures_page):
 
 @pytest.fixture
 def box(tab):
-    return at_its_first_step(figure(tab, "tree"))
+    return with_a_sentence(figure(tab, "tree"))
+
+
+def with_a_sentence(box):
+    box.get_by_role("button", name="Eine Künstlerin").click()
+    wait_for(box, "Eine Künstlerin")
+    return at_its_first_step(box)
 
 
 def press(box, name: str) -> None:
@@ -54,13 +63,13 @@ def test_it_grows_step_by_step_and_nothing_tells_the_end_before(box):
     place = (
         "key => key.getBoundingClientRect().top - key.closest('figure').getBoundingClientRect().top"
     )
-    room = box.locator(".key").evaluate(place)
+    room = box.locator(".legend").evaluate(place)
     assert box.locator(".grid .fork").count() == 1
     for at in range(1, count):
         press(box, "Step")
         assert box.locator(".step").count() == at
         assert box.locator(".fork").count() == 0
-        assert box.locator(".key").evaluate(place) == room, "nothing jumps"
+        assert box.locator(".legend").evaluate(place) == room, "nothing jumps"
         assert told.inner_text() != end
     press(box, "Step")
     assert told.inner_text() == end
@@ -70,7 +79,7 @@ def test_it_grows_step_by_step_and_nothing_tells_the_end_before(box):
 def test_it_ends_where_the_script_does(at, shipped, box, width):
     box.get_by_role("slider").fill(str(width))
     wait_for(box, f"width {width}")
-    chip = box.get_by_role("group", name="Sentences to try").get_by_role("button").nth(1)
+    chip = box.get_by_role("group", name="Sentences to try").get_by_role("button", name=SENTENCE)
     chip.click()
     wait_for(box, SENTENCE)
     press(box, "Play")
@@ -81,6 +90,21 @@ def test_it_ends_where_the_script_does(at, shipped, box, width):
         [theirs] = at.translate(shipped, [SENTENCE], search)
         ours = joined(box.locator(f".step {nodes} b").all_inner_texts())
         assert ours == theirs.replace(" ", "")
+
+
+def test_the_toy_comes_first_and_ends_as_in_its_drawing(tab):
+    box = figure(tab, "tree")
+    assert box.get_by_role("textbox").input_value() == ""
+    press(box, "Play")
+    drawn = (PROJECT / "images/beam.svg").read_text("utf-8")
+    sums = dict(re.findall(r">([\w ]+) <tspan[^>]*>(0\.\d+)", drawn))
+    for look, sentence in ((".own", "A dog runs"), (".best", "The dog runs")):
+        nodes = box.locator(f".step .node{look}")
+        assert " ".join(nodes.locator("b").all_inner_texts()) == sentence
+        words = sentence.split()
+        expected = [float(sums[" ".join(words[: n + 1])]) for n in range(3)]
+        assert [float(text) for text in nodes.locator("small").all_inner_texts()] == expected
+    assert tab.asked[1:] == [], "it needs no model"
 
 
 def test_the_readers_sentence_is_searched_and_a_sum_falls_along_a_path(box):
@@ -95,8 +119,7 @@ def test_the_readers_sentence_is_searched_and_a_sum_falls_along_a_path(box):
 
 def test_without_scripts_and_on_paper_the_whole_search_is_shown(tab, box, browser, figures_page):
     silent = figure(watched(browser, figures_page, java_script_enabled=False), "tree")
-    count = silent.locator(".step:visible").count()
-    assert silent.locator(".grid:visible").count() == 1
+    count = silent.locator(".tree:visible").last.locator(".step").count()
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert box.locator(".step").count() == count
     tab.evaluate("dispatchEvent(new Event('afterprint'))")
@@ -114,7 +137,7 @@ OVERLAP = """all => {
 def test_it_fits_and_grows_downward_where_it_is_narrow(browser, figures_page, width, along, across):
     size = {"width": width, "height": 800}
     tab = watched(browser, figures_page, viewport=size, reduced_motion="reduce")
-    box = at_its_first_step(figure(tab, "tree"))
+    box = with_a_sentence(figure(tab, "tree"))
     press(box, "Step")
     places = [node.bounding_box() for node in box.locator(".node.best").all()]
     for one, other in itertools.pairwise(places):

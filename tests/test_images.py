@@ -14,6 +14,7 @@ NAMES = sorted(path.stem for path in (PROJECT / "images").glob("*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = {"light": "#ffffff", "dark": "#111418"}  # backgrounds that arrows may cross
 INKS = ("ink", "soft")
+ROLES = ("query", "key", "value")
 FILLS = ("paper", "panel", "embedding", "attention", "feed", "norm", "output")
 
 
@@ -66,6 +67,9 @@ def test_text_has_contrast_in_both_themes(name):
         for ink in INKS:
             for fill in FILLS:
                 assert contrast(colours[ink], colours[fill]) >= 4.5, (theme, ink, fill)
+        for role in set(ROLES) & set(colours):
+            for fill in ("paper", "panel", "attention", "output"):
+                assert contrast(colours[role], colours[fill]) >= 4.5, (theme, role, fill)
         for ground in (PAGES[theme], colours["paper"], colours["panel"]):
             assert contrast(colours["line"], ground) >= 3, (theme, "line", ground)
     # Only these inks colour text, so this covers every word.

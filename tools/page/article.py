@@ -10,6 +10,7 @@ from tools.page.captions import add_captions, list_figures
 from tools.page.margin import set_marks
 from tools.page.markup import BuildError, parsed
 from tools.page.playable import make_playable
+from tools.page.roles import colour_roles
 
 SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
@@ -129,6 +130,7 @@ def lay_out(cells: str) -> BeautifulSoup:
     add_captions(article)
     place_notes(article)
     set_marks(article)
+    colour_roles(article)
     fold_sections(article)
     link_headings(article)
     open_parts(article)

@@ -87,7 +87,8 @@ def data_of(figure: Tag, record: str) -> object:
     """What a figure is drawn from besides the model, see figures/registry.js."""
     if record:
         data = records.read(record)
-        return data | {"log": records.read(f"runs/{data['run']}")["log"]}
+        run = data.get("run")
+        return data | {"log": records.read(f"runs/{run}")["log"]} if run else data
     if rows := figure.find("script", type="application/json"):
         return json.loads(rows.string)
     return {box["data-place"]: box["href"] for box in figure.select("[data-place]")}

@@ -16,7 +16,7 @@ import filelock
 import torch
 
 from tools import records
-from tools.results import bench, experiments, faults, plan, score, ship, train
+from tools.results import bench, experiments, faults, learning, plan, score, ship, train
 from tools.views import write
 
 
@@ -57,6 +57,7 @@ def make(names: tuple[str, ...] = (), /) -> None:
         experiments.reach()
         experiments.heads()
         faults.copying()
+        learning.switches()
         faults.translating()
         experiments.length_cost()
         bench.everything()

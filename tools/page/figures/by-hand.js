@@ -36,11 +36,7 @@ export function ByHand({ scene: first }) {
       tabindex=${word === scene.asks ? 0 : -1} onClick=${() => ask(word)}>${word}<//>`,
   );
   return html`<div class=${`by-hand at-${stage}`}>
-    <div class="controls">
-      <p class="asking" lang="de" role="group" aria-label="The word that asks" onKeyDown=${arrows("button", { line: true })}>${words}</p>
-      <label><input type="checkbox" autocomplete="off" checked=${scene.mask}
-        onChange=${({ target }) => change({ mask: target.checked })} /><span>hide later words</span></label>
-    </div>
+    <p class="asking" lang="de" role="group" aria-label="The word that asks" onKeyDown=${arrows("button", { line: true })}>${words}</p>
     <div class="board">
       <div class="seen">
         <div class="plane">
@@ -51,9 +47,14 @@ export function ByHand({ scene: first }) {
         <${Legend} scene=${scene} />
       </div>
       <div class="computed">
-        <${Stages} ...${{ scene, stage, pinned }} onPoint=${setPointed} onChoose=${choose} />
-        <${Quote} stage=${stage} />
         <p class="said" aria-live=${quiet ? "off" : "polite"}><${Says} scene=${scene} stage=${stage} /></p>
+        <details onToggle=${({ target }) => target.open || setPinned(0)}>
+          <summary>How it is computed, step by step</summary>
+          <label><input type="checkbox" autocomplete="off" checked=${scene.mask}
+            onChange=${({ target }) => change({ mask: target.checked })} /><span>hide later words</span></label>
+          <${Stages} ...${{ scene, stage, pinned }} onPoint=${setPointed} onChoose=${choose} />
+          <${Quote} stage=${stage} />
+        </details>
       </div>
     </div>
   </div>`;

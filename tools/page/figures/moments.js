@@ -3,7 +3,7 @@
 import { sum } from "./model/arithmetic.js";
 import { Play, usePlayer } from "./lib/player.js";
 import { continued, decimal, grouped } from "./lib/text.js";
-import { Button, html, useState } from "./lib/ui.js";
+import { Button, classes, html, useState } from "./lib/ui.js";
 import { joined } from "./model-map/pieces.js";
 
 const ROWS = 16; // subwords of a translation that are shown at most
@@ -60,28 +60,34 @@ function told({ moments, losses }, at, chosen) {
 
 // Drawing --------------------------------------------------------------------------------------------
 
-/** Where the last layer looks: columns are read, rows are written, a strong colour is much weight. */
-function Alignment({ reads, scene, room }) {
+/**
+ * Where the last layer looks: columns are read, rows are written, a strong colour is much weight. `say` spells what is
+ * read or written; rows that are `wrong` are marked.
+ */
+export function Alignment({ reads, scene, room, say = continued, wrong = () => false }) {
   const { pieces, rows } = scene;
-  const [width, height] = [CELL * reads.length, HIGH * room];
-  const row = (
-    piece,
-    i,
-  ) => html`<text class="written" x=${LEFT - 7} y=${TOP + HIGH * (i + 0.5)}>${continued(piece)}</text>
+  const aslant = Math.max(...reads.map((piece) => say(piece).length)) > 2;
+  const top = aslant ? TOP : HIGH;
+  const row = (piece, i) => {
+    const y = top + HIGH * (i + 0.5);
+    const text = wrong(piece, i) ? `✗ ${say(piece)}` : say(piece);
+    return html`<text class=${classes({ written: true, wrong: wrong(piece, i) })} x=${LEFT - 7} y=${y}>${text}</text>
     ${rows[i].map((weight, column) =>
       weight
-        ? html`<rect x=${LEFT + CELL * column} y=${TOP + HIGH * i} width=${CELL} height=${HIGH} fill-opacity=${weight / 100}><title>${`${continued(piece)} on ${continued(reads[column])}: ${weight} %`}</title></rect>`
+        ? html`<rect x=${LEFT + CELL * column} y=${y - HIGH / 2} width=${CELL} height=${HIGH} fill-opacity=${weight / 100}><title>${`${say(piece)} on ${say(reads[column])}: ${weight} %`}</title></rect>`
         : null,
     )}`;
-  const column = (piece, i) => {
-    const [x, y] = [LEFT + CELL * (i + 0.5), TOP - 7];
-    return html`<text class="read" x=${x} y=${y} transform=${`rotate(-50 ${x} ${y})`}>${continued(piece)}</text>`;
   };
-  const label = `Cross-attention, written “${textOf(scene)}”: ${pieces.length} rows, ${reads.length} columns`;
-  const [wide, tall] = [LEFT + width + 44, TOP + height + 1];
+  const column = (piece, i) => {
+    const [x, y] = [LEFT + CELL * (i + 0.5), top - 7];
+    const turned = aslant ? `rotate(-50 ${x} ${y})` : null;
+    return html`<text class=${aslant ? "read" : "read upright"} x=${x} y=${y} transform=${turned}>${say(piece)}</text>`;
+  };
+  const label = `Cross-attention, written “${pieces.map(say).join(" ")}”: ${pieces.length} rows, ${reads.length} columns`;
+  const [wide, tall] = [LEFT + CELL * reads.length + 44, top + HIGH * room + 1];
   return html`<svg class="alignment" viewBox=${`0 0 ${wide} ${tall}`} width=${1.2 * wide} role="img" aria-label=${label}>
     <g lang="de">${reads.map(column)}</g>${pieces.map(row)}
-    <rect class="frame" x=${LEFT} y=${TOP} width=${width} height=${HIGH * pieces.length} />
+    <rect class="frame" x=${LEFT} y=${top} width=${CELL * reads.length} height=${HIGH * pieces.length} />
   </svg>`;
 }
 
@@ -96,8 +102,8 @@ function between(losses, updates) {
   return from + ((loss - from) * (updates - before)) / (when - before);
 }
 
-/** The loss against updates, with a dot where the slider is. */
-function Loss({ losses, updates, last }) {
+/** The loss against updates, with a dot where the slider is; `says` is a sentence on it. */
+export function Loss({ losses, updates, last, name = "validation loss", says }) {
   const highest = Math.ceil(Math.max(...losses.map(([, loss]) => loss)));
   const ticks = [...Array(highest + 1).keys()];
   const [across, down] = [(when) => when / last, (loss) => 1 - loss / highest];
@@ -105,9 +111,9 @@ function Loss({ losses, updates, last }) {
   const loss = between(losses, updates);
   const percent = (share) => `${(100 * share).toFixed(2)}%`;
   const dot = loss === null ? "" : `left:${percent(across(updates))};top:${percent(down(loss))}`;
-  const label = `Validation loss against updates. ${lossAt(losses, updates)}`;
+  const label = `The ${name} against updates. ${says}`;
   return html`<div class="loss">
-    <p class="title">validation loss</p>
+    <p class="title">${name}</p>
     <div class="curve" role="img" aria-label=${label}>
       ${ticks.map((tick) => html`<span class="tick" style=${`top:${percent(down(tick))}`}>${tick}</span>`)}
       <svg viewBox="0 0 1 1" preserveAspectRatio="none">
@@ -122,6 +128,17 @@ function Loss({ losses, updates, last }) {
 
 // The figure -----------------------------------------------------------------------------------------
 
+/** Play, a slider over the moments, and the update at which it stands. */
+export function Moment({ player, updates, last }) {
+  const where = `update ${grouped(updates)} of ${grouped(last)}`;
+  return html`<div class="controls">
+    <${Play} player=${player} />
+    <input type="range" min="0" max=${player.count - 1} step="1" value=${player.at - 1} autocomplete="off"
+      aria-label="Moment of the training" aria-valuetext=${where} onInput=${({ target }) => player.show(Number(target.value) + 1)} />
+    <span class="at">${where}</span>
+  </div>`;
+}
+
 /** The last moment, for a page without scripts. */
 export const Whole = ({ scene }) => html`<${Moments} scene=${scene} from=${scene.moments.length} />`;
 
@@ -134,17 +151,11 @@ export function Moments({ scene, from = 1 }) {
   const { updates, sentences } = moments[at];
   const last = moments[moments.length - 1].updates;
   const room = Math.max(...moments.map((moment) => moment.sentences[chosen].pieces.length));
-  const where = `update ${grouped(updates)} of ${grouped(last)}`;
   const chips = reads.map(
     (pieces, i) => html`<${Button} pressed=${i === chosen} onClick=${() => choose(i)}>${joined(pieces)}<//>`,
   );
   return html`<div class="moments">
-    <div class="controls">
-      <${Play} player=${player} />
-      <input type="range" min="0" max=${moments.length - 1} step="1" value=${at} autocomplete="off"
-        aria-label="Moment of the training" aria-valuetext=${where} onInput=${({ target }) => player.show(Number(target.value) + 1)} />
-      <span class="at">${where}</span>
-    </div>
+    <${Moment} ...${{ player, updates, last }} />
     <div class="chips" lang="de" role="group" aria-label="Sentences">${chips}</div>
     <p class="wrote" lang="en">${textOf(sentences[chosen]) || html`<i>it writes nothing yet</i>`}</p>
     <div class="board">
@@ -152,7 +163,7 @@ export function Moments({ scene, from = 1 }) {
         <p class="title">attention of the last layer, from what it writes to what it reads</p>
         <${Alignment} reads=${reads[chosen]} scene=${sentences[chosen]} room=${room} />
       </div>
-      <${Loss} losses=${losses} updates=${updates} last=${last} />
+      <${Loss} ...${{ losses, updates, last }} says=${lossAt(losses, updates)} />
     </div>
     <p class="line" role="status" aria-busy=${String(player.playing)}>${told(scene, at, chosen)}</p>
   </div>`;

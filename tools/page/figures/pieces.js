@@ -48,7 +48,7 @@ function Key({ words }) {
   const counts = KINDS.map(
     ([kind, name]) => html`<span>${`${countOf(kind)} `}<span class=${`box ${kind}`}>${name}</span></span>`,
   );
-  return html`<p class="key">${counts}</p>`;
+  return html`<p class="legend">${counts}</p>`;
 }
 
 export function PiecesOfText({ scene: first }) {

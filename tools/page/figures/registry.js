@@ -2,9 +2,10 @@
 //
 // `replaces` names the figure of the notebook whose place it takes: the stem of a drawing, or the name of an
 // example. What that has to say is given to `firstScene(model, data)`: the rows of a chart, the addresses of a
-// drawing's boxes, or the record of results called `record`, with the log of its run. `Whole` is drawn where
+// drawing's boxes, or the record of results called `record`, with the log of its run if it has one. `Whole` is drawn where
 // there are no scripts, if a figure shows only a part at a time.
 
+import { Broken, firstScene as firstBroken } from "./broken.js";
 import { ByHand, firstScene as firstByHand } from "./by-hand.js";
 import { firstScene as firstMap, ModelMap } from "./model-map.js";
 import { AttentionMaps, firstScene as firstMaps } from "./attention-maps.js";
@@ -25,6 +26,12 @@ export const FIGURES = {
     firstScene: firstMoments,
     Whole: WholeMoments,
     record: "learning",
+  },
+  broken: {
+    replaces: "attention-of-a-copy",
+    Component: Broken,
+    firstScene: firstBroken,
+    record: "switches",
   },
   pieces: { replaces: "cut-a-text", Component: PiecesOfText, firstScene: firstPieces },
   tree: { replaces: "one-search", Component: Tree, firstScene: firstTree, Whole: WholeTree },

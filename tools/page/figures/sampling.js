@@ -119,6 +119,6 @@ export function Sampling({ scene }) {
           count=${counts && rest(counts)} />
       </tbody>
     </table>
-    <p class="key">Outlined: the model’s own probabilities. Filled: what is drawn from.</p>
+    <p class="legend">Outlined: the model’s own probabilities. Filled: what is drawn from.</p>
   </div>`;
 }

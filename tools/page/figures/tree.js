@@ -9,12 +9,10 @@ import { Slider } from "./lib/slider.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useMemo, useRef } from "./lib/ui.js";
 import { Drawing, Key } from "./tree/drawing.js";
 import { countOf } from "./tree/known.js";
-import { firstScene, sceneOf } from "./tree/scene.js";
+import { firstScene, sceneOf, SENTENCE, TOY } from "./tree/scene.js";
 import { told } from "./tree/told.js";
 
 export { firstScene };
-
-const BEGINS = 3; // the step that is shown first: enough to see what a tree is
 
 /** What is said at a step, in the room of the longest that will be said. */
 function Words({ scene, at, busy }) {
@@ -43,11 +41,16 @@ function useWholeOnPaper(player) {
   }, []);
 }
 
-/** The whole search, for a page without scripts. */
-export function Whole({ scene }) {
+/** What is searched: a sentence, or else the toy. */
+const Asked = ({ read }) => (read ? html`<i lang=${READS.code}>${read}</i>` : html`<i>a language of seven words</i>`);
+
+/** The whole search for the toy and that for a sentence, for a page without scripts. */
+export const Whole = ({ scene }) => [scene, scene.next].map((each) => html`<${WholeSearch} scene=${each} />`);
+
+function WholeSearch({ scene }) {
   const at = countOf(scene);
   return html`<div class="tree">
-    <p class="asked"><i lang=${READS.code}>${scene.read}</i></p>
+    <p class="asked"><${Asked} read=${scene.read} /></p>
     <p>${told(scene, at)}</p>
     <div class="scroll"><${Drawing} scene=${scene} at=${at} /></div>
     <${Key} scene=${scene} at=${at} />
@@ -57,7 +60,7 @@ export function Whole({ scene }) {
 export function Tree({ scene: first }) {
   const search = useSentence(first, ["text", "width"], sceneOf, read);
   const { scene, choice, busy, line, sentence } = search;
-  const player = usePlayer(countOf(first), { at: Math.min(BEGINS, countOf(first)) });
+  const player = usePlayer(countOf(first), { at: 1 });
   const box = useRef(null);
   useWholeOnPaper(player);
 
@@ -69,10 +72,15 @@ export function Tree({ scene: first }) {
 
   /** Search for a sentence; it is played if it was typed here. */
   function read(text, isOwn) {
-    choose({ text }, (count) => {
+    choose(choice.text ? { text } : { ...SENTENCE, text }, (count) => {
       player.restart(count);
       if (isOwn) player.play();
     });
+  }
+
+  function playWithToy() {
+    sentence.write("");
+    choose(TOY, (count) => player.restart(count));
   }
 
   /** Stay at the step, or at the end. */
@@ -92,6 +100,7 @@ export function Tree({ scene: first }) {
     <div class="words">
       <${SentenceField} id="searched" sentence=${sentence} />
       <div class="chips scroll" lang=${READS.code} role="group" aria-label="Sentences to try">
+        <${Button} lang="en" pressed=${!scene.text} onClick=${playWithToy}>seven words<//>
         ${SEARCHED.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>
     </div>
@@ -103,7 +112,7 @@ export function Tree({ scene: first }) {
       />
     </div>
     <p class="line" role="status">${line || sentence.hint}</p>
-    <p class="asked"><i lang=${READS.code}>${scene.read}</i> <span>width ${scene.width}, step ${at}</span></p>
+    <p class="asked"><${Asked} read=${scene.read} /> <span>width ${scene.width}, step ${at}</span></p>
     <${Words} scene=${scene} at=${at} busy=${player.playing} />
     <div class=${classes({ scroll: true, searching: busy })} ref=${box}>
       <${Drawing} scene=${scene} at=${at} grows=${player.isUsed} />

@@ -57,7 +57,7 @@ function marksOf({ rows, stage, onAsk }) {
   const sized = stage === 0 || stage >= SOFTMAX;
   const discs = rows.map(({ word, key, weight, open }) => {
     const [x, y] = at(key);
-    const disc = open ? html`<circle class="disc" cx=${x} cy=${y} r=${radius(weight)} />` : "";
+    const disc = open ? html`<circle class="disc key" cx=${x} cy=${y} r=${radius(weight)} />` : "";
     const cross = open
       ? html`<circle class="ring" cx=${x} cy=${y} r="15" />`
       : html`<path class="strike" d=${`M${x - 12},${y - 12}l24,24m0,-24l-24,24`} />`;
@@ -103,7 +103,7 @@ export function Drawing({ scene, stage, onAsk }) {
       <${Axes} />${discs}
       ${shadowed ? html`<${Shadows} scene=${scene} divided=${stage === DIVIDE} />` : ""}
       <${Arrow} to=${scene.asked} kind="query" />
-      ${answered ? html`<${Arrow} to=${scene.answer} kind="answer" />` : ""}
+      ${answered ? html`<${Arrow} to=${scene.answer} kind="answer value" />` : ""}
       ${stage === MIX ? html`<${Chain} rows=${scene.rows} />` : ""}
     </g>
     <g aria-hidden="true">${names}</g>
@@ -112,12 +112,12 @@ export function Drawing({ scene, stage, onAsk }) {
 
 /** What the marks of the plane mean. */
 export function Legend({ scene: { asked, answer } }) {
-  const item = (sample, text) =>
-    html`<span><svg viewBox="0 0 30 12" aria-hidden="true">${sample}</svg>${text}</span>`;
+  const item = (role, sample, text) =>
+    html`<span class=${role}><svg viewBox="0 0 30 12" aria-hidden="true">${sample}</svg>${text}</span>`;
   const key = html`<circle class="disc" cx="15" cy="6" r="6" /><circle class="dot" cx="15" cy="6" r="3" />`;
   return html`<p class="legend">
-    ${item(html`<path class="query" d="M0,6H30" />`, html`query <b>${pair(asked)}</b>`)}
-    ${item(html`<path class="answer" d="M0,6H30" />`, html`answer <b>${pair(answer)}</b>`)}
-    ${item(key, "key and value, the disc: its weight")}${item(html`<path class="shadow" d="M0,6H30" />`, "shadow of a key")}
+    ${item("query", html`<path class="query" d="M0,6H30" />`, html`query <b>${pair(asked)}</b>`)}
+    ${item("value", html`<path class="answer" d="M0,6H30" />`, html`answer <b>${pair(answer)}</b>`)}
+    ${item("key", key, "key, the disc: its weight")}${item("key", html`<path class="shadow" d="M0,6H30" />`, "shadow of a key")}
   </p>`;
 }

@@ -1,10 +1,12 @@
 // The stages of the function `attention`, numbered from 1; at stage 0 their results are seen all at once.
 
+import { html } from "../lib/ui.js";
+
 /** Each stage: name, formula, and what computes them in the function `attention`. */
 export const STAGES = [
   {
     name: "compare",
-    formula: () => "q · k",
+    formula: () => html`<i class="query">q</i> · <i class="key">k</i>`,
     code: "query @ key.transpose(-2, -1)",
   },
   {
@@ -18,7 +20,7 @@ export const STAGES = [
     code: "scores.masked_fill(~is_open(mask), torch.finfo(scores.dtype).min)",
   },
   { name: "softmax", formula: () => "weight w", code: "scores.softmax(dim=-1)" },
-  { name: "mix", formula: () => "w · value", code: "weights @ value" },
+  { name: "mix", formula: () => html`w · <i class="value">value</i>`, code: "weights @ value" },
 ];
 export const COMPARE = 1;
 export const DIVIDE = 2;

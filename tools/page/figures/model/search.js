@@ -60,7 +60,8 @@ export class Search {
     const proposed = going.flatMap((path) =>
       likeliest(path.next.logProbs, count).map(({ id, logp }) => ({ path, id, total: path.logp + logp })),
     );
-    return proposed.sort((one, other) => other.total - one.total).slice(0, count);
+    const possible = proposed.filter(({ total }) => total > -Infinity);
+    return possible.sort((one, other) => other.total - one.total).slice(0, count);
   }
 
   /** Beam search from `path` on, step by step: the paths `before`, and the `paths` then. An ended path keeps its place. */

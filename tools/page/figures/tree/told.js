@@ -8,6 +8,10 @@ const NUMBERS = ["no", "one", "two", "three", "four", "five"];
 const capital = (words) => words.replace(/^./, (letter) => letter.toUpperCase());
 const share = (number) => (number < 0.005 ? "under 0.01" : decimal(number));
 
+/** How likely a hypothesis is: of the toy as a probability. */
+const likely = ({ text }, { logp }, digits) =>
+  text ? `log-probability ${decimal(logp, digits)}` : `probability ${decimal(Math.exp(logp), 3)}`;
+
 /** A whole sentence in quotation marks, among the words of another. */
 const cited = ({ text }) => `“${text.replace(/\.$/, "")}”`;
 
@@ -26,7 +30,8 @@ function whereGreedy(scene, step) {
 }
 
 /** What a step has kept. */
-function whatIsKept({ steps, subwords }, at) {
+function whatIsKept(scene, at) {
+  const { steps, symbols } = scene;
   const before = steps[at - 1].kept;
   const going = before.filter(({ goesOn }) => goesOn).length;
   const ended = before.filter((node) => node.ended).length;
@@ -37,8 +42,8 @@ function whatIsKept({ steps, subwords }, at) {
   const one = going === 1;
   const who = one ? "One hypothesis" : `${capital(NUMBERS[going])} hypotheses`;
   const proposers = at === 1 ? "The start" : who;
-  const proposed = `${proposers} ${one ? "proposes" : "propose"} ${grouped(going * subwords)} candidates`;
-  const total = `with log-probability ${decimal(last.logp)}`;
+  const proposed = `${proposers} ${one ? "proposes" : "propose"} ${grouped(going * symbols)} candidates`;
+  const total = `with ${likely(scene, last)}`;
   if (kept.length === 1) return `${places}${proposed}; the likeliest is kept: ${quoted(last)}, ${total}.`;
   return `${places}${proposed}; the ${NUMBERS[kept.length]} likeliest are kept, the last of them ${quoted(last)}, ${total}.`;
 }
@@ -64,14 +69,14 @@ function verdict(scene) {
   const { kept, best } = steps[steps.length - 1];
   const winner = kept[best];
   const rival = greedy[greedy.length - 1];
+  const digits = fork >= 0 && Math.abs(winner.score - rival.score) < 0.01 ? 4 : 2;
+  const worth = (node) =>
+    scene.text ? `${likely(scene, node, digits)} and score ${decimal(node.score, digits)}` : likely(scene, node);
   if (fork < 0) {
     const who = width === 1 ? "A beam of one is greedy decoding" : "Greedy decoding and the beam agree";
-    return `${who}: both write ${cited(winner)}, with log-probability ${decimal(winner.logp)} and score ${decimal(winner.score)}.`;
+    return `${who}: both write ${cited(winner)}, with ${worth(winner)}.`;
   }
-  const digits = Math.abs(winner.score - rival.score) < 0.01 ? 4 : 2;
   const choice = ({ piece, share: part }) => `“${continued(piece)}” (${share(part)})`;
-  const worth = ({ logp, score }) =>
-    `log-probability ${decimal(logp, digits)} and score ${decimal(score, digits)}`;
   const after = fork ? `After “${greedy[fork - 1].text}” greedy` : "Greedy";
   const lost = lostAt(scene);
   return [
@@ -93,6 +98,7 @@ export function told(scene, at) {
   const { kept, best } = scene.steps[last];
   if (over) return `${whyOver(scene)} ${verdict(scene)}`;
   if (done) return `${whyOver(scene)} Its best is ${quoted(kept[best])}. Greedy decoding still goes on.`;
-  const score = `The best so far is ${quoted(kept[best])}, with score ${decimal(kept[best].score)}.`;
+  const worth = scene.text ? `, with score ${decimal(kept[best].score)}` : "";
+  const score = `The best so far is ${quoted(kept[best])}${worth}.`;
   return `Step ${at}. ${whatIsKept(scene, at)} ${score} ${whereGreedy(scene, at)}`;
 }
