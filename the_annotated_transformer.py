@@ -3657,9 +3657,15 @@ def exchange(model: nn.Module, kind: str, make: Callable[[], nn.Module]) -> None
                 raise ValueError(f"{type(layer).__name__} has no {name} to exchange")
             setattr(layer, name, make())
     elif kind == "norm":
-        normalized = [each for each in model.modules() if isinstance(each, SublayerConnection)]
-        for each in normalized + [one for one in stacks if not isinstance(one.norm, nn.Identity)]:
-            each.norm = make()
+        for stack in stacks:
+            for layer in stack.layers:
+                found = [each for each in layer.modules() if isinstance(each, SublayerConnection)]
+                if not found:
+                    raise ValueError(f"{type(layer).__name__} has no norm to exchange")
+                for connection in found:
+                    connection.norm = make()
+            if not isinstance(stack.norm, nn.Identity):
+                stack.norm = make()
     elif kind == "positions":
         for name, embed in model.named_children():
             if name in ("src_embed", "tgt_embed"):
@@ -3697,8 +3703,8 @@ def own_weights(model: nn.Module) -> dict[str, Tensor]:
     return dict(weights.values())
 
 
-def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Give a model the weights of a file; ValueError where a name or a shape differs."""
+def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
+    """The model, with the weights of a file; ValueError where a name or a shape differs."""
     weights = dict(tensors)
     for name in tensors:
         if f"{name}.steps" in tensors:  # int8 (rows, columns), and a step for each row
@@ -3708,6 +3714,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     if wrong := sorted({name for name, _ in given ^ needed}):
         raise ValueError(f"weights of another model, see {', '.join(wrong[:3])}")
     model.load_state_dict(weights, strict=False)  # a shared matrix is there under one name
+    return model
 
 
 def read_vocabularies(folder: Path) -> tuple:
@@ -3744,11 +3751,11 @@ def read_translator(folder: Path, device: torch.device | None = None) -> Transla
 
 def load_trained_model(place: str | Path, device: torch.device | None = None) -> Translator:
     """The translator in the folder of a model or of a run; "pretrained" is the published one."""
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     folder = HERE / place if str(place) == "pretrained" else Path(place).expanduser()
     translator = read_translator(folder, device)
-    load_weights(translator.model, load_file(folder / "model.safetensors"))
+    load_weights(translator.model, load((folder / "model.safetensors").read_bytes()))
     return translator
 
 
@@ -7026,15 +7033,14 @@ def check_a_cache_serves_a_part_of_your_own():
 # <a id="engine-room"></a>
 # # The engine room
 #
-# What you have read so far fits a notebook. A program that trains for hours must also read text of
-# any size, use several processors, and survive being stopped. Here is that program, in the order in
-# which it runs.
+# A program that trains for hours must read text of any size, use several processors, and survive
+# being stopped. Here it is, in the order in which it runs.
 #
 # <a id="settings"></a>
 # ## Settings
 #
-# `Config` holds all settings of a run, and each is also an option of the command line. Where a
-# comment says *by corpus* or *by device*, None means that the program chooses.
+# Each setting of a run is also an option of the command line. Where a comment says *by corpus* or
+# *by device*, None means that the program chooses.
 
 # %% tags=["hide-input"]
 import array
@@ -7048,7 +7054,7 @@ import zlib
 from typing import BinaryIO, Literal
 
 import torch.distributed as dist
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as recomputed
 
 
 # %%
@@ -7059,13 +7065,13 @@ class Config(ModelConfig):
     data: str = "multi30k"  # multi30k, builtin (a toy) or a folder of text
     languages: str = "de-en"  # source-target, as in the names of the files; or zh-Hans:en
     init_from: str | None = None  # begin with the weights and subwords of this trained model
-    vocab_size: int = 5000  # at most so many subwords for both languages; 0 for words
+    vocab_size: int | None = None  # subwords, at most: 5,000, or those of init_from; 0 for words
     min_freq: int = 2  # rarer words are unknown; only for words
     smoothing: float = 0.1  # label smoothing
     batch_tokens: int | None = None  # positions per batch, over all processes; by corpus
     accum_iter: int = 1  # batches per update
     epochs: int | None = None  # passes over the text, times `shares`; by corpus
-    shares: int = 1  # parts of one pass, with a checkpoint after each
+    shares: int = 1  # epochs that make one pass over the text
     warmup: int | None = None  # updates; 2,000, or a quarter of all if that is less
     factor: float | None = None  # times the learning rate; 1.5 for 2,000 updates of warm-up
     schedule: str = "linear"  # decay to zero; inverse_sqrt, the paper's; stable_decay; your own
@@ -7105,9 +7111,8 @@ class Config(ModelConfig):
 
 
 # %% [markdown]
-# The sizes of the model suit a small corpus. The paper's base model could memorize our 29,000 pairs:
-# it needs millions, and GPUs. This command trains it, with [a few differences](#differences); the
-# lines for GPUs follow PyTorch's documentation and have run on none.
+# The sizes suit a small corpus. This command trains the paper's base model, which needs millions of
+# pairs, with [a few differences](#differences); the lines for GPUs have run on none.
 #
 # ```
 # torchrun --standalone --nproc-per-node 8 the_annotated_transformer.py train \
@@ -7116,18 +7121,15 @@ class Config(ModelConfig):
 #     --schedule inverse_sqrt --shares 100
 # ```
 #
-# The big model (Table 3) has widths 1,024 and 4,096, 16 heads and dropout 0.3.
-#
 # ## Text of any size
 #
-# The paper has 4.5 million pairs for German, and eight times as many for French. As Python lists,
-# their ids would take many gigabytes in every process. They stay on disk in one flat file instead,
-# with the sentence lengths in another, and each process *maps* both into memory: the system reads
-# what is used, and all processes share one copy.
+# The paper has 4.5 million pairs for German, and eight times as many for French. Their ids stay on
+# disk, in one flat file, with the sentence lengths in another. Each process *maps* both into memory:
+# the system reads what is used, and all processes share one copy.
 
 
 # %% tags=["hide-input"]
-class TextPairs(Sequence):
+class TextPairs:
     """The pairs of two files, read anew on every iteration; UserError for files that do not fit."""
 
     def __init__(self, source: Path, target: Path):
@@ -7154,9 +7156,6 @@ class TextPairs(Sequence):
     def __iter__(self) -> Iterator[Pair]:
         return zip(*map(self.lines, self.paths), strict=True)
 
-    def __getitem__(self, index: int | slice):
-        return list(self)[index]
-
 
 def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
     """A reader's own corpus; UserError if there is no such folder, or a language is missing."""
@@ -7168,16 +7167,19 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
         split, _, language = path.name.removesuffix(".gz").rpartition(".")
         if language in languages:
             files.setdefault(split, {})[language] = path
+    pairs = {}
     for split, found in files.items():
-        for language in set(languages) - set(found):
+        if len(found) == 2:
+            pairs[split] = TextPairs(*map(found.get, languages))
+        elif split.startswith(("train", "val", "test")):  # or else it is no split: notes.en
+            [language] = set(languages) - set(found)
             raise UserError(f"{folder} has {split} in one language and no {split}.{language}")
-    pairs = {split: TextPairs(*map(found.get, languages)) for split, found in files.items()}
     return Corpus(folder.name, languages, pairs, str(folder))
 
 
 def find_corpus(name: str | Path, languages: tuple[str, str] = ("de", "en")) -> Corpus:
     """A corpus by name: "multi30k", "builtin" or a folder; UserError if it cannot be found."""
-    if name in ("builtin", BUILTIN):
+    if str(name).lower() == "builtin":
         return read_builtin(languages)
     if str(name).lower() != "multi30k":
         return read_corpus(Path(name), languages)
@@ -7211,8 +7213,8 @@ def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -
         why = f"empty or longer than --max-len {max_len}"
         warnings.warn(f"{left_out:,} training pairs are left out: {why}", stacklevel=2)
     if unknown > sum(lengths) / 10:
-        share = f"{unknown / sum(lengths):.0%} of {corpus.name}"
-        warnings.warn(f"{share} is unknown to the vocabulary, and will stay so", stacklevel=2)
+        how_much = f"{unknown / sum(lengths):.0%} of {corpus.name}"
+        warnings.warn(f"{how_much} is unknown to the vocabulary, and will stay so", stacklevel=2)
 
 
 class IdPairs(torch.utils.data.Dataset):
@@ -7243,14 +7245,13 @@ class IdPairs(torch.utils.data.Dataset):
 
 
 # %% [markdown]
-# [Part 6](#token-budget) makes the batches, in an order that depends on the seed and the epoch alone:
-# a run which was stopped goes on with the same ones. With `shares`, an epoch is every n-th sentence
-# of a shuffled pass. GPU kernels are faster at multiples of eight, to which lengths are rounded
-# before the batches are made.
+# [Part 6](#token-budget) makes the batches, in an order that depends on the seed and the epoch alone,
+# so a run which was stopped goes on with the same ones. With `shares`, an epoch is every n-th
+# sentence of a shuffled pass; millions of pairs need it, because the batches of an epoch are Python
+# lists. Lengths are rounded to multiples of eight, at which the kernels of a GPU are faster.
 #
-# A batch has a fiftieth of the corpus's positions, from 64 to 1,280, so that a small corpus gives
-# enough updates. There are 32 passes: more (up to 100) if they give fewer than 2,000 updates, fewer
-# if they give more than 100,000. The peak of the learning rate is the same for any warm-up.
+# A batch has a fiftieth of the corpus's positions, from 64 to 1,280. There are 32 passes: up to 100
+# if they give fewer than 2,000 updates, fewer if they give more than 100,000.
 
 
 # %%
@@ -7259,17 +7260,17 @@ def seed_of(*what: object) -> int:
     return random.Random(" ".join(map(str, what))).getrandbits(60)
 
 
-def multiple_of_lengths(config: Config) -> int:
+def pad_multiple(config: Config) -> int:
     """What the lengths of a batch are rounded up to."""
     return 8 if choose_device().type == "cuda" and config.max_len % 8 == 0 else 1
 
 
 def batches_of_epoch(config: Config, train: IdPairs, epoch: int) -> list[list[int]]:
     """The sentence numbers of each batch of an epoch, which counts from 1."""
-    multiple = multiple_of_lengths(config)
-    pass_number, share = divmod(epoch - 1, config.shares)
+    multiple = pad_multiple(config)
+    pass_number, first = divmod(epoch - 1, config.shares)
     generator = torch.Generator().manual_seed(seed_of(config.seed, "pass", pass_number))
-    chosen = torch.randperm(len(train), generator=generator)[share :: config.shares].sort().values
+    chosen = torch.randperm(len(train), generator=generator)[first :: config.shares].sort().values
     rounded = multiple * -(-train.positions()[chosen] // multiple)
     order = random.Random(f"{config.seed} {epoch}")
     batches = token_batches(rounded.tolist(), config.batch_tokens, order)
@@ -7285,7 +7286,7 @@ def learn_vocabularies(corpus: Corpus, config: Config) -> tuple:
             way = "take subwords (--vocab-size), or the code xx, for any language with spaces"
             raise UserError(f"spaCy has no tokenizer for {corpus.languages}: {way}") from error
         return learn_words(corpus, config.min_freq)
-    return learn_subwords(corpus, config.vocab_size)
+    return learn_subwords(corpus, config.vocab_size or 5000)
 
 
 def updates_per_epoch(config: Config, train: IdPairs) -> int:
@@ -7328,9 +7329,13 @@ def choose_settings(config: Config, train: IdPairs) -> Config:
 # | `epoch-27.safetensors` | weights of one of the last epochs, to be averaged |
 # | `log.jsonl` | the history, one line per epoch, for `pandas.read_json(…, lines=True)` |
 #
-# It is prepared once and only read from then on. `config.json` is written last; without it the run
-# is prepared anew. The first checkpoint holds the weights with which training begins, so `init_from`
-# is read only here.
+# It is prepared once, in a hidden folder `.new` inside it, and `config.json` is written last; a folder
+# that has neither is no run, and must be empty. From then on text and `init_from` are not read again.
+#
+# Each epoch writes its checkpoint before the model that it may have made: a run that is killed at
+# any moment loses only its current epoch, and makes up for the model when it is opened again. Every
+# random choice depends on the seed, the epoch and the rank alone. On one CPU, without `--compile`, a
+# run that was killed therefore ends bit for bit like one that was not.
 
 
 # %%
@@ -7342,9 +7347,10 @@ def refuse_what_cannot_run(config: Config) -> None:
     try:
         model = build_model(config, 8, 8)
         make_optimizer(model, 1.0, 1, config.schedule, config.optimizer, total=1)
+        agrees = cache_agrees(model, min(256, config.max_len))
     except ValueError as error:
-        raise UserError(f"no such model or training: {error}") from error
-    if not cache_agrees(model, min(32, config.max_len)):
+        raise UserError(f"such a training cannot work: {error}") from error
+    if not agrees:
         parts = ", ".join(f"{kind} {getattr(config, kind)}" for kind in PARTS)
         way = "attention must take places from the shapes of q and k, and all else treat each alone"
         raise UserError(f"this model ({parts}) decodes differently with a cache: {way}")
@@ -7353,13 +7359,23 @@ def refuse_what_cannot_run(config: Config) -> None:
 def model_to_begin_with(config: Config, corpus: Corpus) -> Translator:
     """The model that `init_from` names; UserError if it does not fit the settings."""
     with readable(config.init_from):
-        before = load_trained_model(config.init_from)
-    if isinstance(before.vocabularies[0], Vocabulary) and before.languages != corpus.languages:
-        raise UserError(f"--init-from {config.init_from} knows the words of {before.languages}")
-    for name, theirs in vars(before.config).items():
-        if not name.endswith("dropout") and theirs != getattr(config, name):
+        given = load_trained_model(config.init_from)
+    of_words = isinstance(given.vocabularies[0], Vocabulary)
+    if of_words and given.languages != corpus.languages:
+        raise UserError(f"--init-from {config.init_from} knows the words of {given.languages}")
+    settings = vars(given.config) | {"vocab_size": 0 if of_words else len(given.vocabularies[0])}
+    for name, theirs in settings.items():
+        if not name.endswith("dropout") and getattr(config, name) not in (None, theirs):
             raise UserError(f"--init-from {config.init_from} has {name} {theirs}: use the same")
-    return before
+    return given
+
+
+def place_of(config: Config, corpus: Corpus | None) -> str:
+    """What a run keeps as `data`: a known name, a whole path, or the name of pairs in memory."""
+    if corpus:
+        return corpus.place or corpus.name
+    known = config.data.lower() in ("multi30k", "builtin")
+    return config.data.lower() if known else str(Path(config.data).expanduser().resolve())
 
 
 def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
@@ -7367,36 +7383,41 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     corpus = corpus or find_corpus(config.data, config.codes())
     val = corpus.pairs("val")
     refuse_what_cannot_run(config)  # before hours of encoding
-    before = model_to_begin_with(config, corpus) if config.init_from else None
-    vocabularies = before.vocabularies if before else learn_vocabularies(corpus, config)
-    write_ids(folder, corpus, vocabularies, config.max_len)
-    write_vocabularies(folder, vocabularies)
+    given = model_to_begin_with(config, corpus) if config.init_from else None
+    vocabularies = given.vocabularies if given else learn_vocabularies(corpus, config)
     ids = encode_pairs(val, vocabularies, corpus.languages)
     fitting = [text for text, pair in zip(val, ids, strict=True) if usable(pair, config.max_len)]
     if not fitting:
-        raise UserError(f"{corpus.name}: no pair of val fits the model")
-    write_file(folder / "val.json", json.dumps(fitting, ensure_ascii=False))
-    train = IdPairs(folder)
+        raise UserError(f"{corpus.name}: no pair of val fits --max-len {config.max_len}")
+    new = folder / ".new"
+    shutil.rmtree(new, ignore_errors=True)  # of a start that was killed
+    new.mkdir()
+    write_file(new / "val.json", json.dumps(fitting))
+    write_vocabularies(new, vocabularies)
+    write_ids(new, corpus, vocabularies, config.max_len)
+    train = IdPairs(new)
     if config.shares > len(train):
         raise UserError(f"--shares {config.shares} is more than the {len(train):,} training pairs")
-    config = choose_settings(dataclasses.replace(config, data=corpus.place or config.data), train)
+    config = choose_settings(dataclasses.replace(config, data=place_of(config, corpus)), train)
     torch.manual_seed(config.seed)
     model = build_model(config, *map(len, vocabularies))
-    if before:
-        load_weights(model, own_weights(before.model))
-    write_checkpoint(folder, history=[], model=model.state_dict(), optimizer={}, updates=0)
-    about = {"name": folder.resolve().name, "corpus": corpus.name, "languages": corpus.languages}
-    about |= {"data": corpus.place, "longest": int(train.lengths[:, 0].max()) - 1}
-    write_about(folder, about, config)
+    if given:
+        load_weights(model, own_weights(given.model))
+    write_checkpoint(new, model, updates=0, optimizer={}, history=[])
+    for path in sorted(new.iterdir()):
+        os.replace(path, folder / path.name)
+    name = folder.resolve().name
+    longest = int(train.lengths[:, 0].max()) - 1
+    facts = corpus.name, corpus.languages, vocabularies, config.max_len, config, corpus.place
+    write_about(folder, Translator(name, model, *facts, longest), config)
+    new.rmdir()
 
 
 def refuse_changes(config: Config, folder: Path) -> None:
     """UserError if a run has other settings than those that are given; `epochs` may differ."""
-    before = settings_of(folder)
-    if config.data not in ("multi30k", "builtin"):
-        config = dataclasses.replace(config, data=str(Path(config.data).expanduser().resolve()))
+    stored = settings_of(folder)
     for name, value in vars(config).items():
-        theirs = getattr(before, name)
+        theirs = getattr(stored, name)
         if name != "epochs" and value is not None and value != theirs:
             way = "`resume` continues it, or use another folder"
             raise UserError(f"{folder} has {name} {theirs}, not {value}: {way}")
@@ -7408,8 +7429,11 @@ def refuse_changes(config: Config, folder: Path) -> None:
 # In *distributed data parallelism* (DDP) every process, called a *rank*, holds the whole model and
 # its own share of each batch. The ranks average their gradients, so they make the same update and
 # their weights stay equal. `torchrun` starts the processes, on one machine or on several that share
-# a disk, and stops all of them if one fails. Models that do not fit one GPU are spread over several
-# (*FSDP*); the base model with its gradient and Adam's two averages takes one gigabyte.
+# a disk, and stops all of them if one fails.
+#
+# The sentences of a batch are sorted by length, and rank $r$ of $n$ takes every $n$-th from the
+# $r$-th on, so all finish at about the same time. Each divides its summed loss by `tokens / ranks`,
+# where `tokens` counts the whole batch: DDP's mean over ranks is then the mean over all tokens.
 
 
 # %%
@@ -7435,9 +7459,8 @@ class Worker:
 
 def start_worker() -> Worker:
     """This process as one of those that torchrun has started; it takes its device for good."""
-    rank = int(os.environ.get("RANK", 0))
-    ranks = int(os.environ.get("WORLD_SIZE", 1))
-    local = int(os.environ.get("LOCAL_RANK", 0))
+    places = ("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)
+    rank, ranks, local = (int(os.environ.get(*place)) for place in places)
     device = choose_device()
     if device.type == "cuda":
         if local >= torch.cuda.device_count():
@@ -7450,22 +7473,13 @@ def start_worker() -> Worker:
     return Worker(rank, ranks, device)
 
 
-# %% [markdown]
-# The sentences of a batch are sorted by length. Rank $r$ of $n$ takes the sentences $r$, $r + n$,
-# $r + 2n$ and so on, so all finish at about the same time. Each rank divides its summed loss by
-# `tokens / ranks`, where `tokens` counts the whole batch. DDP's mean over ranks is then exactly the
-# mean over all tokens. A rank without a sentence gets one that has no target token.
-
-
-# %%
-def load_batches(
-    train: IdPairs, batches: list[list[int]], worker: Worker, multiple: int = 1
-) -> Iterator[Batch]:
-    """This rank's share of each batch, on its device; lengths are multiples of `multiple`."""
+def load_batches(train: IdPairs, batches: list, worker: Worker, multiple=1) -> Iterator[Batch]:
+    """This rank's sentences of each batch, on its device; lengths are multiples of `multiple`."""
     on_gpu = worker.device.type == "cuda"
 
     def pad(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        source, target = map(pad_ids, zip(*pairs or [([END], [START, PAD])], strict=True))
+        pairs = pairs or [([END], [START, PAD])]  # more ranks than sentences: nothing to predict
+        source, target = map(pad_ids, zip(*pairs, strict=True))
         missing = -source.size(1) % multiple, -(target.size(1) - 1) % multiple
         return F.pad(source, (0, missing[0]), value=PAD), F.pad(target, (0, missing[1]), value=PAD)
 
@@ -7486,30 +7500,25 @@ def load_batches(
 # <a id="whole-training"></a>
 # ## Training
 #
-# We use AdamW, whose weight decay is off by default and shrinks matrices only, and a schedule that
-# rises like the paper's and falls straight to zero, [as many do today](#since-2017). `--schedule
-# inverse_sqrt` is the paper's, and `--optimizer muon` another optimizer; a file for `--parts` can add
-# to `SCHEDULES` and `OPTIMIZERS`.
+# We use AdamW, with no weight decay by default, and a schedule that rises like the paper's and falls
+# straight to zero, [as many do today](#since-2017). `--schedule inverse_sqrt` is the paper's, and
+# `--optimizer muon` another optimizer; a file for `--parts` can add to `SCHEDULES` and `OPTIMIZERS`. At
+# the end, the mean of the last epochs replaces the best one if it scores better in validation.
 
 
 # %%
-def restored_optimizer(config: Config, model: nn.Module, train: IdPairs, last: dict) -> tuple:
-    """Optimizer and schedule of a run, as its checkpoint `last` left them."""
+def restored_optimizer(config: Config, model: nn.Module, train: IdPairs, checkpoint: dict) -> tuple:
+    """Optimizer and schedule of a run, as its checkpoint left them."""
     total = config.epochs * updates_per_epoch(config, train)
+    names = config.schedule, config.optimizer
     optimizer, scheduler = make_optimizer(
-        model,
-        config.factor,
-        config.warmup,
-        config.schedule,
-        config.optimizer,
-        total,
-        config.weight_decay,
+        model, config.factor, config.warmup, *names, total, config.weight_decay
     )
     groups = optimizer.state_dict()["param_groups"]  # of the settings, not of the checkpoint
-    optimizer.load_state_dict({"state": last["optimizer"], "param_groups": groups})
-    scheduler.last_epoch = last["updates"]
+    optimizer.load_state_dict({"state": checkpoint["optimizer"], "param_groups": groups})
+    scheduler.last_epoch = checkpoint["updates"]
     for group, curve in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-        group["lr"] = curve(last["updates"])
+        group["lr"] = curve(checkpoint["updates"])
     return optimizer, scheduler
 
 
@@ -7549,43 +7558,33 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
     config = settings_of(folder)
     config = dataclasses.replace(config, epochs=epochs or config.epochs)
     with readable(folder):
-        last = torch.load(folder / "last.pt", weights_only=True, map_location="cpu", mmap=True)
+        checkpoint = torch.load(folder / "last.pt", "cpu", weights_only=True, mmap=True)
         train = IdPairs(folder)
         pairs = [tuple(pair) for pair in json.loads((folder / "val.json").read_bytes())]
         translator = read_translator(folder, worker.device)
         model = net = translator.model
-        model.load_state_dict(last["model"])
-    optimizer, scheduler = restored_optimizer(config, model, train, last)
+        model.load_state_dict(checkpoint["model"])
+    optimizer, scheduler = restored_optimizer(config, model, train, checkpoint)
     criterion = LabelSmoothing(len(translator.vocabularies[1]), PAD, config.smoothing)
     loss_compute = LossInChunks(model.generator, criterion)
     if config.compile:  # dynamic: for batches of any shape
         net = torch.compile(net, dynamic=True)
         loss_compute = torch.compile(loss_compute.__call__, dynamic=True)
     else:
-        use_fast_dropout(model)
+        for module in model.modules():
+            if type(module) is nn.Dropout:
+                module.__class__ = FastDropout  # it has the same attributes
     if worker.ranks > 1:
         net = nn.parallel.DistributedDataParallel(
-            net, forward_sync_buffers=False, gradient_as_bucket_view=True
-        )
+            net, gradient_as_bucket_view=True, static_graph=True
+        )  # static: the same weights get a gradient in each update, which need not be all
     made = optimizer, scheduler, net, loss_compute
-    run = Run(folder, worker, config, translator, train, pairs, *made, last["history"])
+    run = Run(folder, worker, config, translator, train, pairs, *made, checkpoint["history"])
     if config.epochs < run.done:
         raise UserError(f"{folder} has {run.done} epochs: give --epochs {run.done} or more")
     return run
 
 
-# %% [markdown]
-# A checkpoint is one file, `last.pt`, and it is written before the model that it may have made. So
-# a run that is killed at any moment loses only its current epoch, and what could not be written
-# after the checkpoint is written when the run is opened again. Without `--compile`, a run of one
-# process that was killed ends bit for bit like one that was not, on the same kind of CPU with the
-# same number of threads: every random choice depends on the seed, the epoch and the rank alone.
-#
-# At the end, the mean of the last epochs replaces the best epoch if it scores better on the
-# validation split.
-
-
-# %%
 def refuse_divergence(loss: float, epoch: int) -> None:
     """UserError if a loss is no longer a finite number."""
     if not math.isfinite(loss):
@@ -7603,26 +7602,24 @@ def train_epoch(run: Run, epoch: int) -> dict:
     batches = batches_of_epoch(config, run.train, epoch)
     for numbers in grouped(batches, config.log_every * config.accum_iter):
         loss, piece = run_epoch(
-            load_batches(run.train, numbers, worker, multiple_of_lengths(config)),
-            run.net,
-            run.loss_compute,
-            run.optimizer,
-            run.scheduler,
-            accum_iter=config.accum_iter,
-            clip=config.clip,
-            autocast=run.autocast(),
-        )
+            load_batches(run.train, numbers, worker, pad_multiple(config)),
+            run.net, run.loss_compute, run.optimizer, run.scheduler,
+            accum_iter=config.accum_iter, clip=config.clip, autocast=run.autocast(),
+        )  # fmt: skip
         loss = sum(worker.gather(loss)) / worker.ranks
         refuse_divergence(loss, epoch)
         of_piece = worker.ranks * piece.tokens
         tokens += of_piece
         loss_sum += of_piece * loss
-        before, seconds = seconds, time.perf_counter() - begin
-        speed = of_piece / (seconds - before)
+        begun, seconds = seconds, time.perf_counter() - begin
+        speed = of_piece / (seconds - begun)
         worker.say(
             f"epoch {epoch}, update {run.scheduler.last_epoch:,}: loss {loss:.3f}, "
             f"{speed:,.0f} tokens/s, learning rate {run.scheduler.get_last_lr()[0]:.2e}"
         )
+    if worker.ranks > 1:
+        for buffer in run.model.buffers():  # of a part that counts what its rank has seen
+            dist.broadcast(buffer, src=0)
     return {
         "updates": run.scheduler.last_epoch,
         "learning_rate": run.scheduler.get_last_lr()[0],
@@ -7643,7 +7640,7 @@ def gpu_loads() -> list[int]:
 
 
 def validate(run: Run, model: EncoderDecoder) -> dict:
-    """BLEU of greedy translations, nll and perplexity; every rank takes its share of the pairs."""
+    """BLEU of greedy translations, nll and perplexity; the ranks divide the pairs among them."""
     ranks = run.worker.ranks
     translator = dataclasses.replace(run.translator, model=model)
     mine = run.pairs[run.worker.rank :: ranks]
@@ -7655,10 +7652,10 @@ def validate(run: Run, model: EncoderDecoder) -> dict:
             greedy = functools.partial(beam_search, beam=1)
             written = translate(translator, [source for source, _ in mine], greedy)
             nll = tokens * evaluate_loss(model, batches_to_score(translator, ids))["nll"]
-    shares, sums, counts = zip(*run.worker.gather((written, nll, tokens)), strict=True)
+    of_ranks, sums, counts = zip(*run.worker.gather((written, nll, tokens)), strict=True)
     texts = [""] * len(run.pairs)
-    for rank, share in enumerate(shares):
-        texts[rank::ranks] = share
+    for rank, written in enumerate(of_ranks):
+        texts[rank::ranks] = written
     bleu, _ = corpus_bleu(texts, [target for _, target in run.pairs], translator.languages[1])
     nll = sum(sums) / sum(counts)
     return {"bleu": bleu, "nll": nll, "perplexity": perplexity(nll)}
@@ -7669,9 +7666,9 @@ def quality(entry: dict) -> tuple[float, float]:
     return (entry["bleu"] if entry["bleu"] >= 1 else 0.0, -entry["nll"])
 
 
-def epoch_files(run: Run, last: int, number: int) -> list[Path]:
-    """The weights of up to `number` epochs, of which `last` is the last one."""
-    names = [f"epoch-{n}.safetensors" for n in range(max(1, last - number + 1), last + 1)]
+def epoch_files(run: Run, end: int, number: int) -> list[Path]:
+    """The weights of up to `number` epochs, of which `end` is the last one."""
+    names = [f"epoch-{n}.safetensors" for n in range(max(1, end - number + 1), end + 1)]
     return [run.folder / name for name in names if (run.folder / name).is_file()]
 
 
@@ -7680,13 +7677,7 @@ def mean_of(run: Run, files: Sequence[Path]) -> EncoderDecoder:
     from safetensors.torch import load_file
 
     mean = copy.deepcopy(run.model)
-
-    def models() -> Iterator[EncoderDecoder]:
-        for path in files:
-            load_weights(mean, load_file(path))
-            yield mean
-
-    average(mean, models())
+    average(mean, (load_weights(mean, load_file(path)) for path in files))
     return mean
 
 
@@ -7694,7 +7685,8 @@ def write_best(run: Run) -> None:
     """Write the log, and the model if the newest entry is the best; remove old weights."""
     lines = "".join(f"{json.dumps(each)}\n" for each in run.history)
     write_file(run.folder / "log.jsonl", lines)
-    needed = epoch_files(run, run.config.epochs, run.config.average)
+    epochs = run.config.epochs
+    needed = epoch_files(run, epochs, run.config.average)
     if run.history:
         newest = run.history[-1]
         averaged = epoch_files(run, newest["epoch"], newest["averaged"])
@@ -7702,7 +7694,7 @@ def write_best(run: Run) -> None:
             model = mean_of(run, averaged) if averaged else run.model
             write_file(run.folder / "model.safetensors", bytes_of_weights(model))
         needed += averaged  # may be written again at the next start
-    for path in set(run.folder.glob("epoch-*.safetensors")) - set(needed):
+    for path in set(epoch_files(run, epochs, epochs)) - set(needed):
         path.unlink()
 
 
@@ -7712,33 +7704,28 @@ def validate_and_save(run: Run, model: EncoderDecoder, entry: dict, begin: float
     refuse_divergence(entry["nll"], entry["epoch"])  # before useless weights are saved
     entry["minutes"] = max(run.worker.gather(time.perf_counter() - begin)) / 60
     run.history.append(entry)
-    name = f"epoch {entry['epoch']}/{run.config.epochs}"
-    if entry["averaged"]:
-        name = f"mean of {entry['averaged']} epochs"
     if run.worker.rank == 0:
         if not entry["averaged"] and entry["epoch"] > run.config.epochs - run.config.average:
             path = run.folder / f"epoch-{entry['epoch']}.safetensors"
             write_file(path, bytes_of_weights(model))
-        write_checkpoint(
-            run.folder,
-            history=run.history,
-            model=run.model.state_dict(),
-            optimizer=run.optimizer.state_dict()["state"],
-            updates=run.scheduler.last_epoch,
-        )
+        others = {"optimizer": run.optimizer.state_dict()["state"], "history": run.history}
+        write_checkpoint(run.folder, run.model, updates=run.scheduler.last_epoch, **others)
         write_best(run)
+    name = f"epoch {entry['epoch']}/{run.config.epochs}"
+    if entry["averaged"]:
+        name = f"mean of {entry['averaged']} epochs"
     scores = f"perplexity {entry['perplexity']:.2f}, BLEU {entry['bleu']:.1f}"
     run.worker.say(f"{name}: {scores}; {entry['minutes']:.1f} minutes")
 
 
 def fit(run: Run, minutes: float = math.inf) -> str:
     """Train all epochs that are left; "finished", or "stopped" after so many minutes."""
-    before = run.history[-1]["minutes"] if run.history else 0.0
-    begin = time.perf_counter() - 60 * before
+    spent = run.history[-1]["minutes"] if run.history else 0.0
+    begin = time.perf_counter() - 60 * spent
     for epoch in range(run.done + 1, run.config.epochs + 1):
         entry = {"epoch": epoch, "averaged": 0, **train_epoch(run, epoch)}
         validate_and_save(run, run.model, entry, begin)
-        if epoch < run.config.epochs and entry["minutes"] >= before + minutes:
+        if epoch < run.config.epochs and entry["minutes"] >= spent + minutes:
             return "stopped"
     run.worker.gather(None)  # waits until the first rank has written its files
     files = epoch_files(run, run.done, run.config.average)
@@ -7746,26 +7733,6 @@ def fit(run: Run, minutes: float = math.inf) -> str:
         entry = {"epoch": run.done, "averaged": len(files)}
         validate_and_save(run, mean_of(run, files), entry, begin)
     return "finished"
-
-
-def go_on(folder: Path, worker: Worker, epochs: int | None, minutes: float) -> str:
-    """Open a run and train all that is left, as `fit` does."""
-    run = open_run(folder, worker, epochs)
-    if worker.rank == 0:
-        write_about(folder, read_about(folder), run.config)  # of more epochs, perhaps
-        write_best(run)  # what a killed start may have left undone
-    source, target = map(len, run.translator.vocabularies)
-    worker.say(
-        f"{run.translator.corpus}: {len(run.train):,} pairs, {source:,} and {target:,} tokens; "
-        f"{count_parameters(run.model):,} parameters\n"
-        f"PyTorch {torch.__version__}, {worker.device.type}, {worker.ranks} process(es) with "
-        f"{torch.get_num_threads()} threads; {run.config}\n"
-        f"{folder}: {run.done} of {run.config.epochs} epochs are done"
-    )
-    ended = fit(run, minutes)
-    best = max(run.history, key=quality)
-    worker.say(f"best: BLEU {best['bleu']:.2f} in validation, in {folder}; {ended}")
-    return ended
 
 
 def train_model(
@@ -7781,23 +7748,39 @@ def train_model(
     settings; `epochs` changes their total number. UserError if it cannot train.
     """
     folder = Path(folder).expanduser()
-    config = config or settings_of(folder)  # UserError if there is no run
+    if config is None:
+        config = settings_of(folder)  # UserError if there is no run
+    else:
+        config = dataclasses.replace(config, data=place_of(config, corpus))
     if epochs is not None:
         config = dataclasses.replace(config, epochs=epochs)
     worker = start_worker()
-    about = folder / "config.json"
-    with held(folder) if worker.rank == 0 else contextlib.nullcontext():
-        if worker.rank == 0 and about.is_file():
+    ready = folder / "config.json"
+    with lock_run(folder) if worker.rank == 0 else contextlib.nullcontext():
+        if worker.rank == 0 and ready.is_file():
             refuse_changes(config, folder)
         elif worker.rank == 0:
             prepare(config, folder, corpus)
-        while not about.is_file():  # rank 0 prepares; if it fails, torchrun ends the others
+        while not ready.is_file():  # rank 0 prepares; if it fails, torchrun ends the others
             time.sleep(0.2)
         if worker.ranks > 1:
             dist.init_process_group("nccl" if worker.device.type == "cuda" else "gloo")
-        ended = go_on(folder, worker, config.epochs, minutes)
+        run = open_run(folder, worker, config.epochs)
+        if worker.rank == 0:
+            write_about(folder, run.translator, run.config)  # of more epochs, perhaps
+            write_best(run)  # what a killed start may have left undone
+        worker.say(
+            f"{run.translator.corpus}: {len(run.train):,} pairs; {count_parameters(run.model):,} "
+            f"parameters; PyTorch {torch.__version__}, {worker.device.type}, {worker.ranks} × "
+            f"{torch.get_num_threads()} threads; {run.config}\n"
+            f"{folder}: {run.done} of {run.config.epochs} epochs are done"
+        )
+        ended = fit(run, minutes)
+        best = max(run.history, key=quality)
+        worker.say(f"best: BLEU {best['bleu']:.2f} in validation, in {folder}; {ended}")
         if worker.ranks > 1:
             dist.barrier()  # no rank leaves while another still communicates
+            del run
             gc.collect()  # DDP, which keeps the group, is part of a cycle; later it might hang
             dist.destroy_process_group()
     return ended
@@ -7810,12 +7793,11 @@ def train_model(
 # *Memory.* On Linux the C library returns freed memory to the system, which zeroes every page before
 # it hands it out again. A training step frees hundreds of tensors, so we keep the memory instead.
 #
-# *Dropout.* On a CPU, drawing one random number per value takes a large part of a training step. A
-# byte per value is enough, and a 64-bit number holds eight. This rounds the rate to a 256th: 0.1
-# becomes 0.102.
+# *Dropout.* On a CPU, drawing random numbers takes a large part of a training step. A byte per value
+# is enough, and a 64-bit number holds eight; the rate is rounded to a 256th, 0.1 to 0.102.
 #
 # *The loss.* 25,000 positions with 37,000 log-probabilities each are 3.7 GB, several times over.
-# `LossInChunks` computes a part of the rows at a time, and computes them again for the gradient.
+# `LossInChunks` computes some of the rows at a time, and computes them again for the gradient.
 #
 # *Compiling.* With `--compile`, `torch.compile` fuses small operations of model and loss into fewer
 # kernels. It needs a C++ compiler, and Triton on a GPU, where it is the default. The first updates
@@ -7823,9 +7805,8 @@ def train_model(
 #
 # <a id="mixed-precision"></a>
 # *Mixed precision* computes matrix products in bf16, a 16-bit number with the range of fp32 and a
-# third of its digits. Weights, sums and losses stay in fp32. It helps only on processors with fast
-# bf16: newer GPUs, Intel CPUs with AMX, AMD CPUs with AVX512-BF16. Without it, matrix products on a
-# GPU take TF32, which has the digits of fp16 and the range of fp32.
+# third of its digits. Weights, sums and losses stay in fp32. It pays on processors with fast bf16:
+# newer GPUs, Intel CPUs with AMX, AMD CPUs with AVX512-BF16.
 
 
 # %%
@@ -7850,13 +7831,6 @@ class FastDropout(nn.Dropout):
         return x * kept.mul_(256 / (256 - dropped))
 
 
-def use_fast_dropout(model: nn.Module) -> None:
-    """Make every nn.Dropout of a model a `FastDropout`."""
-    for module in model.modules():
-        if type(module) is nn.Dropout:
-            module.__class__ = FastDropout  # it has the same attributes
-
-
 LARGEST = 2**28  # log-probabilities that are in memory at once
 
 
@@ -7867,7 +7841,7 @@ class LossInChunks(SimpleLossCompute):
         rows = LARGEST // self.generator.proj.out_features
         if target.numel() <= rows:
             return super().__call__(states, target, ntokens)
-        again = functools.partial(checkpoint, super().__call__, use_reentrant=False)
+        again = functools.partial(recomputed, super().__call__, use_reentrant=False)
         pieces = zip(states.flatten(0, 1).split(rows), target.flatten().split(rows), strict=True)
         sums, losses = zip(*(again(*piece, ntokens) for piece in pieces), strict=True)
         return sum(sums), sum(losses)
@@ -7884,13 +7858,12 @@ def gains_from_bf16(device: torch.device) -> bool:
 
 # %% [markdown]
 # <a id="speed"></a>
-# How fast is all this? In training we compare with PyTorch's `nn.Transformer`, between our embeddings
-# and our generator, on the same batches of words of Multi30k: target tokens a second without padding,
-# and peak memory, of a small model (3 layers of width 256) and the base model. In decoding the
-# published model translates test 2016; we compare with
-# [CTranslate2](https://github.com/OpenNMT/CTranslate2), a C++ engine for inference, on the same
-# batches, and with `greedy_decode` on one sentence at a time, a plain loop. All compute in fp32 with
-# two threads. Cells are medians of five rounds, with their range in brackets:
+# How fast is all this? In training we compare with `nn.Transformer`, between our embeddings and our
+# generator, on the same batches of words of Multi30k: target tokens a second without padding, and
+# peak memory, of a small model (3 layers of width 256) and the base model. The published model
+# decodes test 2016: beside it stand [CTranslate2](https://github.com/OpenNMT/CTranslate2), in C++, on
+# the same batches, and `greedy_decode` on one sentence at a time, a plain loop. All use fp32 and two
+# threads. Cells are medians of five rounds, with their range in brackets:
 #
 # <!-- results: speed -->
 #
@@ -7905,18 +7878,15 @@ def gains_from_bf16(device: torch.device) -> bool:
 #
 # <!-- end of results: speed -->
 #
-# Ours trains the small model faster than `nn.Transformer`, in about the same memory. It decodes
+# Ours trains the small model faster than `nn.Transformer`, in about the same memory, and decodes
 # greedily faster than CTranslate2; with a beam of four the two cannot be told apart.
 #
 # <a id="model-files"></a>
 # ## Files
 #
-# A finished model has three files of a run: weights, vocabulary and settings, which
-# `load_trained_model` of [Part 7](#model-to-take-away) reads.
-#
-# To shrink it, we can round matrices to *int8*: whole numbers from −127 to 127. Each row has its
-# own *step*, which turns the numbers back into weights, so rows of small weights stay precise. We
-# still compute in fp32. The published file shrinks to about a quarter, and BLEU hardly changes:
+# A finished model is three files of a run, weights, vocabulary and settings, which
+# `load_trained_model` of [Part 7](#model-to-take-away) reads. In *int8* it shrinks to about a quarter:
+# whole numbers from −127 to 127, and for each row a *step*, which makes weights of them again:
 #
 # <!-- results: int8 -->
 #
@@ -7940,7 +7910,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError as error:
-        way = "free some space, or use another folder"
+        way = "see to that and start again, or use another folder"
         raise UserError(f"{path} was not written ({error.strerror}): {way}") from error
     finally:
         beside.unlink(missing_ok=True)  # what is left of it
@@ -7952,28 +7922,30 @@ def write_file(path: Path, data: bytes | memoryview | str) -> None:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
-def make_folder(folder: Path, known: str = "") -> None:
-    """Make a folder; UserError if it holds anything, unless a file `known` is there."""
+def make_folder(folder: Path) -> None:
+    """Make a folder, or take one that is empty but for hidden files; UserError for any other."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be a folder: {error.strerror}") from error
-    found = sorted(path.name for path in folder.glob("[!.]*"))
-    if found and known not in found:
+    if found := sorted(path.name for path in folder.glob("[!.]*")):
         raise UserError(f"{folder} holds {found[0]}: use an empty folder")
 
 
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Lock the folder of a run, or an empty one; UserError if another process has it."""
+def lock_run(folder: Path) -> contextlib.AbstractContextManager:
+    """Lock the folder of a run, or an empty one; UserError for any other, or if it is in use."""
     import filelock
 
-    make_folder(folder, known="train.ids")  # the first file of a run
     try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
-            yield
+        if (folder / "config.json").is_file():
+            settings_of(folder)  # UserError if they are not of a run
+        elif not (folder / ".new").is_dir():  # which a killed start has left
+            make_folder(folder)
+        return filelock.FileLock(folder / ".lock").acquire(timeout=0)
     except filelock.Timeout:
         raise UserError(f"{folder} is in use by another process: wait, or stop it") from None
+    except OSError as error:
+        raise UserError(f"{folder} cannot be changed: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -7981,11 +7953,12 @@ def readable(folder: Path | str) -> Iterator[None]:
     """Turn what is said of a missing or damaged file of a model into a UserError."""
     try:
         yield
-    except FileNotFoundError as error:
+    except OSError as error:
         way = "name the folder of a model, or of a run after its first epoch"
-        raise UserError(f"{error.filename or folder} is missing: {way}") from None
-    except (ImportError, MemoryError, UserError):
-        raise
+        what = f"{error.filename or folder} cannot be read ({error.strerror or error})"
+        raise UserError(f"{what}: {way}") from error
+    except (ImportError, AttributeError, NameError, MemoryError, torch.OutOfMemoryError, UserError):
+        raise  # not of the files
     except Exception as error:  # tokenizers and safetensors raise nothing more special
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{folder} holds no model that can be read: {reason}") from error
@@ -8000,10 +7973,10 @@ def settings_of(folder: Path) -> Config:
         return Config(**settings)
 
 
-def write_checkpoint(folder: Path, **last: object) -> None:
-    """Write `last.pt`: all that an epoch leaves behind."""
-    buffer = io.BytesIO()
-    torch.save(last, buffer)  # to memory: of a full disk it says nothing that helps
+def write_checkpoint(folder: Path, model: nn.Module, **others: object) -> None:
+    """Write `last.pt`: the model, and all else that an epoch leaves behind."""
+    buffer = io.BytesIO()  # of a full disk, `torch.save` says nothing that helps
+    torch.save({"model": model.state_dict(), **others}, buffer)
     write_file(folder / "last.pt", buffer.getbuffer())
 
 
@@ -8011,7 +7984,7 @@ def bytes_of_weights(model: nn.Module, int8: bool = False) -> bytes:
     """The weights in safetensors format; `int8` rounds matrices."""
     from safetensors.torch import save as to_bytes
 
-    weights = {name: value.cpu() for name, value in own_weights(model).items()}
+    weights = {name: value.cpu().contiguous() for name, value in own_weights(model).items()}
     for name, value in list(weights.items()):
         if int8 and value.dim() == 2 and value.is_floating_point():
             steps = value.abs().amax(dim=1).clamp(min=1e-30) / 127  # a row may be all zeros
@@ -8024,16 +7997,17 @@ def write_vocabularies(folder: Path, vocabularies: tuple) -> None:
     """Write the subwords, or the words of both sides."""
     source, target = vocabularies
     if isinstance(source, Subwords):
-        (folder / "words.json").unlink(missing_ok=True)  # of a start with words, which was killed
         write_file(folder / "tokenizer.json", source.settings)
     else:
         words = {"source": source.words, "target": target.words}
         write_file(folder / "words.json", json.dumps(words, ensure_ascii=False, indent=1))
 
 
-def write_about(folder: Path, about: dict, config: ModelConfig) -> None:
+def write_about(folder: Path, translator: Translator, settings: ModelConfig) -> None:
     """Write config.json: the settings of a model or of a run, and where it comes from."""
-    text = json.dumps(about | {"settings": vars(config)}, indent=1, ensure_ascii=False)
+    facts = ("name", "corpus", "languages", "data", "longest")
+    about = {name: getattr(translator, name) for name in facts} | {"settings": vars(settings)}
+    text = json.dumps(about, indent=1, ensure_ascii=False)
     write_file(folder / "config.json", text.encode(errors="replace"))
 
 
@@ -8045,60 +8019,32 @@ def save_model(translator: Translator, folder: Path | str, int8: bool = False) -
     make_folder(folder)
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
-    facts = ("name", "corpus", "languages", "data", "longest")
-    about = {name: getattr(translator, name) for name in facts}
-    write_about(folder, about, translator.config)
+    write_about(folder, translator, translator.config)
 
 
 # %% [markdown]
 # <a id="many-sentences"></a>
 # ## Translating many sentences
 #
-# `translate` packs sentences into batches by token budget, and `beam_search` ([its
-# code](#batch-of-beams)) searches a whole batch at once. Each sentence has four *places*, one for
-# each hypothesis. At the start only the first place counts; the others have a log-probability of
+# `beam_search` ([its code](#batch-of-beams)) searches a whole batch at once. Each sentence has four
+# *places*, one for each hypothesis. At the start all but the first have a log-probability of
 # $-\infty$, or all four would grow alike.
 #
-# **Propose.** Each hypothesis proposes its four best tokens. A fifth could never get a place, since
-# four from the same hypothesis beat it. The sixteen proposals lie in one row. A finished hypothesis
-# proposes only padding, at $+\infty$, so that it always keeps a place; `logp` keeps its real
-# log-probability.
+# **Propose.** Each hypothesis proposes its four best tokens; a fifth could never get a place, since
+# four from the same hypothesis beat it. A finished one proposes only padding, at $+\infty$, so that
+# it always keeps a place, while `logp` keeps its real log-probability.
 #
-# **Choose.** The four best proposals take the places. Take a beam of two, with *A* in place 0 and
-# *The* in place 1, as in [Figure](#figure-beam). The four proposals are 0 *A dog* 0.24, 1 *A cat*
-# 0.21, 2 *The dog* 0.36 and 3 *The cat* 0.04. Each place makes two, so number $n$ comes from place
-# `n // 2`. Numbers 2 and 0 win: *The dog* takes place 0, with the cache of old place 1, and *A dog*
-# takes place 1, with the cache of old place 0.
+# **Choose.** The four best of the sixteen proposals, which lie in one row, take the places. In a beam
+# of two, with *A* in place 0 and *The* in place 1 as in [Figure](#figure-beam), they are 0 *A dog*
+# 0.24, 1 *A cat* 0.21, 2 *The dog* 0.36 and 3 *The cat* 0.04. Number $n$ comes from place `n // 2`.
+# Numbers 2 and 0 win: *The dog* takes place 0, with the cache of old place 1, and *A dog* place 1.
 #
 # **Stop.** An unfinished hypothesis can only lose probability. At best it loses none and reaches
 # the length limit $T_\mathrm{max}$, which has the largest divisor. For $\alpha \ge 0$ its score can
 # therefore never exceed $\log p\,/\,\mathrm{lp}(T_\mathrm{max})$, and the search stops once the
 # best finished score reaches every such bound. At the limit the best hypothesis wins, finished or
-# not. A sentence that is done leaves the batch and the cache. (From $\alpha = 1$ on, endless
-# repetition can pay, because the divisor grows as fast as the text.)
+# not. (From $\alpha = 1$ on, endless repetition can pay: the divisor grows as fast as the text.)
 #
-# What does it gain on `greedy_decode`, for 200 sentences and with a beam of one?
-
-
-# %%
-@example
-def seconds_of_two_decoders():
-    translator = translator_at_hand()
-    sentences = [source for source, _ in corpus_at_hand().pairs("val")[:200]]
-    decoders = {"greedy_decode": greedy_decode}
-    decoders["beam_search, beam=1"] = functools.partial(beam_search, beam=1)
-    rows = []
-    for name, decode in decoders.items():
-        begin = time.perf_counter()
-        translate(translator, sentences, decode)
-        rows.append((name, time.perf_counter() - begin))
-    return table(rows, ["decoder", "seconds"], f"200 sentences, model {translator.name}")
-
-
-# %% [markdown]
-# Besides the cache, it helps that finished sentences leave the batch.
-
-# %% [markdown]
 # <a id="command-line"></a>
 # ## The command line
 #
@@ -8112,12 +8058,10 @@ def seconds_of_two_decoders():
 # ```
 #
 # The library `tyro` turns the arguments of the functions below into options, and `--help` lists
-# them. If a run has stopped, repeat its command or use `resume`. `translate` and `evaluate` use the
-# published model, unless you name another. For an error that you can fix, the program prints one
-# line that says how; all other errors keep their traceback.
-#
-# `--parts mine.py` first runs that file, which adds [parts of your own](#own-part). A model stores
-# only the names of its parts, so `translate` needs the file too.
+# them. If a run has stopped, repeat its command or use `resume`. For an error that you can fix, the
+# program prints one line that says how; all others keep their traceback. `--parts mine.py` first runs
+# that file, which adds [parts of your own](#own-part); `translate` needs it, too, since a model stores
+# only the names of its parts.
 
 
 # %%
@@ -8154,8 +8098,7 @@ def run_train(
     read_parts(parts)
     corpus = Path(settings.data).expanduser().resolve().name.lower()
     name = f"{corpus}-{settings.languages}".replace(":", "-")
-    folder = folder or runs_folder() / name
-    train_model(settings, folder, minutes)
+    train_model(settings, folder or runs_folder() / name, minutes)
 
 
 def run_resume(
@@ -8196,12 +8139,15 @@ class ModelOptions:
         return translator, functools.partial(beam_search, beam=self.beam, alpha=self.alpha)
 
 
-# Not after short words: 5 Mio. Euro.
-SENTENCE_END = re.compile(r"(?<=\w{4}[.!?…।؟۔])(?<!Prof\.)\s+|(?<=[。！？])")
+SENTENCE_END = re.compile(
+    r"(?<=\w{4}[.!?…])(?<!Prof\.)\s+"  # not after short words: 5 Mio. Euro.
+    r"|(?<=[\u3040-\ud7a3][.!?…])\s+"  # Korean, Chinese and Japanese words are short
+    r"|(?<=[。！？।॥؟۔։።។။])\s*"  # marks that end nothing else
+)
 
 
-def parts_that_fit(translator: Translator, text: str) -> list[str]:
-    """A text, halved between words, or letters of a long word, until each part fits the model."""
+def pieces_that_fit(translator: Translator, text: str) -> list[str]:
+    """A text, halved between words, or letters of a long word, until each piece fits the model."""
     [ids] = translator.vocabularies[0].encode([text], translator.languages[0])
     if len(ids) < translator.max_len or len(text) < 2:
         return [text]
@@ -8209,13 +8155,13 @@ def parts_that_fit(translator: Translator, text: str) -> list[str]:
     space = text.rfind(" ", 1, middle)
     end = middle if space < 0 else space
     halves = text[:end], text[end:]
-    return [part for half in halves for part in parts_that_fit(translator, half)]
+    return [piece for half in halves for piece in pieces_that_fit(translator, half)]
 
 
 def cut(translator: Translator, line: str) -> str:
-    """The sentences of a line, in parts that fit the model, each in a line of its own."""
+    """The sentences of a line, in pieces that fit the model, each in a line of its own."""
     sentences = SENTENCE_END.split(line)
-    return "\n".join(part for each in sentences for part in parts_that_fit(translator, each))
+    return "\n".join(piece for each in sentences for piece in pieces_that_fit(translator, each))
 
 
 def translate_lines(
@@ -8239,7 +8185,8 @@ def translate_lines(
         if ids.count(UNKNOWN) > len(ids) / 2:
             why = f"is unknown to a model of {translator.languages[0]}"
             warnings.warn(f"most of {text[:40]!r} {why}: expect nonsense", stacklevel=2)
-    space = " " if bleu_tokenization(translator.languages[1]) == "13a" else ""
+    code = translator.languages[1].lower()
+    space = "" if bleu_tokenization(code) == "zh" or code[:2] in ("ja", "jp") else " "
     written = translate(translator, lines, decode)
     return [space.join(filter(None, text.split("\n"))) for text in written]
 
@@ -8299,15 +8246,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack some characters
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-    commands = {
-        "train": run_train,
-        "resume": run_resume,
-        "translate": run_translate,
-        "evaluate": run_evaluate,
-    }
+    commands = run_train, run_resume, run_translate, run_evaluate
+    by_name = {command.__name__.removeprefix("run_"): command for command in commands}
     try:
         flat = [tyro.conf.OmitArgPrefixes]
-        tyro.extras.subcommand_cli_from_dict(commands, prog=SCRIPT, args=arguments, config=flat)
+        tyro.extras.subcommand_cli_from_dict(by_name, prog=SCRIPT, args=arguments, config=flat)
         sys.stdout.flush()
         return 0
     except BrokenPipeError:

@@ -94,6 +94,20 @@ def printed(action: Callable, ranks: int = 1) -> list[str]:
 # Actions ----------------------------------------------------------------------------------------
 
 
+class Running(torch.nn.Module):
+    """A norm that divides by a running size, which is a buffer; one of its weights is not used."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.register_buffer("size", torch.ones(config.d_model))
+        self.unused = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        if self.training:
+            self.size.lerp_(x.detach().abs().mean(dim=(0, 1)), 0.1)
+        return x / (self.size + 0.1)
+
+
 def train(config: tutorial.Config | None, run: Path, **given) -> None:
     tutorial.train_model(config, run, **given)
 
@@ -102,6 +116,20 @@ def train_in_float64(*given, **more) -> None:
     """In double precision the order of a sum makes no difference to see."""
     torch.set_default_dtype(torch.float64)
     train(*given, **more)
+
+
+def train_with_a_running_norm(config: tutorial.Config, run: Path) -> None:
+    """Print the buffers and weights with which this rank validates each epoch."""
+    validate = tutorial.validate
+
+    def tell(run: tutorial.Run, model: torch.nn.Module) -> dict:
+        sizes = [buffer.sum().item() for buffer in model.buffers()]
+        print("validates", sizes, [weight.sum().item() for weight in model.parameters()])
+        return validate(run, model)
+
+    tutorial.PARTS["norm"]["running"] = Running
+    tutorial.validate = tell
+    train(dataclasses.replace(config, norm="running"), run)
 
 
 def train_and_draw(config: tutorial.Config, run: Path) -> None:

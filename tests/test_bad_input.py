@@ -1,6 +1,8 @@
 """Wrong input of a user ends in one line that names what is wrong, and changes nothing."""
 
 import dataclasses
+import errno
+import io
 import itertools
 import json
 import math
@@ -178,6 +180,38 @@ def test_nothing_is_unpickled(capsys, run, command, name):
     (run / name).write_bytes(pickle.dumps(Malice()))
     assert "run" in error_of(capsys, *COMMANDS[command])
     assert not Path("made by a pickle").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_may_not_be_read_or_written_is_no_damage(capsys, run, monkeypatch, command):
+    """As root, who may do anything, tests would see no error."""
+    name = {"train": ".lock", "resume": ".lock"}.get(command, "model.safetensors")
+
+    def forbidding(opened):
+        def open_or_not(path, *given, **more):
+            if Path(str(path)).name == name:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return opened(path, *given, **more)
+
+        return open_or_not
+
+    for module in (os, io):  # a lock is opened by the first, all else by the second
+        monkeypatch.setattr(module, "open", forbidding(module.open))
+    said = error_of(capsys, *COMMANDS[command])
+    assert "run" in said
+    assert "Permission denied" in said
+    assert "no model" not in said
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("all"), AttributeError("of a part")])
+def test_what_is_no_damage_of_a_model_keeps_its_traceback(run, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(tutorial, "build_model", fail)
+    for command in ("translate", "resume"):
+        with pytest.raises(type(error)):
+            tutorial.main(COMMANDS[command])
 
 
 def test_files_of_different_models_are_refused(capsys, run, small_run):

@@ -35,20 +35,23 @@ def test_killed_at_any_change_of_a_file_a_run_ends_like_one_that_was_not(
     config = dataclasses.replace(small_config, shares=2, average=2, vocab_size=60, max_len=64)
     train = functools.partial(tutorial.train_model, config, corpus=corpus)
     rename = os.replace
+    whole = tmp_path / "whole"
     runs = []
 
     def keep_and_rename(part: Path, path: Path) -> None:
-        runs.append(shutil.copytree(path.parent, tmp_path / f"run-{len(runs)}"))
-        os.truncate(runs[-1] / part.name, part.stat().st_size // 2)
+        runs.append(shutil.copytree(whole, tmp_path / f"run-{len(runs)}"))
+        if part.name.endswith(".part"):
+            os.truncate(runs[-1] / part.relative_to(whole), part.stat().st_size // 2)
         rename(part, path)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", keep_and_rename)
-        train(tmp_path / "whole")
+        train(whole)
     assert len(runs) > 10
     for run in runs:
         assert train(run) == "finished"
-        assert_same_run(run, tmp_path / "whole")
+        assert_same_run(run, whole)
+        assert not (run / ".new").exists()
 
 
 @pytest.mark.parametrize("stop, status", [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
@@ -79,7 +82,7 @@ def test_a_full_disk_leaves_no_half_corpus(small_config, tmp_path, stopped_run):
     run = tmp_path / "run"
     status, said = end_of(forks.train_without_room, 2000, small_config, run)
     assert status == 1
-    assert f"UserError: {run / 'train.ids'} was not written" in said
+    assert f"UserError: {run / '.new' / 'train.ids'} was not written" in said
     assert not [*run.glob(".*.part")]
     assert not (run / "config.json").exists()
     train_one_epoch(small_config, run)

@@ -19,7 +19,7 @@ TODAY = {
     "bias": False,
 }  # fmt: skip
 MINE = {
-    "attention": "learnt-distance", "feed_forward": "soft", "norm": "unit", "positions": "ramp",
+    "attention": "learnt-distance", "feed_forward": "soft", "positions": "ramp",
     "encoder_layer": "parallel", "decoder_layer": "feed-forward-first",
 }  # fmt: skip
 WAYS = {
@@ -38,7 +38,7 @@ WAYS = {
     "all of today": TODAY,
     "sharp": {"attention": "sharp"},
     "all of mine": MINE | {"norm_first": False},
-    "mine with today's": TODAY | {"decoder_layer": "feed-forward-first", "feed_forward": "soft"},
+    "mine with today's": TODAY | {"decoder_layer": "feed-forward-first", "norm": "unit"},
 }
 SIZES = {
     "N": 2, "d_model": 16, "d_ff": 32, "h": 4, "dropout": 0.1, "attention_dropout": 0.1,
@@ -175,7 +175,8 @@ def test_what_a_model_or_a_layer_does_not_have_cannot_be_exchanged():
     with pytest.raises(ValueError, match="generator"):
         at.exchange(model, "generator", nn.Identity)
     at.exchange(model, "encoder_layer", lambda: nn.Linear(16, 16))
-    for kind, name in (("attention", "self_attn"), ("feed_forward", "feed_forward")):
+    names = {"attention": "self_attn", "feed_forward": "feed_forward", "norm": "norm"}
+    for kind, name in names.items():
         with pytest.raises(ValueError, match=f"Linear has no {name}"):
             at.exchange(model, kind, nn.Identity)
 
@@ -229,10 +230,27 @@ def test_parts_at_the_command_line(way, is_mine, small_corpus, tmp_path, capsys)
 class WindowOfQueries(at.MultiHeadedAttention):
     """Nine places back, counted as if the first query stood at place 0."""
 
+    reach = 9
+
     def attend(self, q, k, v, mask):
         queries = torch.arange(q.size(-2)).unsqueeze(1)
-        near = (queries - torch.arange(k.size(-2))).abs() < 9
+        near = (queries - torch.arange(k.size(-2))).abs() < self.reach
         return at.attention(q, k, v, near if mask is None else (mask != 0) & near)
+
+
+class FarWindow(WindowOfQueries):
+    """The same, which a short sentence does not show."""
+
+    reach = 200
+
+
+class WholeSentences(at.MultiHeadedAttention):
+    """Refuses a position that comes alone."""
+
+    def attend(self, q, k, v, mask):
+        if q.size(-2) != k.size(-2) and mask is None:
+            raise ValueError("attention wrong: one position at a time")
+        return super().attend(q, k, v, mask)
 
 
 class GateThatStartsAtZero(at.PositionwiseFeedForward):
@@ -255,6 +273,8 @@ class NormOverPositions(nn.Module):
 
 WRONG = [
     ("attention", lambda config: WindowOfQueries(config.h, config.d_model)),
+    ("attention", lambda config: FarWindow(config.h, config.d_model)),
+    ("attention", lambda config: WholeSentences(config.h, config.d_model)),
     ("feed_forward", lambda config: GateThatStartsAtZero(config.d_model, config.d_ff)),
     ("norm", lambda config: NormOverPositions()),
 ]

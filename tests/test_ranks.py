@@ -53,6 +53,16 @@ def test_ranks_draw_dropout_of_their_own(small_config, tmp_path):
     assert first != second
 
 
+def test_ranks_agree_on_a_part_with_a_buffer_and_with_a_weight_that_is_not_used(
+    small_config, tmp_path
+):
+    config = dataclasses.replace(small_config, average=0)
+    train = functools.partial(forks.train_with_a_running_norm, config, tmp_path / "run")
+    told = [re.findall("validates .*", text) for text in forks.printed(train, 2)]
+    assert told[0] == told[1]
+    assert len({*told[0]}) == 2, "the size has changed from epoch to epoch"
+
+
 def test_more_processes_than_gpus_are_refused(small_config, tmp_path, monkeypatch):
     monkeypatch.setattr(tutorial, "choose_device", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

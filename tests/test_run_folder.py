@@ -134,14 +134,52 @@ def test_an_edited_setting_acts_and_is_kept(run, whole, name, value):
     assert getattr(tutorial.settings_of(run), name) == value
 
 
-@pytest.mark.parametrize(("left", "vocab_size"), [("words.json", 100), ("tokenizer.json", 0)])
-def test_a_vocabulary_of_a_killed_start_is_not_read(small_config, tmp_path, left, vocab_size):
-    (tmp_path / "train.ids").touch()  # which a run writes first
-    (tmp_path / left).write_text('{"source": [], "target": []}')
-    config = dataclasses.replace(small_config, vocab_size=vocab_size, max_len=64, epochs=1)
+def test_a_start_that_was_killed_leaves_nothing_that_is_read(small_config, tmp_path):
+    (tmp_path / ".new").mkdir()
+    for name in ("words.json", "train.ids"):
+        (tmp_path / ".new" / name).write_text("half")
+    (tmp_path / "train.ids").write_text("half")  # had been moved already
+    config = dataclasses.replace(
+        small_config, vocab_size=100, share_embeddings=True, max_len=64, epochs=1
+    )
     assert tutorial.train_model(config, tmp_path) == "finished"
     [source, _] = tutorial.load_trained_model(tmp_path).vocabularies
-    assert isinstance(source, tutorial.Subwords if vocab_size else tutorial.Vocabulary)
+    assert isinstance(source, tutorial.Subwords)
+    assert not (tmp_path / ".new").exists()
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        tutorial.Corpus("dates", ("de", "en"), tutorial.read_builtin().splits),
+        dataclasses.replace(tutorial.read_builtin(), place="/a/folder"),
+    ],
+    ids=["in memory", "of a folder"],
+)
+def test_a_run_of_pairs_from_python_goes_on_with_them_and_with_no_others(
+    small_config, tmp_path, monkeypatch, corpus
+):
+    """From wherever it is called; and the settings may name another text, which is not used."""
+    corpus.splits["train"][60:] = []
+    config = dataclasses.replace(small_config, data="some/place", max_len=64)
+    for place in (tmp_path, tmp_path / "other"):
+        place.mkdir(exist_ok=True)
+        monkeypatch.chdir(place)
+        assert tutorial.train_model(config, tmp_path / "run", corpus=corpus) == "finished"
+    others = [None, dataclasses.replace(corpus, name="times", place="")]
+    for other in others:
+        with pytest.raises(UserError, match=f"has data {corpus.place or 'dates'}"):
+            tutorial.train_model(config, tmp_path / "run", corpus=other)
+    assert tutorial.train_model(None, tmp_path / "run") == "finished"
+
+
+@pytest.mark.parametrize("name", ["Builtin", "BUILTIN", "Multi30K"])
+def test_a_known_corpus_may_be_written_in_capitals(small_config, tmp_path, monkeypatch, name):
+    captions = dataclasses.replace(tutorial.read_builtin(), place="multi30k")
+    monkeypatch.setattr(tutorial, "read_multi30k", lambda languages: captions)
+    config = dataclasses.replace(small_config, data=name, max_len=64, epochs=1, batch_tokens=9000)
+    for given in (config, dataclasses.replace(config, data=name.lower())):
+        assert tutorial.train_model(given, tmp_path) == "finished"
 
 
 # A model to start from --------------------------------------------------------------------------
@@ -166,7 +204,7 @@ def test_a_run_starts_with_the_weights_and_words_of_a_model(
     assert (run / "words.json").read_bytes() == (small_run / "words.json").read_bytes()
     torch.testing.assert_close(saved(run)["model"], given, rtol=0, atol=0)
     shutil.rmtree(model)
-    assert tutorial.train_model(config, run) == "finished"
+    assert tutorial.train_model(config, run, corpus=corpus) == "finished"
     for name, value in weights_of(run).items():
         torch.testing.assert_close(value, given[name], rtol=0, atol=1e-6, msg=name)
     assert [entry["averaged"] for entry in log_of(run)] == [0, 0], "no mean was asked for"
@@ -181,6 +219,7 @@ def test_a_run_starts_with_the_weights_and_words_of_a_model(
         ({"attention": "rotary"}, "attention plain"),
         ({"norm_first": False}, "norm_first True"),
         ({"languages": "en-de"}, "'de', 'en'"),
+        ({"vocab_size": 300}, "vocab_size 0"),
     ],
     ids=str,
 )
@@ -189,6 +228,21 @@ def test_a_model_that_does_not_fit_is_refused(small_config, small_run, tmp_path,
     with pytest.raises(UserError, match=f"{small_run}.*{message}"):
         tutorial.train_model(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_subwords_of_a_model_are_as_many_as_it_has(small_config, tmp_path):
+    """Whoever asks for another number would get these, and not know it."""
+    config = dataclasses.replace(small_config, vocab_size=70, share_embeddings=True)
+    config = dataclasses.replace(config, max_len=64, epochs=1)
+    tutorial.train_model(config, tmp_path / "model")
+    [subwords, _] = tutorial.load_trained_model(tmp_path / "model").vocabularies
+    config = dataclasses.replace(config, init_from=str(tmp_path / "model"))
+    for size in (len(subwords), None):
+        run = tmp_path / f"run-{size}"
+        tutorial.train_model(dataclasses.replace(config, vocab_size=size), run)
+        assert tutorial.read_vocabularies(run)[0].words == subwords.words
+    with pytest.raises(UserError, match=f"model has vocab_size {len(subwords)}"):
+        tutorial.train_model(dataclasses.replace(config, vocab_size=90), tmp_path / "other")
 
 
 # What is kept -----------------------------------------------------------------------------------
@@ -259,25 +313,30 @@ def test_a_run_whose_mean_was_best_goes_on_although_it_is_stopped_at_once(
     assert [(entry["epoch"], entry["averaged"]) for entry in means] == [(2, 2), (epochs, 2)]
 
 
-class Running(torch.nn.Module):
-    """A norm that divides by a running size, which is a buffer."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.register_buffer("size", torch.ones(config.d_model))
-
-    def forward(self, x):
-        if self.training:
-            self.size.lerp_(x.detach().abs().mean(dim=(0, 1)), 0.1)
-        return x / (self.size + 0.1)
-
-
 def test_buffers_are_kept(small_config, tmp_path, monkeypatch):
-    monkeypatch.setitem(tutorial.PARTS["norm"], "running", Running)
+    monkeypatch.setitem(tutorial.PARTS["norm"], "running", forks.Running)
     tutorial.train_model(dataclasses.replace(small_config, norm="running", epochs=1), tmp_path)
     name = "encoder.layers.0.sublayer.0.norm.size"
     assert torch.equal(weights_of(tmp_path)[name], saved(tmp_path)["model"][name])
     assert not weights_of(tmp_path)[name].eq(1).any()
+
+
+def test_a_part_may_keep_its_weights_in_any_order_of_memory(small_config, tmp_path, monkeypatch):
+    class Turned(torch.nn.LayerNorm):
+        def __init__(self, config):
+            super().__init__(config.d_model)
+            self.turned = torch.nn.Parameter(torch.randn(config.d_model, config.d_model).t())
+
+        def forward(self, x):
+            return super().forward(x @ self.turned)
+
+    monkeypatch.setitem(tutorial.PARTS["norm"], "turned", Turned)
+    config = dataclasses.replace(small_config, norm="turned", epochs=1)
+    for epochs in (1, 2):
+        tutorial.train_model(config, tmp_path, epochs=epochs)
+    name = "encoder.norm.turned"
+    last = load_file(tmp_path / "epoch-2.safetensors")[name]
+    assert torch.equal(last, saved(tmp_path)["model"][name])
 
 
 def test_a_training_that_diverges_is_not_saved(small_config, run, tmp_path, monkeypatch):
@@ -301,6 +360,7 @@ def test_a_training_that_diverges_is_not_saved(small_config, run, tmp_path, monk
         [".profile", "Documents/letter.txt", ".config/app/settings.json"],  # a home
         ["config.json", "pytorch_model.bin"],  # a model of another library
         ["last.pt", "log.jsonl", "thesis.tex"],  # names like ours
+        ["train.ids", "val.json", "tokenizer.json"],
         ["words.json"],
     ],
 )
@@ -322,7 +382,7 @@ def test_a_folder_with_other_things_is_refused_and_not_touched(
 
 
 def test_other_files_in_a_run_stay(run):
-    mine = "notes.txt plots/loss.png .photo.jpg.part".split()
+    mine = "notes.txt plots/loss.png .photo.jpg.part epoch-best.safetensors".split()
     for name in mine:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("mine")

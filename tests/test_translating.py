@@ -144,6 +144,9 @@ def test_odd_text_makes_the_vocabulary_of_plain_text():
         "Am 3. Mai um 5.30 Uhr kam Bus Nr. 12 an.",
         "Prof. Dr. Meier und ca. 20 Kinder bzw. Eltern lachen.|Alle tanzen.",
         "犬が走る。|猫が寝る。",
+        "개가 달린다.|고양이가 잔다!|누가 있나?|없다.",
+        "कुत्ता दौड़ता है।|बिल्ली सोती है।",
+        "هل ينام؟|لا.",
         "Ein Hund|Eine Frau|Ein Mann",
     ],
 )
@@ -168,6 +171,9 @@ def test_a_line_is_a_sentence_unless_it_is_split(shipped):
     chinese = dataclasses.replace(shipped, languages=("de", "zh-Hans"))  # without spaces
     split = tutorial.translate_lines(chinese, lines, decode, split=True)
     assert split == ["", "".join(alone)]
+    korean = dataclasses.replace(shipped, languages=("de", "ko"))  # with them
+    split = tutorial.translate_lines(korean, lines, decode, split=True)
+    assert split == ["", " ".join(alone)]
     whole = tutorial.translate_lines(shipped, [*lines, texts[-1]], decode)
     assert whole.pop() == " ".join(alone[:2])
     assert whole == tutorial.translate(shipped, lines) != ["", " ".join(alone)]
@@ -179,14 +185,14 @@ def test_a_sentence_longer_than_the_model_is_halved_between_words(small, shipped
         line = " ".join([word] * 400)
         with pytest.raises(tutorial.UserError, match=f"{word}.*--split"):
             tutorial.translate_lines(translator, ["Hund", line], tutorial.greedy_decode)
-        parts = tutorial.parts_that_fit(translator, line)
+        parts = tutorial.pieces_that_fit(translator, line)
         assert len(parts) > 1
         assert "".join(parts) == line
         assert {*"".join(f"{part} " for part in parts).split()} == {word}
         encoded = translator.vocabularies[0].encode(parts, "de")
         assert max(map(len, encoded)) < translator.max_len
     letters = "ab" * 1000
-    assert "".join(tutorial.parts_that_fit(shipped, letters)) == letters
+    assert "".join(tutorial.pieces_that_fit(shipped, letters)) == letters
 
 
 @pytest.mark.parametrize(
