@@ -5493,7 +5493,7 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 # is. Three letters, a model and a draft with random habits, and 3,000 texts of two letters:
 
 
-# %%
+# %% tags=["hide-input"]
 def habits(letters: int) -> Callable:
     """A model whose next letter depends on the last one, at random."""
     table_of = torch.randn(letters, letters).softmax(dim=-1)
@@ -5534,7 +5534,7 @@ def two_letters_by_speculation():
 # For the captions, the draft is the cheapest there is: it has counted which word follows which.
 
 
-# %%
+# %% tags=["hide-input"]
 def follow(captions: Iterable[Sequence[int]], vocab: int) -> Tensor:
     """How often each token comes after each, as probabilities (V, V)."""
     counts = torch.full((vocab, vocab), 1e-4)  # nothing is impossible
@@ -5691,7 +5691,7 @@ def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageMo
 # **Cost: half a minute.**
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def prefer_dogs():
     before = trained("train_a_language_model")
@@ -6117,7 +6117,7 @@ def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
 # **Cost: a minute.**
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def beyond_the_training():
     subwords, _ = learn_subwords(corpus_at_hand(), 1000)
@@ -6210,6 +6210,7 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
     return OneSequence(model.decoder, model.tgt_embed, model.generator)
 
 
+# %% tags=["hide-input"]
 @example
 def check_a_source_is_a_prompt():
     model = draw_weights(make_one_sequence(13, N=2, d_model=16, d_ff=32, h=4)).eval()
@@ -6294,7 +6295,7 @@ def check_a_cache_serves_a_part_of_your_own():
 #
 # </details>
 #
-# *Sheet 5 in `docs/course` has longer tasks: another sampler, a cache of rotated keys, bigrams.*
+# *Sheet 5 in `docs/course` has longer tasks: another sampler, a window that keeps the beginning, bigrams.*
 
 # %% [markdown]
 # <a id="afterword"></a>
