@@ -5572,8 +5572,8 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# Nothing proposed is ordinary sampling, one token for each pass. A bigger proposal costs the large model
-# nothing, but the table has a poor memory: it knows one word, and a proposal survives only as long as
+# Nothing proposed is ordinary sampling, one token for each pass. A longer proposal needs no further
+# pass, but the table has a poor memory: it knows one word, and a proposal survives only as long as
 # one word is enough. Real systems take a small Transformer of the same family as their draft, which
 # reads the whole text.
 #
@@ -5616,8 +5616,8 @@ def tokens_of_a_pass():
 # two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to
 # such rankings and let the language model learn, by reinforcement, to please it. [Rafailov et al.
 # (2023)](https://arxiv.org/abs/2305.18290) noticed that the detour is not needed. Their *direct
-# preference optimization* (DPO) asks of a model $\pi$ that, compared with the model $\pi_0$ before, the
-# preferred text $y_w$ should become more likely than the other, $y_l$:
+# preference optimization* (DPO) lets the preferred text $y_w$ gain more probability than the other,
+# $y_l$, in the model $\pi$ compared with the model $\pi_0$ before:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
@@ -5746,7 +5746,7 @@ def captions_before_and_after():
 # asked for worse English. But nothing in the loss asks for good English either, except that the model
 # should stay near the one before, and that is why such trainings watch the distance.
 #
-# Since 2024 a third kind of training has become the largest. Where an answer can be checked, as in
+# Since then a third kind of training has joined these two. Where an answer can be checked, as in
 # mathematics or a program with tests, the check takes the place of people's taste, and models learn by
 # reinforcement to write long chains of thought ([DeepSeek-R1, 2025](https://arxiv.org/abs/2501.12948)).
 #
