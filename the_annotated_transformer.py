@@ -6009,7 +6009,10 @@ def gigabytes_of_one_layer():
 
 # %%
 def attention_in_blocks(query, key, value, block=128) -> Tensor:
-    """`attention` without its table: (..., T, d_k), (..., S, d_k), (..., S, d_v) -> (..., T, d_v)."""
+    """`attention` without its table: (..., T, d_k), (..., S, d_k), (..., S, d_v) -> (..., T, d_v).
+
+    The online softmax of Dao et al. (2022), without a mask.
+    """
     highest = torch.full_like(query[..., :1], -torch.inf)  # (..., T, 1)
     total = torch.zeros_like(highest)
     output = 0.0
