@@ -5433,7 +5433,7 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 # is. Three letters, a model and a draft with random habits, and 3,000 texts of two letters:
 
 
-# %%
+# %% tags=["hide-input"]
 def habits(letters: int) -> Callable:
     """A model whose next letter depends on the last one, at random."""
     table_of = torch.randn(letters, letters).softmax(dim=-1)
@@ -5474,7 +5474,7 @@ def two_letters_by_speculation():
 # For the captions, the draft is the cheapest there is: it has counted which word follows which.
 
 
-# %%
+# %% tags=["hide-input"]
 def follow(captions: Iterable[Sequence[int]], vocab: int) -> Tensor:
     """How often each token comes after each, as probabilities (V, V)."""
     counts = torch.full((vocab, vocab), 1e-4)  # nothing is impossible
@@ -5512,8 +5512,8 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# Nothing proposed is ordinary sampling, one token for each pass. A bigger proposal costs the large model
-# nothing, but the table has a poor memory: it knows one word, and a proposal survives only as long as
+# Nothing proposed is ordinary sampling, one token for each pass. A longer proposal needs no further
+# pass, but the table has a poor memory: it knows one word, and a proposal survives only as long as
 # one word is enough. Real systems take a small Transformer of the same family as their draft, which
 # reads the whole text.
 #
@@ -5556,8 +5556,8 @@ def tokens_of_a_pass():
 # two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to
 # such rankings and let the language model learn, by reinforcement, to please it. [Rafailov et al.
 # (2023)](https://arxiv.org/abs/2305.18290) noticed that the detour is not needed. Their *direct
-# preference optimization* (DPO) asks of a model $\pi$ that, compared with the model $\pi_0$ before, the
-# preferred text $y_w$ should become more likely than the other, $y_l$:
+# preference optimization* (DPO) lets the preferred text $y_w$ gain more probability than the other,
+# $y_l$, in the model $\pi$ compared with the model $\pi_0$ before:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
@@ -5631,7 +5631,7 @@ def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageMo
 # **Cost: half a minute.**
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def prefer_dogs():
     before = trained("train_a_language_model")
@@ -5686,7 +5686,7 @@ def captions_before_and_after():
 # asked for worse English. But nothing in the loss asks for good English either, except that the model
 # should stay near the one before, and that is why such trainings watch the distance.
 #
-# Since 2024 a third kind of training has become the largest. Where an answer can be checked, as in
+# Since then a third kind of training has joined these two. Where an answer can be checked, as in
 # mathematics or a program with tests, the check takes the place of people's taste, and models learn by
 # reinforcement to write long chains of thought ([DeepSeek-R1, 2025](https://arxiv.org/abs/2501.12948)).
 #
@@ -6551,7 +6551,10 @@ def gigabytes_of_one_layer():
 
 # %%
 def attention_in_blocks(query, key, value, block=128) -> Tensor:
-    """`attention` without its table: (..., T, d_k), (..., S, d_k), (..., S, d_v) -> (..., T, d_v)."""
+    """`attention` without its table: (..., T, d_k), (..., S, d_k), (..., S, d_v) -> (..., T, d_v).
+
+    The online softmax of Dao et al. (2022), without a mask.
+    """
     highest = torch.full_like(query[..., :1], -torch.inf)  # (..., T, 1)
     total = torch.zeros_like(highest)
     output = 0.0
@@ -6640,7 +6643,7 @@ def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
 # **Cost: a minute.**
 
 
-# %%
+# %% tags=["hide-input"]
 @example
 def beyond_the_training():
     subwords, _ = learn_subwords(corpus_at_hand(), 1000)
@@ -6733,6 +6736,7 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
     return OneSequence(model.decoder, model.tgt_embed, model.generator)
 
 
+# %% tags=["hide-input"]
 @example
 def check_a_source_is_a_prompt():
     model = draw_weights(make_one_sequence(13, N=2, d_model=16, d_ff=32, h=4)).eval()

@@ -54,6 +54,7 @@ def make(names: tuple[str, ...] = (), /) -> None:
         ship.pretrained()
         experiments.demonstration()
         experiments.warmups()
+        experiments.translators_without_an_encoder()
         experiments.reach()
         experiments.heads()
         faults.copying()

@@ -23,9 +23,10 @@ def address() -> str:
 
 FILLED: dict[str, tuple[Callable[[], str], ...]] = {
     "the_annotated_transformer.py": (
+        recipe.one_sequence,
         copying.parts, copying.highest_rates, copying.planted, copying.planted_bleu,
         recipe.beam, recipe.averaging, recipe.choices, recipe.steps, recipe.systems, recipe.heads,
-        recipe.int8, recipe.one_sequence,
+        recipe.int8,
         speed.speed, speed.cost, bench.bench,
     ),
     "README.md": (address, recipe.summary),
