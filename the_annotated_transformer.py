@@ -5705,6 +5705,22 @@ def captions_before_and_after():
 #
 # <!-- results: bench -->
 #
+# | one change | perplexity | seeds | parameters | minutes |
+# | --- | ---: | ---: | ---: | ---: |
+# | Parts 1 and 2 | 26.8 | 1 | 1.05 M | 11.1 |
+# | RMSNorm | 26.7 | 1 | 1.05 M | 11.3 |
+# | SwiGLU | 27.6 | 1 | 1.05 M | 4.4 |
+# | rotary positions | 19.8 | 1 | 1.05 M | 4.6 |
+# | ALiBi | 19.7 | 1 | 1.05 M | 4.5 |
+# | latent keys and values | 28.4 | 1 | 1.05 M | 5.7 |
+# | mixture of experts, 2 of 8 | 28.1 | 1 | 1.06 M of 2.64 M | 9.6 |
+# | no biases | 27.0 | 1 | 1.04 M | 9.8 |
+# | Muon | 24.8 | 1 | 1.05 M | 4.8 |
+# | warm-up, stable, decay | 28.1 | 1 | 1.05 M | 7.7 |
+# | together | 19.0 | 1 | 1.04 M | 6.3 |
+#
+# *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da*
+#
 # <!-- end of results: bench -->
 #
 # What you see are four layers of width 128 that read the English captions of Multi30k, cut into 2,000

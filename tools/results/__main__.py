@@ -16,7 +16,17 @@ import filelock
 import torch
 
 from tools import records
-from tools.results import bench, experiments, faults, learning, plan, score, ship, train
+from tools.results import (
+    bench,
+    experiments,
+    faults,
+    learning,
+    one_sequence,
+    plan,
+    score,
+    ship,
+    train,
+)
 from tools.views import write
 
 
@@ -54,7 +64,7 @@ def make(names: tuple[str, ...] = (), /) -> None:
         ship.pretrained()
         experiments.demonstration()
         experiments.warmups()
-        experiments.translators_without_an_encoder()
+        one_sequence.everything()
         experiments.reach()
         experiments.heads()
         faults.copying()

@@ -12,7 +12,6 @@ import torch
 
 import the_annotated_transformer as at
 from tools import records
-from tools.results import one_sequence
 from tools.results.plan import SEEDS
 
 # The demonstration of Part 6 --------------------------------------------------------------------
@@ -71,15 +70,6 @@ def warmups() -> dict:
     grid = itertools.product(FACTORS, (True, False), (True, False), SEEDS)
     runs = [warmed(*settings) for settings in grid]
     return {"made": records.circumstances(), "runs": runs}
-
-
-# A translator without an encoder -----------------------------------------------------------------
-
-
-def translators_without_an_encoder() -> None:
-    """Three seeds, each unless it is on record."""
-    for seed in SEEDS:
-        one_sequence.train(seed)
 
 
 # Heads switched off -----------------------------------------------------------------------------

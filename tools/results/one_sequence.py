@@ -56,7 +56,9 @@ def open_run(seed: int) -> tuple[at.Run, at.OneSequence]:
     run = at.open_run(folder, at.start_worker())
     torch.manual_seed(seed)
     model = model_of(run.config, len(run.translator.vocabularies[1]))
-    at.use_fast_dropout(model)
+    for module in model.modules():
+        if type(module) is torch.nn.Dropout:
+            module.__class__ = at.FastDropout  # as in the text's own runs
     last = {"optimizer": {}, "updates": 0}
     if (kept := checkpoint_of(folder)).is_file():
         last = torch.load(kept, weights_only=True)
@@ -139,6 +141,12 @@ def train(seed: int, /) -> None:
     kept = bytes_per_token(run.config.d_model, run.model, model)
     content = {"made": made, "settings": settings, "cache": kept, "runs": runs}
     records.write("one-sequence", content)
+
+
+def everything() -> None:
+    """Train each seed that is not on record."""
+    for seed in plan.SEEDS:
+        train(seed)
 
 
 main = records.command_line(train=train)
