@@ -5640,7 +5640,7 @@ def prefer_dogs():
     dogs = {*vocabularies[1].encode(["dog dogs"], "en")[0]}
 
     def captions(model: LanguageModel, number: int) -> list[list[int]]:
-        torch.manual_seed(1)  # the same luck for both models
+        torch.manual_seed(2)  # the same luck for both models
         return [[START, *ids] for ids in generate(model, number * [[START]], 24, draw)]
 
     def has_a_dog(ids: list[int]) -> bool:

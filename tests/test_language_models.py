@@ -80,21 +80,20 @@ def test_attention_in_blocks_needs_no_luck_with_large_scores_or_sizes(block):
     assert_close(at.attention_in_blocks(query, key, value, block), whole, rtol=1e-4, atol=1e-5)
 
 
-def scores(attn: at.StretchedRotary, x: torch.Tensor) -> torch.Tensor:
+def scores(attn: at.RotaryAttention, x: torch.Tensor) -> torch.Tensor:
     q, k, _ = attn.project(x, x, x)
     return q @ k.mT
 
 
-def test_rotary_angles_are_those_of_the_text_and_are_stretched_as_it_says():
-    attn = at.draw_weights(at.StretchedRotary(2, 16))
+def test_rotary_angles_are_divided_alike_or_by_a_larger_base():
+    attn = at.draw_weights(at.RotaryAttention(2, 16))
     x = torch.randn(1, 9, 16)
     q, k, _ = at.MultiHeadedAttention.project(attn, x, x, x)
     places = torch.arange(9)
-    assert_close(scores(attn, x), at.rotate(q, places) @ at.rotate(k, places).mT)
-    attn.stretch = 4.0
+    attn.slower = 4.0
     closer = at.rotate(q, places / 4) @ at.rotate(k, places / 4).mT
     assert_close(scores(attn, x), closer)
-    attn.larger_base = True
+    attn.slower = 4.0 ** torch.linspace(0, 1, 4)
     base = 10_000.0 * 4 ** (8 / 6)  # so that the last of four pairs turns by a quarter
     angle = places.unsqueeze(1) * base ** (-torch.arange(0, 8, 2) / 8)
     turned = []
