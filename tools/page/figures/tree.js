@@ -42,7 +42,8 @@ function useWholeOnPaper(player) {
 }
 
 /** What is searched: a sentence, or else the toy. */
-const Asked = ({ read }) => (read ? html`<i lang=${READS.code}>${read}</i>` : html`<i>a language of seven words</i>`);
+const Asked = ({ read }) =>
+  read ? html`<i lang=${READS.code}>${read}</i>` : html`<i>a language of seven words</i>`;
 
 /** The whole search for the toy and that for a sentence, for a page without scripts. */
 export const Whole = ({ scene }) => [scene, scene.next].map((each) => html`<${WholeSearch} scene=${each} />`);

@@ -32,7 +32,8 @@ export function Shadows({ scene: { asked, rows }, divided }) {
     const lane = LANE * (number - (rows.length - 1) / 2);
     const bar = (kind, factor, from) =>
       html`<${Shadow} kind=${kind} length=${100 * foot * factor} ...${{ lane, longest, from }} />`;
-    if (divided) return html`<g key=${word}>${bar("former", 1)}${bar("shadow key short", 1 / ROOT, ROOT)}</g>`;
+    if (divided)
+      return html`<g key=${word}>${bar("former", 1)}${bar("shadow key short", 1 / ROOT, ROOT)}</g>`;
     const across = (-100 * (asked[0] * key[1] - asked[1] * key[0])) / length;
     const falls = `M${Math.round(100 * foot)},${Math.round(across)}V${lane}`;
     return html`<g key=${word} class=${open ? null : "closed"}><path class="falls" d=${falls} />${bar("shadow key", 1)}</g>`;

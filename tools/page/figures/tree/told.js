@@ -71,7 +71,9 @@ function verdict(scene) {
   const rival = greedy[greedy.length - 1];
   const digits = fork >= 0 && Math.abs(winner.score - rival.score) < 0.01 ? 4 : 2;
   const worth = (node) =>
-    scene.text ? `${likely(scene, node, digits)} and score ${decimal(node.score, digits)}` : likely(scene, node);
+    scene.text
+      ? `${likely(scene, node, digits)} and score ${decimal(node.score, digits)}`
+      : likely(scene, node);
   if (fork < 0) {
     const who = width === 1 ? "A beam of one is greedy decoding" : "Greedy decoding and the beam agree";
     return `${who}: both write ${cited(winner)}, with ${worth(winner)}.`;

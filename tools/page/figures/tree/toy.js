@@ -3,7 +3,8 @@
 import { Search } from "../model/search.js";
 
 const WORDS = ["<s>", "</s>", "A", "The", "dog", "cat", "man", "runs", "sits"];
-const NEXT = { // after each beginning: words and their probabilities
+const NEXT = {
+  // after each beginning: words and their probabilities
   "": { A: 0.6, The: 0.4 },
   A: { dog: 0.4, cat: 0.35, man: 0.25 },
   The: { dog: 0.9, cat: 0.1 },
