@@ -5712,9 +5712,12 @@ def captions_before_and_after():
 # | SwiGLU | 27.6 | 1 | 1.05 M | 4.4 |
 # | rotary positions | 19.8 | 1 | 1.05 M | 4.6 |
 # | ALiBi | 19.7 | 1 | 1.05 M | 4.5 |
+# | grouped keys, two heads each | 27.2 | 1 | 1.05 M | 9.1 |
+# | windows in two layers of four | 23.9 | 1 | 1.05 M | 9.1 |
 # | latent keys and values | 28.4 | 1 | 1.05 M | 5.7 |
 # | mixture of experts, 2 of 8 | 28.1 | 1 | 1.06 M of 2.64 M | 9.6 |
 # | no biases | 27.0 | 1 | 1.04 M | 9.8 |
+# | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M | 8.8 |
 # | Muon | 24.8 | 1 | 1.05 M | 4.8 |
 # | warm-up, stable, decay | 28.1 | 1 | 1.05 M | 7.7 |
 # | together | 19.0 | 1 | 1.04 M | 6.3 |
