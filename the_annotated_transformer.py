@@ -3775,8 +3775,8 @@ def translator_at_hand() -> Translator:
 # python the_annotated_transformer.py translate --model runs/mine "Un chien court."
 # ```
 #
-# After 20 epochs the learning rate is zero. `resume` sets it to where a run of 30 epochs would have it
-# by then, about a third of its peak, and lets it fall to zero again.
+# After 20 epochs the learning rate is zero; `resume` lifts it to a third of its peak, where a run of 30
+# epochs would have it by then.
 #
 # <details><summary>A model with a part of your own</summary>
 #
@@ -4428,12 +4428,12 @@ def what_this_page_was_made_from():
 #
 # **Dropout and epochs** belong together. In eight epochs a dropout of 0.25 scores 2.2 less than 0.15;
 # in 32, it scores 2.1 more than 0.1. The last two runs show the turn within one schedule: with 0.1 the
-# model leads after 8 epochs by 37.0 to 35.7, is level after 16, and trails after 24 by 40.6 to 42.0.
-# The dropout that looks best in a short run need not be the best in a long one.
+# model leads after 8 epochs by 37.0 to 35.7, and trails after 24 by 40.6 to 42.0. The dropout that looks
+# best in a short run need not be the best in a long one.
 #
 # **Half the batch** scores 1.5 more, which may be luck. It also means twice the updates, and its
 # learning rate had a lower peak. The recipe scores another 3.6 more, which is enough to count, with
-# four times the epochs and more dropout; what each of the two adds, the trials do not tell.
+# four times the epochs and more dropout, whose shares the trials do not tell apart.
 #
 # <a id="step-by-step"></a>
 # ## What each step is worth
@@ -4463,8 +4463,7 @@ def what_this_page_was_made_from():
 # on both test sets, though dropout and size differ as well, and a **beam** improves each of the three
 # models on both. With one matrix, too, all three runs score above those without, but one of its
 # intervals includes zero, and dropout was chosen in its favour. Averaging and another $\alpha$ change
-# nothing that we could tell from chance; if you prefer the paper's 0.6, take the row of averaging as our
-# result.
+# nothing that we could tell from chance.
 #
 # <a id="sceptic"></a>
 # A sceptic asks:
@@ -4474,15 +4473,13 @@ def what_this_page_was_made_from():
 #   more](#beam-search)).
 # - **Could a gain be luck?** In two ways: another random seed, another thousand captions. So we draw
 #   runs and sentences anew, with replacement, ten thousand times, the same sentences for both rows: a
-#   paired *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). An interval holds the middle
-#   95% of the gains. Drawn from three runs it is likely too narrow, and one of ten that barely
-#   excludes zero, like 0.03 to 0.5, means nothing.
+#   paired *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The middle 95% of the gains
+#   are the interval. Drawn from three runs it is likely too narrow, so 0.03 to 0.5 means nothing.
 # - **And where there is one seed?** Within the first three rows, the validation BLEU of the last epoch
 #   has a pooled standard deviation of 0.4. With its six degrees of freedom, two single runs differ by
 #   more than 1.3 by chance one time in twenty (on test 2017 by more than 1.6). We ask for two.
-# - **What is not compared?** The steps in another order; words and subwords at equal dropout and size;
-#   half the batch at equally many updates; other sizes at full length; and what a human would say. To
-#   BLEU and chrF, a *wife* is no worse than any other wrong word.
+# - **What is not compared?** The steps in another order, words and subwords at equal dropout and size,
+#   other sizes at full length, and what a human would say: to BLEU, a *wife* is one wrong word.
 #
 # <a id="outside"></a>
 # ## Beside other people's systems
