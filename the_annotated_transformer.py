@@ -2800,16 +2800,16 @@ published("length-cost")
 #
 # Two minutes from now, a model that has never been told a rule of German will translate German. All
 # it gets is some 19,000 captions of photographs with their translations, and the loop of [Part
-# 3](#loop). This is what it wrote when we trained it:
+# 3](#loop). On one of our machines it wrote this (the model trained [below](#translate) may differ):
 #
 # > *Ein Hund rennt durch den Park.* — A dog runs through the park.
 # >
 # > *Zwei Frauen lachen, weil ein Kind tanzt.* — Two women laughing while wearing a child dancing.
 #
 # The dog is perfect; dogs are what people photograph. The women, who *laugh because a child dances*,
-# are wearing the child, since the model has not understood *weil* (because). And *Ein Xylophonist
-# spielt* (a xylophonist plays) comes back with holes, as *A `<unk>` plays a `<unk>`*: no caption
-# mentions a *Xylophonist*, so the model reads `<unk>`, for *unknown*, and writes what it has read.
+# are wearing the child, and *weil* (because) is lost. And *Ein Xylophonist spielt* (a xylophonist
+# plays) comes back with holes, as *A `<unk>` plays a `<unk>`*: no caption mentions a *Xylophonist*, so
+# the model reads `<unk>`, for *unknown*, once, and writes it twice.
 #
 # This Part builds that model, and [Part 7](#recipe) one that leaves no holes.
 #
@@ -3019,8 +3019,8 @@ def tokens_of_a_sentence():
 #
 # Each language gets a **vocabulary**, a list of tokens in which the place of a token is its *id*.
 # Whatever is not in the list shares the id of `<unk>`, *unknown*. We count tokens, and torchtext's
-# `Vocab` sorts them by frequency and drops those that occur only once, so that the model meets
-# `<unk>` in training and learns what to do with it. (Version 0.6.0 is the last in pure Python.)
+# `Vocab` (0.6.0, the last in pure Python) sorts them by frequency and drops those that occur only
+# once, so that the model meets `<unk>` in training and learns what to do with it.
 
 
 # %% tags=["hide-input"]
@@ -3094,9 +3094,8 @@ def a_sentence_as_numbers():
 
 
 # %% [markdown]
-# That is all the model gets to see of a *Xylophonist*: the number of `<unk>`. The list comes from
-# the **training split alone**, because a test set stands for all the text that we have never seen,
-# and such text has words that we have never seen. How many?
+# The list comes from the **training split alone**, because a test set stands for all the text that we
+# have never seen, and such text has words that we have never seen. How many?
 
 
 # %%
@@ -3144,11 +3143,10 @@ def usable(pair: IdPair, max_len: int) -> bool:
 # <a id="token-budget"></a>
 # ## Batches by token budget
 #
-# Put 32 validation captions at random into each batch, and 43 per cent of what the model computes is
-# padding. `token_batches` makes about as many batches, with 3 per cent. It sorts first, so that
-# sentences of similar length share a batch, as they do in the paper. (§5.1) And it limits not the
-# number of sentences but that of *positions*: sentences times the length of the longest, on either
-# side. Every batch then costs about the same, and one very long sentence cannot exhaust the memory.
+# A batch is padded to the length of its longest sentence, and what is computed there is wasted.
+# `token_batches` therefore sorts first, so that sentences of similar length share a batch, as they do
+# in the paper. (§5.1) It then fills each batch up to a number of *positions*, which is the number of
+# its sentences times the length of the longest, on either side, so every batch costs about the same.
 
 
 # %%
@@ -3342,11 +3340,12 @@ def what_the_demonstration_says():
 
 
 # %% [markdown]
-# Of the third sentence our model made *A little girl is swinging on a red ball on*, with *auf* as a
-# preposition, twice. The last one might stand in a newspaper: hardly a word of it occurs in captions,
-# and hardly a word is left. If your model writes other words than ours, nothing is wrong: processors
-# round sums differently, and training magnifies the difference. Three such models score [24 of
-# 100](#failures) in BLEU, which [Part 8](#bleu) explains; the model of Part 7 scores 43.5.
+# The model of the opening took the *auf* of the third sentence for a preposition, twice: *A little girl
+# is swinging on a red ball on*. The last one might stand in a newspaper: hardly a word of it occurs in
+# captions, and hardly a word is left. If the words above are others, nothing is wrong: processors round
+# sums differently, and training magnifies the difference. Decoded greedily, three such models score
+# [24 of 100](#failures) on the validation split in BLEU, which [Part 8](#bleu) explains, and three of
+# Part 7 score [42](#averaging).
 #
 # `translate` takes any number of sentences. It packs them into batches by token budget, gives each
 # its own limit, and puts the translations back in order.
@@ -3403,23 +3402,24 @@ def translate(
 # | 250,000 | 3, 256 | 8,000 | 0.1 | 10 | 9 |
 # | 1,000,000 | 4, 384 | 12,000 | 0.1 | 5 | 50 |
 #
-# The second row is the model of Part 7; the other hours are in proportion to pairs, epochs, parameters
-# and length. The sizes are rules of thumb: the less text, the smaller the model and the more dropout,
-# with feed-forward networks four times as wide as the model, and heads 64 wide. Stop when validation
-# perplexity rises. If training ends in NaN, a smaller learning rate helps: `--factor`, at most 1.5 by
-# default, scales it. Languages written without spaces need nothing else: their subwords (Part 7) are
-# cut from whole clauses, and their BLEU counts characters.
+# The second row is the model of Part 7, with [42 BLEU](#step-by-step) on captions; the other hours are
+# in proportion to pairs, epochs, parameters and length. The sizes are rules of thumb: the less text,
+# the smaller the model and the more dropout, with feed-forward networks four times as wide as the
+# model, and heads 64 wide. The epoch with the best validation BLEU is kept. If training ends in NaN,
+# lower the learning rate with `--factor`, which is 1.5 by default, or less where the warm-up is short.
+# Languages written without spaces need no other settings.
 #
 # [OPUS](https://opus.nlpl.eu) collects pairs in hundreds of languages, [Tatoeba](https://tatoeba.org)
 # has short sentences for learners, and [WMT](https://www2.statmt.org/) publishes news with test sets.
 # Clean what you find:
 #
 # - Throw out duplicates *before* you split, or the test set will be part of the training; and pairs
-#   with an empty side, two equal sides, one side more than twice as long as the other, or text in
-#   another language.
+#   with an empty side, two equal sides, lengths in a ratio far from that of most pairs (in characters,
+#   because not every language has spaces), or text in another language.
 # - Set 1,000 pairs aside for validation and 1,000 for testing, at random, or better by whole
 #   documents. Test on the kind of text that you want to translate.
-# - Read a hundred pairs yourself. If line $n$ no longer translates line $n$, no model will tell you.
+# - Read a hundred pairs yourself. If line $n$ no longer translates line $n$, training runs as usual, and
+#   only [the score](#failures) tells.
 #
 # **You can now** read a parallel corpus, pack it into batches that waste little, train a translator on
 # it, and say beforehand where it will fail: at words that it does not know, and at text unlike its own.
@@ -3578,7 +3578,7 @@ def cut_a_text():
 #
 # Common words stay whole. The *Schornsteinfeger*, whom no training caption mentions, falls into six
 # pieces, though not where a linguist would cut him (*Schorn-stein-feger*). But he is no hole any more:
-# only a character that never occurs in training is unknown.
+# only a character that did not occur when the pieces were learnt is unknown.
 #
 # A small vocabulary makes long sentences of subwords that each occur often. A large one makes short
 # sentences, but many of its subwords are rare, and the output layer grows wide and slow. The paper
@@ -3590,17 +3590,16 @@ def cut_a_text():
 # If both languages draw on one list, each subword can have one vector for all its uses: encoder
 # input, decoder input and generator share a single matrix. (§3.4) That is
 # [`share_embeddings=True`](#make-model). It takes the model of the next section from 6.0 to 4.1
-# million parameters, and the base model from 101 to 63, and each vector learns faster, because its
-# gradient is the sum over three uses. The price is one vector even for *die*, a German article and
-# an English verb.
+# million parameters, and the base model from 101 to 63. The price is one vector even for *die*, a
+# German article and an English verb.
 #
 # <a id="model-to-take-away"></a>
 # ## A finished model
 #
 # From here on we use a model with subwords and one matrix: three layers of width 192 in each stack,
-# three heads, 5,000 subwords. Its 32 epochs took nearly two hours on two CPU cores ([all
-# settings](#settings)). It lies in `pretrained/` ([rounded to 8 bits](#model-files)), tables call it
-# *recipe-3*, and two lines use it:
+# three heads, 5,000 subwords. Its 32 epochs took nearly two hours on two CPU cores, and its learning
+# rate, unlike the paper's, fell to zero in a straight line ([all settings](#settings)). It lies in
+# `pretrained/` ([rounded to 8 bits](#model-files)), tables call it *recipe-3*, and two lines use it:
 #
 # ```
 # translator = load_trained_model("pretrained")
@@ -3776,6 +3775,9 @@ def translator_at_hand() -> Translator:
 # python the_annotated_transformer.py translate --model runs/mine "Un chien court."
 # ```
 #
+# After 20 epochs the learning rate is zero; `resume` lifts it to a third of its peak, where a run of 30
+# epochs would have it by then.
+#
 # <details><summary>A model with a part of your own</summary>
 #
 # A part gets a name in `PARTS`, and a function that makes it from the settings. This is a file
@@ -3785,14 +3787,16 @@ def translator_at_hand() -> Translator:
 # from the_annotated_transformer import PARTS, nn
 # PARTS["norm"]["mine"] = lambda config: nn.RMSNorm(config.d_model)
 #
-# python the_annotated_transformer.py train --parts mine.py --norm mine --folder runs/mine
+# python the_annotated_transformer.py train --data my-corpus --languages fr-en \
+#     --parts mine.py --norm mine --folder runs/mine-norm
 # ```
 #
 # The run stores the name of the part, but not its code. The other three commands therefore need
-# `--parts mine.py` as well, and Python an `import mine` before it loads the model. To change a model
-# that you have, call `exchange(model, "norm", lambda: nn.RMSNorm(192))`. All other weights stay, but the
-# new parts have learnt nothing, so train the model again before you trust it. (Of attentions, it
-# exchanges self-attention only; [Part 10](#own-part) writes one.)
+# `--parts mine.py` as well, and Python an `import mine` before it loads the model. Does the part help?
+# Train with and without it, with `--seed` 1, 2 and 3, because single runs differ by [a point or
+# more](#sceptic) by chance. To change a model that you have, call
+# `exchange(model, "norm", lambda: nn.RMSNorm(192))`, and train it again, since the new parts have learnt
+# nothing. (`"attention"` means self-attention; [Part 10](#own-part) writes one.)
 #
 # </details>
 #
@@ -3812,8 +3816,8 @@ def what_the_finished_model_says():
 # %% [markdown]
 # The child is nobody's garment any more, and the girl raises the ball, although *auf* has left no
 # trace. *Xylophonist* has become *xylophone*: not the person, but no hole either. Newspapers remain
-# another world, in which the president is a priest. And the chimney sweep becomes a *horn*: `orn`, a
-# piece of his that both languages share, has come through untranslated.
+# another world, in which the president is a priest. And the chimney sweep becomes a *horn*, which is
+# spelt with `orn`, a piece of his.
 #
 # <a id="beam-search"></a>
 # ## Beam search
@@ -3962,11 +3966,10 @@ def roads_to_a_verb():
 # %% [markdown]
 # It cannot. The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30. But
 # a search for the likeliest sentence does not add up sentences that mean the same, and one by one each
-# of the three loses to *raises*. The fault is the model's, not the search's. What *auf* has to do with
-# it, [Part 9](#auf) finds out.
+# of the three loses to *raises*. What *auf* has to do with it, [Part 9](#auf) finds out.
 #
-# How wide should a beam be? This is [BLEU](#bleu), a score from 0 to 100 that Part 8 explains, on
-# the validation split, for the published model with another seed:
+# How wide should a beam be? This is [BLEU](#bleu) on the validation split, for a model that was trained
+# like the published one, from another seed:
 #
 # <!-- results: beam -->
 #
@@ -3981,8 +3984,8 @@ def roads_to_a_verb():
 #
 # Two hypotheses gain a point over one, and more of them nothing. A larger $\alpha$ gains a few tenths,
 # which may be chance, and above 1 the divisor grows faster than the text, so that [repetition
-# pays](#many-sentences). `beam_search` therefore has the paper's four and 0.6. Only the last step of
-# [the table in Part 8](#step-by-step), and what is compared with it, takes $\alpha = 1$.
+# pays](#many-sentences). The defaults of `beam_search` are the paper's, four and 0.6; Part 8 also tries
+# [$\alpha = 1$](#step-by-step).
 #
 # <a id="cached-decoding"></a>
 # ## Decoding with a cache
@@ -4065,7 +4068,8 @@ def seconds_for_a_hundred_tokens():
 # In a beam the past of a hypothesis can change. In [Figure](#figure-beam), *The dog* grows from the
 # second place and moves into the first. The rows of the cache must move, too, or *dog* would remember
 # the wrong article. The folded cell reorders them after each step, and computes the keys and values of
-# the memory only once; its `beam_search` takes many sentences together ([how](#many-sentences)).
+# the memory only once. You may skip it: its `beam_search` finds what `search_one` finds, for many
+# sentences together ([how](#many-sentences)).
 
 
 # %% tags=["hide-input"]
@@ -4238,8 +4242,8 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <!-- end of results: averaging -->
 #
 # Not that we could tell: the mean loses two tenths when we decode greedily, and gains two with a beam.
-# Our learning rate falls to zero in a straight line, and a model that has come to rest probably has no
-# noise left to average away.
+# Our learning rate has fallen to zero by then, and a model that has come to rest probably has no noise
+# left to average away.
 #
 # **You can now** load a translator in one line and train one whose vocabulary has no holes; you know
 # what a beam finds and what it cannot, and why a cache makes it fast. Part 8 measures its worth.
@@ -4280,11 +4284,11 @@ def five_test_sentences():
 
 
 # %% [markdown]
-# *Soccer* for *football* is an error only if you are British. But a young man slides *on a pink
-# railing over a pink railing*, images are *frameed*, and a happy woman in a *Coffeek* prepares a
-# *wife*. Had we begun a hundred captions earlier, you would see a flawless dog with a purple Frisbee,
-# and think better of the model. And nobody reads a thousand captions after every change. We need a
-# number.
+# *Soccer* for *football* is an error only if you are British. But a young man has lost his youth and
+# his skateboard and slides *on a pink railing over a pink railing*, images are *frameed*, and a happy
+# woman in a *Coffeek* prepares a *wife*. Had we begun a hundred captions earlier, you would see a
+# flawless dog with a purple Frisbee, and think better of the model. And nobody reads a thousand
+# captions after every change. We need a number.
 #
 # <a id="bleu"></a>
 # ## BLEU
@@ -4311,11 +4315,10 @@ def five_test_sentences():
 # wrong word. Beside BLEU we report **chrF**, which compares runs of one to six characters and
 # therefore gives *frameed* some credit ([Popović, 2015](https://aclanthology.org/W15-3049/)).
 #
-# Choose what scores best on a test set, and its score there will be too good. We choose on the
-# validation split, and score each test set once for each model and setting that we report. The next
-# cell scores the demonstration of [Part 6](#demonstration) and the published model on the validation
-# split, where the latter is flattered, having been picked there among three seeds. **Cost: less than a
-# minute.**
+# What is chosen by its score on a test set scores too well there. We choose on the validation split,
+# and score each test set once for each model and setting that we report. The next cell scores the
+# demonstration of [Part 6](#demonstration) and the published model on the validation split, where the
+# latter is flattered, having been picked there among three seeds. **Cost: less than a minute.**
 
 
 # %% tags=["hide-input"]
@@ -4405,12 +4408,11 @@ def what_this_page_was_made_from():
 
 # %% [markdown]
 # <a id="choices"></a>
-# ## The largest levers
+# ## Epochs, dropout and batches
 #
-# What matters most is not in the paper's figure: how long we train, with how much dropout, in how
-# large batches. These are our trials on the validation split, decoded greedily after the last
-# epoch. They have one seed each, so do not believe in a difference of less than [about two
-# points](#sceptic).
+# How long should one train, with how much dropout, in how large batches? These are our trials on the
+# validation split, decoded greedily after the last epoch. They have one seed each, so do not believe
+# in a difference of less than [about two points](#sceptic).
 #
 # <!-- results: choices -->
 #
@@ -4426,22 +4428,22 @@ def what_this_page_was_made_from():
 #
 # **Dropout and epochs** belong together. In eight epochs a dropout of 0.25 scores 2.2 less than 0.15;
 # in 32, it scores 2.1 more than 0.1. The last two runs show the turn within one schedule: with 0.1 the
-# model leads after 8 epochs by 37.0 to 35.7, is level after 16, and trails after 24 by 40.6 to 42.0.
-# Its perplexity is lowest at epoch 19, 4.76, and climbs back to 5.00, as happens where captions are
-# learnt by heart. The dropout that looks best in a short run need not be the best in a long one.
+# model leads after 8 epochs by 37.0 to 35.7, and trails after 24 by 40.6 to 42.0. The dropout that looks
+# best in a short run need not be the best in a long one.
 #
-# **Half the batch** scores 1.5 more, which may be luck, or due to twice the updates at a lower peak of
-# the learning rate. The recipe, with four times the epochs and more dropout, scores another 3.6 more,
-# which is enough to count.
+# **Half the batch** scores 1.5 more, which may be luck. It also means twice the updates, and its
+# learning rate had a lower peak. The recipe scores another 3.6 more, which is enough to count, with
+# four times the epochs and more dropout, whose shares the trials do not tell apart.
 #
 # <a id="step-by-step"></a>
 # ## What each step is worth
 #
-# Now the paper's own devices, added one by one as in Part 7. The models of the first three rows are
-# trained from scratch, with three seeds each and almost equally many updates; they decode greedily,
-# with the best of their last six epochs by validation BLEU. The next rows use the models of the third.
-# A score is the mean over the seeds, with their range in brackets; a gain is over the row above,
-# before rounding, with an interval of 95%.
+# Now the paper's own devices, added one by one as in Part 7. For the first three rows we trained nine
+# models, three seeds each, with almost equally many updates; they decode greedily, with the best of
+# their last six epochs by validation BLEU. The three steps below them take the same runs as the third
+# row. English to German is no step, and BLEU in German does not compare with BLEU in English. A score
+# is the mean over the seeds, with their range in brackets; a gain is over the row above, before
+# rounding, with an interval of 95%.
 #
 # <!-- results: steps -->
 #
@@ -4461,30 +4463,23 @@ def what_this_page_was_made_from():
 # on both test sets, though dropout and size differ as well, and a **beam** improves each of the three
 # models on both. With one matrix, too, all three runs score above those without, but one of its
 # intervals includes zero, and dropout was chosen in its favour. Averaging and another $\alpha$ change
-# nothing that we could tell from chance; if you prefer the paper's 0.6, take the row of averaging as our
-# result.
+# nothing that we could tell from chance.
 #
 # <a id="sceptic"></a>
-# Where do the intervals come from, and what can a single run tell?
-#
-# <details><summary>What a sceptic asks</summary>
+# A sceptic asks:
 #
 # - **Did you choose on the test sets?** No. Dropout, batch and epochs were chosen on the validation
-#   split, with one seed. So was $\alpha = 1$, the best of the values up to 1, where we drew the
-#   line: 43.4 there, against 43.2 for 0.6; 1.4 would have had 43.7 ([Part 7](#beam-search)).
-# - **Could a gain be luck?** In two ways: another random seed, another thousand captions. So we
-#   draw runs and sentences anew, with replacement, ten thousand times, the same sentences for both
-#   rows: a paired *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). An interval
-#   holds the middle 95% of the gains. Drawn from three runs it is likely too narrow, and where ten
-#   are computed, one that barely excludes zero, like 0.03 to 0.5, means nothing.
-# - **And where there is one seed?** The standard deviation over three runs is between 0.1 and 0.7
-#   in our rows. A difference of two single runs varies √2 times as much, and exceeds twice that
-#   by chance one time in twenty: 0.3 by the calmest row, 2 by the wildest. We go by the wildest.
-# - **What is not compared?** The steps in another order; words and subwords at equal dropout and
-#   size; half the batch at equally many updates; other sizes at full length; and what a human would
-#   say. BLEU and chrF count strings, and to them a *wife* is no worse than any other wrong word.
-#
-# </details>
+#   split, with one seed, and so was $\alpha = 1$, the best of the values up to 1 ([1.4 scored
+#   more](#beam-search)).
+# - **Could a gain be luck?** In two ways: another random seed, another thousand captions. So we draw
+#   runs and sentences anew, with replacement, ten thousand times, the same sentences for both rows: a
+#   paired *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The middle 95% of the gains
+#   are the interval. Drawn from three runs it is likely too narrow, so 0.03 to 0.5 means nothing.
+# - **And where there is one seed?** Within the first three rows, the validation BLEU of the last epoch
+#   has a pooled standard deviation of 0.4. With its six degrees of freedom, two single runs differ by
+#   more than 1.3 by chance one time in twenty (on test 2017 by more than 1.6). We ask for two.
+# - **What is not compared?** The steps in another order, words and subwords at equal dropout and size,
+#   other sizes at full length, and what a human would say: to BLEU, a *wife* is one wrong word.
 #
 # <a id="outside"></a>
 # ## Beside other people's systems
@@ -4505,11 +4500,11 @@ def what_this_page_was_made_from():
 #
 # <!-- end of results: systems -->
 #
-# At home, four million parameters reach the BLEU, though not the chrF, of a model by the team that was
-# ranked first at WMT 2019 ([Ng et al., 2019](https://arxiv.org/abs/1907.06616)). On test 2017, whose
-# photographs were gathered later ([Elliott et al., 2017](https://aclanthology.org/W17-4718/)), they are
-# more than six points behind it, and more than two behind OPUS-MT. Presumably our model has learnt the
-# habits of one collection, and elsewhere meets words that it has never seen.
+# At home, four million parameters come within half a point of BLEU (with the paper's $\alpha$, too) and
+# 1.2 points of chrF of a model by the team that was ranked first at WMT 2019 ([Ng et al.,
+# 2019](https://arxiv.org/abs/1907.06616)). On test 2017, whose photographs were gathered later ([Elliott
+# et al., 2017](https://aclanthology.org/W17-4718/)), they are more than six points behind it, and more
+# than two behind OPUS-MT. Presumably our model has learnt the habits of one collection.
 #
 # <a id="paper-results"></a>
 # ## What the paper found
@@ -4536,8 +4531,7 @@ def what_this_page_was_made_from():
 #
 # <details><summary>The rows of the ablation</summary>
 #
-# The base model's value stands before the arrow. New values follow, with what they gain, each by a
-# single score:
+# *8 → 1: −0.9* means that one head scores 0.9 less than the base model's eight, each by one score.
 #
 # | changed | change in BLEU |
 # | --- | --- |
@@ -4558,11 +4552,9 @@ def what_this_page_was_made_from():
 # <a id="cost"></a>
 # ## What does it cost?
 #
-# On eight GPUs, the authors trained the base model for 12 hours, or 100,000 steps, and the big one
-# for 3.5 days, or 300,000 steps, with about 25,000 tokens on each side of a batch. (§5.1, §5.2) How
-# long would two CPU cores take? We count every matrix product of sentences of 27 tokens, and divide
-# by the [speed](#speed) at which our code trains a base model, in GFLOP/s, billions of operations a
-# second:
+# On eight GPUs the base model took the authors 100,000 steps, and the big one 300,000, with about
+# 25,000 tokens on each side of a batch. (§5.1, §5.2) For two CPU cores we count every matrix product,
+# at 27 tokens a sentence, and divide by the [speed](#speed) at which our code trains a base model:
 #
 # <!-- results: cost -->
 #
@@ -4573,14 +4565,11 @@ def what_this_page_was_made_from():
 #
 # <!-- end of results: cost -->
 #
-# A day has 86,400 seconds, so the base model takes $9.5 \cdot 10^{17} / (2.11 \cdot 10^{11} \cdot
-# 86{,}400) = 52$ days. The paper's own operations are two to four times as many, because they are
-# estimates of another kind: hours, times eight GPUs, times the 9.5 TFLOP/s that each was assumed to
-# sustain. (§6.1, footnote 5)
+# The paper multiplies hours by GPUs and by an assumed speed instead. (§6.1, footnote 5)
 #
 # This Part in short: our Transformer reaches 42 BLEU on captions from its own collection and 39 on
-# others. Of the devices of Part 7, subwords and a beam gain in every run, on both test sets. What
-# averaging and the length penalty gain, if anything, three seeds cannot tell.
+# others. Of the devices of Part 7, subwords and a beam gain in every run, on both test sets. One matrix
+# probably does, too; what averaging and the length penalty gain, if anything, three seeds cannot tell.
 #
 # <a id="try-results"></a>
 # ## Try it
@@ -4762,10 +4751,9 @@ def attention_maps_figure():
 # head 1 lets *auf* give 76% of its weight to *hebt*: the particle finds its verb. The verb does not
 # look back as firmly, and gives *auf* at most 28% in any head.
 #
-# A softmax must spend its weight somewhere, and a head with nothing to contribute parks it, here
-# often on the full stop or the end. Such a place is an **attention sink** ([Xiao et al.,
-# 2024](https://arxiv.org/abs/2309.17453)). For a sentence of your own, call
-# `attention_explorer([attention_maps(translator_at_hand(), "…")])`.
+# A softmax must spend its weight somewhere, and here much of it lies on the full stop or the end, as if
+# parked. Such a place is an **attention sink** ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
+# For a sentence of your own, call `attention_explorer([attention_maps(translator_at_hand(), "…")])`.
 #
 # <a id="single-heads"></a>
 # ## Habits of heads
@@ -4840,10 +4828,9 @@ def without_head(attn: MultiHeadedAttention, head: int):
 
 
 # %% [markdown]
-# Perplexity on the reference translations is 4.3 with all heads. The table says by how much it
-# rises, on average over five samples of 200 validation sentences, if we remove one head of a layer,
-# all but the one that does best alone, or all. Where the number is in brackets, it falls in some
-# samples.
+# Perplexity on the reference translations is 4.3 with all heads. The table says by how much it rises,
+# on average over five samples of 200 validation sentences, without one head of a layer, without all
+# but one (the one that does best alone), and without all. In brackets, it falls in some samples.
 #
 # <!-- results: heads -->
 #
@@ -4861,17 +4848,17 @@ def without_head(attn: MultiHeadedAttention, head: int):
 #
 # <!-- end of results: heads -->
 #
-# No single head is worth more than 0.35, but groups tell more. Three heads of the last
-# cross-attention cost 0.57 if we remove them one at a time and add up, and 1.00 if we remove them
-# at once: while one is gone, the others do part of its work. The three of the decoder's first
-# self-attention do not replace one another at all, 0.76 against 0.78.
+# No single head is worth more than 0.35. The three of the last cross-attention cost 0.57 if we remove
+# them one at a time and add up, and 1.00 at once. Perhaps the others do part of a missing one's work;
+# but perplexities need not add up, and the layers above have never been trained without that head.
 #
-# In the encoder, the head that reads the token before costs most, 0.28, as much as its whole layer,
-# and the one that reads the next token comes second, with 0.14. In the decoder, the two costliest,
-# 0.35 and 0.32, are the two that attend to the start. In larger models, too, heads with a clear
-# habit are the last to go when heads are pruned ([Voita et al.,
-# 2019](https://arxiv.org/abs/1905.09418)), and most can be removed, one at a time, at almost no
-# cost ([Michel et al., 2019](https://arxiv.org/abs/1905.10650)).
+# In the encoder, the head that reads the token before costs most, 0.28, as much as its whole layer, and
+# the one that reads the next token comes second, with 0.14. In the decoder, the two costliest, 0.35 and
+# 0.32, attend to the start, so a head that uses a sink need not be idle. But not every habit is dear:
+# heads 1 and 3 of decoder layer 2, which attend to themselves, cost 0.07 and 0.11. In larger models most
+# heads can be removed, one at a time, at almost no cost ([Michel et al.,
+# 2019](https://arxiv.org/abs/1905.10650)), and those with certain habits are pruned last ([Voita et
+# al., 2019](https://arxiv.org/abs/1905.09418)).
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
@@ -4940,19 +4927,19 @@ def predictions_of_a_hundred():
 
 
 # %% [markdown]
-# It does. After layer 1 the stream still says the old word at 83% of the places; layer 2 turns it
-# around, and agrees with the last layer three times out of four. Layer 3 changes one guess in four
-# and is right only five points more often. The lens shows less than there is, though: an earlier
-# state was not trained to be read, and may hold much that the generator cannot see.
+# Mostly. After layer 1 the stream still says the old word at 83% of the places, and after layer 2 it
+# agrees with the last layer at 77%. Layer 3 changes the rest, and is right only five points more often.
+# The lens shows less than there is, though: an earlier state was not trained to be read, and may hold
+# much that the generator cannot see.
 #
 # <a id="feed-forward-holds"></a>
 # ## What feed-forward networks hold
 #
-# They hold most of a layer's parameters, and so far we have looked past them. Part 4 called them
-# memories, in which a pattern is recognized and something is added ([its table](#break-it)). What
-# does the translator remember? We switch the networks off, by zeros in their second matrix, and
-# have *Ein Xylophonist spielt* translated. Beside it stands how much the loss rises on a hundred
-# captions, for tokens that begin a word and for the pieces that continue one.
+# They hold two thirds of an encoder layer's parameters and almost half of a decoder layer's. Part 4
+# called them memories, in which a pattern is recognized and something is added ([its
+# table](#break-it)). What does the translator remember? We switch the networks off, by zeros in their
+# second matrix, and have *Ein Xylophonist spielt* translated. Beside it stands how much the loss rises
+# on a hundred captions, for tokens that begin a word and for the pieces that continue one.
 
 
 # %% tags=["hide-input"]
@@ -4997,8 +4984,7 @@ def without_their_memories():
 # without that of layer 1 the loss inside words rises by 1.33, twelve times as much as at their
 # beginnings, and the xylophone dissolves into *xxxylylist*. **To spell, this model needs the first
 # feed-forward network of the decoder.** Whether it also keeps the spellings there, zeros cannot
-# say, since all that follows then reads a stream that it has never seen in training. Without all three
-# the model begins to stutter and cannot stop.
+# say, since all that follows then reads a stream that it has never seen in training.
 #
 # <a id="one-word"></a>
 # ## What does one word carry?
@@ -5137,11 +5123,11 @@ def four_more_pairs():
 
 
 # %% [markdown]
-# Each row has two columns in which something happens: B, and the one that the rule names. The
-# English particle follows the German particle in all four pairs. The English verb changes in two of
-# them only, and follows the German verb; but that is a single contrast, *zu* or *an*, with two
-# verbs that mean the same. Nor are the pairs a random sample, because the model must translate both
-# particles, and it often leaves one out: *Ein Mann klettert den Berg hinunter* becomes *A man
+# In each row only one of the three swaps does what B's whole memory does, and it is the one that the
+# rule names. The English particle follows the German particle in all four pairs. The English verb
+# changes in two of them only, and follows the German verb; but that is a single contrast, *zu* or *an*,
+# with two verbs that mean the same. Nor are the pairs a random sample, because the model must translate
+# both particles, and it often leaves one out: *Ein Mann klettert den Berg hinunter* becomes *A man
 # climbs the mountain*, and nobody climbs down. For pairs of your own call `table_of_swap`.
 #
 # <a id="auf"></a>
@@ -5166,9 +5152,9 @@ def other_ends_of_the_sentence():
 # Cut *auf* off, and little happens. The sentence is no longer complete, *rais* falls from 0.28 to
 # 0.23, and the model writes *A little girl raises a red ball* all the same, as it does for *hoch*
 # and *an*, which make other verbs. Above all, the three roads to *pick*, which would be right for
-# *auf*, together have 0.28 with it and 0.30 without. **Whatever *auf* changes at the verb, it does not
-# make it *pick*.** For this sentence the first of our two stories is nearly true, and the more
-# beautiful one is not.
+# *auf*, are together no likelier with it than without. **Whatever *auf* changes at the verb, it does not
+# make it *pick*.** For this sentence the first of our two stories is nearly true: the decoder hardly
+# notices *auf*.
 #
 # Only *heraus* (out of something) shows in the translation. Does it reach the verb? We swap again, with
 # *auf* in A and *heraus* in B:
@@ -5182,13 +5168,13 @@ def auf_or_heraus():
 
 
 # %% [markdown]
-# It does not. With B's vector at *hebt* the model still writes *raises a red ball*, and *pick* rises
-# from 0.10 to no more than 0.12. *Out* comes with the vector of *heraus* alone. One half of our rule
-# holds for *hebt*, too: the English particle reads the German one.
+# We cannot tell, because there is so little to carry: B's whole memory raises *pick* from 0.10 only to
+# 0.13. Its vector at *hebt* brings most of that, 0.12, but nothing follows from 0.03 in one sentence.
+# The other half of our rule does hold for *hebt*: *out* comes with the vector of *heraus*.
 #
-# Why does *sieht* get its particle and *hebt* does not? Let us ask what there was to learn from. We
-# look for particles at the end of a clause, and count a caption under the first of six English
-# verbs that is in its translation.
+# Why does the particle matter so much to *sieht* and so little to *hebt*? Let us ask what there was to
+# learn from. We look for particles at the end of a clause, and sort the captions by the first of six
+# English verbs in the translation.
 
 
 # %% tags=["hide-input"]
@@ -5217,15 +5203,14 @@ def examples_in_training():
 # mislead the model. But *hebt* occurs in 87, and there *raise* leads with 29, before *lift* with 17
 # and *pick* with 14, the twelve included. Whoever knows only the verb does best to write *raise*,
 # and that is what the model does. With *sieht* and *schaut* it has seen *zu* 137 times and *an* 133
-# times. Our guess is that a model of this size needs some dozens of examples before it carries a
-# particle to its verb, and otherwise makes do with the verb's commonest translation. To be sure, one
-# would have to add captions in which something is picked up, and train again.
+# times. Our guess is that twelve examples are too few for a particle to count at the verb. To be sure,
+# one would have to add captions in which something is picked up, and train again.
 #
-# This Part in short: a map shows where the decoder reads, and a patch what it finds there. Most
-# heads can be spared one at a time. Without the first feed-forward network of the decoder the model
+# This Part in short: a map shows where the decoder reads, and a patch what it finds there. No head alone
+# costs more than 0.35 of perplexity. Without the first feed-forward network of the decoder the model
 # cannot spell. An English particle reads the German one; an English verb, in the one contrast that we
 # could test, reads the German verb; and *auf*, of which there were twelve examples, does not make
-# *hebt* a *pick*.
+# *hebt* a *pick*, wherever the encoder may carry it.
 #
 # <a id="try-inside"></a>
 # ## Try it
