@@ -6981,7 +6981,7 @@ def check_a_cache_serves_a_part_of_your_own():
 # | Term | Meaning |
 # | --- | --- |
 # | [activation patching](#one-word) | replacing vectors in one run by those of another, to see what they carry |
-# | [attention sink](#single-heads) | a position where heads put weight that they have no use for |
+# | [attention sink](#single-heads) | a position without much to say that many heads attend to all the same |
 # | [autoregressive](#problem) | writing one token at a time, each based on those before it |
 # | [beam search](#beam-search) | extending several translations, the *hypotheses*, in parallel and keeping the best few |
 # | [bf16](#mixed-precision) | 16-bit numbers with the range of fp32 and a third of its digits |

@@ -305,15 +305,30 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
     return factor * model_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def make_optimizer(model, factor: float, warmup: int, schedule=rate, optimizer=None) -> tuple:
-    """Adam and the schedule of §5.3; call `scheduler.step()` once after each update."""
+ADAM = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}  # the schedule sets the rate
+OPTIMIZERS: dict[str, Callable] = {  # by name: of the model and its weight decay; Part 10 adds more
+    "adam": lambda model, decay: torch.optim.Adam(model.parameters(), weight_decay=decay, **ADAM)
+}
+SCHEDULES: dict[str, Callable] = {  # by name: of step, model_size, factor, warmup and all steps
+    "inverse_sqrt": lambda *curve: rate(*curve[:4])
+}
+
+
+def make_optimizer(
+    model, factor: float, warmup: int, schedule="inverse_sqrt", optimizer="adam", total=None,
+    weight_decay=0.0,
+) -> tuple:  # fmt: skip
+    """Optimizer and schedule by their names; call `scheduler.step()` once after each update."""
+    for name, known in ((schedule, SCHEDULES), (optimizer, OPTIMIZERS)):
+        if name not in known:
+            raise ValueError(f"{name!r} is not among {', '.join(known)}")
     size = model.generator.proj.in_features
-    adam = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
-    optimizer = optimizer or torch.optim.Adam(model.parameters(), **adam)
+    curve = SCHEDULES[schedule]
+    made = OPTIMIZERS[optimizer](model, weight_decay)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda updates: schedule(updates + 1, size, factor, warmup)
+        made, lambda updates: curve(updates + 1, size, factor, warmup, total)
     )
-    return optimizer, scheduler
+    return made, scheduler
 
 
 def train_on(batches, model, loss_compute, optimizer, scheduler) -> list[float]:
