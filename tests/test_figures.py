@@ -198,8 +198,8 @@ def test_players_go_on_by_the_clock_until_they_are_stopped(tab):
         assert play.inner_text() == "Pause"
         begun = box.inner_text()
         assert begun != ended
-        for _ in range(10):  # the model is read meanwhile, which no clock of the page hurries
-            tab.clock.run_for(1400)
+        for _ in range(20):  # the model is read meanwhile, which no clock of the page hurries
+            tab.clock.run_for(750)
             if box.inner_text() not in (ended, begun):
                 break
         else:

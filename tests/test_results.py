@@ -41,7 +41,7 @@ def toy(small_config, tmp_path, monkeypatch):
     }
     for name, value in changes.items():
         monkeypatch.setattr(plan, name, value)
-    for module in ("experiments", "faults", "bench"):
+    for module in ("experiments", "faults", "bench", "learning", "one_sequence"):
         monkeypatch.setattr(results, module, Mock())
     marks = "".join(f"<!-- {mark}results: summary -->\n" for mark in ("", "end of "))
     (tmp_path / "README.md").write_text(marks)

@@ -22,10 +22,9 @@ from torch import Tensor, nn
 sys.path[:0] = [".", "../.."]  # the script lies beside this sheet, or two folders up
 from the_annotated_transformer import (
     PAD,
+    GroupedAttention,
     LabelSmoothing,
-    RotaryGroupedAttention,
     SimpleLossCompute,
-    attention,
     create_dataloaders,
     encode_pairs,
     evaluate_loss,
@@ -227,32 +226,32 @@ with when_answered():
     )
 
 # %% [markdown]
-# ## Task 7. A cache that rotates once and shares (code, hard, 45 minutes, 4 points)
+# ## Task 7. A window that keeps the beginning (code, hard, 45 minutes, 4 points)
 #
-# With the `BeamAttention` of Part 7, a `RotaryGroupedAttention` rotates all cached keys again at
-# every step, and copies every shared head for its queries. Write a cache that does neither. It
-# keeps
+# A model with sliding windows forgets the beginning of its text. Many heads attend to the very first
+# token all the same, whenever they find nothing better, and suffer when it leaves the window ([Xiao et
+# al., 2023](https://arxiv.org/abs/2309.17453)). Write a cache that keeps it: at every step, a query
+# attends to the `window` newest positions, its own included, and to the first one. The cache holds no
+# more than that:
 #
-# - `keys` (rows, groups, length, d_k), each rotated once, when it is new;
-# - `values` (rows, groups, length, d_k).
+# - `keys` (rows, groups, positions, d_k), with at most `window + 1` positions, in their order;
+# - `values` (rows, groups, positions, d_k).
 #
-# Like `BeamAttention`, `forward` takes the states (B, beam, D) of one new position of each
-# hypothesis, and returns the attention's output (B, beam, D). `keep` gets the indices of the rows
-# to keep, in their new order. The first token has position 0. There is no dropout.
+# Like the `BeamAttention` of Part 7, `forward` takes the states (B, beam, D) of one new position of
+# each hypothesis, and returns the attention's output (B, beam, D). `keep` gets the indices of the rows
+# to keep, in their new order. There is no dropout.
 #
-# Query head `h` belongs to group `h // (heads / groups)`. Never copy the shared heads: the hidden
-# test watches the memory of your tensors. A view, such as `expand` makes, is not a copy.
-#
-# Hint: the query heads of a group can be several queries to one head of keys.
+# Hint: no position may be seen twice, as long as the first one is still in the window.
 
 
-# %% deletable=false nbgrader={"cell_type": "code", "checksum": "c0939c7df5b0fd1d338ce8ad5149113d", "grade": false, "grade_id": "rotated_cache", "locked": false, "schema_version": 3, "solution": true, "task": false}
-class RotatedCache(nn.Module):
-    """Stands in for a `RotaryGroupedAttention` when tokens come one by one."""
+# %% deletable=false nbgrader={"cell_type": "code", "checksum": "5b30adf577b3385092517dc76c95fd4a", "grade": false, "grade_id": "window_cache", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class WindowCache(nn.Module):
+    """Stands in for a `GroupedAttention` when tokens come one by one."""
 
-    def __init__(self, attn: RotaryGroupedAttention):
+    def __init__(self, attn: GroupedAttention, window: int):
         super().__init__()
         self.attn = attn
+        self.window = window
         self.keys = None
         self.values = None
 
@@ -265,17 +264,18 @@ class RotatedCache(nn.Module):
         raise NotImplementedError
 
 
-# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "04ca789e112c683478f8ec99dbd66520", "grade": true, "grade_id": "rotated_cache-test", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+# %% deletable=false editable=false nbgrader={"cell_type": "code", "checksum": "c633f7e90f6865736e0815001f154541", "grade": true, "grade_id": "window_cache-test", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 with when_answered():
-    attn = RotaryGroupedAttention(4, 16, dropout=0.0, groups=2)
+    attn = GroupedAttention(4, 16, dropout=0.0, groups=2)
     x = torch.randn(3, 5, 16)
     with torch.no_grad():
-        cache = RotatedCache(attn)
+        cache = WindowCache(attn, window=8)
         steps = torch.cat([cache(x[:, n : n + 1]) for n in range(5)], dim=1)
         plain = attn(x, x, x, subsequent_mask(5))
     assert cache.keys.shape == (3, 2, 5, 4), f"two groups of keys, not {tuple(cache.keys.shape)}"
-    assert torch.allclose(steps[:, 0], plain[:, 0], atol=1e-5), "the first position is wrong"
-    assert torch.allclose(steps, plain, atol=1e-5), "a later position is wrong"
+    assert torch.allclose(steps, plain, atol=1e-5), (
+        "a text shorter than the window must be seen whole"
+    )
 
 # %% [markdown]
 # ## Task 8. What is the network worth? (experiment with a report, medium, 45 minutes, 3 points)
