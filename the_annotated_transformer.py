@@ -2038,19 +2038,11 @@ def train_on(batches, model, loss_compute, optimizer, scheduler) -> list[float]:
 
 
 # %% [markdown]
-# This loop trains the models of Part 4. Those that translate are trained by `run_epoch`, which is the
-# same with more options, and therefore folded. With `mode="eval"` it computes the loss and changes
-# nothing.
-#
-# <details><summary>What are its other options?</summary>
-#
-# If one large batch does not fit into memory, `accum_iter` smaller ones can share an update, since
-# PyTorch adds up gradients until `zero_grad` clears them (**gradient accumulation**). Each loss is
-# divided by the tokens of the whole update, because otherwise a token of a short batch would weigh
-# more than one of a long batch. `clip` limits the norm of a gradient, `autocast` lets the forward
-# pass compute in 16 bits, and a `TrainState` keeps count.
-#
-# </details>
+# This loop trains the models of Part 4. Those that translate are trained by `run_epoch`, folded, which
+# is the same with more options. If a large batch does not fit into memory, `accum_iter` smaller ones
+# share an update (**gradient accumulation**), each loss divided by the tokens of them all, so that every
+# token counts the same. `clip` limits the norm of a gradient, and `autocast` lets the forward pass compute
+# in 16 bits. With `mode="eval"` it computes the loss and changes nothing.
 
 
 # %% tags=["hide-input"]
