@@ -756,7 +756,7 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()  # none on a GPU
+        self.attn = None if weights is None else weights.detach()
         return self.join(heads)
 
 
@@ -766,7 +766,7 @@ class MultiHeadedAttention(nn.Module):
 
 # %% tags=["hide-input"]
 def attend_where_it_runs(self: MultiHeadedAttention, q, k, v, mask) -> tuple[Tensor, Tensor | None]:
-    """The same; training on a GPU uses PyTorch's function, which is faster but returns no weights."""
+    """The same, but to train on a GPU, PyTorch's function, which returns no weights."""
     if q.is_cuda and torch.is_grad_enabled():
         rate = self.dropout.p if self.training else 0.0
         mask = None if mask is None else is_open(mask)
@@ -1362,7 +1362,7 @@ class DecoderLayer(nn.Module):
 # In both norm orders the two layers equal PyTorch's, as the tests show. A stack is a loop over $N$ of
 # them, the same for encoder and decoder. In pre-norm nothing has normalized the stream itself on its
 # way, which is why one last norm follows the loop. (Without it the memory would reach cross-attention
-# as it is, since the norm there acts on the target alone.) Post-norm ends in a norm anyway.
+# unnormalized, since the norm there acts on the target alone.) Post-norm ends in a norm anyway.
 
 
 # %% tags=["bare"]
@@ -1595,10 +1595,9 @@ def parameters_beside_table_3():
 
 # **You can now** build the paper's Transformer from its parts, say what each receives and returns,
 # and count its parameters. You have seen what goes wrong without positions (no order), without
-# residual connections (no gradient, one word) and without norms (a stream that explodes). The
-# feed-forward network is missed only in training, and not on every task: [in
-# Part 4](#parts-and-tasks) a table of answers is hardly learnt without it, but our small translator
-# does as well.
+# residual connections (no gradient, one word) and without norms (a stream that explodes). What the
+# feed-forward network is for depends on the task: [in Part 4](#parts-and-tasks) a table of answers is
+# learnt far faster with it, whereas our small translator does as well without.
 #
 # <a id="try-model"></a>
 # ## Try it
@@ -1856,7 +1855,7 @@ class LabelSmoothing(nn.Module):
 
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
         right = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-        # The sums below hold the right word, too, with one share: here it gets the rest of its 1 - ε.
+        # The sums below include the right word, with one share; here it gets the rest.
         loss = -(1 - self.smoothing - self.share) * right - self.entropy
         if self.share > 0:  # with a share of 0, 0 · log 0 would be NaN
             below_pad = log_probs[..., : self.padding_idx].sum(-1)
@@ -1924,8 +1923,8 @@ def steps_of_adam():
 # parameter as far as anything else.
 #
 # All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$
-# of their squares. Both start at zero, so that after $n$ steps they hold only a share $1-\beta^n$ of
-# what they should average, by which they are divided:
+# of their squares. Both start at zero, so that at first they are too small, by
+# the factor $1-\beta^\mathit{step}$ on average; the last formula divides by it:
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
 # <!-- code: none -->
@@ -2454,7 +2453,7 @@ def without_the_causal_mask():
 
 
 # %% [markdown]
-# Its loss is close to zero, like the 0.03 of the whole model, but it copies nothing. In training it has
+# Its loss is low, 0.07 beside the 0.03 of the whole model, but it copies nothing. In training it has
 # learnt to read each answer one place further on. When it writes, nothing stands there yet. **A loss
 # alone can lie.**
 #
@@ -2639,7 +2638,8 @@ def a_sequence_and_its_answers():
 #
 # The networks that translated in 2017 were mostly *recurrent*: they could not begin with the second word
 # before they were done with the first. Others used [convolutions](https://arxiv.org/abs/1705.03122).
-# The Transformer was, as far as its authors knew, the first with self-attention alone. (§1, §2)
+# The Transformer was, as far as its authors knew, the first translator to use
+# self-attention instead of both. (§1, §2)
 #
 # Take an encoder layer of [Part 2](#layers), give it the causal mask, and put something older where
 # its self-attention was. A *gated recurrent unit* (GRU) reads from left to right and carries a state
