@@ -128,7 +128,7 @@ if IN_NOTEBOOK:
 # At **inference**, when a new sentence is translated, the words must be found one after the other,
 # since the question for each contains all answers before it: the model is **autoregressive**. In
 # training the true target is known, and a Transformer answers the questions for all its words [at
-# once](#teacher-forcing), which the [networks before it](#why-self-attention) could not. (§1)
+# once](#teacher-forcing), which the [recurrent networks](#why-self-attention) before it could not. (§1)
 #
 # <a id="notation"></a>
 # ## Notation
