@@ -568,9 +568,7 @@ def is_open(mask: Tensor) -> Tensor:
     """A mask as booleans; ValueError for one that is meant to be added to the scores."""
     strange = mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any()
     if strange or (mask.is_floating_point() and not mask.any()):  # 0 alone closes nothing there
-        raise ValueError(
-            "a mask holds 1 where a query may look, else 0; for one of 0 and −∞ pass mask == 0"
-        )
+        raise ValueError("a mask is 1 where a query may look, else 0; of 0 and −∞ pass mask == 0")
     return mask.bool()
 
 
@@ -746,6 +744,10 @@ class MultiHeadedAttention(nn.Module):
 
     def attend(self, q, k, v, mask) -> tuple[Tensor, Tensor]:
         """Attention in every head: q (B, H, T, d_k), k and v (B, H, S, d_k)."""
+        if q.is_cuda and torch.is_grad_enabled():  # its function is faster
+            rate = self.dropout.p if self.training else 0.0
+            mask = None if mask is None else is_open(mask)
+            return F.scaled_dot_product_attention(q, k, v, mask, rate), None
         return attention(q, k, v, mask, self.dropout)
 
     def join(self, heads: Tensor) -> Tensor:
@@ -756,25 +758,8 @@ class MultiHeadedAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for every head
         heads, weights = self.attend(*self.project(query, key, value), mask)
-        self.attn = None if weights is None else weights.detach()
+        self.attn = None if weights is None else weights.detach()  # PyTorch's function returns none
         return self.join(heads)
-
-
-# %% [markdown]
-# Folded: for training on a GPU, where PyTorch's own function is faster, `attend` is exchanged.
-
-
-# %% tags=["hide-input"]
-def attend_where_it_runs(self: MultiHeadedAttention, q, k, v, mask) -> tuple[Tensor, Tensor | None]:
-    """The same, but to train on a GPU, PyTorch's function, which returns no weights."""
-    if q.is_cuda and torch.is_grad_enabled():
-        rate = self.dropout.p if self.training else 0.0
-        mask = None if mask is None else is_open(mask)
-        return F.scaled_dot_product_attention(q, k, v, mask, rate), None
-    return attention(q, k, v, mask, self.dropout)
-
-
-MultiHeadedAttention.attend = attend_where_it_runs
 
 
 # %% [markdown]
@@ -1974,11 +1959,9 @@ def adam_with_the_rate_of_the_paper():
 
 # %% tags=["hide-input", "bare"]
 ADAM = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}  # the schedule sets the rate
-OPTIMIZERS: dict[str, Callable] = {  # by name: of the model and its weight decay; Part 10 adds more
-    "adam": lambda model, decay: torch.optim.Adam(model.parameters(), weight_decay=decay, **ADAM)
-}
-# Also by name: of step, model_size, factor, warmup and all steps.
-SCHEDULES: dict[str, Callable] = {"inverse_sqrt": lambda *curve: rate(*curve[:4])}
+# By name: optimizers, of model and weight decay; schedules, of step, model_size, factor, warmup, all
+OPTIMIZERS = {"adam": lambda net, wd: torch.optim.Adam(net.parameters(), weight_decay=wd, **ADAM)}
+SCHEDULES = {"inverse_sqrt": lambda *curve: rate(*curve[:4])}
 
 
 def make_optimizer(
