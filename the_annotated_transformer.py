@@ -5230,9 +5230,9 @@ def examples_in_training():
 # <a id="today"></a>
 # # Part 10. From here to today
 #
-# (§7) The authors planned to go beyond text, to restrict attention to a neighbourhood so that
-# images, audio and video become affordable, and to make generation less sequential. Some of this
-# has happened, but the Transformer became famous for something else: its decoder, alone and large.
+# (§7) The paper's authors planned to go beyond text, to restrict attention to a neighbourhood so that
+# images, audio and video become affordable, and to make generation less sequential. Some of this has
+# happened, but the Transformer became famous for something else: its decoder, alone and large.
 #
 # <a id="language-model"></a>
 # ## A language model
@@ -5270,7 +5270,7 @@ def make_language_model(vocab, *sizes, **arguments) -> LanguageModel:
 
 # %% [markdown]
 # It really is a decoder: set the cross-attention of an encoder–decoder to zero (ours, which norms before
-# its sub-layers), and a language model with the same weights computes the same.
+# its sub-layers), and a language model with the same weights gives the same output.
 
 
 # %% tags=["hide-input"]
@@ -5316,14 +5316,16 @@ def train_a_language_model():
 # ## Sampling
 #
 # Decoded greedily, this model would write the same caption every time. It has to *draw* each token from
-# its distribution instead, and then a small probability becomes a nuisance once it is shared by many:
+# its distribution instead, and then tokens that are each improbable become a nuisance, because there are
+# thousands of them. Here is a distribution of the finished translator's, whose tail is like any language
+# model's:
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
 # <a id="figure-next-token"></a>
-# **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
-# for *Ein kleines Mädchen hebt einen roten Ball auf*. At a temperature of 2 the tail has almost
-# nine tenths.
+# **Figure.** The [finished translator's](#model-to-take-away) next token
+# after *A little girl*, for *Ein kleines Mädchen hebt einen roten Ball auf*, at three temperatures. At a
+# temperature of 2 the tail has almost nine tenths.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
@@ -5377,9 +5379,9 @@ def captions_that_nobody_wrote():
 # ## Speculative decoding
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
-# would have known it, whereas our model spends a whole pass on it. A large language model even spends
-# that pass on waiting, because to write one token it reads all its weights from memory, and to judge
-# ten tokens it reads them once as well. *Speculative decoding* ([Leviathan et al.,
+# would have known it, whereas our model spends a whole pass on it. In a large language model most of a
+# pass is waiting: to write one token it reads all its weights from memory, and to judge ten tokens it
+# reads them once as well. *Speculative decoding* ([Leviathan et al.,
 # 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap model propose several tokens, and the
 # large one judges all of them in a single pass.
 #
@@ -5415,7 +5417,8 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 
 # %% [markdown]
 # What comes out is distributed as if the large model had drawn every token itself, however bad the draft
-# is. Three letters, a model and a draft with random habits, and 3,000 texts of two letters:
+# is. Let us test it with three letters, a model and a draft with random habits, and 3,000 texts of two
+# letters:
 
 
 # %% tags=["hide-input"]
@@ -5497,10 +5500,10 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# With nothing proposed this is ordinary sampling, one token for each pass. A longer proposal needs no
-# further pass (the table counts passes, not seconds), but counts of pairs have a poor memory: they know
-# one word, and a proposal survives only as long as one word is enough. A better draft is a small
-# Transformer with the same vocabulary, which reads the whole text.
+# With no proposals this is ordinary sampling, one token for each pass. A longer proposal needs no further
+# pass (the table counts passes, not seconds), but counts of pairs have a poor memory: they know one word,
+# and a proposal survives only as long as one word is enough. A better draft is a small Transformer with
+# the same vocabulary, which reads the whole text.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5514,14 +5517,14 @@ def tokens_of_a_pass():
 # of twelve.
 #
 # **Scale.** The loss falls along a power law in parameters, text and compute, so the gain of a larger
-# model can be predicted, and [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) advised to spend
-# most of it on size: [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300
-# billion tokens. But a model whose learning rate is still high when it is measured looks worse than it is.
-# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) let the rate fall by the end of every
-# training, long or short, and found that text should grow as fast as size, to some twenty tokens for each
-# parameter; their *Chinchilla*, a quarter as large as its rival *Gopher* and trained with as much compute
-# on four times the text, was better. Today's models are trained on far more, because a small model is
-# cheaper to serve.
+# model can be predicted, and [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) advised spending
+# most of the compute on size: [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and
+# read 300 billion tokens. But a model whose learning rate is still high when it is measured looks worse
+# than it is. [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) let the rate fall by the end of
+# every training, long or short, and found that text should grow as fast as size, to some twenty tokens for
+# each parameter; their *Chinchilla*, a quarter as large as its rival *Gopher* and trained with as much
+# compute on four times the text, was better. Today's models are trained on far more, because a small model
+# is cheaper to serve.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
 # and it writes the translation. The text states the task, and no weight changes.
@@ -5535,7 +5538,7 @@ def tokens_of_a_pass():
 #
 # Ask a model of the web *What is the capital of France?*, and it may go on with *What is the capital of
 # Spain?*, because on the web a question often stands in a list of questions. It knows the answer. It has
-# only never been told that an answer is what we want, and that takes two more trainings.
+# simply never been told that an answer is what we want, and that takes two more rounds of training.
 #
 # *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, and the
 # loss is taken on the answer alone. (A [translator without an encoder](#one-sequence) is trained in just
@@ -5543,16 +5546,17 @@ def tokens_of_a_pass():
 # better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings
 # and let the language model learn, by reinforcement, to please it. [Rafailov et al.
 # (2023)](https://arxiv.org/abs/2305.18290) train on the rankings directly. If people prefer one answer
-# with a probability of $\sigma$ of the difference in reward (the model of Bradley and Terry), and the best
-# policy must stay near the model $\pi_0$ that it began as, then its reward is, up to a constant, $\beta
-# \log(\pi / \pi_0)$, and the likelihood of the rankings needs no other. In their *direct preference
-# optimization* (DPO) the preferred text $y_w$ therefore gains more probability than the other, $y_l$:
+# with the probability $\sigma(d)$ for a difference $d$ in reward, where $\sigma$ is the logistic function
+# (the model of Bradley and Terry), and the best policy must stay near the model $\pi_0$ that it began as,
+# then its reward is, up to a constant, $\beta \log(\pi / \pi_0)$, and the likelihood of the rankings needs
+# no other. In their *direct preference optimization* (DPO) the preferred text $y_w$ therefore gains more
+# probability than the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# The smaller $\beta$, the further the model may move away from what it was. We prefer dogs. From 1,500 of
-# its own captions the model gets pairs, one with a dog and one without, and nobody tells it why the
-# first is better.
+# The smaller $\beta$ is, the further the model may move away from what it was. We prefer dogs. From 1,500
+# of its own captions the model gets pairs, one with a dog and one without, and nobody tells it why the
+# first is better. Captions with a dog are rare, so each serves in many pairs.
 
 
 # %% tags=["hide-input"]
@@ -5669,10 +5673,11 @@ def captions_before_and_after():
 
 # %% [markdown]
 # The captions are clumsy before and after, because the model is small and has read its corpus only twice.
-# The table above has the account: what was asked for, and what it cost. The *KL divergence*, here the mean
+# The first table is the bill: what was asked for, and what it cost. The *KL divergence*, here the mean
 # log-ratio of 300 of the new model's captions, estimates how far it has moved; the perplexity is that of
 # captions by people. Nobody asked for worse English. But nothing in the loss asks for good English either,
-# except that the model should stay near the one before, and that is why such trainings watch the distance.
+# except that the model should stay near the one before, and that is why such training watches the
+# distance.
 #
 # Since then a third kind of training has joined these two. Where an answer can be checked, as in
 # mathematics or a program with tests, the check takes the place of people's taste, and models learn by
@@ -5701,6 +5706,7 @@ def captions_before_and_after():
 # | rotary positions | 19.8 | 1 | 1.05 M |
 # | ALiBi | 19.7 | 1 | 1.05 M |
 # | grouped keys, two heads each | 27.2 | 1 | 1.05 M |
+# | one head of keys | 27.3 | 1 | 1.05 M |
 # | windows in two layers of four | 23.9 | 1 | 1.05 M |
 # | latent keys and values | 28.4 | 1 | 1.05 M |
 # | mixture of experts, 2 of 8 | 28.1 | 1 | 1.06 M of 2.64 M |
@@ -5715,11 +5721,11 @@ def captions_before_and_after():
 # <!-- end of results: bench -->
 #
 # What you see are four layers of width 128 that read the English captions of Multi30k, cut into 2,000
-# subwords and laid one behind the other in streams of 256. One matrix serves embedding and generator.
-# All rows make three passes with the same number of updates, and for each seed they see the same
-# batches. Where attention loses parameters, a wider feed-forward network makes up for them, as in [Llama
-# 2](https://arxiv.org/abs/2307.09288); of a mixture, those count that act on a token. Perplexity is per
-# token of the validation split, with the start and the end of each caption. The last row has what a
+# subwords and laid one behind the other in streams of 256. One matrix serves embedding and generator. All
+# rows make three passes with the same number of updates, and for each seed they see the same batches.
+# Where attention loses parameters, a wider feed-forward network makes up for them, as in [Llama
+# 2](https://arxiv.org/abs/2307.09288); of a mixture we count only those that act on a token. Perplexity is
+# per token of the validation split, with the start and the end of each caption. The last row has what a
 # model of today would have, all together.
 #
 # **What the bench says.** It has one seed and three epochs, about 750 updates, and differences of some
@@ -5732,16 +5738,16 @@ def captions_before_and_after():
 #
 # **What it cannot say.** The learning rate was chosen for the first row, so a change that would rather
 # have another one looks worse than it is. Whoever has a smaller cache and the perplexity of the first row
-# has won. And a training of minutes is too short to fall over, which is what several changes prevent. The
-# paragraphs below tell why large models have them.
+# has won. And a run of a few minutes is too short to diverge, which is what several changes prevent. The
+# sections below tell why large models have them: first the norm and the feed-forward network, then
+# attention and its cache, then experts, optimizers and schedules.
 #
 # <a id="exchange"></a>
-# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` once
-# for each place, so that every layer gets a fresh part. Under a name in `PARTS` settings and files can
-# use it, too, and `make_optimizer` knows optimizers and schedules by name.
-
-
-# %% [markdown]
+# Most changes are parts that take the place of ours. `exchange(model, "norm", make)`
+# calls `make` once for each place, so that every layer gets a fresh part. Once a part has a name in
+# `PARTS`, settings and files can use it as well, and `make_optimizer` knows optimizers and schedules by
+# name.
+#
 # ### RMSNorm
 #
 # Layer normalization begins by making the mean of a vector zero. How much does it take away? This is the
@@ -5766,7 +5772,9 @@ def share_of_the_mean():
 # %% [markdown]
 # Hardly anything. RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves out the
 # mean and the shift and divides by the root mean square; its authors found it about as good, and faster.
-# On the bench it is as good.
+# On the bench it is as good. Biases have mostly gone as well, since
+# [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in a model of
+# ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5845,16 +5853,6 @@ class SwiGLU(nn.Module):
 PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
     SwiGLU(config.d_model, config.d_ff, config.dropout)
 )
-
-
-# %% tags=["hide-input"]
-@example
-def check_half_of_every_gate_is_glu_of_torch():
-    ours = draw_weights(SwiGLU(8, 12, dropout=0.0))
-    x = torch.randn(2, 5, 8)
-    gate = ours.gate(x)
-    both = torch.cat([gate * ours.widen(x), gate], dim=-1)  # z · σ(z) is Swish
-    assert_close(ours(x), ours.narrow(F.glu(both)))
 
 
 # %% [markdown]
@@ -5981,9 +5979,6 @@ def largest_weights_when_matrices_grow():
 # in [Qwen 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the
 # matrices instead, whenever a score grows too large.
 #
-# Biases have mostly gone, too. [PaLM](https://arxiv.org/abs/2204.02311) found large trainings steadier
-# without them. In a model of ours `bias=False` in the settings is enough.
-#
 # ### Grouped keys and values
 #
 # The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
@@ -6089,20 +6084,7 @@ def how_far_back_a_window_of_four_sees():
 # full layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024
 # tokens. On the bench two layers of four see 32 subwords, and learn better for it, since captions have
 # little to do with those before them.
-
-
-# %% tags=["hide-input"]
-@example
-def check_a_window_is_a_banded_mask():
-    attn = draw_weights(WindowAttention(4, 16, dropout=0.0, window=3))
-    plain = MultiHeadedAttention(4, 16, dropout=0.0)
-    plain.load_state_dict(attn.state_dict())
-    x = torch.randn(2, 9, 16)
-    band = subsequent_mask(9).triu(-2)  # the diagonal and two places before it
-    assert_close(attn(x, x, x, subsequent_mask(9)), plain(x, x, x, band))
-
-
-# %% [markdown]
+#
 # <a id="latent"></a>
 # ### Latent keys and values
 #
@@ -6115,9 +6097,9 @@ def check_a_window_is_a_banded_mask():
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
 #
-# so the query is multiplied by $W^\top$ once and then compared with the latents themselves. With the
-# values it is the same: the latents are averaged first, and the average alone is multiplied by their
-# matrix. The two branches of `attend` are the two sides of this equation.
+# so we transform the query once and compare it with the latents themselves, and the values need no more:
+# the weighted sum of the latents is turned into values afterwards. The two branches of `attend` are the
+# two sides of this equation.
 
 
 # %%
@@ -6162,8 +6144,8 @@ def check_queries_at_latents_equal_expanded_keys():
 
 
 # %% [markdown]
-# On the bench latents cost a point or two. Ours are narrow, a quarter as wide as the keys alone. With
-# rotations MLA does not go well: a rotated key depends on its place, so no fixed matrix can carry a query
+# On the bench latents cost a point or two. Ours are narrow, a quarter as wide as the keys alone. MLA does
+# not combine well with rotations: a rotated key depends on its place, so no fixed matrix can carry a query
 # past it. DeepSeek therefore adds a few features that are rotated and cached as they are, the same for all
 # heads. Our row keeps its sinusoids and needs none.
 #
@@ -6310,20 +6292,7 @@ def loads_of_eight_experts():
 # the bench two of eight experts are chosen, each half as wide as the network of the other rows. With two
 # and a half times the parameters they do a little worse, perhaps because each expert sees only a quarter
 # of so few tokens.
-
-
-# %% tags=["hide-input"]
-@example
-def check_a_mixture_that_takes_all_is_their_weighted_sum():
-    mixture = draw_weights(MixtureOfExperts(8, 12, dropout=0.0, experts=3, active=3)).eval()
-    x = torch.randn(2, 5, 8)
-    shares = mixture.router(x).sigmoid()
-    shares = shares / shares.sum(-1, keepdim=True)  # (2, 5, 3)
-    outputs = torch.stack([expert(x) for expert in mixture.experts], dim=-1)  # (2, 5, 8, 3)
-    assert_close(mixture(x), (outputs * shares.unsqueeze(2)).sum(-1))
-
-
-# %% [markdown]
+#
 # <a id="adamw"></a>
 # ### AdamW
 #
@@ -6366,7 +6335,7 @@ def what_two_decays_leave():
 # Adam divides the decay by the size of the gradients, as it divides everything that it is given. Where
 # they are large, the weights hardly fade, and where they are small, little is left. **AdamW** ([Loshchilov
 # and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, all alike. For years
-# nearly every large model was trained by it. Without decay, the default of our [settings](#settings), it
+# nearly every large model was trained with it. Without decay, the default of our [settings](#settings), it
 # is Adam.
 #
 # <a id="muon"></a>
@@ -6409,11 +6378,11 @@ def directions_of_a_gradient():
 
 
 # %% [markdown]
-# A few directions have nearly all of it, and a step along this gradient does little for the others.
-# **Muon** ([Jordan et al., 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally
-# strong. From a running mean of the gradients it takes the singular vectors and replaces the values by
-# numbers near one. That needs no decomposition, since an odd polynomial of a matrix acts on its singular
-# values alone, and five rounds of
+# A few directions hold nearly all of the gradient, and a step along it does little for the others,
+# although a rare word may need just one of those. **Muon** ([Jordan et al.,
+# 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. From a running mean
+# of the gradients it takes the singular vectors and replaces the values by numbers near one. That needs no
+# decomposition, since an odd polynomial of a matrix acts on its singular values alone, and five rounds of
 #
 # $$x \leftarrow 3.4445\,x - 4.7750\,x^3 + 2.0315\,x^5$$
 # <!-- code: orthogonalize -->
@@ -6472,15 +6441,15 @@ def check_muon_moves_like_torch():
 
 
 # %% [markdown]
-# Embeddings, generator, norms and biases stay with Adam, as they do in the models below.
+# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below.
 # (`torch.optim.Muon` takes matrices alone.) A factor makes the steps as large as Adam's, so that rate and
 # schedule can stay; it comes from [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half
 # the computation for the same loss.
 #
 # ### Schedules
 #
-# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but whoever
-# follows them must know the last update before the first. **Warm-up, stable, decay**
+# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but for both the
+# number of updates must be known in advance. **Warm-up, stable, decay**
 # ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes and falls only
 # at the end: any point of the plateau can be continued, or brought to an end.
 
@@ -6504,22 +6473,7 @@ SCHEDULES["linear"] = linear_rate
 SCHEDULES["stable_decay"] = stable_decay_rate
 
 
-# %% tags=["hide-input"]
-@example
-def schedules_by_name_figure():
-    rows = []
-    for name, schedule in SCHEDULES.items():
-        for step in range(1, 1002, 20):
-            rows.append((step, schedule(step, 128, 1.0, 150, 1000), name))
-    text = "Three learning rates that rise alike: one falls slowly, one in a line, one at the end."
-    return line_chart(rows, ["step", "learning rate", "schedule"], text)
-
-
 # %% [markdown]
-# <a id="figure-schedules-by-name"></a>
-# **Figure.** Schedules for 1,000 updates of a model of width 128, by the names under which
-# `make_optimizer` and the [settings](#settings) know them.
-#
 # On the bench the plateau is a little worse than the line of the first row, and the authors of [Kimi
 # K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine better.
 #
@@ -6551,10 +6505,6 @@ def check_a_cache_agrees_with_every_attention():
 
 # %% [markdown]
 # With RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, this is the last row of the table.
-#
-# One change has no row. The paper's 37,000 subwords are made of characters; today there are often more
-# than 100,000, made of *bytes*, to which no text is unknown (since [GPT-2,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
 #
 # <a id="further"></a>
 # <a id="flash"></a>
@@ -6606,7 +6556,7 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
 
 @example
 def check_attention_in_blocks_equals_attention():
-    query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a rest of 44
+    query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a remainder of 44
     whole, _ = attention(10 * query, key, value)
     assert_close(attention_in_blocks(10 * query, key, value), whole)
 
@@ -6708,8 +6658,8 @@ def beyond_the_training():
 # everywhere, because all distances have shrunk to sizes that the weights do not know; its authors train on
 # with the new angles, and without that it is no remedy. The larger base costs little at the beginning and
 # is the best of the three beyond it, although it gives way as well. (One seed and 48 pieces of text: trust
-# the order of large differences only.) Many models with a long context are trained further on long texts,
-# for a small part of their training, while others rely on YaRN for a last stretch:
+# the order of large differences only.) Many models with a long context continue training with the new
+# angles, briefly, on texts of that length, while others rely on YaRN for a last stretch:
 # [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained to 64K tokens and is used to
 # 128K.
 #
@@ -6748,9 +6698,8 @@ PARTS["positions"]["learnt"] = lambda config: LearntPositions(
 #
 # What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
 # is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return the third layer of the target reads the source as the third layer has it, and the
-# fourth as the fourth has it, whereas every layer of a decoder reads the same states, those of the
-# encoder's last layer.
+# positions. In return each layer of the target reads the source at its own depth, the third layer from the
+# third, whereas every layer of a decoder reads the same states, those of the encoder's last layer.
 
 
 # %%
@@ -6837,10 +6786,14 @@ def check_a_source_is_a_prompt():
 # all tokens. A link in a cell leads to its source; the other cells come from what the model's name links
 # to. A dash: not stated, or no source found.
 #
-# All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries
-# and keys, at least in some layers. They attend in eleven ways, each of which allows a smaller
-# [cache](#cached-decoding) for contexts of mostly a hundred thousand tokens or more: heads share
-# keys, a short vector replaces them, or most layers forget what is far away.
+# All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
+# keys, at least in some layers. They attend in eleven ways, each of which allows a smaller
+# [cache](#cached-decoding) for contexts of mostly a hundred thousand tokens or more: heads share keys, a
+# short vector replaces them, or most layers forget what is far away.
+#
+# One change has no column. The paper's 37,000 subwords are made of characters; today there are often more
+# than 100,000, made of *bytes*, to which no text is unknown (since [GPT-2,
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
 #
 # <a id="own-part"></a>
 # ## A part of your own

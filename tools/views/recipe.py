@@ -163,10 +163,10 @@ def heads() -> str:
 
 
 BESIDE_AN_ENCODER = """\
-How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and three
-of our translator, whose decoder layers are larger by their cross-attention. Both train for the eight
-epochs of a [trial](#choices), a quarter of the recipe, on the same pairs in the same batches, with
-the same learning rates:
+How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and
+three of our translator, whose decoder layers are larger by their cross-attention. Both train for
+the eight epochs of a [trial](#choices), a quarter of the recipe, on the same pairs in the same
+batches, with the same learning rates:
 """
 
 
