@@ -5985,7 +5985,8 @@ def largest_weights_when_matrices_grow():
 @example
 def gigabytes_of_cache():
     numbers = 128_000 * 80 * 128 * 2  # tokens, layers, width, keys and values
-    return {f"heads of keys: {heads}": round(numbers * heads * 2 / 1e9) for heads in (64, 8, 1)}
+    rows = [(heads, round(numbers * heads * 2 / 1e9)) for heads in (64, 8, 1)]
+    return table(rows, ["heads of keys", "gigabytes"])
 
 
 # %% [markdown]
@@ -6051,7 +6052,7 @@ class WindowAttention(MultiHeadedAttention):
 # %% tags=["hide-input"]
 @example
 def how_far_back_a_window_of_four_sees():
-    reach = {}
+    rows = []
     for N in (1, 2, 3, 4):
         attn = WindowAttention(4, 16, dropout=0.0, window=4)
         layer = EncoderLayer(16, attn, PositionwiseFeedForward(16, 32, 0.0), dropout=0.0)
@@ -6059,8 +6060,8 @@ def how_far_back_a_window_of_four_sees():
         states = start_weights(Encoder(layer, N))(x, subsequent_mask(32))
         states[0, -1].sum().backward()
         acts = x.grad[0].abs().sum(-1) > 0  # (32,)
-        reach[f"layers: {N}"] = 31 - acts.nonzero().min().item()
-    return reach
+        rows.append((N, 31 - acts.nonzero().min().item()))
+    return table(rows, ["layers", "positions back"])
 
 
 # %% [markdown]
