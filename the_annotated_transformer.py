@@ -5508,7 +5508,7 @@ def tokens_of_a_pass():
 #
 # To the architecture, very little:
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
-# (2018) has learnt positions and another activation. New was how such a model came to its tasks.
+# (2018) has learnt positions and another activation. What was new is how such a model comes to its tasks.
 #
 # **Pre-training.** A language model needs no labels, so any text will do. GPT read thousands of books,
 # was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine
@@ -5734,8 +5734,8 @@ def captions_before_and_after():
 # point or so worse. And all together gain little over rotary positions alone.
 #
 # **What it cannot say.** The learning rate was chosen for the first row, so a change that would rather
-# have another one looks worse than it is. Whoever has a smaller cache and the perplexity of the first row
-# has won. And a run of a few minutes is too short to diverge, which is what several changes prevent. The
+# have another one looks worse than it is. A row with a smaller cache has succeeded if it is no worse than
+# the first. And a run of a few minutes is too short to diverge, which is what several changes prevent. The
 # sections below tell why large models have them: the norm and the feed-forward network, attention and its
 # cache, experts, optimizers, schedules.
 #
@@ -6558,7 +6558,7 @@ def check_attention_in_blocks_equals_attention():
 #
 # At place $m$ a [rotation](#rotary) has turned pair $i$ of the features by $m \cdot 10000^{-2i/d_k}$, the
 # first pairs often, the last ones by a fraction of a turn. Beyond the training there are distances, and
-# between slow pairs angles, at which no query has ever met a key. Two ideas for a remedy:
+# between slow pairs angles, at which no query has ever met a key. Two remedies have been proposed:
 #
 # - **Position interpolation** ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles
 #   by the factor $s$ by which the text is longer, as if the places stood closer together.
@@ -6835,9 +6835,8 @@ def check_a_cache_serves_a_part_of_your_own():
 # [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the layers
 # of Kimi K3 attend to what earlier ones wrote.
 #
-# You have built all of it, with its masks, its loss and its cache, and you have seen most of the parts
-# fail when something was missing. The next model will change some of them again. You will know where to
-# look.
+# You have built all of it, with its masks, its loss and its cache, and you have seen what goes wrong when
+# a part is missing. When the next model changes one of them, you will know where to look.
 #
 # <a id="try-today"></a>
 # ## Try it
