@@ -5210,19 +5210,18 @@ def examples_in_training():
 # <a id="today"></a>
 # # Part 10. From here to today
 #
-# (§7) The authors planned to go beyond text, to restrict attention to a neighbourhood so that
-# images, audio and video become affordable, and to make generation less sequential. Some of this
-# has happened, but the Transformer became famous for something else: its decoder, alone and large.
+# (§7) The paper's authors planned to go beyond text, to restrict attention to a neighbourhood so that
+# images, audio and video become affordable, and to make generation less sequential. Some of this has
+# happened, but the Transformer became famous for something else: its decoder, alone and large.
 #
 # <a id="language-model"></a>
 # ## A language model
 #
-# *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, then *through*,
-# and then perhaps *the grass* or *the snow*, because you know how people write. A **language model** does
-# just that. It predicts each token from those before it, and as there is no source, it needs no
-# cross-attention. What remains of a decoder layer is exactly our `EncoderLayer`, so we get a GPT out of
-# the code as it stands: an encoder stack, a causal mask, and a generator on top. Such a model is called
-# **decoder-only**.
+# *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, because you know
+# how people write. A **language model** does just that. It predicts each token from those before it, and
+# as there is no source, it needs no cross-attention. What remains of a decoder layer is exactly our
+# `EncoderLayer`, so we get a GPT out of the code as it stands: an encoder stack, a causal mask, and a
+# generator on top. Such a model is called **decoder-only**.
 
 
 # %%
@@ -5249,8 +5248,8 @@ def make_language_model(vocab, *sizes, **arguments) -> LanguageModel:
 
 
 # %% [markdown]
-# It really is a decoder: set the cross-attention of an encoder–decoder to zero, and a language model
-# with the same weights computes the same.
+# It really is a decoder: set the cross-attention of an encoder–decoder to zero (ours, which norms before
+# its sub-layers), and a language model with the same weights gives the same output.
 
 
 # %% tags=["hide-input"]
@@ -5289,14 +5288,15 @@ def train_a_language_model():
 
 
 # %% [markdown]
-# On Multi30k its perplexity is about three times the demonstration's. That is the price of not being
-# told, by a German sentence, what the picture shows.
+# The demonstration was told by a German sentence what the picture shows. This model has to guess that as
+# well, and pays with perplexity.
 #
 # <a id="sampling"></a>
 # ## Sampling
 #
 # Decoded greedily, this model would write the same caption every time. It has to *draw* each token from
-# its distribution instead, and then a small probability becomes a nuisance once it is shared by many:
+# its distribution instead, and then tokens that are each improbable become a nuisance, because there are
+# thousands of them. The finished translator's distributions have such a tail as well:
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
@@ -5357,16 +5357,16 @@ def captions_that_nobody_wrote():
 # ## Speculative decoding
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
-# would have known it, whereas our model spends a whole pass on it. A large language model even spends
-# that pass on waiting, because to write one token it reads all its weights from memory, and to judge
-# ten tokens it reads them once as well. *Speculative decoding* ([Leviathan et al.,
+# would have known it, whereas our model spends a whole pass on it. In a large language model most of a
+# pass is waiting: to write one token it reads all its weights from memory, and to judge ten tokens it
+# reads them once as well. *Speculative decoding* ([Leviathan et al.,
 # 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap model propose several tokens, and the
 # large one judges all of them in a single pass.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
 # is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest of the proposal is
-# thrown away, and the token there is drawn from what the draft offers too rarely, $\max(0, p - q)$,
-# rescaled. If all pass, the large model adds one of its own.
+# thrown away, and the token in its place is drawn from those to which the draft gave too little, with
+# probabilities $\max(0, p - q)$, rescaled. If all pass, the large model adds one of its own.
 
 
 # %%
@@ -5395,7 +5395,8 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 
 # %% [markdown]
 # What comes out is distributed as if the large model had drawn every token itself, however bad the draft
-# is. Three letters, a model and a draft with random habits, and 3,000 texts of two letters:
+# is. Let us test it with three letters, a model and a draft with random habits, and 3,000 texts of two
+# letters:
 
 
 # %% tags=["hide-input"]
@@ -5477,29 +5478,30 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# Nothing proposed is ordinary sampling, one token for each pass. A longer proposal needs no further
-# pass, but the table has a poor memory: it knows one word, and a proposal survives only as long as
-# one word is enough. Real systems take a small Transformer of the same family as their draft, which
-# reads the whole text.
+# With no proposals this is ordinary sampling, one token for each pass. A longer proposal needs no further
+# pass (the table counts passes, not seconds), but counts of pairs have a poor memory: they know one word,
+# and a proposal survives only as long as one word is enough. A better draft is a small Transformer with
+# the same vocabulary, which reads the whole text.
 #
 # <a id="gpt"></a>
 # ## What GPT added
 #
 # To the architecture, very little:
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
-# (2018) has learnt positions and another activation. New is what such models are used for.
+# (2018) has learnt positions and another activation. What was new is how such a model comes to its tasks.
 #
 # **Pre-training.** A language model needs no labels, so any text will do. GPT read thousands of books,
 # was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine
 # of twelve.
 #
 # **Scale.** The loss falls along a power law in parameters, text and compute, so the gain of a larger
-# model can be predicted, and [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) advised to spend
-# most of it on size: [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300
-# billion tokens. [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) fitted the learning rate's
-# schedule to each length of training and found that text should grow as fast as size, to some twenty
-# tokens for each parameter; their *Chinchilla*, a quarter as large as its rival *Gopher* and trained with
-# as much compute on four times the text, was better.
+# model can be predicted, and [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) advised spending
+# most of the compute on size: [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and
+# read 300 billion tokens. But a model whose learning rate is still high when it is measured looks worse
+# than it is. [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) let the rate fall to the end of
+# every run and found that text should grow as fast as size, to some twenty tokens for each parameter;
+# their *Chinchilla* was better than *Gopher*, which is four times as large and cost as much compute.
+# Today's models are trained on far more, because a small model is cheaper to serve.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
 # and it writes the translation. The text states the task, and no weight changes.
@@ -5512,23 +5514,26 @@ def tokens_of_a_pass():
 # ## From captions to an assistant
 #
 # Ask a model of the web *What is the capital of France?*, and it may go on with *What is the capital of
-# Spain?*, because on the web a question often stands in a list of questions. It knows the answer. It has
-# only never been told that an answer is what we want, and that takes two more trainings.
+# Spain?*, because on the web a question often stands in a list of questions. It may know the answer. It
+# has simply never been told that an answer is what we want, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, and
-# the loss is taken on the answer alone. (A [translator without an encoder](#one-sequence) is trained in
-# just this way.) Then come *preferences*. It is hard to write the best answer, and easy to say which of
-# two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to
-# such rankings and let the language model learn, by reinforcement, to please it. [Rafailov et al.
-# (2023)](https://arxiv.org/abs/2305.18290) noticed that the detour is not needed. Their *direct
-# preference optimization* (DPO) lets the preferred text $y_w$ gain more probability than the other,
-# $y_l$, in the model $\pi$ compared with the model $\pi_0$ before:
+# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, and the
+# loss is taken on the answer alone. (A [translator without an encoder](#one-sequence) is trained in just
+# this way.) Then come *preferences*. It is hard to write the best answer, and easy to say which of two is
+# better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings
+# and let the language model learn, by reinforcement, to please it. [Rafailov et al.
+# (2023)](https://arxiv.org/abs/2305.18290) train on the rankings directly. If people prefer one answer
+# with the probability $\sigma(d)$ for a difference $d$ in reward, where $\sigma$ is the logistic function
+# (the model of Bradley and Terry), and the best policy must stay near the model $\pi_0$ that it began as,
+# then its reward is, up to a constant, $\beta \log(\pi / \pi_0)$, and the likelihood of the rankings needs
+# no other. In their *direct preference optimization* (DPO) the preferred text $y_w$ therefore gains more
+# probability than the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# The smaller $\beta$, the further the model may move away from what it was. We prefer dogs. From 1,500 of
-# its own captions the model gets pairs, one with a dog and one without, and nobody tells it why the
-# first is better.
+# The smaller $\beta$ is, the further the model may move away from what it was. We prefer dogs. From 1,500
+# of its own captions the model gets pairs, one with a dog and one without, and nobody tells it why the
+# first is better. Captions with a dog are rare, so each serves in many pairs.
 
 
 # %% tags=["hide-input"]
@@ -5644,12 +5649,12 @@ def captions_before_and_after():
 
 
 # %% [markdown]
-# Both columns were drawn with the same random numbers, so they differ only where the model has changed
-# its mind, and after such a place the words often no longer fit together. The table before has the
-# account: what was asked for, and what it cost. The *KL divergence* is the mean log-ratio of the new
-# model's captions, and tells how far it has moved; the perplexity is that of captions by people. Nobody
-# asked for worse English. But nothing in the loss asks for good English either, except that the model
-# should stay near the one before, and that is why such trainings watch the distance.
+# The captions are clumsy before and after, because the model is small and has read its corpus only twice.
+# The first table is the bill: what was asked for, and what it cost. The *KL divergence*, here the mean
+# log-ratio of 300 of the new model's captions, estimates how far it has moved; the perplexity is that of
+# captions by people. Nobody asked for worse English. But nothing in the loss asks for good English either,
+# except that the model should stay near the one before, and that is why such training watches the
+# distance.
 #
 # Since then a third kind of training has joined these two. Where an answer can be checked, as in
 # mathematics or a program with tests, the check takes the place of people's taste, and models learn by
@@ -5658,8 +5663,8 @@ def captions_before_and_after():
 # <a id="since-2017"></a>
 # ## What has changed since 2017
 #
-# Place your bets. A small language model is built and trained as in Parts 1 to 3, and then once more for
-# each of these changes, with everything else as it was:
+# Place your bets. On our bench a small language model is built and trained as in Parts 1 to 3, and then
+# once more for each of these changes, with everything else as it was:
 #
 # - said to learn better at the same size: SwiGLU, rotary positions (or [ALiBi](#own-part)), a mixture of
 #   experts, Muon;
@@ -5670,59 +5675,55 @@ def captions_before_and_after():
 #
 # <!-- results: bench -->
 #
-# | one change | perplexity | seeds | parameters | minutes |
-# | --- | ---: | ---: | ---: | ---: |
-# | Parts 1 and 2 | 26.8 | 1 | 1.05 M | 11.1 |
-# | RMSNorm | 26.7 | 1 | 1.05 M | 11.3 |
-# | SwiGLU | 27.6 | 1 | 1.05 M | 4.4 |
-# | rotary positions | 19.8 | 1 | 1.05 M | 4.6 |
-# | ALiBi | 19.7 | 1 | 1.05 M | 4.5 |
-# | grouped keys, two heads each | 27.2 | 1 | 1.05 M | 9.1 |
-# | windows in two layers of four | 23.9 | 1 | 1.05 M | 9.1 |
-# | latent keys and values | 28.4 | 1 | 1.05 M | 5.7 |
-# | mixture of experts, 2 of 8 | 28.1 | 1 | 1.06 M of 2.64 M | 9.6 |
-# | no biases | 27.0 | 1 | 1.04 M | 9.8 |
-# | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M | 8.8 |
-# | Muon | 24.8 | 1 | 1.05 M | 4.8 |
-# | warm-up, stable, decay | 28.1 | 1 | 1.05 M | 7.7 |
-# | together | 19.0 | 1 | 1.04 M | 6.3 |
+# | one change | perplexity | seeds | parameters |
+# | --- | ---: | ---: | ---: |
+# | Parts 1 and 2 | 26.8 | 1 | 1.05 M |
+# | RMSNorm | 26.7 | 1 | 1.05 M |
+# | SwiGLU | 27.6 | 1 | 1.05 M |
+# | rotary positions | 19.8 | 1 | 1.05 M |
+# | ALiBi | 19.7 | 1 | 1.05 M |
+# | QK-norm | 27.4 | 1 | 1.05 M |
+# | grouped keys, two heads each | 27.2 | 1 | 1.05 M |
+# | one head of keys | 27.3 | 1 | 1.05 M |
+# | windows in two layers of four | 23.9 | 1 | 1.05 M |
+# | latent keys and values | 28.4 | 1 | 1.05 M |
+# | mixture of experts, 2 of 8 | 28.1 | 1 | 1.06 M of 2.64 M |
+# | no biases | 27.0 | 1 | 1.04 M |
+# | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M |
+# | Muon | 24.8 | 1 | 1.05 M |
+# | warm-up, stable, decay | 28.1 | 1 | 1.05 M |
+# | together | 19.0 | 1 | 1.04 M |
 #
 # *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da*
 #
 # <!-- end of results: bench -->
 #
 # What you see are four layers of width 128 that read the English captions of Multi30k, cut into 2,000
-# subwords and laid one behind the other in streams of 256. One matrix serves embedding and generator.
-# All rows make three passes with the same number of updates, and for each seed they see the same
-# batches. Where attention loses parameters, a wider feed-forward network makes up for them, as in [Llama
-# 2](https://arxiv.org/abs/2307.09288); of a mixture, those count that act on a token. Perplexity is per
-# token of the validation split, with the start and the end of each caption. The last row has what a
-# model of today would have, all together.
+# subwords and laid one behind the other in streams of 256. One matrix serves embedding and generator. All
+# rows make the same number of updates, with the same batches. Where attention loses parameters, a wider
+# feed-forward network makes up for them, as in [Llama 2](https://arxiv.org/abs/2307.09288); of a mixture
+# we count only those that act on a token. Perplexity is per token of the validation split, with the start
+# and the end of each caption.
 #
-# It is easy to read too much into such a table. A new seed moves the first row as well, so that a
-# difference within its range is none, and a row with one seed can only hint. The learning rate was
-# chosen for the first row: a change that would rather have another one looks worse than it is. For the
-# rows with a smaller cache, the perplexity of the first row is a success. And some changes cannot show
-# here what they are for. Captions do not continue one another, hence whoever sees only the last 32
-# subwords misses little, and a training of minutes has no time to fall over, which is what several of
-# the others prevent. The bench tells which ideas pay at once; the paragraphs below tell why models have
-# the rest.
+# **What the bench says.** Each row has one seed and three epochs, about 750 updates, so differences of
+# some tenths say nothing. Two changes stand out: rotary positions and ALiBi, with about seven points each.
+# Captions that are laid end to end begin at arbitrary places, so where a word stands in its stream
+# probably tells next to nothing, whereas a distance always does. Windows, which favour what is near, gain
+# three points, Muon two, AdamW one. RMSNorm, QK-norm, no biases and grouped keys, even with a single head
+# of them, make no difference that one could read. SwiGLU, latents, the mixture and the plateau come out a
+# point or so worse. And all together gain little over rotary positions alone.
+#
+# **What it cannot say.** The learning rate was chosen for the first row, so a change that would rather
+# have another one looks worse than it is. A row with a smaller cache has succeeded if it is no worse than
+# the first. And a run of a few minutes is too short to diverge, which is what several changes prevent. The
+# sections below tell why large models have them: the norm and the feed-forward network, attention and its
+# cache, experts, optimizers, schedules.
 #
 # <a id="exchange"></a>
 # Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` once
-# for each place, so that every layer gets a fresh part. Under a name in `PARTS` settings and files can
-# use it, too, and `make_optimizer` knows optimizers and schedules by name.
-
-
-# %% tags=["hide-input"]
-def name_attention(name: str, kind: type, **more) -> None:
-    """Make a class of attention known to settings and files."""
-    PARTS["attention"][name] = lambda config: start_weights(
-        kind(config.h, config.d_model, config.dropout, **more)
-    )
-
-
-# %% [markdown]
+# for each place, so that every layer gets a fresh part. Once a part has a name in `PARTS`, settings and
+# files can use it as well, and `make_optimizer` knows optimizers and schedules by name.
+#
 # ### RMSNorm
 #
 # Layer normalization begins by making the mean of a vector zero. How much does it take away? This is the
@@ -5747,8 +5748,9 @@ def share_of_the_mean():
 # %% [markdown]
 # Hardly anything. RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves out the
 # mean and the shift and divides by the root mean square; its authors found it about as good, and faster.
-# Llama, Qwen, Gemma and most others have it, usually before a sub-layer. Gemma also normalizes what a
-# sub-layer returns, and [OLMo 2](https://arxiv.org/abs/2501.00656) only that.
+# On the bench it is as good. Biases have mostly gone as well, since
+# [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in a model of
+# ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5796,17 +5798,16 @@ def two_activations():
 
 
 # %% [markdown]
-# *Swish*, $z / (1 + e^{-z})$, keeps a slope where ReLU has none. **SwiGLU** ([Shazeer,
-# 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides, entry by entry, how
-# much of another gets through,
+# *Swish*, $z / (1 + e^{-z})$, which PyTorch calls `F.silu`, keeps a slope where ReLU has none. **SwiGLU**
+# ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides, entry by
+# entry, how much of another gets through,
 #
 # $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
 # <!-- code: SwiGLU -->
 #
-# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
-# Why it learns better Shazeer does not explain; he attributes it to "divine benevolence". Most models of
-# today have a gate, Gemma's with another activation (GeGLU), whereas
-# [nanochat](https://github.com/karpathy/nanochat) has none and squares its ReLU.
+# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2. On
+# the bench that does not pay. In Shazeer's larger models it did, for which he gives no reason but "divine
+# benevolence".
 
 
 # %%
@@ -5830,22 +5831,12 @@ PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
 )
 
 
-# %% tags=["hide-input"]
-@example
-def check_half_of_every_gate_is_glu_of_torch():
-    ours = draw_weights(SwiGLU(8, 12, dropout=0.0))
-    x = torch.randn(2, 5, 8)
-    gate = ours.gate(x)
-    both = torch.cat([gate * ours.widen(x), gate], dim=-1)  # z · σ(z) is Swish
-    assert_close(ours(x), ours.narrow(F.glu(both)))
-
-
 # %% [markdown]
 # <a id="rotary"></a>
 # ### Rotary positions
 #
-# Sinusoids are added once, at the bottom, where they mix with what the word means. Take a query and a
-# key that stand side by side, and move the pair along the text. What becomes of its score?
+# Sinusoids are added at the bottom, where they mix with what the word means. Move a query and a key that
+# stand side by side along the text. What becomes of their score?
 
 
 # %%
@@ -5891,9 +5882,8 @@ def the_same_pair_further_on():
 # $(m-n)\theta$. Only their distance is left, as between the encodings themselves in [Part
 # 2](#positional-encoding).
 #
-# Nearly all open models rotate, with slower hands where texts are long. Some leave positions out in
-# every fourth layer ([SmolLM3](https://huggingface.co/HuggingFaceTB/SmolLM3-3B)), which a causal mask
-# permits, because how much a word sees already depends on where it stands.
+# Whoever loads weights of others has to look which features they pair: `rotate` takes neighbours, many
+# libraries the two halves.
 
 
 # %%
@@ -5914,9 +5904,6 @@ class RotaryAttention(MultiHeadedAttention):
         return rotate(q, places, self.slower), rotate(k, places, self.slower), v
 
 
-name_attention("rotary", RotaryAttention)
-
-
 # %% [markdown]
 # ### QK-norm
 #
@@ -5927,7 +5914,7 @@ name_attention("rotary", RotaryAttention)
 
 # %%
 class NormedAttention(MultiHeadedAttention):
-    """Attention that normalizes queries and keys in every head (Henry et al., 2020)."""
+    """Attention that normalizes queries and keys in every head (after Henry et al., 2020)."""
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
         super().__init__(h, d_model, dropout, **more)
@@ -5937,9 +5924,6 @@ class NormedAttention(MultiHeadedAttention):
     def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
         return self.norm_q(q), self.norm_k(k), v
-
-
-name_attention("normed", NormedAttention)
 
 
 # %% tags=["hide-input"]
@@ -5961,23 +5945,19 @@ def largest_weights_when_matrices_grow():
 
 
 # %% [markdown]
-# Ten times larger matrices give scores a hundred times as large. The softmax, as in [Part
-# 1](#why-scale), becomes a choice that no gradient can revise, and large models have diverged that way.
-# A norm on each query and key, with a learnt scale, leaves their directions and limits the scores
-# ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)). OLMo 2, [Qwen
-# 3](https://arxiv.org/abs/2505.09388) and [Gemma 3](https://arxiv.org/abs/2503.19786) have it, while
-# [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices whenever a score grows too large.
-#
-# Biases have mostly gone, too. [PaLM](https://arxiv.org/abs/2204.02311) found large trainings steadier
-# without them, and Qwen 3 dropped its last ones when it introduced the norm;
-# [gpt-oss](https://arxiv.org/abs/2508.10925) has them everywhere. In a model of ours `bias=False` in the
-# settings is enough.
+# Ten times larger matrices give scores a hundred times as large. The softmax, as in [Part 1](#why-scale),
+# becomes a choice that no gradient can revise, and with such scores a training can diverge ([OLMo
+# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any factor, which is why the
+# last column cannot move; only a learnt scale can still raise the scores. [Henry et al.
+# (2020)](https://arxiv.org/abs/2010.04245) learn one scale for all features, while ours is an RMSNorm, as
+# in [Qwen 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the
+# matrices instead, whenever a score grows too large.
 #
 # ### Grouped keys and values
 #
 # The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
 # 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
-# as many heads of keys and values, and two bytes a number, a text of 128,000 tokens would fill this many
+# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill this many
 # gigabytes:
 
 
@@ -5985,19 +5965,19 @@ def largest_weights_when_matrices_grow():
 @example
 def gigabytes_of_cache():
     numbers = 128_000 * 80 * 128 * 2  # tokens, layers, width, keys and values
-    return {f"{heads} heads of keys": round(numbers * heads * 2 / 1e9) for heads in (64, 8, 1)}
+    rows = [(heads, round(numbers * heads * 2 / 1e9)) for heads in (64, 8, 1)]
+    return table(rows, ["heads of keys", "gigabytes"])
 
 
 # %% [markdown]
 # Its 70 billion parameters take 140. That is why it has only eight heads of keys and values, each shared
 # by eight heads of queries, which is called **grouped-query attention** ([Ainslie et al.,
 # 2023](https://arxiv.org/abs/2305.13245)); its authors lost hardly any quality. With a single head for
-# all, it is *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)), which PaLM and
-# Falcon 7B have. Today most models group, although Olmo 3 7B still has a head of keys for every head of
-# queries.
+# all, it is *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)).
 #
-# To copy shared keys for each head would waste what was saved. The class lays the queries of a group end
-# to end instead, and all of them meet their keys in one product.
+# To copy shared keys for each head would waste what was saved. The class reads the queries of all heads in
+# a group as one long text instead, $H / \text{groups}$ times as long, and one product compares them with
+# the keys that they share.
 
 
 # %%
@@ -6025,20 +6005,6 @@ class GroupedAttention(MultiHeadedAttention):
         return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
 
 
-name_attention("grouped", GroupedAttention)
-name_attention("multi-query", GroupedAttention, groups=1)
-
-
-# %% tags=["hide-input"]
-@example
-def check_grouped_attention_equals_torch():
-    attn = draw_weights(GroupedAttention(4, 16, dropout=0.0))
-    x = torch.randn(2, 5, 16)
-    q, k, v = attn.project(x, x, x)  # 4, 2 and 2 heads
-    heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    assert_close(attn(x, x, x, subsequent_mask(5)), attn.join(heads))
-
-
 # %% [markdown]
 # ### Sliding windows
 #
@@ -6063,13 +6029,10 @@ class WindowAttention(MultiHeadedAttention):
         return super().attend(q, k, v, near if mask is None else is_open(mask) & near)
 
 
-name_attention("window", WindowAttention)
-
-
 # %% tags=["hide-input"]
 @example
 def how_far_back_a_window_of_four_sees():
-    reach = {}
+    rows = []
     for N in (1, 2, 3, 4):
         attn = WindowAttention(4, 16, dropout=0.0, window=4)
         layer = EncoderLayer(16, attn, PositionwiseFeedForward(16, 32, 0.0), dropout=0.0)
@@ -6077,29 +6040,16 @@ def how_far_back_a_window_of_four_sees():
         states = start_weights(Encoder(layer, N))(x, subsequent_mask(32))
         states[0, -1].sum().backward()
         acts = x.grad[0].abs().sum(-1) > 0  # (32,)
-        reach[f"{N} layers"] = 31 - acts.nonzero().min().item()
-    return reach
+        rows.append((N, 31 - acts.nonzero().min().item()))
+    return table(rows, ["layers", "positions back"])
 
 
 # %% [markdown]
 # Three positions further with every layer, but only by hearsay. Most models therefore mix windows with
 # full layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024
-# tokens, in gpt-oss every other one has 128. [Mistral 7B](https://arxiv.org/abs/2310.06825) had 4,096 in
-# all of them, and Llama 3 has none. On the bench two layers of four see 32 subwords.
-
-
-# %% tags=["hide-input"]
-@example
-def check_a_window_is_a_banded_mask():
-    attn = draw_weights(WindowAttention(4, 16, dropout=0.0, window=3))
-    plain = MultiHeadedAttention(4, 16, dropout=0.0)
-    plain.load_state_dict(attn.state_dict())
-    x = torch.randn(2, 9, 16)
-    band = subsequent_mask(9).triu(-2)  # the diagonal and two places before it
-    assert_close(attn(x, x, x, subsequent_mask(9)), plain(x, x, x, band))
-
-
-# %% [markdown]
+# tokens. On the bench two layers of four see 32 subwords, and learn better for it, probably because a
+# caption has little to do with those before it.
+#
 # <a id="latent"></a>
 # ### Latent keys and values
 #
@@ -6112,8 +6062,9 @@ def check_a_window_is_a_banded_mask():
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
 #
-# so the query can be carried to the latents, and what it takes home from there to the values. The two
-# branches of `attend` are the two sides of this equation.
+# so we transform the query once and compare it with the latents themselves, and the values need no more:
+# the weighted sum of the latents is turned into values afterwards. The two branches of `attend` are the
+# two sides of this equation.
 
 
 # %%
@@ -6137,13 +6088,11 @@ class LatentAttention(MultiHeadedAttention):
         to_k, to_v = (self.linears[n].weight.unflatten(0, (self.h, -1)) for n in (1, 2))
         if q.size(-2) > 1:  # to_k and to_v: (H, d_k, latent)
             return super().attend(q, latents @ to_k.mT, latents @ to_v.mT, mask)
-        q = q @ to_k * (to_k.size(-1) / self.d_k) ** 0.5  # (B, H, 1, latent), the same scores
+        q = q @ to_k  # (B, H, 1, latent)
+        q = q * (to_k.size(-1) / self.d_k) ** 0.5  # attend divides by √latent, and √d_k is meant
         heads, weights = super().attend(q.transpose(1, 2), latents, latents, mask)
         weights = None if weights is None else weights.transpose(1, 2)
         return heads.transpose(1, 2) @ to_v.mT, weights
-
-
-name_attention("latent", LatentAttention)
 
 
 # %% tags=["hide-input"]
@@ -6160,15 +6109,30 @@ def check_queries_at_latents_equal_expanded_keys():
 
 
 # %% [markdown]
-# DeepSeek-V3 and Kimi K2 have MLA, and [DeepSeek-V4](https://arxiv.org/abs/2606.19348) has replaced it
-# by another compression. With rotations it does not go well: a rotated key depends on its place, so no
-# fixed matrix can carry a query past it. DeepSeek therefore adds a few features that are rotated and
-# cached as they are, the same for all heads. Our row keeps its sinusoids and needs none.
+# On the bench latents cost a point or two. Ours are narrow, a quarter as wide as the keys alone. MLA does
+# not combine well with rotations: a rotated key depends on its place, so no fixed matrix can carry a query
+# past it. DeepSeek therefore adds a few features that are rotated and cached as they are, the same for all
+# heads. Our row keeps its sinusoids and needs none.
 #
 # What does all that save? These caches have written 64 tokens:
 
 
 # %% tags=["hide-input"]
+def name_attention(name: str, kind: type, **more) -> None:
+    """Make a class of attention known to settings and files."""
+    PARTS["attention"][name] = lambda config: start_weights(
+        kind(config.h, config.d_model, config.dropout, **more)
+    )
+
+
+name_attention("rotary", RotaryAttention)
+name_attention("normed", NormedAttention)
+name_attention("grouped", GroupedAttention)
+name_attention("multi-query", GroupedAttention, groups=1)
+name_attention("window", WindowAttention)
+name_attention("latent", LatentAttention)
+
+
 @example
 def numbers_in_the_cache():
     rows = []
@@ -6186,12 +6150,41 @@ def numbers_in_the_cache():
 # The window has forgotten half of its 64 tokens already, and goes on forgetting. Rotary keys take no
 # more room than plain ones, and no more time once they are in the cache, because they enter it rotated.
 #
+# <a id="recurrent"></a>
+# ### Recurrent layers
+#
+# Could a cache stay as small as it was after the first word? Without a softmax a query $q$ takes home
+# $\sum_s (q \cdot k_s)\, v_s = q \sum_s k_s^\top v_s$, and the sum on the right does not depend on the
+# query. It can be kept as one matrix, to which each word adds the product of its key and value.
+
+
+# %%
+@example
+def check_a_running_sum_is_attention_without_a_softmax():
+    queries, keys, values = torch.randn(3, 9, 16)  # of nine words
+    state = torch.zeros(16, 16)
+    outputs = []
+    for q, k, v in zip(queries, keys, values, strict=True):
+        state = state + torch.outer(k, v)
+        outputs.append(q @ state)
+    scores = (queries @ keys.T).tril()  # (9, 9), of the past alone
+    assert_close(torch.stack(outputs), scores @ values)
+
+
+# %% [markdown]
+# This is *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a recurrent
+# network with attention's queries, keys and values. One matrix has to hold the whole past, so the layers
+# of today also let it fade and overwrite what stood under a similar key, and every fourth layer or so is
+# full attention ([Qwen3.8](https://arxiv.org/abs/2608.30320), [Kimi
+# K3](https://arxiv.org/abs/2607.24653)). *Sparse* attention keeps all keys and reads few of them: in
+# [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
+#
 # ### A mixture of experts
 #
-# A large feed-forward network holds a lot of which a given word needs little. In a **mixture of
-# experts** ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) there are many networks, and a
-# small linear map, the *router*, sends each position to a few of them. The number of parameters
-# multiplies, the cost of a token does not.
+# A large feed-forward network holds a lot of which a given word needs little. In a **mixture of experts**
+# ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) there are many networks, and a small linear
+# map, the *router*, sends each position to a few of them. Parameters multiply, and so does the memory for
+# them, but the operations for a token stay nearly as they were.
 
 
 # %%
@@ -6255,28 +6248,16 @@ def loads_of_eight_experts():
 # %% [markdown]
 # These are the loads of eight experts after 300 updates on 32 random words, each of which chooses two.
 # Left alone, the router prefers experts that are good already, which then learn even more, while others
-# get nothing. One cure is a second loss for the imbalance. Ours is newer and simpler ([Wang et al.,
-# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)): each
-# expert has a bias that falls a little when it had more than its share of a batch, and rises when it had
-# less. The bias counts when experts are chosen, but not in what they return.
+# get nothing. One cure is a second loss for the imbalance. Ours is simpler ([Wang et al.,
+# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)): each expert
+# has a bias that falls a little when it had more than its share of a batch, and rises when it had less.
+# The bias counts when experts are chosen, but not in what they return.
 #
-# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token.
-# Smaller ones are often dense, and so is Llama 3 at all sizes, for the sake of a steady training. On the
-# bench two of eight experts are chosen, each half as wide as the network of the other rows.
-
-
-# %% tags=["hide-input"]
-@example
-def check_a_mixture_that_takes_all_is_their_weighted_sum():
-    mixture = draw_weights(MixtureOfExperts(8, 12, dropout=0.0, experts=3, active=3)).eval()
-    x = torch.randn(2, 5, 8)
-    shares = mixture.router(x).sigmoid()
-    shares = shares / shares.sum(-1, keepdim=True)  # (2, 5, 3)
-    outputs = torch.stack([expert(x) for expert in mixture.experts], dim=-1)  # (2, 5, 8, 3)
-    assert_close(mixture(x), (outputs * shares.unsqueeze(2)).sum(-1))
-
-
-# %% [markdown]
+# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. On
+# the bench two of eight experts are chosen, each half as wide as the network of the other rows. With two
+# and a half times the parameters they do a little worse, perhaps because each expert sees only a quarter
+# of so few tokens.
+#
 # <a id="adamw"></a>
 # ### AdamW
 #
@@ -6317,10 +6298,10 @@ def what_two_decays_leave():
 
 # %% [markdown]
 # Adam divides the decay by the size of the gradients, as it divides everything that it is given. Where
-# they are large, the weights hardly fade, and where they are small, little is left. **AdamW**
-# ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, all
-# alike. For years nearly every large model was trained by it, as our [translators](#whole-training) are,
-# though with no decay by default.
+# they are large, the weights hardly fade, and where they are small, little is left. **AdamW** ([Loshchilov
+# and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, all alike. For years
+# nearly every large model was trained with it. Without decay, the default of our [settings](#settings), it
+# is Adam.
 #
 # <a id="muon"></a>
 # ### Muon
@@ -6362,27 +6343,16 @@ def directions_of_a_gradient():
 
 
 # %% [markdown]
-# A few directions have nearly all of it, and a step along this gradient does little for the others.
-# **Muon** ([Jordan et al., 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally
-# strong. From a running mean of the gradients it takes the singular vectors and replaces the values by
-# numbers near one. That needs no decomposition, since an odd polynomial of a matrix acts on its singular
-# values alone, and five rounds of
+# A few directions hold nearly all of the gradient, and a step along it does little for the others,
+# although a rare word may need just one of those. **Muon** ([Jordan et al.,
+# 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. From a running mean
+# of the gradients it takes the singular vectors and replaces the values by numbers near one. That needs no
+# decomposition, since an odd polynomial of a matrix acts on its singular values alone, and five rounds of
 #
 # $$x \leftarrow 3.4445\,x - 4.7750\,x^3 + 2.0315\,x^5$$
 # <!-- code: orthogonalize -->
 #
-# bring whatever lies between 0.01 and 1 into the neighbourhood of one. (Coefficients that reach one
-# exactly need more rounds.)
-
-
-# %% tags=["hide-input"]
-@example
-def check_singular_vectors_stay_and_values_come_near_one():
-    matrix = torch.randn(64, 96)
-    u, values, vt = torch.linalg.svd(matrix, full_matrices=False)
-    found = u.T @ orthogonalize(matrix) @ vt.T  # diagonal, if the vectors are the same
-    assert_close(found, found.diagonal().diag(), atol=1e-4, rtol=0)
-    assert found.diagonal().min() > 0.5 and found.diagonal().max() < 1.3, values
+# bring whatever lies between 0.01 and 1 into the neighbourhood of one.
 
 
 # %% tags=["hide-input"]
@@ -6417,16 +6387,32 @@ class Muon(torch.optim.AdamW):
 OPTIMIZERS["muon"] = Muon
 
 
+# %% tags=["hide-input"]
+@example
+def check_muon_moves_like_torch():
+    model = nn.ModuleDict({"encoder": nn.Linear(24, 16, bias=False)})
+    ours = model["encoder"].weight
+    theirs = nn.Parameter(ours.detach().clone())
+    optimizer = Muon(model, weight_decay=0.1)
+    same = torch.optim.Muon([theirs], 1.0, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        ours.grad = torch.randn(16, 24)
+        theirs.grad = ours.grad.clone()
+        optimizer.step()
+        same.step()
+    assert_close(ours, theirs, atol=0.05, rtol=0)  # PyTorch's has 16 bits
+
+
 # %% [markdown]
-# Embeddings, generator, norms and biases stay with Adam, as they do in the models below. A factor makes
-# the steps as large as Adam's, so that rate and schedule can stay; it comes from
-# [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss. Kimi K2 and DeepSeek-V4 were trained with Muon, Llama 3 and OLMo 2 with AdamW.
+# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below.
+# (`torch.optim.Muon` takes matrices alone.) A factor makes the steps as large as Adam's, so that rate and
+# schedule can stay; it comes from [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half
+# the computation for the same loss.
 #
 # ### Schedules
 #
-# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but whoever
-# follows them must know the last update before the first. **Warm-up, stable, decay**
+# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but for both the
+# number of updates must be known in advance. **Warm-up, stable, decay**
 # ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes and falls only
 # at the end: any point of the plateau can be continued, or brought to an end.
 
@@ -6450,24 +6436,9 @@ SCHEDULES["linear"] = linear_rate
 SCHEDULES["stable_decay"] = stable_decay_rate
 
 
-# %% tags=["hide-input"]
-@example
-def schedules_by_name_figure():
-    rows = []
-    for name, schedule in SCHEDULES.items():
-        for step in range(1, 1002, 20):
-            rows.append((step, schedule(step, 128, 1.0, 150, 1000), name))
-    text = "Three learning rates that rise alike: one falls slowly, one in a line, one at the end."
-    return line_chart(rows, ["step", "learning rate", "schedule"], text)
-
-
 # %% [markdown]
-# <a id="figure-schedules-by-name"></a>
-# **Figure.** Schedules for 1,000 updates of a model of width 128, by the names under which
-# `make_optimizer` and the [settings](#settings) know them.
-#
-# MiniCPM, DeepSeek-V3 and Kimi K2 hold the peak for most of the training. Llama 3 follows a cosine, and
-# the authors of [Kimi K3](https://arxiv.org/abs/2607.24653) tuned both and found the cosine better.
+# On the bench the plateau is a little worse than the line of the first row, and the authors of [Kimi
+# K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine better.
 #
 # ### All together
 #
@@ -6497,13 +6468,6 @@ def check_a_cache_agrees_with_every_attention():
 
 # %% [markdown]
 # With RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, this is the last row of the table.
-# How it differs from the first need not be the sum of the rows between, since two changes may cure the
-# same weakness.
-#
-# One change has no row. The paper's 37,000 subwords are made of characters; today there are often more
-# than 100,000, made of *bytes*, to which no text is unknown (since [GPT-2,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
-# And what has hardly changed in nine years is the residual stream.
 #
 # <a id="further"></a>
 # <a id="flash"></a>
@@ -6525,12 +6489,11 @@ def gigabytes_of_one_layer():
 
 
 # %% [markdown]
-# At 32,000 positions the weights fill a large GPU, and all that they are needed for is an average. An
-# average can be kept as one goes along. *FlashAttention* ([Dao et al.,
-# 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block and keeps, for each query, the
-# highest score so far, the sum of the exponentials, and the average before its division. Only the
-# highest score needs care, since a softmax subtracts it for safety: when a block brings a higher one,
-# what was summed before shrinks by a common factor.
+# At 32,000 positions the weights fill a large GPU, and all that they are needed for is an average.
+# *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block and
+# keeps, for each query, the highest score so far, the sum of the exponentials, and the average before its
+# division. Only the highest score needs care, since a softmax subtracts it for safety: when a block brings
+# a higher one, what was summed before shrinks by a common factor.
 
 
 # %%
@@ -6555,7 +6518,7 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
 
 @example
 def check_attention_in_blocks_equals_attention():
-    query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a rest of 44
+    query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a remainder of 44
     whole, _ = attention(10 * query, key, value)
     assert_close(attention_in_blocks(10 * query, key, value), whole)
 
@@ -6569,22 +6532,21 @@ def check_attention_in_blocks_equals_attention():
 # <a id="long-context"></a>
 # ## Longer texts than in training
 #
-# Sinusoids and rotary angles are defined at every position, however far away. Does a model that was
-# trained on 64 tokens make sense of the next ones? Two small language models read captions laid end to
-# end, one with sinusoids and one with rotary positions, and then the same validation tokens at places
-# that begin at 0, 64, 128 and 192.
+# Sinusoids and rotary angles are defined at every position. Does a model trained on 64 tokens make sense
+# of the next ones? Two small language models read captions laid end to end, one with sinusoids and one
+# with rotary positions, and then the same validation tokens at places that begin at 0, 64, 128 and 192.
 #
 # At place $m$ a [rotation](#rotary) has turned pair $i$ of the features by $m \cdot 10000^{-2i/d_k}$, the
-# first pairs often, the last ones by a fraction of a turn. Beyond the training, those come to angles that
-# no query has ever met. Two remedies:
+# first pairs often, the last ones by a fraction of a turn. Beyond the training there are distances, and
+# between slow pairs angles, at which no query has ever met a key. Two remedies have been proposed:
 #
 # - **Position interpolation** ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles
 #   by the factor $s$ by which the text is longer, as if the places stood closer together.
-# - **A larger base** (named *NTK* after a theory that led to it; [Peng et al.,
-#   2023](https://arxiv.org/abs/2309.00071)) divides the last angle by $s$ and leaves the first as
-#   it was, because neighbours must still be told apart.
+# - **A larger base** (named *NTK* after a theory that led to it) divides the last angle by $s$ and
+#   leaves the first as it was, because neighbours must still be told apart. *YaRN* ([Peng et al.,
+#   2023](https://arxiv.org/abs/2309.00071)) goes further on this way.
 #
-# Each is a line in the cell that tries them, where `slower` is what angles are divided by.
+# The cell below tries both: all angles are divided by `slower`, a number or one for each pair.
 
 
 # %% tags=["hide-input"]
@@ -6653,12 +6615,17 @@ def beyond_the_training():
 
 # %% [markdown]
 # Sinusoids break as soon as the training ends: a formula may be defined at every place, but the model has
-# not learnt to use it there. Rotary positions wear out slowly. Interpolation stops the wear and takes
-# its price at once and everywhere, because all distances have shrunk to sizes that the weights do not
-# know, while the larger base costs little at the beginning and gives way at the end. Neither is the last
-# step. Models that are sold with a long context are trained on with the new angles, for a small part
-# of their training, on texts of that length. (Row E of the paper's Table 3 has *learnt* vectors instead
-# of sinusoids. Beyond the last of them there is nothing at all; they are `--positions learnt`.)
+# not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are worse than untouched
+# everywhere, because all distances have shrunk to sizes that the weights do not know; its authors train on
+# with the new angles, and without that it is no remedy. The larger base costs little at the beginning and
+# is the best of the three beyond it, although it gives way as well. (One seed and 48 pieces of text: only
+# large differences count.) Many models with a long context continue training with the new angles, briefly,
+# on texts of that length, while others rely on YaRN for a last stretch:
+# [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained to 64K tokens and is used to
+# 128K.
+#
+# (Row E of the paper's Table 3 has *learnt* vectors instead of sinusoids, and beyond the last of them
+# nothing at all; they are `--positions learnt`.)
 
 
 # %% tags=["hide-input"]
@@ -6686,14 +6653,14 @@ PARTS["positions"]["learnt"] = lambda config: LearntPositions(
 # > `Ein` `Hund` `rennt` `.` `</s>` `<s>` `A` `dog` …
 #
 # A language model that has read enough lines of this kind goes on with *runs*. To it a source is simply
-# how the text begins, and this is how assistants translate. Nothing in the model has to change: the
-# two special tokens that our pairs have anyway stand between source and target, a causal mask covers
-# both, and the loss is taken on the target alone, since the source is given and need not be guessed.
+# how the text begins, and this is how assistants translate. Nothing in the model has to change: a causal
+# mask covers both, and the loss is taken on the target alone, since the source is given and need not be
+# guessed.
 #
 # What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
 # is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return each layer of the target sees the source as that very layer sees it, whereas a
-# decoder gets only what the last layer of the encoder made of it.
+# positions. In return each layer of the target reads the source at its own depth, the third layer from the
+# third, whereas every layer of a decoder reads the same states, those of the encoder's last layer.
 
 
 # %%
@@ -6734,26 +6701,22 @@ def check_a_source_is_a_prompt():
 
 
 # %% [markdown]
-# How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and three
-# of our translator, whose decoder layers are larger by their cross-attention. Both train for the eight
-# epochs of a [trial](#choices), a quarter of the recipe, on the same pairs in the same batches, with
-# the same learning rates:
-#
 # <!-- results: one-sequence -->
 # <!-- end of results: one-sequence -->
 #
-# Parameters are equal, and work is not. In the single stack every layer reads source and target, so a
-# pair takes about twice as many operations, and the cache holds seven layers of both where the other
-# holds three of each. What it saves is a second kind of layer, a second stack, and a rule for who
-# attends to whom. That one stack serves any task that can be written down is what decided the matter
-# for large models.
+# At equal numbers of parameters the work is not equal. In a single stack every layer reads source and
+# target, so a pair takes about twice as many operations, and every layer caches both texts. What it saves
+# is a second kind of layer, a second stack, and a rule for who attends to whom. That one stack serves any
+# task that can be written down is what decided the matter for large models. (Not for all: in
+# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) the decoder takes its keys
+# and values from the last states of an encoder, although a causal one.)
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
 #
-# Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November
-# 2026), in terms of [the changes above](#since-2017). In which column do all models since Llama 3
-# agree, and in which is the paper's entry still to be found in 2026?
+# Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November 2026),
+# in terms of [the changes above](#since-2017). In which column do all models since Llama 3 agree, and in
+# which do they disagree most?
 #
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
@@ -6776,43 +6739,39 @@ def check_a_source_is_a_prompt():
 #
 # *Norm*: of the input of a sub-layer (pre), of its output before the sum (out), of the sum (post).
 # *Feed-forward*: what ends in GLU is gated. *Attention*: keys and values for each
-# [head](#multi-head-attention) (MHA), for each group of heads (GQA), one for all (MQA), or cached as
-# one short vector (MLA). QK-norm: queries and keys are normed, too. Window: only the nearest keys.
-# Sparse: a query picks some keys. Compressed: neighbouring keys are merged. Recurrent: a state of
-# fixed size replaces them. "5 of 6" counts layers. *Experts*: 8 of 256 for each token, plus one for
-# all tokens. A link in a cell leads to its source; the other cells come from what the model's name
-# links to. A dash: not stated, or no source found.
+# [head](#multi-head-attention) (MHA), for each group of heads (GQA), one for all (MQA), or cached as one
+# short vector (MLA). QK-norm: queries and keys are normed, too. Window: only the nearest keys. Sparse: a
+# query picks some keys. Compressed: neighbouring keys are merged. Recurrent: a [state of fixed
+# size](#recurrent) replaces them. "5 of 6" counts layers. *Experts*: 8 of 256 for each token, plus one for
+# all tokens. A link in a cell leads to its source; the other cells come from what the model's name links
+# to. A dash: not stated, or no source found.
 #
-# All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries
-# and keys, at least in some layers. They attend in eleven ways, each of which allows a smaller
-# [cache](#cached-decoding) for contexts of mostly a hundred thousand tokens or more: heads share
-# keys, a short vector replaces them, or most layers forget what is far away.
+# All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
+# keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word that
+# sees more stands further on.) They attend in eleven ways, each of which allows a smaller
+# [cache](#cached-decoding) for contexts of mostly a hundred thousand tokens or more: heads share keys, a
+# short vector replaces them, or most layers forget what is far away.
 #
-# Elsewhere they disagree. Gemma norms on both sides of a sub-layer, Olmo 3 only behind it. Kimi K3
-# has no positions, since its recurrent layers know the order; Qwen's authors tried that and went
-# back, because without rotary positions the finished model more often failed to stop. Of the
-# optimizers that a source names, four are AdamW and six Muon, which is for the matrices only.
-#
-# No column is left to 2017: in the rows of 2026 not one cell that we could fill is the paper's. What
-# has held out is not in the table. Attention mixes the positions, a feed-forward network works on
-# each alone, both add to a [residual stream](#residual), and such layers are stacked. Even the stream
-# has begun to move: DeepSeek-V4 and Qwen3.8 carry four side by side, and the layers of Kimi K3 attend
-# to what earlier ones wrote. And an encoder is back, although a causal one: from its last states the
-# decoder of [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes keys
-# and values.
+# One change has no column. The paper's 37,000 subwords are made of characters; today there are often more
+# than 100,000, made of *bytes*, to which no text is unknown (since [GPT-2,
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
 #
 # <a id="own-part"></a>
 # ## A part of your own
 #
 # Instead of telling a model where its words stand, one can make it short-sighted. In *ALiBi* ([Press et
 # al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
-# query and key, in every head another amount, and there are no positional encodings at all.
+# query and key, in every head another amount, and there are no positional encodings at all. On the bench
+# that is as good as rotation.
 #
 # To try an idea of this kind, write a class and [exchange](#exchange) the model's own for it. For
 # attention, override `attend`. It receives queries, keys, values, and a mask or None, and returns the
-# output and the weights. The $T$ queries stand at the last of the $S$ keys' positions: all of them in
-# training, the newest with a [cache](#cached-decoding), which calls `project`, `attend` and `join`, so
-# that a change in `forward` would be lost. `cache_agrees` finds out.
+# output and the weights.
+#
+# With a [cache](#cached-decoding) there are fewer queries than keys, $T$ of them and $S$ keys, because
+# only the newest tokens ask; they stand at the last $T$ of the $S$ positions. And a cache calls `project`,
+# `attend` and `join` one by one, so a change in `forward` would be lost on it. `cache_agrees` finds such
+# mistakes.
 
 
 # %%
@@ -6846,15 +6805,37 @@ def check_a_cache_serves_a_part_of_your_own():
 # line](#command-line)); for this one, which is built in, `train --attention distance --positions none`
 # will do.
 #
+# <a id="remained"></a>
+# ## What has remained
+#
+# Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
+# code of these models, because its plan has held. Attention mixes the positions, a network works on each
+# of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
+# Where the plan itself is being tried, it is still recognizable: in
+# [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the layers
+# of Kimi K3 attend to what earlier ones wrote.
+#
+# You have built all of it, with its masks, its loss and its cache, and you have seen what goes wrong when
+# a part is missing. When the next model changes one of them, you will know where to look.
+#
 # <a id="try-today"></a>
 # ## Try it
 #
-# A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which
-# of the attention's four matrices shrink too?
+# 1. Three tokens have the probabilities 0.6, 0.3 and 0.1. What are they at a temperature of 0.5?
+# 2. A draft gives a token 0.5, the large model 0.2. How often does it pass, once it is proposed? And how
+#    many tokens come from a pass if the draft is the large model itself and proposes four?
+# 3. Why may rotated keys stay in a cache, although every new query stands at another distance from them?
+# 4. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which of the
+#    attention's four matrices shrink, too?
 #
-# <details><summary>Answer</summary>
+# <details><summary>Answers</summary>
 #
-# The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
+# 1. Squared they are 0.36, 0.09 and 0.01, which is 0.78, 0.20 and 0.02 of their sum.
+# 2. In $0.2 / 0.5 = 40\,\%$ of cases. With itself as its draft nothing is refused, which makes five: four
+#    proposals and one token of its own.
+# 3. A key is rotated by its own place alone, and that does not change. The distance arises in the
+#    product with the query.
+# 4. The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
 #
 # </details>
 #

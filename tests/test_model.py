@@ -279,6 +279,24 @@ def test_swiglu_is_the_formula():
     assert_close(net(x), (swish * (x @ net.widen.weight.T)) @ net.narrow.weight.T)
 
 
+def test_a_window_is_a_banded_mask():
+    attn = at.draw_weights(at.WindowAttention(4, 16, dropout=0.0, window=3))
+    plain = at.MultiHeadedAttention(4, 16, dropout=0.0)
+    plain.load_state_dict(attn.state_dict())
+    x = torch.randn(2, 9, 16)
+    band = at.subsequent_mask(9).triu(-2)  # the diagonal and two places before it
+    assert_close(attn(x, x, x, at.subsequent_mask(9)), plain(x, x, x, band))
+
+
+def test_a_mixture_that_takes_all_is_their_weighted_sum():
+    mixture = at.draw_weights(at.MixtureOfExperts(8, 12, dropout=0.0, experts=3, active=3)).eval()
+    x = torch.randn(2, 5, 8)
+    shares = mixture.router(x).sigmoid()
+    shares = shares / shares.sum(-1, keepdim=True)  # (2, 5, 3)
+    outputs = torch.stack([expert(x) for expert in mixture.experts], dim=-1)  # (2, 5, 8, 3)
+    assert_close(mixture(x), (outputs * shares.unsqueeze(2)).sum(-1))
+
+
 # make_model -------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ def bench() -> str:
     made = {f"{row}-{run['seed']}": run for row in runs for run in runs[row]}
     records.check_comparable(made)
     timed = records.read("bench/speed")
-    columns = ["one change", "perplexity", "seeds", "parameters", "minutes"]
+    columns = ["one change", "perplexity", "seeds", "parameters"]
     if timed:
         columns += ["tokens/s, training", "tokens/s, generation", "cache, bytes/token"]
     rows = []
@@ -31,8 +31,7 @@ def bench() -> str:
         if found[0]["parameters"] != found[0]["active"]:
             parameters += f" of {found[0]['parameters'] / 1e6:.2f} M"
         seeds = ", ".join(str(run["seed"]) for run in found)
-        minutes = with_range([run["minutes"] for run in found], 1)
-        rows.append([ROWS[row].name, with_range(perplexity, 1), seeds, parameters, minutes])
+        rows.append([ROWS[row].name, with_range(perplexity, 1), seeds, parameters])
         if timed:
             speed = timed["rows"].get(row, {"training": [], "writing": [], "bytes": []})
             rows[-1] += [median_with_range(speed[what]) for what in speed]

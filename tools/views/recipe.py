@@ -162,6 +162,14 @@ def heads() -> str:
     return table(["attention", "layer", *names], rows)
 
 
+BESIDE_AN_ENCODER = """\
+How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and
+three of our translator, whose decoder layers are larger by their cross-attention. Both train for
+the eight epochs of a [trial](#choices), a quarter of the recipe, on the same pairs in the same
+batches, with the same learning rates:
+"""
+
+
 def one_sequence() -> str:
     """The translator without an encoder, once it is on record, beside one with an encoder."""
     found = records.read("one-sequence")
@@ -182,4 +190,4 @@ def one_sequence() -> str:
         size = f"{runs[0]['parameters']:,}"
         rows.append([name, str(len(runs)), size, bleu, nll, f"{found['cache'][kind]:,}"])
     columns = ["translator", "seeds", "parameters", "validation BLEU", "perplexity"]
-    return table([*columns, "cache, bytes a token"], rows)
+    return BESIDE_AN_ENCODER + table([*columns, "cache, bytes a token"], rows)
