@@ -6852,7 +6852,7 @@ def check_a_cache_serves_a_part_of_your_own():
 #
 # | Paper | Here |
 # | --- | --- |
-# | Abstract; §1; §2, Background | [The problem](#problem) |
+# | Abstract; §1; §2, Background | [The problem](#problem), [why self-attention](#why-self-attention) |
 # | §3, Model Architecture; Figure 1 | [Putting the parts together](#encoder-decoder) |
 # | §3.1, Encoder and Decoder Stacks | [Residual connections](#residual), [Layer normalization](#layer-norm), [Layers and stacks](#layers) |
 # | §3.2.1, Scaled Dot-Product Attention; Figure 2, left | [Scaled dot-product attention](#scaled-dot-product-attention), [Why divide?](#why-scale), [Additive attention](#additive) |
