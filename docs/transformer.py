@@ -27,9 +27,7 @@ def is_open(mask: Tensor) -> Tensor:
     """A mask as booleans; ValueError for one that is meant to be added to the scores."""
     strange = mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any()
     if strange or (mask.is_floating_point() and not mask.any()):  # 0 alone closes nothing there
-        raise ValueError(
-            "a mask holds 1 where a query may look, else 0; for one of 0 and −∞ pass mask == 0"
-        )
+        raise ValueError("a mask is 1 where a query may look, else 0; of 0 and −∞ pass mask == 0")
     return mask.bool()
 
 
@@ -73,7 +71,7 @@ class MultiHeadedAttention(nn.Module):
 
     def attend(self, q, k, v, mask) -> tuple[Tensor, Tensor]:
         """Attention in every head: q (B, H, T, d_k), k and v (B, H, S, d_k)."""
-        if q.is_cuda and torch.is_grad_enabled():  # PyTorch's function is faster there
+        if q.is_cuda and torch.is_grad_enabled():  # its function is faster
             rate = self.dropout.p if self.training else 0.0
             mask = None if mask is None else is_open(mask)
             return F.scaled_dot_product_attention(q, k, v, mask, rate), None
@@ -306,12 +304,9 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
 
 
 ADAM = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}  # the schedule sets the rate
-OPTIMIZERS: dict[str, Callable] = {  # by name: of the model and its weight decay; Part 10 adds more
-    "adam": lambda model, decay: torch.optim.Adam(model.parameters(), weight_decay=decay, **ADAM)
-}
-SCHEDULES: dict[str, Callable] = {  # by name: of step, model_size, factor, warmup and all steps
-    "inverse_sqrt": lambda *curve: rate(*curve[:4])
-}
+# By name: optimizers, of model and weight decay; schedules, of step, model_size, factor, warmup, all
+OPTIMIZERS = {"adam": lambda net, wd: torch.optim.Adam(net.parameters(), weight_decay=wd, **ADAM)}
+SCHEDULES = {"inverse_sqrt": lambda *curve: rate(*curve[:4])}
 
 
 def make_optimizer(
@@ -319,16 +314,9 @@ def make_optimizer(
     weight_decay=0.0,
 ) -> tuple:  # fmt: skip
     """Optimizer and schedule by their names; call `scheduler.step()` once after each update."""
-    for name, known in ((schedule, SCHEDULES), (optimizer, OPTIMIZERS)):
-        if name not in known:
-            raise ValueError(f"{name!r} is not among {', '.join(known)}")
-    size = model.generator.proj.in_features
-    curve = SCHEDULES[schedule]
+    curve, settings = SCHEDULES[schedule], (model.generator.proj.in_features, factor, warmup, total)
     made = OPTIMIZERS[optimizer](model, weight_decay)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        made, lambda updates: curve(updates + 1, size, factor, warmup, total)
-    )
-    return made, scheduler
+    return made, torch.optim.lr_scheduler.LambdaLR(made, lambda n: curve(n + 1, *settings))
 
 
 def train_on(batches, model, loss_compute, optimizer, scheduler) -> list[float]:
