@@ -304,7 +304,7 @@ def rate(step: int, model_size: int, factor: float, warmup: int) -> float:
 
 
 ADAM = {"lr": 1.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}  # the schedule sets the rate
-# By name: optimizers, of model and weight decay; schedules, of step, model_size, factor, warmup, all
+# By name: optimizers, of model and decay; schedules, of step, model_size, factor, warmup, all steps
 OPTIMIZERS = {"adam": lambda net, wd: torch.optim.Adam(net.parameters(), weight_decay=wd, **ADAM)}
 SCHEDULES = {"inverse_sqrt": lambda *curve: rate(*curve[:4])}
 
