@@ -43,8 +43,9 @@
 # <a id="start"></a>
 # # Start here
 #
-# Start at [Part 1](#attention), and come back to [Background](#background) for the model as a whole.
-# Parts 1 to 4 build a Transformer, train it and break it. `docs/course` has five sheets of exercises.
+# You may skip [Background](#background), start at [Part 1](#attention), and come back for the whole
+# model. Parts 1 to 4 build a Transformer, train it and break it. `docs/course` has five sheets of
+# exercises.
 #
 # You should have used PyTorch a little, and know two things: that an inner product tells how closely
 # two vectors agree in direction, growing with their lengths, and that `loss.backward()` tells how the
@@ -505,9 +506,9 @@ def gradients_by_width():
 # still at width 4, where nothing is decided yet, because what divides the scores divides their
 # derivatives as well. But at 1,024 it is zero to two digits: the typical query learns nothing.
 #
-# Such small gradients, the paper suspects, are why undivided products do worse with wide keys than
-# <a id="additive"></a>*additive attention*, which compares a query and a key by a small network with
-# one hidden layer ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)) and is slower in practice.
+# The paper suspects that such small gradients are why undivided products do worse with wide keys than
+# <a id="additive"></a>*additive attention*, in which a small network with one hidden layer compares a
+# query and a key ([Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473)). It is slower in practice.
 # (§3.2.1)
 #
 # <a id="causal-mask"></a>
@@ -1052,11 +1053,11 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# The paper gives no reason for $\sqrt{D}$. Ours is that the matrix can have a second job, as the
-# model's [last layer](#generator), in which its rows are multiplied with vectors of width $D$ and
-# summed. For such sums its entries should be small, about $1/\sqrt{D}$, or 0.04 for $D = 512$, and
-# beside sines and cosines, which reach 1, numbers of this size would be lost. The factor brings word
-# and position to about the same size.
+# The paper gives no reason for $\sqrt{D}$. Ours is that the same matrix may also serve as the model's
+# [last layer](#generator), where each of its rows meets a vector of width $D$ in an inner product. For
+# that its entries should be small, about $1/\sqrt{D}$, or 0.04 for $D = 512$, and beside sines and
+# cosines, which reach 1, numbers of this size would be lost. The factor brings word and position to about
+# the same size.
 #
 # <a id="feed-forward"></a>
 # ## The feed-forward network
@@ -1185,10 +1186,10 @@ def sublayers_that_add():
 # <a id="layer-norm"></a>
 # ## Layer normalization
 #
-# Look at the second row of that table once more. Behind 48 sub-layers, entries of size 1 have grown
-# to 122,000, and the gradient explodes, two-billionfold. Each sub-layer adds in proportion to what
-# it reads, hence the stream grows exponentially with depth; the words are alike again, because all
-# that has been added outweighs what they were at first.
+# Look at the second row of that table once more. Behind 48 sub-layers, entries of size 1 have grown to
+# about 120,000, and the gradient explodes, two-billionfold. Each sub-layer adds in proportion to what it
+# reads, hence the stream grows exponentially with depth; the words are alike again, because all that has
+# been added outweighs what they were at first.
 #
 # **Layer normalization** ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)) brings a vector back
 # to a fixed size. It shifts the entries of each position to mean zero and scales them to variance
@@ -1577,7 +1578,6 @@ def parameters_beside_table_3():
 # has one such matrix, in which a token has one row, wherever it is read or written. (§3.4)
 # `share_embeddings=True` does the same, which brings both models within three per cent of the paper's.
 #
-
 # **You can now** build the paper's Transformer from its parts, say what each receives and returns,
 # and count its parameters. You have seen what goes wrong without positions (no order), without
 # residual connections (no gradient, one word) and without norms (a stream that explodes). What the
@@ -1668,9 +1668,9 @@ def a_training_run_in_a_dozen_lines():
 # <a id="teacher-forcing"></a>
 # ## Teacher forcing
 #
-# In this loop the decoder reads the true sentence, whatever it would have written itself, and
-# answers nine questions in one pass. Are these the questions that it will be asked when it writes?
-# We stop after ten updates, and compare with nine passes that see no more than the words so far:
+# In this loop the decoder reads the true sentence, whatever it would have written itself, and answers
+# nine questions in one pass. Does it answer them as it would one by one, when it writes? We stop after
+# ten updates, and compare with nine passes that see no more than the words so far:
 
 
 # %%
@@ -1907,9 +1907,9 @@ def steps_of_adam():
 # shrinks to a fifth. Adam needs some steps to find that out, however: at step 1 noise moves a
 # parameter as far as anything else.
 #
-# All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$
-# of their squares. Both start at zero, so that at first they are too small, by
-# the factor $1-\beta^\mathit{step}$ on average; the last formula divides by it:
+# All this follows from two running means, $m$ of the gradients $g$ of a parameter $\theta$, and $v$ of
+# their squares. Both start at zero. After one step $m$ is only $0.1\,g$, and after more it is still too
+# small by $1-\beta^\mathit{step}$, so the last formula divides by that:
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
 # <!-- code: none -->
@@ -2209,9 +2209,9 @@ def learning_by_heart():
 
 # %% [markdown]
 # A perplexity near 1 means that the model knows its pair by heart. The other pair gains from that at
-# first, as most of its words are the same. But between updates 30 and 100 it gets worse again, while
-# the training loss goes on falling: the more certain the model becomes that balls are red, the worse
-# it handles a sentence that names no colour. This is **overfitting**.
+# first, as most of its words are the same. But between updates 30 and 100 it gets worse again, while the
+# training loss goes on falling: what the model learns by heart about its own pair no longer helps with
+# another one, and in the end does harm. This is **overfitting**.
 #
 # A real training may show the same from *epoch* to epoch (one pass over the training data). The
 # loss on held-out sentences, the *validation loss*, falls and may later rise, so one keeps the
@@ -2381,9 +2381,10 @@ def train_the_copy_task():
 
 
 # %% [markdown]
-# After fifty updates the model has noticed where a sequence ends and which of its tokens are
-# frequent; soon afterwards it has their order, too, until nearly all copies are exact. How does the
-# model do that? If cross-attention finds each token in the source, its weights must form a diagonal:
+# After fifty updates the model has noticed where a sequence ends and which of its tokens are frequent;
+# soon afterwards it has their order, too, and most copies are exact (their number may fall back for a
+# while, since one wrong token spoils a copy). How does the model do that? If cross-attention finds each
+# token in the source, its weights must form a diagonal:
 
 
 # %%
@@ -2436,9 +2437,8 @@ def without_the_causal_mask():
 
 
 # %% [markdown]
-# Its loss is low, 0.07 beside the 0.03 of the whole model, but it copies nothing. In training it has
-# learnt to read each answer one place further on. When it writes, nothing stands there yet. **A loss
-# alone can lie.**
+# Its loss is as good as zero, and it copies nothing. In training every answer stood one place further on,
+# where it could be read off. When the model writes, nothing stands there yet. **A loss alone can lie.**
 #
 # Next, a model without positions. It knows the source's tokens but not their order, so it must
 # guess among those left. How low can its loss get, if it guesses as well as possible? Nearer to
@@ -3124,9 +3124,9 @@ def usable(pair: IdPair, max_len: int) -> bool:
 # ## Batches by token budget
 #
 # A batch is padded to the length of its longest sentence, and what is computed there is wasted.
-# `token_batches` therefore sorts first, so that sentences of similar length share a batch, as they do
-# in the paper. (§5.1) It then fills each batch up to a number of *positions*, which is the number of
-# its sentences times the length of the longest, on either side, so every batch costs about the same.
+# `token_batches` therefore sorts first, so that sentences of similar length share a batch, as they do in
+# the paper. (§5.1) A batch costs as many *positions* as its sentences times its longest one, source or
+# target, and each is filled up to the same budget of them.
 
 
 # %%
@@ -3382,12 +3382,12 @@ def translate(
 # | 250,000 | 3, 256 | 8,000 | 0.1 | 10 | 9 |
 # | 1,000,000 | 4, 384 | 12,000 | 0.1 | 5 | 50 |
 #
-# The second row is the model of Part 7, with [42 BLEU](#step-by-step) on captions; the other hours are
-# in proportion to pairs, epochs, parameters and length. The sizes are rules of thumb: the less text,
-# the smaller the model and the more dropout, with feed-forward networks four times as wide as the
-# model, and heads 64 wide. The epoch with the best validation BLEU is kept. If training ends in NaN,
-# lower the learning rate with `--factor`, which is 1.5 by default, or less where the warm-up is short.
-# Languages written without spaces need no other settings.
+# The second row is the model of Part 7, with [42 BLEU](#step-by-step) on captions; the other hours are in
+# proportion to pairs, epochs, parameters and length. The sizes are rules of thumb: the less text, the
+# smaller the model and the more dropout, with feed-forward networks four times as wide as the model, and
+# heads 64 wide. The epoch with the best validation BLEU is kept. If training ends in NaN, lower the
+# learning rate with `--factor` (by default 1.5, or less where the warm-up is short). Languages written
+# without spaces need no other settings.
 #
 # [OPUS](https://opus.nlpl.eu) collects pairs in hundreds of languages, [Tatoeba](https://tatoeba.org)
 # has short sentences for learners, and [WMT](https://www2.statmt.org/) publishes news with test sets.
@@ -3755,8 +3755,8 @@ def translator_at_hand() -> Translator:
 # python the_annotated_transformer.py translate --model runs/mine "Un chien court."
 # ```
 #
-# After 20 epochs the learning rate is zero; `resume` lifts it to a third of its peak, where a run of 30
-# epochs would have it by then.
+# After 20 epochs the learning rate is zero; `resume` sets it where a run of 30 epochs would have it after
+# 20, at a third of its peak.
 #
 # <details><summary>A model with a part of your own</summary>
 #
@@ -3944,9 +3944,9 @@ def roads_to_a_verb():
 
 
 # %% [markdown]
-# It cannot. The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30. But
-# a search for the likeliest sentence does not add up sentences that mean the same, and one by one each
-# of the three loses to *raises*. What *auf* has to do with it, [Part 9](#auf) finds out.
+# This one does not. The three roads to *pick* together have 0.28, hardly less than the two to *raise*,
+# 0.30. But a search for the likeliest sentence does not add up sentences that mean the same, and one by
+# one each of the three loses to *raises*. What *auf* has to do with it, [Part 9](#auf) finds out.
 #
 # How wide should a beam be? This is [BLEU](#bleu) on the validation split, for a model that was trained
 # like the published one, from another seed:
@@ -3962,10 +3962,10 @@ def roads_to_a_verb():
 #
 # <!-- end of results: beam -->
 #
-# Two hypotheses gain a point over one, and more of them nothing. A larger $\alpha$ gains a few tenths,
-# which may be chance, and above 1 the divisor grows faster than the text, so that [repetition
-# pays](#many-sentences). The defaults of `beam_search` are the paper's, four and 0.6; Part 8 also tries
-# [$\alpha = 1$](#step-by-step).
+# For this one model, a beam of two gains a point over greedy decoding, and wider ones nothing more. A
+# larger $\alpha$ gains a few tenths, which may be chance, and above 1 the divisor grows faster than the
+# text, so that [repetition pays](#many-sentences). The defaults of `beam_search` are the paper's, four
+# and 0.6; Part 8 also tries [$\alpha = 1$](#step-by-step).
 #
 # <a id="cached-decoding"></a>
 # ## Decoding with a cache
@@ -4225,8 +4225,9 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # Our learning rate has fallen to zero by then, and a model that has come to rest probably has no noise
 # left to average away.
 #
-# **You can now** load a translator in one line and train one whose vocabulary has no holes; you know
-# what a beam finds and what it cannot, and why a cache makes it fast. Part 8 measures its worth.
+# **You can now** load a translator in one line and train one whose vocabulary has no holes; you know what
+# a beam finds and what it cannot, and why a cache makes it fast. Part 8 measures what subwords, one
+# matrix, beam and averaging gain.
 #
 # <a id="try-recipe"></a>
 # ## Try it
@@ -4406,10 +4407,10 @@ def what_this_page_was_made_from():
 #
 # <!-- end of results: choices -->
 #
-# **Dropout and epochs** belong together. In eight epochs a dropout of 0.25 scores 2.2 less than 0.15;
-# in 32, it scores 2.1 more than 0.1. The last two runs show the turn within one schedule: with 0.1 the
-# model leads after 8 epochs by 37.0 to 35.7, and trails after 24 by 40.6 to 42.0. The dropout that looks
-# best in a short run need not be the best in a long one.
+# **Dropout and epochs** belong together. In eight epochs a dropout of 0.25 scores 2.2 less than 0.15; in
+# 32, it scores 2.1 more than 0.1. Within the last two runs the order seems to turn: with 0.1 the model
+# leads after 8 epochs by 37.0 to 35.7, and trails after 24 by 40.6 to 42.0. The dropout that looks best
+# in a short run need not be the best in a long one.
 #
 # **Half the batch** scores 1.5 more, which may be luck. It also means twice the updates, and its
 # learning rate had a lower peak. The recipe scores another 3.6 more, which is enough to count, with
@@ -4456,8 +4457,9 @@ def what_this_page_was_made_from():
 #   paired *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The middle 95% of the gains
 #   are the interval. Drawn from three runs it is likely too narrow, so 0.03 to 0.5 means nothing.
 # - **And where there is one seed?** Within the first three rows, the validation BLEU of the last epoch
-#   has a pooled standard deviation of 0.4. With its six degrees of freedom, two single runs differ by
-#   more than 1.3 by chance one time in twenty (on test 2017 by more than 1.6). We ask for two.
+#   has a pooled standard deviation of 0.4. Nine runs in three groups leave six degrees of freedom, so two
+#   single runs differ by more than 1.3 by chance one time in twenty (on test 2017 by more than 1.6). To be
+#   safe, we ask for two.
 # - **What is not compared?** The steps in another order, words and subwords at equal dropout and size,
 #   other sizes at full length, and what a human would say: to BLEU, a *wife* is one wrong word.
 #
@@ -4808,9 +4810,9 @@ def without_head(attn: MultiHeadedAttention, head: int):
 
 
 # %% [markdown]
-# Perplexity on the reference translations is 4.3 with all heads. The table says by how much it rises,
-# on average over five samples of 200 validation sentences, without one head of a layer, without all
-# but one (the one that does best alone), and without all. In brackets, it falls in some samples.
+# Perplexity on the reference translations is 4.3 with all heads. The table says by how much it rises, on
+# average over five samples of 200 validation sentences, without one head of a layer, without all but one
+# (the one that does best alone), and without all. Brackets: in some of the five samples it falls instead.
 #
 # <!-- results: heads -->
 #
@@ -4916,10 +4918,10 @@ def predictions_of_a_hundred():
 # ## What feed-forward networks hold
 #
 # They hold two thirds of an encoder layer's parameters and almost half of a decoder layer's. Part 4
-# called them memories, in which a pattern is recognized and something is added ([its
-# table](#break-it)). What does the translator remember? We switch the networks off, by zeros in their
-# second matrix, and have *Ein Xylophonist spielt* translated. Beside it stands how much the loss rises
-# on a hundred captions, for tokens that begin a word and for the pieces that continue one.
+# called them memories, in which a pattern is recognized and something is added ([its table](#break-it)).
+# What does the translator remember? We switch the networks off, by zeros in their second matrix, and have
+# *Ein Xylophonist spielt* translated. Two columns give the rise of the loss on a hundred captions, for
+# tokens that begin a word and for pieces inside one.
 
 
 # %% tags=["hide-input"]
@@ -4960,11 +4962,11 @@ def without_their_memories():
 
 
 # %% [markdown]
-# The encoder's networks are hardly missed, even all three together. One of the decoder's is:
-# without that of layer 1 the loss inside words rises by 1.33, twelve times as much as at their
-# beginnings, and the xylophone dissolves into *xxxylylist*. **To spell, this model needs the first
-# feed-forward network of the decoder.** Whether it also keeps the spellings there, zeros cannot
-# say, since all that follows then reads a stream that it has never seen in training.
+# The encoder's networks are hardly missed, even all three together. One of the decoder's is: without that
+# of layer 1 the loss inside words rises by 1.33, twelve times as much as at their beginnings, and the
+# xylophone dissolves into *xxxylylist*. **Without the first feed-forward network of the decoder this
+# model spells much worse.** Whether it also keeps the spellings there, zeros cannot say, since all that
+# follows then reads a stream that it has never seen in training.
 #
 # <a id="one-word"></a>
 # ## What does one word carry?
@@ -5188,9 +5190,10 @@ def examples_in_training():
 #
 # This Part in short: a map shows where the decoder reads, and a patch what it finds there. No head alone
 # costs more than 0.35 of perplexity. Without the first feed-forward network of the decoder the model
-# cannot spell. An English particle reads the German one; an English verb, in the one contrast that we
-# could test, reads the German verb; and *auf*, of which there were twelve examples, does not make
-# *hebt* a *pick*, wherever the encoder may carry it.
+# spells much worse. An English particle, in the sentences that we tried, reads the German one; an English
+# verb, in the one contrast that we could test, reads the German verb; and *auf*, of which there were
+# twelve examples, does not turn *hebt* into *pick*; whether the encoder carries it there at all, we
+# cannot tell.
 #
 # <a id="try-inside"></a>
 # ## Try it
@@ -5351,7 +5354,7 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions are safe and alike; at 2 the tail takes over, and they fall apart.
+# At 0.3 the captions play safe; at 2 the tail takes over, and they fall apart.
 #
 # <a id="speculative"></a>
 # ## Speculative decoding
@@ -5497,11 +5500,11 @@ def tokens_of_a_pass():
 # **Scale.** The loss falls along a power law in parameters, text and compute, so the gain of a larger
 # model can be predicted, and [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) advised spending
 # most of the compute on size: [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and
-# read 300 billion tokens. But a model whose learning rate is still high when it is measured looks worse
-# than it is. [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) let the rate fall to the end of
-# every run and found that text should grow as fast as size, to some twenty tokens for each parameter;
-# their *Chinchilla* was better than *Gopher*, which is four times as large and cost as much compute.
-# Today's models are trained on far more, because a small model is cheaper to serve.
+# read 300 billion tokens. But their shorter runs were measured before the learning rate had fallen, and
+# so looked worse than they were. [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) let the rate
+# fall to the end of every run and found that text should grow as fast as size, to some twenty tokens for
+# each parameter; their *Chinchilla* was better than *Gopher*, which is four times as large and cost as
+# much compute. Today's models are trained on far more, because a small model is cheaper to serve.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
 # and it writes the translation. The text states the task, and no weight changes.
@@ -5517,16 +5520,17 @@ def tokens_of_a_pass():
 # Spain?*, because on the web a question often stands in a list of questions. It may know the answer. It
 # has simply never been told that an answer is what we want, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, and the
-# loss is taken on the answer alone. (A [translator without an encoder](#one-sequence) is trained in just
-# this way.) Then come *preferences*. It is hard to write the best answer, and easy to say which of two is
-# better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings
-# and let the language model learn, by reinforcement, to please it. [Rafailov et al.
-# (2023)](https://arxiv.org/abs/2305.18290) train on the rankings directly. If people prefer one answer
-# with the probability $\sigma(d)$ for a difference $d$ in reward, where $\sigma$ is the logistic function
-# (the model of Bradley and Terry), and the best policy must stay near the model $\pi_0$ that it began as,
-# then its reward is, up to a constant, $\beta \log(\pi / \pi_0)$, and the likelihood of the rankings needs
-# no other. In their *direct preference optimization* (DPO) the preferred text $y_w$ therefore gains more
+# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, and
+# the loss is taken on the answer alone. (A [translator without an encoder](#one-sequence) is trained in
+# just this way.) Then come *preferences*. It is hard to write the best answer, and easy to say which of
+# two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
+# rankings and let the language model learn, by reinforcement, to please it. [Rafailov et al.
+# (2023)](https://arxiv.org/abs/2305.18290) train on the rankings directly. Suppose that people prefer one
+# of two answers with the probability $\sigma(d)$, where $d$ is the difference of their rewards and
+# $\sigma$ the logistic function (the model of Bradley and Terry). A model $\pi$ that gets the most reward
+# while it stays near $\pi_0$, from which it began, gives away what rewards it was after: up to a
+# constant, they are $\beta \log(\pi / \pi_0)$. We put that into $\sigma$, and no reward model is left.
+# With *direct preference optimization* (DPO), as this is called, the preferred text $y_w$ gains more
 # probability than the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
@@ -5708,22 +5712,25 @@ def captions_before_and_after():
 # and the end of each caption.
 #
 # **What the bench says.** Three seeds of the first row span half a point. All others have one, so a
-# difference of less than a point may be luck. Two changes stand out: rotary positions and ALiBi, with about
-# seven points each. Captions that are laid end to end begin at arbitrary places, so where a word stands in
-# its stream probably tells next to nothing, whereas a distance always does. Windows, which favour what is
-# near, gain three points, Muon two, AdamW one. RMSNorm, QK-norm, no biases, SwiGLU and grouped keys, even
-# with a single head of them, make no difference that one could read. Latents, the mixture and the plateau
-# come out about a point worse. And all together gain little over rotary positions alone.
+# difference of less than a point may be luck. Two changes stand out: rotary positions and ALiBi, with
+# about seven points each. Captions that are laid end to end begin at arbitrary places, so where a word
+# stands in its stream probably tells next to nothing, whereas a distance always does. Windows, which
+# favour what is near, gain three points, Muon two, AdamW one. RMSNorm, QK-norm, no biases, SwiGLU and
+# grouped keys, even with a single head of them, make no difference that one could read. Latents, the
+# mixture and the plateau come out about a point worse. And all together are no more than a point better
+# than rotary positions alone: what helps beside sinusoids need not help beside rotations, and windows may
+# have gained because they, too, tell what is near.
 #
-# A smaller cache also writes faster, with grouped keys by a third, with latents by two fifths, with one head
-# of keys by two thirds. The model with all changes is faster than the plain one, too, although it rotates
-# and norms at every step. Muon takes its price in training, a seventh of the speed.
+# A smaller cache also writes faster, with grouped keys by a third, with latents by two fifths, with one
+# head of keys by two thirds. The model with all changes is faster than the plain one, too, although it
+# rotates and norms at every step, which takes back half of what its grouped keys gain. Muon takes its
+# price in training, a seventh of the speed.
 #
-# **What it cannot say.** The learning rate was chosen for the first row, so a change that would rather
-# have another one looks worse than it is. A row with a smaller cache has succeeded if it is no worse than
-# the first. And a run of a few minutes is too short to diverge, which is what several changes prevent. The
-# sections below tell why large models have them: the norm and the feed-forward network, attention and its
-# cache, experts, optimizers, schedules.
+# **What it cannot say.** The learning rate was chosen for the first row (Adam, and a straight line to
+# zero after the warm-up), so a change that would rather have another one looks worse than it is. A row
+# with a smaller cache has succeeded if it is no worse than the first. And none of these short runs
+# diverged, which is what several changes are to prevent. The sections below tell why large models have
+# them: the norm and the feed-forward network, attention and its cache, experts, optimizers, schedules.
 #
 # <a id="exchange"></a>
 # Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` once
@@ -5752,11 +5759,11 @@ def share_of_the_mean():
 
 
 # %% [markdown]
-# Hardly anything. RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves out the
-# mean and the shift and divides by the root mean square; its authors found it about as good, and faster.
-# On the bench it is as good. Biases have mostly gone as well, since
-# [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in a model of
-# ours `bias=False` in the settings is enough.
+# Hardly anything: of a random vector as wide, the mean would have as much. RMSNorm ([Zhang and Sennrich,
+# 2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and the shift and divides by the root mean
+# square; its authors found it about as good, and faster. On the bench it is as good. Biases have mostly
+# gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without
+# them; in a model of ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5888,7 +5895,7 @@ def the_same_pair_further_on():
 # $(m-n)\theta$. Only their distance is left, as between the encodings themselves in [Part
 # 2](#positional-encoding).
 #
-# Whoever loads weights of others has to look which features they pair: `rotate` takes neighbours, many
+# If you load somebody else's weights, look which features they pair: `rotate` takes neighbours, many
 # libraries the two halves.
 
 
@@ -6115,10 +6122,10 @@ def check_queries_at_latents_equal_expanded_keys():
 
 
 # %% [markdown]
-# On the bench latents cost a point or two. Ours are narrow, a quarter as wide as the keys alone. MLA does
-# not combine well with rotations: a rotated key depends on its place, so no fixed matrix can carry a query
-# past it. DeepSeek therefore adds a few features that are rotated and cached as they are, the same for all
-# heads. Our row keeps its sinusoids and needs none.
+# On the bench latents cost more than a point. Ours are narrow, a quarter as wide as the keys alone. MLA
+# does not combine well with rotations: a rotated key depends on its place, so no fixed matrix can carry a
+# query past it. DeepSeek therefore adds a few features that are rotated and cached as they are, the same
+# for all heads. Our row keeps its sinusoids and needs none.
 #
 # What does all that save? These caches have written 64 tokens:
 
@@ -6352,10 +6359,11 @@ def directions_of_a_gradient():
 # A few directions hold nearly all of the gradient, and a step along it does little for the others,
 # although a rare word may need just one of those. **Muon** ([Jordan et al.,
 # 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. From a running mean
-# of the gradients it takes the singular vectors and replaces the values by numbers near one. That needs no
-# decomposition, since an odd polynomial of a matrix acts on its singular values alone, and five rounds of
+# of the gradients it takes the singular vectors and replaces the values by numbers near one. That needs
+# no decomposition, since an odd polynomial of a matrix leaves its singular vectors as they are and acts
+# on each singular value $s$ alone. Five rounds of
 #
-# $$x \leftarrow 3.4445\,x - 4.7750\,x^3 + 2.0315\,x^5$$
+# $$s \leftarrow 3.4445\,s - 4.7750\,s^3 + 2.0315\,s^5$$
 # <!-- code: orthogonalize -->
 #
 # bring whatever lies between 0.01 and 1 into the neighbourhood of one.
@@ -6530,10 +6538,10 @@ def check_attention_in_blocks_equals_attention():
 
 
 # %% [markdown]
-# The work stays quadratic, but memory is linear in the length, and far less data moves between the
-# GPU's slow and its fast memory. That is why the real kernel, which also hides the future and has a
-# backward pass, is faster than the plain formula at any length. We [train on a GPU](#faster) with such a
-# kernel, from PyTorch's `scaled_dot_product_attention`.
+# The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
+# slow and its fast memory. That is why the real kernel, which also hides the future and has a backward
+# pass, is faster than the plain formula even where that would fit. We [train on a GPU](#faster) with such
+# a kernel, from PyTorch's `scaled_dot_product_attention`.
 #
 # <a id="long-context"></a>
 # ## Longer texts than in training
@@ -6543,8 +6551,9 @@ def check_attention_in_blocks_equals_attention():
 # with rotary positions, and then the same validation tokens at places that begin at 0, 64, 128 and 192.
 #
 # At place $m$ a [rotation](#rotary) has turned pair $i$ of the features by $m \cdot 10000^{-2i/d_k}$, the
-# first pairs often, the last ones by a fraction of a turn. Beyond the training there are distances, and
-# between slow pairs angles, at which no query has ever met a key. Two remedies have been proposed:
+# first pairs often, the last ones by a fraction of a turn. Beyond the training a query meets keys at
+# distances that it has never seen, and slow pairs reach angles that they have never had. Two remedies
+# have been proposed:
 #
 # - **Position interpolation** ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles
 #   by the factor $s$ by which the text is longer, as if the places stood closer together.
@@ -6620,13 +6629,13 @@ def beyond_the_training():
 
 
 # %% [markdown]
-# Sinusoids break as soon as the training ends: a formula may be defined at every place, but the model has
-# not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are worse than untouched
-# everywhere, because all distances have shrunk to sizes that the weights do not know; its authors train on
-# with the new angles, and without that it is no remedy. The larger base costs little at the beginning and
-# is the best of the three beyond it, although it gives way as well. (One seed and 48 pieces of text: only
-# large differences count.) Many models with a long context continue training with the new angles, briefly,
-# on texts of that length, while others rely on YaRN for a last stretch:
+# With sinusoids perplexity jumps as soon as the training ends: a formula may be defined at every place,
+# but the model has not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are
+# worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
+# know; its authors train on with the new angles, and without that it is no remedy. The larger base costs
+# little at the beginning and is the best of the three beyond it, although it gives way as well. (One seed
+# and 48 pieces of text: only large differences count.) Many models with a long context continue training
+# with the new angles, briefly, on texts of that length, while others rely on YaRN for a last stretch:
 # [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained to 64K tokens and is used to
 # 128K.
 #
@@ -6712,8 +6721,8 @@ def check_a_source_is_a_prompt():
 #
 # At equal numbers of parameters the work is not equal. In a single stack every layer reads source and
 # target, so a pair takes about twice as many operations, and every layer caches both texts. What it saves
-# is a second kind of layer, a second stack, and a rule for who attends to whom. That one stack serves any
-# task that can be written down is what decided the matter for large models. (Not for all: in
+# is a second kind of layer, a second stack, and a rule for who attends to whom. And one stack serves any
+# task that can be written down. (Large models have mostly gone this way, but not all: in
 # [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) the decoder takes its keys
 # and values from the last states of an encoder, although a causal one.)
 #
@@ -6753,10 +6762,10 @@ def check_a_source_is_a_prompt():
 # to. A dash: not stated, or no source found.
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
-# keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word that
-# sees more stands further on.) They attend in eleven ways, each of which allows a smaller
-# [cache](#cached-decoding) for contexts of mostly a hundred thousand tokens or more: heads share keys, a
-# short vector replaces them, or most layers forget what is far away.
+# keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
+# that sees more stands further on.) Counted by their cells, they attend in eleven ways, which serve one
+# end, a smaller [cache](#cached-decoding) for contexts of mostly a hundred thousand tokens or more: heads
+# share keys, a short vector replaces them, or most layers forget what is far away.
 #
 # One change has no column. The paper's 37,000 subwords are made of characters; today there are often more
 # than 100,000, made of *bytes*, to which no text is unknown (since [GPT-2,
