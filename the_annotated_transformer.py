@@ -7331,7 +7331,7 @@ def refuse_what_cannot_run(config: Config) -> None:
     try:
         model = build_model(config, 8, 8)
         make_optimizer(model, 1.0, 1, config.schedule, config.optimizer, total=1)
-        agrees = cache_agrees(model, min(64, config.max_len))
+        agrees = cache_agrees(model, min(256, config.max_len))
     except ValueError as error:
         raise UserError(f"such a training cannot work: {error}") from error
     if not agrees:
