@@ -3131,20 +3131,20 @@ def usable(pair: IdPair, max_len: int) -> bool:
 
 # %%
 def token_batches(
-    lengths: Sequence[tuple[int, int]], budget: int, order: random.Random | None = None
+    lengths: Sequence[int], budget: int, order: random.Random | None = None
 ) -> list[list[int]]:
     """Lists of sentence numbers, each of at most `budget` positions, or of one long sentence.
 
-    `lengths` has (source, target) for each sentence; without `order` nothing is shuffled.
+    `lengths` has the longer of source and target; without `order` nothing is shuffled.
     """
     numbers = list(range(len(lengths)))
     if order is not None:
         order.shuffle(numbers)  # the sort leaves sentences of one length in this order
-    numbers.sort(key=lambda number: max(lengths[number]))
+    numbers.sort(key=lengths.__getitem__)
     batches = []
     for number in numbers:
-        longest = max(lengths[number])  # of the batch so far, since they are sorted
-        if not batches or longest * (len(batches[-1]) + 1) > budget:
+        # They are sorted, so this one is the longest of its batch so far.
+        if not batches or lengths[number] * (len(batches[-1]) + 1) > budget:
             batches.append([])
         batches[-1].append(number)
     if order is not None:
@@ -3172,7 +3172,7 @@ def create_dataloaders(
 
     def loader(pairs: list[IdPair], order: random.Random | None):
         # The decoder reads all but the last token of a target.
-        lengths = [(len(source), len(target) - 1) for source, target in pairs]
+        lengths = [max(len(source), len(target) - 1) for source, target in pairs]
         batches = token_batches(lengths, budget, order)
         return torch.utils.data.DataLoader(pairs, batch_sampler=batches, collate_fn=collate)
 
@@ -3342,7 +3342,7 @@ def translate(
     texts = list(itertools.chain.from_iterable(lines))
     encoded = translator.vocabularies[0].encode(texts, translator.languages[0])
     numbers = [n for n, ids in enumerate(encoded) if ids]
-    lengths = [(len(encoded[n]), len(encoded[n]) + LONGER) for n in numbers]
+    lengths = [len(encoded[n]) + LONGER for n in numbers]
     translations = [""] * len(texts)
     for group in token_batches(lengths, 16_000):
         chosen = [numbers[n] for n in group]
@@ -4344,7 +4344,7 @@ def usable_pairs(translator: Translator, pairs: Sequence[Pair]) -> tuple[list[Pa
 
 def batches_to_score(translator: Translator, ids: Sequence[IdPair]) -> Iterator[Batch]:
     """Pairs of ids in batches, on the device of the model."""
-    lengths = [(len(source), len(target)) for source, target in ids]
+    lengths = [max(len(source), len(target)) for source, target in ids]
     for group in token_batches(lengths, 2560):
         yield move(collate([ids[n] for n in group]), translator.device)
 
@@ -7182,7 +7182,7 @@ def write_ids(folder: Path, corpus: Corpus, vocabularies: tuple, max_len: int) -
     lengths = array.array("i")
     unknown = 0
     with whole_file(folder / "train.ids") as file:
-        for chunk in grouped(bar, 10_000):
+        for chunk in grouped(bar, 1000):  # few lists at a time, or the garbage collector is busy
             encoded = encode_pairs(chunk, vocabularies, corpus.languages)
             fitting = [pair for pair in encoded if usable(pair, max_len)]
             sentences = list(itertools.chain.from_iterable(fitting))  # source, target, source, …
@@ -7218,8 +7218,8 @@ class IdPairs(torch.utils.data.Dataset):
         return len(self.lengths)
 
     def positions(self) -> Tensor:
-        """Positions of each pair in encoder and decoder, which reads all but the last token."""
-        return self.lengths - torch.tensor([0, 1])
+        """Positions of each pair: its longer side; the decoder reads all but the last token."""
+        return (self.lengths - torch.tensor([0, 1])).amax(1)
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
         source, target = self.lengths[number].tolist()
@@ -7280,7 +7280,7 @@ def updates_per_epoch(config: Config, train: IdPairs) -> int:
 
 def choose_settings(config: Config, train: IdPairs) -> Config:
     """The settings, with those that are None chosen by corpus and device."""
-    positions = int(train.positions().amax(1).sum())
+    positions = int(train.positions().sum())
     batch_tokens = config.batch_tokens or min(1280, max(64, positions // 50))
     config = dataclasses.replace(config, batch_tokens=batch_tokens)
     updates = updates_per_epoch(config, train)
