@@ -2802,8 +2802,8 @@ published("length-cost")
 #
 # A corpus comes in *splits*: one to train on (here 29,000 pairs), one for validation (1,014), and one
 # or more to test with at the very end (two of 1,000). Each split is two files, and line $n$ of one
-# translates line $n$ of the other. The folded cell has the download, and makes up a few thousand
-# captions for those who have no network; the next one reads the files.
+# translates line $n$ of the other. (Folded away are the download, and a few thousand made-up captions
+# for those who have no network.)
 
 # %% tags=["hide-input"]
 import collections
@@ -2867,6 +2867,26 @@ def multi30k_folder() -> Path:
     return folder
 
 
+# %%
+def read_lines(path: Path) -> Iterator[str]:
+    """Lines of a UTF-8 file, gzipped or not; they end at line feeds only."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+        for line in file:
+            yield line.strip()
+
+
+def read_multi30k(languages: tuple[str, str] = ("de", "en")) -> Corpus:
+    """The pairs of each split of Multi30k, downloaded if need be."""
+    folder = multi30k_folder()
+    splits = {}
+    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+        sides = [read_lines(folder / f"{split}.{code}.gz") for code in languages]
+        splits[split] = list(zip(*sides, strict=True))
+    return Corpus("Multi30k", languages, splits, "multi30k")
+
+
+# %% tags=["hide-input"]
 BUILTIN = "built-in captions"
 PHRASES = """
 ein Mann: a man; eine Frau: a woman; ein Kind: a child; ein Mädchen: a girl; ein Junge: a boy
@@ -2921,25 +2941,6 @@ def corpus_at_hand() -> Corpus:
             raise
         print(f"No Multi30k ({error!s:.99}): the {BUILTIN} are used instead.", file=sys.stderr)
         return read_builtin()
-
-
-# %%
-def read_lines(path: Path) -> Iterator[str]:
-    """Lines of a UTF-8 file, gzipped or not; they end at line feeds only."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-        for line in file:
-            yield line.strip()
-
-
-def read_multi30k(languages: tuple[str, str] = ("de", "en")) -> Corpus:
-    """The pairs of each split of Multi30k, downloaded if need be."""
-    folder = multi30k_folder()
-    splits = {}
-    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
-        sides = [read_lines(folder / f"{split}.{code}.gz") for code in languages]
-        splits[split] = list(zip(*sides, strict=True))
-    return Corpus("Multi30k", languages, splits, "multi30k")
 
 
 @example
@@ -3056,21 +3057,6 @@ def sample_of(pairs: Sequence[Pair], enough: int = 200_000) -> Iterator[Pair]:
     return itertools.islice(pairs, 0, None, math.ceil(len(pairs) / enough))
 
 
-def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabulary]:
-    """Vocabularies of both languages, from the training split."""
-    vocabularies = []
-    for side, tokenizer in enumerate(load_tokenizers(corpus.languages)):
-        texts = (pair[side] for pair in sample_of(corpus.pairs("train")))
-        vocabularies.append(build_vocabulary((tokenize(x, tokenizer) for x in texts), min_freq))
-    return tuple(vocabularies)
-
-
-@functools.cache
-def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
-    """Vocabularies of the corpus of this page."""
-    return learn_words(corpus_at_hand())
-
-
 IdPair = tuple[list[int], list[int]]
 
 
@@ -3099,6 +3085,23 @@ def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> V
     return Vocabulary(tuple(Vocab(counts, min_freq=min_freq, specials=list(SPECIALS)).itos))
 
 
+# %% tags=["hide-input"]
+def learn_words(corpus: Corpus, min_freq: int = 2) -> tuple[Vocabulary, Vocabulary]:
+    """Vocabularies of both languages, from the training split."""
+    vocabularies = []
+    for side, tokenizer in enumerate(load_tokenizers(corpus.languages)):
+        texts = (pair[side] for pair in sample_of(corpus.pairs("train")))
+        vocabularies.append(build_vocabulary((tokenize(x, tokenizer) for x in texts), min_freq))
+    return tuple(vocabularies)
+
+
+@functools.cache
+def words_at_hand() -> tuple[Vocabulary, Vocabulary]:
+    """Vocabularies of the corpus of this page."""
+    return learn_words(corpus_at_hand())
+
+
+# %%
 @example
 def a_sentence_as_numbers():
     of_german, _ = words_at_hand()
