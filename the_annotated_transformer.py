@@ -3887,8 +3887,8 @@ def one_search():
 # <a id="roads"></a>
 # ## Does a beam find *picks*?
 #
-# *Raises* is only half of what the girl does with her ball. After *A little girl*, these are the roads to
-# *raise* (which begins with *rais*) and to *pick*:
+# *Raises* is only half of what the girl does with her ball. These are the roads from *A little girl* to
+# *raise* (which begins with *rais*) and to *pick*, each with its probability:
 
 # %% tags=["hide-input"]
 ROADS = ("rais", "is rais", "pick", "picking", "is picking")
@@ -3939,12 +3939,14 @@ class CachedAttention(nn.Module):
     def __init__(self, attn: MultiHeadedAttention):
         super().__init__()
         self.attn = attn
+        self.attn.start = 0  # the place of the newest position, which rotary attention needs
         self.keys = None
         self.values = None
 
     def forward(self, x: Tensor, *_) -> Tensor:
         """States (B, 1, D) of the newest position -> what each finds in its past and in itself."""
         q, k, v = self.attn.project(x, x, x)  # (B, H, 1, d_k)
+        self.attn.start += 1
         if self.keys is not None:
             k = torch.cat([self.keys, k], dim=2)  # (B, H, length, d_k)
             v = torch.cat([self.values, v], dim=2)
@@ -4008,13 +4010,11 @@ class BeamAttention(CachedAttention):
 
     def __init__(self, attn: MultiHeadedAttention):
         super().__init__(attn)
-        self.attn.start = 0  # the place of the newest position, which rotary attention needs
         self.window = getattr(attn, "window", None)  # older positions than these can be forgotten
 
     def forward(self, x: Tensor, *_) -> Tensor:
         """States (B, beam, D) of the next position -> what each finds in its past and in itself."""
         heads = super().forward(x.flatten(0, 1).unsqueeze(1)).view_as(x)
-        self.attn.start += 1
         if self.window:
             self.keys = self.keys[:, :, -self.window :]
             self.values = self.values[:, :, -self.window :]
