@@ -3547,9 +3547,9 @@ def cut_a_text():
 # pieces, though not where a linguist would cut him (*Schorn-stein-feger*). But he is no hole any more:
 # only a character that did not occur when the pieces were learnt is unknown.
 #
-# How many subwords are right? Few of them make long sentences, in which each occurs often. Many make
-# short sentences, but a large part of the list is then rare, and the output layer grows wide and slow. The
-# paper takes about 37,000 for two languages together. (§5.1) Our small corpus gets 5,000.
+# A short list of subwords makes long sentences, in which each occurs often. A long list makes short
+# sentences, but much of it is rare, and the output layer grows wide and slow. The paper takes about
+# 37,000 for two languages together. (§5.1) Our small corpus gets 5,000.
 #
 # <a id="one-matrix"></a>
 # ## One matrix instead of three
@@ -3569,14 +3569,13 @@ def cut_a_text():
 # `pretrained/` ([rounded to 8 bits](#model-files)), tables call it *recipe-3*, and two lines use it:
 #
 # ```
-# translator = load_trained_model("pretrained")
+# translator = load_trained_model("pretrained")  # or "runs/mine", a run of your own
 # translate(translator, ["Ein Hund rennt durch den Park."])
 # ```
 #
 # Each text should be one sentence, because the model has hardly ever seen two together and tends to drop
-# one. A [run of your own](#own-corpus) is loaded in the same way, by the name of its folder. The folded
-# cell makes a model from its settings and reads its files. Here are the sentences of Part 6 once more,
-# and the chimney sweep:
+# one. Here are those of Part 6 once more, and the chimney sweep. (Folded away: how a model is made from
+# its settings, and read from its files.)
 
 
 # %% tags=["hide-input"]
@@ -4186,8 +4185,7 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # left to average away.
 #
 # **You can now** load a translator in one line and train one whose vocabulary has no holes; you know what
-# a beam finds and what it cannot, and why a cache makes it fast. Part 8 measures what subwords, one
-# matrix, beam and averaging gain.
+# a beam finds and what it cannot, and why a cache makes it fast.
 #
 # <a id="try-recipe"></a>
 # ## Try it
