@@ -8229,21 +8229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # %% [markdown]
 # # Make it your own
 #
-# [Part 10](#own-part) shows how to change the model. Here we change the data.
-#
-# ## Your own files
-#
-# Put two files per split into a folder, with one sentence per line, plain or gzipped: `train.fr`
-# and `train.en`, `val.fr` and `val.en`, and `test.fr` and `test.en` if you want scores. Line 7 of
-# one file must translate line 7 of the other.
-#
-# ```
-# python the_annotated_transformer.py train --data my-corpus --languages fr-en --folder runs/mine
-# python the_annotated_transformer.py evaluate --model runs/mine
-# python the_annotated_transformer.py translate --model runs/mine "Un chien court."
-# ```
-#
-# `--init-from runs/mine` starts a new run, on other text, from the weights and vocabulary of this
+# [Part 6](#own-corpus) trains on your own files, and [Part 10](#own-part) changes the model. With
+# `--init-from runs/mine`, a new run on other text starts from the weights and the vocabulary of an old
 # one; `--factor 0.3` keeps its steps small.
 #
 # <a id="own-pairs"></a>
