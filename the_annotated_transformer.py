@@ -4571,27 +4571,37 @@ def what_this_page_was_made_from():
 # Since the first page we have been asking what becomes of *auf*. The model writes *A little girl
 # raises a red ball*, and does not say whether it has noticed that the girl *picks the ball up*. Now
 # it can be asked. We look at its weights, remove parts, read its predictions layer by layer, and in
-# the end operate on single vectors. The patient is one model, of one seed, often with one sentence
-# on the table; another seed may divide the work differently.
-#
-# <a id="attention-maps"></a>
-# ## Where the verb looks
-#
-# We take the sentence with the model's own translation of it, found by beam search. Every attention
-# keeps the weights of its last call in `attn` ([Part 1](#multi-head-attention)), so one run of the
-# model is enough to collect them all.
+# the end operate on single vectors. The patient is one model, of one seed; another seed may divide
+# the work differently. Its sentence stands in a cell of its own: change it, run what follows, and
+# the maps and the logit lens are those of yours.
 
 
-# %% tags=["hide-input"]
+# %%
 SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 
 
+# %% [markdown]
+# <a id="attention-maps"></a>
+# ## Where the verb looks
+#
+# We take the sentence with the model's own translation of it. Every attention keeps the weights of its
+# last call in `attn` ([Part 1](#multi-head-attention)), so one run of the model collects them all. What
+# does the decoder look at while it writes its fourth token, the verb?
+
+
+# %% tags=["hide-input"]
 def with_own_translation(translator: Translator, sentence: str) -> Batch:
     """A batch of one sentence and the model's translation."""
     batch = source_batch(translator, [sentence])
     longest = min(batch.src.size(1) + LONGER, translator.max_len)
     written = beam_search(translator.model, batch.src, batch.src_mask, longest)
     return Batch(batch.src, written[:, written[0] != PAD])
+
+
+def names_of(vocabulary: Vocabulary | Subwords, ids: Tensor) -> list[str]:
+    """Tokens of a sentence, without marks, and numbered: a word used twice has two names."""
+    words = [vocabulary.words[token].strip("▁" + JOIN) for token in ids.tolist()]
+    return [f"{number} {word}" for number, word in enumerate(words, 1)]
 
 
 def attentions_of(model: EncoderDecoder) -> dict[str, list[MultiHeadedAttention]]:
@@ -4616,41 +4626,32 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
 def where_the_verb_looks():
     translator = translator_at_hand()
     batch = with_own_translation(translator, SENTENCE)
+    of_source, of_target = translator.vocabularies
     weights = attention_weights(translator.model, batch)["cross-attention"][0]  # (N, H, T, S)
-    writing = translator.vocabularies[1].words[batch.tgt_y[0, 3]]
-    hebt, auf = 3, 7  # places among the German subwords
     rows = []
     for layer, heads in enumerate(weights[:, :, 3].tolist(), 1):
         for head, row in enumerate(heads, 1):
-            rows.append((layer, head, f"{row[hebt]:.0%}", f"{row[auf]:.0%}"))
-    caption = f"Cross-attention while the decoder writes {writing}"
-    return table(rows, ["layer", "head", "weight of hebt", "weight of auf"], caption)
+            rows.append((layer, head, *map("{:.0%}".format, row)))
+    caption = f"Cross-attention while the decoder writes {of_target.words[batch.tgt_y[0, 3]]}"
+    return table(rows, ["layer", "head", *names_of(of_source, batch.src[0])], caption)
 
 
 # %% [markdown]
-# When the decoder writes *rais*, the first subword of *raises*, six of nine heads give at least 88%
-# of their weight to *hebt*, and none gives more than 7% to *auf*. That leaves two stories. Either
-# the decoder ignores *auf*, or the encoder has already carried it to *hebt*, where the decoder
-# finds both halves of the verb in one place. Above the first layer a position is no longer one
-# word, because it has taken in parts of others, and **a map does not tell whose words are read
-# there**. We need experiments, and the next sections build them.
+# Six of nine heads give at least 88% of their weight to *hebt* while the decoder writes *rais*, the
+# first subword of *raises*, and none gives more than 7% to *auf*. That leaves two stories. Either the
+# decoder ignores *auf*, or the encoder has already carried it to *hebt*, where the decoder finds both
+# halves of the verb in one place. Above the first layer a position is no longer one word, because it
+# has taken in parts of others, and **a map does not tell whose words are read there**.
 #
 # <a id="explorer"></a>
 # ### All maps at once
 #
-# In a map, rows are queries and columns are keys; a row of cross-attention bears the token about to
-# be written. Look for a diagonal, where positions attend to themselves, for a line beside it, where
-# they attend to a neighbour, and in cross-attention for a staircase down to the right, which is a
-# word alignment that nobody has taught.
+# Rows are queries and columns are keys; a row of cross-attention bears the token about to be written.
+# Look for a diagonal, where positions attend to themselves, for a line beside it, where they attend to
+# a neighbour, and in cross-attention for a staircase, which is a word alignment that nobody has taught.
 
 
 # %% tags=["hide-input"]
-def names_of(vocabulary: Vocabulary | Subwords, ids: Tensor) -> list[str]:
-    """Tokens of a sentence, without marks, and numbered: a word used twice has two names."""
-    words = [vocabulary.words[token].strip("▁" + JOIN) for token in ids.tolist()]
-    return [f"{number} {word}" for number, word in enumerate(words, 1)]
-
-
 def attention_maps(translator: Translator, sentence: str):
     """A table of all maps of a sentence: each head, then the mean over the heads of its layer."""
     import pandas as pd
@@ -4675,10 +4676,10 @@ def attention_maps(translator: Translator, sentence: str):
     return pd.DataFrame(rows, columns=columns)
 
 
-def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "layer", "head")):
-    """Heat maps from the tables of sentences, with a menu for each column named in `choose`.
+def attention_explorer(all_maps: Sequence):
+    """Heat maps from the tables of sentences: a row for each layer, a column for each head.
 
-    If heads are not chosen, they stand side by side, and layers below one another.
+    Menus choose the sentence and the kind of attention.
     """
     import altair as alt
     import pandas as pd
@@ -4686,7 +4687,7 @@ def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "lay
     frame = pd.concat(all_maps)
     shown = all_maps[0].iloc[-1]  # the map shown first
     chart = alt.Chart(frame, description="Heat maps of attention weights; menus choose which.")
-    for name in choose:
+    for name in ("sentence", "attention"):
         menu = alt.binding_select(options=list(frame[name].unique()), name=f"{name} ")
         chart = chart.add_params(alt.param(name=f"chosen_{name}", value=shown[name], bind=menu))
         chart = chart.transform_filter(f"datum.{name} == chosen_{name}")
@@ -4703,12 +4704,10 @@ def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "lay
         y=alt.Y("query:N", sort=None, axis=axis),
         color=alt.Color("weight:Q").scale(scheme="blues", domain=[0, 100]).legend(orient="top"),
         tooltip=["query:N", "key:N", "weight:Q"],
+        column=alt.Column("head:N", sort=None),
+        row=alt.Row("layer:N"),
     )
-    step = alt.Step(36)
-    if "head" not in choose:
-        step = alt.Step(11)
-        cells = cells.encode(column=alt.Column("head:N", sort=None), row=alt.Row("layer:N"))
-    return cells.properties(width=step, height=step)
+    return cells.properties(width=alt.Step(11), height=alt.Step(11))
 
 
 SENTENCES = (
@@ -4722,7 +4721,7 @@ SENTENCES = (
 def attention_maps_figure():
     translator = translator_at_hand()
     all_maps = [attention_maps(translator, sentence) for sentence in SENTENCES]
-    return attention_explorer(all_maps, choose=("sentence", "attention"))
+    return attention_explorer(all_maps)
 
 
 # %% [markdown]
@@ -4735,13 +4734,12 @@ def attention_maps_figure():
 #
 # A softmax must spend its weight somewhere, and here much of it lies on the full stop or the end, as if
 # parked. Such a place is an **attention sink** ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
-# For a sentence of your own, call `attention_explorer([attention_maps(translator_at_hand(), "…")])`.
 #
 # <a id="single-heads"></a>
 # ## Habits of heads
 #
-# Some heads have a simple habit, such as attending to the token before. Over a hundred captions,
-# where among five places that every sentence has does each head put most of its weight?
+# Some heads do the same in every sentence, such as attending to the token before. Of five places that
+# every sentence has, where does each head put most of its weight, over a hundred captions?
 
 
 # %% tags=["hide-input"]
@@ -4777,16 +4775,17 @@ def habits_of_heads():
 # %% [markdown]
 # In the encoder, where even weights would give each place about 6%, two heads stand out: head 3 of
 # layer 3 gives 56% to the token before, and head 2 of layer 1 a third to the next. In the decoder even
-# weights would give 20% to the position itself, and as much to the start. Head 3 of layer 2 gives more
-# than half to itself, and head 2 of that layer 36% to the start, which holds no word at all.
+# weights would give 20% to the position itself, and as much to the start. Two heads of layer 2 exceed
+# that clearly: head 3 gives more than half to itself, and head 2 gives 36% to the start, which holds no
+# word at all.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
 #
-# A habit may be useless. To learn what the model needs a head for, we remove it and see what gets
-# worse. The output of multi-head attention is a sum with one term per head, plus a bias, and a head
-# uses only its own $d_k$ rows of $W^O$ (columns in code, since `nn.Linear` stores the transpose).
-# Put zeros there, and the head is gone.
+# A habit may be useless. To learn what a head is worth, we remove it and see what gets worse. The
+# output of multi-head attention is a sum with one term per head, plus a bias, and a head uses only its
+# own $d_k$ rows of $W^O$ (columns in code, since `nn.Linear` stores the transpose). Put zeros there, and
+# the head is gone.
 
 
 # %%
@@ -4811,8 +4810,8 @@ def without_head(attn: MultiHeadedAttention, head: int):
 
 # %% [markdown]
 # Perplexity on the reference translations is 4.3 with all heads. The table says by how much it rises, on
-# average over five samples of 200 validation sentences, without one head of a layer, without all but one
-# (the one that does best alone), and without all. Brackets: in some of the five samples it falls instead.
+# average over five samples of 200 validation sentences, without one head of a layer, without all but the
+# one that does best alone, and without all. Brackets: in some of the five samples it falls instead.
 #
 # <!-- results: heads -->
 #
@@ -4834,13 +4833,11 @@ def without_head(attn: MultiHeadedAttention, head: int):
 # them one at a time and add up, and 1.00 at once. Perhaps the others do part of a missing one's work;
 # but perplexities need not add up, and the layers above have never been trained without that head.
 #
-# In the encoder, the head that reads the token before costs most, 0.28, as much as its whole layer, and
-# the one that reads the next token comes second, with 0.14. In the decoder, the two costliest, 0.35 and
-# 0.32, attend to the start, so a head that uses a sink need not be idle. But not every habit is dear:
-# heads 1 and 3 of decoder layer 2, which attend to themselves, cost 0.07 and 0.11. In larger models most
-# heads can be removed, one at a time, at almost no cost ([Michel et al.,
-# 2019](https://arxiv.org/abs/1905.10650)), and those with certain habits are pruned last ([Voita et
-# al., 2019](https://arxiv.org/abs/1905.09418)).
+# And the habits? In the encoder, the head that reads the token before costs most, as much as its whole
+# layer. In the decoder, the two costliest attend to the start, so a head that uses a sink need not be
+# idle; heads 1 and 3 of its layer 2, which attend to themselves, are cheap. In larger models most heads
+# can be removed, one at a time, at almost no cost ([Michel et al.,
+# 2019](https://arxiv.org/abs/1905.10650)).
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
@@ -4886,7 +4883,7 @@ def predictions_by_layer():
 # Before the first layer, the model "predicts" the word that it has just read, as one may expect
 # where embeddings and generator share [one matrix](#one-matrix). Layer 1 keeps it, layer 2 guesses
 # the next one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*.
-# Does it always go like that? We count over a hundred captions and their reference translations.
+# Is it always like that? We count over a hundred captions and their reference translations.
 
 
 # %% tags=["hide-input"]
@@ -4911,17 +4908,16 @@ def predictions_of_a_hundred():
 # %% [markdown]
 # Mostly. After layer 1 the stream still says the old word at 83% of the places, and after layer 2 it
 # agrees with the last layer at 77%. Layer 3 changes the rest, and is right only five points more often.
-# The lens shows less than there is, though: an earlier state was not trained to be read, and may hold
-# much that the generator cannot see.
+# But an earlier state was not trained to be read, and may hold much that the generator cannot see.
 #
 # <a id="feed-forward-holds"></a>
 # ## What feed-forward networks hold
 #
-# They hold two thirds of an encoder layer's parameters and almost half of a decoder layer's. Part 4
+# Two thirds of an encoder layer's parameters, to begin with, and almost half of a decoder layer's. Part 4
 # called them memories, in which a pattern is recognized and something is added ([its table](#break-it)).
-# What does the translator remember? We switch the networks off, by zeros in their second matrix, and have
-# *Ein Xylophonist spielt* translated. Two columns give the rise of the loss on a hundred captions, for
-# tokens that begin a word and for pieces inside one.
+# What does the translator remember there? We switch networks off, by zeros in their second matrix, have
+# *Ein Xylophonist spielt* translated, and compare the loss on a hundred captions of tokens that begin a
+# word and of pieces inside one.
 
 
 # %% tags=["hide-input"]
@@ -4945,18 +4941,14 @@ def without_their_memories():
     translator = translator_at_hand()
     batches = list(batches_to_score(translator, hundred_captions(translator)))
     encoder, decoder = translator.model.encoder.layers, translator.model.decoder.layers
-    groups = {"none": [], "all of the encoder": encoder}
+    groups = {"none": [], "all of the encoder": encoder, "all of the decoder": decoder}
     groups |= {f"decoder, layer {n}": [layer] for n, layer in enumerate(decoder, 1)}
-    groups["all of the decoder"] = decoder
     rows = []
     for name, layers in groups.items():
         with zeroed([layer.feed_forward.narrow.weight.data for layer in layers]):
             losses = losses_of_pieces(translator, batches)
             [written] = translate(translator, ["Ein Xylophonist spielt."])
-        if not rows:
-            whole = losses
-        rise = (losses - whole).tolist()
-        rows.append((name, *(f"{each:+.2f}" for each in rise), written[:60]))
+        rows.append((name, *losses.tolist(), written[:60]))
     columns = ["switched off", "loss at word beginnings", "loss inside words", "writes"]
     return table(rows, columns, "Ein Xylophonist spielt.")
 
@@ -4965,94 +4957,80 @@ def without_their_memories():
 # The encoder's networks are hardly missed, even all three together. One of the decoder's is: without that
 # of layer 1 the loss inside words rises by 1.33, twelve times as much as at their beginnings, and the
 # xylophone dissolves into *xxxylylist*. **Without the first feed-forward network of the decoder this
-# model spells much worse.** Whether it also keeps the spellings there, zeros cannot say, since all that
+# model spells much worse.** Whether it keeps the spellings there, zeros cannot say, since all that
 # follows then reads a stream that it has never seen in training.
 #
 # <a id="one-word"></a>
 # ## What does one word carry?
 #
-# Back to *auf*, and to operations on single vectors. The first one has an outcome that you can
-# predict. We encode our caption, A, and another in which the ball is blue, B. Then we replace
-# vectors of A's memory by B's at the same places: that of *hebt*, that of the colour, or all the
-# others. What does the decoder make of it? Each row gives the probability of B's translation, token by
-# token, and then what the model writes itself.
+# We come to operations on single vectors, and begin with one whose outcome you can predict. Take our
+# sentence, A, and another in which the ball is blue, B. In A's memory we replace one vector by B's at
+# the same place, first that of *Ein*, then that of *kleines*, and so on to the end. Which one makes the
+# ball blue?
 
 
 # %%
-def swapped(first: Tensor, second: Tensor, places: Sequence[int]) -> Tensor:
-    """States (1, S, D) of one sentence, with those of another at some places."""
-    mixed = first.clone()
-    mixed[:, places] = second[:, places]
-    return mixed
+def with_one_vector(first: Tensor, second: Tensor) -> Tensor:
+    """Memories (S, S, D): number n is `first` (1, S, D), but at place n it is `second`."""
+    here = torch.eye(first.size(1), dtype=torch.bool, device=first.device).unsqueeze(2)  # (S, S, 1)
+    return torch.where(here, second, first)
 
 
 def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) -> Tensor:
-    """log p of each token of a target (1, T) after its start, given a memory (1, S, D)."""
-    tgt = written[:, :-1]
+    """log p of each token of a target (1, T) after its start: memories (B, S, D) -> (B, T - 1)."""
+    tgt = written[:, :-1].expand(len(memory), -1)
     with evaluating(model):
         states = model.decode(memory, None, tgt, subsequent_mask(tgt.size(1), tgt.device))
-        log_probs = model.generator(states)  # (1, T - 1, V)
-    return log_probs.gather(2, written[:, 1:].unsqueeze(2))[0, :, 0]
+        log_probs = model.generator(states)  # (B, T - 1, V)
+    return log_probs.gather(2, written[:, 1:].expand_as(tgt).unsqueeze(2)).squeeze(2)
 
 
 # %% tags=["hide-input"]
-def memories_of_pair(translator: Translator, verb: str, frame: str, words: Sequence[str]):
-    """B's translation (1, T), and memories (1, S, D): of A, three mixed ones, and of B.
+def memories_of_pair(translator: Translator, first: str, second: str):
+    """The second's translation (1, T), memories (S + 2, S, D) and the second's tokens.
 
-    ValueError if both are translated alike, or differ in length, or lack the verb.
+    The memories are the first's, then with one vector of the second at each place, then the second's.
+    ValueError if one sentence has more tokens than the other.
     """
-    batches = [with_own_translation(translator, frame.format(each)) for each in words]
-    targets = [torch.cat([batch.tgt, batch.tgt_y[:, -1:]], dim=1) for batch in batches]
+    a, b = (with_own_translation(translator, sentence) for sentence in (first, second))
+    if a.src.size(1) != b.src.size(1):
+        sizes = f"{a.src.size(1)} and {b.src.size(1)} tokens"
+        raise ValueError(f"{first!r} and {second!r} have {sizes}: choose words with as many")
     with evaluating(translator.model):
-        a, b = (translator.model.encode(batch.src, batch.src_mask) for batch in batches)
-    [verb_ids] = translator.vocabularies[0].encode([verb], translator.languages[0])
-    ids = [batch.src[0].tolist() for batch in batches]
-    size = len(verb_ids)
-    begins = [n for n in range(len(ids[0])) if ids[0][n : n + size] == verb_ids]
-    at_verb = [begin + n for begin in begins for n in range(size)]
-    if torch.equal(*targets) or len(ids[0]) != len(ids[1]) or not at_verb:
-        raise ValueError(f"{verb!r}: {frame!r} with {' and '.join(words)} cannot be compared")
-    at_word = [n for n, (one, two) in enumerate(zip(*ids, strict=True)) if one != two]
-    the_rest = [n for n in range(len(ids[0])) if n not in at_verb + at_word]
-    return targets[1], [a, *(swapped(a, b, where) for where in (at_verb, at_word, the_rest)), b]
+        of_a, of_b = (translator.model.encode(each.src, each.src_mask) for each in (a, b))
+    target = torch.cat([b.tgt, b.tgt_y[:, -1:]], dim=1)
+    names = names_of(translator.vocabularies[0], b.src[0])
+    return target, torch.cat([of_a, with_one_vector(of_a, of_b), of_b]), names
 
 
-def table_of_swap(verb: str, frame: str, words: Sequence[str]):
-    """How probable B's translation is by five memories, and what they make the model write.
-
-    words[0] makes frame sentence A, words[1] makes it B.
-    """
+def table_of_swap(first: str, second: str):
+    """How likely the second's translation is, token by token, and what is written greedily."""
     translator = translator_at_hand()
     model, of_target = translator.model, translator.vocabularies[1]
-    try:
-        target, memories = memories_of_pair(translator, verb, frame, words)
-    except ValueError as error:  # a weaker model may translate both alike
-        return str(error)
-    names = ("A", f"A, {verb} of B", f"A, {words[1]} of B", "A, the rest of B", "B")
+    target, memories, names = memories_of_pair(translator, first, second)
+    p = log_probabilities(model, memories, target).exp().tolist()
     rows = []
-    for name, memory in zip(names, memories, strict=True):
-        p = log_probabilities(model, memory, target).exp().tolist()
+    for name, row, memory in zip(("none", *names, "all"), p, memories.split(1), strict=True):
         with evaluating(model):
             log_probs_after = log_probs_given(model, memory, None)
-            written = search_one(log_probs_after, memory.size(1) + 5, beam=4, alpha=0.6)
-        rows.append((name, *p, of_target.decode(written)))
+            written = search_one(log_probs_after, memory.size(1) + 5, beam=1, alpha=0)
+        rows.append((name, *row, of_target.decode(written)))
     tokens = names_of(of_target, target[0, 1:])
-    caption = f"A: {frame.format(words[0])} B: {frame.format(words[1])}"
-    return table(rows, ["memory of", *tokens, "the beam writes"], caption)
+    return table(rows, ["B's vector at", *tokens, "it writes"], f"A: {first} B: {second}")
 
 
 # %%
 @example
 def red_becomes_blue():
     frame = "Ein kleines Mädchen hebt einen {} Ball auf."
-    return table_of_swap("hebt", frame, ("roten", "blauen"))
+    return table_of_swap(frame.format("roten"), frame.format("blauen"))
 
 
 # %% [markdown]
-# A blue ball: with one vector of ten, the probability of *blue* rises from 0.00 to 0.97, and the
-# others do not help it. Such an operation is called **activation patching**; an early example is
-# [Vig et al. (2020)](https://arxiv.org/abs/2004.12265). It can answer where a map cannot: had the
-# decoder read the colour elsewhere, this vector would have changed nothing.
+# A blue ball, by one vector of ten: with that of *blauen*, the probability of *blue* rises from 0.00 to
+# 0.97, and the other nine do not help it. Such an operation is called **activation patching**; an early
+# example is [Vig et al. (2020)](https://arxiv.org/abs/2004.12265). It can answer where a map cannot: had
+# the decoder read the colour elsewhere, this vector would have changed nothing.
 #
 # Now the two halves of a verb. *Sieht … zu* means *watches*, and *sieht … an* means *looks at*, so
 # the particle decides two English words, the verb and *at*. We state the rule first, and test
@@ -5065,58 +5043,64 @@ def red_becomes_blue():
 # %%
 @example
 def sieht_zu_or_sieht_an():
-    return table_of_swap("sieht", "Ein Mann sieht zwei Frauen {}.", ("zu", "an"))
+    frame = "Ein Mann sieht zwei Frauen {}."
+    return table_of_swap(frame.format("zu"), frame.format("an"))
 
 
 # %% [markdown]
-# From A's memory the model writes *watches*. After *A man is* it would go on with *looking* with
-# probability 0.28. B's vector at *sieht* raises *is* and *looking*, the latter to 0.81, as much as B's
-# whole memory does, though the vector of the particle still says *zu*; the word *at* hardly notices.
-# With B's particle instead it is the other way round: *at* rises from 0.29 to 0.80, and *looking* stays
-# where it was, so the model still writes *watches*. The remaining vectors change nothing.
+# From A's memory the model writes *watches*; after *A man is* it would go on with *looking* with
+# probability 0.28, and B's memory makes that 0.81. B's vector at *sieht* alone does the same, although
+# both sentences have the same word there, and although the vector of the particle still says *zu*. The
+# word *at* hardly notices. With B's particle instead it is the other way round: *at* rises from 0.29 to
+# 0.80, *looking* stays where it was, and the model still writes *watches*.
 #
-# Does the rule hold in other sentences? Here are four more pairs, with those tokens of B's
-# translation that B's memory makes likelier by at least 0.1.
+# Does the rule hold in other sentences? We try two dozen, made from two subjects, some verbs and some
+# objects. For each token that B's memory makes likelier by at least 0.1, we ask which of B's vectors
+# does most for it alone, and count.
 
 
 # %% tags=["hide-input"]
-PAIRS = (
-    ("sieht", "Ein Mann sieht Menschen {}.", ("zu", "an")),  # watches people, looks at people
-    ("schaut", "Ein Mann schaut zwei Frauen {}.", ("zu", "an")),  # the same of two women
-    ("sieht", "Ein Mann sieht einen Ball {}.", ("an", "durch")),  # looks at a ball, through a ball
-    ("geht", "Ein Mann geht die Treppe {}.", ("hinauf", "hinunter")),  # up, down the stairs
+PAIRS_OF_PARTICLES = (
+    (("sieht", "schaut"), ("Menschen", "zwei Frauen"), ("zu", "an")),  # watches, looks at
+    (("sieht", "schaut"), ("ein Bild", "einen Ball"), ("an", "durch")),  # looks at, through
+    (("geht", "klettert"), ("die Treppe", "einen Berg"), ("hinauf", "hinunter")),  # up, down
 )
 
 
 @example
-def four_more_pairs():
+def which_vector_does_most():
     translator = translator_at_hand()
-    rows = []
-    for verb, frame, particles in PAIRS:
-        with contextlib.suppress(ValueError):  # a weaker model may translate both alike
-            target, memories = memories_of_pair(translator, verb, frame, particles)
-            given = [log_probabilities(translator.model, each, target) for each in memories]
-            words = [translator.vocabularies[1].words[token] for token in target[0, 1:].tolist()]
-            for word, *p in zip(words, *(each.exp().tolist() for each in given), strict=True):
-                if p[-1] - p[0] >= 0.1:
-                    rows.append((frame.format(" / ".join(particles)), word, *p))
-    names = ("A", "A, verb of B", "A, particle of B", "A, the rest of B", "B")
-    return table(rows, ["A / B", "next token", *(f"memory of {name}" for name in names)])
+    found = {}
+    for verbs, objects, particles in PAIRS_OF_PARTICLES:
+        for who, verb, what in itertools.product(("Ein Mann", "Eine Frau"), verbs, objects):
+            pair = [f"{who} {verb} {what} {particle}." for particle in particles]
+            target, memories, names = memories_of_pair(translator, *pair)
+            p = log_probabilities(translator.model, memories, target).exp()  # (S + 2, T - 1)
+            tokens = names_of(translator.vocabularies[1], target[0, 1:])
+            for token, (before, *mixed, after) in zip(tokens, p.T.tolist(), strict=True):
+                if after - before >= 0.1:
+                    best = max(mixed)
+                    key = (token, names[mixed.index(best)])
+                    key = (" / ".join(particles), *(name.split()[-1] for name in key))
+                    found.setdefault(key, []).append((before, best, after))
+    rows = [(*key, len(each), *torch.tensor(each).mean(0).tolist()) for key, each in found.items()]
+    columns = ["A / B", "next token", "B's vector that does most", "pairs", "A", "with it", "B"]
+    return table(rows, columns, "How often, and the token's mean probability from three memories")
 
 
 # %% [markdown]
-# In each row only one of the three swaps does what B's whole memory does, and it is the one that the
-# rule names. The English particle follows the German particle in all four pairs. The English verb
-# changes in two of them only, and follows the German verb; but that is a single contrast, *zu* or *an*,
-# with two verbs that mean the same. Nor are the pairs a random sample, because the model must translate
-# both particles, and it often leaves one out: *Ein Mann klettert den Berg hinunter* becomes *A man
-# climbs the mountain*, and nobody climbs down. For pairs of your own call `table_of_swap`.
+# Of the tokens that the rule speaks of, each follows the vector that it names: *at*, *through* and *down*
+# the German particle, 21 times, and *looking* the German verb, eight times. Only the remaining three,
+# *is* and *a*, need more than one vector. But that is less than it seems, since the English verb changes
+# in a single contrast, *zu* or *an*, with two verbs that mean the same. And *down* should have come eight
+# times: *Eine Frau klettert die Treppe hinunter* becomes *A woman climbs the stairs*, and nobody climbs
+# down.
 #
 # <a id="auf"></a>
 # ## What happens to *auf*?
 #
-# If the rule held for *hebt*, the encoder would carry *auf* to it, and *picks* would be read there.
-# The experiment is short. Exchange *auf* for other particles, or leave it out, and see how likely the
+# If the rule holds for *hebt*, the encoder carries *auf* to it, and *picks* is read there. The
+# experiment is short. Exchange *auf* for other particles, or leave it out, and see how likely the
 # roads of [Part 7](#beam-search) to *raise* and to *pick* become:
 
 
@@ -5138,21 +5122,20 @@ def other_ends_of_the_sentence():
 # make it *pick*.** For this sentence the first of our two stories is nearly true: the decoder hardly
 # notices *auf*.
 #
-# Only *heraus* (out of something) shows in the translation. Does it reach the verb? We swap again, with
-# *auf* in A and *heraus* in B:
+# Only *heraus* (out of something) shows in the translation. Does it reach the verb?
 
 
 # %%
 @example
 def auf_or_heraus():
     frame = "Ein kleines Mädchen hebt einen roten Ball {}."
-    return table_of_swap("hebt", frame, ("auf", "heraus"))
+    return table_of_swap(frame.format("auf"), frame.format("heraus"))
 
 
 # %% [markdown]
-# We cannot tell, because there is so little to carry: B's whole memory raises *pick* from 0.10 only to
-# 0.13. Its vector at *hebt* brings most of that, 0.12, but nothing follows from 0.03 in one sentence.
-# The other half of our rule does hold for *hebt*: *out* comes with the vector of *heraus*.
+# We cannot tell, because there is so little to carry. B's whole memory raises *pick* from 0.10 only to
+# 0.13, which a beam uses, whereas the greedy model still writes *raises*, and nothing follows from 0.03
+# in one sentence. The other half of our rule does hold for *hebt*: *out* comes with *heraus*.
 #
 # Why does the particle matter so much to *sieht* and so little to *hebt*? Let us ask what there was to
 # learn from. We look for particles at the end of a clause, and sort the captions by the first of six
@@ -5167,7 +5150,6 @@ def examples_in_training():
     rows = []
     for name, german in (
         ("hebt … auf", r"hebt\b.*\bauf"),
-        ("hebt … hoch", r"hebt\b.*\bhoch"),
         ("hebt, in all", "hebt.*"),
         ("sieht or schaut … zu", r"(sieht|schaut)\b.*\bzu"),
         ("sieht or schaut … an", r"(sieht|schaut)\b.*\ban"),
@@ -5188,26 +5170,31 @@ def examples_in_training():
 # times. Our guess is that twelve examples are too few for a particle to count at the verb. To be sure,
 # one would have to add captions in which something is picked up, and train again.
 #
-# This Part in short: a map shows where the decoder reads, and a patch what it finds there. No head alone
-# costs more than 0.35 of perplexity. Without the first feed-forward network of the decoder the model
-# spells much worse. An English particle, in the sentences that we tried, reads the German one; an English
-# verb, in the one contrast that we could test, reads the German verb; and *auf*, of which there were
-# twelve examples, does not turn *hebt* into *pick*; whether the encoder carries it there at all, we
-# cannot tell.
-#
 # <a id="try-inside"></a>
-# ## Try it
+# ## Try it with sentences of your own
 #
-# Two heads do the same work, and each could do it alone. You switch off one, then only the other.
-# What do you see?
+# Whose is *her*? *Eine Frau hält ihren Hund* says twice that the owner is a woman, by *Frau* and by
+# *ihren*. Bet on one of them before you look; then put in two sentences of your own, which may differ in
+# any words, as long as they have equally many tokens. For more particles, add a line to
+# `PAIRS_OF_PARTICLES`; for other maps, change `SENTENCE`.
+
+
+# %%
+@example
+def a_pair_of_your_own():
+    return table_of_swap("Ein Mann hält seinen Hund.", "Eine Frau hält ihren Hund.")
+
+
+# %% [markdown]
+# Either bet loses. *Frau* raises *her* from 0.01 to 0.30 and makes a woman with his dog, *ihren* raises it
+# to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. What a word carries
+# can be read from its vector; what decides an English word may stand in several.
 #
-# <details><summary>Answer</summary>
+# *Sheet 4 in `docs/course` looks for two heads that do the same work, and has a bug hunt.*
 #
-# Next to nothing for either, because the other stands in. Only switching off both would show it.
-#
-# </details>
-#
-# *Sheet 4 in `docs/course` finds such a pair in the published model, and has a bug hunt.*
+# **You can now** see where a model looks, take a head out, read a prediction before it is finished, and
+# ask a single vector what it carries. As for *auf*, the encoder finds its verb, but the decoder goes on
+# to raise the ball.
 
 # %% [markdown]
 # <a id="today"></a>
