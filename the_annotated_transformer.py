@@ -4568,12 +4568,10 @@ def what_this_page_was_made_from():
 # <a id="looking-inside"></a>
 # # Part 9. Looking inside
 #
-# Since the first page we have been asking what becomes of *auf*. The model writes *A little girl
-# raises a red ball*, and does not say whether it has noticed that the girl *picks the ball up*. Now
-# it can be asked. We look at its weights, remove parts, read its predictions layer by layer, and in
-# the end operate on single vectors. The patient is one model, of one seed; another seed may divide
-# the work differently. Its sentence stands in a cell of its own: change it, run what follows, and
-# the maps and the logit lens are those of yours.
+# Since the first page we have been asking what becomes of *auf*. The model writes *A little girl raises a
+# red ball*, and does not say whether it has noticed that the girl *picks the ball up*. Now it can be
+# asked. The patient is one model, of one seed; another may divide the work differently. Put a sentence of
+# your own into the next line, and the maps and the logit lens below are yours.
 
 
 # %%
@@ -4584,9 +4582,11 @@ SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 # <a id="attention-maps"></a>
 # ## Where the verb looks
 #
-# We take the sentence with the model's own translation of it. Every attention keeps the weights of its
-# last call in `attn` ([Part 1](#multi-head-attention)), so one run of the model collects them all. What
-# does the decoder look at while it writes its fourth token, the verb?
+# Every attention keeps the weights of its last call in `attn` ([Part 1](#multi-head-attention)), so one
+# run of the model on the sentence and its translation collects them all. In a map, rows are queries and
+# columns are keys; a row of cross-attention bears the token about to be written. Look for a diagonal,
+# where positions attend to themselves, for a line beside it, where they attend to a neighbour, and in
+# cross-attention for a staircase, which is a word alignment that nobody has taught.
 
 
 # %% tags=["hide-input"]
@@ -4621,37 +4621,6 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
     return {kind: torch.stack([attn.attn for attn in layers], dim=1) for kind, layers in kinds}
 
 
-# %% tags=["hide-input"]
-@example
-def where_the_verb_looks():
-    translator = translator_at_hand()
-    batch = with_own_translation(translator, SENTENCE)
-    of_source, of_target = translator.vocabularies
-    weights = attention_weights(translator.model, batch)["cross-attention"][0]  # (N, H, T, S)
-    rows = []
-    for layer, heads in enumerate(weights[:, :, 3].tolist(), 1):
-        for head, row in enumerate(heads, 1):
-            rows.append((layer, head, *map("{:.0%}".format, row)))
-    caption = f"Cross-attention while the decoder writes {of_target.words[batch.tgt_y[0, 3]]}"
-    return table(rows, ["layer", "head", *names_of(of_source, batch.src[0])], caption)
-
-
-# %% [markdown]
-# Six of nine heads give at least 88% of their weight to *hebt* while the decoder writes *rais*, the
-# first subword of *raises*, and none gives more than 7% to *auf*. That leaves two stories. Either the
-# decoder ignores *auf*, or the encoder has already carried it to *hebt*, where the decoder finds both
-# halves of the verb in one place. Above the first layer a position is no longer one word, because it
-# has taken in parts of others, and **a map does not tell whose words are read there**.
-#
-# <a id="explorer"></a>
-# ### All maps at once
-#
-# Rows are queries and columns are keys; a row of cross-attention bears the token about to be written.
-# Look for a diagonal, where positions attend to themselves, for a line beside it, where they attend to
-# a neighbour, and in cross-attention for a staircase, which is a word alignment that nobody has taught.
-
-
-# %% tags=["hide-input"]
 def attention_maps(translator: Translator, sentence: str):
     """A table of all maps of a sentence: each head, then the mean over the heads of its layer."""
     import pandas as pd
@@ -4676,64 +4645,67 @@ def attention_maps(translator: Translator, sentence: str):
     return pd.DataFrame(rows, columns=columns)
 
 
-def attention_explorer(all_maps: Sequence):
-    """Heat maps from the tables of sentences: a row for each layer, a column for each head.
-
-    Menus choose the sentence and the kind of attention.
-    """
+def attention_explorer(maps):
+    """Heat maps from the table of a sentence, with a menu for the attention."""
     import altair as alt
-    import pandas as pd
 
-    frame = pd.concat(all_maps)
-    shown = all_maps[0].iloc[-1]  # the map shown first
-    chart = alt.Chart(frame, description="Heat maps of attention weights; menus choose which.")
-    for name in ("sentence", "attention"):
-        menu = alt.binding_select(options=list(frame[name].unique()), name=f"{name} ")
-        chart = chart.add_params(alt.param(name=f"chosen_{name}", value=shown[name], bind=menu))
-        chart = chart.transform_filter(f"datum.{name} == chosen_{name}")
+    kinds = list(maps["attention"].unique())
+    menu = alt.binding_select(options=kinds, name="attention ")
+    chart = alt.Chart(maps, description="Heat maps of attention weights; a menu chooses which.")
+    chart = chart.add_params(alt.param(name="chosen", value=kinds[-1], bind=menu))
+    chart = chart.transform_filter("datum.attention == chosen")
     chart = chart.transform_flatten(["weights"], as_=["weight"])  # a row for each cell
     chart = chart.transform_window(count="row_number()", groupby=["layer", "head"])
     chart = chart.transform_calculate(
         query="datum.queries[floor((datum.count - 1) / length(datum.keys))]",
         key="datum.keys[(datum.count - 1) % length(datum.keys)]",
     )
-    word = "slice(datum.label, indexof(datum.label, ' ') + 1)"  # without its number
-    axis = alt.Axis(title=None, ticks=False, labelExpr=word)
-    cells = chart.mark_rect().encode(
-        x=alt.X("key:N", sort=None, axis=axis),
-        y=alt.Y("query:N", sort=None, axis=axis),
+    cells = chart.mark_rect(tooltip=True).encode(
+        x=alt.X("key:N", sort=None, title=None),
+        y=alt.Y("query:N", sort=None, title=None),
         color=alt.Color("weight:Q").scale(scheme="blues", domain=[0, 100]).legend(orient="top"),
-        tooltip=["query:N", "key:N", "weight:Q"],
         column=alt.Column("head:N", sort=None),
-        row=alt.Row("layer:N"),
+        row="layer:N",
     )
     return cells.properties(width=alt.Step(11), height=alt.Step(11))
 
 
-SENTENCES = (
-    SENTENCE,  # a little girl lifts a red ball up
-    "Zwei Frauen lachen, weil ein Kind im Park tanzt.",  # two women laugh, because a child dances
-    "Ein Mann in einem blauen Hemd steht auf einer Leiter.",  # a man in a blue shirt on a ladder
-)
-
-
 @example
 def attention_maps_figure():
-    translator = translator_at_hand()
-    all_maps = [attention_maps(translator, sentence) for sentence in SENTENCES]
-    return attention_explorer(all_maps)
+    return attention_explorer(attention_maps(translator_at_hand(), SENTENCE))
 
 
 # %% [markdown]
 # <a id="figure-attention-maps"></a>
-# **Figure.** All attention maps of a sentence: a row for each layer, a column for each head, and
-# their mean at the right, with weights in hundredths. Most heads of cross-attention show a
-# staircase, and each misses other steps, so the mean shows it whole, but faint. In encoder layer 1,
-# head 1 lets *auf* give 76% of its weight to *hebt*: the particle finds its verb. The verb does not
-# look back as firmly, and gives *auf* at most 28% in any head.
+# **Figure.** All attention maps of a sentence: a row for each layer, a column for each head, and their
+# mean at the right, with weights in hundredths. Most heads of cross-attention show a staircase, and each
+# misses other steps, so the mean shows it whole, but faint. In encoder layer 1, head 1 lets *auf* give
+# 76% of its weight to *hebt*: the particle finds its verb. The verb does not look back as firmly, and
+# gives *auf* at most 28% in any head.
 #
-# A softmax must spend its weight somewhere, and here much of it lies on the full stop or the end, as if
+# A softmax must spend its weight somewhere, and much of it lies on the full stop or the end, as if
 # parked. Such a place is an **attention sink** ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
+#
+# Here is one row of cross-attention from all heads, the fourth, in which the decoder writes the verb:
+
+
+# %% tags=["hide-input"]
+@example
+def where_the_verb_looks():
+    maps = attention_maps(translator_at_hand(), SENTENCE)
+    cross = maps[maps["attention"] == "cross-attention"]
+    keys = cross["keys"].iloc[0]
+    fourth = slice(3 * len(keys), 4 * len(keys))
+    rows = [(each.layer, each.head, *each.weights[fourth]) for each in cross.itertuples()]
+    return table(rows, ["layer", "head", *keys], "Weights of cross-attention, in hundredths")
+
+
+# %% [markdown]
+# Six of nine heads give at least 88% of their weight to *hebt* while the decoder writes *rais*, the first
+# subword of *raises*, and none gives more than 7% to *auf*. That leaves two stories: either the decoder
+# ignores *auf*, or the encoder has already carried it to *hebt*, where the decoder finds both halves of
+# the verb in one place. Above the first layer a position is no longer one word, because it has taken in
+# parts of others, and **a map does not tell whose words are read there**.
 #
 # <a id="single-heads"></a>
 # ## Habits of heads
@@ -4773,19 +4745,17 @@ def habits_of_heads():
 
 
 # %% [markdown]
-# In the encoder, where even weights would give each place about 6%, two heads stand out: head 3 of
-# layer 3 gives 56% to the token before, and head 2 of layer 1 a third to the next. In the decoder even
-# weights would give 20% to the position itself, and as much to the start. Two heads of layer 2 exceed
-# that clearly: head 3 gives more than half to itself, and head 2 gives 36% to the start, which holds no
-# word at all.
+# In the encoder, where even weights would give each place about 6%, head 3 of layer 3 gives 56% to the
+# token before, and head 2 of layer 1 a third to the next. In the decoder even weights would give 20% to
+# the position itself, and as much to the start. There head 3 of layer 2 gives more than half to itself,
+# and head 2 of that layer 36% to the start, which holds no word at all.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
 #
-# A habit may be useless. To learn what a head is worth, we remove it and see what gets worse. The
-# output of multi-head attention is a sum with one term per head, plus a bias, and a head uses only its
-# own $d_k$ rows of $W^O$ (columns in code, since `nn.Linear` stores the transpose). Put zeros there, and
-# the head is gone.
+# A habit may be useless, so we remove the head and see what gets worse. The output of multi-head
+# attention is a sum with one term per head, plus a bias, and a head uses only its own $d_k$ rows of
+# $W^O$ (columns in code, since `nn.Linear` stores the transpose). Put zeros there, and the head is gone.
 
 
 # %%
@@ -4804,8 +4774,7 @@ def zeroed(weights: Sequence[Tensor]) -> Iterator[None]:
 
 def without_head(attn: MultiHeadedAttention, head: int):
     """Within the block, one head (from 0) contributes nothing."""
-    columns = attn.linears[3].weight.data.chunk(attn.h, dim=1)[head]  # (D, d_k), a view
-    return zeroed([columns])
+    return zeroed([attn.linears[3].weight.data.chunk(attn.h, dim=1)[head]])  # (D, d_k), a view
 
 
 # %% [markdown]
@@ -4830,23 +4799,22 @@ def without_head(attn: MultiHeadedAttention, head: int):
 # <!-- end of results: heads -->
 #
 # No single head is worth more than 0.35. The three of the last cross-attention cost 0.57 if we remove
-# them one at a time and add up, and 1.00 at once. Perhaps the others do part of a missing one's work;
-# but perplexities need not add up, and the layers above have never been trained without that head.
+# them one at a time and add up, and 1.00 at once. Perhaps the others do part of a missing one's work; but
+# perplexities need not add up, and the layers above have never been trained without that head.
 #
-# And the habits? In the encoder, the head that reads the token before costs most, as much as its whole
-# layer. In the decoder, the two costliest attend to the start, so a head that uses a sink need not be
-# idle; heads 1 and 3 of its layer 2, which attend to themselves, are cheap. In larger models most heads
-# can be removed, one at a time, at almost no cost ([Michel et al.,
+# In the encoder, the head that reads the token before costs most, as much as its whole layer. In the
+# decoder, the two costliest attend to the start, so a head that uses a sink need not be idle. In larger
+# models most heads can be removed, one at a time, at almost no cost ([Michel et al.,
 # 2019](https://arxiv.org/abs/1905.10650)).
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
 #
-# In a pre-norm model, layers only add to the residual stream ([Part 2](#residual)), and the final
-# norm and the generator turn its last state into a prediction. Nothing keeps us from handing them
-# an earlier state. This is the **logit lens** ([nostalgebraist,
-# 2020](https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens)): what
-# would the model write if no layers followed?
+# In a pre-norm model, layers only add to the residual stream ([Part 2](#residual)), and the final norm
+# and the generator turn its last state into a prediction. What if we hand them an earlier one? The
+# **logit lens** ([nostalgebraist,
+# 2020](https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens)) shows what the
+# model would write if no layers followed.
 
 
 # %%
@@ -4868,47 +4836,40 @@ def predictions_by_layer():
     translator = translator_at_hand()
     words = translator.vocabularies[1].words
     batch = with_own_translation(translator, SENTENCE)
-    log_p, ids = logit_lens(translator.model, batch)[:, 0].max(-1)  # (N + 1, T)
-    rows = []
-    for place, (read, written) in enumerate(zip(batch.tgt[0], batch.tgt_y[0], strict=True)):
-        guesses = zip(ids[:, place], log_p[:, place].exp(), strict=True)
-        cells = [f"{words[token]} ({p:.2f})" for token, p in guesses]
-        rows.append((words[read], *cells, words[written]))
-    layers = [f"layer {n}" for n in range(1, len(ids))]
-    columns = ["has read", "embedding", *layers, "writes"]
-    return table(rows, columns, "Likeliest next token after each layer, and its probability")
+    likeliest = logit_lens(translator.model, batch)[:, 0].argmax(-1)  # (N + 1, T)
+    layers = [f"layer {n}" for n in range(1, len(likeliest))]
+    ids = torch.cat([batch.tgt, likeliest]).T.tolist()
+    rows = [[words[token] for token in row] for row in ids]
+    return table(rows, ["has read", "embedding", *layers], "Likeliest next token after each layer")
 
 
 # %% [markdown]
-# Before the first layer, the model "predicts" the word that it has just read, as one may expect
-# where embeddings and generator share [one matrix](#one-matrix). Layer 1 keeps it, layer 2 guesses
-# the next one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*.
-# Is it always like that? We count over a hundred captions and their reference translations.
+# Before the first layer, the model "predicts" the word that it has just read, as one may expect where
+# embeddings and generator share [one matrix](#one-matrix). Layer 1 keeps it, layer 2 guesses the next
+# one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*. Is it always
+# like that? We count over a hundred captions and their reference translations.
 
 
 # %% tags=["hide-input"]
 @example
 def predictions_of_a_hundred():
     translator = translator_at_hand()
-    counts = 0
-    tokens = 0
+    found = []
     for batch in batches_to_score(translator, hundred_captions(translator)):
         real = batch.tgt_y != PAD  # (B, T)
         likeliest = logit_lens(translator.model, batch).argmax(-1)[:, real]  # (N + 1, tokens)
         compared = (batch.tgt[real], likeliest[-1], batch.tgt_y[real])
-        counts = counts + torch.stack([(likeliest == each).sum(1) for each in compared], dim=1)
-        tokens += likeliest.size(1)
-    states = ["embedding", *(f"layer {n}" for n in range(1, len(counts)))]
-    shares = (counts / tokens).tolist()
-    rows = [(state, *map("{:.0%}".format, row)) for state, row in zip(states, shares, strict=True)]
-    columns = ["likeliest token after", "is the one just read", "is the last layer's", "is right"]
-    return table(rows, columns, f"{tokens:,} tokens")
+        found.append(torch.stack([likeliest == each for each in compared], dim=1))
+    shares = torch.cat(found, dim=2).float().mean(2).tolist()  # (N + 1, 3)
+    rows = [(layer, *map("{:.0%}".format, row)) for layer, row in enumerate(shares)]
+    columns = ["layers", "likeliest is the token just read", "is the last layer's", "is right"]
+    return table(rows, columns)
 
 
 # %% [markdown]
-# Mostly. After layer 1 the stream still says the old word at 83% of the places, and after layer 2 it
-# agrees with the last layer at 77%. Layer 3 changes the rest, and is right only five points more often.
-# But an earlier state was not trained to be read, and may hold much that the generator cannot see.
+# Mostly. After one layer the stream still says the old word at 83% of the places, and after two it agrees
+# with the last at 77%. The third changes the rest, and is right only five points more often. But an
+# earlier state was not trained to be read, and may hold much that the generator cannot see.
 #
 # <a id="feed-forward-holds"></a>
 # ## What feed-forward networks hold
@@ -4963,10 +4924,9 @@ def without_their_memories():
 # <a id="one-word"></a>
 # ## What does one word carry?
 #
-# We come to operations on single vectors, and begin with one whose outcome you can predict. Take our
-# sentence, A, and another in which the ball is blue, B. In A's memory we replace one vector by B's at
-# the same place, first that of *Ein*, then that of *kleines*, and so on to the end. Which one makes the
-# ball blue?
+# Now we operate on single vectors, and begin where you can predict the outcome. Take our sentence, A, and
+# another in which the ball is blue, B. In A's memory we replace one vector by B's at the same place,
+# first that of *Ein*, then that of *kleines*, and so on to the end. Which one makes the ball blue?
 
 
 # %%
@@ -4976,6 +4936,7 @@ def with_one_vector(first: Tensor, second: Tensor) -> Tensor:
     return torch.where(here, second, first)
 
 
+# %% tags=["hide-input"]
 def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) -> Tensor:
     """log p of each token of a target (1, T) after its start: memories (B, S, D) -> (B, T - 1)."""
     tgt = written[:, :-1].expand(len(memory), -1)
@@ -4985,7 +4946,6 @@ def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) ->
     return log_probs.gather(2, written[:, 1:].expand_as(tgt).unsqueeze(2)).squeeze(2)
 
 
-# %% tags=["hide-input"]
 def memories_of_pair(translator: Translator, first: str, second: str):
     """The second's translation (1, T), memories (S + 2, S, D) and the second's tokens.
 
@@ -5027,14 +4987,13 @@ def red_becomes_blue():
 
 
 # %% [markdown]
-# A blue ball, by one vector of ten: with that of *blauen*, the probability of *blue* rises from 0.00 to
-# 0.97, and the other nine do not help it. Such an operation is called **activation patching**; an early
-# example is [Vig et al. (2020)](https://arxiv.org/abs/2004.12265). It can answer where a map cannot: had
-# the decoder read the colour elsewhere, this vector would have changed nothing.
+# A blue ball, by one vector of ten: that of *blauen* raises the probability of *blue* from 0.00 to 0.97,
+# and the other nine do not help it. This is called **activation patching** ([Vig et al.,
+# 2020](https://arxiv.org/abs/2004.12265)), and it can answer where a map cannot: had the decoder read the
+# colour elsewhere, this vector would have changed nothing.
 #
-# Now the two halves of a verb. *Sieht … zu* means *watches*, and *sieht … an* means *looks at*, so
-# the particle decides two English words, the verb and *at*. We state the rule first, and test
-# it on A with *zu* and B with *an*:
+# Now the two halves of a verb. *Sieht … zu* means *watches*, and *sieht … an* means *looks at*, so the
+# particle decides two English words, the verb and *at*. First the rule, then the test:
 #
 # > The English particle reads the German particle. The English verb reads the German verb, to which
 # > the encoder has carried the particle.
@@ -5050,13 +5009,12 @@ def sieht_zu_or_sieht_an():
 # %% [markdown]
 # From A's memory the model writes *watches*; after *A man is* it would go on with *looking* with
 # probability 0.28, and B's memory makes that 0.81. B's vector at *sieht* alone does the same, although
-# both sentences have the same word there, and although the vector of the particle still says *zu*. The
-# word *at* hardly notices. With B's particle instead it is the other way round: *at* rises from 0.29 to
-# 0.80, *looking* stays where it was, and the model still writes *watches*.
+# both sentences have the same word there, and although the particle still says *zu*. The word *at* hardly
+# notices. It rises from 0.29 to 0.80 with B's particle, which leaves *looking* where it was.
 #
-# Does the rule hold in other sentences? We try two dozen, made from two subjects, some verbs and some
-# objects. For each token that B's memory makes likelier by at least 0.1, we ask which of B's vectors
-# does most for it alone, and count.
+# Does the rule hold in other sentences? We make two dozen pairs of two subjects, four verbs and six
+# objects. For each token that B's memory makes likelier by at least 0.1, which of B's vectors does most
+# for it alone?
 
 
 # %% tags=["hide-input"]
@@ -5089,19 +5047,18 @@ def which_vector_does_most():
 
 
 # %% [markdown]
-# Of the tokens that the rule speaks of, each follows the vector that it names: *at*, *through* and *down*
-# the German particle, 21 times, and *looking* the German verb, eight times. Only the remaining three,
-# *is* and *a*, need more than one vector. But that is less than it seems, since the English verb changes
-# in a single contrast, *zu* or *an*, with two verbs that mean the same. And *down* should have come eight
+# Each token that the rule speaks of follows the vector that it names: *at*, *through* and *down* the
+# German particle, 21 times, and *looking* the German verb, eight times. But the English verb changes in a
+# single contrast, *zu* or *an*, with two verbs that mean the same. And *down* should have come eight
 # times: *Eine Frau klettert die Treppe hinunter* becomes *A woman climbs the stairs*, and nobody climbs
 # down.
 #
 # <a id="auf"></a>
 # ## What happens to *auf*?
 #
-# If the rule holds for *hebt*, the encoder carries *auf* to it, and *picks* is read there. The
-# experiment is short. Exchange *auf* for other particles, or leave it out, and see how likely the
-# roads of [Part 7](#beam-search) to *raise* and to *pick* become:
+# If the rule holds for *hebt*, the encoder carries *auf* to it, and *picks* is read there. We exchange
+# *auf* for other particles, or leave it out, and see how likely the roads of [Part 7](#beam-search) to
+# *raise* and to *pick* become:
 
 
 # %%
@@ -5115,12 +5072,11 @@ def other_ends_of_the_sentence():
 
 
 # %% [markdown]
-# Cut *auf* off, and little happens. The sentence is no longer complete, *rais* falls from 0.28 to
-# 0.23, and the model writes *A little girl raises a red ball* all the same, as it does for *hoch*
-# and *an*, which make other verbs. Above all, the three roads to *pick*, which would be right for
-# *auf*, are together no likelier with it than without. **Whatever *auf* changes at the verb, it does not
-# make it *pick*.** For this sentence the first of our two stories is nearly true: the decoder hardly
-# notices *auf*.
+# Cut *auf* off, and little happens. The sentence is no longer complete, *rais* falls from 0.28 to 0.23,
+# and the model writes *A little girl raises a red ball* all the same, as it does for *hoch* and *an*.
+# Above all, the three roads to *pick*, which would be right for *auf*, are together no likelier with it
+# than without. **Whatever *auf* changes at the verb, it does not make it *pick*.** For this sentence the
+# first of our two stories is nearly true: the decoder hardly notices *auf*.
 #
 # Only *heraus* (out of something) shows in the translation. Does it reach the verb?
 
@@ -5137,9 +5093,9 @@ def auf_or_heraus():
 # 0.13, which a beam uses, whereas the greedy model still writes *raises*, and nothing follows from 0.03
 # in one sentence. The other half of our rule does hold for *hebt*: *out* comes with *heraus*.
 #
-# Why does the particle matter so much to *sieht* and so little to *hebt*? Let us ask what there was to
-# learn from. We look for particles at the end of a clause, and sort the captions by the first of six
-# English verbs in the translation.
+# Why does the particle matter so much to *sieht* and so little to *hebt*? We look for particles at the
+# end of a clause in the training data, and sort the captions by the first of six English verbs in the
+# translation.
 
 
 # %% tags=["hide-input"]
@@ -5163,12 +5119,12 @@ def examples_in_training():
 
 
 # %% [markdown]
-# All twelve times *hebt … auf* was *pick*, and not once *raise*, so it is not these captions that
-# mislead the model. But *hebt* occurs in 87, and there *raise* leads with 29, before *lift* with 17
-# and *pick* with 14, the twelve included. Whoever knows only the verb does best to write *raise*,
-# and that is what the model does. With *sieht* and *schaut* it has seen *zu* 137 times and *an* 133
-# times. Our guess is that twelve examples are too few for a particle to count at the verb. To be sure,
-# one would have to add captions in which something is picked up, and train again.
+# All twelve times *hebt … auf* was *pick*, and not once *raise*, so it is not these captions that mislead
+# the model. But *hebt* occurs in 87, and there *raise* leads with 29, before *lift* with 17 and *pick*
+# with 14. Whoever knows only the verb does best to write *raise*, and that is what the model does. With
+# *sieht* and *schaut* it has seen *zu* 137 times and *an* 133 times. Our guess is that twelve examples
+# are too few. To be sure, one would have to add captions in which something is picked up, and train
+# again.
 #
 # <a id="try-inside"></a>
 # ## Try it with sentences of your own
@@ -5186,15 +5142,15 @@ def a_pair_of_your_own():
 
 
 # %% [markdown]
-# Either bet loses. *Frau* raises *her* from 0.01 to 0.30 and makes a woman with his dog, *ihren* raises it
-# to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. What a word carries
-# can be read from its vector; what decides an English word may stand in several.
+# Either bet loses. *Frau* raises *her* from 0.01 to 0.30 and makes a woman with his dog, *ihren* raises
+# it to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. What a word
+# carries can be read from its vector; what decides an English word may stand in several.
 #
 # *Sheet 4 in `docs/course` looks for two heads that do the same work, and has a bug hunt.*
 #
 # **You can now** see where a model looks, take a head out, read a prediction before it is finished, and
-# ask a single vector what it carries. As for *auf*, the encoder finds its verb, but the decoder goes on
-# to raise the ball.
+# ask a single vector what it carries. As for *auf*, it finds its verb, and the model raises the ball all
+# the same.
 
 # %% [markdown]
 # <a id="today"></a>
@@ -6872,7 +6828,7 @@ def check_a_cache_serves_a_part_of_your_own():
 # | §6.2, Model Variations; Table 3 | [What the paper found](#paper-results), [How many parameters?](#parameter-count) |
 # | §6.3, English Constituency Parsing; Table 4 | [What the paper found](#paper-results) |
 # | §7, Conclusion | [Part 10](#today) |
-# | Figures 3 to 5, Attention Visualizations | [All maps at once](#explorer) |
+# | Figures 3 to 5, Attention Visualizations | [Where the verb looks](#attention-maps) |
 #
 # </details>
 #
@@ -6894,9 +6850,8 @@ def check_a_cache_serves_a_part_of_your_own():
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs |
 # | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#model-to-take-away); weights [rounded to int8](#model-files) |
 #
-# One matrix for embeddings and output layer, label smoothing and Adam's constants are the paper's.
-# Its BLEU and ours have nothing to say to each other, as they are of different sentences in another
-# direction.
+# One matrix for embeddings and output layer, label smoothing and Adam's constants are the paper's. Its
+# BLEU and ours cannot be compared, as they are of different sentences in another direction.
 #
 # <a id="failures"></a>
 # ## Common failures
@@ -6907,9 +6862,9 @@ def check_a_cache_serves_a_part_of_your_own():
 # into words, and read it.
 #
 # [Part 4](#planted-faults) has planted ten mistakes in a model that copies. Where text, padding or a
-# beam is involved, mistakes are quieter. So we planted thirteen in two translators, the demonstration of
-# [Part 6](#demonstration) (three seeds, greedy decoding) and the model in `pretrained/` (one run, a beam
-# of four, α = 0.6). This is their BLEU on the validation split:
+# beam is involved, mistakes are quieter, as thirteen of them show in two translators, the demonstration
+# of [Part 6](#demonstration) (three seeds, greedy decoding) and the model in `pretrained/` (one run, a
+# beam of four, α = 0.6). This is their BLEU on the validation split:
 #
 # <!-- results: planted-bleu -->
 #
@@ -6934,9 +6889,7 @@ def check_a_cache_serves_a_part_of_your_own():
 # <!-- end of results: planted-bleu -->
 #
 # Seven of the thirteen cost less than a point or nothing, so nobody would find them by their score.
-# One is even rewarded: score in lower case, and BLEU rises. We have not measured what makes a loss NaN
-# (a row whose keys are all masked, the log of zero, overflow in fp16), nor what lifts BLEU far above
-# published scores (test sentences in the training data).
+# One is even rewarded: score in lower case, and BLEU rises.
 #
 # <a id="glossary"></a>
 # ## Glossary
@@ -6947,36 +6900,26 @@ def check_a_cache_serves_a_part_of_your_own():
 # | [attention sink](#single-heads) | a position without much to say that many heads attend to all the same |
 # | [autoregressive](#problem) | writing one token at a time, each based on those before it |
 # | [beam search](#beam-search) | extending several translations, the *hypotheses*, in parallel and keeping the best few |
-# | [bf16](#mixed-precision) | 16-bit numbers with the range of fp32 and a third of its digits |
 # | [BLEU](#bleu) | score from 0 to 100: how many runs of words a translation shares with a human's |
 # | [cache](#cached-decoding), KV cache | keys and values of earlier positions, kept for the next steps |
-# | [checkpoint](#checkpoints) | saved weights, or all that a run needs to resume |
 # | [cross-attention](#three-uses) | queries from the target, keys and values from the memory |
 # | [cross-entropy](#label-smoothing) | $-\log p$ of the right token; with a smoothed target, a weighted mean over all tokens |
 # | [decoder-only](#language-model) | a language model without encoder and cross-attention, such as GPT |
-# | [dropout](#dropout) | setting randomly chosen numbers to zero in training, against overfitting |
-# | [embedding](#embeddings) | the learnt vector of a token |
 # | [exposure bias](#teacher-forcing) | trained on true tokens, a model must decode from its own, mistakes included |
 # | [generator](#generator) | last linear map and softmax: from states to probabilities |
 # | [greedy decoding](#greedy-decoding) | always taking the most likely next token |
-# | [head](#multi-head-attention) | one of several attentions side by side, with its own projections |
 # | [label smoothing](#label-smoothing) | training towards a probability a little below one |
 # | [logit lens](#logit-lens) | reading a prediction from a state between two layers |
 # | [logits](#generator) | scores of all tokens before the softmax |
 # | [mask](#causal-mask) | a table that says which keys each query may attend to |
 # | [memory](#encoder-decoder) | the encoder's output, one vector per source position |
-# | [overfitting](#evaluation) | memorizing training data and getting worse on new data |
-# | [padding](#batches) | tokens that fill short sentences up to the length of their batch |
 # | [perplexity](#evaluation) | how many equally likely tokens the model seems to choose among |
 # | [pre-norm, post-norm](#layer-norm) | the norm before the sub-layer, or after the sum |
 # | [query, key, value](#three-matrices) | what a word looks for, can be found by, and passes on |
 # | [residual connection](#residual) | adding a sub-layer's output to its input |
 # | [residual stream](#residual) | the running sum that every sub-layer reads and adds to |
-# | [softmax](#one-sentence) | turns scores into probabilities: $e^{s_i} / \sum_j e^{s_j}$ |
 # | [subword](#byte-pairs) | a word or a piece of one, found by byte-pair encoding |
 # | [teacher forcing](#teacher-forcing) | training with the true tokens as the decoder's input |
-# | [temperature](#sampling) | what log-probabilities are divided by before a token is drawn |
-# | [token](#tokens) | a word, subword or punctuation mark |
 # | [vanishing gradients](#residual) | gradients that shrink on their way to the first layers, which then hardly learn |
 # | [warm-up](#schedule) | the first updates, while the learning rate rises |
 #
@@ -6986,10 +6929,9 @@ def check_a_cache_serves_a_part_of_your_own():
 # Papers are linked where we use them. In pictures: [The Illustrated
 # Transformer](https://jalammar.github.io/illustrated-transformer/). Lectures:
 # [Karpathy](https://karpathy.ai/zero-to-hero.html),
-# [CS224n](https://web.stanford.edu/class/cs224n/). Books: [Dive into Deep
-# Learning](https://d2l.ai), [Speech and Language
-# Processing](https://web.stanford.edu/~jurafsky/slp3/). A toolkit made for teaching: [Joey
-# NMT](https://github.com/joeynmt/joeynmt).
+# [CS224n](https://web.stanford.edu/class/cs224n/). Books: [Dive into Deep Learning](https://d2l.ai),
+# [Speech and Language Processing](https://web.stanford.edu/~jurafsky/slp3/). A toolkit made for
+# teaching: [Joey NMT](https://github.com/joeynmt/joeynmt).
 #
 # <a id="thanks"></a>
 # ## Citation and thanks
