@@ -4925,8 +4925,9 @@ def without_their_memories():
 # ## What does one word carry?
 #
 # Now we operate on single vectors, and begin where you can predict the outcome. Take our sentence, A, and
-# another in which the ball is blue, B. In A's memory we replace one vector by B's at the same place,
-# first that of *Ein*, then that of *kleines*, and so on to the end. Which one makes the ball blue?
+# another in which the ball is blue, B. In A's memory we replace one vector by B's at the same place, first
+# that of *Ein*, then that of *kleines*, and so on to the end. Which one makes the ball blue? A row of the
+# table gives the probability of B's translation, token by token, and what the model writes greedily.
 
 
 # %%
@@ -5142,9 +5143,9 @@ def a_pair_of_your_own():
 
 
 # %% [markdown]
-# Either bet loses. *Frau* raises *her* from 0.01 to 0.30 and makes a woman with his dog, *ihren* raises
-# it to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. What a word
-# carries can be read from its vector; what decides an English word may stand in several.
+# Either bet loses. *Frau* raises *her* from 0.01 to 0.30 and makes a woman with his dog, *ihren* raises it
+# to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. One German word for
+# each English one, as our rule has it, is not always enough.
 #
 # *Sheet 4 in `docs/course` looks for two heads that do the same work, and has a bug hunt.*
 #
@@ -6916,11 +6917,9 @@ def check_a_cache_serves_a_part_of_your_own():
 # | [perplexity](#evaluation) | how many equally likely tokens the model seems to choose among |
 # | [pre-norm, post-norm](#layer-norm) | the norm before the sub-layer, or after the sum |
 # | [query, key, value](#three-matrices) | what a word looks for, can be found by, and passes on |
-# | [residual connection](#residual) | adding a sub-layer's output to its input |
 # | [residual stream](#residual) | the running sum that every sub-layer reads and adds to |
 # | [subword](#byte-pairs) | a word or a piece of one, found by byte-pair encoding |
 # | [teacher forcing](#teacher-forcing) | training with the true tokens as the decoder's input |
-# | [vanishing gradients](#residual) | gradients that shrink on their way to the first layers, which then hardly learn |
 # | [warm-up](#schedule) | the first updates, while the learning rate rises |
 #
 # <a id="references"></a>
