@@ -4950,7 +4950,7 @@ def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) ->
 def memories_of_pair(translator: Translator, first: str, second: str):
     """The second's translation (1, T), memories (S + 2, S, D) and the second's tokens.
 
-    The memories are the first's, then with one vector of the second at each place, then the second's.
+    Memories: the first's, for each place the first's with one vector of the second, the second's.
     ValueError if one sentence has more tokens than the other.
     """
     a, b = (with_own_translation(translator, sentence) for sentence in (first, second))
