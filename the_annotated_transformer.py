@@ -5018,7 +5018,7 @@ def which_vector_does_most():
 # ## What happens to *auf*?
 #
 # If the rule holds for *hebt*, the encoder carries *auf* to it, and *picks* is read there. We exchange
-# *auf* for other particles, or leave it out, and see how likely the roads of [Part 7](#beam-search) to
+# *auf* for other particles, or leave it out, and see how likely the roads of [Part 7](#roads) to
 # *raise* and to *pick* become:
 
 
