@@ -5223,8 +5223,8 @@ def examples_in_training():
 # *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, because you know
 # how people write. A **language model** does just that: it predicts each token from those before it. As
 # there is no source, cross-attention leaves, and what remains of a decoder layer is exactly our
-# `EncoderLayer`. An encoder stack, a causal mask and a generator on top are therefore all that a GPT needs;
-# such a model is called **decoder-only**.
+# `EncoderLayer`. An encoder stack, a causal mask and a generator on top are therefore all that a GPT
+# needs; such a model is called **decoder-only**.
 
 
 # %%
@@ -5439,13 +5439,13 @@ def tokens_of_a_pass():
 
 # %% [markdown]
 # With no proposals this is ordinary sampling, one token for each pass. A longer proposal needs no further
-# pass, but each of them takes longer on a CPU, which has work to do where a GPU would only wait; and a draft
-# that knows one word survives only as long as one word is enough. A better draft is a small Transformer, or
-# the large model itself: with *multi-token prediction* ([Gloeckle et al.,
+# pass, but each of them takes longer on a CPU, which has work to do where a GPU would only wait; and a
+# draft that knows one word survives only as long as one word is enough. A better draft is a small
+# Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
 # 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
-# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses. The weights can also be
-# made smaller. *Quantized* to some four bits each, those of the experts in
-# [gpt-oss](https://arxiv.org/abs/2508.10925) fit a model of 120 billion parameters onto one GPU of 80 GB.
+# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses. Smaller weights are
+# read faster, too: *quantized* to some four bits each, those of its experts let
+# [gpt-oss](https://arxiv.org/abs/2508.10925), with 120 billion parameters, run on one GPU of 80 GB.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5454,25 +5454,26 @@ def tokens_of_a_pass():
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
 # (2018) has learnt positions and another activation. What was new is how such a model comes to its tasks.
 #
-# **Pre-training.** A language model needs no labels, so any text will do. GPT read thousands of books, was
-# then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine of twelve.
+# **Pre-training.** A language model needs no labels, so any text will do. GPT read thousands of books,
+# was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine of
+# twelve.
 #
 # **Scale.** The loss falls along a power law in parameters, text and compute, from which [Kaplan et al.
 # (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a larger budget should go into size:
-# [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300 billion tokens. [Hoffmann
-# et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end of every run,
-# found that text should grow as fast as size, to some twenty tokens for each parameter; their *Chinchilla*
-# was better than *Gopher*, which is four times as large and cost as much compute. Today's models read far
-# more than that, because a small model is cheaper to serve.
+# [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300 billion tokens.
+# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end of
+# every run, found that text should grow as fast as size, to some twenty tokens for each parameter; their
+# *Chinchilla* was better than *Gopher*, which is four times as large and cost as much compute. Today's
+# models read far more than that, because a small model is cheaper to serve.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
 # and it writes the translation. The text states the task, and no weight changes.
 #
 # > **And encoders, images, sound?** Encoders turn texts into vectors for search and classification
 # > ([BERT](https://arxiv.org/abs/1810.04805)), and speech into states to which a decoder cross-attends
-# > ([Whisper](https://arxiv.org/abs/2212.04356)). They also read images, cut into patches that are treated as
-# > words are ([ViT](https://arxiv.org/abs/2010.11929)); a linear map then hands the states to a language
-# > model, as if they were tokens of its text ([LLaVA](https://arxiv.org/abs/2304.08485)).
+# > ([Whisper](https://arxiv.org/abs/2212.04356)). They also read images, cut into patches that are
+# > treated as words are ([ViT](https://arxiv.org/abs/2010.11929)); a linear map then hands the states to
+# > a language model, as if they were tokens of its text ([LLaVA](https://arxiv.org/abs/2304.08485)).
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
@@ -5481,22 +5482,28 @@ def tokens_of_a_pass():
 # Spain?*, because on the web a question often stands in a list of questions. It may know the answer. It
 # has simply never been told that we want one, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, on which
-# alone the loss is taken (as in a [translator without an encoder](#one-sequence)). Then come *preferences*,
-# because it is hard to write the best answer, and easy to say which of two is better. [Ouyang et al.
-# (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings and let the language
-# model learn, by reinforcement, to please it. *Direct preference optimization* (DPO, [Rafailov et al.,
-# 2023](https://arxiv.org/abs/2305.18290)) does without the reward model. Suppose that people prefer one of
-# two answers with the probability $\sigma(d)$, where $d$ is the difference of their rewards and $\sigma$ the
-# logistic function. A model $\pi$ that gets the most reward while it stays near $\pi_0$, from which it began,
-# gives away what rewards it was after: up to a constant, they are $\beta \log(\pi / \pi_0)$. We put that into
-# $\sigma$, and what is left makes the preferred text $y_w$ more likely than the other, $y_l$:
+# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, on
+# which alone the loss is taken (as in a [translator without an encoder](#one-sequence)). Then come
+# *preferences*, because it is hard to write the best answer, and easy to say which of two is better.
+# [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings and
+# let the language model learn, by reinforcement, to please it. *Direct preference optimization* (DPO,
+# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. Beside what it was before,
+# $\pi_0$, the model $\pi$ has to make the preferred text $y_w$ more likely than the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# The smaller $\beta$ is, the further the model may move. We prefer dogs. From 1,500 of its own captions the
-# model gets pairs, one with a dog and one without, and nobody tells it why the first is better. **Cost: half
-# a minute.**
+# <details><summary>Where is the reward?</summary>
+#
+# Suppose that people prefer one of two answers with the probability $\sigma(d)$, where $d$ is the
+# difference of their rewards and $\sigma$ the logistic function (the model of Bradley and Terry). A model
+# $\pi$ that gets the most reward, less $\beta$ times its KL divergence from $\pi_0$, gives away what
+# rewards it was after: up to a constant, they are $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that is
+# the loss.
+#
+# </details>
+#
+# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without, and
+# nobody tells it why the first is better. **Cost: half a minute.**
 
 
 # %% tags=["hide-input"]
@@ -5590,16 +5597,16 @@ def prefer_dogs():
 
 
 # %% [markdown]
-# What it has lost, tell the next two columns. The *KL divergence*, here the mean log-ratio of 300 of its own
-# captions, estimates how far the model has moved; the perplexity is that of captions by people. Nobody asked
-# for worse English, but nothing in the loss asks for good English either, except that the model should stay
-# near the one before. That is why such training watches the distance.
+# The next two columns tell what it has lost. The *KL divergence*, here the mean log-ratio of 300 of its
+# own captions, estimates how far the model has moved; the perplexity is that of captions by people.
+# Nobody asked for worse English, but nothing in the loss asks for good English either, except that the
+# model should stay near the one before. That is why such training watches the distance.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste, and models learn by reinforcement to write long chains of thought ([DeepSeek-R1,
-# 2025](https://arxiv.org/abs/2501.12948)). And whoever adapts a large model at home seldom trains all of it:
-# *LoRA* ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each chosen
-# matrix, the product of two narrow ones that is added to it.
+# 2025](https://arxiv.org/abs/2501.12948)). And whoever adapts a large model at home seldom trains all of
+# it: *LoRA* ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for
+# each chosen matrix, the product of two narrow ones that is added to it.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
@@ -5635,39 +5642,43 @@ def prefer_dogs():
 # | warm-up, stable, decay | 28.1 | 1 | 1.05 M | 6,710 (6,298–6,854) | 7,329 (6,731–7,528) | 4,096 |
 # | together | 19.0 | 1 | 1.04 M | 5,653 (5,400–5,890) | 8,064 (7,217–8,194) | 2,048 |
 #
-# Speeds are medians of rounds in which the rows take turns, with their ranges; generation writes 64 texts of 256 tokens with a cache.
+# Speeds are medians of rounds in which the rows take turns, with their ranges; generation writes 64 texts
+# of 256 tokens with a cache.
 #
 # *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da, 273f2d8*
 #
 # <!-- end of results: bench -->
 #
-# The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000 subwords
-# and laid end to end in streams of 256. All make the same number of updates with the same batches. Where
-# attention loses parameters, a wider feed-forward network makes up for them; of a mixture we count those
-# that act on a token. Perplexity is per token of the validation split, starts and ends included.
+# The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
+# subwords and laid end to end in streams of 256. All make the same number of updates with the same
+# batches. Where attention loses parameters, a wider feed-forward network makes up for them; of a mixture
+# we count those that act on a token. Perplexity is per token of the validation split, starts and ends
+# included.
 #
 # **What the bench says.** The range in the first row shows how far luck alone reaches, and a row with one
-# seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid end
-# to end begin at arbitrary places, so where a word stands in its stream probably tells next to nothing,
-# whereas a distance always does. Windows, which favour what is near, gain as well, and so do Muon and AdamW.
-# Latents, the mixture and the plateau come out worse. RMSNorm, QK-norm, no biases, SwiGLU and grouped
-# keys, even a single head of them, lie so near the first row that one seed cannot tell them from it.
+# seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid
+# end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
+# nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
+# Muon and AdamW. Latents, the mixture and the plateau come out worse. RMSNorm, QK-norm, no biases, SwiGLU
+# and grouped keys, even a single head of them, lie so near the first row that these runs cannot tell them
+# from it.
 #
 # A smaller cache also writes faster, above all with a single head of keys. Even the model with all changes
 # overtakes the plain one, although it rotates and norms at every step. Muon takes its price in training.
 #
 # **Why a row alone says little.** Each tells what a change is worth *beside sinusoids*. Windows may have
-# gained only because they, too, tell what is near, which a model with rotary positions knows already. Gains
-# do not simply add up, as the last row shows: with Muon and weight decay, but with the plateau as well, it is
-# hardly better than rotary positions alone. What counts for your model is the gain on top of the parts that
-# you will keep. One more line in `ROWS` of `tools/results/bench.py`, say `"attention": "rotary"` with Muon,
-# and `python -m tools.results.bench train ROW SEED` tell you in some ten minutes.
+# gained only because they, too, tell what is near, which a model with rotary positions knows already. Nor
+# do gains add up: the last row has Muon and weight decay on top of rotary positions, and gains less there
+# than Muon alone does on top of sinusoids. (It has the plateau, too, and one row cannot say which of its
+# changes did what.) What counts for your model is the gain on top of the parts that you will keep. One
+# more line in `ROWS` of `tools/results/bench.py`, say `"attention": "rotary"` with Muon, and `python -m
+# tools.results.bench train ROW SEED` measure it in some ten minutes.
 #
-# **What it cannot say.** The learning rate was chosen for the first row (Adam, and a straight line to zero
-# after the warm-up), so a change that would rather have another one looks worse than it is. And none of
-# these short runs diverged, which is what several changes are to prevent. Why large models have them, tell
-# the sections below: the norm and the feed-forward network, attention and its cache, experts, optimizers,
-# schedules.
+# **What it cannot say.** The learning rate was chosen for the first row (Adam, and a straight line to
+# zero after the warm-up), so a change that would rather have another one looks worse than it is. And none
+# of these short runs diverged, which is what several changes are to prevent. The sections below tell why
+# large models have them all the same: the norm and the feed-forward network, attention and its cache,
+# experts, optimizers, schedules.
 #
 # <a id="exchange"></a>
 # Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for each
@@ -5732,10 +5743,10 @@ PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
 # %% [markdown]
 # ### SwiGLU
 #
-# A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which PyTorch
-# calls `F.silu`, is nearly the same curve, but smooth, with a slope on both sides. **SwiGLU** ([Shazeer,
-# 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides, entry by entry, how much
-# of another gets through,
+# A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which
+# PyTorch calls `F.silu`, is nearly the same curve, but smooth, with a slope on both sides. **SwiGLU**
+# ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides, entry by
+# entry, how much of another gets through,
 #
 # $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
 # <!-- code: SwiGLU -->
@@ -5809,10 +5820,10 @@ def the_same_pair_further_on():
 # With sinusoids it wanders, although nothing between the two has changed, and a head has to learn
 # matrices that filter the places out. Rotary positions ([Su et al.,
 # 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
-# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. The inner product
-# of a query at $m$ and a key at $n$ then depends on $(m-n)\theta$: only their distance is left, as between
-# the encodings themselves in [Part 2](#positional-encoding). (If you load somebody else's weights, look which
-# features they pair: `rotate` takes neighbours, many libraries the two halves.)
+# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. The inner
+# product of a query at $m$ and a key at $n$ then depends on $(m-n)\theta$: only their distance is left,
+# as between the encodings themselves in [Part 2](#positional-encoding). (If you load somebody else's
+# weights, look which features they pair: `rotate` takes neighbours, many libraries the two halves.)
 
 
 # %% tags=["hide-input"]
@@ -5881,8 +5892,8 @@ def largest_weights_when_matrices_grow():
 # %% [markdown]
 # Ten times larger matrices give scores a hundred times as large. The softmax, as in [Part 1](#why-scale),
 # becomes a choice that no gradient can revise, and a training can diverge ([OLMo
-# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any factor, which is why the last
-# column cannot move; only a learnt scale can still raise the scores. [Henry et al.
+# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any factor, which is why the
+# last column cannot move; only a learnt scale can still raise the scores. [Henry et al.
 # (2020)](https://arxiv.org/abs/2010.04245) learn a single one; ours is an RMSNorm, as in [Qwen
 # 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
 # instead, whenever a score grows too large.
@@ -6029,22 +6040,22 @@ def check_a_query_at_latents_equals_one_at_expanded_keys():
 
 
 # %% [markdown]
-# Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a rotated
-# key depends on its place, so no fixed matrix can carry a query past it. DeepSeek therefore adds a few
-# features that are rotated and cached, the same for all heads. Our row keeps its sinusoids instead.
+# Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
+# rotated key depends on its place, so no fixed matrix can carry a query past it. DeepSeek therefore adds
+# a few features that are rotated and cached, the same for all heads. Our row keeps its sinusoids instead.
 #
 # <a id="recurrent"></a>
 # ### Recurrent layers
 #
 # Could a cache stay as small as it was after the first word? Without a softmax a query $q$ takes home
 # $\sum_s (q \cdot k_s)\, v_s = q \sum_s k_s^\top v_s$, and the sum on the right does not depend on the
-# query. It can be kept as one matrix, to which each word adds the product of its key and value. This is the
-# core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a recurrent
-# network with attention's queries, keys and values. One matrix has to hold the whole past, so the layers of
-# today also let it fade and overwrite what stood under a similar key, and every fourth layer or so is full
-# attention ([Qwen3.8](https://arxiv.org/abs/2608.30320), [Kimi K3](https://arxiv.org/abs/2607.24653)).
-# *Sparse* attention keeps all keys and reads few of them: in [GLM-5](https://arxiv.org/abs/2602.15763) a
-# cheap scorer picks them for each query.
+# query. It can be kept as one matrix, to which each word adds the product of its key and value. This is
+# the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
+# recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
+# the layers of today also let it fade and overwrite what stood under a similar key, and every fourth
+# layer or so is full attention ([Qwen3.8](https://arxiv.org/abs/2608.30320), [Kimi
+# K3](https://arxiv.org/abs/2607.24653)). *Sparse* attention keeps all keys and reads few of them: in
+# [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
 #
 # ### A mixture of experts
 #
@@ -6116,9 +6127,9 @@ def loads_of_eight_experts():
 # These are the loads of eight experts after 300 updates on 32 random words, each of which chooses two.
 # Left alone, the router prefers experts that are good already, which then learn even more, while others
 # get nothing. Instead of a second loss for the imbalance we take a bias for each expert ([Wang et al.,
-# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)), which falls a
-# little when it had more than its share of a batch, and rises when it had less. It counts when experts are
-# chosen, but not in what they return.
+# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)), which
+# falls a little when it had more than its share of a batch, and rises when it had less. It counts when
+# experts are chosen, but not in what they return.
 #
 # The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. On
 # the bench that does not pay, perhaps because each expert sees only a quarter of so few tokens.
@@ -6252,10 +6263,10 @@ OPTIMIZERS["muon"] = Muon
 
 
 # %% [markdown]
-# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes the
-# steps as large as Adam's, so that rate and schedule can stay; it comes from
-# [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same loss.
-# (`torch.optim.Muon`, for matrices alone, makes the same steps.)
+# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes
+# the steps as large as Adam's, so that rate and schedule can stay; it comes from
+# [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
+# loss. (`torch.optim.Muon`, for matrices alone, makes the same steps.)
 #
 # ### Schedules
 #
@@ -6286,13 +6297,13 @@ SCHEDULES["stable_decay"] = stable_decay_rate
 
 # %% [markdown]
 # The authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine
-# better, and on the bench the line of the first row is.
+# better; on the bench the straight line is.
 #
 # ### All together
 #
 # The classes of attention above override different steps, so Python can stack them. Each asks the next
-# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With RMSNorm,
-# SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table.
+# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
+# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table.
 
 
 # %% tags=["hide-input"]
@@ -6313,12 +6324,12 @@ name_attention("modern", ModernAttention)
 # <a id="flash"></a>
 # ## FlashAttention
 #
-# For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention), and for
-# ten times as many a hundred times as much, although all that they are needed for is an average.
-# *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block and
-# keeps, for each query, the highest score so far, the sum of the exponentials, and the average before its
-# division. Only the highest score needs care, since a softmax subtracts it for safety: when a block brings
-# a higher one, what was summed before shrinks by a common factor.
+# For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention), and
+# for ten times as many a hundred times as much, although all that they are needed for is an average.
+# *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block
+# and keeps, for each query, the highest score so far, the sum of the exponentials, and the average before
+# its division. Only the highest score needs care, since a softmax subtracts it for safety: when a block
+# brings a higher one, what was summed before shrinks by a common factor.
 
 
 # %%
@@ -6357,20 +6368,17 @@ def check_attention_in_blocks_equals_attention():
 # <a id="long-context"></a>
 # ## Longer texts than in training
 #
-# Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens make
-# sense of the next ones? Two small language models, one with sinusoids and one with rotary positions, read
-# captions laid end to end, and then the same validation tokens at places that begin at 0, 64, 128 and 192.
+# Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
+# make sense of the next ones? Two small language models, one with sinusoids and one with rotary
+# positions, read captions laid end to end, and then the same validation tokens at places that begin at 0,
+# 64, 128 and 192.
 #
-# Beyond the training a [rotated](#rotary) query meets keys at distances that it has never seen. Two remedies
-# divide the angles of its pairs, where the text is $s$ times as long:
-#
-# - **Position interpolation** ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all of them by
-#   $s$, as if the places stood closer together.
-# - **A larger base** (named *NTK* after a theory that led to it) divides the slowest by $s$ and leaves the
-#   fastest as it was, because neighbours must still be told apart. *YaRN* ([Peng et al.,
-#   2023](https://arxiv.org/abs/2309.00071)) goes further on this way.
-#
-# **Cost: a minute.**
+# There a [rotated](#rotary) query meets keys at distances that it has never seen. *Position
+# interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by the factor
+# $s$ by which the text is longer, as if the places stood closer together. A *larger base* (named *NTK*
+# after a theory that led to it) divides the slowest angle by $s$ and leaves the fastest as it was,
+# because neighbours must still be told apart; *YaRN* ([Peng et al.,
+# 2023](https://arxiv.org/abs/2309.00071)) goes further on this way. **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6421,9 +6429,9 @@ def beyond_the_training():
 # With sinusoids perplexity jumps as soon as the training ends: a formula may be defined at every place,
 # but the model has not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
-# know, and its authors train on with the new angles. The larger base costs little at the beginning and is
-# the best of the three beyond it. (One seed and 48 pieces of text: only large differences count.) Many
-# models with a long context continue training with new angles, briefly, on texts of that length, while
+# know; its authors therefore train on with the new angles. The larger base costs little at the beginning
+# and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
+# differences. Many models with a long context are trained on briefly, on texts of that length, while
 # others rely on YaRN for a last stretch: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text)
 # was trained to 64K tokens and is used to 128K.
 #
@@ -6456,13 +6464,13 @@ PARTS["positions"]["learnt"] = lambda config: LearntPositions(
 # > `Ein` `Hund` `rennt` `.` `</s>` `<s>` `A` `dog` …
 #
 # A language model that has read enough lines of this kind goes on with *runs*. To it a source is simply
-# how the text begins, and this is how assistants translate. A causal mask covers both, and the loss is taken
-# on the target alone, since the source need not be guessed.
+# how the text begins, and this is how assistants translate. A causal mask covers both, and the loss is
+# taken on the target alone, since the source need not be guessed.
 #
 # What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
 # is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return each layer of the target reads the source at its own depth, the third layer from the
-# third, whereas every layer of a decoder reads the same states, those of the encoder's last layer.
+# positions. In return each layer of the target reads the source at its own depth, whereas every layer of a
+# decoder reads the same states, those of the encoder's last layer.
 
 
 # %% tags=["hide-input"]
@@ -6493,10 +6501,9 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # <!-- results: one-sequence -->
 # <!-- end of results: one-sequence -->
 #
-# At equal numbers of parameters the work is not equal. In a single stack every layer reads source and
-# target, so a pair takes about twice as many operations, and every layer caches both texts. But a second
-# stack and a second kind of layer are saved, and one stack serves any task that can be written down. (Large
-# models have mostly gone this way, but not all: in
+# In a single stack every layer reads source and target, so at equal numbers of parameters a pair takes
+# about twice as many operations, and every layer caches both texts. But one kind of layer and one stack
+# serve any task that can be written down. (Large models have mostly gone this way, but not all: in
 # [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) the decoder takes its keys
 # and values from the last states of an encoder, although a causal one.)
 #
@@ -6543,8 +6550,8 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
 # that sees more stands further on.) Counted by their cells, they attend in eleven ways, which serve one
 # end, a smaller [cache](#cached-decoding): heads share keys, a short vector replaces them, or most layers
-# forget what is far away. One change has no column: subwords are made of *bytes* today, more than 100,000 of
-# them, to which no text is unknown (since [GPT-2,
+# forget what is far away. One change has no column: subwords are made of *bytes* today, more than 100,000
+# of them, to which no text is unknown (since [GPT-2,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
 #
 # <a id="own-part"></a>
@@ -6556,10 +6563,10 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # To try an idea of this kind, write a class and [exchange](#exchange) the model's own for it. For
 # attention, override `attend`, which receives queries, keys, values, and a mask or None, and returns the
-# output and the weights. With a [cache](#cached-decoding) there are fewer queries than keys, because only
-# the newest tokens ask: $T$ of them, at the last $T$ of the $S$ positions. And a cache calls `project`,
-# `attend` and `join` one by one, so a change in `forward` would be lost on it. `cache_agrees` finds such
-# mistakes.
+# output and the weights. A [cache](#cached-decoding) calls `project`, `attend` and `join` one by one, so
+# a change in `forward` would be lost on it; and it brings fewer queries than keys, because only the
+# newest tokens ask: $T$ of them, at the last $T$ of the $S$ positions. `cache_agrees` finds mistakes in
+# this.
 
 
 # %%
@@ -6577,7 +6584,6 @@ class DistanceAttention(MultiHeadedAttention):
 name_attention("distance", DistanceAttention)
 
 
-# %%
 @example
 def check_a_cache_agrees_with_every_attention():
     for name in PARTS["attention"]:
@@ -6586,9 +6592,9 @@ def check_a_cache_agrees_with_every_attention():
 
 
 # %% [markdown]
-# `name_attention` gives it a name. Put your class and such a line into a file, say `mine.py`, and `train
-# --parts mine.py --attention NAME` trains a translator with it ([the command line](#command-line)); for this
-# one, which is built in, `train --attention distance --positions none` will do.
+# Put your class and a line with `name_attention` into a file, say `mine.py`, and `train --parts mine.py`
+# with `--attention NAME` trains a translator with it ([the command line](#command-line)); for this one,
+# which is built in, `train --attention distance --positions none` will do.
 #
 # <a id="remained"></a>
 # ## What has remained
@@ -6596,8 +6602,9 @@ def check_a_cache_agrees_with_every_attention():
 # Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
 # code of these models, because its plan has held. Attention mixes the positions, a network works on each
 # of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
-# Even where the plan is being tried, it is recognizable: in [DeepSeek-V4](https://arxiv.org/abs/2606.19348)
-# and Qwen3.8 four streams run side by side, and the layers of Kimi K3 attend to what earlier ones wrote.
+# Even where the plan is being tried, it is recognizable: in
+# [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the
+# layers of Kimi K3 attend to what earlier ones wrote.
 #
 # You have built all of it, with its masks, its loss and its cache, and you have seen what goes wrong when
 # a part is missing. When the next model changes one of them, you will know where to look.
