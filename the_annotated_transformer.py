@@ -5273,7 +5273,7 @@ def train_a_language_model():
 #
 # Decoded greedily, this model would write the same caption every time. It has to *draw* each token from
 # its distribution instead, and then tokens that are each improbable become a nuisance, because there are
-# thousands of them. The finished translator knows them, too:
+# thousands of them. The finished translator's distributions have such a tail as well:
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
@@ -5597,7 +5597,7 @@ def prefer_dogs():
 
 
 # %% [markdown]
-# The next two columns tell what it has lost. The *KL divergence*, here the mean log-ratio of 300 of its
+# The next columns tell what that has cost. The *KL divergence*, here the mean log-ratio of 300 of its
 # own captions, estimates how far the model has moved; the perplexity is that of captions by people.
 # Nobody asked for worse English, but nothing in the loss asks for good English either, except that the
 # model should stay near the one before. That is why such training watches the distance.
@@ -5642,8 +5642,7 @@ def prefer_dogs():
 # | warm-up, stable, decay | 28.1 | 1 | 1.05 M | 6,710 (6,298–6,854) | 7,329 (6,731–7,528) | 4,096 |
 # | together | 19.0 | 1 | 1.04 M | 5,653 (5,400–5,890) | 8,064 (7,217–8,194) | 2,048 |
 #
-# Speeds are medians of rounds in which the rows take turns, with their ranges; generation writes 64 texts
-# of 256 tokens with a cache.
+# Speeds are medians of rounds in which the rows take turns, with their ranges; generation writes 64 texts of 256 tokens with a cache.
 #
 # *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da, 273f2d8*
 #
@@ -6131,8 +6130,8 @@ def loads_of_eight_experts():
 # falls a little when it had more than its share of a batch, and rises when it had less. It counts when
 # experts are chosen, but not in what they return.
 #
-# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. On
-# the bench that does not pay, perhaps because each expert sees only a quarter of so few tokens.
+# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. The
+# one on the bench does not pay, perhaps because each expert sees only a quarter of so few tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
