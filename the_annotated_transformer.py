@@ -5438,14 +5438,14 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# With no proposals this is ordinary sampling, one token for each pass. A longer proposal needs no further
-# pass, but each of them takes longer on a CPU, which has work to do where a GPU would only wait; and a
-# draft that knows one word survives only as long as one word is enough. A better draft is a small
-# Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
-# 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
-# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses. Smaller weights are
-# read faster, too: *quantized* to some four bits each, those of its experts let
-# [gpt-oss](https://arxiv.org/abs/2508.10925), with 120 billion parameters, run on one GPU of 80 GB.
+# With no proposals this is ordinary sampling, one token for each pass. Proposals save passes, but less
+# time, since a CPU has to compute what a GPU would do while it waits; and a draft that knows one word
+# survives only as long as one word is enough. A better draft is a small Transformer, or the large model
+# itself: with *multi-token prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it
+# learns to guess a further token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85
+# to 90 % of such guesses. Smaller weights are read faster, too: *quantized* to some four bits each, those
+# of its experts let [gpt-oss](https://arxiv.org/abs/2508.10925), with 120 billion parameters, run on one
+# GPU of 80 GB.
 #
 # <a id="gpt"></a>
 # ## What GPT added
