@@ -35,7 +35,11 @@ export function Unplug({ cuts, layer, onChange, children }) {
   const stacks = Object.entries(PARTS).map(([side, parts]) => {
     const switches = parts.map((part) => {
       const name = LABELS[`${side} ${part}`];
-      return button(`${side} ${part} ${layer}`, `${name} of layer ${layer + 1}`, name.replace(/^..coder /, ""));
+      return button(
+        `${side} ${part} ${layer}`,
+        `${name} of layer ${layer + 1}`,
+        name.replace(/^..coder /, ""),
+      );
     });
     return html`<div class="row"><b>${side}</b>${switches}</div>`;
   });
