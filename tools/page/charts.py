@@ -93,7 +93,8 @@ def lean(svg: str) -> str:
     unused = (
         r' (xmlns(:xlink)?|version|aria-[\w]+|role|font-family|pointer-events)="[^"]*"',
         r'<path class="(foreground|background)"((?! stroke=)[^>])*/>',  # nothing is seen of it
-        r' class="mark-(?!rect)[^"]*"|(?<="mark-rect) [^"]*(?=")| opacity="1"| stroke-width="1"',
+        r' class="mark-(?!rect|text role-axis-label)[^"]*"|(?<="mark-rect) [^"]*(?=")',
+        ' opacity="1"| stroke-width="1"',
     )
     svg = re.sub("|".join(unused), "", svg)
     svg = re.sub(
