@@ -171,17 +171,6 @@ def test_a_row_without_a_score_is_named(copy):
         recipe.steps()
 
 
-def test_the_outside_baseline_stands_beside_the_others_once_it_is_scored(copy):
-    before = cells(recipe.systems())
-    entries = records.read("scores")["scores"]
-    ours = [each for each in entries if (each["row"], each["run"]) == ("recipe", "recipe-1")]
-    theirs = [each | {"row": "outside", "run": plan.OUTSIDE, "bleu": 12.34} for each in ours]
-    change("scores", scores=[*entries, *theirs])
-    first, outside, *others = cells(recipe.systems())
-    assert [first, *others] == before
-    assert outside[2] == outside[4] == "12.3"
-
-
 @pytest.mark.parametrize(
     ("make", "run", "what"),
     [

@@ -77,11 +77,13 @@ ROWS = (
 )
 OTHER = replace(RECIPE, name="en-de", step="English to German", runs=("recipe-en-de",))
 SHIPPED = replace(RECIPE, name="int8", step="the model of pretrained/", runs=FULL[2:3])
+# The recipe with PyTorch's layers and initial weights: outside.py.
+OUTSIDE = replace(RECIPE, name="outside", step="nn.Transformer", runs=("nn-transformer-1",))
 
 
 def scored() -> tuple[Row, ...]:
-    """All rows of the table."""
-    return *ROWS, OTHER
+    """All rows that are scored on the test splits."""
+    return *ROWS, OTHER, OUTSIDE
 
 
 # Trials, and a run that is watched ----------------------------------------------------------------
@@ -111,9 +113,8 @@ RUNS[WATCHED] = recipe(epochs=5, warmup=None, factor=None)
 
 # What a sceptic asks ------------------------------------------------------------------------------
 
-OUTSIDE = "nn-transformer-1"  # the recipe with PyTorch's layers and initial weights: outside.py
 PAPER = "paper-schedule-1"
-RUNS |= {OUTSIDE: recipe(), PAPER: recipe(schedule="inverse_sqrt")}
+RUNS |= {OUTSIDE.runs[0]: recipe(), PAPER: recipe(schedule="inverse_sqrt")}
 
 FACTORS = (0.375, 0.75, 1.5)  # of the learning rate
 NORM_ORDERS = {True: "pre-norm", False: "post-norm"}
@@ -139,7 +140,7 @@ def beside(run: str) -> set[str]:
     """The runs that stand in one table with a run, and itself."""
     orders = {f"{name}-{factor}" for name in NORM_ORDERS.values() for factor in FACTORS}
     tables = (
-        {run for row in scored() for run in row.runs} | {OUTSIDE, PAPER},
+        {run for row in scored() for run in row.runs} | {PAPER},
         {*TRIALS},
         orders,
         {"search-batch-1280", *IDEAS},
