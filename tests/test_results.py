@@ -112,7 +112,7 @@ def test_a_run_that_would_not_compare_is_not_trained(toy, monkeypatch, capsys):
 
 def test_a_name_that_is_not_planned_is_refused(toy, capsys):
     assert results.main(["bert"]) == 1
-    known = "these are: words, subwords, other, words-1, subwords-1"
+    known = "these are: words, subwords, other, outside, words-1, subwords-1"
     assert f"bert is not planned in tools/results/plan.py; {known}" in capsys.readouterr().err
 
 
