@@ -62,7 +62,6 @@ RUNS = {
     **{f"words-seed-{seed}": words(seed) for seed in SEEDS},
     **{f"subwords-seed-{seed}": recipe(share_embeddings=False, seed=seed) for seed in SEEDS},
     **{f"recipe-{seed}": recipe(seed=seed) for seed in SEEDS},
-    "recipe-en-de": recipe(languages="en-de"),
 }
 FULL = tuple(f"recipe-{seed}" for seed in SEEDS)
 PENALTY = f"length penalty α = {CHOSEN_ALPHA:g}, not {ALPHA}"
@@ -75,7 +74,6 @@ ROWS = (
     Row("averaging", "checkpoint averaging", FULL, BEAM, AVERAGED),
     RECIPE,
 )
-OTHER = replace(RECIPE, name="en-de", step="English to German", runs=("recipe-en-de",))
 SHIPPED = replace(RECIPE, name="int8", step="the model of pretrained/", runs=FULL[2:3])
 # The recipe with PyTorch's layers and initial weights: outside.py.
 OUTSIDE = replace(RECIPE, name="outside", step="nn.Transformer", runs=("nn-transformer-1",))
@@ -83,7 +81,7 @@ OUTSIDE = replace(RECIPE, name="outside", step="nn.Transformer", runs=("nn-trans
 
 def scored() -> tuple[Row, ...]:
     """All rows that are scored on the test splits."""
-    return *ROWS, OTHER, OUTSIDE
+    return *ROWS, OUTSIDE
 
 
 # Trials, and a run that is watched ----------------------------------------------------------------
