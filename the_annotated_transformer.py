@@ -1974,9 +1974,9 @@ def make_optimizer(
     ValueError for an unknown name.
     """
     if schedule not in SCHEDULES:
-        raise ValueError(f"{schedule!r} is not among {', '.join(SCHEDULES)}")
+        raise ValueError(f"schedule {schedule!r} is not among {', '.join(SCHEDULES)}")
     if optimizer not in OPTIMIZERS:
-        raise ValueError(f"{optimizer!r} is not among {', '.join(OPTIMIZERS)}")
+        raise ValueError(f"optimizer {optimizer!r} is not among {', '.join(OPTIMIZERS)}")
     curve, settings = SCHEDULES[schedule], (model.generator.proj.in_features, factor, warmup, total)
     made = OPTIMIZERS[optimizer](model, weight_decay)
     return made, torch.optim.lr_scheduler.LambdaLR(made, lambda n: curve(n + 1, *settings))
@@ -7184,7 +7184,7 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> Corpus:
     for split, found in files.items():
         if len(found) == 2:
             pairs[split] = TextPairs(*map(found.get, languages))
-        elif split.startswith(("train", "val", "test")):  # or else it is no split: notes.en
+        elif split in ("train", "val"):  # of another, such as notes.en, there may be one
             [language] = set(languages) - set(found)
             raise UserError(f"{folder} has {split} in one language and no {split}.{language}")
     return Corpus(folder.name, languages, pairs, str(folder))
@@ -7359,9 +7359,9 @@ def refuse_what_cannot_run(config: Config) -> None:
         raise UserError("--compile needs a C++ compiler on a CPU: install g++, or leave it out")
     try:
         model = build_model(config, 8, 8)
-        make_optimizer(model, 1.0, 1, config.schedule, config.optimizer, total=1)
+        make_optimizer(model, 1.0, 10, config.schedule, config.optimizer, total=100)
         agrees = cache_agrees(model, min(256, config.max_len))
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise UserError(f"such a training cannot work: {error}") from error
     if not agrees:
         parts = ", ".join(f"{kind} {getattr(config, kind)}" for kind in PARTS)
@@ -7395,6 +7395,8 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     """Write all that a run needs, so that it never looks at the text again."""
     corpus = corpus or find_corpus(config.data, config.codes())
     val = corpus.pairs("val")
+    if config.shares > (pairs := len(corpus.pairs("train"))):
+        raise UserError(f"--shares {config.shares} is more than the {pairs:,} training pairs")
     refuse_what_cannot_run(config)  # before hours of encoding
     given = model_to_begin_with(config, corpus) if config.init_from else None
     vocabularies = given.vocabularies if given else learn_vocabularies(corpus, config)
@@ -7409,20 +7411,21 @@ def prepare(config: Config, folder: Path, corpus: Corpus | None = None) -> None:
     write_vocabularies(new, vocabularies)
     write_ids(new, corpus, vocabularies, config.max_len)
     train = IdPairs(new)
-    if config.shares > len(train):
-        raise UserError(f"--shares {config.shares} is more than the {len(train):,} training pairs")
     config = choose_settings(dataclasses.replace(config, data=place_of(config, corpus)), train)
     torch.manual_seed(config.seed)
     model = build_model(config, *map(len, vocabularies))
     if given:
         load_weights(model, own_weights(given.model))
     write_checkpoint(new, model, updates=0, optimizer={}, history=[])
+    for name in ("tokenizer.json", "words.json"):  # of a start that was killed, with other settings
+        (folder / name).unlink(missing_ok=True)
     for path in sorted(new.iterdir()):
         os.replace(path, folder / path.name)
-    name = folder.resolve().name
-    longest = int(train.lengths[:, 0].max()) - 1
-    facts = corpus.name, corpus.languages, vocabularies, config.max_len, config, corpus.place
-    write_about(folder, Translator(name, model, *facts, longest), config)
+    about = Translator(
+        folder.resolve().name, model, corpus.name, corpus.languages, vocabularies,
+        data=corpus.place, longest=int(train.lengths[:, 0].max()) - 1,
+    )  # fmt: skip
+    write_about(folder, about, config)
     new.rmdir()
 
 
@@ -7527,11 +7530,12 @@ def restored_optimizer(config: Config, model: nn.Module, train: IdPairs, checkpo
     optimizer, scheduler = make_optimizer(
         model, config.factor, config.warmup, *names, total, config.weight_decay
     )
-    groups = optimizer.state_dict()["param_groups"]  # of the settings, not of the checkpoint
-    optimizer.load_state_dict({"state": checkpoint["optimizer"], "param_groups": groups})
+    settings = optimizer.state_dict()["param_groups"]  # as they are now, not of the checkpoint
+    optimizer.load_state_dict({"state": checkpoint["optimizer"], "param_groups": settings})
     scheduler.last_epoch = checkpoint["updates"]
-    for group, curve in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-        group["lr"] = curve(checkpoint["updates"])
+    groups = optimizer.param_groups
+    for group, peak, curve in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+        group["lr"] = peak * curve(checkpoint["updates"])
     return optimizer, scheduler
 
 
@@ -7577,7 +7581,7 @@ def open_run(folder: Path, worker: Worker, epochs: int | None = None) -> Run:
         translator = read_translator(folder, worker.device)
         model = net = translator.model
         model.load_state_dict(checkpoint["model"])
-    optimizer, scheduler = restored_optimizer(config, model, train, checkpoint)
+        optimizer, scheduler = restored_optimizer(config, model, train, checkpoint)
     criterion = LabelSmoothing(len(translator.vocabularies[1]), PAD, config.smoothing)
     loss_compute = LossInChunks(model.generator, criterion)
     if config.compile:  # dynamic: for batches of any shape
@@ -7609,7 +7613,8 @@ def train_epoch(run: Run, epoch: int) -> dict:
     """Train one epoch, which counts from 1; what the history says of it."""
     config = run.config
     worker = run.worker
-    torch.manual_seed(seed_of(config.seed, epoch, worker.rank))
+    for start in (torch.manual_seed, random.seed):  # a part of your own may use either
+        start(seed_of(config.seed, epoch, worker.rank))
     begin = time.perf_counter()
     tokens = loss_sum = seconds = 0.0
     batches = batches_of_epoch(config, run.train, epoch)
@@ -7721,8 +7726,10 @@ def validate_and_save(run: Run, model: EncoderDecoder, entry: dict, begin: float
         if not entry["averaged"] and entry["epoch"] > run.config.epochs - run.config.average:
             path = run.folder / f"epoch-{entry['epoch']}.safetensors"
             write_file(path, bytes_of_weights(model))
-        others = {"optimizer": run.optimizer.state_dict()["state"], "history": run.history}
-        write_checkpoint(run.folder, run.model, updates=run.scheduler.last_epoch, **others)
+        write_checkpoint(
+            run.folder, run.model, updates=run.scheduler.last_epoch,
+            optimizer=run.optimizer.state_dict()["state"], history=run.history,
+        )  # fmt: skip
         write_best(run)
     name = f"epoch {entry['epoch']}/{run.config.epochs}"
     if entry["averaged"]:
@@ -8024,11 +8031,20 @@ def write_about(folder: Path, translator: Translator, settings: ModelConfig) -> 
     write_file(folder / "config.json", text.encode(errors="replace"))
 
 
+def kinds_of_modules(model: nn.Module) -> list[type]:
+    """The classes of all modules, in order; dropout counts as dropout."""
+    return [nn.Dropout if isinstance(m, nn.Dropout) else type(m) for m in model.modules()]
+
+
 def save_model(translator: Translator, folder: Path | str, int8: bool = False) -> None:
     """Write a model to a new or empty folder; UserError for any other."""
     folder = Path(folder).expanduser()
     if translator.config is None:
         raise UserError(f"model {translator.name} has no settings: make it by `build_model`")
+    fresh = build_model(translator.config, *map(len, translator.vocabularies))
+    if kinds_of_modules(fresh) != kinds_of_modules(translator.model):
+        way = "register it in PARTS, and name it in the settings"
+        raise UserError(f"model {translator.name} has a part that its settings lack: {way}")
     make_folder(folder)
     write_file(folder / "model.safetensors", bytes_of_weights(translator.model, int8))
     write_vocabularies(folder, translator.vocabularies)
@@ -8153,9 +8169,9 @@ class ModelOptions:
 
 
 SENTENCE_END = re.compile(
-    r"(?<=\w{4}[.!?…])(?<!Prof\.)\s+"  # not after short words: 5 Mio. Euro.
-    r"|(?<=[\u3040-\ud7a3][.!?…])\s+"  # Korean, Chinese and Japanese words are short
-    r"|(?<=[。！？।॥؟۔։።។။])\s*"  # marks that end nothing else
+    r"(?<=\w{4}[.…])(?<!Prof\.)\s+(?![a-zäöü\s])"  # not in: 5 Mio. Euro, evtl. morgen
+    r"|(?<=[!?])\s+|(?<=[\u3040-\ud7a3][.…])\s+"  # words of Korean or Japanese are short
+    r"|(?<=[。！？।॥؟۔։።។။])(?![。！？」』”’）])\s*"  # marks that end nothing else
 )
 
 
@@ -8199,7 +8215,8 @@ def translate_lines(
             why = f"is unknown to a model of {translator.languages[0]}"
             warnings.warn(f"most of {text[:40]!r} {why}: expect nonsense", stacklevel=2)
     code = translator.languages[1].lower()
-    space = "" if bleu_tokenization(code) == "zh" or code[:2] in ("ja", "jp") else " "
+    japanese = re.split("[-_]", code)[0] in ("ja", "jpn")
+    space = "" if bleu_tokenization(code) == "zh" or japanese else " "
     written = translate(translator, lines, decode)
     return [space.join(filter(None, text.split("\n"))) for text in written]
 

@@ -199,6 +199,16 @@ def test_a_folder_gives_back_the_same_model(way, vocabularies, tmp_path):
     assert torch.equal(states_of(back), states_of(model))
 
 
+def test_a_part_that_the_settings_do_not_name_is_not_lost_in_silence(vocabularies, tmp_path):
+    config = at.ModelConfig(**SIZES | {"share_embeddings": True})
+    model = at.build_model(config, 60, 60)
+    at.exchange(model, "positions", lambda: nn.Dropout(0.1))
+    about = "toy", model, "none", ("de", "en"), vocabularies
+    with pytest.raises(at.UserError, match="PARTS"):
+        at.save_model(at.Translator(*about, config=config), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize("way, is_mine", [(TODAY, False), (MINE, True)], ids=["ours", "mine"])
 def test_parts_at_the_command_line(way, is_mine, small_corpus, tmp_path, capsys):
     """Train, go on, translate and evaluate; without --parts an error says how to add a part."""

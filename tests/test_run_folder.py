@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import random
 import re
 import shutil
 from pathlib import Path
@@ -41,13 +42,57 @@ def test_a_run_that_stopped_ends_like_one_that_did_not(run, whole, small_config,
     assert [entry["averaged"] for entry in log_of(run)] == [0, 0, 2]
 
 
-def test_with_muon_too_a_run_that_stopped_ends_like_one_that_did_not(small_config, tmp_path):
-    config = dataclasses.replace(small_config, optimizer="muon", schedule="stable_decay")
+class Sometimes(tutorial.PositionwiseFeedForward):
+    """Rests in half of the training steps, by the random numbers of Python."""
+
+    def forward(self, x):
+        return 0 * x if self.training and random.random() < 0.5 else super().forward(x)
+
+
+@pytest.fixture
+def own_parts(monkeypatch):
+    """An optimizer with a rate of its own, a schedule that needs an end, a part that draws."""
+
+    def sgd(model, weight_decay):
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def falling(step, size, factor, warmup, total):
+        return factor * min(1, (total - step) / (total - warmup))
+
+    monkeypatch.setitem(tutorial.OPTIMIZERS, "own", sgd)
+    monkeypatch.setitem(tutorial.SCHEDULES, "own", falling)
+    monkeypatch.setitem(
+        tutorial.PARTS["feed_forward"], "own", lambda config: Sometimes(config.d_model, config.d_ff)
+    )
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"optimizer": "muon", "schedule": "stable_decay"},
+        {"optimizer": "own", "schedule": "own", "feed_forward": "own"},
+    ],
+    ids=["muon", "own"],
+)
+def test_with_other_parts_too_a_run_that_stopped_ends_like_one_that_did_not(
+    small_config, tmp_path, own_parts, parts
+):
+    config = dataclasses.replace(small_config, **parts)
     assert tutorial.train_model(config, tmp_path / "whole") == "finished"
     assert tutorial.train_model(config, tmp_path / "run", minutes=1e-9) == "stopped"
     while tutorial.train_model(None, tmp_path / "run", minutes=1e-9) != "finished":
         pass
     assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_whose_optimizer_is_not_known_any_more_says_so(
+    small_config, tmp_path, own_parts, monkeypatch
+):
+    config = dataclasses.replace(small_config, optimizer="own")
+    assert tutorial.train_model(config, tmp_path, minutes=1e-9) == "stopped"
+    monkeypatch.delitem(tutorial.OPTIMIZERS, "own")
+    with pytest.raises(UserError, match="optimizer 'own' is not among"):
+        tutorial.train_model(None, tmp_path)
 
 
 def test_a_finished_run_is_left_as_it_is(small_config, whole, tmp_path):
@@ -138,7 +183,8 @@ def test_a_start_that_was_killed_leaves_nothing_that_is_read(small_config, tmp_p
     (tmp_path / ".new").mkdir()
     for name in ("words.json", "train.ids"):
         (tmp_path / ".new" / name).write_text("half")
-    (tmp_path / "train.ids").write_text("half")  # had been moved already
+    for name in ("train.ids", "words.json"):  # had been moved already
+        (tmp_path / name).write_text("half")
     config = dataclasses.replace(
         small_config, vocab_size=100, share_embeddings=True, max_len=64, epochs=1
     )

@@ -142,6 +142,9 @@ def test_odd_text_makes_the_vocabulary_of_plain_text():
         "Ein Mann hebt den Ball hoch.|Er wirft ihn ab.",
         "Das kostet 5 Mio. Euro.|Dr. med. Huber trinkt z. B. Tee, Kaffee usw. und liest.",
         "Am 3. Mai um 5.30 Uhr kam Bus Nr. 12 an.",
+        "Bist du es?|Ja, ich bin es!|Geh!|Er kommt evtl. morgen.",
+        "真的吗？！|我不知道。",
+        "他说：“我来了。”她笑了。",
         "Prof. Dr. Meier und ca. 20 Kinder bzw. Eltern lachen.|Alle tanzen.",
         "犬が走る。|猫が寝る。",
         "개가 달린다.|고양이가 잔다!|누가 있나?|없다.",
@@ -168,12 +171,10 @@ def test_a_line_is_a_sentence_unless_it_is_split(shipped):
     lines = ["", f" {'  '.join(sentences)} "]
     split = tutorial.translate_lines(shipped, lines, decode, split=True)
     assert split == ["", " ".join(alone)]
-    chinese = dataclasses.replace(shipped, languages=("de", "zh-Hans"))  # without spaces
-    split = tutorial.translate_lines(chinese, lines, decode, split=True)
-    assert split == ["", "".join(alone)]
-    korean = dataclasses.replace(shipped, languages=("de", "ko"))  # with them
-    split = tutorial.translate_lines(korean, lines, decode, split=True)
-    assert split == ["", " ".join(alone)]
+    for code, space in (("zh-Hans", ""), ("ja", ""), ("ko", " "), ("jav_Latn", " ")):
+        other = dataclasses.replace(shipped, languages=("de", code))
+        split = tutorial.translate_lines(other, lines, decode, split=True)
+        assert split == ["", space.join(alone)], code
     whole = tutorial.translate_lines(shipped, [*lines, texts[-1]], decode)
     assert whole.pop() == " ".join(alone[:2])
     assert whole == tutorial.translate(shipped, lines) != ["", " ".join(alone)]
