@@ -2789,9 +2789,8 @@ published("length-cost")
 # The dog is perfect; dogs are what people photograph. The women, who *laugh because a child dances*,
 # are wearing the child, and *weil* (because) is lost. And *Ein Xylophonist spielt* (a xylophonist
 # plays) comes back with holes, as *A `<unk>` plays a `<unk>`*: no caption mentions a *Xylophonist*, so
-# the model reads `<unk>`, for *unknown*, once, and writes it twice.
-#
-# This Part builds that model, and [Part 7](#recipe) one that leaves no holes.
+# the model reads `<unk>`, for *unknown*, once, and writes it twice. [Part 7](#recipe) will leave no
+# holes.
 #
 # <a id="corpus"></a>
 # ## A corpus
@@ -2803,8 +2802,8 @@ published("length-cost")
 #
 # A corpus comes in *splits*: one to train on (here 29,000 pairs), one for validation (1,014), and one
 # or more to test with at the very end (two of 1,000). Each split is two files, and line $n$ of one
-# translates line $n$ of the other. The folded cell downloads them as a `Corpus`, in which
-# `splits["train"]` is a list of pairs; without a network, it makes up a few thousand captions.
+# translates line $n$ of the other. (Folded away are the download, and a few thousand made-up captions
+# for those who have no network.)
 
 # %% tags=["hide-input"]
 import collections
@@ -2855,6 +2854,20 @@ class Corpus:
         return [split for split in self.splits if split.startswith("test")]
 
 
+def multi30k_folder() -> Path:
+    """The folder in MULTI30K_DIR, or that of a download, which is made once."""
+    if named := os.environ.get("MULTI30K_DIR"):
+        return Path(named).expanduser()
+    import pooch
+
+    folder = WORK / ".data" / "multi30k"
+    registry = pooch.create(folder, MULTI30K_URL, registry=MULTI30K_SUMS, retry_if_failed=2)
+    for name in MULTI30K_SUMS:
+        registry.fetch(name, downloader=pooch.HTTPDownloader(timeout=(3, 6)))
+    return folder
+
+
+# %%
 def read_lines(path: Path) -> Iterator[str]:
     """Lines of a UTF-8 file, gzipped or not; they end at line feeds only."""
     opened = gzip.open if path.suffix == ".gz" else open
@@ -2864,14 +2877,8 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_multi30k(languages: tuple[str, str] = ("de", "en")) -> Corpus:
-    """Multi30k from the folder in MULTI30K_DIR, or downloaded once."""
-    folder = Path(os.environ.get("MULTI30K_DIR") or WORK / ".data" / "multi30k").expanduser()
-    if not os.environ.get("MULTI30K_DIR"):
-        import pooch
-
-        registry = pooch.create(folder, MULTI30K_URL, registry=MULTI30K_SUMS, retry_if_failed=2)
-        for name in MULTI30K_SUMS:
-            registry.fetch(name, downloader=pooch.HTTPDownloader(timeout=(3, 6)))
+    """The pairs of each split of Multi30k, downloaded if need be."""
+    folder = multi30k_folder()
     splits = {}
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
         sides = [read_lines(folder / f"{split}.{code}.gz") for code in languages]
@@ -2879,6 +2886,7 @@ def read_multi30k(languages: tuple[str, str] = ("de", "en")) -> Corpus:
     return Corpus("Multi30k", languages, splits, "multi30k")
 
 
+# %% tags=["hide-input"]
 BUILTIN = "built-in captions"
 PHRASES = """
 ein Mann: a man; eine Frau: a woman; ein Kind: a child; ein Mädchen: a girl; ein Junge: a boy
@@ -2935,6 +2943,11 @@ def corpus_at_hand() -> Corpus:
         return read_builtin()
 
 
+@example
+def the_first_pair():
+    return corpus_at_hand().pairs("train")[0]
+
+
 # %% [markdown]
 # <a id="tokens"></a>
 # ## Tokens
@@ -2942,8 +2955,8 @@ def corpus_at_hand() -> Corpus:
 # Cut a sentence at its spaces, and *Park* and *Park.* become two words that have nothing to do with
 # each other. A **tokenizer** cuts more carefully. We use spaCy's, whose rules know that a full stop
 # is a token of its own, except in *Dr.* A token that had no space before it gets the mark `‿`, so
-# that the text can be put together again. Before all that, `clean` brings text to one form: *ä*, for
-# example, can be stored as one character or as two.
+# that the text can be put together again. (Before all that, the folded `clean` brings text to one
+# form, because *ä*, for example, can be stored as one character or as two.)
 
 # %% tags=["hide-input"]
 JOIN = "‿"  # glued to the token before
@@ -2998,9 +3011,13 @@ def tokens_of_a_sentence():
 # ## Vocabularies
 #
 # Each language gets a **vocabulary**, a list of tokens in which the place of a token is its *id*.
-# Whatever is not in the list shares the id of `<unk>`, *unknown*. We count tokens, and torchtext's
-# `Vocab` (0.6.0, the last in pure Python) sorts them by frequency and drops those that occur only
-# once, so that the model meets `<unk>` in training and learns what to do with it.
+# Whatever is not in the list shares the id of `<unk>`. We count the tokens of the **training split
+# alone**, because the others stand for text that nobody has seen. torchtext's `Vocab` (0.6.0, the last
+# in pure Python) sorts them by frequency and drops those that occur only once, so that the model meets
+# `<unk>` in training and learns what to do with it.
+#
+# Pairs of sentences become pairs of lists. Both end in `</s>`, and a target also begins with `<s>`,
+# because the decoder needs something to read before it has written its first word.
 
 
 # %% tags=["hide-input"]
@@ -3040,6 +3057,25 @@ def sample_of(pairs: Sequence[Pair], enough: int = 200_000) -> Iterator[Pair]:
     return itertools.islice(pairs, 0, None, math.ceil(len(pairs) / enough))
 
 
+IdPair = tuple[list[int], list[int]]
+
+
+def encode_pairs(
+    pairs: Sequence[Pair], vocabularies: tuple, languages: Sequence[str]
+) -> list[IdPair]:
+    """Pairs of texts as ids, with start and end."""
+    sources, targets = zip(*pairs, strict=True)
+    source_ids = vocabularies[0].encode(sources, languages[0])
+    target_ids = vocabularies[1].encode(targets, languages[1])
+    return [([*a, END], [START, *b, END]) for a, b in zip(source_ids, target_ids, strict=True)]
+
+
+def usable(pair: IdPair, max_len: int) -> bool:
+    """True for a pair with words on both sides that fits `max_len` positions."""
+    source, target = pair  # the source has </s>, the target <s> and </s>, besides its words
+    return 1 < len(source) <= max_len and 2 < len(target) <= max_len
+
+
 # %%
 def build_vocabulary(sentences: Iterable[Sequence[str]], min_freq: int = 2) -> Vocabulary:
     """Tokens that occur at least `min_freq` times in sentences, frequent ones first."""
@@ -3074,59 +3110,14 @@ def a_sentence_as_numbers():
 
 
 # %% [markdown]
-# The list comes from the **training split alone**, because a test set stands for all the text that we
-# have never seen, and such text has words that we have never seen. How many?
-
-
-# %%
-@example
-def what_the_vocabularies_miss():
-    corpus = corpus_at_hand()
-    split = corpus.tests()[0]
-    texts = zip(*corpus.pairs(split), strict=True)
-    rows = []
-    for language, vocabulary, side in zip(corpus.languages, words_at_hand(), texts, strict=True):
-        ids = list(itertools.chain.from_iterable(vocabulary.encode(side, language)))
-        rows.append((language, len(vocabulary), f"{ids.count(UNKNOWN) / len(ids):.1%}"))
-    return table(rows, ["language", "words", f"unknown in {split}"], corpus.name)
-
-
-# %% [markdown]
-# German has twice the share of unknown tokens, because it has more endings than English and joins
-# words into compounds that nobody has written before.
-#
-# Pairs of sentences now become pairs of lists. Both end in `</s>`, and a target also begins with
-# `<s>`, because the decoder needs something to read before it has written its first word.
-
-
-# %% tags=["hide-input"]
-IdPair = tuple[list[int], list[int]]
-
-
-def encode_pairs(
-    pairs: Sequence[Pair], vocabularies: tuple, languages: Sequence[str]
-) -> list[IdPair]:
-    """Pairs of texts as ids, with start and end."""
-    sources, targets = zip(*pairs, strict=True)
-    source_ids = vocabularies[0].encode(sources, languages[0])
-    target_ids = vocabularies[1].encode(targets, languages[1])
-    return [([*a, END], [START, *b, END]) for a, b in zip(source_ids, target_ids, strict=True)]
-
-
-def usable(pair: IdPair, max_len: int) -> bool:
-    """True for a pair with words on both sides that fits `max_len` positions."""
-    source, target = pair  # the source has </s>, the target <s> and </s>, besides its words
-    return 1 < len(source) <= max_len and 2 < len(target) <= max_len
-
-
-# %% [markdown]
 # <a id="token-budget"></a>
 # ## Batches by token budget
 #
 # A batch is padded to the length of its longest sentence, and what is computed there is wasted.
 # `token_batches` therefore sorts first, so that sentences of similar length share a batch, as they do in
 # the paper. (§5.1) A batch costs as many *positions* as its sentences times its longest one, source or
-# target, and each is filled up to the same budget of them.
+# target, and each is filled up to the same budget of them: where one sentence of eighteen tokens fits,
+# three of six fit as well.
 
 
 # %%
@@ -3150,6 +3141,11 @@ def token_batches(
     if order is not None:
         order.shuffle(batches)  # or else short sentences would come first
     return batches
+
+
+@example
+def five_sentences_in_batches():
+    return token_batches([5, 18, 6, 17, 5], budget=18)
 
 
 # %% tags=["hide-input"]
@@ -3237,17 +3233,9 @@ def ids_at_hand() -> tuple[list[IdPair], list[IdPair]]:
     return [pair for pair in train if usable(pair, 16)], val
 
 
-def table_of_training(model: nn.Module, history: list[tuple]):
-    """A row for each epoch of `train_on_captions`."""
-    corpus = corpus_at_hand()
-    pairs = f"{len(ids_at_hand()[0]):,} of {len(corpus.pairs('train')):,} pairs of {corpus.name}"
-    caption = f"{pairs}, {count_parameters(model) / 1e6:.1f} M parameters"
-    return table(history, ["epoch", "training loss", "validation perplexity"], caption)
-
-
 # %%
-def train_on_captions(model: nn.Module) -> list[tuple]:
-    """Train on the captions of this page; (epoch, loss, validation perplexity) of each epoch."""
+def train_on_captions(model: nn.Module):
+    """Train on the captions of this page; a table with a row for each epoch."""
     epochs = 1 if run_level() == "smoke" else 2
     train_ids, val_ids = ids_at_hand()
     device = choose_device()
@@ -3263,7 +3251,8 @@ def train_on_captions(model: nn.Module) -> list[tuple]:
         scores = evaluate_loss(model, (move(batch, device) for batch in val))
         history.append((epoch, loss, scores["perplexity"]))
     model.eval()
-    return history
+    caption = f"{len(train_ids):,} captions, {count_parameters(model) / 1e6:.1f} M parameters"
+    return table(history, ["epoch", "training loss", "validation perplexity"], caption)
 
 
 @example
@@ -3272,10 +3261,10 @@ def train_a_demonstration():
     vocabularies = words_at_hand()
     torch.manual_seed(1)
     model = make_model(*map(len, vocabularies), N=1, d_model=128, d_ff=512, h=4, max_len=256)
-    history = train_on_captions(model)
+    shown = train_on_captions(model)
     translator = Translator("demonstration", model, corpus.name, corpus.languages, vocabularies)
     TRAINED["train_a_demonstration"] = translator
-    return table_of_training(model, history)
+    return shown
 
 
 # %% [markdown]
@@ -3283,17 +3272,10 @@ def train_a_demonstration():
 # ## Translating
 #
 # Encode, decode greedily, and turn the ids back into text. A translation may be at most 50 tokens
-# longer than its source, since a model that has begun to repeat itself would never stop. (§6.1)
+# longer than its source, since a model that has begun to repeat itself would never stop. (§6.1) (The
+# folded `translate` does the same for any number of sentences, in batches by token budget.)
 
-
-# %%
-TRY_THESE = {  # with an English word for each German one
-    "Ein Hund rennt durch den Park.": "a dog runs through the park",
-    "Zwei Frauen lachen, weil ein Kind tanzt.": "two women laugh because a child dances",
-    "Ein kleines Mädchen hebt einen roten Ball auf.": "a little girl lifts a red ball up",
-    "Ein Xylophonist spielt.": "a xylophonist plays",
-    "Der Präsident sprach gestern mit der Presse.": "the president spoke yesterday with the press",
-}
+# %% tags=["hide-input"]
 LONGER = 50  # tokens that a translation may have more than its source
 
 
@@ -3303,35 +3285,6 @@ def source_batch(translator: Translator, sentences: Sequence[str]) -> Batch:
     return move(Batch(pad_ids([[*ids, END] for ids in encoded])), translator.device)
 
 
-def translate_one(translator: Translator, sentence: str) -> str:
-    """The translation of one sentence."""
-    batch = source_batch(translator, [sentence])
-    longest = batch.src.size(1) + LONGER
-    [written] = greedy_decode(translator.model, batch.src, batch.src_mask, longest, START)
-    return translator.vocabularies[1].decode(written.tolist())
-
-
-@example
-def what_the_demonstration_says():
-    translator = trained("train_a_demonstration")
-    rows = [(*pair, translate_one(translator, pair[0])) for pair in TRY_THESE.items()]
-    caption = f"trained on {translator.corpus}, greedy"
-    return table(rows, ["source", "word for word", "translation"], caption)
-
-
-# %% [markdown]
-# The model of the opening took the *auf* of the third sentence for a preposition, twice: *A little girl
-# is swinging on a red ball on*. The last one might stand in a newspaper: hardly a word of it occurs in
-# captions, and hardly a word is left. If the words above are others, nothing is wrong: processors round
-# sums differently, and training magnifies the difference. Decoded greedily, three such models score
-# [24 of 100](#failures) on the validation split in BLEU, which [Part 8](#bleu) explains, and three of
-# Part 7 score [42](#averaging).
-#
-# `translate` takes any number of sentences. It packs them into batches by token budget, gives each
-# its own limit, and puts the translations back in order.
-
-
-# %% tags=["hide-input"]
 def translate(
     translator: Translator, sentences: Iterable[str], decode: Callable = greedy_decode
 ) -> list[str]:
@@ -3355,14 +3308,48 @@ def translate(
     return ["\n".join(itertools.islice(written, len(each))) for each in lines]
 
 
+# %%
+TRY_THESE = {  # with an English word for each German one
+    "Ein Hund rennt durch den Park.": "a dog runs through the park",
+    "Zwei Frauen lachen, weil ein Kind tanzt.": "two women laugh because a child dances",
+    "Ein kleines Mädchen hebt einen roten Ball auf.": "a little girl lifts a red ball up",
+    "Ein Xylophonist spielt.": "a xylophonist plays",
+    "Der Präsident sprach gestern mit der Presse.": "the president spoke yesterday with the press",
+}
+
+
+def translate_one(translator: Translator, sentence: str) -> str:
+    """The translation of one sentence."""
+    batch = source_batch(translator, [sentence])
+    longest = batch.src.size(1) + LONGER
+    [written] = greedy_decode(translator.model, batch.src, batch.src_mask, longest, START)
+    return translator.vocabularies[1].decode(written.tolist())
+
+
+@example
+def what_the_demonstration_says():
+    translator = trained("train_a_demonstration")
+    rows = [(*pair, translate_one(translator, pair[0])) for pair in TRY_THESE.items()]
+    caption = f"trained on {translator.corpus}, greedy"
+    return table(rows, ["source", "word for word", "translation"], caption)
+
+
 # %% [markdown]
+# The last sentence might stand in a newspaper: hardly a word of it occurs in captions, and hardly a word
+# is left. In the third the model takes *auf*, half of a verb, for a preposition; in the words of the
+# model that wrote the opening, the girl *is swinging on a red ball on*. If your words are others, nothing
+# is wrong, because processors round sums differently, and training magnifies the difference.
+#
+# Decoded greedily, three such models score [24 of 100](#failures) on the validation split in BLEU, which
+# [Part 8](#bleu) explains. Three of Part 7 score [42](#averaging).
+#
 # <a id="own-corpus"></a>
 # ## Your own languages
 #
 # Nothing here depends on German, on English or on photographs. Put your pairs into a folder, one
-# sentence a line, plain or gzipped, so that line 7 of one file translates line 7 of the other. These are
-# the files for French and English (without `test` there are no scores), and the command that trains
-# the better model of the next Part on them ([how to score it](#finished-run)):
+# sentence a line, plain or gzipped, so that line 7 of one file translates line 7 of the other. For
+# French and English these are the files (without `test` there are no scores), and the commands that
+# train the better model of the next Part on them, score it and use it:
 #
 # ```
 # my-corpus/train.fr   my-corpus/val.fr   my-corpus/test.fr
@@ -3370,6 +3357,8 @@ def translate(
 #
 # python the_annotated_transformer.py train --data my-corpus --languages fr-en --folder runs/mine \
 #     --d-model 256 --d-ff 1024 --h 4 --vocab-size 8000 --dropout 0.2 --epochs 20
+# python the_annotated_transformer.py evaluate --model runs/mine
+# python the_annotated_transformer.py translate --model runs/mine "Un chien court."
 # ```
 #
 # These are the sizes of the third row. On two CPU cores, with sentences as short as captions, expect:
@@ -3385,9 +3374,8 @@ def translate(
 # The second row is the model of Part 7, with [42 BLEU](#step-by-step) on captions; the other hours are in
 # proportion to pairs, epochs, parameters and length. The sizes are rules of thumb: the less text, the
 # smaller the model and the more dropout, with feed-forward networks four times as wide as the model, and
-# heads 64 wide. The epoch with the best validation BLEU is kept. If training ends in NaN, lower the
-# learning rate with `--factor` (by default 1.5, or less where the warm-up is short). Languages written
-# without spaces need no other settings.
+# heads 64 wide. If training ends in NaN, lower the learning rate with `--factor` (by default 1.5, or less
+# where the warm-up is short).
 #
 # [OPUS](https://opus.nlpl.eu) collects pairs in hundreds of languages, [Tatoeba](https://tatoeba.org)
 # has short sentences for learners, and [WMT](https://www2.statmt.org/) publishes news with test sets.
@@ -3407,13 +3395,13 @@ def translate(
 # <a id="try-data"></a>
 # ## Try it
 #
-# You build the vocabularies from all splits, the test set included. Which number gets better, and
-# why is it worth less?
+# You build the vocabularies from all splits, the test set included. The share of words that are unknown
+# in the test set falls, of course. Why is the number now worth less?
 #
 # <details><summary>Answer</summary>
 #
-# The share of unknown words falls. But the added words occur at most once in training, so their
-# vectors mean little, and the share no longer tells you what to expect of a new text.
+# The added words occur at most once in training, so their vectors mean little. And the share no longer
+# tells you what to expect of a text that nobody has seen.
 #
 # </details>
 
@@ -3435,7 +3423,6 @@ def translate(
 # letters and lets those grow together that often stand side by side. Take four words, with the
 # number of times that each occurs (`▁` stands for the space in front). Which two letters are
 # neighbours most often?
-
 
 # %%
 LOW_WORDS = {tuple("▁low"): 5, tuple("▁lower"): 2, tuple("▁newest"): 6, tuple("▁widest"): 3}
@@ -3560,9 +3547,9 @@ def cut_a_text():
 # pieces, though not where a linguist would cut him (*Schorn-stein-feger*). But he is no hole any more:
 # only a character that did not occur when the pieces were learnt is unknown.
 #
-# A small vocabulary makes long sentences of subwords that each occur often. A large one makes short
-# sentences, but many of its subwords are rare, and the output layer grows wide and slow. The paper
-# takes about 37,000 for two languages together. (§5.1) Our small corpus gets 5,000.
+# A short list of subwords makes long sentences, in which each occurs often. A long list makes short
+# sentences, but much of it is rare, and the output layer grows wide and slow. The paper takes about
+# 37,000 for two languages together. (§5.1) Our small corpus gets 5,000.
 #
 # <a id="one-matrix"></a>
 # ## One matrix instead of three
@@ -3582,12 +3569,13 @@ def cut_a_text():
 # `pretrained/` ([rounded to 8 bits](#model-files)), tables call it *recipe-3*, and two lines use it:
 #
 # ```
-# translator = load_trained_model("pretrained")
+# translator = load_trained_model("pretrained")  # or "runs/mine", a run of your own
 # translate(translator, ["Ein Hund rennt durch den Park."])
 # ```
 #
 # Each text should be one sentence, because the model has hardly ever seen two together and tends to drop
-# one. `translate` decodes greedily, unless you add `decode=beam_search`, the search that follows.
+# one. Here are those of Part 6 once more, and the chimney sweep. (Folded away: how a model is made from
+# its settings, and read from its files.)
 
 
 # %% tags=["hide-input"]
@@ -3744,46 +3732,6 @@ def translator_at_hand() -> Translator:
     return load_trained_model("pretrained") if finished else trained("train_a_demonstration")
 
 
-# %% [markdown]
-# <a id="finished-run"></a>
-# The folder of a run [of your own](#own-corpus) is a model, too: `load_trained_model("runs/mine")`
-# loads it, and these commands train it further, score it and use it:
-#
-# ```
-# python the_annotated_transformer.py resume runs/mine --epochs 30
-# python the_annotated_transformer.py evaluate --model runs/mine
-# python the_annotated_transformer.py translate --model runs/mine "Un chien court."
-# ```
-#
-# After 20 epochs the learning rate is zero; `resume` sets it where a run of 30 epochs would have it after
-# 20, at a third of its peak.
-#
-# <details><summary>A model with a part of your own</summary>
-#
-# A part gets a name in `PARTS`, and a function that makes it from the settings. This is a file
-# `mine.py` with another norm, and the command that trains a translator with it:
-#
-# ```
-# from the_annotated_transformer import PARTS, nn
-# PARTS["norm"]["mine"] = lambda config: nn.RMSNorm(config.d_model)
-#
-# python the_annotated_transformer.py train --data my-corpus --languages fr-en \
-#     --parts mine.py --norm mine --folder runs/mine-norm
-# ```
-#
-# The run stores the name of the part, but not its code. The other three commands therefore need
-# `--parts mine.py` as well, and Python an `import mine` before it loads the model. Does the part help?
-# Train with and without it, with `--seed` 1, 2 and 3, because single runs differ by [a point or
-# more](#sceptic) by chance. To change a model that you have, call
-# `exchange(model, "norm", lambda: nn.RMSNorm(192))`, and train it again, since the new parts have learnt
-# nothing. (`"attention"` means self-attention; [Part 10](#own-part) writes one.)
-#
-# </details>
-#
-# <a id="model-at-hand"></a>
-# Here are the sentences of Part 6 once more, and the chimney sweep:
-
-
 # %%
 @example
 def what_the_finished_model_says():
@@ -3912,9 +3860,34 @@ def one_search():
 # outside*. The beam finds a more probable sentence, but not a better one: *An artist* loses *female*,
 # and the best translation, *A female artist is painting outside*, comes third.
 #
-# Can a beam help *auf*, then? *Raises* is only half of what the girl does with her ball. After *A
-# little girl*, these are the roads to *raise* (which begins with *rais*) and to *pick*:
-
+# <details><summary>How wide should a beam be, and how large α?</summary>
+#
+# This is [BLEU](#bleu) on the validation split, for a model that was trained like the published one, from
+# another seed:
+#
+# <!-- results: beam -->
+#
+# | beam | α = 0 | α = 0.6 | α = 1 | α = 1.4 |
+# | ---: | ---: | ---: | ---: | ---: |
+# | 1 | 42.3 |  |  |  |
+# | 2 | 43.3 | 43.4 | 43.5 | 43.8 |
+# | 4 | 43.1 | 43.2 | 43.4 | 43.7 |
+# | 8 | 42.9 | 43.2 | 43.4 | 43.8 |
+#
+# <!-- end of results: beam -->
+#
+# For this one model, a beam of two gains a point over greedy decoding, and wider ones nothing more. A
+# larger $\alpha$ gains a few tenths, which may be chance, and above 1 the divisor grows faster than the
+# text, so that [repetition pays](#many-sentences). The defaults of `beam_search` are the paper's, four
+# and 0.6; Part 8 also tries [$\alpha = 1$](#step-by-step).
+#
+# </details>
+#
+# <a id="roads"></a>
+# ## Does a beam find *picks*?
+#
+# *Raises* is only half of what the girl does with her ball. These are the roads from *A little girl* to
+# *raise* (which begins with *rais*) and to *pick*, each with its probability:
 
 # %% tags=["hide-input"]
 ROADS = ("rais", "is rais", "pick", "picking", "is picking")
@@ -3944,28 +3917,10 @@ def roads_to_a_verb():
 
 
 # %% [markdown]
-# This one does not. The three roads to *pick* together have 0.28, hardly less than the two to *raise*,
-# 0.30. But a search for the likeliest sentence does not add up sentences that mean the same, and one by
-# one each of the three loses to *raises*. What *auf* has to do with it, [Part 9](#auf) finds out.
-#
-# How wide should a beam be? This is [BLEU](#bleu) on the validation split, for a model that was trained
-# like the published one, from another seed:
-#
-# <!-- results: beam -->
-#
-# | beam | α = 0 | α = 0.6 | α = 1 | α = 1.4 |
-# | ---: | ---: | ---: | ---: | ---: |
-# | 1 | 42.3 |  |  |  |
-# | 2 | 43.3 | 43.4 | 43.5 | 43.8 |
-# | 4 | 43.1 | 43.2 | 43.4 | 43.7 |
-# | 8 | 42.9 | 43.2 | 43.4 | 43.8 |
-#
-# <!-- end of results: beam -->
-#
-# For this one model, a beam of two gains a point over greedy decoding, and wider ones nothing more. A
-# larger $\alpha$ gains a few tenths, which may be chance, and above 1 the divisor grows faster than the
-# text, so that [repetition pays](#many-sentences). The defaults of `beam_search` are the paper's, four
-# and 0.6; Part 8 also tries [$\alpha = 1$](#step-by-step).
+# The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30. And yet even a
+# beam of 16 does not take them. A search for the likeliest sentence cannot add up sentences that mean the
+# same, and one by one each of the three loses to *raises*. What *auf* has to do with it, [Part 9](#auf)
+# finds out.
 #
 # <a id="cached-decoding"></a>
 # ## Decoding with a cache
@@ -3984,7 +3939,6 @@ class CachedAttention(nn.Module):
         super().__init__()
         self.attn = attn
         self.attn.start = 0  # the place of the newest position, which rotary attention needs
-        self.window = getattr(attn, "window", None)  # older positions than these can be forgotten
         self.keys = None
         self.values = None
 
@@ -3995,9 +3949,6 @@ class CachedAttention(nn.Module):
         if self.keys is not None:
             k = torch.cat([self.keys, k], dim=2)  # (B, H, length, d_k)
             v = torch.cat([self.values, v], dim=2)
-        if self.window:
-            k = k[:, :, -self.window :]
-            v = v[:, :, -self.window :]
         self.keys = k
         self.values = v
         heads, _ = self.attn.attend(q, k, v, None)  # nothing to mask: the cache holds no future
@@ -4049,16 +4000,24 @@ def seconds_for_a_hundred_tokens():
 # second place and moves into the first. The rows of the cache must move, too, or *dog* would remember
 # the wrong article. The folded cell reorders them after each step, and computes the keys and values of
 # the memory only once. You may skip it: its `beam_search` finds what `search_one` finds, for many
-# sentences together ([how](#many-sentences)).
+# sentences together ([how](#many-sentences)), and `translate` takes it as `decode=beam_search`.
 
 
 # %% tags=["hide-input"]
 class BeamAttention(CachedAttention):
     """`CachedAttention` for the hypotheses of a beam, each in a row of its own."""
 
+    def __init__(self, attn: MultiHeadedAttention):
+        super().__init__(attn)
+        self.window = getattr(attn, "window", None)  # older positions than these can be forgotten
+
     def forward(self, x: Tensor, *_) -> Tensor:
         """States (B, beam, D) of the next position -> what each finds in its past and in itself."""
-        return super().forward(x.flatten(0, 1).unsqueeze(1)).view_as(x)
+        heads = super().forward(x.flatten(0, 1).unsqueeze(1)).view_as(x)
+        if self.window:
+            self.keys = self.keys[:, :, -self.window :]
+            self.values = self.values[:, :, -self.window :]
+        return heads
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these rows (n,), in this order."""
@@ -4226,18 +4185,19 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # left to average away.
 #
 # **You can now** load a translator in one line and train one whose vocabulary has no holes; you know what
-# a beam finds and what it cannot, and why a cache makes it fast. Part 8 measures what subwords, one
-# matrix, beam and averaging gain.
+# a beam finds and what it cannot, and why a cache makes it fast.
 #
 # <a id="try-recipe"></a>
 # ## Try it
 #
-# In `beam_search` you forget to call `keep_hypotheses`. Does any beam width still work?
+# In `grow` a hypothesis that has ended keeps its place, however unlikely it is. What could be lost if it
+# had to compete with the others by log-probability? And what is lost as it is?
 #
 # <details><summary>Answer</summary>
 #
-# Once a sentence leaves the batch, cache and beam differ in size, and the search crashes. If all
-# end together, a beam of one works, but in a wider beam hypotheses attend to the past of others.
+# The others still have tokens to pay for. One that has ended and loses its place today may be likelier
+# than all of them once they have ended, too. As it is, a bad one that ended early makes the beam
+# narrower for good.
 #
 # </details>
 
@@ -5314,9 +5274,9 @@ def check_a_language_model_is_a_decoder_without_cross_attention():
 def train_a_language_model():
     words = len(words_at_hand()[1])
     model = make_language_model(words, N=2, d_model=128, d_ff=512, h=4, max_len=256)
-    history = train_on_captions(model)
+    shown = train_on_captions(model)
     TRAINED["train_a_language_model"] = model
-    return table_of_training(model, history)
+    return shown
 
 
 # %% [markdown]

@@ -195,26 +195,6 @@ def test_the_corpus_at_hand_is_the_multi30k_that_a_download_gives(multi30k):
         assert hashlib.sha256((Path(multi30k) / name).read_bytes()).hexdigest() == wanted
 
 
-def test_a_token_budget_saves_the_padding_that_the_text_promises(multi30k, monkeypatch):
-    monkeypatch.setenv("MULTI30K_DIR", multi30k)
-    corpus = tutorial.read_multi30k()
-    pairs = tutorial.encode_pairs(
-        corpus.pairs("val"), tutorial.learn_words(corpus), corpus.languages
-    )
-    lengths = [max(len(source), len(target) - 1) for source, target in pairs]
-    numbers = list(range(len(lengths)))
-    random.Random(0).shuffle(numbers)
-
-    def padding(batches) -> float:
-        longest = [[lengths[number] for number in batch] for batch in batches]
-        return 1 - sum(map(sum, longest)) / sum(len(batch) * max(batch) for batch in longest)
-
-    at_random = [numbers[n : n + 32] for n in range(0, len(numbers), 32)]
-    by_budget = tutorial.token_batches(lengths, 512, random.Random(0))
-    assert abs(len(at_random) - len(by_budget)) <= 1
-    assert (round(padding(at_random), 2), round(padding(by_budget), 2)) == (0.43, 0.03)
-
-
 # Languages and scores ---------------------------------------------------------------------------
 
 
